@@ -1,0 +1,109 @@
+"""What users ask of iscp and what they are told: the values behind the gRPC service `Admin`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iscp.core.ids import DEFAULT_ACCOUNT
+from iscp.core.job import JobState, JobStatus, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class JobName:
+    """How a user names a job: `table` is a path or URI of a Delta table, `db.table` of a catalog, or a table id."""
+
+    table: str
+    name: str
+    account: str = DEFAULT_ACCOUNT
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterRequest:
+    """`spec_json` is a job_spec (see iscp.core.job); `request_id` makes a retry get the first answer."""
+
+    job: JobName
+    spec_json: str
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterResult:
+    """`created` is False where the job was there already (then nothing was changed)."""
+
+    created: bool
+    job_id: str
+    table_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Empty fields do not filter. `limit` bounds what one answer carries."""
+
+    account: str = ""
+    table: str = ""
+    state: JobState | None = None
+    reason: Reason | None = None
+    limit: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job as users see it; times are Unix seconds.
+
+    `applied_version` is the job's watermark, `source_version` the newest source version that the node has seen,
+    as of `checked_at_s`. `lag_s`: 0 when nothing was outstanding at `checked_at_s`, otherwise the age of the
+    oldest commit not yet applied; -1 while it is not known.
+    """
+
+    account: str
+    table_id: str
+    table: str
+    name: str
+    job_id: str
+    spec_json: str
+    state: JobState
+    reason: Reason
+    applied_version: int
+    applied_at_s: float
+    source_version: int
+    checked_at_s: float
+    lag_s: float
+    seq: int
+    status: JobStatus
+    create_at_s: float
+    node_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    node_id: str
+    pid: int
+    address: str
+    epoch: int
+    version: str
+    state: str
+    shards: int
+    queue_waiting: int
+    queue_running: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardView:
+    table_id: str
+    table: str
+    node_id: str
+    state: str
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """`owner` is the owner's node id; `counters` are the executor's, summed over the nodes; `lag_max_s` is -1 while unknown."""
+
+    owner: str
+    owner_rev: int
+    nodes: tuple[NodeView, ...]
+    shards: tuple[ShardView, ...]
+    jobs: int
+    lag_max_s: float
+    counters: dict[str, int]

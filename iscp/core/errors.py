@@ -1,0 +1,161 @@
+"""Every fault that iscp names, and whose move is next.
+
+Codes follow the job log: 0 is no error, 1-9999 temporary (retried with backoff), 10000 and up permanent
+(a person has to act). Foreign errors are translated into these at the edge, in the adapters.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+PERMANENT_FROM = 10_000
+
+
+class ErrorCode(IntEnum):
+    """What is written as `error_code` into a job's status."""
+
+    OK = 0
+    # Temporary: the same attempt may succeed later.
+    UNAVAILABLE = 1
+    CANCELED = 2
+    TIMEOUT = 3
+    CONFLICT = 4
+    NO_SPACE = 5
+    NOT_OWNER = 6
+    LEASE_LOST = 7
+    QUEUE_FULL = 8
+    STORAGE = 9
+    ENGINE = 10
+    OUTCOME_UNKNOWN = 11
+    NOT_READY = 12
+    INTERNAL = 99
+    # Permanent: retrying alone cannot help.
+    INVALID_REQUEST = 10_000
+    TABLE_NOT_FOUND = 10_001
+    JOB_NOT_FOUND = 10_002
+    TARGET_UNUSABLE = 10_003
+    DUPLICATE_KEY = 10_004
+    SCHEMA_CHANGED = 10_005
+    SOURCE_REPLACED = 10_006
+    CONSUMER_UNKNOWN = 10_007
+    CONFIGURATION = 10_008
+    SELF_TEST = 10_009
+    JOB_FAILED = 10_010
+
+    @property
+    def temporary(self) -> bool:
+        return 0 < self < PERMANENT_FROM
+
+
+class IscpError(Exception):
+    """Base of all errors of iscp.
+
+    `field` is the path of what is wrong (`spec.iteration.consumer.key`), `remedy` what to do about it; both may
+    be empty where there is neither.
+    """
+
+    code = ErrorCode.INTERNAL
+
+    def __init__(
+        self, message: str, *, field: str = "", remedy: str = "", code: ErrorCode | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.remedy = remedy
+        if code is not None:
+            self.code = code
+
+    def __str__(self) -> str:
+        head = f"{self.field}: {self.message}" if self.field else self.message
+        return f"{head}. {self.remedy}" if self.remedy else head
+
+
+class TemporaryError(IscpError):
+    """Retried with backoff; nothing is lost by it."""
+
+    code = ErrorCode.UNAVAILABLE
+
+
+class PermanentError(IscpError):
+    """Not retried: it needs a person, `remedy` says for what."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+
+class InvalidRequest(PermanentError):
+    """A request is refused before anything was written."""
+
+
+class TableNotFound(InvalidRequest):
+    code = ErrorCode.TABLE_NOT_FOUND
+
+
+class JobNotFound(InvalidRequest):
+    code = ErrorCode.JOB_NOT_FOUND
+
+
+class ConfigurationError(PermanentError):
+    code = ErrorCode.CONFIGURATION
+
+
+class JobFailed(PermanentError):
+    """What was waited for cannot come: the job has failed for good, is paused or was dropped."""
+
+    code = ErrorCode.JOB_FAILED
+
+
+class Unavailable(TemporaryError):
+    """A part outside (etcd, a node, the storage) does not answer; nothing was done."""
+
+
+class OutcomeUnknown(TemporaryError):
+    """The answer was lost: what was asked may or may not have happened. Look before asking again."""
+
+    code = ErrorCode.OUTCOME_UNKNOWN
+
+
+class NotOwner(TemporaryError):
+    """This node is not the owner (any more)."""
+
+    code = ErrorCode.NOT_OWNER
+
+
+class LeaseLost(TemporaryError):
+    """The lease can no longer be confirmed: no write may begin or be committed."""
+
+    code = ErrorCode.LEASE_LOST
+
+
+class Conflict(TemporaryError):
+    """Somebody else has won this version or seq: start over from what the sink says."""
+
+    code = ErrorCode.CONFLICT
+
+
+class Canceled(TemporaryError):
+    code = ErrorCode.CANCELED
+
+
+class TimedOut(TemporaryError):
+    code = ErrorCode.TIMEOUT
+
+
+class QueueFull(TemporaryError):
+    code = ErrorCode.QUEUE_FULL
+
+
+class StorageError(TemporaryError):
+    """The storage failed: a full disk, a missing directory, no permission."""
+
+    code = ErrorCode.STORAGE
+
+
+class EngineError(TemporaryError):
+    """Spark failed in a way that a later attempt may not."""
+
+    code = ErrorCode.ENGINE
+
+
+class InvariantBroken(IscpError):
+    """What must never happen has been seen: the node stops rather than write on."""

@@ -1,0 +1,38 @@
+"""Names of the things that iscp speaks of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DEFAULT_ACCOUNT = "default"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class JobKey:
+    """What a job is known by: one row of the job log. `table_id` is the Delta table's own (its metadata id)."""
+
+    account: str
+    table_id: str
+    job_name: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ShardId:
+    """The unit of placement and tailing: a table, or a key-hash range of one.
+
+    Ranges follow a binary tree: `range_id` 1 is the whole, n splits into 2n and 2n+1.
+    """
+
+    table_id: str
+    range_id: int = 1
+
+    def __str__(self) -> str:
+        return self.table_id if self.range_id == 1 else f"{self.table_id}/{self.range_id}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TableEpoch:
+    """One dispatch of a shard. Ordered: a later owner's always exceeds an earlier one's."""
+
+    owner_rev: int
+    counter: int

@@ -1,0 +1,101 @@
+"""One run over a range of source versions, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from iscp.core.errors import ErrorCode
+from iscp.core.job import JobRow
+from iscp.core.watermark import Watermark
+
+
+class DataType(StrEnum):
+    """What a consumer is handed.
+
+    SNAPSHOT: all rows at `to_version`, to replace whatever the sink holds. TAIL: the net changes of
+    (`from_version`, `to_version`]. DIFFERENCE: all rows at `to_version`, to be compared with what the sink
+    holds, and only the difference applied.
+    """
+
+    SNAPSHOT = "snapshot"
+    TAIL = "tail"
+    DIFFERENCE = "difference"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much one iteration takes at the most; what is over follows in the next."""
+
+    rows_max: int = 5_000_000
+    bytes_max: int = 2 * 1024**3
+    versions_max: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """Work for the runner: bring `jobs` of one table to `to_version` (None: the newest).
+
+    Invariant: all jobs are of the table `table_id` at `table_uri`. `number` tells iterations of a node apart.
+    """
+
+    number: int
+    table_id: str
+    table_uri: str
+    jobs: tuple[JobRow, ...]
+    to_version: int | None = None
+    priority: int = 0
+    deadline_s: float = 0.0
+
+    @property
+    def account(self) -> str:
+        return self.jobs[0].key.account
+
+    @property
+    def label(self) -> str:
+        return f"iscp-{self.table_id}-{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutcome:
+    """What an iteration did for one job; on an error `watermark` and `seq` are the sink's last known.
+
+    `target_commit_at_s` is when the sink's commit was done (Unix seconds; 0: nothing was committed).
+    """
+
+    row: JobRow
+    watermark: Watermark
+    seq: int
+    error_code: int = ErrorCode.OK
+    error_msg: str = ""
+    rows: int = 0
+    bytes: int = 0
+    data_type: DataType = DataType.TAIL
+    from_version: int = -1
+    target_commit_at_s: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.error_code == ErrorCode.OK
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One row of `iscp_history`: one job's part in one iteration."""
+
+    account: str
+    table_id: str
+    job_name: str
+    job_id: str
+    seq: int
+    from_version: int
+    to_version: int
+    start_at_s: float
+    end_at_s: float
+    source_commit_at_s: float
+    error_code: int
+    error_msg: str
+    rows: int
+    bytes: int
+    data_type: str
+    node_id: str

@@ -1,0 +1,36 @@
+"""How far a job's sink has come, as the sink itself tells it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NOTHING_APPLIED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """The last source version durably applied, with its commit time (Unix seconds).
+
+    `version` is -1 before anything was applied; never goes back except by an explicit resync.
+    """
+
+    version: int = NOTHING_APPLIED
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a sink stands: the seq of its last commit and the watermark in that commit.
+
+    Invariants: `seq` >= 0, it is 0 only for a sink that was never claimed; `job_id` and `source_id` are those of
+    the commit that carries `seq`. `void` says why the rows cannot be trusted to equal the source at the
+    watermark (empty: they can); then only a snapshot difference or a new snapshot makes them right.
+    `base_version` is the sink's own version up to which all this was checked.
+    """
+
+    seq: int = 0
+    watermark: Watermark = Watermark()
+    job_id: str = ""
+    source_id: str = ""
+    void: str = ""
+    base_version: int = -1

@@ -1,0 +1,54 @@
+"""What the coordination needs of the world: who is there, who leads, and a way to send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from iscp.core.cluster import Leader, NodeRecord
+
+
+class Lease(Protocol):
+    """A lease kept alive; all times are of the monotonic clock that the node uses."""
+
+    @property
+    def lease_id(self) -> int: ...
+
+    def confirmed_until_s(self) -> float:
+        """Until when writes are safe: time of sending the last confirmed renewal + TTL - margin."""
+
+    def close(self) -> None: ...
+
+
+class Membership(Protocol):
+    """Who is in the cluster. Raises Unavailable where etcd does not answer."""
+
+    def register(self, record: NodeRecord) -> Lease:
+        """Register under a new lease; raises ConfigurationError if the name is taken by a live node."""
+
+    def deregister(self) -> None: ...
+
+    def members(self) -> tuple[NodeRecord, ...]: ...
+
+    def watch(self, on_change: Callable[[tuple[NodeRecord, ...]], None]) -> Callable[[], None]:
+        """Call back with sorted snapshots, coalesced, the first at once; the result ends the watch."""
+
+    def next_epoch(self, node_id: str) -> int:
+        """A number greater than any this node id ever had."""
+
+    def revoke(self, lease_id: int) -> None:
+        """End another node's lease (the owner, of a node that does not answer)."""
+
+
+class Election(Protocol):
+    """One owner at a time, as far as etcd can tell; the job log's fence makes it certain."""
+
+    def campaign(
+        self, node_id: str, on_elected: Callable[[Leader], None], on_lost: Callable[[], None]
+    ) -> None:
+        """Run for owner until closed; both callbacks come from one thread, in order."""
+
+    def resign(self) -> None: ...
+
+    def leader(self) -> Leader | None:
+        """A linearizable read of the election key."""
