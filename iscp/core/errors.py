@@ -56,9 +56,7 @@ class IscpError(Exception):
 
     code = ErrorCode.INTERNAL
 
-    def __init__(
-        self, message: str, *, field: str = "", remedy: str = "", code: ErrorCode | None = None
-    ) -> None:
+    def __init__(self, message: str, *, field: str = "", remedy: str = "", code: ErrorCode | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.field = field

@@ -69,9 +69,7 @@ class JobSpec:
         iteration: dict[str, Any] = {"consumer": consumer}
         if self.priority:
             iteration["priority"] = self.priority
-        return json.dumps(
-            {"trigger": {"job_type": self.trigger.value}, "iteration": iteration}, separators=(",", ":")
-        )
+        return json.dumps({"trigger": {"job_type": self.trigger.value}, "iteration": iteration}, separators=(",", ":"))
 
 
 def _section(parent: dict[str, Any], name: str, path: str, known: set[str]) -> dict[str, Any]:
@@ -139,9 +137,7 @@ def parse_spec(text: str) -> JobSpec:
         raise InvalidRequest("is missing", field=f"{consumer_path}.kind", remedy="Name a consumer, as replica")
     job_type = trigger.get("job_type") or TriggerType.DEFAULT.value
     if job_type not in set(TriggerType):
-        raise InvalidRequest(
-            f"{job_type!r} is not a trigger", field="spec.trigger.job_type", remedy="Use default"
-        )
+        raise InvalidRequest(f"{job_type!r} is not a trigger", field="spec.trigger.job_type", remedy="Use default")
     return JobSpec(
         consumer=ConsumerSpec(
             kind=kind,

@@ -43,9 +43,7 @@ class Membership(Protocol):
 class Election(Protocol):
     """One owner at a time, as far as etcd can tell; the job log's fence makes it certain."""
 
-    def campaign(
-        self, node_id: str, on_elected: Callable[[Leader], None], on_lost: Callable[[], None]
-    ) -> None:
+    def campaign(self, node_id: str, on_elected: Callable[[Leader], None], on_lost: Callable[[], None]) -> None:
         """Run for owner until closed; both callbacks come from one thread, in order."""
 
     def resign(self) -> None: ...

