@@ -13,6 +13,7 @@ import shutil
 import ssl
 import subprocess
 import tempfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -165,7 +166,8 @@ def _pkcs12(pem: bytes) -> bytes | None:
     entries: dict[bytes, pkcs12.PKCS12Certificate] = {}
     for block in _CERTIFICATE.findall(pem):
         try:
-            certificate = x509.load_pem_x509_certificate(block)
+            with warnings.catch_warnings(action="ignore"):
+                certificate = x509.load_pem_x509_certificate(block)
         except ValueError:
             # Bundles hold a few that strict readers refuse; the others are worth having.
             continue
