@@ -1,0 +1,270 @@
+"""Every setting of a node: its default, its unit (at the end of its name), its bounds and what it is for.
+
+Decides what a valid configuration is; knows nothing of files and environment variables (`iscp.adapters.settings`
+reads those). What is written here about a setting is what `docs/configuration.md` tells.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from enum import StrEnum
+from typing import Any, get_type_hints
+
+from iscp.core.iteration import Bounds
+
+ADMIN_PORT = 9400
+"""Where a node listens if nothing else is said."""
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
+_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d{1,5})")
+
+
+def about(text: str, *, least: float | None = None, above: float | None = None) -> dict[str, Any]:
+    """What is known of a setting besides its type: a sentence, and bounds (`least` inclusive, `above` exclusive)."""
+    return {"about": text, "least": least, "above": above}
+
+
+def _setting(default: Any, text: str, *, least: float | None = None, above: float | None = None) -> Any:
+    return field(default=default, metadata=about(text, least=least, above=above))
+
+
+class LogFormat(StrEnum):
+    JSON = "json"
+    TEXT = "text"
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EtcdConfig:
+    """Where the cluster meets. Invariant: 0 < `margin_s` < `lease_ttl_s`."""
+
+    endpoints: tuple[str, ...] = _setting(("127.0.0.1:2379",), "Addresses of etcd's members, HOST:PORT each")
+    prefix: str = _setting("/iscp", "All keys begin with it; the cluster's name follows")
+    user: str = _setting("", "User for etcd's password authentication; empty: none")
+    password: str = field(default="", repr=False, metadata=about("The user's password"))
+    ca_file: str = _setting("", "Certificate authorities to trust (PEM); given: TLS is used")
+    cert_file: str = _setting("", "Client certificate (PEM)")
+    key_file: str = _setting("", "The client certificate's key (PEM)")
+    lease_ttl_s: float = _setting(10.0, "A node that does not renew its lease for so long is gone", least=2.0)
+    margin_s: float = _setting(2.0, "Writes stop this long before the lease can end", above=0.0)
+    request_timeout_s: float = _setting(5.0, "Longest wait for an answer", above=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLogConfig:
+    """The job log, and how the owner writes it."""
+
+    uri: str = field(metadata=about("Directory or URI below which the Delta tables of the job log lie"))
+    group_commit_s: float = _setting(0.02, "Registrations wait so long for others to share a commit", least=0.0)
+    status_batch_s: float = _setting(0.2, "Statuses are gathered for so long before they are written", least=0.0)
+    batch_rows_max: int = _setting(5_000, "Most rows in one commit of the log", least=1)
+    compact_commits: int = _setting(500, "Commits after which the log is compacted", least=2)
+    compact_interval_s: float = _setting(3_600.0, "It is compacted after this time too, if it grew", above=0.0)
+    tombstone_s: float = _setting(3_600.0, "Files that compaction replaced are kept so long for readers", least=60.0)
+    flush_interval_s: float = _setting(3_600.0, "Watermarks of idle tables are written so often", above=0.0)
+    collect_interval_s: float = _setting(3_600.0, "How often dropped jobs' rows are looked for", above=0.0)
+    keep_dropped_s: float = _setting(86_400.0, "A dropped job's row is kept so long", least=0.0)
+    request_ids_max: int = _setting(100_000, "Request ids kept to answer a retry like the first time", least=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkConfig:
+    """The node's Spark session."""
+
+    master: str = _setting("local[*]", "Spark's master")
+    driver_memory_mb: int = _setting(2_048, "Heap of the driver's JVM", least=512)
+    conf: Mapping[str, str] = field(
+        default_factory=dict, metadata=about("Any settings of Spark; they win over spark-defaults.conf")
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeConfig:
+    """How tables are asked whether they moved. Invariant: `interval_min_s` <= `interval_max_s`."""
+
+    interval_min_s: float = _setting(10.0, "Candidates are selected, and busy tables asked, so often", above=0.0)
+    interval_max_s: float = _setting(300.0, "Tables that stay idle are asked at least so often", above=0.0)
+    concurrency: int = _setting(8, "Tables asked at once", least=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """When iterations run, and how many at once."""
+
+    concurrency: int = _setting(2, "Iterations at once", least=1)
+    queue_max: int = _setting(10_000, "Most iterations that wait", least=1)
+    iteration_timeout_s: float = _setting(3_600.0, "An iteration is stopped after it; 0 or less: never")
+    cancel_wait_s: float = _setting(
+        30.0, "A cancelled iteration may take so long to stop; then the JVM goes", above=0.0
+    )
+    compare_interval_s: float = _setting(30.0, "What runs is compared with the log so often", above=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackoffConfig:
+    """When what failed is tried again. Invariant: `base_s` <= `cap_s`."""
+
+    base_s: float = _setting(5.0, "Wait after the first failure; it doubles with each", above=0.0)
+    cap_s: float = _setting(300.0, "Longest wait between attempts", above=0.0)
+    quarantine_after: int = _setting(10, "Failures in a row after which a job is quarantined", least=1)
+    quarantine_s: float = _setting(3_600.0, "A quarantined job is tried so often", above=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """One node. Invariants: those of `faults`, which is empty for a valid configuration."""
+
+    node_id: str = field(metadata=about("The node's name in the cluster; the same after a restart"))
+    log: JobLogConfig
+    cluster: str = _setting("default", "The cluster's name; clusters of one etcd are told apart by it")
+    listen: str = _setting(f"127.0.0.1:{ADMIN_PORT}", "Where the node serves gRPC, HOST:PORT")
+    advertise: str = _setting("", "How users and nodes reach it, HOST:PORT; empty: as `listen` says")
+    data_dir: str = _setting("", "Scratch; nothing in it outlives the node. Empty: a temporary directory")
+    log_format: LogFormat = field(
+        default=LogFormat.JSON, metadata=about("What the node writes on stderr: `json` or `text`")
+    )
+    log_level: LogLevel = field(
+        default=LogLevel.INFO, metadata=about("The least that is logged: `debug`, `info`, `warning` or `error`")
+    )
+    stop_timeout_s: float = _setting(20.0, "An orderly stop may take so long", above=0.0)
+    catalog: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata=about("Spark's catalogs: `name.type` = … is passed as `spark.sql.catalog.name.type`"),
+    )
+    etcd: EtcdConfig = field(default_factory=EtcdConfig)
+    spark: SparkConfig = field(default_factory=SparkConfig)
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    bounds: Bounds = field(default_factory=Bounds)
+    backoff: BackoffConfig = field(default_factory=BackoffConfig)
+
+    @property
+    def address(self) -> str:
+        """Where others reach this node."""
+        return self.advertise or self.listen
+
+    @property
+    def etcd_prefix(self) -> str:
+        """What all of this cluster's keys begin with."""
+        return f"{self.etcd.prefix.rstrip('/')}/{self.cluster}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with one setting, and what to do about it."""
+
+    path: str
+    message: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting as documented; `default` is MISSING where it must be given."""
+
+    path: str
+    kind: Any
+    default: Any
+    text: str
+    least: float | None = None
+    above: float | None = None
+
+    @property
+    def required(self) -> bool:
+        return self.default is MISSING
+
+
+_BOUNDS_TEXT = {
+    "rows_max": "Most rows that one iteration takes",
+    "bytes_max": "Most bytes (of files read) that one iteration takes",
+    "versions_max": "Most source versions that one iteration takes",
+}
+
+
+def settings(of: type = NodeConfig, parent: str = "") -> Iterator[Setting]:
+    """Every setting below `of`, sections after the plain ones, each by its path (`etcd.lease_ttl_s`)."""
+    hints = get_type_hints(of)
+    sections = []
+    for each in fields(of):
+        path, kind = parent + each.name, hints[each.name]
+        if is_dataclass(kind) and isinstance(kind, type):
+            sections.append((kind, f"{path}."))
+        elif of is Bounds:
+            yield Setting(path, kind, each.default, _BOUNDS_TEXT[each.name], least=1)
+        else:
+            known = each.metadata
+            default = each.default if each.default_factory is MISSING else each.default_factory()
+            yield Setting(path, kind, default, known["about"], known["least"], known["above"])
+    for kind, path in sections:
+        yield from settings(kind, path)
+
+
+def port_of(address: str) -> int | None:
+    """The port of HOST:PORT, or None if it is not one."""
+    found = _ADDRESS.fullmatch(address)
+    return int(found["port"]) if found and int(found["port"]) < 65_536 else None
+
+
+def range_fault(setting: Setting, value: object) -> Fault | None:
+    """Whether a number lies within its setting's bounds; anything else passes."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    if value != value or value in (float("inf"), float("-inf")):
+        return Fault(setting.path, f"{value} is not a finite number")
+    if setting.least is not None and value < setting.least:
+        return Fault(setting.path, f"{value:g} is too small", f"Give {setting.least:g} or more")
+    if setting.above is not None and value <= setting.above:
+        return Fault(setting.path, f"{value:g} is too small", f"Give more than {setting.above:g}")
+    return None
+
+
+def faults(config: NodeConfig) -> list[Fault]:
+    """What no single number's bounds can tell: forms of names and addresses, and settings that must agree."""
+    return [*_name_faults(config), *_address_faults(config), *_etcd_faults(config.etcd), *_order_faults(config)]
+
+
+def _name_faults(config: NodeConfig) -> Iterator[Fault]:
+    for path, name in (("node_id", config.node_id), ("cluster", config.cluster)):
+        if not _NAME.fullmatch(name):
+            yield Fault(path, f"{name!r} is not a name", "Use up to 128 letters, digits, dots, dashes and underscores")
+    if not config.log.uri:
+        yield Fault("log.uri", "is empty", "Name a directory or URI that all nodes of the cluster share")
+
+
+def _address_faults(config: NodeConfig) -> Iterator[Fault]:
+    listed = [("listen", config.listen), *((("advertise", config.advertise),) if config.advertise else ())]
+    listed += [(f"etcd.endpoints.{n}", endpoint) for n, endpoint in enumerate(config.etcd.endpoints)]
+    for path, address in listed:
+        if port_of(address) is None:
+            yield Fault(path, f"{address!r} is not an address", "Write HOST:PORT, as 127.0.0.1:2379")
+    if not config.etcd.endpoints:
+        yield Fault("etcd.endpoints", "is empty", "Name at least one member of etcd, as 127.0.0.1:2379")
+
+
+def _etcd_faults(etcd: EtcdConfig) -> Iterator[Fault]:
+    if not etcd.prefix.startswith("/"):
+        yield Fault("etcd.prefix", f"{etcd.prefix!r} does not begin with /", "Write it as /iscp")
+    if etcd.margin_s >= etcd.lease_ttl_s:
+        yield Fault("etcd.margin_s", "leaves no time to write in", "Give less than etcd.lease_ttl_s")
+    if etcd.password and not etcd.user:
+        yield Fault("etcd.user", "is missing beside etcd.password", "Name the user")
+    if bool(etcd.cert_file) != bool(etcd.key_file):
+        missing = "etcd.key_file" if etcd.cert_file else "etcd.cert_file"
+        yield Fault(missing, "is missing", "A client certificate and its key go together")
+    elif etcd.cert_file and not etcd.ca_file:
+        yield Fault("etcd.ca_file", "is missing", "Name the authorities to trust; TLS is used where they are given")
+
+
+def _order_faults(config: NodeConfig) -> Iterator[Fault]:
+    if config.probe.interval_min_s > config.probe.interval_max_s:
+        yield Fault("probe.interval_max_s", "is less than probe.interval_min_s", "Give the same or more")
+    if config.backoff.base_s > config.backoff.cap_s:
+        yield Fault("backoff.cap_s", "is less than backoff.base_s", "Give the same or more")
