@@ -106,11 +106,13 @@ class SparkRuntime:
 
     def kill(self) -> None:
         """SIGKILL to the JVM: a deadline has passed, and nothing may be written any more."""
+        _hang_up()
         self._gateway.kill()
         self._end("spark.killed")
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Stops in order: Spark gives up its running jobs. The JVM is killed after `timeout_s`."""
+        _hang_up()
         self._gateway.close(timeout_s)
         self._end("spark.stopped")
 
@@ -156,6 +158,14 @@ def _connect(gateway: Gateway, settings: SparkSettings, jars: Sequence[Path]) ->
         return SparkSession(context)
     except Py4JError as fault:
         raise EngineError(f"Spark did not start: {fault}") from fault
+
+
+def _hang_up() -> None:
+    """Keeps py4j from telling a JVM that is going which objects it may free."""
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None:
+        SparkContext._gateway._gateway_client.is_connected = False
 
 
 def _forget() -> None:
