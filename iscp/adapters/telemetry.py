@@ -1,0 +1,73 @@
+"""Logs: one line for each event, as JSON for machines or as text for people.
+
+Decides what a line looks like; what is logged are events, `log.info("iteration.done", extra={"job": …})`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, TextIO
+
+from iscp.core.config import LogFormat, LogLevel
+
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_QUIET = {"py4j": logging.WARNING, "grpc": logging.WARNING}
+"""Libraries that tell at INFO what concerns nobody."""
+
+
+def _extra(record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
+    return ((name, value) for name, value in vars(record).items() if name not in _OWN)
+
+
+def _time(record: logging.LogRecord) -> str:
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time (UTC), level, event, logger, `fixed` fields, and the event's own.
+
+    A field of the event that has the name of one of the former is written with an underscore behind it.
+    """
+
+    def __init__(self, fixed: Mapping[str, object]) -> None:
+        super().__init__()
+        self._fixed = fixed
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            "logger": record.name,
+            **self._fixed,
+        }
+        for name, value in _extra(record):
+            line[f"{name}_" if name in line else name] = value
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+class TextFormatter(logging.Formatter):
+    """`time level event name=value …`, and the traceback below."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        extra = "".join(f" {name}={value}" for name, value in _extra(record))
+        line = f"{_time(record)} {record.levelname.lower():7} {record.getMessage()}{extra}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def configure_logging(
+    log_format: LogFormat, level: LogLevel, fixed: Mapping[str, object], stream: TextIO | None = None
+) -> None:
+    """Send all logs of this process to `stream` (stderr); `fixed` fields stand in every JSON line."""
+    out = logging.StreamHandler(stream or sys.stderr)
+    out.setFormatter(JsonFormatter(fixed) if log_format is LogFormat.JSON else TextFormatter())
+    logging.basicConfig(handlers=[out], level=level.upper(), force=True)
+    logging.captureWarnings(True)
+    for name, least in _QUIET.items():
+        logging.getLogger(name).setLevel(least)

@@ -1,0 +1,49 @@
+"""What a line of the log looks like."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+
+from iscp.adapters.telemetry import JsonFormatter, TextFormatter
+
+
+def record(**extra: object) -> logging.LogRecord:
+    made = logging.makeLogRecord({"name": "iscp.x", "msg": "iteration.done", "levelno": 20, "levelname": "INFO"})
+    made.created, made.msecs = 1_000.25, 250.0
+    vars(made).update(extra)
+    return made
+
+
+def test_an_event_is_one_line_of_json() -> None:
+    line = JsonFormatter({"node": "n-1"}).format(record(job="a\nb", seq=3, node="other"))
+    assert "\n" not in line
+    assert json.loads(line) == {
+        "time": "1970-01-01T00:16:40.250Z",
+        "level": "info",
+        "event": "iteration.done",
+        "logger": "iscp.x",
+        "node": "n-1",
+        "node_": "other",
+        "job": "a\nb",
+        "seq": 3,
+    }
+
+
+def test_values_json_does_not_know_are_written_as_text() -> None:
+    assert json.loads(JsonFormatter({}).format(record(at=ValueError("x"))))["at"] == "x"
+
+
+def test_a_traceback_stays_within_its_line() -> None:
+    try:
+        raise ValueError("why")
+    except ValueError:
+        made = record(exc_info=sys.exc_info())
+    line = JsonFormatter({}).format(made)
+    assert "\n" not in line
+    assert "ValueError: why" in json.loads(line)["exception"]
+
+
+def test_text_for_people() -> None:
+    assert TextFormatter().format(record(seq=3)) == "1970-01-01T00:16:40.250Z info    iteration.done seq=3"
