@@ -1,0 +1,99 @@
+"""What the machines want done. Effects of one step are carried out in their order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iscp.coordination.messages import NodeMessage, OwnerMessage, SourceSeen
+from iscp.core.cluster import NodeRecord
+from iscp.core.ids import ShardId, TableEpoch
+from iscp.core.iteration import HistoryEntry
+from iscp.core.job import JobReport, JobRow
+
+# --- of a node -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SendToOwner:
+    """May get lost."""
+
+    owner_id: str
+    message: NodeMessage
+
+
+@dataclass(frozen=True, slots=True)
+class CheckElection:
+    """Read the election key (linearizable) and answer with ElectionChecked, always."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartShard:
+    """Take the shard in, then give ShardStarted."""
+
+    shard: ShardId
+    table_epoch: TableEpoch
+    jobs: tuple[JobRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateShard:
+    """From now on the shard's jobs are these; follows a StartShard."""
+
+    shard: ShardId
+    table_epoch: TableEpoch
+    jobs: tuple[JobRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopShard:
+    """Really stop the shard's work, hand in its last reports, then give ShardStopped."""
+
+    shard: ShardId
+
+
+@dataclass(frozen=True, slots=True)
+class StopAllShards:
+    """As StopShard, for each of them; nothing may be committed from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldIterations:
+    """Start no new iteration (`hold`) because too many reports wait for the owner; or go on."""
+
+    hold: bool
+
+
+WorkerEffect = SendToOwner | CheckElection | StartShard | UpdateShard | StopShard | StopAllShards | HoldIterations
+
+
+# --- of the owner ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SendTo:
+    """May get lost. `record` says where the node is."""
+
+    record: NodeRecord
+    message: OwnerMessage
+
+
+@dataclass(frozen=True, slots=True)
+class RevokeLease:
+    """End this node's lease; asked again until the node is gone from the members."""
+
+    record: NodeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCheckpoint:
+    """Write these to the log and give Recorded; `seen` is for views only."""
+
+    node_id: str
+    epoch: int
+    number: int
+    reports: tuple[JobReport, ...]
+    history: tuple[HistoryEntry, ...]
+    seen: tuple[SourceSeen, ...]
+
+
+OwnerEffect = SendTo | RevokeLease | RecordCheckpoint

@@ -1,0 +1,140 @@
+"""What owner and nodes say to each other (after TiCDC's distributed scheduling).
+
+The channel may lose, double and reorder messages: the sender repeats whatever was not confirmed, and the
+receiver drops what it has seen or what is stale. Every message names the owner's term and the node's epoch that
+it belongs to, so that it can be judged by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from iscp.core.ids import ShardId, TableEpoch
+from iscp.core.iteration import HistoryEntry
+from iscp.core.job import JobReport, JobRow
+
+SYNC_SHARDS_MAX = 5_000
+"""Shards in one part of a Sync."""
+
+CHECKPOINT_BYTES_MAX = 1024 * 1024
+"""Estimated bytes in one Checkpoint (a single report may exceed it)."""
+
+
+class NodeShardState(StrEnum):
+    """A shard as its node sees it. Removing lasts until the work has ended *and* its last reports are recorded."""
+
+    ABSENT = "absent"
+    ADDING = "adding"
+    RUNNING = "running"
+    REMOVING = "removing"
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Owner → node, until the node's Sync has arrived. `election_revision` is what the election key must say."""
+
+    owner_id: str
+    owner_rev: int
+    election_revision: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeShard:
+    """One shard of a Sync. The operation in flight follows from `state`; `table_epoch` is the last one obeyed."""
+
+    shard: ShardId
+    table_epoch: TableEpoch
+    state: NodeShardState
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Node → owner, until acknowledged: all that the node runs, starts and stops, in `parts` messages.
+
+    `number` counts the node's Syncs, +1 each. `recorded` is the last checkpoint number that the node knows to be
+    recorded.
+    """
+
+    owner_rev: int
+    epoch: int
+    version: str
+    number: int
+    part: int
+    parts: int
+    recorded: int
+    shards: tuple[NodeShard, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchTable:
+    """Owner → node, until confirmed: run `shard` with exactly these jobs, or (`is_delete`) stop it.
+
+    Idempotent. The newest `table_epoch` wins. The rows' watermarks are a hint: the sinks know better.
+    """
+
+    owner_rev: int
+    epoch: int
+    table_epoch: TableEpoch
+    shard: ShardId
+    is_delete: bool
+    jobs: tuple[JobRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchTableResponse:
+    """Node → owner: the state that `shard` has reached under `table_epoch`."""
+
+    owner_rev: int
+    epoch: int
+    table_epoch: TableEpoch
+    shard: ShardId
+    state: NodeShardState
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSeen:
+    """What a node last saw of a shard's source: its newest version at `checked_at_s` (Unix seconds).
+
+    `lag_s`: the age of the oldest commit not yet applied by some job, 0 if there is none.
+    """
+
+    shard: ShardId
+    source_version: int
+    checked_at_s: float
+    lag_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShardCheckpoint:
+    """What a node reports of one shard: the jobs' newest state, their new history, the source."""
+
+    shard: ShardId
+    reports: tuple[JobReport, ...] = ()
+    history: tuple[HistoryEntry, ...] = ()
+    seen: SourceSeen | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Node → owner, until acknowledged: reports in order, `number` +1 each within an epoch."""
+
+    owner_rev: int
+    epoch: int
+    number: int
+    shards: tuple[ShardCheckpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Owner → node: the last Sync taken, and the last checkpoint that is recorded in the log."""
+
+    owner_rev: int
+    epoch: int
+    sync_number: int
+    recorded: int
+
+
+OwnerMessage = Announce | DispatchTable | Acknowledge
+NodeMessage = Sync | DispatchTableResponse | Checkpoint
