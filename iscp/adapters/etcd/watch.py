@@ -1,0 +1,176 @@
+"""A watch that outlives its connection: no event is lost, none comes twice.
+
+It resumes after the last event it *delivered*. The revision in a response's header does not serve for that: it is
+the store's, which may be ahead of the events sent so far; nor do progress notices (etcd#15220 sent them too early).
+So a watch on which little happens can be found compacted after a restart though it missed nothing: it then says
+Compacted, and the consumer lists anew, which is right at any time.
+
+There is neither a queue nor a thread: the one who iterates pulls from the stream, whose flow control holds the
+server back, and etcd keeps what a slow watcher has not taken.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+
+from iscp.adapters.etcd import messages as pb
+from iscp.adapters.etcd.channels import PAUSE_FIRST_S, PAUSE_MAX_S, Channels, Endpoint
+from iscp.adapters.etcd.errors import EtcdDenied, EtcdUnavailable, Fault, fault_of, translated
+from iscp.adapters.etcd.values import (
+    Changed,
+    Compacted,
+    EventType,
+    KeyValue,
+    Progress,
+    WatchEvent,
+    WatchItem,
+    key_bytes,
+    key_text,
+    prefix_end,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Watch:
+    """Iterate to receive; blocks while nothing happens; ends after `Compacted`, and when closed by any thread.
+
+    Raises EtcdDenied where the user may not watch; everything else that can go wrong with a connection is mended
+    by a new one.
+    """
+
+    def __init__(self, channels: Channels, key: str, *, prefix: bool, start_revision: int) -> None:
+        if start_revision <= 0:
+            # "From now" would be decided by the server at each new connection: a gap.
+            raise ValueError("a watch starts at a revision that was read: start_revision must be positive")
+        self._channels = channels
+        self._key = key_bytes(key)
+        self._range_end = prefix_end(self._key) if prefix else b""
+        self._next_revision = start_revision
+        self._cluster_id = 0
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._call: Any = None
+
+    def close(self) -> None:
+        """End the iteration, also one that waits in another thread."""
+        with self._lock:
+            self._closed.set()
+            if self._call is not None:
+                self._call.cancel()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[WatchItem]:
+        pause_s, denials = PAUSE_FIRST_S, 0
+        while not self._ended:
+            try:
+                for item in self._stream():
+                    pause_s, denials = PAUSE_FIRST_S, 0
+                    yield item
+                    if isinstance(item, Compacted):
+                        return
+            except EtcdDenied:
+                # The token dies with the server: one new one is worth a try, a second is not.
+                denials += 1
+                if denials > 1:
+                    raise
+                self._channels.drop_token()
+            except EtcdUnavailable as error:
+                log.info("etcd.watch.interrupted", extra={"key": key_text(self._key), "reason": error.message})
+            if not self._ended:
+                self._closed.wait(pause_s)
+                pause_s = min(pause_s * 2, PAUSE_MAX_S)
+
+    @property
+    def _ended(self) -> bool:
+        return self._closed.is_set() or self._channels.closed
+
+    def _stream(self) -> Iterator[WatchItem]:
+        """What one connection brings; raises EtcdUnavailable or EtcdDenied when it ends by itself."""
+        requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        requests.put(self._create_request())
+        try:
+            endpoint, call = self._channels.open_stream(pb.path("Watch", "Watch"), iter(requests.get, None))
+            with self._lock:
+                self._call = call
+                if self._closed.is_set():
+                    call.cancel()
+            try:
+                yield from self._received(endpoint, call)
+            finally:
+                call.cancel()
+        finally:
+            requests.put(None)  # frees the thread in which gRPC waits for further requests
+
+    def _received(self, endpoint: Endpoint, call: Any) -> Iterator[WatchItem]:
+        try:
+            for response in call:
+                if response.canceled:
+                    yield self._cancellation(endpoint, response)
+                    return
+                if response.created:
+                    if self._store_is_new(response.header):
+                        yield Compacted(0)
+                        return
+                elif response.events:
+                    events = tuple(_event(event) for event in response.events)
+                    self._next_revision = events[-1].kv.mod_revision + 1
+                    yield Changed(events)
+                else:
+                    yield Progress(response.header.revision)
+        except grpc.RpcError as error:
+            if fault_of(error) in (Fault.UNSENT, Fault.LOST):
+                self._channels.leave(endpoint)
+            if isinstance(denied := translated(error, writes=False), EtcdDenied):
+                raise denied from error
+            raise EtcdUnavailable(f"{error.code().name}: {error.details()}") from error
+        raise EtcdUnavailable("the server ended the stream")
+
+    def _cancellation(self, endpoint: Endpoint, response: Any) -> WatchItem:
+        if response.compact_revision:
+            return Compacted(response.compact_revision)
+        reason = response.cancel_reason
+        if "permission denied" in reason or "auth" in reason:
+            raise EtcdDenied(reason, field="etcd.username", remedy="Give the user's role read permission")
+        self._channels.leave(endpoint)
+        raise EtcdUnavailable(reason)
+
+    def _store_is_new(self, header: Any) -> bool:
+        """Whether this is another store than the one we had read: its revisions mean something else."""
+        known, self._cluster_id = self._cluster_id or header.cluster_id, header.cluster_id
+        if header.cluster_id != known:
+            return True
+        if header.revision >= self._next_revision - 1:
+            return False
+        # A member that lags behind looks the same: ask what the cluster as a whole has.
+        request = pb.RangeRequest(key=self._key, limit=1)
+        now = self._channels.unary(pb.path("KV", "Range"), request, writes=False)
+        return int(now.header.revision) < self._next_revision - 1
+
+    def _create_request(self) -> Any:
+        create = pb.WatchCreateRequest(
+            key=self._key,
+            range_end=self._range_end,
+            start_revision=self._next_revision,
+            progress_notify=True,
+        )
+        return pb.WatchRequest(create_request=create)
+
+
+def key_value(kv: Any) -> KeyValue:
+    return KeyValue(key_text(kv.key), kv.value, kv.create_revision, kv.mod_revision, kv.version, kv.lease)
+
+
+def _event(event: Any) -> WatchEvent:
+    return WatchEvent(EventType(event.type), key_value(event.kv))
