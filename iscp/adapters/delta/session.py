@@ -31,13 +31,15 @@ from iscp.adapters.delta.launch import (
 from iscp.core.errors import ConfigurationError, EngineError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import TextIO
 
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkRuntime", "SparkSettings", "default_cache_dir"]
+    from iscp.adapters.delta.java import Java
+
+__all__ = ["SparkRuntime", "SparkSettings", "class_archive", "default_cache_dir"]
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +70,7 @@ class SparkRuntime:
         try:
             environ = dict(os.environ)
             java = find_java(environ)
-            jars = delta_jars(settings.cache_dir, java, environ)
-            jars += [own] if (own := log_store_jar()) else []
+            jars = _own_jars(settings.cache_dir, java, environ)
             class_path = [*spark_jars(), *jars]
             archive = ClassArchive(settings.cache_dir, java, class_path)
             options = archive.options() if training is None else archive.training_options(training)
@@ -120,6 +121,17 @@ class SparkRuntime:
         _forget()
         self._hold.close()
         log.info(event, extra={"pid": self.pid})
+
+
+def class_archive(cache_dir: Path, environ: Mapping[str, str]) -> ClassArchive:
+    """The archive that `SparkRuntime.start` looks for; resolves the jars if they are not there."""
+    java = find_java(environ)
+    return ClassArchive(cache_dir, java, [*spark_jars(), *_own_jars(cache_dir, java, environ)])
+
+
+def _own_jars(cache_dir: Path, java: Java, environ: Mapping[str, str]) -> list[Path]:
+    log_store = log_store_jar()
+    return [*delta_jars(cache_dir, java, environ), *([log_store] if log_store else [])]
 
 
 def _claim(settings: SparkSettings) -> TextIO:
