@@ -1,0 +1,38 @@
+"""The verdict of the self-test, and where it puts its scratch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from iscp.adapters.delta.race import Round, commit_lines
+from iscp.adapters.delta.selftest import SelfTestFailed, kind_of, require_fair
+from iscp.core.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def won_by(name: str, version: int) -> Round:
+    return Round(version, frozenset([name]), "\n".join(commit_lines(name, version)).encode())
+
+
+def test_a_fair_race_counts_who_won(tmp_path: Path) -> None:
+    rounds = [won_by("spark", 1), won_by("delta-rs", 2), won_by("spark", 3)]
+    assert require_fair(rounds, tmp_path, "target") == {"spark": 2, "delta-rs": 1}
+
+
+def test_one_double_win_in_many_rounds_fails_with_field_and_remedy(tmp_path: Path) -> None:
+    double = Round(2, frozenset(["spark", "delta-rs"]), won_by("spark", 2).content)
+    with pytest.raises(SelfTestFailed) as failed:
+        require_fair([won_by("spark", 1), double, won_by("spark", 3)], tmp_path, "jobs.target")
+    assert failed.value.code is ErrorCode.SELF_TEST
+    assert failed.value.field == "jobs.target"
+    assert "link(2)" in failed.value.remedy
+    assert "1 of 3" in failed.value.message
+    assert "version 2" in failed.value.message
+
+
+def test_paths_of_one_file_system_are_of_one_kind(tmp_path: Path) -> None:
+    assert kind_of(tmp_path / "a") == kind_of(tmp_path / "b" / "not" / "there" / "yet")
