@@ -1,0 +1,262 @@
+"""The Python client: the verbs of `Admin` with typed results."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from uuid import uuid4
+
+import grpc
+
+from iscp.adapters.grpc import convert
+from iscp.adapters.grpc.endpoint import FORMAT_VERSION, MESSAGE_BYTES_MAX, Tls, endpoint_or_default
+from iscp.adapters.grpc.errors import from_rpc
+from iscp.core.admin import ClusterView, JobFilter, JobName, JobView, RegisterRequest, RegisterResult
+from iscp.core.errors import (
+    ErrorCode,
+    InvalidRequest,
+    IscpError,
+    LeaseLost,
+    NotOwner,
+    OutcomeUnknown,
+    TemporaryError,
+    Unavailable,
+)
+from iscp.core.ids import DEFAULT_ACCOUNT
+from iscp.core.iteration import HistoryEntry
+from iscp.core.job import ConsumerSpec, JobSpec, JobState, Reason, TriggerType
+from iscp.wire.v1 import admin_pb2 as pb
+from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
+
+R = TypeVar("R")
+E = TypeVar("E", bound=StrEnum)
+
+ATTEMPTS_MAX = 6
+BACKOFF_S = 0.1
+BACKOFF_MAX_S = 2.0
+# What a wait's answer may take beyond the wait itself.
+WAIT_MARGIN_S = 5.0
+
+# The owner is changing, or the node is restarting: soon another answer is to be had. Asking again is safe, as a
+# change carries its request_id. (Not Unavailable's siblings: a full disk does not mend itself within seconds.)
+_RETRIED = (Unavailable, NotOwner, LeaseLost, OutcomeUnknown)
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    # Otherwise gRPC itself, once refused, would not try again within our own attempts.
+    ("grpc.initial_reconnect_backoff_ms", int(BACKOFF_S * 1000)),
+    ("grpc.max_reconnect_backoff_ms", int(BACKOFF_MAX_S * 1000)),
+)
+
+
+def _retried(error: IscpError) -> bool:
+    return isinstance(error, _RETRIED) and error.code is not ErrorCode.TIMEOUT
+
+
+class Client:
+    """Speaks to one node; may be used by several threads at a time.
+
+    `endpoint` is HOST:PORT (by default ISCP_ENDPOINT, else 127.0.0.1:7430); `timeout_s` bounds each call, its
+    retries included. Tables are paths, URIs, `db.table` or table ids, as the node sees them: give absolute paths.
+    All methods raise the errors of iscp.core.errors that the node raised; Unavailable if it cannot be reached,
+    TimedOut, and OutcomeUnknown where a change may or may not have been made.
+    """
+
+    def __init__(self, endpoint: str | None = None, *, timeout_s: float = 30.0, tls: Tls | None = None) -> None:
+        self._endpoint = endpoint_or_default(endpoint)
+        self._timeout_s = timeout_s
+        self._random = random.Random()
+        if tls is None:
+            self._channel = grpc.insecure_channel(self._endpoint, options=_OPTIONS)
+        else:
+            credentials = grpc.ssl_channel_credentials(tls.authority or None, tls.key or None, tls.certificate or None)
+            self._channel = grpc.secure_channel(self._endpoint, credentials, options=_OPTIONS)
+        self._admin = pb_grpc.AdminStub(self._channel)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def register(
+        self,
+        table: str,
+        name: str,
+        consumer: str = "replica",
+        *,
+        target: str = "",
+        key: Sequence[str] = (),
+        columns: Sequence[str] = (),
+        where: str = "",
+        trigger: str = "default",
+        priority: int = 0,
+        account: str = DEFAULT_ACCOUNT,
+    ) -> RegisterResult:
+        """Create a job; `created` is False where there was one of that name, which is left as it is."""
+        spec = JobSpec(
+            consumer=ConsumerSpec(consumer, target, tuple(key), tuple(columns), where),
+            trigger=_member(TriggerType, trigger, "trigger"),
+            priority=priority,
+        )
+        return self.register_many([RegisterRequest(JobName(table, name, account), spec.to_json())])[0]
+
+    def register_many(self, requests: Sequence[RegisterRequest]) -> list[RegisterResult]:
+        """Create several jobs, all or none; the results run parallel to `requests`."""
+        named = [one if one.request_id else replace(one, request_id=_request_id()) for one in requests]
+        request = pb.RegisterRequest(
+            format_version=FORMAT_VERSION, registrations=[convert.registration_to_wire(one) for one in named]
+        )
+        response = self._call(self._admin.Register, request, changes=True)
+        return [convert.result_from_wire(one) for one in response.results]
+
+    def unregister(self, table: str, name: str, *, account: str = DEFAULT_ACCOUNT) -> bool:
+        """Drop a job; False if there is none."""
+        return self._change(self._admin.Unregister, JobName(table, name, account))
+
+    def pause(self, table: str, name: str, *, account: str = DEFAULT_ACCOUNT) -> bool:
+        """False if it was paused already; raises JobNotFound."""
+        return self._change(self._admin.Pause, JobName(table, name, account))
+
+    def resume(self, table: str, name: str, *, account: str = DEFAULT_ACCOUNT) -> bool:
+        """False if it was not paused, quarantined or failed; raises JobNotFound."""
+        return self._change(self._admin.Resume, JobName(table, name, account))
+
+    def jobs(
+        self,
+        *,
+        state: JobState | str | None = None,
+        reason: Reason | str | None = None,
+        table: str = "",
+        account: str = "",
+        limit: int = JobFilter().limit,
+    ) -> list[JobView]:
+        """The jobs that match all that is given, `limit` at the most."""
+        wanted = _filter(account, table, state, reason)
+        request = pb.ListJobsRequest(format_version=FORMAT_VERSION, filter=convert.filter_to_wire(wanted), limit=limit)
+        pages = self._call(_gathered(self._admin.ListJobs), request)
+        return [convert.job_from_wire(job) for page in pages for job in page.jobs]
+
+    def count(
+        self,
+        *,
+        state: JobState | str | None = None,
+        reason: Reason | str | None = None,
+        table: str = "",
+        account: str = "",
+    ) -> int:
+        wanted = convert.filter_to_wire(_filter(account, table, state, reason))
+        request = pb.CountJobsRequest(format_version=FORMAT_VERSION, filter=wanted)
+        return int(self._call(self._admin.CountJobs, request).jobs)
+
+    def status(self, table: str, name: str, *, account: str = DEFAULT_ACCOUNT) -> JobView:
+        """Raises JobNotFound."""
+        job = convert.name_to_wire(JobName(table, name, account))
+        return convert.job_from_wire(
+            self._call(self._admin.GetJob, pb.GetJobRequest(format_version=FORMAT_VERSION, job=job))
+        )
+
+    def wait(
+        self,
+        table: str,
+        name: str,
+        version: int | None = None,
+        *,
+        timeout_s: float = 60.0,
+        account: str = DEFAULT_ACCOUNT,
+    ) -> JobView:
+        """Return once the job has applied `version` (None: the table's newest at the call).
+
+        Raises TimedOut after `timeout_s`, JobFailed where it cannot come to that, JobNotFound.
+        """
+        job = convert.name_to_wire(JobName(table, name, account))
+
+        def attempt(request: pb.WaitJobRequest, *, timeout: float) -> Any:
+            request.timeout_s = max(0.0, timeout - WAIT_MARGIN_S)
+            return self._admin.WaitJob(request, timeout=timeout)
+
+        request = pb.WaitJobRequest(format_version=FORMAT_VERSION, job=job, version=version)
+        return convert.job_from_wire(self._call(attempt, request, timeout_s=timeout_s + WAIT_MARGIN_S))
+
+    def history(self, table: str, name: str, *, limit: int = 20, account: str = DEFAULT_ACCOUNT) -> list[HistoryEntry]:
+        """The job's iterations, newest first."""
+        job = convert.name_to_wire(JobName(table, name, account))
+        request = pb.HistoryRequest(format_version=FORMAT_VERSION, job=job, limit=limit)
+        pages = self._call(_gathered(self._admin.History), request)
+        return [convert.history_from_wire(entry) for page in pages for entry in page.entries]
+
+    def notify(self, table: str) -> int:
+        """Tell that the table has just changed; answers how many jobs are on it."""
+        return int(self._call(self._admin.Notify, pb.NotifyRequest(format_version=FORMAT_VERSION, table=table)).jobs)
+
+    def cluster(self) -> ClusterView:
+        request = pb.GetClusterRequest(format_version=FORMAT_VERSION)
+        return convert.cluster_from_wire(self._call(_gathered(self._admin.GetCluster), request))
+
+    def _change(self, method: Callable[..., Any], job: JobName) -> bool:
+        request = pb.ChangeJobRequest(
+            format_version=FORMAT_VERSION, job=convert.name_to_wire(job), request_id=_request_id()
+        )
+        return bool(self._call(method, request, changes=True).changed)
+
+    def _call(
+        self, method: Callable[..., R], request: Any, *, changes: bool = False, timeout_s: float | None = None
+    ) -> R:
+        """Ask, and ask again with the very same request, within `timeout_s` and ATTEMPTS_MAX."""
+        end_s = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        unknown = False
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                return method(request, timeout=max(0.0, end_s - time.monotonic()))
+            except grpc.RpcError as failure:
+                cause = failure
+            error = from_rpc(cause, self._endpoint, changes=changes)
+            unknown = unknown or isinstance(error, OutcomeUnknown)
+            pause_s = min(BACKOFF_MAX_S, BACKOFF_S * 2 ** (attempt - 1)) * self._random.uniform(0.5, 1.0)
+            if not _retried(error) or attempt == ATTEMPTS_MAX or time.monotonic() + pause_s >= end_s:
+                break
+            time.sleep(pause_s)
+        if unknown and isinstance(error, TemporaryError) and not isinstance(error, OutcomeUnknown):
+            # This attempt failed for certain, but an earlier one may have been carried out.
+            raise OutcomeUnknown(error.message, field=error.field, remedy="Ask for the job's status") from cause
+        raise error from cause
+
+
+def _request_id() -> str:
+    return uuid4().hex
+
+
+def _filter(account: str, table: str, state: JobState | str | None, reason: Reason | str | None) -> JobFilter:
+    return JobFilter(
+        account,
+        table,
+        _member(JobState, state, "state") if state else None,
+        _member(Reason, reason, "reason") if reason else None,
+    )
+
+
+def _member(kind: type[E], value: str, field: str) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        raise InvalidRequest(f"{value!r} is not known", field=field, remedy=f"Use {', '.join(kind)}") from None
+
+
+def _gathered(method: Callable[..., Any]) -> Callable[..., list[Any]]:
+    """A streamed answer as a list, so that a retry begins it anew."""
+
+    def call(request: Any, *, timeout: float) -> list[Any]:
+        return list(method(request, timeout=timeout))
+
+    return call

@@ -1,0 +1,203 @@
+"""Between the values of iscp.core.admin and the messages of `Admin`. Decides nothing; both ways lose nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol, TypeVar
+
+from iscp.adapters.grpc.endpoint import FORMAT_VERSION
+from iscp.core.admin import (
+    ClusterView,
+    JobFilter,
+    JobName,
+    JobView,
+    NodeView,
+    RegisterRequest,
+    RegisterResult,
+    ShardView,
+)
+from iscp.core.errors import InvalidRequest, PermanentError
+from iscp.core.ids import DEFAULT_ACCOUNT
+from iscp.core.iteration import HistoryEntry
+from iscp.core.job import JobState, JobStatus, Reason
+from iscp.wire.v1 import admin_pb2 as pb
+
+PAGE_BYTES_MAX = 512 * 1024
+PAGE_ITEMS_MAX = 1_000
+
+_STATE_TO_WIRE = {state: pb.JobState.Value(f"JOB_STATE_{state.name}") for state in JobState}
+_STATE_FROM_WIRE = {number: state for state, number in _STATE_TO_WIRE.items()}
+_REASON_TO_WIRE = {reason: pb.Reason.Value(f"REASON_{reason.name}") for reason in Reason}
+_REASON_FROM_WIRE = {number: reason for reason, number in _REASON_TO_WIRE.items()}
+
+_STATUS_FIELDS = (
+    "from_version",
+    "to_version",
+    "start_at_s",
+    "end_at_s",
+    "error_code",
+    "error_msg",
+    "rows",
+    "bytes",
+)
+_JOB_FIELDS = (
+    "account",
+    "table_id",
+    "table",
+    "name",
+    "job_id",
+    "spec_json",
+    "applied_version",
+    "applied_at_s",
+    "source_version",
+    "checked_at_s",
+    "lag_s",
+    "seq",
+    "create_at_s",
+    "node_id",
+)
+_HISTORY_FIELDS = tuple(field.name for field in pb.HistoryEntry.DESCRIPTOR.fields)
+_NODE_FIELDS = tuple(field.name for field in pb.Node.DESCRIPTOR.fields)
+_SHARD_FIELDS = tuple(field.name for field in pb.Shard.DESCRIPTOR.fields)
+_RESULT_FIELDS = tuple(field.name for field in pb.RegisterResult.DESCRIPTOR.fields)
+
+
+class Sized(Protocol):
+    def ByteSize(self) -> int: ...  # noqa: N802  (protobuf's name)
+
+
+M = TypeVar("M", bound=Sized)
+
+
+def _fields(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
+
+
+def pages(messages: Iterable[M]) -> Iterator[list[M]]:
+    """Cut into pages of at most PAGE_ITEMS_MAX items and PAGE_BYTES_MAX bytes, but at least one item each."""
+    page: list[M] = []
+    page_bytes = 0
+    for message in messages:
+        message_bytes = message.ByteSize()
+        if page and (len(page) >= PAGE_ITEMS_MAX or page_bytes + message_bytes > PAGE_BYTES_MAX):
+            yield page
+            page, page_bytes = [], 0
+        page.append(message)
+        page_bytes += message_bytes
+    if page:
+        yield page
+
+
+def name_to_wire(job: JobName) -> pb.JobName:
+    return pb.JobName(table=job.table, name=job.name, account=job.account)
+
+
+def name_from_wire(message: pb.JobName) -> JobName:
+    return JobName(message.table, message.name, message.account or DEFAULT_ACCOUNT)
+
+
+def registration_to_wire(request: RegisterRequest) -> pb.Registration:
+    return pb.Registration(job=name_to_wire(request.job), spec_json=request.spec_json, request_id=request.request_id)
+
+
+def registration_from_wire(message: pb.Registration) -> RegisterRequest:
+    return RegisterRequest(name_from_wire(message.job), message.spec_json, message.request_id)
+
+
+def result_to_wire(result: RegisterResult) -> pb.RegisterResult:
+    return pb.RegisterResult(**_fields(result, _RESULT_FIELDS))
+
+
+def result_from_wire(message: pb.RegisterResult) -> RegisterResult:
+    return RegisterResult(**_fields(message, _RESULT_FIELDS))
+
+
+def filter_to_wire(wanted: JobFilter) -> pb.JobFilter:
+    return pb.JobFilter(
+        account=wanted.account,
+        table=wanted.table,
+        state=_STATE_TO_WIRE[wanted.state] if wanted.state else pb.JOB_STATE_UNSPECIFIED,
+        reason=_REASON_TO_WIRE[wanted.reason] if wanted.reason else pb.REASON_UNSPECIFIED,
+    )
+
+
+def filter_from_wire(message: pb.JobFilter, limit: int) -> JobFilter:
+    """Raises InvalidRequest for a state or reason that this node does not know; `limit` 0 is the default."""
+    wanted = JobFilter(
+        account=message.account,
+        table=message.table,
+        state=_STATE_FROM_WIRE.get(message.state),
+        reason=_REASON_FROM_WIRE.get(message.reason),
+        limit=limit or JobFilter().limit,
+    )
+    for name, known in (("state", wanted.state), ("reason", wanted.reason)):
+        if getattr(message, name) and known is None:
+            raise InvalidRequest(f"{getattr(message, name)} is not known here", field=f"filter.{name}")
+    return wanted
+
+
+def job_to_wire(job: JobView) -> pb.Job:
+    return pb.Job(
+        state=_STATE_TO_WIRE[job.state],
+        reason=_REASON_TO_WIRE[job.reason],
+        status=pb.JobStatus(**_fields(job.status, _STATUS_FIELDS)),
+        **_fields(job, _JOB_FIELDS),
+    )
+
+
+def job_from_wire(message: pb.Job) -> JobView:
+    """Raises PermanentError where the node is newer and speaks of states unknown here."""
+    state, reason = _STATE_FROM_WIRE.get(message.state), _REASON_FROM_WIRE.get(message.reason)
+    if state is None or reason is None:
+        raise PermanentError(
+            f"the node reports state {message.state}, reason {message.reason}, which are not known here",
+            remedy="Use a client as new as the node",
+        )
+    return JobView(
+        state=state,
+        reason=reason,
+        status=JobStatus(**_fields(message.status, _STATUS_FIELDS)),
+        **_fields(message, _JOB_FIELDS),
+    )
+
+
+def history_to_wire(entry: HistoryEntry) -> pb.HistoryEntry:
+    return pb.HistoryEntry(**_fields(entry, _HISTORY_FIELDS))
+
+
+def history_from_wire(message: pb.HistoryEntry) -> HistoryEntry:
+    return HistoryEntry(**_fields(message, _HISTORY_FIELDS))
+
+
+def cluster_to_wire(cluster: ClusterView) -> Iterator[pb.ClusterPage]:
+    """The first page tells everything but the shards, which follow in as many as it takes."""
+    head = pb.Cluster(
+        format_version=FORMAT_VERSION,
+        owner=cluster.owner,
+        owner_rev=cluster.owner_rev,
+        nodes=[pb.Node(**_fields(node, _NODE_FIELDS)) for node in cluster.nodes],
+        jobs=cluster.jobs,
+        lag_max_s=cluster.lag_max_s,
+        counters=cluster.counters,
+    )
+    yield pb.ClusterPage(cluster=head)
+    for page in pages(pb.Shard(**_fields(shard, _SHARD_FIELDS)) for shard in cluster.shards):
+        yield pb.ClusterPage(shards=page)
+
+
+def cluster_from_wire(messages: Iterable[pb.ClusterPage]) -> ClusterView:
+    head = pb.Cluster()
+    shards: list[ShardView] = []
+    for message in messages:
+        if message.HasField("cluster"):
+            head = message.cluster
+        shards += (ShardView(**_fields(shard, _SHARD_FIELDS)) for shard in message.shards)
+    return ClusterView(
+        owner=head.owner,
+        owner_rev=head.owner_rev,
+        nodes=tuple(NodeView(**_fields(node, _NODE_FIELDS)) for node in head.nodes),
+        shards=tuple(shards),
+        jobs=head.jobs,
+        lag_max_s=head.lag_max_s,
+        counters=dict(head.counters),
+    )

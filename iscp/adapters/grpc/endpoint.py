@@ -1,0 +1,50 @@
+"""Where a node listens, and how messages between it and its users are bounded. Imports no gRPC."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from iscp.core.errors import ConfigurationError
+
+DEFAULT_ENDPOINT = "127.0.0.1:7430"
+ENDPOINT_VARIABLE = "ISCP_ENDPOINT"
+
+# What the wire's messages are written in; a node reads this and the one before.
+FORMAT_VERSION = 1
+
+# A Register of REGISTRATIONS_MAX jobs fits; everything longer travels in pages.
+MESSAGE_BYTES_MAX = 32 * 1024**2
+REGISTRATIONS_MAX = 20_000
+SPEC_BYTES_MAX = 256 * 1024
+
+WAIT_TIMEOUT_MAX_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM texts: one's own certificate chain and key, and the authority that the other side's must come from.
+
+    A server without `authority` asks for no client certificate; a client without it trusts the public ones.
+    """
+
+    certificate: bytes = b""
+    key: bytes = b""
+    authority: bytes = b""
+
+
+def endpoint_or_default(endpoint: str | None) -> str:
+    """What was given, else ISCP_ENDPOINT, else the default; raises ConfigurationError unless it is HOST:PORT."""
+    chosen = endpoint or os.environ.get(ENDPOINT_VARIABLE) or DEFAULT_ENDPOINT
+    split_address(chosen)
+    return chosen
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """HOST:PORT taken apart; an IPv6 host stands in brackets and keeps them."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigurationError(
+            f"{address!r} is not HOST:PORT", field="endpoint", remedy=f"Give it as in {DEFAULT_ENDPOINT}"
+        )
+    return host, int(port)

@@ -1,0 +1,247 @@
+"""Serves an AdminService by gRPC, with health and reflection.
+
+Threads: each call takes one while it runs. `max_workers` of them are for calls that answer soon, `waits_max` more
+for WaitJob, which may take minutes; as waits are counted, they can never take the others' threads.
+"""
+
+# ruff: noqa: N802  (the methods have the wire's names)
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from iscp.adapters.grpc import convert
+from iscp.adapters.grpc.endpoint import (
+    FORMAT_VERSION,
+    MESSAGE_BYTES_MAX,
+    REGISTRATIONS_MAX,
+    SPEC_BYTES_MAX,
+    WAIT_TIMEOUT_MAX_S,
+    Tls,
+    split_address,
+)
+from iscp.adapters.grpc.errors import abort
+from iscp.core.admin import JobName
+from iscp.core.errors import ConfigurationError, InvalidRequest, IscpError, QueueFull
+from iscp.ports.admin import AdminService
+from iscp.wire.v1 import admin_pb2 as pb
+from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
+
+log = logging.getLogger(__name__)
+
+# A change waits for the log's next group commit, so throughput is at most MAX_WORKERS / (time of a commit).
+MAX_WORKERS = 400
+WAITS_MAX = 200
+# Calls that may stand in line for a thread; what comes on top is refused with RESOURCE_EXHAUSTED.
+QUEUED_MAX = 2_000
+HISTORY_LIMIT = 20
+HISTORY_LIMIT_MAX = 10_000
+
+_SERVICE_NAME = pb.DESCRIPTOR.services_by_name["Admin"].full_name
+
+
+@contextmanager
+def _translated(context: grpc.ServicerContext, verb: str) -> Iterator[None]:
+    """The edge: every error leaves as a status; what nobody foresaw is logged and leaves as INTERNAL."""
+    try:
+        yield
+    except IscpError as error:
+        log.info("admin.refused", extra={"verb": verb, "code": int(error.code), "field": error.field})
+        abort(context, error)
+    except Exception as error:
+        log.exception("admin.failed", extra={"verb": verb})
+        unforeseen = IscpError(f"unforeseen {type(error).__name__}: {error}", remedy="Look at the node's log")
+        abort(context, unforeseen)
+
+
+def _check_format(format_version: int) -> None:
+    if format_version > FORMAT_VERSION:
+        raise InvalidRequest(
+            f"{format_version} is newer than this node's {FORMAT_VERSION}",
+            field="format_version",
+            remedy="Upgrade the nodes before the clients",
+        )
+
+
+def _check_registrations(registrations: list[pb.Registration]) -> None:
+    if len(registrations) > REGISTRATIONS_MAX:
+        raise InvalidRequest(
+            f"{len(registrations)} are more than the {REGISTRATIONS_MAX} of one call",
+            field="registrations",
+            remedy="Send them in several calls",
+        )
+    for number, registration in enumerate(registrations):
+        if len(registration.spec_json) > SPEC_BYTES_MAX:
+            raise InvalidRequest(
+                f"has {len(registration.spec_json)} characters, more than {SPEC_BYTES_MAX}",
+                field=f"registrations[{number}].spec_json",
+            )
+
+
+class _Admin(pb_grpc.AdminServicer):
+    """The service's methods, each with the wire's values."""
+
+    def __init__(self, service: AdminService, waits_max: int) -> None:
+        self._service = service
+        self._waits_max = waits_max
+        self._waits = threading.BoundedSemaphore(waits_max)
+
+    def Register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.RegisterResponse:
+        with _translated(context, "register"):
+            _check_format(request.format_version)
+            registrations = list(request.registrations)
+            _check_registrations(registrations)
+            results = self._service.register([convert.registration_from_wire(one) for one in registrations])
+            return pb.RegisterResponse(results=[convert.result_to_wire(one) for one in results])
+
+    def Unregister(self, request: pb.ChangeJobRequest, context: grpc.ServicerContext) -> pb.ChangeJobResponse:
+        return self._change("unregister", self._service.unregister, request, context)
+
+    def Pause(self, request: pb.ChangeJobRequest, context: grpc.ServicerContext) -> pb.ChangeJobResponse:
+        return self._change("pause", self._service.pause, request, context)
+
+    def Resume(self, request: pb.ChangeJobRequest, context: grpc.ServicerContext) -> pb.ChangeJobResponse:
+        return self._change("resume", self._service.resume, request, context)
+
+    def _change(
+        self,
+        verb: str,
+        change: Callable[[JobName, str], bool],
+        request: pb.ChangeJobRequest,
+        context: grpc.ServicerContext,
+    ) -> pb.ChangeJobResponse:
+        with _translated(context, verb):
+            _check_format(request.format_version)
+            return pb.ChangeJobResponse(changed=change(convert.name_from_wire(request.job), request.request_id))
+
+    def ListJobs(self, request: pb.ListJobsRequest, context: grpc.ServicerContext) -> Iterator[pb.JobPage]:
+        with _translated(context, "list"):
+            _check_format(request.format_version)
+            jobs = self._service.list_jobs(convert.filter_from_wire(request.filter, request.limit))
+            for page in convert.pages(convert.job_to_wire(job) for job in jobs):
+                yield pb.JobPage(jobs=page)
+
+    def CountJobs(self, request: pb.CountJobsRequest, context: grpc.ServicerContext) -> pb.CountJobsResponse:
+        with _translated(context, "count"):
+            _check_format(request.format_version)
+            return pb.CountJobsResponse(jobs=self._service.count_jobs(convert.filter_from_wire(request.filter, 0)))
+
+    def GetJob(self, request: pb.GetJobRequest, context: grpc.ServicerContext) -> pb.Job:
+        with _translated(context, "status"):
+            _check_format(request.format_version)
+            return convert.job_to_wire(self._service.status(convert.name_from_wire(request.job)))
+
+    def WaitJob(self, request: pb.WaitJobRequest, context: grpc.ServicerContext) -> pb.Job:
+        with _translated(context, "wait"):
+            _check_format(request.format_version)
+            version = request.version if request.HasField("version") else None
+            if version is not None and version < 0:
+                raise InvalidRequest("must be 0 or more", field="version", remedy="Leave it out for the newest")
+            if not 0 <= request.timeout_s <= WAIT_TIMEOUT_MAX_S:
+                raise InvalidRequest(f"must be 0 to {WAIT_TIMEOUT_MAX_S:.0f} seconds", field="timeout_s")
+            if not self._waits.acquire(blocking=False):
+                raise QueueFull(
+                    f"{self._waits_max} waits are under way already", remedy="Wait for fewer jobs at a time"
+                )
+            try:
+                # A caller who has gone holds a place no longer than its own deadline.
+                remaining_s = context.time_remaining()
+                timeout_s = request.timeout_s if remaining_s is None else min(request.timeout_s, remaining_s)
+                return convert.job_to_wire(self._service.wait(convert.name_from_wire(request.job), version, timeout_s))
+            finally:
+                self._waits.release()
+
+    def History(self, request: pb.HistoryRequest, context: grpc.ServicerContext) -> Iterator[pb.HistoryPage]:
+        with _translated(context, "history"):
+            _check_format(request.format_version)
+            if request.limit > HISTORY_LIMIT_MAX:
+                raise InvalidRequest(f"must be at most {HISTORY_LIMIT_MAX}", field="limit")
+            entries = self._service.history(convert.name_from_wire(request.job), request.limit or HISTORY_LIMIT)
+            for page in convert.pages(convert.history_to_wire(entry) for entry in entries):
+                yield pb.HistoryPage(entries=page)
+
+    def Notify(self, request: pb.NotifyRequest, context: grpc.ServicerContext) -> pb.NotifyResponse:
+        with _translated(context, "notify"):
+            _check_format(request.format_version)
+            return pb.NotifyResponse(jobs=self._service.notify(request.table))
+
+    def GetCluster(self, request: pb.GetClusterRequest, context: grpc.ServicerContext) -> Iterator[pb.ClusterPage]:
+        with _translated(context, "cluster"):
+            _check_format(request.format_version)
+            yield from convert.cluster_to_wire(self._service.cluster())
+
+
+class AdminServer:
+    """The gRPC server of a node: `Admin`, health and reflection.
+
+    `address` is HOST:PORT; port 0 takes any free one, and after `start` the property `address` tells which.
+    At most `max_workers` calls and `waits_max` waits run at a time.
+    """
+
+    def __init__(
+        self,
+        service: AdminService,
+        address: str,
+        *,
+        max_workers: int = MAX_WORKERS,
+        waits_max: int = WAITS_MAX,
+        tls: Tls | None = None,
+    ) -> None:
+        self._address = address
+        self._tls = tls
+        self._health = health.HealthServicer()
+        self._server = grpc.server(
+            ThreadPoolExecutor(max_workers + waits_max, thread_name_prefix="admin"),
+            maximum_concurrent_rpcs=max_workers + waits_max + QUEUED_MAX,
+            options=(
+                ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+                ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+                # Two servers on one port would otherwise share it without a word.
+                ("grpc.so_reuseport", 0),
+            ),
+        )
+        pb_grpc.add_AdminServicer_to_server(_Admin(service, waits_max), self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection((_SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    def start(self) -> None:
+        """Bind and serve; raises ConfigurationError if the address cannot be bound."""
+        host, port = split_address(self._address)
+        try:
+            bound = self._bind()
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"cannot listen on {self._address}", field="address", remedy="Is the port taken? Choose another"
+            ) from error
+        self._address = f"{host}:{bound if port == 0 else port}"
+        self._server.start()
+        self._health.set(_SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
+        log.info("admin.serving", extra={"address": self._address})
+
+    def _bind(self) -> int:
+        if self._tls is None:
+            return int(self._server.add_insecure_port(self._address))
+        credentials = grpc.ssl_server_credentials(
+            [(self._tls.key, self._tls.certificate)],
+            root_certificates=self._tls.authority or None,
+            require_client_auth=bool(self._tls.authority),
+        )
+        return int(self._server.add_secure_port(self._address, credentials))
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        """Refuse new calls, give running ones `grace_s` to end, then cut them off."""
+        self._health.enter_graceful_shutdown()
+        self._server.stop(grace_s).wait()
+        log.info("admin.stopped", extra={"address": self._address})
