@@ -30,7 +30,7 @@ RESIGN_WAIT_S = 15.0
 class EtcdElection:
     """The port `Election` on etcd. `campaign` runs in a thread of its own until `resign`."""
 
-    def __init__(self, client: EtcdClient, keys: Keys, clock: Clock, *, ttl_s: int, margin_s: float) -> None:
+    def __init__(self, client: EtcdClient, keys: Keys, clock: Clock, *, ttl_s: float, margin_s: float) -> None:
         self._client = client
         self._keys = keys
         self._clock = clock

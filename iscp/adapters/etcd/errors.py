@@ -100,7 +100,7 @@ def translated(error: Any, *, writes: bool) -> IscpError:
         case Fault.LOST:
             return EtcdOutcomeUnknown(text) if writes else EtcdUnavailable(text)
         case Fault.TOKEN:
-            return EtcdDenied(text, field="etcd.username", remedy="Check etcd's user and password")
+            return EtcdDenied(text, field="etcd.user", remedy="Check etcd's user and password")
         case Fault.REFUSED:
             return _refusal(error.code(), text)
         case _:
@@ -109,7 +109,7 @@ def translated(error: Any, *, writes: bool) -> IscpError:
 
 def _refusal(code: Any, text: str) -> IscpError:
     if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED) or "authentication failed" in text:
-        return EtcdDenied(text, field="etcd.username", remedy="Check etcd's user, password and role")
+        return EtcdDenied(text, field="etcd.user", remedy="Check etcd's user, password and role")
     if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
         return EtcdExhausted(text)
     if "has been compacted" in text:

@@ -9,36 +9,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from iscp.core.errors import ConfigurationError
-
-DEFAULT_PREFIX = "/iscp/"
+DEFAULT_PREFIX = "/iscp"
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The layout; `prefix` separates clusters that share an etcd, and ends in `/`."""
+    """The layout below `prefix`, which separates clusters that share an etcd; a `/` at its end is immaterial."""
 
     prefix: str = DEFAULT_PREFIX
 
-    def __post_init__(self) -> None:
-        if not self.prefix.endswith("/"):
-            raise ConfigurationError(
-                f"{self.prefix!r} does not end in '/'", field="etcd.prefix", remedy="Add a '/' at its end"
-            )
-
     @property
     def nodes(self) -> str:
-        return f"{self.prefix}nodes/"
+        return self._below("nodes/")
 
     def node(self, node_id: str) -> str:
         return f"{self.nodes}{node_id}"
 
     def epoch(self, node_id: str) -> str:
-        return f"{self.prefix}epochs/{node_id}"
+        return self._below(f"epochs/{node_id}")
 
     @property
     def candidates(self) -> str:
-        return f"{self.prefix}election/owner/"
+        return self._below("election/owner/")
 
     def candidate(self, lease_id: int) -> str:
         return f"{self.candidates}{lease_id:016x}"
+
+    def _below(self, rest: str) -> str:
+        return f"{self.prefix.rstrip('/')}/{rest}"

@@ -8,6 +8,7 @@ sleeps longer than the margin (CLOCK_BOOTTIME on Linux, where machines are suspe
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 
@@ -36,7 +37,7 @@ class EtcdLease:
         client: EtcdClient,
         clock: Clock,
         *,
-        ttl_s: int,
+        ttl_s: float,
         margin_s: float,
         on_lapsed: Callable[[], None] | None = None,
         on_gone: Callable[[], None] | None = None,
@@ -48,12 +49,12 @@ class EtcdLease:
         self._on_lapsed = on_lapsed
         self._on_gone = on_gone
         sent_s = clock.monotonic_s()
-        self._lease_id, self._ttl_s = client.grant(ttl_s)
+        self._lease_id, self._ttl_s = client.grant(math.ceil(ttl_s))
         if not 0 <= margin_s < self._ttl_s * (1 - 1 / RENEWALS_PER_TTL):
             client.revoke(self._lease_id)
             raise ConfigurationError(
                 f"a margin of {margin_s} s leaves no time between renewals of {self._ttl_s} s",
-                field="etcd.lease_margin_s",
+                field="etcd.margin_s",
                 remedy="Choose it well below two thirds of the TTL",
             )
         self._confirmed_until_s = sent_s + self._ttl_s - margin_s

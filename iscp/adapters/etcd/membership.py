@@ -36,7 +36,7 @@ CLOSE_WAIT_S = 10.0
 class EtcdMembership:
     """The port `Membership` on etcd. One registration at a time."""
 
-    def __init__(self, client: EtcdClient, keys: Keys, clock: Clock, *, ttl_s: int, margin_s: float) -> None:
+    def __init__(self, client: EtcdClient, keys: Keys, clock: Clock, *, ttl_s: float, margin_s: float) -> None:
         self._client = client
         self._keys = keys
         self._clock = clock

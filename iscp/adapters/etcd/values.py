@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from iscp.core.config import EtcdConfig
+
 
 @dataclass(frozen=True, slots=True)
 class EtcdTls:
@@ -30,6 +32,20 @@ class EtcdSettings:
     username: str = ""
     password: str = field(default="", repr=False)
     timeout_s: float = 5.0
+
+    @classmethod
+    def of(cls, config: EtcdConfig) -> EtcdSettings:
+        def file(name: str) -> Path | None:
+            return Path(name) if name else None
+
+        tls = EtcdTls(file(config.ca_file), file(config.cert_file), file(config.key_file))
+        return cls(
+            endpoints=tuple(config.endpoints),
+            tls=None if tls == EtcdTls() else tls,
+            username=config.user,
+            password=config.password,
+            timeout_s=config.request_timeout_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)

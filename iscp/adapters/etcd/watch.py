@@ -142,7 +142,7 @@ class Watch:
             return Compacted(response.compact_revision)
         reason = response.cancel_reason
         if "permission denied" in reason or "auth" in reason:
-            raise EtcdDenied(reason, field="etcd.username", remedy="Give the user's role read permission")
+            raise EtcdDenied(reason, field="etcd.user", remedy="Give the user's role read permission")
         self._channels.leave(endpoint)
         raise EtcdUnavailable(reason)
 

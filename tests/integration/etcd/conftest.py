@@ -1,0 +1,91 @@
+"""Real etcd servers on the loopback interface."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from iscp.adapters.etcd.client import EtcdClient
+from iscp.adapters.etcd.server import EtcdServer
+from iscp.adapters.etcd.values import EtcdSettings
+
+
+class MachineClock:
+    def now_s(self) -> float:
+        return time.time()
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+
+@pytest.fixture(scope="session")
+def clock() -> MachineClock:
+    return MachineClock()
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory, clock: MachineClock) -> Iterator[EtcdServer]:
+    """For tests that leave the server alone; each uses a prefix of its own."""
+    server = EtcdServer.start(tmp_path_factory.mktemp("etcd"), clock=clock)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def server(tmp_path: Path, clock: MachineClock) -> Iterator[EtcdServer]:
+    """For tests that kill, freeze or wipe it."""
+    server = EtcdServer.start(tmp_path / "etcd", clock=clock)
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def connect(clock: MachineClock) -> Iterator[Callable[..., EtcdClient]]:
+    """Clients that are closed when the test ends."""
+    with ExitStack() as stack:
+
+        def connected(*endpoints: str, timeout_s: float = 5.0) -> EtcdClient:
+            settings = EtcdSettings(endpoints, timeout_s=timeout_s)
+            return stack.enter_context(EtcdClient(settings, clock))
+
+        yield connected
+
+
+@pytest.fixture
+def client(shared_server: EtcdServer, connect: Callable[..., EtcdClient]) -> EtcdClient:
+    return connect(shared_server.endpoint)
+
+
+@pytest.fixture
+def prefix(request: pytest.FixtureRequest) -> str:
+    return f"/{request.node.name}/"
+
+
+@pytest.fixture
+def eventually(clock: MachineClock) -> Callable[..., float]:
+    """Wait until a condition holds; the seconds that it took. Fails after `within_s`."""
+
+    def wait(condition: Callable[[], object], within_s: float = 10.0) -> float:
+        start_s = clock.monotonic_s()
+        while not condition():
+            assert clock.monotonic_s() - start_s < within_s, f"not within {within_s} s"
+            time.sleep(0.01)
+        return clock.monotonic_s() - start_s
+
+    return wait
+
+
+@pytest.fixture
+def freeze() -> Callable[[EtcdServer], None]:
+    return lambda server: os.kill(server.pid, signal.SIGSTOP)
+
+
+@pytest.fixture
+def thaw() -> Callable[[EtcdServer], None]:
+    return lambda server: os.kill(server.pid, signal.SIGCONT)
