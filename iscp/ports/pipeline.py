@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -65,22 +66,25 @@ class CommitProbe(Protocol):
 class SourceRange:
     """Versions to read, (`from_version`, `to.version`]; `more` where bounds cut it short of what was asked.
 
-    `lag_from_s` is the commit time of the first version in it (Unix seconds).
+    `first_commit_at_s` is the commit time of the first version in it (Unix seconds). `inserts_only`: no commit in it took
+    a row away; `changes_data` is False where none has rows.
     """
 
     from_version: int
     to: Watermark
     table_id: str
     more: bool = False
-    lag_from_s: float = 0.0
+    first_commit_at_s: float = 0.0
+    changes_data: bool = False
+    inserts_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Net changes, one for each key, read once and kept until `release`.
+    """Net changes, one row for each key (without a key: each inserted row).
 
     `frame` has the wanted columns and `_iscp_op`: `i` the key is new since `from_version`, `u` it may have been
-    there, `d` it is gone. Without a key: every inserted row, `_iscp_op` = `i`. The counts are rows of `frame`.
+    there, `d` it is gone (then only the key's columns count). The counts are rows of `frame`.
     """
 
     frame: DataFrame
@@ -88,29 +92,107 @@ class Changes:
     updates: int
     deletes: int
 
-    def release(self) -> None:
-        self.frame.unpersist(blocking=False)
+    @property
+    def rows(self) -> int:
+        return self.inserts + self.updates + self.deletes
 
 
-class ChangesUnavailable(Exception):  # noqa: N818  (a condition with a way on, not a fault)
+class ChangesUnavailable(Exception):
     """The changes of a range cannot be read any more (log cleaned, files vacuumed, feed off): take the difference."""
+
+
+class Feed(Protocol):
+    """The changes of one range, read from the source once and kept until `release`."""
+
+    def net(self, key: Sequence[str]) -> Changes:
+        """Raises ChangesUnavailable, PermanentError(DUPLICATE_KEY) where rows of one version share a key."""
+
+    def release(self) -> None: ...
 
 
 class ChangeSource(Protocol):
     """Reads a source table for the runner; raises TableNotFound, StorageError, EngineError."""
 
     def resolve(self, uri: str, from_version: int, to_version: int | None, bounds: Bounds) -> SourceRange:
-        """How far one iteration goes; raises ChangesUnavailable if the commits between cannot be read."""
+        """How far one iteration goes from `from_version` (None: towards the newest).
 
-    def changes(
-        self, session: SparkSession, uri: str, span: SourceRange, key: Sequence[str], columns: Sequence[str]
-    ) -> Changes:
-        """One read of the range; raises ChangesUnavailable."""
+        Raises ChangesUnavailable if the commits between cannot be read.
+        """
+
+    def newest(self, uri: str) -> SourceRange:
+        """The empty range that stands at the newest version."""
+
+    def at(self, uri: str, version: int) -> SourceRange:
+        """The empty range that stands at `version`; raises ChangesUnavailable where it is gone."""
+
+    def feed(self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str]) -> Feed:
+        """Only `columns` are read."""
 
     def snapshot(self, session: SparkSession, uri: str, version: int) -> DataFrame: ...
 
-    def newest(self, uri: str) -> SourceRange:
-        """An empty range that stands at the newest version."""
+    def columns(self, session: SparkSession, uri: str) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CommitTag:
+    """What a commit of a sink carries: its seq, and for whom and from what it was made.
+
+    `attempt` is unique: it tells our commit from another writer's with the same seq. `base_version` is the
+    sink's version up to which every commit was seen to be ours or harmless when the work began.
+    """
+
+    seq: int
+    job_id: str
+    source_id: str
+    from_version: int
+    watermark: Watermark
+    epoch: int
+    base_version: int
+    attempt: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Files staged under a target, not visible yet: `add_actions` are the log's own, paths relative to the target."""
+
+    add_actions: tuple[Mapping[str, object], ...]
+    schema_json: str
+    rows: int
+    bytes: int
+
+
+class Sink(Protocol):
+    """A Delta table that a job keeps, written by compare-and-set on its seq.
+
+    Every commit raises Conflict if another writer won the seq, StorageError and EngineError otherwise. All give
+    the position after the commit.
+    """
+
+    def position(self, row: JobRow) -> Position: ...
+
+    def claim(self, schema_json: str, tag: CommitTag) -> Position:
+        """An empty commit; creates the table if it is not there."""
+
+    def schema_matches(self, schema_json: str) -> bool:
+        """Whether the target's columns are those of `schema_json` (a Spark schema), in any order."""
+
+    def rows(self, session: SparkSession) -> DataFrame: ...
+
+    def append(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position: ...
+
+    def merge(
+        self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
+    ) -> Position:
+        """`frame` as in Changes.frame."""
+
+    def replace(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position:
+        """All rows and the schema at once, in one ordinary commit."""
+
+    def stage(self, frame: DataFrame, tag: CommitTag) -> Manifest: ...
+
+    def publish(self, manifests: Sequence[Manifest], tag: CommitTag, guard: Guard) -> Position:
+        """Make staged files the table's whole content, in one commit."""
 
 
 class Retriever(Protocol):
@@ -130,9 +212,8 @@ class Retriever(Protocol):
     def snapshot(self) -> DataFrame:
         """All rows at `to` (SNAPSHOT and DIFFERENCE)."""
 
-    @property
-    def changes(self) -> Changes:
-        """Net changes (TAIL)."""
+    def changes(self, key: Sequence[str]) -> Changes:
+        """Net changes by `key` (TAIL)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +243,18 @@ class Consumer(Protocol):
     def position(self, row: JobRow) -> Position:
         """What the sink says; never from memory alone."""
 
-    def claim(self, context: ConsumeContext) -> Position:
-        """Take over the sink for this registration: an empty commit at seq + 1, which fails whatever is on its way."""
+    def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
+        """Take over the sink for this registration: an empty commit at seq + 1, which fails whatever is on its way.
+
+        `source` gives the source's columns; it is not read.
+        """
 
     def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:
         """Raises Conflict where another writer won the seq."""
+
+
+class SinkFactory(Protocol):
+    def __call__(self, target_uri: str) -> Sink: ...
 
 
 class ConsumerKind(Protocol):
@@ -179,30 +267,55 @@ class ConsumerKind(Protocol):
         """Raises InvalidRequest with the field's path below `spec.iteration.consumer`."""
 
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
-        """The source columns this job wants."""
+        """The source columns that have to be read for this job."""
+
+    def open(self, row: JobRow, sinks: SinkFactory) -> Consumer: ...
+
+
+class Engine(Protocol):
+    """Spark, as the runner uses it: sessions to borrow, and work that can be cancelled by its label."""
+
+    def session(self) -> AbstractContextManager[SparkSession]:
+        """A session with SQL settings of its own, given back at the end."""
+
+    def label(self, label: str) -> None:
+        """Put what this thread does from now on under `label`."""
+
+    def cancel(self, label: str) -> None:
+        """Stop all Spark jobs under `label`, running or still to come; they raise Canceled."""
 
 
 class JobLog(Protocol):
     """The Delta table that holds every job. One writer at a time, by the fence of its term.
 
-    All methods but `claim_term` and reads raise NotOwner once another term was seen; StorageError and Unavailable
-    mean that nothing was committed.
+    One instance serves one term. Whatever writes raises NotOwner once another term was seen; StorageError and
+    Unavailable mean that nothing was committed, OutcomeUnknown that the storage could not even be looked at.
+    Writes come from one thread; history and `tidy` may be called from others.
     """
+
+    @property
+    def commits_since_compaction(self) -> int: ...
 
     def claim_term(self) -> int:
         """Mint owner_rev, the last term + 1, by a claim commit; nothing may be read or done before."""
 
     def load(self) -> list[JobRow]:
-        """The current row of every job, dropped ones too until they are collected."""
+        """The last row of every registration (`job_id`), oldest first, dropped ones too until they are collected."""
 
     def append(self, rows: Sequence[JobRow], request_ids: Sequence[str]) -> None:
-        """Commit at exactly the next version; `request_ids` run parallel to `rows` (empty: none)."""
+        """Commit at exactly the next version; `request_ids` run parallel to `rows` ("": none).
 
-    def requests(self) -> Mapping[str, JobKey]:
-        """The request ids still in the log, and the job that each was about."""
+        After OutcomeUnknown the next append must carry the same rows: it finds out, and commits them if need be.
+        """
+
+    def requests(self) -> Mapping[str, str]:
+        """The request ids still in the log, oldest first, and the `job_id` that each was about; known after `load`."""
 
     def compact(self, rows: Sequence[JobRow]) -> None:
-        """Replace all entries by the current rows."""
+        """Replace all entries by the last row of every registration that is still to be known."""
+
+    def tidy(self) -> int:
+        """Delete files that no version needs any more; answers how many. Commits nothing to the log."""
 
     def append_history(self, entries: Sequence[HistoryEntry]) -> None: ...
 
