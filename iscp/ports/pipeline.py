@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from iscp.core.ids import JobKey
 from iscp.core.iteration import Bounds, DataType, HistoryEntry, Iteration, JobOutcome
 from iscp.core.job import ConsumerSpec, JobReport, JobRow
 from iscp.core.watermark import Position, Watermark
