@@ -65,8 +65,8 @@ class CommitProbe(Protocol):
 class SourceRange:
     """Versions to read, (`from_version`, `to.version`]; `more` where bounds cut it short of what was asked.
 
-    `first_commit_at_s` is the commit time of the first version in it (Unix seconds). `inserts_only`: no commit in it took
-    a row away; `changes_data` is False where none has rows.
+    `first_commit_at_s` is the commit time of the first version in it (Unix seconds). `inserts_only`: no commit in
+    it took a row away; `changes_data` is False where none has rows.
     """
 
     from_version: int

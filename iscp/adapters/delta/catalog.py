@@ -1,0 +1,71 @@
+"""Finds Delta tables by path, URI, or name in a catalog of Spark, and tells what they are (port Catalog)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from iscp.adapters.delta.commits import APP_ID, local_path, newest_version, read_commit
+from iscp.adapters.delta.faults import delta_faults, spark_faults
+from iscp.core.errors import InvalidRequest, TableNotFound
+from iscp.ports.pipeline import TableDescription
+
+_CATALOG_NAME = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}$")
+_CATALOG_MANAGED = ("catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview")
+
+
+class DeltaCatalog:
+    """Describes tables through deltalake (no JVM for paths); names are resolved by `resolve_name`.
+
+    `resolve_name` maps `db.table` to a location; None: no catalog is configured.
+    """
+
+    def __init__(self, resolve_name: Callable[[str], str] | None = None) -> None:
+        self._resolve_name = resolve_name
+
+    def normalize(self, uri: str) -> str:
+        """An absolute path without a trailing slash or links; raises InvalidRequest for other stores."""
+        if not uri.strip():
+            raise InvalidRequest("is empty", field="table", remedy="Give a path or a URI")
+        return str(Path(local_path(uri)).resolve())
+
+    def describe(self, table: str) -> TableDescription:
+        """Raises TableNotFound, InvalidRequest (a table that the catalog manages, another store), StorageError."""
+        uri = self._location(table)
+        try:
+            version = newest_version(uri)
+            with delta_faults(f"open {table}"):
+                opened = DeltaTable(uri)
+        except TableNotFound as error:
+            raise TableNotFound(
+                f"{table} is not a Delta table", field="table", remedy="Check the path; create the table first"
+            ) from error
+        protocol, metadata = opened.protocol(), opened.metadata()
+        managed = set(_CATALOG_MANAGED) & set(protocol.writer_features or ())
+        if managed:
+            raise InvalidRequest(
+                "has its commits managed by a catalog, which iscp cannot follow",
+                field="table",
+                remedy=f"Drop the table feature {', '.join(sorted(managed))}",
+            )
+        commit = read_commit(uri, version)
+        return TableDescription(
+            table_id=str(metadata.id),
+            name=table,
+            uri=uri,
+            version=version,
+            committed_at_s=commit.committed_at_s if commit else 0.0,
+            columns={f.name: str(f.type.type if hasattr(f.type, "type") else f.type) for f in opened.schema().fields},
+            configuration=dict(metadata.configuration),
+            sink_seq=opened.transaction_version(APP_ID) or 0,
+            empty=not opened.file_uris(),
+        )
+
+    def _location(self, table: str) -> str:
+        if self._resolve_name and _CATALOG_NAME.match(table):
+            with spark_faults(f"look up {table}"):
+                return self.normalize(self._resolve_name(table))
+        return self.normalize(table)

@@ -1,0 +1,134 @@
+"""Reads single commit files of a Delta log, without Spark and without a snapshot.
+
+Local paths only, so far; a commit file is small and read whole (Delta protocol, section "Delta Log Entries").
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from iscp.adapters.delta.faults import storage_faults
+from iscp.core.errors import InvalidRequest, TableNotFound
+
+_COMMIT_NAME = re.compile(r"^(\d{20})\.json$")
+APP_ID = "iscp"
+"""The application id of every sink: it belongs to the sink, so that two writers of one seq always conflict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one commit did.
+
+    `committed_at_s` is Unix seconds; `rows_added` is None where a file carries no statistics; `bytes` counts
+    what a reader of its changes has to read. `only_adds`: it added rows and did nothing else to the data.
+    `metadata_id` is set where the commit carries the table's metadata.
+    """
+
+    version: int
+    committed_at_s: float
+    operation: str
+    seq: int | None
+    user_metadata: str
+    metadata_id: str | None
+    changes_data: bool
+    only_adds: bool
+    rows_added: int | None
+    bytes: int
+
+
+def local_path(uri: str) -> Path:
+    """The directory of a local table; raises InvalidRequest for a URI of another store."""
+    path = uri.removeprefix("file://") if uri.startswith("file://") else uri.removeprefix("file:")
+    if "://" in path:
+        scheme = path.split("://", 1)[0]
+        raise InvalidRequest(
+            f"tables on {scheme} are not supported yet", field="table", remedy="Use a path or a file: URI"
+        )
+    return Path(os.path.abspath(path))
+
+
+def commit_path(uri: str, version: int) -> Path:
+    return local_path(uri) / "_delta_log" / f"{version:020d}.json"
+
+
+def commit_stamp(uri: str, version: int) -> tuple[int, ...] | None:
+    """What tells this commit file from any other of its name; None: it is not there."""
+    try:
+        with storage_faults(f"look at version {version} of {uri}"):
+            found = os.stat(commit_path(uri, version))
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def newest_version(uri: str) -> int:
+    """The newest version by listing the log; raises TableNotFound where there is none."""
+    log = local_path(uri) / "_delta_log"
+    try:
+        with storage_faults(f"list {log}"), os.scandir(log) as entries:
+            versions = [int(m[1]) for entry in entries if (m := _COMMIT_NAME.match(entry.name))]
+    except FileNotFoundError:
+        versions = []
+    if not versions:
+        raise TableNotFound("is not a Delta table", field=uri, remedy="Check the path; create the table first")
+    return max(versions)
+
+
+def exists(uri: str) -> bool:
+    try:
+        return newest_version(uri) >= 0
+    except TableNotFound:
+        return False
+
+
+def read_commit(uri: str, version: int) -> Commit | None:
+    """One commit, or None where the file is not there: not yet written, or cleaned away."""
+    path = commit_path(uri, version)
+    try:
+        with storage_faults(f"read {path}"), open(path, "rb") as lines:
+            actions = [json.loads(line) for line in lines if line.strip()]
+            modified_at_s = os.fstat(lines.fileno()).st_mtime
+    except FileNotFoundError:
+        return None
+    return _summarize(version, actions, modified_at_s)
+
+
+def _summarize(version: int, actions: list[dict[str, Any]], modified_at_s: float) -> Commit:
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for action in actions:
+        for kind, body in action.items():
+            by_kind.setdefault(kind, []).append(body)
+    about = (by_kind.get("commitInfo") or [{}])[0]
+    adds = [add for add in by_kind.get("add", []) if add.get("dataChange", True)]
+    removes = [remove for remove in by_kind.get("remove", []) if remove.get("dataChange", True)]
+    cdc = by_kind.get("cdc", [])
+    at_ms = about.get("inCommitTimestamp") or about.get("timestamp")
+    seqs = [txn["version"] for txn in by_kind.get("txn", []) if txn["appId"] == APP_ID]
+    metadata = by_kind.get("metaData")
+    return Commit(
+        version=version,
+        committed_at_s=at_ms / 1000 if at_ms else modified_at_s,
+        operation=str(about.get("operation", "")),
+        seq=seqs[0] if seqs else None,
+        user_metadata=str(about.get("userMetadata") or ""),
+        metadata_id=metadata[0]["id"] if metadata else None,
+        changes_data=bool(adds or removes or cdc),
+        only_adds=bool(adds) and not removes and not cdc,
+        rows_added=_rows(adds),
+        bytes=sum(body.get("size") or 0 for body in (cdc or adds + removes)),
+    )
+
+
+def _rows(adds: list[dict[str, Any]]) -> int | None:
+    total = 0
+    for add in adds:
+        stats = json.loads(add["stats"]) if add.get("stats") else {}
+        if "numRecords" not in stats:
+            return None
+        total += int(stats["numRecords"])
+    return total

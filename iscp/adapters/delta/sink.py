@@ -1,0 +1,225 @@
+"""A Delta table that a job keeps, written by compare-and-set on its seq (port Sink).
+
+Data and watermark go into one commit: `txn` (iscp, seq) and user metadata with the range. Of two writers of one
+seq one wins; Delta tells the other so if they overlap, and skips it silently if it comes later. So after every
+commit the log is asked whose commit carries the seq. Spark writes the rows of merges and appends; claims and the
+publishing of staged files go through deltalake, which commits at exactly the next version or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from delta.tables import DeltaTable as SparkDeltaTable
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.transaction import AddAction, RemoveAction
+from pyspark.sql import functions as F
+
+from iscp.adapters.delta.commits import APP_ID, commit_path, exists, local_path, read_commit
+from iscp.adapters.delta.faults import delta_faults, spark_faults, storage_faults
+from iscp.adapters.delta.position import PositionReader, tag_json
+from iscp.adapters.delta.source import OP
+from iscp.core.errors import Conflict, PermanentError
+from iscp.core.job import JobRow
+from iscp.core.watermark import Position
+from iscp.ports.pipeline import CommitTag, Manifest
+from iscp.ports.system import Failpoints, Guard
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TXN_APP = "spark.databricks.delta.write.txnAppId"
+_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_STAGED = "iscp-staged"
+
+
+class DeltaSink:
+    """One target table. Not thread safe: one consumer at work has one."""
+
+    def __init__(self, uri: str, failpoints: Failpoints) -> None:
+        self._uri = uri
+        self._failpoints = failpoints
+        self._reader = PositionReader(uri)
+
+    def position(self, row: JobRow) -> Position:
+        return self._reader.read(row)
+
+    def claim(self, schema_json: str, tag: CommitTag) -> Position:
+        """An empty commit at the tag's seq; creates the table where it is not there."""
+        if exists(self._uri):
+            self._refuse_expiring_txns()
+            self._commit_actions([], "append", tag)
+        else:
+            with delta_faults(f"create {self._uri}"):
+                DeltaTable.create(
+                    self._uri, schema=Schema.from_json(schema_json), mode="error", commit_properties=_properties(tag)
+                )
+        return self._confirmed(tag)
+
+    def schema_matches(self, schema_json: str) -> bool:
+        with delta_faults(f"open {self._uri}"):
+            ours = json.loads(DeltaTable(self._uri, without_files=True).schema().to_json())
+        return _types(ours) == _types(json.loads(schema_json))
+
+    def rows(self, session: SparkSession) -> DataFrame:
+        with spark_faults(f"open {self._uri}"):
+            return session.read.format("delta").load(self._uri)
+
+    def append(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position:
+        self._ready_to_commit(guard)
+        with spark_faults(f"append to {self._uri}"):
+            (
+                frame.write.format("delta")
+                .mode("append")
+                .option("txnAppId", APP_ID)
+                .option("txnVersion", tag.seq)
+                .option("userMetadata", tag_json(tag))
+                .save(self._uri)
+            )
+        return self._confirmed(tag)
+
+    def replace(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position:
+        self._ready_to_commit(guard)
+        with spark_faults(f"overwrite {self._uri}"):
+            (
+                frame.write.format("delta")
+                .mode("overwrite")
+                .option("overwriteSchema", "true")
+                .option("txnAppId", APP_ID)
+                .option("txnVersion", tag.seq)
+                .option("userMetadata", tag_json(tag))
+                .save(self._uri)
+            )
+        return self._confirmed(tag)
+
+    def merge(
+        self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
+    ) -> Position:
+        """Upsert and delete by key (null equals null); the session's txn settings are unset afterwards."""
+        self._ready_to_commit(guard)
+        settings = {_TXN_APP: APP_ID, _TXN_VERSION: str(tag.seq), _USER_METADATA: tag_json(tag)}
+        matches = " AND ".join(f"t.`{name}` <=> s.`{name}`" for name in key)
+        values = {f"`{name}`": F.col(f"s.`{name}`") for name in frame.columns if name != OP}
+        with spark_faults(f"merge into {self._uri}"):
+            try:
+                for name, value in settings.items():
+                    session.conf.set(name, value)
+                (
+                    SparkDeltaTable.forPath(session, self._uri)
+                    .alias("t")
+                    .merge(frame.alias("s"), matches)
+                    .whenMatchedDelete(f"s.{OP} = 'd'")
+                    .whenMatchedUpdate(set=values)  # type: ignore[arg-type]
+                    .whenNotMatchedInsert(f"s.{OP} <> 'd'", values=values)  # type: ignore[arg-type]
+                    .execute()
+                )
+            finally:
+                for name in settings:
+                    session.conf.unset(name)
+        return self._confirmed(tag)
+
+    def stage(self, frame: DataFrame, tag: CommitTag) -> Manifest:
+        """Write the rows under the target as a table of their own, whose log is the manifest.
+
+        Delta itself thus makes the files' statistics. The log is taken away at once, so that what a dead writer
+        leaves behind are plain files, which VACUUM of the target takes.
+        """
+        folder = f"{_STAGED}-{tag.seq}-{tag.attempt}"
+        staged = f"{self._uri}/{folder}"
+        with spark_faults(f"stage a snapshot for {self._uri}"):
+            frame.write.format("delta").mode("errorifexists").save(staged)
+            self._failpoints.reach("snapshot.staged")
+        with storage_faults(f"read the manifest of {staged}"):
+            lines = commit_path(staged, 0).read_text().splitlines()
+        adds = [action["add"] for action in map(json.loads, lines) if "add" in action]
+        with storage_faults(f"clear the log of {staged}"):
+            shutil.rmtree(local_path(staged) / "_delta_log")
+        for add in adds:
+            add["path"] = f"{folder}/{add['path']}"
+        rows = sum(json.loads(add["stats"])["numRecords"] for add in adds)
+        return Manifest(tuple(adds), frame.schema.json(), rows, sum(add["size"] for add in adds))
+
+    def publish(self, manifests: Sequence[Manifest], tag: CommitTag, guard: Guard) -> Position:
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(
+                path=str(add["path"]),
+                size=int(str(add["size"])),
+                partition_values={},
+                modification_time=int(str(add["modificationTime"])),
+                data_change=True,
+                stats=str(add["stats"]),
+            )
+            for manifest in manifests
+            for add in manifest.add_actions
+        ]
+        self._failpoints.reach("publish.before")
+        self._ready_to_commit(guard)
+        self._commit_actions(actions, "overwrite", tag)
+        self._failpoints.reach("publish.after")
+        return self._confirmed(tag)
+
+    def _ready_to_commit(self, guard: Guard) -> None:
+        self._failpoints.reach("commit.before")
+        guard.check()
+
+    def _commit_actions(self, actions: list[AddAction | RemoveAction], mode: str, tag: CommitTag) -> None:
+        """Commit through deltalake at exactly `tag.base_version` + 1; raises Conflict if that is taken."""
+        with delta_faults(f"commit seq {tag.seq} to {self._uri}"):
+            table = DeltaTable(self._uri, version=tag.base_version)
+            table.create_write_transaction(actions, mode, table.schema(), commit_properties=_properties(tag))
+
+    def _confirmed(self, tag: CommitTag) -> Position:
+        """The position after our commit; raises Conflict if another writer's carries the seq."""
+        winner = self._reader.winner(tag.seq, tag.base_version)
+        if winner is None or winner[1] != tag.attempt:
+            raise Conflict(f"seq {tag.seq} of {self._uri} was won by another writer")
+        self._failpoints.reach("commit.after")
+        commit = read_commit(self._uri, winner[0])
+        return Position(
+            seq=tag.seq,
+            watermark=tag.watermark,
+            job_id=tag.job_id,
+            source_id=tag.source_id,
+            base_version=commit.version if commit else winner[0],
+        )
+
+    def _refuse_expiring_txns(self) -> None:
+        with delta_faults(f"open {self._uri}"):
+            configuration = DeltaTable(self._uri, without_files=True).metadata().configuration
+        if "delta.setTransactionRetentionDuration" in configuration:
+            raise PermanentError(
+                "the target expires transaction ids, which would let an old commit land again",
+                field="spec.iteration.consumer.target",
+                remedy="Unset delta.setTransactionRetentionDuration on it",
+            )
+
+
+def _properties(tag: CommitTag) -> CommitProperties:
+    return CommitProperties(
+        custom_metadata={"userMetadata": tag_json(tag)},
+        app_transactions=[Transaction(APP_ID, tag.seq)],
+        max_commit_retries=0,
+    )
+
+
+def _types(schema: dict[str, object]) -> dict[str, str]:
+    """Column names and types; nullability and comments do not matter to what rows fit."""
+    fields = schema["fields"]
+    assert isinstance(fields, list)
+    return {field["name"]: json.dumps(_bare(field["type"]), sort_keys=True) for field in fields}
+
+
+def _bare(kind: object) -> object:
+    if isinstance(kind, dict):
+        return {
+            k: _bare(v)
+            for k, v in kind.items()
+            if k not in ("metadata", "nullable", "containsNull", "valueContainsNull")
+        }
+    if isinstance(kind, list):
+        return [_bare(each) for each in kind]
+    return kind

@@ -1,0 +1,247 @@
+"""A replica: a Delta table that holds the source's rows, by key, with chosen columns and a filter.
+
+Without a key it is append-only and holds every row ever inserted. What cannot be followed by changes is mended
+by difference: the source's rows at a version against the target's own, by key.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import sqlglot
+from pyspark.sql import functions as F
+from sqlglot import exp
+
+from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
+from iscp.core.iteration import DataType
+from iscp.core.job import ConsumerSpec, JobRow
+from iscp.core.watermark import Position, Watermark
+from iscp.ports.pipeline import (
+    Catalog,
+    Changes,
+    CommitTag,
+    ConsumeContext,
+    Consumed,
+    Retriever,
+    Sink,
+    SinkFactory,
+    TableDescription,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_OP = "_iscp_op"
+_PATH = "spec.iteration.consumer"
+_DUPLICATES_SHOWN = 3
+
+
+class Replica:
+    """The kind `replica` (port ConsumerKind)."""
+
+    name = "replica"
+    shared_target = False
+
+    def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
+        if not spec.target:
+            raise InvalidRequest("is missing", field=f"{_PATH}.target", remedy="Give the path or URI of the target")
+        target = catalog.normalize(spec.target)
+        if target == source.uri or target.startswith(source.uri + "/") or source.uri.startswith(target + "/"):
+            raise InvalidRequest(
+                "is the source, or lies within it", field=f"{_PATH}.target", remedy="Choose another path"
+            )
+        for name in ("key", "columns"):
+            _refuse_unknown(getattr(spec, name), source, f"{_PATH}.{name}")
+        missing = [name for name in spec.key if spec.columns and name not in spec.columns]
+        if missing:
+            raise InvalidRequest(
+                f"leaves out the key column {', '.join(missing)}",
+                field=f"{_PATH}.columns",
+                remedy="Add the key's columns",
+            )
+        if spec.where:
+            _refuse_unknown(_where_columns(spec.where), source, f"{_PATH}.where")
+        _refuse_unusable(target, catalog)
+
+    def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
+        if not spec.columns:
+            return tuple(source)
+        by_name = {name.lower(): name for name in source}
+        filtered = [by_name[name.lower()] for name in _where_columns(spec.where)] if spec.where else []
+        return tuple(dict.fromkeys([*spec.columns, *filtered]))
+
+    def open(self, row: JobRow, sinks: SinkFactory) -> ReplicaConsumer:
+        return ReplicaConsumer(row.spec.consumer, sinks(row.spec.consumer.target))
+
+
+def _refuse_unknown(names: Sequence[str], source: TableDescription, field: str) -> None:
+    known = {name.lower() for name in source.columns}
+    unknown = [name for name in names if name.lower() not in known]
+    if unknown:
+        raise InvalidRequest(
+            f"names {', '.join(unknown)}, which {source.name} does not have",
+            field=field,
+            remedy=f"Its columns are {', '.join(source.columns)}",
+        )
+
+
+def _refuse_unusable(target: str, catalog: Catalog) -> None:
+    """A target must be new, empty, or have been kept by iscp before."""
+    try:
+        there = catalog.describe(target)
+    except TableNotFound:
+        return
+    if "delta.setTransactionRetentionDuration" in there.configuration:
+        raise InvalidRequest(
+            "expires transaction ids, which would let an old commit land again",
+            field=f"{_PATH}.target",
+            remedy="Unset delta.setTransactionRetentionDuration on it",
+            code=ErrorCode.TARGET_UNUSABLE,
+        )
+    if not there.empty and not there.sink_seq:
+        raise InvalidRequest(
+            "is a table with rows that iscp did not write",
+            field=f"{_PATH}.target",
+            remedy="Choose a new path, or empty the table",
+            code=ErrorCode.TARGET_UNUSABLE,
+        )
+
+
+def _where_columns(where: str) -> list[str]:
+    """The columns that a filter names; raises InvalidRequest where it is not one SQL condition."""
+    try:
+        condition = sqlglot.parse_one(where, dialect="spark", into=exp.Condition)
+    except sqlglot.errors.SqlglotError as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidRequest(
+            f"is not a SQL condition: {reason}", field=f"{_PATH}.where", remedy="Write it as after WHERE"
+        ) from error
+    if condition.find(exp.Query, exp.AggFunc, exp.Window):
+        raise InvalidRequest(
+            "has a subquery, an aggregate or a window",
+            field=f"{_PATH}.where",
+            remedy="Use only conditions on the row's own columns",
+        )
+    return [column.name for column in condition.find_all(exp.Column)]
+
+
+class ReplicaConsumer:
+    """Keeps one replica (port Consumer)."""
+
+    def __init__(self, spec: ConsumerSpec, sink: Sink) -> None:
+        self._spec = spec
+        self._sink = sink
+
+    def position(self, row: JobRow) -> Position:
+        return self._sink.position(row)
+
+    def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
+        kept = self._kept(source)
+        context.guard.check()
+        return self._sink.claim(kept.schema.json(), _tag(context, None, DataType.SNAPSHOT))
+
+    def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:
+        tag = _tag(context, retriever, retriever.data_type)
+        if retriever.data_type is DataType.TAIL:
+            return self._tail(context, retriever, tag)
+        wanted = self._filtered(retriever.snapshot)
+        same_schema = self._sink.schema_matches(wanted.schema.json())
+        if retriever.data_type is DataType.DIFFERENCE and self._spec.key and same_schema:
+            return self._difference(context, wanted, tag)
+        if not same_schema:
+            self._refuse_duplicates(wanted)
+            return Consumed(self._sink.replace(wanted, tag, context.guard), 0, 0)
+        self._refuse_duplicates(wanted)
+        manifest = self._sink.stage(wanted, tag)
+        return Consumed(self._sink.publish([manifest], tag, context.guard), manifest.rows, manifest.bytes)
+
+    def _tail(self, context: ConsumeContext, retriever: Retriever, tag: CommitTag) -> Consumed:
+        changes = retriever.changes(self._spec.key)
+        frame = self._kept_changes(changes)
+        if changes.updates or changes.deletes:
+            position = self._sink.merge(context.session, frame, self._spec.key, tag, context.guard)
+        else:
+            position = self._sink.append(frame.drop(_OP), tag, context.guard)
+        return Consumed(position, changes.rows, 0)
+
+    def _difference(self, context: ConsumeContext, wanted: DataFrame, tag: CommitTag) -> Consumed:
+        """What the target lacks, has too much, or has otherwise than the source, as ordinary changes."""
+        self._refuse_duplicates(wanted)
+        key = self._spec.key
+        held = self._sink.rows(context.session).select(*wanted.columns)
+        if _shared_keys(held, key):
+            # A merge cannot take away one of two rows with one key.
+            return Consumed(self._sink.replace(wanted, tag, context.guard), 0, 0)
+        frame = _differing(wanted, held, key).persist()
+        try:
+            rows = frame.count()
+            position = self._sink.merge(context.session, frame, key, tag, context.guard)
+        finally:
+            frame.unpersist(blocking=False)
+        return Consumed(position, rows, 0)
+
+    def _kept(self, frame: DataFrame) -> DataFrame:
+        return frame.select(*[F.col(f"`{name}`") for name in self._spec.columns]) if self._spec.columns else frame
+
+    def _filtered(self, frame: DataFrame) -> DataFrame:
+        return self._kept(frame.where(self._spec.where) if self._spec.where else frame)
+
+    def _kept_changes(self, changes: Changes) -> DataFrame:
+        """A row that the filter refuses is deleted if it may have been there, and ignored if it is new."""
+        frame = changes.frame
+        if self._spec.where:
+            passes = F.coalesce(F.expr(self._spec.where), F.lit(False)) | (F.col(_OP) == "d")
+            frame = frame.withColumn(_OP, F.when(passes, F.col(_OP)).when(F.col(_OP) == "u", "d"))
+            frame = frame.where(f"{_OP} IS NOT NULL")
+        if not self._spec.columns:
+            return frame
+        return frame.select(*[F.col(f"`{name}`") for name in self._spec.columns], _OP)
+
+    def _refuse_duplicates(self, frame: DataFrame) -> None:
+        if not self._spec.key:
+            return
+        shared = _shared_keys(frame, self._spec.key)
+        if shared:
+            raise PermanentError(
+                f"rows of the source share a key, as {'; '.join(shared)}",
+                field=f"{_PATH}.key",
+                remedy="Choose a key that is unique, or mend the source",
+                code=ErrorCode.DUPLICATE_KEY,
+            )
+
+
+def _shared_keys(frame: DataFrame, key: Sequence[str]) -> list[str]:
+    counted = frame.groupBy(*[F.col(f"`{name}`") for name in key]).count().where("count > 1")
+    return [str(row.asDict()) for row in counted.drop("count").limit(_DUPLICATES_SHOWN).collect()]
+
+
+def _differing(wanted: DataFrame, held: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Rows of `wanted` that `held` lacks or has otherwise (op `u`), and keys that only `held` has (op `d`)."""
+    on = reduce(lambda a, b: a & b, [F.col(f"w.`{name}`").eqNullSafe(F.col(f"h.`{name}`")) for name in key])
+    w, h = wanted.withColumn("_iscp_w", F.lit(1)).alias("w"), held.withColumn("_iscp_h", F.lit(1)).alias("h")
+    same = reduce(
+        lambda a, b: a & b, [F.col(f"w.`{name}`").eqNullSafe(F.col(f"h.`{name}`")) for name in wanted.columns]
+    )
+    joined = w.join(h, on, "full_outer").where(F.col("_iscp_w").isNull() | F.col("_iscp_h").isNull() | ~same)
+    gone = F.col("_iscp_w").isNull()
+    columns = [
+        F.when(gone, F.col(f"h.`{name}`")).otherwise(F.col(f"w.`{name}`")).alias(name) for name in wanted.columns
+    ]
+    return joined.select(*columns, F.when(gone, "d").otherwise("u").alias(_OP))
+
+
+def _tag(context: ConsumeContext, retriever: Retriever | None, kind: DataType) -> CommitTag:
+    return CommitTag(
+        seq=context.position.seq + 1,
+        job_id=context.row.job_id,
+        source_id=context.source_id,
+        from_version=retriever.from_version if retriever else -1,
+        watermark=retriever.to if retriever else Watermark(),
+        epoch=context.epoch,
+        base_version=context.position.base_version,
+        attempt=uuid.uuid4().hex[:12],
+        kind=kind.value if retriever else "claim",
+    )

@@ -1,0 +1,256 @@
+"""Runs one iteration: asks the sinks where they stand, reads the source once, lets the consumers commit.
+
+What a job is handed follows from what its sink says, never from what the node believes: a new registration claims
+the sink and gets a snapshot, a sink whose rows cannot be trusted gets a difference, any other the changes since
+its watermark. A fault of one job is its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from iscp.core.errors import Conflict, ErrorCode, IscpError
+from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome
+from iscp.core.job import JobRow
+from iscp.core.watermark import Position, Watermark
+from iscp.ports.pipeline import (
+    Changes,
+    ChangeSource,
+    ChangesUnavailable,
+    ConsumeContext,
+    Consumed,
+    Consumer,
+    ConsumerKind,
+    Engine,
+    Feed,
+    SinkFactory,
+    SourceRange,
+)
+from iscp.ports.system import Clock, Failpoints, Guard
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+log = logging.getLogger(__name__)
+
+CONSUMERS_AT_ONCE_MAX = 4
+CONFLICT_TRIES_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One job's part: where its sink stands, and what it therefore needs."""
+
+    row: JobRow
+    kind: ConsumerKind
+    consumer: Consumer
+    position: Position
+
+    @property
+    def data_type(self) -> DataType:
+        if self.position.job_id != self.row.job_id or self.position.watermark.version < 0:
+            return DataType.SNAPSHOT
+        return DataType.DIFFERENCE if self.position.void else DataType.TAIL
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What a consumer is handed (port Retriever)."""
+
+    data_type: DataType
+    from_version: int
+    to: Watermark
+    seq: int
+    rows: DataFrame | None = None
+    feed: Feed | None = None
+
+    @property
+    def snapshot(self) -> DataFrame:
+        assert self.rows is not None
+        return self.rows
+
+    def changes(self, key: Sequence[str]) -> Changes:
+        assert self.feed is not None
+        return self.feed.net(key)
+
+
+class Runner:
+    """Port IterationRunner. One instance serves all threads of the executor."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        source: ChangeSource,
+        kinds: Callable[[str], ConsumerKind],
+        sinks: SinkFactory,
+        clock: Clock,
+        failpoints: Failpoints,
+        bounds: Bounds,
+        epoch: int,
+    ) -> None:
+        self._engine = engine
+        self._source = source
+        self._kinds = kinds
+        self._sinks = sinks
+        self._clock = clock
+        self._failpoints = failpoints
+        self._bounds = bounds
+        self._epoch = epoch
+
+    def run(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
+        """One outcome a job. A job that lost its seq to another writer starts over from what the sink says."""
+        self._engine.label(iteration.label)
+        outcomes: dict[str, JobOutcome] = {}
+        waiting = iteration.jobs
+        for _ in range(CONFLICT_TRIES_MAX):
+            done = self._attempt(replace(iteration, jobs=waiting), guard)
+            outcomes.update({outcome.row.job_id: outcome for outcome in done})
+            waiting = tuple(outcome.row for outcome in done if outcome.error_code == ErrorCode.CONFLICT)
+            if not waiting:
+                break
+        return tuple(outcomes[row.job_id] for row in iteration.jobs)
+
+    def cancel(self, iteration: Iteration) -> None:
+        self._engine.cancel(iteration.label)
+
+    def _attempt(self, iteration: Iteration, guard: Guard) -> list[JobOutcome]:
+        outcomes: list[JobOutcome] = []
+        works: list[Work] = []
+        for row in iteration.jobs:
+            try:
+                works.append(self._stand(row))
+            except Exception as error:  # noqa: BLE001  (one job's fault is its own)
+                outcomes.append(self._failed(row, None, error))
+        tails: dict[int, list[Work]] = {}
+        others: list[Work] = []
+        for work in works:
+            if work.data_type is DataType.TAIL:
+                tails.setdefault(work.position.watermark.version, []).append(work)
+            else:
+                others.append(work)
+        for from_version, group in tails.items():
+            outcomes += self._tail(iteration, from_version, group, guard)
+        outcomes += self._side_by_side(iteration, others, lambda work: self._whole(iteration, work, guard))
+        return outcomes
+
+    def _stand(self, row: JobRow) -> Work:
+        kind = self._kinds(row.spec.consumer.kind)
+        consumer = kind.open(row, self._sinks)
+        position = consumer.position(row)
+        # A target that is gone says nothing: its seq goes on from what the job log knows.
+        return Work(row, kind, consumer, replace(position, seq=max(position.seq, row.seq)))
+
+    def _tail(self, iteration: Iteration, from_version: int, group: list[Work], guard: Guard) -> list[JobOutcome]:
+        """All jobs of one watermark share one read; what cannot be read as changes is taken by difference."""
+        feed: Feed | None = None
+        with self._engine.session() as session:
+            try:
+                span = self._source.resolve(iteration.table_uri, from_version, iteration.to_version, self._bounds)
+                if span.to.version == from_version or (not span.changes_data and self._same_source(group, span)):
+                    return [self._unchanged(work, span) for work in group]
+                if not self._same_source(group, span):
+                    raise ChangesUnavailable("the source was replaced")
+                self._failpoints.reach("read.before")
+                guard.check()
+                available = self._source.columns(session, iteration.table_uri)
+                wanted = {c for work in group for c in work.kind.columns(work.row.spec.consumer, available)}
+                feed = self._source.feed(session, iteration.table_uri, span, [c for c in available if c in wanted])
+                for key in {work.row.spec.consumer.key for work in group}:
+                    feed.net(key)
+                self._failpoints.reach("read.after")
+                kept = feed
+                return self._side_by_side(iteration, group, lambda work: self._consume_tail(work, span, kept, guard))
+            except ChangesUnavailable as gone:
+                log.warning("changes.unavailable", extra={"table": iteration.table_uri, "reason": str(gone)})
+                return self._side_by_side(iteration, group, lambda work: self._whole(iteration, work, guard))
+            except Exception as error:  # noqa: BLE001  (reported for each job)
+                return [self._failed(work.row, work.position, error) for work in group]
+            finally:
+                if feed is not None:
+                    feed.release()
+
+    def _same_source(self, group: list[Work], span: SourceRange) -> bool:
+        return all(work.position.source_id == span.table_id for work in group)
+
+    def _consume_tail(self, work: Work, span: SourceRange, feed: Feed, guard: Guard) -> JobOutcome:
+        handed = Handed(DataType.TAIL, span.from_version, span.to, work.position.seq + 1, feed=feed)
+        return self._consume(work, handed, span.table_id, guard)
+
+    def _whole(self, iteration: Iteration, work: Work, guard: Guard) -> JobOutcome:
+        """A snapshot or a difference: all rows of the source at one version."""
+        uri = iteration.table_uri
+        to_version = iteration.to_version if work.data_type is DataType.SNAPSHOT else None
+        try:
+            span = self._source.newest(uri) if to_version is None else self._source.at(uri, to_version)
+        except ChangesUnavailable:
+            span = self._source.newest(uri)
+        with self._engine.session() as session:
+            rows = self._source.snapshot(session, uri, span.to.version)
+        if work.position.job_id != work.row.job_id:
+            work = self._claimed(work, rows, span, guard)
+        data_type = DataType.SNAPSHOT if work.data_type is DataType.SNAPSHOT else DataType.DIFFERENCE
+        from_version = -1 if data_type is DataType.SNAPSHOT else work.position.watermark.version
+        handed = Handed(data_type, from_version, span.to, work.position.seq + 1, rows=rows)
+        self._failpoints.reach("snapshot.before")
+        return self._consume(work, handed, span.table_id, guard)
+
+    def _claimed(self, work: Work, rows: DataFrame, span: SourceRange, guard: Guard) -> Work:
+        with self._engine.session() as session:
+            context = ConsumeContext(session, work.row, span.table_id, self._epoch, work.position, guard)
+            return replace(work, position=work.consumer.claim(context, rows))
+
+    def _consume(self, work: Work, handed: Handed, source_id: str, guard: Guard) -> JobOutcome:
+        with self._engine.session() as session:
+            context = ConsumeContext(session, work.row, source_id, self._epoch, work.position, guard)
+            consumed: Consumed = work.consumer.consume(context, handed)
+        self._failpoints.reach("report.before")
+        return JobOutcome(
+            row=work.row,
+            watermark=consumed.position.watermark,
+            seq=consumed.position.seq,
+            rows=consumed.rows,
+            bytes=consumed.bytes,
+            data_type=handed.data_type,
+            from_version=handed.from_version,
+            target_commit_at_s=self._clock.now_s(),
+        )
+
+    def _side_by_side(
+        self, iteration: Iteration, works: list[Work], consume: Callable[[Work], JobOutcome]
+    ) -> list[JobOutcome]:
+        def one(work: Work) -> JobOutcome:
+            try:
+                return consume(work)
+            except Exception as error:  # noqa: BLE001  (one consumer's fault is its own)
+                return self._failed(work.row, work.position, error)
+
+        def labelled(work: Work) -> JobOutcome:
+            self._engine.label(iteration.label)
+            return one(work)
+
+        if len(works) <= 1:
+            return [one(work) for work in works]
+        with ThreadPoolExecutor(min(len(works), CONSUMERS_AT_ONCE_MAX), "iscp-consumer") as pool:
+            return list(pool.map(labelled, works))
+
+    def _unchanged(self, work: Work, span: SourceRange) -> JobOutcome:
+        """Nothing to apply: only the watermark moves, in memory."""
+        at = max(work.position.watermark, span.to, key=lambda watermark: watermark.version)
+        return JobOutcome(row=work.row, watermark=at, seq=work.position.seq, from_version=span.from_version)
+
+    def _failed(self, row: JobRow, position: Position | None, error: Exception) -> JobOutcome:
+        known = isinstance(error, IscpError)
+        level = logging.INFO if isinstance(error, Conflict) else logging.WARNING if known else logging.ERROR
+        log.log(level, "iteration.failed", exc_info=not known, extra={"job": row.key.job_name, "error": str(error)})
+        trusted = position is not None and position.job_id == row.job_id and position.watermark.version >= 0
+        return JobOutcome(
+            row=row,
+            watermark=position.watermark if trusted and position else row.watermark,
+            seq=position.seq if position else row.seq,
+            error_code=error.code if isinstance(error, IscpError) else ErrorCode.INTERNAL,
+            error_msg=str(error) or type(error).__name__,
+        )
