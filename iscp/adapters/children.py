@@ -1,0 +1,76 @@
+"""Child processes that end with their parent, whatever kills it.
+
+Decides how a child is started, watched and ended; what it is, only its command says.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+KILL_WAIT_S = 10.0
+
+# Runs in between, because code between fork and exec is not safe beside threads (gRPC's are there). The death signal
+# (PR_SET_PDEATHSIG = 1) survives exec; a parent that died before it was set is noticed.
+_TIED_TO_PARENT = """
+import ctypes, os, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, int(sys.argv[2]))
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent process is gone")
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
+
+
+def spawn(
+    command: Sequence[str],
+    log_file: Path,
+    environ: Mapping[str, str],
+    *,
+    death_signal: signal.Signals = signal.SIGKILL,
+    stdout: int | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start `command` in a session of its own, so that Ctrl-C at a terminal goes to this process alone.
+
+    Its output goes to the end of `log_file`, but its stdout to `stdout` where that is given. On Linux it gets
+    `death_signal` when the thread that calls this ends: call it from the main thread.
+    """
+    tied = [sys.executable, "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), str(int(death_signal)), *command]
+    with log_file.open("ab") as log:
+        return subprocess.Popen(
+            tied,
+            stdin=subprocess.DEVNULL,
+            stdout=log if stdout is None else stdout,
+            stderr=log,
+            env=dict(environ),
+            start_new_session=True,
+        )
+
+
+def end(child: subprocess.Popen[bytes], wait_s: float) -> None:
+    """SIGTERM, and SIGKILL after `wait_s`; returns when it is gone."""
+    child.terminate()
+    try:
+        child.wait(wait_s)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait(KILL_WAIT_S)
+
+
+def how_it_ended(returncode: int) -> str:
+    """`status 3` or `SIGKILL`."""
+    return f"status {returncode}" if returncode >= 0 else signal.Signals(-returncode).name
+
+
+def tail(file: Path, bytes_max: int = 2_000) -> str:
+    """The end of a log; empty if there is none."""
+    try:
+        with file.open("rb") as log:
+            log.seek(max(0, file.stat().st_size - bytes_max))
+            return log.read().decode(errors="replace").strip()
+    except FileNotFoundError:
+        return ""

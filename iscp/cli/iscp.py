@@ -1,0 +1,104 @@
+"""The command `iscp`: nodes, and what starts them. It loads what a subcommand needs only when that one runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from iscp import __version__
+from iscp.core.errors import IscpError
+
+EXIT_FAILED, EXIT_USAGE = 1, 2
+_NODES_MAX = 1
+
+
+def _one_node(context: click.Context, parameter: click.Parameter, nodes: int) -> int:
+    if nodes > _NODES_MAX:
+        raise click.BadParameter("one node is what there is; a cluster of several is still to come")
+    return nodes
+
+
+_nodes = click.option(
+    "--nodes",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    callback=_one_node,
+    help="How many nodes.",
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="iscp")
+def iscp() -> None:
+    """Keeps what is derived from Delta Lake tables fresh."""
+
+
+@iscp.command()
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A TOML file; ISCP_* variables win over it.",
+)
+def node(file: Path | None) -> None:
+    """Run one node until SIGTERM."""
+    from iscp.cli import node as command
+
+    sys.exit(command.run(file))
+
+
+@iscp.command()
+@_nodes
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(".iscp"),
+    show_default=True,
+    metavar="DIR",
+    help="Where everything is kept.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    metavar="P",
+    help="Where the node listens; 0: any free port.  [default: as the last time, or 9400]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Say in one line of JSON that it is ready, and where.")
+def up(nodes: int, data: Path, port: int | None, as_json: bool) -> None:
+    """Start etcd and a node on this machine, and keep them up until Ctrl-C."""
+    from iscp.cli import up as command
+
+    sys.exit(command.run(data, port, as_json))
+
+
+@iscp.command()
+@_nodes
+@click.option(
+    "--days", type=click.IntRange(1, 365), metavar="D", help="How many days of 2013.  [default: what takes 3 minutes]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+def demo(nodes: int, days: int | None, as_json: bool) -> None:
+    """Replay the flights of New York in 2013, and check what is derived from them row by row."""
+    from iscp.cli.demo import command
+
+    sys.exit(command.run(days, as_json))
+
+
+def main() -> None:
+    """Entry point: exit status 0, 1 if something failed, 2 for wrong usage."""
+    try:
+        iscp()
+    except IscpError as error:
+        click.echo(f"iscp: {error}", err=True)
+        sys.exit(EXIT_FAILED)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_FAILED)
+
+
+if __name__ == "__main__":
+    main()

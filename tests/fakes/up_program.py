@@ -1,0 +1,33 @@
+"""`iscp up` with real etcd, and `tests.fakes.node_program` for a node: run it by its path."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from iscp.cli import up
+from iscp.core.errors import IscpError
+
+COMMAND = (sys.executable, str(Path(__file__)))
+
+
+def node_command(config: Path) -> list[str]:
+    return [sys.executable, str(Path(__file__).with_name("node_program.py")), str(config)]
+
+
+@click.command()
+@click.option("--data", type=click.Path(path_type=Path), required=True)
+@click.option("--port", type=int)
+@click.option("--json", "as_json", is_flag=True)
+def main(data: Path, port: int | None, as_json: bool) -> None:
+    try:
+        sys.exit(up.run(data, port, as_json, node_command))
+    except IscpError as error:
+        click.echo(f"iscp: {error}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

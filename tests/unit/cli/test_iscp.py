@@ -1,0 +1,43 @@
+"""The command `iscp`: what it refuses, and what it does not load."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from iscp.cli.iscp import iscp
+
+ISCP = (sys.executable, "-m", "iscp.cli.iscp")
+
+
+@pytest.mark.parametrize("command", ["up", "demo"])
+def test_several_nodes_are_refused_as_wrong_usage(command: str) -> None:
+    result = CliRunner().invoke(iscp, [command, "--nodes", "2"])
+    assert result.exit_code == 2
+    assert "one node" in result.output
+
+
+@pytest.mark.parametrize("arguments", [(), ("up",), ("node",), ("demo",)])
+def test_help_loads_neither_spark_nor_grpc(arguments: tuple[str, ...]) -> None:
+    code = (
+        "import sys; from iscp.cli.iscp import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "heavy = {'pyspark', 'grpc', 'deltalake', 'pyarrow', 'pydantic'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code, *arguments, "--help"], check=True, capture_output=True)
+
+
+def test_a_bad_configuration_is_told_with_status_1(tmp_path: Path) -> None:
+    file = tmp_path / "iscp.toml"
+    file.write_text('listen = "x"\nfoo = 1\n')
+    run = subprocess.run([*ISCP, "node", "--config", file], capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert run.stdout == ""
+    for path in ("listen", "foo", "node_id", "log.uri"):
+        assert f"\n  {path}: " in run.stderr
