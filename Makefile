@@ -1,0 +1,32 @@
+.DEFAULT_GOAL := help
+.PHONY: help setup test test-full demo lint types generate bench
+
+help:  ## Explains the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup:  ## Installs everything into .venv and the cache (cheap when it is there)
+	@scripts/setup
+
+test:  ## Lint, types, layers, generated code and all tests but the long ones
+	@scripts/test
+
+test-full:  ## The long tests too, and both commands in a bare root (needs root)
+	@scripts/test --full
+
+demo:  ## The main job on real data: make demo ARGS="--days 30 --json"
+	@scripts/demo $(ARGS)
+
+lint: setup  ## Lint and formatting, with what can be mended mended
+	@.venv/bin/ruff check --fix .
+	@.venv/bin/ruff format .
+	@.venv/bin/lint-imports
+
+types: setup  ## Types
+	@.venv/bin/mypy
+
+generate: setup  ## Generates the wire code from proto/ and builds the log store's jar
+	@scripts/generate
+	@jvm/build
+
+bench: setup  ## One benchmark, as JSON: make bench NAME=startup
+	@.venv/bin/python -m benchmarks.$(NAME) --json
