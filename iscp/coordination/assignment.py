@@ -1,0 +1,150 @@
+"""Who holds which shard, as the owner knows it: the states, the transitions, the table.
+
+Absent → Dispatching → Running → Draining → Absent. What a node runs when an owner begins is taken over from its
+Sync, so Absent also leads to Running and Draining. Only the node's own word, or the end of its lease and of the
+grace after it, ends Draining: stopping is not stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from iscp.core.errors import InvariantBroken
+from iscp.core.ids import ShardId
+from iscp.core.job import JobRow
+
+
+class ShardState(StrEnum):
+    """`absent`: no node has it. `running`: its node has confirmed. `draining`: it must end there, whatever follows."""
+
+    ABSENT = "absent"
+    DISPATCHING = "dispatching"
+    RUNNING = "running"
+    DRAINING = "draining"
+
+
+TRANSITIONS: dict[ShardState, frozenset[ShardState]] = {
+    ShardState.ABSENT: frozenset({ShardState.DISPATCHING, ShardState.RUNNING, ShardState.DRAINING}),
+    ShardState.DISPATCHING: frozenset({ShardState.RUNNING, ShardState.DRAINING, ShardState.ABSENT}),
+    ShardState.RUNNING: frozenset({ShardState.DISPATCHING, ShardState.DRAINING, ShardState.ABSENT}),
+    ShardState.DRAINING: frozenset({ShardState.ABSENT}),
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Holder:
+    """One process life of a node: a shard is held by it, not by a name."""
+
+    node_id: str
+    epoch: int
+
+
+@dataclass(slots=True)
+class Assignment:
+    """Invariants: `holder` is None exactly while absent; `jobs` is empty exactly while unwanted."""
+
+    shard: ShardId
+    jobs: tuple[JobRow, ...]
+    state: ShardState = ShardState.ABSENT
+    holder: Holder | None = None
+
+    @property
+    def wanted(self) -> bool:
+        return bool(self.jobs)
+
+
+class Assignments:
+    """All shards that are wanted or held. Every change of state goes through `take`, `turn` and `free`."""
+
+    def __init__(self) -> None:
+        self._shards: dict[ShardId, Assignment] = {}
+        self._held: dict[Holder, dict[ShardId, None]] = {}
+        self.unplaced: dict[ShardId, None] = {}
+        self.counts = dict.fromkeys(ShardState, 0)
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __iter__(self) -> Iterator[Assignment]:
+        return iter(self._shards.values())
+
+    def get(self, shard: ShardId) -> Assignment | None:
+        return self._shards.get(shard)
+
+    def __getitem__(self, shard: ShardId) -> Assignment:
+        return self._shards[shard]
+
+    def held_by(self, holder: Holder) -> Iterable[ShardId]:
+        return self._held.get(holder, {}).keys()
+
+    def holders(self) -> Iterable[Holder]:
+        return self._held.keys()
+
+    def want(self, shard: ShardId, jobs: tuple[JobRow, ...]) -> Assignment:
+        """`shard` is to run with `jobs` (at least one)."""
+        if not jobs:
+            raise InvariantBroken(f"shard {shard} is wanted without a job")
+        found = self._shards.get(shard)
+        if found is not None:
+            found.jobs = jobs
+            return found
+        return self._add(Assignment(shard, jobs))
+
+    def stray(self, shard: ShardId) -> Assignment:
+        """A shard that some node has and nobody wants."""
+        return self._add(Assignment(shard, ()))
+
+    def _add(self, assignment: Assignment) -> Assignment:
+        self._shards[assignment.shard] = assignment
+        self.counts[ShardState.ABSENT] += 1
+        if assignment.wanted:
+            self.unplaced[assignment.shard] = None
+        return assignment
+
+    def unwant(self, assignment: Assignment) -> None:
+        """Nobody wants it any more; forgotten at once if nobody has it either."""
+        assignment.jobs = ()
+        if assignment.state is ShardState.ABSENT:
+            self._settle(assignment)
+
+    def take(self, assignment: Assignment, holder: Holder, state: ShardState) -> None:
+        """An absent shard is `holder`'s from now on."""
+        if assignment.holder is not None:
+            raise InvariantBroken(f"shard {assignment.shard} is with {assignment.holder}, not free for {holder}")
+        self.turn(assignment, state)
+        assignment.holder = holder
+        self._held.setdefault(holder, {})[assignment.shard] = None
+        self.unplaced.pop(assignment.shard, None)
+
+    def turn(self, assignment: Assignment, state: ShardState) -> None:
+        """Change the state, not the holder; raises InvariantBroken on a transition that does not exist."""
+        if state is assignment.state:
+            return
+        if state not in TRANSITIONS[assignment.state]:
+            raise InvariantBroken(f"shard {assignment.shard} cannot go from {assignment.state} to {state}")
+        self.counts[assignment.state] -= 1
+        self.counts[state] += 1
+        assignment.state = state
+
+    def free(self, assignment: Assignment) -> None:
+        """The holder has it no more."""
+        holder = assignment.holder
+        if holder is None:
+            raise InvariantBroken(f"shard {assignment.shard} is free already")
+        self.turn(assignment, ShardState.ABSENT)
+        assignment.holder = None
+        held = self._held[holder]
+        del held[assignment.shard]
+        if not held:
+            del self._held[holder]
+        self._settle(assignment)
+
+    def _settle(self, assignment: Assignment) -> None:
+        if assignment.wanted:
+            self.unplaced[assignment.shard] = None
+        else:
+            self.unplaced.pop(assignment.shard, None)
+            self.counts[ShardState.ABSENT] -= 1
+            del self._shards[assignment.shard]

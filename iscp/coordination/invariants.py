@@ -1,0 +1,104 @@
+"""What must hold after every step of a machine, for tests and for assertions in production.
+
+Each check costs in proportion to all shards: a loop in production makes it now and then, tests after every step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from iscp.coordination.assignment import Assignment, ShardState
+from iscp.coordination.messages import NodeShardState
+from iscp.coordination.outbox import IN_FLIGHT_MAX
+from iscp.coordination.owner import OwnerMachine
+from iscp.coordination.peer import OPERATIONS_IN_FLIGHT_MAX, Peer, PeerPhase
+from iscp.coordination.term import Term
+from iscp.coordination.worker import FENCES_MAX, WorkerMachine
+from iscp.core.errors import InvariantBroken
+from iscp.core.ids import ShardId
+
+
+def require(holds: bool, what: str) -> None:
+    """Raise InvariantBroken unless `holds`."""
+    if not holds:
+        raise InvariantBroken(what)
+
+
+def check_owner(owner: OwnerMachine) -> None:
+    """The owner's table agrees with itself and with its operations; raises InvariantBroken."""
+    term = owner.term
+    if term is None:
+        return
+    counts = Counter(assignment.state for assignment in term.assignments)
+    require(all(counts[state] == term.assignments.counts[state] for state in ShardState), "the counts are wrong")
+    held = [(holder, shard) for holder in term.assignments.holders() for shard in term.assignments.held_by(holder)]
+    require(len({shard for _, shard in held}) == len(held), "a shard is held twice")
+    for holder, shard in held:
+        require(term.assignments[shard].holder == holder, f"{shard} is held by {holder}, and does not know it")
+    for assignment in term.assignments:
+        _check_assignment(term, assignment)
+    for peer in term.peers.values():
+        _check_peer(term, peer)
+
+
+def _check_assignment(term: Term, assignment: Assignment) -> None:
+    shard, state, holder = assignment.shard, assignment.state, assignment.holder
+    require((holder is None) == (state is ShardState.ABSENT), f"{shard} is {state} at {holder}")
+    require((shard in term.assignments.unplaced) == (holder is None), f"{shard} would never be placed")
+    if holder is None:
+        require(assignment.wanted, f"{shard} is remembered for nothing")
+        return
+    require(shard in term.assignments.held_by(holder), f"{shard} is missing at {holder}")
+    peer = term.peers.get(holder.node_id)
+    there = peer is not None and peer.holder == holder
+    require(there != (holder in term.departed), f"{holder} must be there or have departed")
+    operation = peer.operation(shard) if peer is not None and there else None
+    answers = peer is not None and there and peer.synced
+    match state:
+        case ShardState.DISPATCHING:
+            require(operation is not None and not operation.is_delete, f"{shard} is dispatched by nothing")
+        case ShardState.RUNNING:
+            require(answers and (operation is None or not operation.is_delete), f"{shard} runs and is to stop")
+        case ShardState.DRAINING:
+            stopping = operation is not None and operation.is_delete
+            require(stopping or not answers, f"{shard} drains, and nobody asks for it")
+        case _:
+            pass
+    require(assignment.wanted or state is ShardState.DRAINING, f"{shard} is {state}, and nobody wants it")
+
+
+def _check_peer(term: Term, peer: Peer) -> None:
+    name = peer.record.node_id
+    require(not peer.queue.keys() & peer.in_flight.keys(), f"{name} has two operations on a shard")
+    require(len(peer.in_flight) <= OPERATIONS_IN_FLIGHT_MAX, f"{name} has too much in flight")
+    require(peer.recorded <= peer.accepted, f"{name}: more was recorded than came in")
+    operations = [*peer.queue.items(), *peer.in_flight.items()]
+    require(peer.phase is PeerPhase.SYNCED or not operations, f"{name} is told things before its Sync")
+    for shard, operation in operations:
+        epoch = operation.table_epoch
+        require(epoch.owner_rev == term.owner_rev and epoch.counter <= term.counter, f"{epoch} is not of this term")
+        held = term.assignments.get(shard)
+        require(operation.is_delete or (held is not None and held.holder == peer.holder), f"{shard} is not for {name}")
+
+
+def check_worker(worker: WorkerMachine) -> None:
+    """Raises InvariantBroken."""
+    require(len(worker.outbox.chunks) <= IN_FLIGHT_MAX, "too many checkpoints are on their way")
+    numbers = [chunk.number for chunk in worker.outbox.chunks]
+    first = worker.outbox.recorded + 1
+    require(numbers == list(range(first, first + len(numbers))), "checkpoints are not numbered in order")
+    require(worker.fences <= FENCES_MAX, "too many fences")
+    for shard, held in worker.shards.items():
+        require(held.state is not NodeShardState.ABSENT, f"{shard} is kept though absent")
+        require(worker.lease_held or held.state is NodeShardState.REMOVING, f"{shard} is {held.state} without a lease")
+        require(held.table_epoch.owner_rev <= worker.owner_rev, f"{shard} runs for an owner that was never checked")
+
+
+def check_no_double_run(engines: Iterable[tuple[str, Iterable[ShardId]]]) -> None:
+    """No shard runs in two engines that may write; `engines`: a name and what runs there, for each."""
+    at: dict[ShardId, str] = {}
+    for name, shards in engines:
+        for shard in shards:
+            require(shard not in at, f"{shard} runs at {at.get(shard)} and at {name}")
+            at[shard] = name

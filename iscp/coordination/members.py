@@ -1,0 +1,93 @@
+"""The owner and its nodes' lives: asking each what it runs, giving up on one, waiting until it cannot write."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from iscp.coordination.assignment import Holder, ShardState
+from iscp.coordination.effects import RevokeLease, SendTo
+from iscp.coordination.messages import Announce
+from iscp.coordination.peer import Peer, PeerPhase
+from iscp.coordination.term import Term
+from iscp.core.cluster import NodeRecord
+
+
+def changed(term: Term, members: tuple[NodeRecord, ...]) -> None:
+    """These are all the nodes that are registered now."""
+    there = {record.node_id: record for record in members}
+    for node_id, peer in list(term.peers.items()):
+        record = there.get(node_id)
+        if record is None or record.epoch != peer.record.epoch:
+            _gone(term, peer)
+        else:
+            peer.record = record
+    for record in members:
+        if record.node_id not in term.peers:
+            term.settle()
+            join(term, record, founding=False)
+
+
+def join(term: Term, record: NodeRecord, *, founding: bool) -> None:
+    peer = Peer(record, founding, announced_s=term.now_s)
+    term.peers[record.node_id] = peer
+    term.departed.pop(peer.holder, None)
+    _urge(term, peer)
+
+
+def revoke(term: Term, peer: Peer) -> None:
+    """The node cannot be relied on: what it runs must end with its lease."""
+    if peer.phase is not PeerPhase.REVOKED:
+        peer.phase = PeerPhase.REVOKED
+        _abandon(term, peer)
+        _urge(term, peer)
+
+
+def _urge(term: Term, peer: Peer) -> None:
+    """Ask for the Sync until it is there or the node's time is up; then have the lease revoked until it is."""
+    if not term.current(peer) or peer.synced:
+        return
+    if peer.phase is PeerPhase.ANNOUNCED and term.now_s - peer.announced_s >= term.times.sync_deadline_s:
+        revoke(term, peer)
+        return
+    if peer.phase is PeerPhase.ANNOUNCED:
+        announce = Announce(term.node_id, term.owner_rev, term.election_revision, term.version)
+        term.out.append(SendTo(peer.record, announce))
+    else:
+        term.out.append(RevokeLease(peer.record))
+    term.timers.at(term.now_s + term.times.resend_s, partial(_urge, term, peer))
+
+
+def _abandon(term: Term, peer: Peer) -> None:
+    """Expect no answer any more: what the node holds has to drain by itself."""
+    peer.queue.clear()
+    peer.in_flight.clear()
+    for shard in term.assignments.held_by(peer.holder):
+        term.assignments.turn(term.assignments[shard], ShardState.DRAINING)
+
+
+def _gone(term: Term, peer: Peer) -> None:
+    """The node's lease has ended; what it held is free after the grace.
+
+    A lease that ran out was not used for writing since margin before its end. One that was revoked may be, until
+    the node notices: for TTL - margin since its last renewal.
+    """
+    term.settle()
+    grace_s = term.times.margin_s
+    if peer.phase is PeerPhase.REVOKED:
+        grace_s += term.times.ttl_s
+    if peer.founding and peer.sync_number == 0:
+        term.hold(term.now_s + grace_s)
+    _abandon(term, peer)
+    del term.peers[peer.record.node_id]
+    if term.assignments.held_by(peer.holder):
+        term.departed[peer.holder] = term.now_s + grace_s
+        term.timers.at(term.now_s + grace_s, partial(_bury, term, peer.holder))
+
+
+def _bury(term: Term, holder: Holder) -> None:
+    # A life that has come back (its key was gone for a while) tells itself what it still has.
+    if term.departed.get(holder, term.now_s + 1) > term.now_s:
+        return
+    del term.departed[holder]
+    for shard in list(term.assignments.held_by(holder)):
+        term.assignments.free(term.assignments[shard])

@@ -1,0 +1,129 @@
+"""The owner's dispatches: ordered, sent again until confirmed, bounded in number, given up with their node."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from iscp.coordination import members
+from iscp.coordination.assignment import Assignment, ShardState
+from iscp.coordination.effects import SendTo
+from iscp.coordination.messages import DispatchTable, DispatchTableResponse, NodeShard, NodeShardState
+from iscp.coordination.peer import OPERATIONS_IN_FLIGHT_MAX, Operation, Peer
+from iscp.coordination.term import Term
+from iscp.core.errors import InvariantBroken
+from iscp.core.ids import ShardId
+
+STATE_TAKEN_OVER = {
+    NodeShardState.ADDING: ShardState.DISPATCHING,
+    NodeShardState.RUNNING: ShardState.RUNNING,
+    NodeShardState.REMOVING: ShardState.DRAINING,
+}
+
+
+def peer_of(term: Term, assignment: Assignment) -> Peer:
+    """The node that is to be told of a shard; raises InvariantBroken where there is nobody to tell."""
+    peer = term.peers.get(assignment.holder.node_id) if assignment.holder else None
+    if peer is None or peer.holder != assignment.holder:
+        raise InvariantBroken(
+            f"shard {assignment.shard} is {assignment.state} at {assignment.holder}, who is not there"
+        )
+    return peer
+
+
+def order(term: Term, peer: Peer, shard: ShardId, *, is_delete: bool) -> None:
+    """Tell `peer` to run or to stop `shard`, under a new table_epoch; replaces what was on its way."""
+    operation = Operation(term.next_table_epoch(), is_delete)
+    replaced = peer.in_flight.get(shard)
+    if replaced is None:
+        peer.queue[shard] = operation
+        _send_queued(term, peer)
+        return
+    # Patience with a node does not begin anew with each change of a job.
+    operation.sent_s = replaced.sent_s if replaced.is_delete == is_delete else term.now_s
+    operation.heard_s = replaced.heard_s
+    _send(term, peer, shard, operation)
+
+
+def drain(term: Term, assignment: Assignment) -> None:
+    """Have the shard stopped where it is."""
+    peer = peer_of(term, assignment)
+    term.assignments.turn(assignment, ShardState.DRAINING)
+    order(term, peer, assignment.shard, is_delete=True)
+
+
+def _send_queued(term: Term, peer: Peer) -> None:
+    while peer.queue and len(peer.in_flight) < OPERATIONS_IN_FLIGHT_MAX:
+        shard = next(iter(peer.queue))
+        operation = peer.queue.pop(shard)
+        operation.sent_s = operation.heard_s = term.now_s
+        _send(term, peer, shard, operation)
+
+
+def _send(term: Term, peer: Peer, shard: ShardId, operation: Operation) -> None:
+    peer.in_flight[shard] = operation
+    jobs = () if operation.is_delete else term.assignments[shard].jobs
+    message = DispatchTable(term.owner_rev, peer.record.epoch, operation.table_epoch, shard, operation.is_delete, jobs)
+    term.out.append(SendTo(peer.record, message))
+    term.timers.at(term.now_s + term.times.resend_s, partial(_repeat, term, peer, shard, operation))
+
+
+def _repeat(term: Term, peer: Peer, shard: ShardId, operation: Operation) -> None:
+    if not term.current(peer) or peer.in_flight.get(shard) is not operation:
+        return
+    silent = term.now_s - operation.heard_s >= term.times.sync_deadline_s
+    slow = term.now_s - operation.sent_s >= term.times.operation_deadline_s
+    # A node that waits for its reports to be recorded is not slow: the log is.
+    if silent or (slow and peer.accepted == peer.recorded):
+        members.revoke(term, peer)
+    else:
+        _send(term, peer, shard, operation)
+
+
+def responded(term: Term, peer: Peer, message: DispatchTableResponse) -> None:
+    """The node's word on the operation that is in flight; on any other it is stale."""
+    shard, operation = message.shard, peer.in_flight.get(message.shard)
+    if operation is None or operation.table_epoch != message.table_epoch:
+        return
+    operation.heard_s = term.now_s
+    reached = NodeShardState.ABSENT if operation.is_delete else NodeShardState.RUNNING
+    if message.state not in (reached, NodeShardState.ABSENT):
+        return
+    del peer.in_flight[shard]
+    assignment = term.assignments.get(shard)
+    if assignment is not None and assignment.holder == peer.holder:
+        if message.state is NodeShardState.ABSENT:
+            term.assignments.free(assignment)
+        else:
+            term.assignments.turn(assignment, ShardState.RUNNING)
+    _send_queued(term, peer)
+
+
+def reconcile(term: Term, peer: Peer, shards: tuple[NodeShard, ...]) -> None:
+    """Take over what the node runs, as its earlier owner would have gone on with it.
+
+    The Sync may be older than what the node has answered since. So nothing is freed by it: what it lacks is
+    dispatched again to the same node, what is to end is stopped there, and the answer counts.
+    """
+    for told in shards:
+        _take_over(term, peer, told)
+    there = {told.shard for told in shards}
+    for shard in list(term.assignments.held_by(peer.holder)):
+        assignment = term.assignments[shard]
+        if shard not in there and assignment.state is ShardState.RUNNING:
+            term.assignments.turn(assignment, ShardState.DISPATCHING)
+            order(term, peer, shard, is_delete=False)
+        elif assignment.state is ShardState.DRAINING and peer.operation(shard) is None:
+            order(term, peer, shard, is_delete=True)
+
+
+def _take_over(term: Term, peer: Peer, told: NodeShard) -> None:
+    assignment = term.assignments.get(told.shard) or term.assignments.stray(told.shard)
+    if assignment.holder is None:
+        state = STATE_TAKEN_OVER[told.state] if assignment.wanted else ShardState.DRAINING
+        term.assignments.take(assignment, peer.holder, state)
+        # Also what runs is dispatched again: its rows may have changed while there was no owner.
+        order(term, peer, told.shard, is_delete=state is ShardState.DRAINING)
+    elif assignment.holder != peer.holder:
+        order(term, peer, told.shard, is_delete=True)
+    elif told.state is NodeShardState.REMOVING and assignment.state is ShardState.RUNNING:
+        drain(term, assignment)

@@ -1,0 +1,222 @@
+"""The owner's side of the protocol: which node is to run which shard, and what it has said of it.
+
+Decides placements and when it is safe to place. Knows nothing of clocks, channels, the log or etcd. Rules:
+
+- Nothing is placed before every registered node has sent Sync; one that does not in time has its lease revoked.
+- A shard is free only by its node's word, or when the node's lease has ended and the grace is over.
+- What a node is told is told again until confirmed; a node that never answers is revoked, so that none can hold
+  up the others.
+- Messages of another term, of another epoch of the node, or under another table_epoch change nothing. Reports
+  count only from the node that holds the shard; history counts always: it is what the sinks have seen.
+- A checkpoint is acknowledged when it is recorded, and a node says Absent only after that: so a drained shard's
+  final checkpoint is in the rows of the next dispatch.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from iscp.coordination import members, operations
+from iscp.coordination.assignment import Assignments, ShardState
+from iscp.coordination.effects import OwnerEffect, RecordCheckpoint, SendTo
+from iscp.coordination.events import (
+    Deposed,
+    Elected,
+    FromNode,
+    MembersChanged,
+    OwnerEvent,
+    Recorded,
+    RowsMoved,
+    ShardUnwanted,
+    ShardWanted,
+    Tick,
+)
+from iscp.coordination.messages import (
+    Acknowledge,
+    Checkpoint,
+    DispatchTableResponse,
+    NodeMessage,
+    Sync,
+)
+from iscp.coordination.peer import Peer, PeerPhase
+from iscp.coordination.placement import basic
+from iscp.coordination.term import Term
+from iscp.coordination.times import CoordinationTimes
+from iscp.core.ids import ShardId
+from iscp.core.job import JobReport, JobRow
+from iscp.core.ring import Ring
+
+HELD = (ShardState.DISPATCHING, ShardState.RUNNING)
+
+
+class OwnerMachine:
+    """Feed it events in order with a clock that does not step back; carry out the effects in order.
+
+    `term` is None while this node is not the owner; then every event but Elected is ignored.
+    """
+
+    def __init__(self, node_id: str, version: str, times: CoordinationTimes) -> None:
+        self.node_id, self.version = node_id, version
+        self.term: Term | None = None
+        self._times = times
+
+    @property
+    def owner_rev(self) -> int:
+        return self.term.owner_rev if self.term else 0
+
+    @property
+    def assignments(self) -> Assignments:
+        """For views; empty while this node is not the owner."""
+        return self.term.assignments if self.term else Assignments()
+
+    @property
+    def settled(self) -> bool:
+        """Whether every wanted shard runs, nothing else does, and every node is known."""
+        term = self.term
+        if term is None or any(peer.unknown for peer in term.peers.values()):
+            return False
+        return term.assignments.counts[ShardState.RUNNING] == len(term.assignments)
+
+    def next_due_s(self) -> float | None:
+        """When to send a Tick, if nothing happens before; None: not at all."""
+        return self.term.timers.next_due_s() if self.term else None
+
+    def step(self, event: OwnerEvent, now_s: float) -> list[OwnerEffect]:
+        """Take one event in; the effects it has."""
+        if isinstance(event, Elected):
+            if event.owner_rev <= self.owner_rev:
+                return []
+            self.term = term = _begin(self.node_id, self.version, self._times, event, now_s)
+        elif isinstance(event, Deposed) or self.term is None:
+            self.term = None
+            return []
+        else:
+            term = self.term
+            term.now_s, term.out = now_s, []
+            for action in term.timers.due(now_s):
+                action()
+            _place(term)
+            _take(term, event)
+        _place(term)
+        return term.out
+
+
+def _begin(node_id: str, version: str, times: CoordinationTimes, event: Elected, now_s: float) -> Term:
+    term = Term(node_id, version, times, event.owner_rev, event.election_revision, now_s)
+    for shard, jobs in event.wanted.items():
+        term.assignments.want(shard, jobs)
+    term.hold(now_s + event.hold_s)
+    term.settle()
+    for record in event.members:
+        members.join(term, record, founding=True)
+    return term
+
+
+def _take(
+    term: Term, event: MembersChanged | FromNode | ShardWanted | RowsMoved | ShardUnwanted | Recorded | Tick
+) -> None:
+    match event:
+        case MembersChanged(now_there):
+            members.changed(term, now_there)
+        case FromNode(node_id, message):
+            _hear(term, node_id, message)
+        case ShardWanted(shard, jobs):
+            _wanted(term, shard, jobs)
+        case RowsMoved(shard, jobs):
+            if (moved := term.assignments.get(shard)) is not None and moved.wanted:
+                term.assignments.want(shard, jobs)
+        case ShardUnwanted(shard):
+            _unwanted(term, shard)
+        case Recorded(node_id, epoch, number):
+            _recorded(term, node_id, epoch, number)
+        case Tick():
+            pass
+        case _:
+            assert_never(event)
+
+
+def _place(term: Term) -> None:
+    """Dispatch what nobody holds, if it is safe to."""
+    if not term.assignments.unplaced or not term.placing:
+        return
+    eligible = tuple(sorted(node_id for node_id, peer in term.peers.items() if peer.synced))
+    if not eligible:
+        return
+    if eligible != term.ring.node_ids:
+        term.ring = Ring(eligible)
+    for shard in list(term.assignments.unplaced):
+        peer = term.peers[basic(shard, term.ring)]
+        # A node that is still being rid of a stray copy of the shard gets it after that.
+        if peer.operation(shard) is None:
+            term.assignments.take(term.assignments[shard], peer.holder, ShardState.DISPATCHING)
+            operations.order(term, peer, shard, is_delete=False)
+
+
+def _wanted(term: Term, shard: ShardId, jobs: tuple[JobRow, ...]) -> None:
+    assignment = term.assignments.want(shard, jobs)
+    if assignment.state in HELD:
+        operations.order(term, operations.peer_of(term, assignment), shard, is_delete=False)
+
+
+def _unwanted(term: Term, shard: ShardId) -> None:
+    assignment = term.assignments.get(shard)
+    if assignment is None:
+        return
+    term.assignments.unwant(assignment)
+    if assignment.state in HELD:
+        operations.drain(term, assignment)
+
+
+def _hear(term: Term, node_id: str, message: NodeMessage) -> None:
+    """The fence: the term, the node's life, and whether its word still counts."""
+    peer = term.peers.get(node_id)
+    if peer is None or message.owner_rev != term.owner_rev or message.epoch != peer.record.epoch:
+        return
+    if not peer.synced and (peer.phase is PeerPhase.REVOKED or not isinstance(message, Sync)):
+        return
+    match message:
+        case Sync():
+            _synced(term, peer, message)
+        case DispatchTableResponse():
+            operations.responded(term, peer, message)
+        case Checkpoint():
+            _checkpoint(term, peer, message)
+        case _:
+            assert_never(message)
+
+
+def _synced(term: Term, peer: Peer, message: Sync) -> None:
+    if message.number > peer.sync_number:
+        shards = peer.collect(message)
+        if shards is None:
+            return
+        peer.phase = PeerPhase.SYNCED
+        operations.reconcile(term, peer, shards)
+    _acknowledge(term, peer)
+
+
+def _checkpoint(term: Term, peer: Peer, message: Checkpoint) -> None:
+    if not peer.accept(message):
+        _acknowledge(term, peer)
+        return
+    reports: list[JobReport] = []
+    for item in message.shards:
+        assignment = term.assignments.get(item.shard)
+        if assignment is not None and assignment.holder == peer.holder:
+            reports.extend(item.reports)
+    history = tuple(entry for item in message.shards for entry in item.history)
+    seen = tuple(item.seen for item in message.shards if item.seen is not None)
+    record = peer.record
+    term.out.append(RecordCheckpoint(record.node_id, record.epoch, message.number, tuple(reports), history, seen))
+
+
+def _recorded(term: Term, node_id: str, epoch: int, number: int) -> None:
+    peer = term.peers.get(node_id)
+    if peer is not None and peer.record.epoch == epoch and peer.recorded < number <= peer.accepted:
+        peer.recorded = number
+        _acknowledge(term, peer)
+
+
+def _acknowledge(term: Term, peer: Peer) -> None:
+    message = Acknowledge(term.owner_rev, peer.record.epoch, peer.sync_number, peer.recorded)
+    term.out.append(SendTo(peer.record, message))

@@ -1,0 +1,92 @@
+"""One node in the owner's eyes: how far they know each other, and what is on its way to the node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from iscp.coordination.assignment import Holder
+from iscp.coordination.messages import Checkpoint, NodeShard, Sync
+from iscp.core.cluster import NodeRecord
+from iscp.core.ids import ShardId, TableEpoch
+
+OPERATIONS_IN_FLIGHT_MAX = 500
+"""Dispatches sent to one node and not yet confirmed; the others queue."""
+
+
+class PeerPhase(StrEnum):
+    """`announced`: its Sync is awaited. `revoked`: it is condemned, nothing it says counts any more."""
+
+    ANNOUNCED = "announced"
+    SYNCED = "synced"
+    REVOKED = "revoked"
+
+
+@dataclass(slots=True)
+class Operation:
+    """A dispatch until it is confirmed; times are the machine's: first sent, last heard of."""
+
+    table_epoch: TableEpoch
+    is_delete: bool
+    sent_s: float = 0.0
+    heard_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Peer:
+    """Invariants: a shard has at most one operation, queued or in flight; recorded <= accepted.
+
+    `founding`: it was registered when the term began, so that it may run anything until it has synced.
+    """
+
+    record: NodeRecord
+    founding: bool
+    announced_s: float
+    phase: PeerPhase = PeerPhase.ANNOUNCED
+    queue: dict[ShardId, Operation] = field(default_factory=dict)
+    in_flight: dict[ShardId, Operation] = field(default_factory=dict)
+    version: str = ""
+    sync_number: int = 0
+    accepted: int = 0
+    recorded: int = 0
+    _parts: dict[int, Sync] = field(default_factory=dict)
+
+    @property
+    def holder(self) -> Holder:
+        return Holder(self.record.node_id, self.record.epoch)
+
+    @property
+    def synced(self) -> bool:
+        return self.phase is PeerPhase.SYNCED
+
+    @property
+    def unknown(self) -> bool:
+        """Whether it may run shards that the owner has not heard of."""
+        return self.sync_number == 0 and (self.phase is PeerPhase.ANNOUNCED or self.founding)
+
+    def operation(self, shard: ShardId) -> Operation | None:
+        return self.in_flight.get(shard) or self.queue.get(shard)
+
+    def collect(self, message: Sync) -> tuple[NodeShard, ...] | None:
+        """All shards of a Sync once its last part is there; None before."""
+        parts = self._parts
+        if parts and next(iter(parts.values())).number != message.number:
+            if next(iter(parts.values())).number > message.number:
+                return None
+            parts.clear()
+        parts[message.part] = message
+        if len(parts) < message.parts:
+            return None
+        shards = tuple(shard for part in sorted(parts) for shard in parts[part].shards)
+        parts.clear()
+        if self.sync_number == 0:
+            self.accepted = self.recorded = message.recorded
+        self.sync_number, self.version = message.number, message.version
+        return shards
+
+    def accept(self, message: Checkpoint) -> bool:
+        """Whether this is the next checkpoint; any other is doubled, or comes too early and will be sent again."""
+        if message.number != self.accepted + 1:
+            return False
+        self.accepted = message.number
+        return True

@@ -1,0 +1,65 @@
+"""The state of one owner's term, which the owner's modules share. A new term begins with a new one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from iscp.coordination.assignment import Assignments, Holder
+from iscp.coordination.effects import OwnerEffect
+from iscp.coordination.peer import Peer
+from iscp.coordination.timers import Timers
+from iscp.coordination.times import CoordinationTimes
+from iscp.core.ids import TableEpoch
+from iscp.core.ring import Ring
+
+
+@dataclass(slots=True)
+class Term:
+    """`out` gathers the effects of the step at `now_s`. `departed`: nodes that are gone and still hold shards,
+    until their grace is over (at that time).
+
+    Nothing is placed before `hold_until_s` (a lost node may still write) and `settled_at_s` (members are changing).
+    """
+
+    node_id: str
+    version: str
+    times: CoordinationTimes
+    owner_rev: int
+    election_revision: int
+    now_s: float
+    out: list[OwnerEffect] = field(default_factory=list)
+    peers: dict[str, Peer] = field(default_factory=dict)
+    assignments: Assignments = field(default_factory=Assignments)
+    departed: dict[Holder, float] = field(default_factory=dict)
+    timers: Timers = field(default_factory=Timers)
+    ring: Ring = field(default_factory=lambda: Ring(()))
+    counter: int = 0
+    hold_until_s: float = 0.0
+    settled_at_s: float = 0.0
+
+    def current(self, peer: Peer) -> bool:
+        """Whether this is still the node's life that the members know."""
+        return self.peers.get(peer.record.node_id) is peer
+
+    def next_table_epoch(self) -> TableEpoch:
+        self.counter += 1
+        return TableEpoch(self.owner_rev, self.counter)
+
+    def hold(self, until_s: float) -> None:
+        """Place nothing before `until_s`."""
+        if until_s > self.hold_until_s:
+            self.hold_until_s = until_s
+            self.timers.at(until_s, lambda: None)
+
+    def settle(self) -> None:
+        """Take further changes of the members together with this one. They do not prolong the window."""
+        if self.now_s >= self.settled_at_s:
+            self.settled_at_s = self.now_s + self.times.settle_s
+            self.timers.at(self.settled_at_s, lambda: None)
+
+    @property
+    def placing(self) -> bool:
+        """Whether what nobody holds may be dispatched now."""
+        if self.now_s < max(self.hold_until_s, self.settled_at_s):
+            return False
+        return not any(peer.unknown for peer in self.peers.values())
