@@ -1,0 +1,231 @@
+"""`iscp-admin job …`."""
+
+from __future__ import annotations
+
+from typing import IO
+
+import click
+
+from iscp.cli import render
+from iscp.cli.arguments import COLUMNS, DURATION, TABLE, Invocation, anywhere, invocation
+from iscp.core.admin import JobFilter, JobName, RegisterRequest
+from iscp.core.ids import DEFAULT_ACCOUNT
+from iscp.core.job import PRIORITY_MAX, PRIORITY_MIN, ConsumerSpec, JobSpec, JobState, Reason, TriggerType
+
+ALIASES = {"create": "register", "delete": "unregister"}
+
+_account = click.option("--account", default=DEFAULT_ACCOUNT, show_default=True, help="The tenant.")
+_table = click.argument("table", type=TABLE, metavar="T")
+_name = click.argument("name", metavar="N")
+
+
+class AliasedGroup(click.Group):
+    """Knows some commands by a second name, which its help names beside the first."""
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        return super().get_command(ctx, ALIASES.get(name, name))
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        others = {first: alias for alias, first in ALIASES.items()}
+        rows = []
+        for name in self.list_commands(ctx):
+            if command := self.get_command(ctx, name):
+                shown = f"{name}, {others[name]}" if name in others else name
+                rows.append((shown, command.get_short_help_str(80)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+@click.group(cls=AliasedGroup)
+@anywhere
+def job() -> None:
+    """Create, watch and change jobs.
+
+    T is a path or URI of a Delta table, or db.table of the configured catalog; N is the job's name.
+    """
+
+
+@job.command()
+@click.option("-f", "--file", type=click.File(encoding="utf-8"), help="Jobs in YAML, one or many; - is stdin.")
+@click.option("--table", type=TABLE, metavar="T", help="The source table.")
+@click.option("--name", metavar="N", help="The job's name, unique on its table.")
+@click.option("--consumer", metavar="KIND", help="What to keep.  [default: replica]")
+@click.option("--target", type=TABLE, metavar="URI", help="Where to keep it.")
+@click.option("--key", type=COLUMNS, metavar="a,b", help="The columns that identify a row; none: append-only.")
+@click.option("--columns", type=COLUMNS, metavar="a,b", help="Only these columns.")
+@click.option("--where", metavar="SQL", help="Only the rows for which this holds.")
+@click.option("--trigger", type=click.Choice([kind.value for kind in TriggerType]), help="When iterations start.")
+@click.option("--priority", type=click.IntRange(PRIORITY_MIN, PRIORITY_MAX), metavar="P", help="Higher goes first.")
+@click.option("--account", metavar="A", help="The tenant.  [default: default]")
+@anywhere
+@invocation
+def register(invocation: Invocation, /, file: IO[str] | None, **given: object) -> None:
+    """Create a job; one that is there already is left as it is."""
+    requests = _requests(file, {name: value for name, value in given.items() if value is not None})
+    with invocation.client() as client:
+        results = client.register_many(requests)
+    rows = [render.register_row(request, result) for request, result in zip(requests, results, strict=True)]
+    if render.show(rows if file else rows[0], invocation.output):
+        return
+    for row in rows:
+        click.echo(f"{row['name']} on {row['table']}: {'created' if row['created'] else 'exists already'}")
+
+
+def _requests(file: IO[str] | None, given: dict[str, object]) -> list[RegisterRequest]:
+    if file:
+        if given:
+            raise click.UsageError(f"-f cannot go with {', '.join(f'--{name}' for name in given)}")
+        from iscp.cli.jobfile import read_jobs
+
+        return read_jobs(file, file.name)
+    for name in ("table", "name", "target"):
+        if not given.get(name):
+            raise click.UsageError(f"Missing option '--{name}' (or give the jobs with -f job.yaml)")
+    return [_request(**given)]  # type: ignore[arg-type]
+
+
+def _request(
+    table: str,
+    name: str,
+    target: str,
+    consumer: str = "replica",
+    key: tuple[str, ...] = (),
+    columns: tuple[str, ...] = (),
+    where: str = "",
+    trigger: str = TriggerType.DEFAULT.value,
+    priority: int = 0,
+    account: str = DEFAULT_ACCOUNT,
+) -> RegisterRequest:
+    spec = JobSpec(ConsumerSpec(consumer, target, key, columns, where), TriggerType(trigger), priority)
+    return RegisterRequest(JobName(table, name, account), spec.to_json())
+
+
+_state = click.option("--state", type=click.Choice([state.value for state in JobState]))
+_reason = click.option("--reason", type=click.Choice([reason.value for reason in Reason]))
+_of_table = click.option("--table", type=TABLE, metavar="T", default=None, help="Only jobs on this table.")
+_of_account = click.option("--account", metavar="A", default="", help="Only jobs of this tenant.")
+
+
+@job.command(name="list")
+@_state
+@_reason
+@_of_table
+@_of_account
+@click.option("--limit", type=click.IntRange(1), default=JobFilter().limit, show_default=True)
+@anywhere
+@invocation
+def list_jobs(
+    invocation: Invocation, /, state: str | None, reason: str | None, table: str | None, account: str, limit: int
+) -> None:
+    """Show jobs, all or those that match."""
+    with invocation.client() as client:
+        jobs = client.jobs(state=state, reason=reason, table=table or "", account=account, limit=limit)
+    if not render.show([render.job_row(one) for one in jobs], invocation.output):
+        render.show_jobs(jobs)
+    if len(jobs) == limit:
+        click.echo(f"shown are the first {limit}; --limit raises it", err=True)
+
+
+@job.command()
+@_state
+@_reason
+@_of_table
+@_of_account
+@anywhere
+@invocation
+def count(invocation: Invocation, /, state: str | None, reason: str | None, table: str | None, account: str) -> None:
+    """Count jobs, all or those that match."""
+    with invocation.client() as client:
+        number = client.count(state=state, reason=reason, table=table or "", account=account)
+    if not render.show({"count": number}, invocation.output):
+        click.echo(number)
+
+
+@job.command()
+@_table
+@_name
+@_account
+@anywhere
+@invocation
+def status(invocation: Invocation, /, table: str, name: str, account: str) -> None:
+    """Show how a job stands: what is applied, its lag, its last error."""
+    with invocation.client() as client:
+        found = client.status(table, name, account=account)
+    if not render.show(render.job_row(found), invocation.output):
+        render.show_job(found)
+
+
+@job.command()
+@_table
+@_name
+@_account
+@anywhere
+@invocation
+def unregister(invocation: Invocation, /, table: str, name: str, account: str) -> None:
+    """Delete a job; its target stays as it is."""
+    with invocation.client() as client:
+        deleted = client.unregister(table, name, account=account)
+    if not render.show({"deleted": deleted}, invocation.output):
+        click.echo("deleted" if deleted else f"there is no job {name} on {table}")
+
+
+@job.command()
+@_table
+@_name
+@_account
+@anywhere
+@invocation
+def pause(invocation: Invocation, /, table: str, name: str, account: str) -> None:
+    """Start no more iterations of a job until it is resumed."""
+    with invocation.client() as client:
+        changed = client.pause(table, name, account=account)
+    if not render.show({"changed": changed}, invocation.output):
+        click.echo("paused" if changed else "was paused already")
+
+
+@job.command()
+@_table
+@_name
+@_account
+@anywhere
+@invocation
+def resume(invocation: Invocation, /, table: str, name: str, account: str) -> None:
+    """Go on with a job that is paused, quarantined or failed."""
+    with invocation.client() as client:
+        changed = client.resume(table, name, account=account)
+    if not render.show({"changed": changed}, invocation.output):
+        click.echo("resumed" if changed else "was not paused")
+
+
+@job.command()
+@_table
+@_name
+@click.option("--version", type=click.IntRange(0), help="The source version.  [default: the newest at the call]")
+@click.option("--timeout", "timeout_s", type=DURATION, default="60s", show_default=True, help="As in 60s or 2m.")
+@_account
+@anywhere
+@invocation
+def wait(invocation: Invocation, /, table: str, name: str, version: int | None, timeout_s: float, account: str) -> None:
+    """Wait until a job has applied a version of its table.
+
+    Exit status 3 if that takes longer than --timeout.
+    """
+    with invocation.client() as client:
+        found = client.wait(table, name, version, timeout_s=timeout_s, account=account)
+    if not render.show(render.job_row(found), invocation.output):
+        click.echo(f"version {found.applied_version} is applied")
+
+
+@job.command()
+@_table
+@_name
+@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
+@_account
+@anywhere
+@invocation
+def history(invocation: Invocation, /, table: str, name: str, limit: int, account: str) -> None:
+    """Show a job's iterations, the newest first."""
+    with invocation.client() as client:
+        entries = client.history(table, name, limit=limit, account=account)
+    if not render.show([render.history_row(entry) for entry in entries], invocation.output):
+        render.show_history(entries)

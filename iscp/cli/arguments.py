@@ -1,0 +1,144 @@
+"""What users type: durations, tables, column lists, and the options that stand anywhere on the line.
+
+Nothing here imports gRPC: `--help` is to be there at once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from iscp.adapters.grpc.client import Client
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+OUTPUTS = ("table", "json", "yaml")
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_CATALOG_NAME = re.compile(r"\w+(\.\w+){1,2}")
+_TABLE_ID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+@dataclass(slots=True)
+class Invocation:
+    """What holds for the whole command line; an option further right wins."""
+
+    endpoint: str | None = None
+    output: str = "table"
+
+    def client(self) -> Client:
+        from iscp.adapters.grpc.client import Client
+
+        return Client(self.endpoint)
+
+
+def parse_duration_s(text: str) -> float:
+    """`60s`, `2m`, `1h30m`, `500ms`, or a bare number of seconds; raises ValueError."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        parts = _DURATION_PART.findall(text)
+        if not parts or "".join(number + unit for number, unit in parts) != text:
+            raise
+        seconds = sum(float(number) * _UNITS_S[unit] for number, unit in parts)
+    if not 0 <= seconds < float("inf"):
+        raise ValueError(text)
+    return seconds
+
+
+def absolute_table(text: str) -> str:
+    """A local path made absolute, as the node runs elsewhere; URIs, `db.table` and table ids stay as they are.
+
+    What could be both a path and a name of the catalog is a path if it exists.
+    """
+    if not text or _URI.match(text):
+        return text
+    path = os.path.abspath(os.path.expanduser(text))
+    if os.path.exists(path):
+        return path
+    return text if _CATALOG_NAME.fullmatch(text) or _TABLE_ID.fullmatch(text) else path
+
+
+class DurationType(click.ParamType):  # type: ignore[type-arg]
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            return parse_duration_s(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a duration. Give it as in 500ms, 60s, 2m or 1h30m", param, ctx)
+
+
+class TableType(click.ParamType):  # type: ignore[type-arg]
+    name = "table"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not value:
+            self.fail("must not be empty. Give a path, a URI or db.table", param, ctx)
+        return absolute_table(value)
+
+
+class ColumnsType(click.ParamType):  # type: ignore[type-arg]
+    name = "a,b"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        return value if isinstance(value, tuple) else split_columns(value)
+
+
+def split_columns(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+DURATION, TABLE, COLUMNS = DurationType(), TableType(), ColumnsType()
+
+
+def _set_endpoint(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    invocation = ctx.ensure_object(Invocation)
+    if value is None:
+        return
+    host, colon, port = value.rpartition(":")
+    if not (host and colon and port.isdecimal() and int(port) <= 65535):
+        raise click.BadParameter(f"{value!r} is not HOST:PORT. Give it as in 127.0.0.1:7430")
+    invocation.endpoint = value
+
+
+def _set_output(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    invocation = ctx.ensure_object(Invocation)
+    if value is not None:
+        invocation.output = value
+
+
+def anywhere(command: F) -> F:
+    """Give a command or group the options --endpoint and -o."""
+    for option in (
+        click.option(
+            "--endpoint",
+            metavar="HOST:PORT",
+            expose_value=False,
+            callback=_set_endpoint,
+            help="The node to speak to; else ISCP_ENDPOINT, else 127.0.0.1:7430.",
+        ),
+        click.option(
+            "-o",
+            "--output",
+            type=click.Choice(OUTPUTS),
+            expose_value=False,
+            callback=_set_output,
+            help="How to show the answer; by default as a table.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+invocation = click.make_pass_decorator(Invocation)

@@ -1,0 +1,141 @@
+"""Job files: YAML documents (or lists of them) that say what `job register` takes, and where each fault is.
+
+A job is written as the options are named (table, name, target, key, …), or with `spec` holding a whole job_spec.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import IO, Any
+
+import yaml
+
+from iscp.adapters.grpc.endpoint import REGISTRATIONS_MAX
+from iscp.cli.arguments import absolute_table, split_columns
+from iscp.core.admin import JobName, RegisterRequest
+from iscp.core.errors import InvalidRequest
+from iscp.core.ids import DEFAULT_ACCOUNT
+from iscp.core.job import ConsumerSpec, JobSpec, TriggerType, parse_spec
+
+_NAMING = {"table", "name", "account"}
+_FLAT = {"consumer", "target", "key", "columns", "where", "trigger", "priority"}
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a field that is given twice, of which YAML itself would silently take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the field {key.value!r} is given twice", key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def read_jobs(stream: IO[str], source: str) -> list[RegisterRequest]:
+    """All jobs of a file; raises InvalidRequest whose field is the path of the first fault, as `job.yaml[1].key`."""
+    try:
+        documents = list(yaml.load_all(stream, _Loader))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"is not YAML: {error}", field=source) from error
+    entries = [entry for document in documents for entry in _entries(document)]
+    if not entries:
+        raise InvalidRequest("holds no job", field=source, remedy="Write at least table, name and target")
+    if len(entries) > REGISTRATIONS_MAX:
+        raise InvalidRequest(
+            f"holds {len(entries)} jobs, more than {REGISTRATIONS_MAX}", field=source, remedy="Split it"
+        )
+    return [_request(entry, f"{source}[{number}]") for number, entry in enumerate(entries)]
+
+
+def _entries(document: Any) -> Iterator[Any]:
+    if isinstance(document, list):
+        yield from document
+    elif document is not None:
+        yield document
+
+
+def _request(entry: Any, path: str) -> RegisterRequest:
+    if not isinstance(entry, dict):
+        raise InvalidRequest("must be a mapping", field=path, remedy="Write fields as in `table: /data/orders`")
+    known = _NAMING | ({"spec"} if "spec" in entry else _FLAT)
+    for name in entry:
+        if name not in known:
+            raise InvalidRequest(
+                "is not a known field", field=f"{path}.{name}", remedy=f"Known are {', '.join(sorted(known))}"
+            )
+    job = JobName(
+        absolute_table(_text(entry, "table", path, required=True)),
+        _text(entry, "name", path, required=True),
+        _text(entry, "account", path) or DEFAULT_ACCOUNT,
+    )
+    return RegisterRequest(job, _spec(entry, path))
+
+
+def _spec(entry: dict[str, Any], path: str) -> str:
+    if "spec" in entry:
+        spec = entry["spec"]
+        consumer = _check(spec, path).consumer
+        if consumer.target:
+            spec["iteration"]["consumer"]["target"] = absolute_table(consumer.target)
+        return json.dumps(spec, default=str)
+    trigger = _text(entry, "trigger", path) or TriggerType.DEFAULT.value
+    if trigger not in set(TriggerType):
+        raise InvalidRequest(
+            f"{trigger!r} is not a trigger", field=f"{path}.trigger", remedy=f"Use {', '.join(TriggerType)}"
+        )
+    priority = entry.get("priority", 0)
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        raise InvalidRequest("must be a whole number", field=f"{path}.priority")
+    consumer = ConsumerSpec(
+        kind=_text(entry, "consumer", path) or "replica",
+        target=absolute_table(_text(entry, "target", path, required=True)),
+        key=_columns(entry, "key", path),
+        columns=_columns(entry, "columns", path),
+        where=_text(entry, "where", path),
+    )
+    spec_json = JobSpec(consumer, TriggerType(trigger), priority).to_json()
+    try:
+        parse_spec(spec_json)
+    except InvalidRequest as error:
+        # Named as it was written, not as the spec nests it.
+        name = error.field.rpartition(".")[2]
+        raise InvalidRequest(error.message, field=f"{path}.{name}", remedy=error.remedy) from error
+    return spec_json
+
+
+def _check(spec: Any, path: str) -> JobSpec:
+    try:
+        return parse_spec(json.dumps(spec, default=str))
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message, field=f"{path}.{error.field}", remedy=error.remedy) from error
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"cannot be written as JSON: {error}", field=f"{path}.spec") from error
+
+
+def _text(entry: dict[str, Any], name: str, path: str, *, required: bool = False) -> str:
+    value = entry.get(name)
+    if value is None and not required:
+        return ""
+    if value is None or value == "":
+        raise InvalidRequest("is missing", field=f"{path}.{name}", remedy=f"Add `{name}: …`")
+    if not isinstance(value, str):
+        raise InvalidRequest("must be a text", field=f"{path}.{name}", remedy=f'Quote it: "{value}"')
+    return value
+
+
+def _columns(entry: dict[str, Any], name: str, path: str) -> tuple[str, ...]:
+    value = entry.get(name)
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return split_columns(value)
+    if not isinstance(value, list) or not all(isinstance(column, str) and column for column in value):
+        raise InvalidRequest("must be a list of column names", field=f"{path}.{name}", remedy=f"Write `{name}: [a, b]`")
+    return tuple(value)

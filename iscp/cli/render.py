@@ -1,0 +1,220 @@
+"""How answers are shown: plain values with stable snake_case names, as JSON, YAML or a table.
+
+The shapes given here are an interface: scripts read them. Names may be added, never changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from iscp.core.admin import ClusterView, JobView, RegisterRequest, RegisterResult
+from iscp.core.iteration import HistoryEntry
+
+# Where no terminal says how wide it is, a table is as wide as it needs, so that pipes see whole values.
+PIPE_WIDTH = 400
+
+Row = dict[str, Any]
+
+
+def job_row(job: JobView) -> Row:
+    row = dataclasses.asdict(job)
+    row["state"], row["reason"] = job.state.value, job.reason.value
+    row["spec"] = json.loads(row.pop("spec_json") or "{}")
+    return row
+
+
+def history_row(entry: HistoryEntry) -> Row:
+    return dataclasses.asdict(entry)
+
+
+def register_row(request: RegisterRequest, result: RegisterResult) -> Row:
+    return {
+        "account": request.job.account,
+        "table": request.job.table,
+        "name": request.job.name,
+        "created": result.created,
+        "job_id": result.job_id,
+        "table_id": result.table_id,
+    }
+
+
+def cluster_row(cluster: ClusterView) -> Row:
+    """`queue` holds what waits and runs over all nodes, beside the executors' counters."""
+    nodes = [{"id": node.node_id, **dataclasses.asdict(node)} for node in cluster.nodes]
+    for node in nodes:
+        del node["node_id"]
+    return {
+        "owner": cluster.owner,
+        "owner_rev": cluster.owner_rev,
+        "nodes": nodes,
+        "shards": [dataclasses.asdict(shard) for shard in cluster.shards],
+        "jobs": cluster.jobs,
+        "lag_max_s": cluster.lag_max_s,
+        "queue": {
+            "waiting": sum(node.queue_waiting for node in cluster.nodes),
+            "running": sum(node.queue_running for node in cluster.nodes),
+            **cluster.counters,
+        },
+    }
+
+
+def show(value: Any, output: str) -> bool:
+    """Print `value` as JSON or YAML; False where a table is wanted, which is the caller's to draw."""
+    if output == "json":
+        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    elif output == "yaml":
+        import yaml
+
+        click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), nl=False)
+    else:
+        return False
+    return True
+
+
+def show_jobs(jobs: Sequence[JobView]) -> None:
+    table(
+        ("TABLE", "NAME", "STATE", "REASON", "APPLIED", "SOURCE", "LAG", "ERROR"),
+        [
+            (
+                job.table,
+                job.name,
+                job.state.value,
+                "" if job.reason.value == "none" else job.reason.value,
+                version(job.applied_version),
+                version(job.source_version),
+                seconds(job.lag_s),
+                job.status.error_msg,
+            )
+            for job in jobs
+        ],
+    )
+
+
+def show_job(job: JobView) -> None:
+    status = job.status
+    pairs(
+        {
+            "table": job.table,
+            "table id": job.table_id,
+            "name": job.name,
+            "account": job.account,
+            "job id": job.job_id,
+            "state": job.state.value,
+            "reason": job.reason.value,
+            "applied version": f"{version(job.applied_version)}  {moment(job.applied_at_s)}",
+            "source version": f"{version(job.source_version)}  seen {moment(job.checked_at_s)}",
+            "lag": seconds(job.lag_s),
+            "iterations": str(job.seq),
+            "last iteration": f"({status.from_version}, {status.to_version}]  {moment(status.end_at_s)}  "
+            f"{status.rows} rows, {status.bytes} bytes",
+            "error": f"{status.error_code} {status.error_msg}" if status.error_code else "",
+            "created": moment(job.create_at_s),
+            "node": job.node_id,
+            "spec": job.spec_json,
+        }
+    )
+
+
+def show_history(entries: Sequence[HistoryEntry]) -> None:
+    table(
+        ("SEQ", "KIND", "FROM", "TO", "ENDED", "TOOK", "ROWS", "BYTES", "NODE", "ERROR"),
+        [
+            (
+                str(entry.seq),
+                entry.data_type,
+                version(entry.from_version),
+                version(entry.to_version),
+                moment(entry.end_at_s),
+                seconds(entry.end_at_s - entry.start_at_s),
+                str(entry.rows),
+                str(entry.bytes),
+                entry.node_id,
+                entry.error_msg,
+            )
+            for entry in entries
+        ],
+    )
+
+
+def show_cluster(cluster: ClusterView) -> None:
+    row = cluster_row(cluster)
+    pairs(
+        {
+            "owner": f"{cluster.owner}  (owner_rev {cluster.owner_rev})",
+            "jobs": str(cluster.jobs),
+            "shards": str(len(cluster.shards)),
+            "greatest lag": seconds(cluster.lag_max_s),
+            "queue": ", ".join(f"{count} {name}" for name, count in row["queue"].items()),
+        }
+    )
+    table(
+        ("NODE", "STATE", "ADDRESS", "PID", "EPOCH", "VERSION", "SHARDS", "WAITING", "RUNNING"),
+        [
+            tuple(
+                str(node[name])
+                for name in (
+                    "id",
+                    "state",
+                    "address",
+                    "pid",
+                    "epoch",
+                    "version",
+                    "shards",
+                    "queue_waiting",
+                    "queue_running",
+                )
+            )
+            for node in row["nodes"]
+        ],
+    )
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        drawn.add_row(*(Text(cell, overflow="fold") for cell in row))
+    _print(drawn)
+
+
+def pairs(values: dict[str, str]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=None, pad_edge=False, show_header=False)
+    for name, value in values.items():
+        if value:
+            drawn.add_row(Text(name, style="bold"), Text(value, overflow="fold"))
+    _print(drawn)
+
+
+def _print(drawn: Any) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=PIPE_WIDTH)
+    with console.capture() as capture:
+        console.print(drawn)
+    for line in capture.get().splitlines():
+        click.echo(line if console.is_terminal else line.rstrip())
+
+
+def version(number: int) -> str:
+    return "-" if number < 0 else str(number)
+
+
+def seconds(span_s: float) -> str:
+    return "-" if span_s < 0 else f"{span_s:.1f} s"
+
+
+def moment(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if at_s > 0 else "-"

@@ -1,0 +1,256 @@
+"""An AdminService in memory: keeps jobs, request ids and a history, and fails as it is told to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from iscp.core.admin import (
+    ClusterView,
+    JobFilter,
+    JobName,
+    JobView,
+    NodeView,
+    RegisterRequest,
+    RegisterResult,
+    ShardView,
+)
+from iscp.core.errors import InvalidRequest, JobFailed, JobNotFound, TableNotFound, TimedOut
+from iscp.core.iteration import HistoryEntry
+from iscp.core.job import JobState, JobStatus, Reason, parse_spec
+
+CREATED_AT_S = 1_700_000_000.0
+MISSING = "/missing"
+
+
+def table_id_of(table: str) -> str:
+    return f"id-of-{table}"
+
+
+@dataclass
+class FakeAdmin:
+    """Every table exists but those below MISSING; `source_version` is that of all tables.
+
+    `failures` are raised by the next calls, one each, after a change was made if `fail_late` (a lost answer).
+    `before` runs at the start of each call with its verb. `asked` counts calls by verb.
+    """
+
+    source_version: int = 7
+    failures: list[Exception] = field(default_factory=list)
+    fail_late: bool = False
+    before: Callable[[str], None] = lambda verb: None
+    asked: dict[str, int] = field(default_factory=dict)
+    request_ids: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._moved = threading.Condition()
+        self._jobs: dict[tuple[str, str, str], JobView] = {}
+        self._answers: dict[str, RegisterResult | bool] = {}
+        self._history: dict[str, list[HistoryEntry]] = {}
+        self._registered = 0
+
+    def register(self, requests: Sequence[RegisterRequest]) -> list[RegisterResult]:
+        self._enter("register")
+        for number, request in enumerate(requests):
+            if request.job.table.startswith(MISSING):
+                raise TableNotFound(
+                    f"there is no Delta table at {request.job.table}",
+                    field=f"requests[{number}].table",
+                    remedy="Give the path of a directory that has a _delta_log",
+                )
+            if not parse_spec(request.spec_json).consumer.target:
+                raise InvalidRequest(
+                    "is missing", field="spec.iteration.consumer.target", remedy="Say where the replica is kept"
+                )
+        with self._moved:
+            results = [self._register(request) for request in requests]
+        self._leave()
+        return results
+
+    def unregister(self, job: JobName, request_id: str) -> bool:
+        self._enter("unregister")
+        with self._moved:
+            changed = self._once(request_id, lambda: self._jobs.pop(self._key(job), None) is not None)
+            self._moved.notify_all()
+        self._leave()
+        return changed
+
+    def pause(self, job: JobName, request_id: str) -> bool:
+        self._enter("pause")
+        return self._set_reason(job, request_id, Reason.PAUSED)
+
+    def resume(self, job: JobName, request_id: str) -> bool:
+        self._enter("resume")
+        return self._set_reason(job, request_id, Reason.NONE)
+
+    def list_jobs(self, wanted: JobFilter) -> list[JobView]:
+        self._enter("list")
+        with self._moved:
+            return self._matching(wanted)[: wanted.limit]
+
+    def count_jobs(self, wanted: JobFilter) -> int:
+        self._enter("count")
+        with self._moved:
+            return len(self._matching(wanted))
+
+    def status(self, job: JobName) -> JobView:
+        self._enter("status")
+        with self._moved:
+            return self._find(job)
+
+    def wait(self, job: JobName, version: int | None, timeout_s: float) -> JobView:
+        self._enter("wait")
+        end_s = time.monotonic() + timeout_s
+        with self._moved:
+            wanted = self.source_version if version is None else version
+            while (found := self._find(job)).applied_version < wanted:
+                if found.reason is Reason.PAUSED:
+                    raise JobFailed("the job is paused", remedy="Resume it")
+                left_s = end_s - time.monotonic()
+                if left_s <= 0 or not self._moved.wait(left_s):
+                    raise TimedOut(f"version {wanted} is not applied yet", remedy="Wait longer")
+            return found
+
+    def history(self, job: JobName, limit: int) -> list[HistoryEntry]:
+        self._enter("history")
+        with self._moved:
+            return self._history.get(self._find(job).job_id, [])[::-1][:limit]
+
+    def notify(self, table: str) -> int:
+        self._enter("notify")
+        with self._moved:
+            return len(self._matching(JobFilter(table=table)))
+
+    def cluster(self) -> ClusterView:
+        self._enter("cluster")
+        with self._moved:
+            jobs = list(self._jobs.values())
+        tables = sorted({(job.table_id, job.table) for job in jobs})
+        return ClusterView(
+            owner="n1",
+            owner_rev=3,
+            nodes=(NodeView("n1", 4711, "127.0.0.1:7430", 5, "0.1.0", "running", len(tables), 2, 1),),
+            shards=tuple(
+                ShardView(table_id, table, "n1", "running", sum(job.table_id == table_id for job in jobs))
+                for table_id, table in tables
+            ),
+            jobs=len(jobs),
+            lag_max_s=1.5,
+            counters={"submitted": 9, "completed": 8, "failed": 1},
+        )
+
+    def apply(self, table: str, name: str, version: int, account: str = "default") -> None:
+        """An iteration of the job ends at `version`."""
+        with self._moved:
+            job = self._find(JobName(table, name, account))
+            status = JobStatus(job.applied_version, version, CREATED_AT_S, CREATED_AT_S + 1, rows=10, bytes=100)
+            now = replace(job, applied_version=version, seq=job.seq + 1, status=status, lag_s=0.0)
+            self._jobs[self._key(JobName(table, name, account))] = now
+            self._history.setdefault(job.job_id, []).append(_entry(job, now))
+            self._moved.notify_all()
+
+    def _enter(self, verb: str) -> None:
+        with self._moved:
+            self.asked[verb] = self.asked.get(verb, 0) + 1
+        self.before(verb)
+        if not self.fail_late:
+            self._leave()
+
+    def _leave(self) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+
+    def _once(self, request_id: str, change: Callable[[], bool]) -> bool:
+        self.request_ids.append(request_id)
+        if request_id not in self._answers:
+            self._answers[request_id] = change()
+        return bool(self._answers[request_id])
+
+    def _register(self, request: RegisterRequest) -> RegisterResult:
+        self.request_ids.append(request.request_id)
+        if isinstance(earlier := self._answers.get(request.request_id), RegisterResult):
+            return earlier
+        job, table_id = request.job, table_id_of(request.job.table)
+        if found := self._jobs.get(self._key(job)):
+            return RegisterResult(False, found.job_id, table_id)
+        self._registered += 1
+        view = JobView(
+            account=job.account,
+            table_id=table_id,
+            table=job.table,
+            name=job.name,
+            job_id=f"job-{self._registered}",
+            spec_json=request.spec_json,
+            state=JobState.COMPLETED,
+            reason=Reason.NONE,
+            applied_version=-1,
+            applied_at_s=0.0,
+            source_version=self.source_version,
+            checked_at_s=CREATED_AT_S,
+            lag_s=-1.0,
+            seq=0,
+            status=JobStatus(),
+            create_at_s=CREATED_AT_S,
+            node_id="n1",
+        )
+        self._jobs[self._key(job)] = view
+        result = RegisterResult(True, view.job_id, table_id)
+        if request.request_id:
+            self._answers[request.request_id] = result
+        return result
+
+    def _set_reason(self, job: JobName, request_id: str, reason: Reason) -> bool:
+        def change() -> bool:
+            found = self._find(job)
+            self._jobs[self._key(job)] = replace(found, reason=reason)
+            self._moved.notify_all()
+            return found.reason is not reason
+
+        with self._moved:
+            changed = self._once(request_id, change)
+        self._leave()
+        return changed
+
+    def _find(self, job: JobName) -> JobView:
+        if found := self._jobs.get(self._key(job)):
+            return found
+        raise JobNotFound(
+            f"there is no job {job.name!r} on {job.table}", field="job", remedy="See `iscp-admin job list`"
+        )
+
+    @staticmethod
+    def _key(job: JobName) -> tuple[str, str, str]:
+        return (job.account, job.table, job.name)
+
+    def _matching(self, wanted: JobFilter) -> list[JobView]:
+        return [
+            job
+            for _, job in sorted(self._jobs.items())
+            if wanted.account in ("", job.account)
+            and wanted.table in ("", job.table)
+            and wanted.state in (None, job.state)
+            and wanted.reason in (None, job.reason)
+        ]
+
+
+def _entry(before: JobView, after: JobView) -> HistoryEntry:
+    return HistoryEntry(
+        account=after.account,
+        table_id=after.table_id,
+        job_name=after.name,
+        job_id=after.job_id,
+        seq=after.seq,
+        from_version=before.applied_version,
+        to_version=after.applied_version,
+        start_at_s=after.status.start_at_s,
+        end_at_s=after.status.end_at_s,
+        source_commit_at_s=CREATED_AT_S,
+        error_code=0,
+        error_msg="",
+        rows=after.status.rows,
+        bytes=after.status.bytes,
+        data_type="tail",
+        node_id=after.node_id,
+    )

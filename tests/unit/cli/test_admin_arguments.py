@@ -1,0 +1,44 @@
+"""What users type becomes what the node understands."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from iscp.cli.arguments import absolute_table, parse_duration_s
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("60s", 60.0), ("2m", 120.0), ("1h30m", 5400.0), ("500ms", 0.5), ("90", 90.0), ("1.5m", 90.0), ("0", 0.0)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "60 s", "1x", "-5s", "-5", "nan", "inf", "1m junk"])
+def test_what_is_not_a_duration(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  (click wraps it with the option's name)
+        parse_duration_s(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["/data/orders", "s3a://bucket/orders", "file:/data/x", "sales.orders", "8e1f4e3a-3f65-4d5e-9d5e-0d8e6a1b2c3d"],
+)
+def test_what_the_node_understands_stays(text: str) -> None:
+    assert absolute_table(text) == text
+
+
+@pytest.mark.parametrize("text", ["orders", "./sales.orders", "data/orders", "../x"])
+def test_relative_paths_become_absolute(text: str) -> None:
+    assert absolute_table(text) == os.path.abspath(text)
+
+
+def test_a_name_that_is_a_path_too_is_the_path(tmp_path: Path) -> None:
+    here = Path.cwd()
+    existing = sorted(path.name for path in here.iterdir() if path.suffix == ".toml")[0]
+    assert absolute_table(existing) == str(here / existing)
+    assert absolute_table(str(tmp_path)) == str(tmp_path)
