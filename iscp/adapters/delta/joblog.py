@@ -1,0 +1,109 @@
+"""The job log on Delta tables, through deltalake: no JVM stands on the control path.
+
+`<uri>/iscp_log` holds the jobs, behind the fence of `FencedTable`; `<uri>/iscp_history` their iterations.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from iscp.adapters.delta.joblog_history import HistoryTable
+from iscp.adapters.delta.joblog_schema import (
+    LOG_SCHEMA,
+    REQUESTS_KEPT_PER_JOB,
+    SEQUENCES_PER_COMMIT,
+    last_entries,
+    log_table,
+)
+from iscp.adapters.delta.joblog_table import FencedTable
+from iscp.core.errors import InvariantBroken, OutcomeUnknown
+from iscp.core.iteration import HistoryEntry
+from iscp.core.job import JobRow
+from iscp.ports.system import Clock, Failpoints
+
+LOG_TABLE = "iscp_log"
+HISTORY_TABLE = "iscp_history"
+
+
+class DeltaJobLog:
+    """Port JobLog; `uri` is a directory that exists, or a prefix of an object store.
+
+    A directory that is missing is a StorageError, never a reason to begin a new log.
+    """
+
+    def __init__(
+        self, uri: str, clock: Clock, failpoints: Failpoints, storage_options: Mapping[str, str] | None = None
+    ) -> None:
+        base = uri.rstrip("/")
+        self._log = FencedTable(f"{base}/{LOG_TABLE}", LOG_SCHEMA, clock, failpoints, storage_options)
+        self._history = HistoryTable(f"{base}/{HISTORY_TABLE}", clock, storage_options)
+        self._requests: dict[str, tuple[str, ...]] = {}
+        self._commits = 0
+        self._doubtful: tuple[list[tuple[JobRow, str]], str] | None = None
+
+    @property
+    def commits_since_compaction(self) -> int:
+        return self._commits
+
+    def claim_term(self) -> int:
+        return self._log.claim()
+
+    def load(self) -> list[JobRow]:
+        table, files = self._log.read()
+        rows, self._requests = last_entries(table)
+        self._commits = files
+        return rows
+
+    def requests(self) -> Mapping[str, str]:
+        return {request_id: job_id for job_id, ids in self._requests.items() for request_id in ids}
+
+    def append(self, rows: Sequence[JobRow], request_ids: Sequence[str]) -> None:
+        if not rows:
+            return
+        entries = list(zip(rows, request_ids, strict=True))
+        commit_id, self._doubtful = self._commit_id(entries), None
+        ids = [(request_id,) if request_id else () for request_id in request_ids]
+        try:
+            self._log.commit(self._table(rows, ids), commit_id)
+        except OutcomeUnknown:
+            self._doubtful = (entries, commit_id)
+            raise
+        self._commits += 1
+        for row, request_id in entries:
+            if request_id:
+                known = self._requests.get(row.job_id, ())
+                self._requests[row.job_id] = (*known, request_id)[-REQUESTS_KEPT_PER_JOB:]
+
+    def compact(self, rows: Sequence[JobRow]) -> None:
+        kept = {row.job_id: ids for row in rows if (ids := self._requests.get(row.job_id))}
+        table = self._table(rows, [kept.get(row.job_id, ()) for row in rows])
+        self._log.commit(table, uuid.uuid4().hex, replace=True)
+        self._requests = kept
+        self._commits = 0
+
+    def tidy(self) -> int:
+        return self._log.tidy()
+
+    def append_history(self, entries: Sequence[HistoryEntry]) -> None:
+        self._history.append(entries)
+
+    def history(self, job_id: str, limit: int) -> list[HistoryEntry]:
+        return self._history.read(job_id, limit)
+
+    def _table(self, rows: Sequence[JobRow], request_ids: Sequence[Sequence[str]]) -> pa.Table:
+        if len(rows) >= SEQUENCES_PER_COMMIT:
+            raise InvariantBroken(f"{len(rows)} rows in one commit of the job log")
+        first = (self._log.version + 1) * SEQUENCES_PER_COMMIT
+        return log_table(rows, request_ids, self._log.term, first)
+
+    def _commit_id(self, entries: list[tuple[JobRow, str]]) -> str:
+        """A new one, or that of the commit in doubt, which this is then a repetition of."""
+        if self._doubtful is None:
+            return uuid.uuid4().hex
+        doubtful, commit_id = self._doubtful
+        if doubtful != entries:
+            raise InvariantBroken("a commit whose outcome is not known must be repeated before another")
+        return commit_id

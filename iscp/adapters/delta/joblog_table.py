@@ -1,0 +1,324 @@
+"""A Delta table that one term at a time may write: the fence under the job log.
+
+A commit goes to exactly the version after the last one known, never rebased, and the one known is always of our
+own term. Whenever the table has moved without us, whoever moved it is looked at before anything else is written.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import AddAction
+from pyarrow.dataset import dataset
+
+from iscp.adapters.delta.joblog_schema import FORMAT, FORMAT_PROPERTY, row_count_stats
+from iscp.core.errors import (
+    ConfigurationError,
+    ErrorCode,
+    InvariantBroken,
+    NotOwner,
+    OutcomeUnknown,
+    StorageError,
+    Unavailable,
+)
+from iscp.ports.system import Clock, Failpoints
+
+APP_ID = "iscp_owner"
+COMMIT_ID = "iscp.commit_id"
+FAILPOINT_COMMIT = "log.commit"
+ATTEMPTS_MAX = 20
+TIDY_FILES_MAX = 100_000
+RETENTION_HOURS = 1
+# What keeps a table in order without changing what is in it: an operator may do it beside the owner.
+_HARMLESS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "FSCK"})
+# deltalake raises its own errors, and Python's for I/O and for what it cannot read.
+FOREIGN_ERRORS = (DeltaError, OSError, ValueError, pa.ArrowException)
+
+TABLE_PROPERTIES = {
+    FORMAT_PROPERTY: str(FORMAT),
+    "delta.checkpointInterval": "100",
+    "delta.logRetentionDuration": f"interval {RETENTION_HOURS} hours",
+    "delta.deletedFileRetentionDuration": f"interval {RETENTION_HOURS} hours",
+    "delta.enableExpiredLogCleanup": "true",
+}
+
+
+def storage_error(error: BaseException, what: str) -> StorageError:
+    """A fault of the storage in iscp's words; a full disk gets its own code."""
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+    return StorageError(
+        f"{what}: {error}",
+        remedy="Free space where the job log is kept" if full else "",
+        code=ErrorCode.NO_SPACE if full else None,
+    )
+
+
+def local_path(uri: str) -> Path | None:
+    """The directory behind a path or file URI; None for an object store."""
+    parts = urlsplit(uri)
+    if len(parts.scheme) <= 1:  # none, or a drive letter
+        return Path(uri)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+def open_or_create(
+    uri: str, schema: pa.Schema, properties: Mapping[str, str], options: Mapping[str, str] | None
+) -> DeltaTable:
+    """The table at `uri`, made if it is not there; of several that make it at once all get the same.
+
+    The directory that holds it must be there: a disk that is not mounted is not a first start. Raises StorageError,
+    ConfigurationError if a newer iscp has written it.
+    """
+    path = local_path(uri)
+    if path is not None and not path.parent.is_dir():
+        raise StorageError(f"there is no directory {path.parent}", remedy="Mount or create it")
+    storage_options = dict(options) if options else None
+    try:
+        try:
+            table = DeltaTable(uri, storage_options=storage_options)
+        except TableNotFoundError:
+            try:
+                table = DeltaTable.create(
+                    uri,
+                    schema,
+                    mode="error",
+                    configuration=dict(properties),
+                    storage_options=storage_options,
+                    raise_if_key_not_exists=False,
+                )
+            except DeltaError:  # somebody else was first, or it shows at once what is wrong
+                table = DeltaTable(uri, storage_options=storage_options)
+    except FOREIGN_ERRORS as error:
+        raise storage_error(error, f"cannot open {uri}") from error
+    written = int(table.metadata().configuration.get(FORMAT_PROPERTY, 0))
+    if written > FORMAT:
+        raise ConfigurationError(
+            f"{uri} is of format {written}, this iscp knows {FORMAT}", remedy="Install a newer iscp"
+        )
+    return table
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    """A commit whose outcome could not be looked up; `must_follow_up`: nothing else may be committed before it is."""
+
+    commit_id: str
+    must_follow_up: bool
+
+
+class FencedTable:
+    """One owner's hold on a table, for one term.
+
+    Invariant: `version` is the last version known, and every commit up to it that changed rows after our claim is
+    ours. Raises NotOwner for ever once it is not so.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        schema: pa.Schema,
+        clock: Clock,
+        failpoints: Failpoints,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        self._uri = uri
+        self._schema = schema
+        self._clock = clock
+        self._failpoints = failpoints
+        self._options = storage_options
+        self._path = local_path(uri)
+        self._files: pafs.FileSystem = (
+            pafs.SubTreeFileSystem(str(self._path), pafs.LocalFileSystem())
+            if self._path is not None
+            else pafs.PyFileSystem(DeltaStorageHandler(uri, options=dict(storage_options or {})))
+        )
+        self._table: DeltaTable | None = None
+        self._version = -1
+        self._deposed = ""
+        self._doubt: _Doubt | None = None
+        self.term = 0
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def claim(self) -> int:
+        """Mint the next term by an empty commit.
+
+        Raises StorageError or Unavailable, after which it may be called again; InvariantBroken if a term was minted.
+        """
+        if self.term:
+            raise InvariantBroken("one instance of the job log serves one term")
+        cause: BaseException | None = None
+        for _ in range(ATTEMPTS_MAX):
+            table = open_or_create(self._uri, self._schema, TABLE_PROPERTIES, self._options)
+            before, term = table.version(), (table.transaction_version(APP_ID) or 0) + 1
+            commit_id = uuid.uuid4().hex
+            try:
+                self._write(table, [], "append", commit_id, [Transaction(APP_ID, term)])
+            except FOREIGN_ERRORS as error:
+                cause = error
+            table = open_or_create(self._uri, self._schema, TABLE_PROPERTIES, self._options)
+            ours = [c for c in table.history(max(1, table.version() - before)) if c.get(COMMIT_ID) == commit_id]
+            if ours:
+                # Whatever has come after the claim is looked at by the first step that follows.
+                self._table, self._version, self.term = table, int(ours[0]["version"]), term
+                return term
+            if table.version() == before:
+                raise storage_error(cause or OSError("the claim commit is gone"), "cannot claim the job log")
+        raise Unavailable(f"the job log was claimed by others {ATTEMPTS_MAX} times in a row") from cause
+
+    def read(self) -> tuple[pa.Table, int]:
+        """All rows at the newest version, and in how many files. Raises NotOwner, StorageError."""
+        self.catch_up()
+        try:
+            names = pa.table(self._open().get_add_actions()).column("path").to_pylist()
+            if not names:
+                return self._schema.empty_table(), 0
+            rows = dataset(names, schema=self._schema, filesystem=self._files, format="parquet").to_table()
+        except FOREIGN_ERRORS as error:
+            raise storage_error(error, "cannot read the job log") from error
+        return rows, len(names)
+
+    def commit(self, rows: pa.Table, commit_id: str, *, replace: bool = False) -> None:
+        """Commit `rows` at exactly the next version, in place of all others if `replace`.
+
+        Raises NotOwner, StorageError (nothing was committed), OutcomeUnknown: then only the same commit, under the
+        same `commit_id`, may follow, unless it was a replacement, which changes nothing that is known.
+        """
+        if self._doubt and self._doubt.must_follow_up and self._doubt.commit_id != commit_id:
+            raise InvariantBroken("a commit whose outcome is not known must be repeated before another")
+        if self.catch_up(commit_id):
+            return
+        try:
+            actions = [self._write_file(rows)] if len(rows) else []
+        except FOREIGN_ERRORS as error:
+            raise storage_error(error, "cannot write to the job log") from error
+        self._failpoints.reach(FAILPOINT_COMMIT)
+        cause: BaseException | None = None
+        for _ in range(ATTEMPTS_MAX):
+            before = self._version
+            try:
+                self._write(self._open(), actions, "overwrite" if replace else "append", commit_id, [])
+                self._sync_commit(before + 1)
+                self._version = before + 1
+                return
+            except FOREIGN_ERRORS as error:
+                cause = error
+            self._doubt = _Doubt(commit_id, must_follow_up=not replace)
+            if self.catch_up(commit_id):
+                return
+            if self._version == before:
+                raise storage_error(cause, "cannot commit to the job log") from cause
+        raise Unavailable("somebody keeps the job log in order all the time") from cause
+
+    def catch_up(self, commit_id: str = "") -> bool:
+        """Go to the newest version; True if `commit_id` is among the commits that have come since.
+
+        Raises NotOwner if one of them claimed another term or changed rows behind our back; StorageError, or
+        OutcomeUnknown while a commit of ours is in doubt, if the table cannot be looked at.
+        """
+        if self._deposed:
+            raise NotOwner(self._deposed)
+        table = self._open()
+        try:
+            table.update_incremental()
+            version, found = table.version(), False
+            if version != self._version:
+                found = self._look_at_others(table, version, commit_id)
+        except FOREIGN_ERRORS as error:
+            if self._doubt:
+                raise OutcomeUnknown(f"cannot look whether a commit to the job log came through: {error}") from error
+            raise storage_error(error, "cannot read the job log") from error
+        self._version = version
+        self._doubt = None
+        return found
+
+    def _look_at_others(self, table: DeltaTable, version: int, commit_id: str) -> bool:
+        if (term := table.transaction_version(APP_ID)) != self.term:
+            self._depose(f"the job log is of term {term}, ours is {self.term}")
+        if version < self._version:
+            self._depose(f"the job log went back from version {self._version} to {version}")
+        found, since = False, table.history(version - self._version)
+        if len(since) < version - self._version:
+            self._depose("commits of the job log were cleaned away before they were seen")
+        for commit in since:
+            landed = commit.get(COMMIT_ID)
+            if landed and landed == commit_id:
+                found = True
+            elif self._doubt and landed == self._doubt.commit_id:
+                continue
+            elif commit.get("operation") not in _HARMLESS:
+                self._depose(f"version {commit.get('version')} of the job log is not ours")
+        return found
+
+    def _depose(self, why: str) -> None:
+        self._deposed = why
+        raise NotOwner(why)
+
+    def _open(self) -> DeltaTable:
+        if self._table is None:
+            raise InvariantBroken("the job log is used before its term was claimed")
+        return self._table
+
+    def _write_file(self, rows: pa.Table) -> AddAction:
+        name = f"{uuid.uuid4().hex}.parquet"
+        with self._files.open_output_stream(name) as stream:
+            pq.write_table(rows, stream, compression="zstd")
+            size = stream.tell()
+        if self._path is not None:
+            _sync(self._path / name)
+            _sync(self._path)
+        return AddAction(name, size, {}, int(self._clock.now_s() * 1000), True, row_count_stats(len(rows)))
+
+    def _write(
+        self, table: DeltaTable, actions: list[AddAction], mode: str, commit_id: str, txns: list[Transaction]
+    ) -> None:
+        table.create_write_transaction(
+            list(actions),
+            mode,
+            table.schema(),
+            commit_properties=CommitProperties(
+                custom_metadata={COMMIT_ID: commit_id}, max_commit_retries=0, app_transactions=txns or None
+            ),
+        )
+
+    def _sync_commit(self, version: int) -> None:
+        """What is acknowledged outlives a power loss too, not only the process."""
+        if self._path is not None:
+            log = self._path / "_delta_log"
+            _sync(log / f"{version:020d}.json")
+            _sync(log)
+
+    def tidy(self) -> int:
+        """Delete files that are in no version of the last hour, orphans of failed commits too; commits nothing."""
+        try:
+            table = DeltaTable(self._uri, storage_options=dict(self._options) if self._options else None)
+            names = table.vacuum(
+                retention_hours=RETENTION_HOURS, dry_run=True, enforce_retention_duration=False, full=True
+            )
+            for name in names[:TIDY_FILES_MAX]:
+                self._files.delete_file(name)
+        except FOREIGN_ERRORS as error:
+            raise storage_error(error, "cannot tidy the job log") from error
+        return min(len(names), TIDY_FILES_MAX)
