@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 from collections.abc import Callable
 
@@ -29,6 +30,8 @@ EPOCH_ATTEMPTS_MAX = 20
 NAME_POLL_S = 0.1
 # Beyond the time that etcd says is left: it rounds down, and looks for expired leases every half second.
 NAME_GRACE_S = 3.0
+# One renewal could be a restart of etcd, which gives every lease its whole time again.
+NAME_RENEWALS_MIN = 2
 RELIST_PAUSE_S = 0.5
 CLOSE_WAIT_S = 10.0
 
@@ -116,16 +119,17 @@ class EtcdMembership:
             raise
 
     def _await_free_name(self, node_id: str) -> None:
-        """Return when nobody holds the name; a rising time to live shows that its holder is alive."""
-        key, until_s, before_s = self._keys.node(node_id), 0.0, 0
+        """Return when nobody holds the name; more time left than could be shows that its holder is alive."""
+        key, renewals = self._keys.node(node_id), -1
+        left_until_s = -math.inf
         while (found := self._client.get(key)) is not None:
-            left_s = self._client.time_to_live(found.lease_id)
-            now_s = self._clock.monotonic_s()
-            if not until_s:
-                until_s = now_s + left_s + NAME_GRACE_S
-            elif left_s > before_s or now_s >= until_s:
+            asked_s = self._clock.monotonic_s()
+            left_s = self._client.time_to_live(found.lease_id) if found.lease_id else math.inf
+            if asked_s + left_s > left_until_s:
+                renewals += 1
+                left_until_s = self._clock.monotonic_s() + left_s + 1.0  # whole seconds, rounded down
+            if renewals >= NAME_RENEWALS_MIN or left_s == math.inf or asked_s > left_until_s + NAME_GRACE_S:
                 raise _taken(node_id)
-            before_s = left_s
             threading.Event().wait(NAME_POLL_S)
 
 

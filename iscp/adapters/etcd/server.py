@@ -27,6 +27,9 @@ START_ATTEMPTS_MAX = 3
 STOP_WAIT_S = 5.0
 LOG_TAIL_BYTES = 2_000
 _FIXED_ARGS = (
+    # A lone member waits for an election timeout after each restart; the default of 1 s is meant for networks.
+    "--heartbeat-interval=50",
+    "--election-timeout=500",
     "--snapshot-count=10000",
     "--max-snapshots=2",
     "--max-wals=2",
@@ -122,7 +125,9 @@ class EtcdServer:
         """
         data_dir.mkdir(parents=True, exist_ok=True)
         binary = binary or find_etcd()
-        for attempt in range(1, START_ATTEMPTS_MAX + 1):
+        for port in (client_port, peer_port):
+            _refuse_if_taken(port)
+        for _ in range(START_ATTEMPTS_MAX):
             ports = client_port or _free_port(), peer_port or _free_port()
             members = cluster or {name: ports[1]}
             log_start = _size(data_dir / "etcd.log")
@@ -133,9 +138,7 @@ class EtcdServer:
             server.kill()
             tail = _tail(data_dir / "etcd.log", log_start)
             # Somebody may have taken a port that was free a moment before.
-            if "address already in use" not in tail or (client_port and peer_port):
-                break
-            if attempt == START_ATTEMPTS_MAX:
+            if "address already in use" not in tail:
                 break
         raise Unavailable(f"etcd did not come up: {tail}", remedy=f"See {data_dir / 'etcd.log'}")
 
@@ -208,6 +211,16 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
+
+
+def _refuse_if_taken(port: int) -> None:
+    """Else whoever holds it would answer in the place of the server that cannot start."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise Unavailable(f"{HOST}:{port} cannot be used: {error.strerror}") from error
 
 
 def _size(file: Path) -> int:

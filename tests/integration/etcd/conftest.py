@@ -31,8 +31,11 @@ def clock() -> MachineClock:
 
 @pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory, clock: MachineClock) -> Iterator[EtcdServer]:
-    """For tests that leave the server alone; each uses a prefix of its own."""
-    server = EtcdServer.start(tmp_path_factory.mktemp("etcd"), clock=clock)
+    """For tests that leave the server alone; each uses a prefix of its own.
+
+    With etcd's default election timeout, on which the shortest TTL that it grants depends.
+    """
+    server = EtcdServer.start(tmp_path_factory.mktemp("etcd"), clock=clock, extra_args=("--election-timeout=1000",))
     yield server
     server.stop()
 

@@ -37,7 +37,7 @@ class Told:
 
 
 def leased(client: EtcdClient, clock: Clock, told: Told) -> EtcdLease:
-    return EtcdLease(client, clock, ttl_s=1, margin_s=MARGIN_S, on_lapsed=told.on_lapsed, on_gone=told.on_gone)
+    return EtcdLease(client, clock, ttl_s=TTL_S, margin_s=MARGIN_S, on_lapsed=told.on_lapsed, on_gone=told.on_gone)
 
 
 def test_a_kept_lease_outlives_its_ttl_and_its_end_takes_the_key(
@@ -45,7 +45,6 @@ def test_a_kept_lease_outlives_its_ttl_and_its_end_takes_the_key(
 ) -> None:
     told = Told(clock)
     lease = leased(client, clock, told)
-    assert lease.ttl_s == TTL_S  # as granted, not as asked for
     client.put(f"{prefix}a", b"", lease.lease_id)
     first_s = lease.confirmed_until_s()
     assert first_s <= clock.monotonic_s() + TTL_S - MARGIN_S
@@ -56,6 +55,14 @@ def test_a_kept_lease_outlives_its_ttl_and_its_end_takes_the_key(
     assert client.get(f"{prefix}a") is None
     assert not lease.valid(clock.monotonic_s())
     assert (told.lapsed_s, told.gone_s) == ([], [])
+
+
+def test_the_ttl_that_was_granted_counts(client: EtcdClient, clock: Clock) -> None:
+    sent_s = clock.monotonic_s()
+    lease = EtcdLease(client, clock, ttl_s=0.5, margin_s=MARGIN_S)
+    assert lease.ttl_s == 2
+    assert lease.confirmed_until_s() >= sent_s + 2 - MARGIN_S
+    lease.revoke()
 
 
 def test_closed_it_is_renewed_no_more_and_runs_out(

@@ -153,10 +153,14 @@ def test_compaction_while_disconnected_is_reported_and_ends_the_watch(
     assert [value for _, _, value in follower.events()] == [b"1"]
 
 
+@pytest.mark.parametrize("same_cluster_id", [True, False])
 def test_a_store_made_anew_is_reported_instead_of_waited_on(
-    server: EtcdServer, clock: Clock, connect: Connect, eventually: Eventually
+    server: EtcdServer, clock: Clock, connect: Connect, eventually: Eventually, same_cluster_id: bool
 ) -> None:
-    """A wiped data directory starts at revision 1: what was known is void, and its revision would never come."""
+    """A wiped data directory starts at revision 1: what was known is void, and its revision would never come.
+
+    etcd makes the cluster's id of the peers' addresses: it tells only where these have changed.
+    """
     client = connect(server.endpoint)
     start = [client.put("/k", b"") for _ in range(5)][-1] + 1
     with following(connect(server.endpoint).watch("/k", start_revision=start)) as follower:
@@ -164,7 +168,8 @@ def test_a_store_made_anew_is_reported_instead_of_waited_on(
         eventually(lambda: len(follower.events()) == 1)
         server.kill()
         shutil.rmtree(server.data_dir)
-        fresh = EtcdServer.start(server.data_dir, server.client_port, clock=clock)
+        peer_port = server.peer_port if same_cluster_id else 0
+        fresh = EtcdServer.start(server.data_dir, server.client_port, peer_port, clock=clock)
         eventually(follower.ended)
         fresh.kill()
     assert follower.items[-1] == Compacted(0)

@@ -1,0 +1,170 @@
+"""Registration, snapshots and epochs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+
+from iscp.adapters.etcd.client import EtcdClient
+from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.lease import EtcdLease
+from iscp.adapters.etcd.membership import EtcdMembership
+from iscp.adapters.etcd.server import EtcdServer
+from iscp.core.cluster import NodeRecord
+from iscp.core.errors import ConfigurationError
+from iscp.ports.cluster import Membership
+from iscp.ports.system import Clock
+
+Join = Callable[[], EtcdMembership]
+Eventually = Callable[..., float]
+Snapshot = tuple[NodeRecord, ...]
+
+
+def record(node_id: str, epoch: int = 1) -> NodeRecord:
+    return NodeRecord(node_id, epoch, address=f"127.0.0.1:{7000 + epoch}", pid=42, version="0.1.0", started_at_s=1.5)
+
+
+@pytest.fixture
+def join(client: EtcdClient, clock: Clock, prefix: str) -> Iterator[Join]:
+    """Memberships of nodes of one cluster, as different programs have them."""
+    with ExitStack() as stack:
+
+        def joined() -> EtcdMembership:
+            membership = EtcdMembership(client, Keys(prefix), clock, ttl_s=2, margin_s=0.5)
+            stack.callback(membership.deregister)
+            return membership
+
+        yield joined
+
+
+def test_members_are_sorted_and_hang_on_their_leases(join: Join) -> None:
+    nodes: dict[str, Membership] = {name: join() for name in ("b", "a")}
+    leases = {name: node.register(record(name)) for name, node in nodes.items()}
+    expected = tuple(replace(record(name), lease_id=leases[name].lease_id) for name in ("a", "b"))
+    assert nodes["a"].members() == expected
+    nodes["b"].deregister()
+    assert nodes["a"].members() == expected[:1]
+
+
+def test_the_name_of_a_live_node_is_refused(join: Join, clock: Clock) -> None:
+    """Its lease is seen to be renewed, so that the answer comes within a TTL."""
+    first = join()
+    lease = first.register(record("a"))
+    start_s = clock.monotonic_s()
+    with pytest.raises(ConfigurationError, match="'a'"):
+        join().register(record("a", epoch=2))
+    assert clock.monotonic_s() - start_s < 4
+    assert [(member.epoch, member.lease_id) for member in first.members()] == [(1, lease.lease_id)]
+
+
+def test_a_node_that_died_is_followed_by_its_next_life_after_its_ttl(join: Join, client: EtcdClient) -> None:
+    dead = join().register(record("a"))
+    dead.close()  # as kill -9 does: no renewal, no farewell
+    second = join()
+    second.register(record("a", epoch=2))
+    assert [member.epoch for member in second.members()] == [2]
+
+
+def test_registering_again_in_one_life_gives_a_new_lease(join: Join) -> None:
+    node = join()
+    first, second = node.register(record("a")), node.register(record("a"))
+    assert first.lease_id != second.lease_id
+    assert [member.lease_id for member in node.members()] == [second.lease_id]
+
+
+def test_the_owner_can_end_the_lease_of_another(join: Join, eventually: Eventually) -> None:
+    gone = threading.Event()
+    silent, owner = join(), join()
+    lease = silent.register(record("a"), on_gone=gone.set)
+    owner.revoke(lease.lease_id)
+    assert owner.members() == ()
+    eventually(gone.is_set)
+
+
+def test_a_watch_tells_at_once_who_is_there_and_then_each_change(join: Join, eventually: Eventually) -> None:
+    seen: list[list[str]] = []
+    observer, node = join(), join()
+    observer.register(record("b"))
+    stop = observer.watch(lambda members: seen.append([member.node_id for member in members]))
+    eventually(lambda: seen == [["b"]])
+    node.register(record("a"))
+    eventually(lambda: seen == [["b"], ["a", "b"]])
+    node.deregister()
+    eventually(lambda: seen == [["b"], ["a", "b"], ["b"]])
+    stop()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("etcd-members")]
+    node.register(record("a"))
+    assert len(seen) == 3
+
+
+def test_a_slow_callback_gets_the_latest_and_not_a_backlog(join: Join, eventually: Eventually) -> None:
+    seen: list[Snapshot] = []
+    go_on = threading.Event()
+
+    def slow(members: Snapshot) -> None:
+        seen.append(members)
+        go_on.wait(10)
+
+    observer = join()
+    stop = observer.watch(slow)
+    eventually(lambda: len(seen) == 1)
+    for number in range(10):
+        join().register(record(f"n{number}"))
+    threading.Event().wait(0.2)
+    go_on.set()
+    eventually(lambda: len(seen[-1]) == 10)
+    assert len(seen) <= 3
+    stop()
+
+
+def test_a_watch_lists_anew_after_a_wipe(
+    server: EtcdServer, clock: Clock, connect: Callable[..., EtcdClient], eventually: Eventually
+) -> None:
+    """Whatever the watch cannot tell it reads."""
+    keys, client = Keys("/c"), connect(server.endpoint)
+    node = EtcdMembership(client, keys, clock, ttl_s=2, margin_s=0.5)
+    lease: EtcdLease = node.register(record("a"))
+    seen: list[list[str]] = []
+    stop = node.watch(lambda members: seen.append([member.node_id for member in members]))
+    eventually(lambda: seen == [["a"]])
+    server.kill()
+    for file in sorted(server.data_dir.rglob("*"), reverse=True):
+        file.rmdir() if file.is_dir() else file.unlink()
+    back = EtcdServer.start(server.data_dir, server.client_port, server.peer_port, clock=clock)
+    eventually(lambda: seen == [["a"], []])
+    eventually(lambda: lease.gone)
+    node.register(record("a"))
+    eventually(lambda: seen[-1] == ["a"])
+    stop()
+    node.deregister()
+    back.kill()
+
+
+def test_a_record_that_cannot_be_read_hides_no_other(join: Join, client: EtcdClient, prefix: str) -> None:
+    node = join()
+    node.register(record("a"))
+    client.put(Keys(prefix).node("broken"), b"{}")
+    assert [member.node_id for member in node.members()] == ["a"]
+
+
+def test_epochs_rise_under_concurrency_and_none_is_given_twice(join: Join) -> None:
+    given: list[int] = []
+    lock = threading.Lock()
+
+    def draw(membership: EtcdMembership) -> None:
+        for _ in range(10):
+            epoch = membership.next_epoch("a")
+            with lock:
+                given.append(epoch)
+
+    threads = [threading.Thread(target=draw, args=(join(),)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(given) == list(range(1, 31))
+    assert join().next_epoch("b") == 1

@@ -1,0 +1,93 @@
+"""Finding an etcd, starting it, and that it does not outlive its parent."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from iscp.adapters.etcd.client import EtcdClient
+from iscp.adapters.etcd.server import EtcdServer, etcd_version, find_etcd, production_warning
+from iscp.core.errors import ConfigurationError, Unavailable
+from iscp.ports.system import Clock
+
+_PARENT = """
+import sys, time
+from pathlib import Path
+from iscp.adapters.etcd.server import EtcdServer
+
+class Clock:
+    def now_s(self): return time.time()
+    def monotonic_s(self): return time.monotonic()
+
+print(EtcdServer.start(Path(sys.argv[1]), clock=Clock()).pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_variable_wins_over_the_path_and_the_path_over_the_package(tmp_path: Path) -> None:
+    packaged = find_etcd({})
+    assert packaged.parent.name == "etcdbin"
+    on_path = tmp_path / "etcd"
+    on_path.symlink_to(packaged)
+    assert find_etcd({"PATH": str(tmp_path)}) == on_path
+    assert find_etcd({"PATH": str(tmp_path), "ISCP_ETCD": str(packaged)}) == packaged
+    with pytest.raises(ConfigurationError, match="ISCP_ETCD"):
+        find_etcd({"ISCP_ETCD": str(tmp_path / "none")})
+
+
+def test_versions_that_can_corrupt_data_are_warned_of() -> None:
+    assert etcd_version(find_etcd({})) == "3.5.1"
+    assert [bool(production_warning(version)) for version in ("3.5.0", "3.5.2", "3.5.4", "3.4.23", "3.5.12")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+def test_on_the_same_directory_it_goes_on_where_it_was_under_any_ports(
+    tmp_path: Path, clock: Clock, connect: Callable[..., EtcdClient]
+) -> None:
+    first = EtcdServer.start(tmp_path, clock=clock)
+    connect(first.endpoint).put("/k", b"1")
+    first.stop()
+    assert not first.alive
+    second = EtcdServer.start(tmp_path, clock=clock)
+    found = connect(second.endpoint).get("/k")
+    assert found is not None
+    second.stop()
+
+
+def test_a_port_that_another_holds_is_refused(tmp_path: Path, clock: Clock, shared_server: EtcdServer) -> None:
+    """The other one's answer must not pass for that of the new server."""
+    with pytest.raises(Unavailable, match=str(shared_server.client_port)):
+        EtcdServer.start(tmp_path, shared_server.client_port, clock=clock)
+
+
+def test_one_that_cannot_start_says_why(tmp_path: Path, clock: Clock) -> None:
+    with pytest.raises(Unavailable, match="no-such-flag"):
+        EtcdServer.start(tmp_path, clock=clock, extra_args=("--no-such-flag",))
+
+
+def test_it_ends_with_its_parent(tmp_path: Path, eventually: Callable[..., float]) -> None:
+    """Also with one that is killed; and it stands apart from the terminal's Ctrl-C."""
+    parent = subprocess.Popen([sys.executable, "-c", _PARENT, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    assert os.getsid(pid) == pid
+    parent.kill()
+    parent.wait()
+    eventually(lambda: not Path(f"/proc/{pid}").exists() or _defunct(pid))
+
+
+def _defunct(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
