@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from iscp.core.iteration import Bounds, DataType, HistoryEntry, Iteration, JobOutcome
 from iscp.core.job import ConsumerSpec, JobReport, JobRow
+from iscp.core.trigger import ProbeState
 from iscp.core.watermark import Position, Watermark
 from iscp.ports.system import Guard
 
@@ -41,14 +42,6 @@ class Catalog(Protocol):
         """The one spelling of a path or URI, whether or not a table is there."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeState:
-    """What was last seen of a source: `stamp` is the identity of the newest commit file (inode and time, or ETag)."""
-
-    version: int
-    stamp: tuple[int, ...]
-
-
 class CommitProbe(Protocol):
     """Asks for the next commit file by name: no listing and no Spark job for a table that did not move.
 
@@ -56,7 +49,10 @@ class CommitProbe(Protocol):
     """
 
     def look(self, table_uri: str, seen: ProbeState) -> ProbeState:
-        """The newest version, going on from `seen`; `seen` itself where nothing moved."""
+        """The newest version, going on from `seen`; `seen` itself where nothing moved.
+
+        Of a `seen` without a stamp only the version is known; a version lower than it means a log started anew.
+        """
 
     def first_look(self, table_uri: str) -> ProbeState: ...
 
