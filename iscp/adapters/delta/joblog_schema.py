@@ -75,9 +75,13 @@ HISTORY_SCHEMA = pa.schema(
 )
 
 
-def _micros(at_s: float | None) -> int | None:
+def _micros(at_s: float) -> int | None:
     """Unix seconds as microseconds; null where there is no time yet."""
     return round(at_s * 1e6) if at_s else None
+
+
+def _dropped(row: JobRow) -> int | None:
+    return None if row.drop_at_s is None else round(row.drop_at_s * 1e6)
 
 
 def _state(row: JobRow) -> str:
@@ -101,7 +105,7 @@ _LOG_VALUES: Mapping[str, Callable[[JobRow], Any]] = {
     "iteration_seq": attrgetter("seq"),
     "job_status": attrgetter("status_json"),
     "create_at": lambda row: _micros(row.create_at_s),
-    "drop_at": lambda row: _micros(row.drop_at_s),
+    "drop_at": _dropped,
     "table_name": attrgetter("table_name"),
     "table_uri": attrgetter("table_uri"),
 }

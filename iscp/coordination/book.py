@@ -1,0 +1,223 @@
+"""The owner's book of jobs: the current row of each, and what of it the job log still has to be told.
+
+Decisions (see Draft) take effect here once the log has them. Reports of progress move the book at once, for the sink
+is the truth about them, and their rows follow at the log's pace. It knows no clock, no threads and no storage.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+from iscp.core.errors import InvariantBroken
+from iscp.core.ids import JobKey
+from iscp.core.job import JobReport, JobRow, JobState, Reason, apply_report
+
+# Answers to repeated requests; the oldest are forgotten first.
+REQUESTS_MAX = 250_000
+
+
+@dataclass(frozen=True, slots=True)
+class BookChange:
+    """What has moved: `rows` as they are now (`drop_at_s` set where a job has gone).
+
+    `tables` are those whose set of jobs, or what is wanted of one of them, was decided anew; where only progress was
+    reported they are empty.
+    """
+
+    rows: tuple[JobRow, ...] = ()
+    tables: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row to be appended to the log."""
+
+    row: JobRow
+    request_id: str
+
+
+def target_of(spec_json: str) -> str:
+    """The target in a job_spec, without the cost of checking all of it."""
+    target: str = json.loads(spec_json).get("iteration", {}).get("consumer", {}).get("target", "")
+    return target
+
+
+class JobBook:
+    """The current row of every job by its key, and the dropped registrations until they are collected.
+
+    Invariants: every wanted row has `drop_at_s` None, every dropped one has not; the indexes and counts are those
+    of the wanted rows. One thread changes it; see LogWriter for how others read.
+    """
+
+    def __init__(self, rows: Iterable[JobRow] = (), requests: Mapping[str, str] | None = None) -> None:
+        """`rows`: the last of each registration; `requests`: request ids, oldest first, with their job_id."""
+        self._jobs: dict[JobKey, JobRow] = {}
+        self._dropped: dict[str, JobRow] = {}
+        self._keys: dict[str, JobKey] = {}
+        self._tables: dict[str, dict[str, JobKey]] = {}
+        self._targets: dict[str, set[str]] = {}
+        self._counts: Counter[tuple[str, JobState, Reason]] = Counter()
+        self._requests: dict[str, str] = dict(requests or {})
+        self._status_due: dict[str, None] = {}
+        self._watermark_due: dict[str, None] = {}
+        for row in sorted(rows, key=lambda row: row.create_at_s):
+            self._install(row)
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def get(self, key: JobKey) -> JobRow | None:
+        """The job of this name, unless it was dropped."""
+        return self._jobs.get(key)
+
+    def by_id(self, job_id: str) -> JobRow | None:
+        """A registration, dropped or not."""
+        key = self._keys.get(job_id)
+        return self._dropped.get(job_id) if key is None else self._jobs[key]
+
+    def jobs_on(self, table_id: str) -> tuple[JobRow, ...]:
+        return tuple(self._jobs[key] for key in self._tables.get(table_id, {}).values())
+
+    def tables(self) -> tuple[str, ...]:
+        """The tables that have a job."""
+        return tuple(self._tables)
+
+    def jobs_with_target(self, target: str) -> tuple[JobRow, ...]:
+        return tuple(self._jobs[self._keys[job_id]] for job_id in self._targets.get(target, ()))
+
+    def rows(self) -> list[JobRow]:
+        """What the log has to keep: the last row of every registration, dropped ones before what replaced them."""
+        return [*self._dropped.values(), *self._jobs.values()]
+
+    def select(
+        self,
+        account: str = "",
+        table_id: str = "",
+        state: JobState | None = None,
+        reason: Reason | None = None,
+        limit: int = 10_000,
+    ) -> list[JobRow]:
+        """Jobs in the order in which they were registered; empty fields do not filter."""
+        rows: Iterable[JobRow] = self.jobs_on(table_id) if table_id else self._jobs.values()
+        found = (
+            row
+            for row in rows
+            if (not account or row.key.account == account)
+            and (state is None or row.state is state)
+            and (reason is None or row.reason is reason)
+        )
+        return list(islice(found, limit))
+
+    def count(
+        self, account: str = "", table_id: str = "", state: JobState | None = None, reason: Reason | None = None
+    ) -> int:
+        """At a cost that does not depend on the number of jobs, unless a table is named."""
+        if table_id:
+            return len(self.select(account, table_id, state, reason, limit=len(self._jobs)))
+        states = (state,) if state is not None else tuple(JobState)
+        reasons = (reason,) if reason is not None else tuple(Reason)
+        return sum(self._counts[account, each, why] for each in states for why in reasons)
+
+    # Reports
+
+    def apply(self, reports: Iterable[JobReport]) -> BookChange:
+        """Move the rows that reports tell of; late, doubled and foreign ones change nothing."""
+        moved: dict[str, JobRow] = {}
+        for report in reports:
+            row = self._jobs.get(report.key)
+            changed = apply_report(row, report) if row is not None else None
+            if changed is None:
+                continue
+            self._install(changed)
+            moved[changed.job_id] = changed
+            told = report.state is not None or report.reason is not None or report.status is not None
+            (self._status_due if told else self._watermark_due)[changed.job_id] = None
+        return BookChange(rows=tuple(moved.values()))
+
+    def due(self, limit: int) -> list[JobRow]:
+        """Rows whose status the log does not have yet; they stay due until `logged`."""
+        return [self._jobs[self._keys[job_id]] for job_id in islice(self._status_due, limit)]
+
+    def logged(self, rows: Iterable[JobRow]) -> None:
+        """The log has these rows."""
+        for row in rows:
+            self._status_due.pop(row.job_id, None)
+            self._watermark_due.pop(row.job_id, None)
+
+    def flush_watermarks(self) -> int:
+        """Make rows due of which only the watermark has moved; answers how many rows are due now.
+
+        A dropped job is never among them: nothing is written over a `drop_at`.
+        """
+        self._status_due |= self._watermark_due
+        self._watermark_due.clear()
+        return len(self._status_due)
+
+    def collect(self, dropped_before_s: float) -> int:
+        """Forget registrations dropped before a time (Unix seconds); the next compaction takes them out of the log."""
+        gone = {job_id for job_id, row in self._dropped.items() if (row.drop_at_s or 0.0) < dropped_before_s}
+        for job_id in gone:
+            del self._dropped[job_id]
+        if gone:
+            self._requests = {request: job_id for request, job_id in self._requests.items() if job_id not in gone}
+        return len(gone)
+
+    # Decisions
+
+    def request(self, request_id: str) -> str | None:
+        """The job_id that an earlier request was about."""
+        return self._requests.get(request_id)
+
+    def commit(self, entries: Iterable[Entry]) -> BookChange:
+        """The log has these entries of a draft: they take effect."""
+        tables: dict[str, None] = {}
+        rows: dict[str, JobRow] = {}
+        for entry in entries:
+            self._install(entry.row)
+            rows[entry.row.job_id] = entry.row
+            tables[entry.row.key.table_id] = None
+            if entry.request_id:
+                self._requests[entry.request_id] = entry.row.job_id
+        self.logged(rows.values())
+        for request_id in list(islice(self._requests, max(0, len(self._requests) - REQUESTS_MAX))):
+            del self._requests[request_id]
+        return BookChange(tuple(rows.values()), tuple(tables))
+
+    def _install(self, row: JobRow) -> None:
+        before = self._jobs.get(row.key)
+        if before is not None and before.job_id == row.job_id:
+            self._count(before, -1)
+            if row.drop_at_s is not None:
+                self._forget(before)
+        elif row.drop_at_s is None:
+            if before is not None:
+                raise InvariantBroken(f"{row.key} is registered twice, as {before.job_id} and {row.job_id}")
+            self._keys[row.job_id] = row.key
+            self._tables.setdefault(row.key.table_id, {})[row.job_id] = row.key
+            self._targets.setdefault(target_of(row.spec_json), set()).add(row.job_id)
+        if row.drop_at_s is not None:
+            self._dropped[row.job_id] = row
+        else:
+            self._jobs[row.key] = row
+            self._count(row, 1)
+
+    def _count(self, row: JobRow, by: int) -> None:
+        self._counts[row.key.account, row.state, row.reason] += by
+        self._counts["", row.state, row.reason] += by
+
+    def _forget(self, row: JobRow) -> None:
+        del self._jobs[row.key], self._keys[row.job_id]
+        self._status_due.pop(row.job_id, None)
+        self._watermark_due.pop(row.job_id, None)
+        on_table = self._tables[row.key.table_id]
+        del on_table[row.job_id]
+        if not on_table:
+            del self._tables[row.key.table_id]
+        target = target_of(row.spec_json)
+        self._targets[target].discard(row.job_id)
+        if not self._targets[target]:
+            del self._targets[target]

@@ -1,0 +1,194 @@
+"""What users ask of jobs, and what each request means on top of the book.
+
+A draft holds decisions that the log does not have yet: each is made against the book and those before it in the
+draft, which is then committed or thrown away as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from iscp.coordination.book import Entry, JobBook, target_of
+from iscp.core.admin import RegisterResult
+from iscp.core.errors import InvalidRequest, JobNotFound
+from iscp.core.ids import JobKey
+from iscp.core.job import JobRow, JobState, Reason, parse_spec
+
+TARGET_FIELD = "spec.iteration.consumer.target"
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A job to be: `row` has a new job_id and a spec whose target is spelled in the catalog's one way.
+
+    `shared_target`: its consumer lets other jobs of its kind keep the same target.
+    """
+
+    row: JobRow
+    request_id: str = ""
+    shared_target: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """All or none. Answered with one RegisterResult for each item, in order."""
+
+    items: tuple[Registration, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unregister:
+    """Answered with False where there is no such job."""
+
+    key: JobKey
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Answered with False where it was paused already."""
+
+    key: JobKey
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Answered with False where it was not paused, quarantined or failed for good."""
+
+    key: JobKey
+    request_id: str = ""
+
+
+Request = Register | Unregister | Pause | Resume
+Answer = tuple[RegisterResult, ...] | bool
+
+
+def _paused(row: JobRow) -> JobRow | None:
+    return None if row.paused else replace(row, reason=Reason.PAUSED)
+
+
+def _resumed(row: JobRow) -> JobRow | None:
+    if not (row.paused or row.reason is Reason.QUARANTINED or row.failed_for_good):
+        return None
+    stopped = row.state in (JobState.ERROR, JobState.CANCELED)
+    return replace(row, reason=Reason.NONE, state=JobState.COMPLETED if stopped else row.state)
+
+
+class Draft:
+    """Decisions that the log does not have yet, on top of the book.
+
+    `entries` are the rows to append, in order. A request that is refused leaves nothing behind.
+    """
+
+    def __init__(self, book: JobBook, now_s: float) -> None:
+        self._book = book
+        self._now_s = now_s
+        self._changed: dict[JobKey, JobRow] = {}
+        self._targets: dict[str, list[JobRow]] = {}
+        self._requests: dict[str, JobRow] = {}
+        self.entries: list[Entry] = []
+
+    def decide(self, request: Request) -> Answer:
+        """Raises InvalidRequest or JobNotFound."""
+        match request:
+            case Register(items):
+                return self._register(items)
+            case Unregister(key, request_id):
+                if self._get(key) is None and self._repeated(request_id, key) is None:
+                    return False
+                return self._change(key, request_id, lambda row: replace(row, drop_at_s=self._now_s))
+            case Pause(key, request_id):
+                return self._change(key, request_id, _paused)
+            case Resume(key, request_id):
+                return self._change(key, request_id, _resumed)
+            case _:
+                assert_never(request)
+
+    def _get(self, key: JobKey) -> JobRow | None:
+        row = self._changed.get(key) or self._book.get(key)
+        return row if row is not None and row.drop_at_s is None else None
+
+    def _repeated(self, request_id: str, key: JobKey) -> str | None:
+        """The job_id that the first request of this id was about, None if there was none."""
+        if not request_id:
+            return None
+        if request_id in self._requests:
+            job_id, first = self._requests[request_id].job_id, self._requests[request_id].key
+        else:
+            known = self._book.request(request_id)
+            row = self._book.by_id(known) if known else None
+            if row is None:
+                return None
+            job_id, first = row.job_id, row.key
+        if first != key:
+            raise InvalidRequest(
+                f"{request_id!r} was used for another job", field="request_id", remedy="Give each request its own"
+            )
+        return job_id
+
+    def _change(self, key: JobKey, request_id: str, change: Callable[[JobRow], JobRow | None]) -> bool:
+        if self._repeated(request_id, key) is not None:
+            return True
+        row = self._get(key)
+        if row is None:
+            raise JobNotFound(f"there is no job {key.job_name!r}", field="job", remedy="See `iscp-admin job list`")
+        changed = change(row)
+        if changed is None:
+            return False
+        self._stage(changed, request_id)
+        return True
+
+    def _register(self, items: Sequence[Registration]) -> tuple[RegisterResult, ...]:
+        mark = len(self.entries)
+        try:
+            return tuple(self._register_one(item) for item in items)
+        except InvalidRequest:
+            self._rewind(mark)
+            raise
+
+    def _register_one(self, item: Registration) -> RegisterResult:
+        row = item.row
+        if (first := self._repeated(item.request_id, row.key)) is not None:
+            return RegisterResult(created=True, job_id=first, table_id=row.key.table_id)
+        if (there := self._get(row.key)) is not None:
+            return RegisterResult(created=False, job_id=there.job_id, table_id=row.key.table_id)
+        self._check_target(item)
+        self._stage(row, item.request_id)
+        self._targets.setdefault(target_of(row.spec_json), []).append(row)
+        return RegisterResult(created=True, job_id=row.job_id, table_id=row.key.table_id)
+
+    def _check_target(self, item: Registration) -> None:
+        target = target_of(item.row.spec_json)
+        if not target:
+            return
+        for other in (*self._book.jobs_with_target(target), *self._targets.get(target, ())):
+            current = self._get(other.key)
+            if current is None or current.job_id != other.job_id:
+                continue
+            if item.shared_target and current.spec.consumer.kind == parse_spec(item.row.spec_json).consumer.kind:
+                continue
+            # Another account's job is not named to this one.
+            whose = f"job {current.key.job_name!r}" if current.key.account == item.row.key.account else "another job"
+            raise InvalidRequest(
+                f"{target} is the target of {whose}",
+                field=TARGET_FIELD,
+                remedy="Choose another target, or unregister that job first",
+            )
+
+    def _stage(self, row: JobRow, request_id: str) -> None:
+        self.entries.append(Entry(row, request_id))
+        self._changed[row.key] = row
+        if request_id:
+            self._requests[request_id] = row
+
+    def _rewind(self, mark: int) -> None:
+        if mark == len(self.entries):
+            return
+        kept, self.entries = self.entries[:mark], []
+        self._changed, self._requests = {}, {}
+        for entry in kept:
+            self._stage(entry.row, entry.request_id)
+        # Registrations that are undone are no job's current row any more, so that `_targets` may keep them.
