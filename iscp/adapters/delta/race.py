@@ -50,9 +50,10 @@ class Round:
 
 
 class Contender(Protocol):
-    """Someone who tries to commit versions, at his own pace.
+    """One who tries to commit versions.
 
-    `prepare` makes ready and is not raced; `start` begins, `result` ends the attempt and says whether it won.
+    `prepare` makes ready and is not raced; `start` begins the attempt, and need not wait for its end; `result`
+    waits for it and says whether it won.
     """
 
     name: str
@@ -105,13 +106,23 @@ def commit_file(log: Path, version: int) -> Path:
     return log / f"{version:020}.json"
 
 
+def hadoop_uri(path: Path) -> str:
+    """What Hadoop's Path takes for a local file: the name as it is; %20 would be no space to it."""
+    return f"file:{path}"
+
+
 def race(log: Path, contenders: Sequence[Contender], versions: Iterable[int]) -> list[Round]:
-    """Lets all contenders loose on each version at once; the files are read when all is over."""
+    """Lets all contenders loose on each version at once; the files are read when all is over.
+
+    They start in turn, each first as often as the others: one whose `start` waits for the end of its attempt
+    is in a race with those before it, and must beat those after it.
+    """
     won: dict[int, frozenset[str]] = {}
     for version in versions:
+        turn = version % len(contenders)
         for contender in contenders:
             contender.prepare(version)
-        for contender in contenders:
+        for contender in (*contenders[turn:], *contenders[:turn]):
             contender.start()
         won[version] = frozenset([contender.name for contender in contenders if contender.result()])
     return [Round(version, winners, _content(commit_file(log, version))) for version, winners in won.items()]
@@ -125,39 +136,36 @@ def _content(path: Path) -> bytes | None:
 
 
 class StoreContender:
-    """Commits through an `io.delta.storage.LogStore` of the JVM behind a gateway.
-
-    A gateway's call blocks and is made in `result`: in a race it comes after those that `start` at once.
-    """
+    """Commits through an `io.delta.storage.LogStore` of the JVM behind a gateway; `start` waits for the end."""
 
     def __init__(self, jvm: Any, store: Any, conf: Any, log: Path, name: str = SPARK) -> None:
         self.name = name
-        self._jvm, self._store, self._conf, self._log = jvm, store, conf, log
-        self._write: Callable[[], None] | None = None
+        self._store, self._conf, self._log = store, conf, log
+        # Each step of a Java name is a question to the JVM: asked once, not in every round.
+        self._path_of: Any = jvm.org.apache.hadoop.fs.Path
+        self._list_of: Any = jvm.java.util.Collections.singletonList
+        self._write: Callable[[], None] = lambda: None
+        self._won = False
 
     def prepare(self, version: int) -> None:
-        path = self._jvm.org.apache.hadoop.fs.Path(commit_file(self._log, version).as_uri())
-        lines = self._jvm.java.util.ArrayList()
-        for line in commit_lines(self.name, version):
-            lines.add(line)
-        actions = lines.iterator()
+        path = self._path_of(hadoop_uri(commit_file(self._log, version)))
+        actions = self._list_of("\n".join(commit_lines(self.name, version))).iterator()
         self._write = lambda: self._store.write(path, actions, False, self._conf)
 
     def start(self) -> None:
-        pass
-
-    def result(self) -> bool:
         """Raises Py4JJavaError if the commit failed for another reason than that the version is there."""
         from py4j.protocol import Py4JJavaError
 
-        assert self._write is not None, "prepare comes first"
         try:
             self._write()
+            self._won = True
         except Py4JJavaError as fault:
-            if fault.java_exception.getClass().getName() == _ALREADY_THERE:
-                return False
-            raise
-        return True
+            if fault.java_exception.getClass().getName() != _ALREADY_THERE:
+                raise
+            self._won = False
+
+    def result(self) -> bool:
+        return self._won
 
 
 class DeltaRsContender:
@@ -192,8 +200,12 @@ class DeltaRsContender:
             raise OSError(answer)
         return answer == _WON
 
+    def kill(self) -> None:
+        """SIGKILL to the child, whatever it is at."""
+        self._child.kill()
+
     def close(self) -> None:
-        """Kills the child, whatever it is at."""
+        """Kills the child and waits until it is gone."""
         self._child.kill()
         self._child.wait()
         for pipe in (self._child.stdin, self._child.stdout):
@@ -220,7 +232,7 @@ def _read_line(stream: IO[bytes], name: str) -> str:
 def _contend(table: str, name: str) -> None:
     """The child: a version a line on stdin, what became of it on stdout."""
     from deltalake import DeltaTable
-    from deltalake.exceptions import CommitFailedError, DeltaError
+    from deltalake.exceptions import DeltaError
     from deltalake.schema import Field, PrimitiveType, Schema
 
     def answer(word: object) -> None:
@@ -237,32 +249,36 @@ def _contend(table: str, name: str) -> None:
         return
     answer(_READY)
     for line in sys.stdin:
-        version = int(line)
         try:
-            _commit(handle, name, version)
-            answer(_WON)
-        except CommitFailedError as fault:
-            answer(_LOST if str(fault) == _NO_ATTEMPT_LEFT else fault)
+            outcome: object = _WON if _commit(handle, name, int(line)) else _LOST
+            handle.update_incremental()  # before the answer: the next version is not yet under way
         except (DeltaError, OSError) as fault:
-            answer(fault)
-        handle.update_incremental()
+            outcome = fault
+        answer(outcome)
 
 
-def _commit(handle: Any, name: str, version: int) -> None:
+def _commit(handle: Any, name: str, version: int) -> bool:
     from deltalake import CommitProperties, PostCommitHookProperties, Transaction
+    from deltalake.exceptions import CommitFailedError
 
     if handle.version() != version - 1:
         raise OSError(f"the log is at {handle.version()}, {version} is not the next")
-    handle.create_write_transaction(
-        [],
-        mode="append",
-        schema=handle.schema(),
-        partition_by=[],
-        commit_properties=CommitProperties(
-            custom_metadata={"by": name}, app_transactions=[Transaction(name, version)], max_commit_retries=0
-        ),
-        post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
-    )
+    try:
+        handle.create_write_transaction(
+            [],
+            mode="append",
+            schema=handle.schema(),
+            partition_by=[],
+            commit_properties=CommitProperties(
+                custom_metadata={"by": name}, app_transactions=[Transaction(name, version)], max_commit_retries=0
+            ),
+            post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
+        )
+    except CommitFailedError as fault:
+        if str(fault) == _NO_ATTEMPT_LEFT:
+            return False
+        raise
+    return True
 
 
 if __name__ == "__main__":

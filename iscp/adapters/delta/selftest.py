@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iscp.adapters.delta.launch import LOG_STORE
-from iscp.adapters.delta.race import DeltaRsContender, Round, StoreContender, breaches, race
+from iscp.adapters.delta.race import DeltaRsContender, Round, StoreContender, breaches, hadoop_uri, race
 from iscp.core.errors import ErrorCode, PermanentError
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-ROUNDS = 40
+ROUNDS = 12
+"""Few, since pyspark takes its time over every exception of the JVM, and each lost round is one."""
+
 SCRATCH_PREFIX = ".iscp-selftest-"
 LOG_STORE_FIELD = "spark.conf.spark.delta.logStore.file.impl"
 
@@ -95,11 +97,11 @@ def _race_in(spark: SparkSession, scratch: Path, field: str, rounds: int) -> lis
     other = DeltaRsContender(scratch)  # first: it starts while Spark is asked for its log store
     log = scratch / "_delta_log"
     try:
-        session: Any = spark._jsparkSession
-        store = _local_store(spark._jvm, session, log)
-        own = StoreContender(spark._jvm, store, session.sessionState().newHadoopConf(), log)
+        context: Any = spark.sparkContext._jsc
+        store = _local_store(spark, log)
+        own = StoreContender(spark._jvm, store, context.hadoopConfiguration(), log)
         other.await_ready()
-        return race(log, [other, own], range(1, rounds + 1))
+        return race(log, [own, other], range(1, rounds + 1))
     except (OSError, Py4JJavaError) as fault:
         reason = getattr(fault, "java_exception", fault)
         raise SelfTestFailed(
@@ -109,14 +111,16 @@ def _race_in(spark: SparkSession, scratch: Path, field: str, rounds: int) -> lis
         other.close()
 
 
-def _local_store(jvm: Any, session: Any, log: Path) -> Any:
+def _local_store(spark: SparkSession, log: Path) -> Any:
     """The log store that Spark has for local paths, if it is the package's.
 
     A race cannot be relied on to tell: Delta's default loses too seldom to show in a few rounds.
     """
-    found = getattr(getattr(jvm.org.apache.spark.sql.delta.storage, "LogStore$"), "MODULE$").apply(session)
+    jvm: Any = spark._jvm
+    stores = getattr(getattr(jvm.org.apache.spark.sql.delta.storage, "LogStore$"), "MODULE$")
+    found = stores.apply(spark._jsparkSession)
     if _class_of(found).endswith(".DelegatingLogStore"):
-        found = found.getDelegate(jvm.org.apache.hadoop.fs.Path(log.as_uri()))
+        found = found.getDelegate(jvm.org.apache.hadoop.fs.Path(hadoop_uri(log)))
     if _class_of(found).endswith(".LogStoreAdaptor"):
         found = found.logStoreImpl()
     if _class_of(found) != LOG_STORE:

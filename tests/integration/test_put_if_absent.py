@@ -1,0 +1,440 @@
+"""Put-if-absent on a local path, with real processes: JVMs that use Delta's log stores, and delta-rs.
+
+A JVM here is a bare one with a gateway: the log store class itself is raced, with no Spark around it. The
+last tests run the node's self-test in a real Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import time
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+from py4j.protocol import Py4JError, Py4JJavaError
+
+from iscp.adapters.delta.jars import delta_jars, log_store_jar, spark_jars
+from iscp.adapters.delta.java import find_java
+from iscp.adapters.delta.launch import LOG_STORE, SparkSettings, default_cache_dir
+from iscp.adapters.delta.race import (
+    DELTA_RS,
+    Breach,
+    Contender,
+    DeltaRsContender,
+    Round,
+    StoreContender,
+    author_of,
+    breaches,
+    commit_file,
+    hadoop_uri,
+    race,
+)
+from iscp.adapters.delta.selftest import LOG_STORE_FIELD, ROUNDS, SelfTestFailed, self_test
+from iscp.adapters.delta.session import SparkRuntime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+log = logging.getLogger(__name__)
+
+CHUNK = 200
+"""Versions between checkpoints: delta-rs reads all commits since the last."""
+
+SPARK_DEFAULT = "io.delta.storage.HDFSLogStore"
+LOOK_THEN_RENAME = "io.delta.storage.LocalLogStore"
+
+
+class Jvm:
+    """A JVM with the log stores on its class path, and nothing of Spark."""
+
+    def __init__(self) -> None:
+        environ = dict(os.environ)
+        java = find_java(environ)
+        own = log_store_jar()
+        assert own is not None
+        hadoop = [jar for jar in spark_jars() if jar.name.startswith(("hadoop-client", "slf4j-api", "commons-logging"))]
+        delta = delta_jars(default_cache_dir(environ), java, environ)
+        port, self.child = launch_gateway(
+            jarpath=str(next(jar for jar in spark_jars() if jar.name.startswith("py4j"))),
+            classpath=os.pathsep.join(map(str, [*hadoop, *delta, own])),
+            javaopts=["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"],
+            java_path=str(java.executable),
+            die_on_exit=True,
+            return_proc=True,
+        )
+        self._gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port))
+        self.view = self._gateway.jvm
+        self.conf = self.view.org.apache.hadoop.conf.Configuration()
+
+    def store(self, class_name: str = LOG_STORE) -> Any:
+        return reduce(getattr, class_name.split("."), self.view)(self.conf)
+
+    def path(self, path: Path) -> Any:
+        return self.view.org.apache.hadoop.fs.Path(hadoop_uri(path))
+
+    def lines(self, *lines: str) -> Any:
+        found = self.view.java.util.ArrayList()
+        for line in lines:
+            found.add(line)
+        return found.iterator()
+
+    def contender(self, log: Path, name: str, class_name: str = LOG_STORE) -> StoreContender:
+        return StoreContender(self.view, self.store(class_name), self.conf, log, name)
+
+    def close(self) -> None:
+        # py4j would tell it, whenever Python collects garbage, which objects it may free.
+        self._gateway._gateway_client.is_connected = False
+        self.child.kill()
+        self.child.wait()
+        for pipe in (self.child.stdin, self.child.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+class AtOnce:
+    """A contender whose `start` waits, run beside the others in a thread of its own."""
+
+    def __init__(self, inner: Contender, pool: ThreadPoolExecutor) -> None:
+        self.name = inner.name
+        self._inner, self._pool = inner, pool
+        self._attempt: Future[None] | None = None
+
+    def prepare(self, version: int) -> None:
+        self._inner.prepare(version)
+
+    def start(self) -> None:
+        self._attempt = self._pool.submit(self._inner.start)
+
+    def result(self) -> bool:
+        assert self._attempt is not None
+        self._attempt.result()
+        return self._inner.result()
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as threads:
+        yield threads
+
+
+@pytest.fixture
+def jvms() -> Iterator[Callable[[], Jvm]]:
+    started: list[Jvm] = []
+
+    def start() -> Jvm:
+        started.append(Jvm())
+        return started[-1]
+
+    yield start
+    for jvm in started:
+        jvm.close()
+
+
+@pytest.fixture
+def delta_rs() -> Iterator[Callable[..., DeltaRsContender]]:
+    started: list[DeltaRsContender] = []
+
+    def start(table: Path, name: str = DELTA_RS) -> DeltaRsContender:
+        started.append(DeltaRsContender(table, name))
+        started[-1].await_ready()
+        return started[-1]
+
+    yield start
+    for contender in started:
+        contender.close()
+
+
+def race_on_one_table(table: Path, contenders: list[Contender], versions: int) -> tuple[list[Round], float]:
+    """Races `versions` commits of one table, with a checkpoint every CHUNK.
+
+    As log cleanup does, it deletes the commits before the checkpoint, once the chunk after them is over, and
+    only if they still hold what was found when their own chunk ended.
+    """
+    directory = table / "_delta_log"
+    rounds, old, began_s = list[Round](), list[Round](), time.monotonic()
+    for first in range(1, versions + 1, CHUNK):
+        chunk = race(directory, contenders, range(first, min(first + CHUNK, versions + 1)))
+        rounds += chunk
+        for outcome in old:
+            assert commit_file(directory, outcome.version).read_bytes() == outcome.content, "overwritten later"
+            commit_file(directory, outcome.version).unlink()
+        old = chunk
+        DeltaTable(table).create_checkpoint()
+    return rounds, time.monotonic() - began_s
+
+
+def assert_fair(table: Path, rounds: list[Round], took_s: float, contenders: list[Contender]) -> None:
+    wins = Counter(name for outcome in rounds for name in outcome.winners)
+    log.info("%d versions in %.1f s, won by %s", len(rounds), took_s, dict(wins))
+    assert breaches(rounds) == []
+    assert DeltaTable(table).version() == len(rounds)
+    # Otherwise it was no race.
+    assert all(wins[contender.name] >= len(rounds) / 1000 for contender in contenders), wins
+
+
+def sizes(everyday: int) -> list[Any]:
+    return [everyday, pytest.param(20_000, marks=[pytest.mark.full, pytest.mark.timeout(1800)])]
+
+
+@pytest.mark.parametrize("versions", sizes(1_000))
+def test_two_jvms(
+    tmp_path: Path,
+    jvms: Callable[[], Jvm],
+    delta_rs: Callable[..., DeltaRsContender],
+    pool: ThreadPoolExecutor,
+    versions: int,
+) -> None:
+    delta_rs(tmp_path).close()  # makes the table
+    contenders = [AtOnce(jvms().contender(tmp_path / "_delta_log", name), pool) for name in ("a", "b")]
+    assert_fair(tmp_path, *race_on_one_table(tmp_path, [*contenders], versions), [*contenders])
+
+
+@pytest.mark.parametrize("versions", sizes(500))
+def test_a_jvm_and_delta_rs(
+    tmp_path: Path,
+    jvms: Callable[[], Jvm],
+    delta_rs: Callable[..., DeltaRsContender],
+    pool: ThreadPoolExecutor,
+    versions: int,
+) -> None:
+    other = delta_rs(tmp_path)
+    spark = AtOnce(jvms().contender(tmp_path / "_delta_log", "spark"), pool)
+    contenders: list[Contender] = [spark, other]
+    assert_fair(tmp_path, *race_on_one_table(tmp_path, contenders, versions), contenders)
+
+
+@pytest.mark.parametrize("versions", sizes(500))
+def test_two_of_delta_rs(tmp_path: Path, delta_rs: Callable[..., DeltaRsContender], versions: int) -> None:
+    contenders: list[Contender] = [delta_rs(tmp_path, "a"), delta_rs(tmp_path, "b")]
+    assert_fair(tmp_path, *race_on_one_table(tmp_path, contenders, versions), contenders)
+
+
+@pytest.mark.parametrize(
+    ("class_name", "versions"),
+    [(LOOK_THEN_RENAME, 100), pytest.param(SPARK_DEFAULT, 20_000, marks=[pytest.mark.full, pytest.mark.timeout(1800)])],
+)
+def test_control_that_the_race_finds_double_winners(
+    tmp_path: Path, jvms: Callable[[], Jvm], pool: ThreadPoolExecutor, class_name: str, versions: int
+) -> None:
+    """Delta's own log stores for local paths look and then rename: the same race shows it."""
+    contenders = [AtOnce(jvms().contender(tmp_path, name, class_name), pool) for name in ("a", "b")]
+    found = Counter(breach for _, breach in breaches(race(tmp_path, contenders, range(1, versions + 1))))
+    log.info("%s: %s in %d", class_name, dict(found), versions)
+    assert found[Breach.SEVERAL_WINNERS] > 0
+
+
+# --- The log store by itself ---
+
+
+@pytest.fixture
+def jvm(jvms: Callable[[], Jvm]) -> Jvm:
+    return jvms()
+
+
+def java_class_of(fault: pytest.ExceptionInfo[Py4JJavaError]) -> str:
+    return str(fault.value.java_exception.getClass().getName())
+
+
+def test_a_taken_version_is_refused_and_left_alone(tmp_path: Path, jvm: Jvm) -> None:
+    commit = tmp_path / "1.json"
+    commit.write_text("theirs\n")
+    with pytest.raises(Py4JJavaError) as refused:
+        jvm.store().write(jvm.path(commit), jvm.lines("ours"), False, jvm.conf)
+    assert java_class_of(refused) == "java.nio.file.FileAlreadyExistsException"
+    assert commit.read_text() == "theirs\n"
+    assert os.listdir(tmp_path) == ["1.json"], "no temporary file stays"
+
+
+def test_overwrite_replaces_at_once_and_leaves_nothing_beside(tmp_path: Path, jvm: Jvm) -> None:
+    hint = tmp_path / "_last_checkpoint"
+    hint.write_text("old")
+    with hint.open() as reader:
+        jvm.store().write(jvm.path(hint), jvm.lines("new"), True, jvm.conf)
+        assert reader.read() == "old", "one who reads meanwhile sees the whole of the old"
+    assert hint.read_text() == "new\n"
+    assert os.listdir(tmp_path) == ["_last_checkpoint"]
+
+
+def test_a_missing_log_directory_is_said_to_be_missing(tmp_path: Path, jvm: Jvm) -> None:
+    with pytest.raises(Py4JJavaError) as refused:
+        jvm.store().write(jvm.path(tmp_path / "gone" / "1.json"), jvm.lines("x"), False, jvm.conf)
+    assert java_class_of(refused) == "java.io.FileNotFoundException"
+    with pytest.raises(Py4JJavaError) as unread:
+        jvm.store().read(jvm.path(tmp_path / "1.json"), jvm.conf)
+    assert java_class_of(unread) == "java.io.FileNotFoundException", "Delta takes this, and no other, for absent"
+
+
+def test_other_file_systems_are_refused(jvm: Jvm) -> None:
+    path = jvm.view.org.apache.hadoop.fs.Path("s3a://bucket/_delta_log/1.json")
+    with pytest.raises(Py4JJavaError, match="HardLinkLogStore is for local paths"):
+        jvm.store().write(path, jvm.lines("x"), False, jvm.conf)
+
+
+def test_an_awkward_path_is_taken_literally(tmp_path: Path, jvm: Jvm) -> None:
+    log = tmp_path / "a b%20c#d"
+    log.mkdir()
+    jvm.store().write(jvm.path(log / "1.json"), jvm.lines("x"), False, jvm.conf)
+    assert (log / "1.json").read_text() == "x\n"
+
+
+def test_a_stale_checksum_of_another_writer_breaks_no_read(tmp_path: Path, jvm: Jvm) -> None:
+    """Hadoop's local file system verifies against `.NAME.crc`, which delta-rs neither writes nor removes."""
+    hadoop = jvm.path(tmp_path).getFileSystem(jvm.conf)
+    for name in ("1.json", "_last_checkpoint"):
+        stream = hadoop.create(jvm.path(tmp_path / name))
+        stream.writeBytes("an earlier content\n")
+        stream.close()
+        assert (tmp_path / f".{name}.crc").exists()
+    (tmp_path / "1.json").unlink()  # as `rm *` does it: the hidden file stays
+
+    jvm.store().write(jvm.path(tmp_path / "1.json"), jvm.lines("ours"), False, jvm.conf)
+    stream = hadoop.open(jvm.path(tmp_path / "1.json"))
+    assert stream.readLine() == "ours"
+    stream.close()
+
+    (tmp_path / "_last_checkpoint").write_text("by delta-rs\n")
+    lines = jvm.store().read(jvm.path(tmp_path / "_last_checkpoint"), jvm.conf)
+    assert lines.next() == "by delta-rs"
+    lines.close()
+
+
+def test_checkpoints_are_to_be_written_elsewhere_and_renamed(tmp_path: Path, jvm: Jvm) -> None:
+    """Delta writes them past the log store: written in place, a kill would leave a torn one."""
+    assert jvm.store().isPartialWriteVisible(jvm.path(tmp_path), jvm.conf)
+
+
+def test_an_interrupted_thread_is_told_that_its_commit_landed(tmp_path: Path, jvm: Jvm) -> None:
+    jvm.view.java.lang.Thread.currentThread().interrupt()
+    jvm.store().write(jvm.path(tmp_path / "1.json"), jvm.lines("x"), False, jvm.conf)
+    assert (tmp_path / "1.json").exists()
+    assert jvm.view.java.lang.Thread.interrupted(), "and the interrupt is not lost"
+
+
+# --- kill -9 in the middle of commits ---
+
+KILLS = [4, pytest.param(60, marks=[pytest.mark.full, pytest.mark.timeout(900)])]
+LIFE_S = (0.02, 0.4)
+SEED = 20_130_101
+
+
+def commit_until_killed(contender: Contender, kill: Callable[[], None], first: int, life_s: float) -> int:
+    """Commits one version after the other until `kill` ends the writer; the last that it was told to have won."""
+    version = first - 1
+    threading.Timer(life_s, kill).start()
+    try:
+        while True:
+            contender.prepare(version + 1)
+            contender.start()
+            assert contender.result(), "nobody else writes"
+            version += 1
+    except (OSError, Py4JError):
+        return version
+
+
+def intact_versions(log: Path) -> list[int]:
+    """The versions of a log, each of which must be whole."""
+    versions = sorted(int(path.stem) for path in log.glob("*.json"))
+    for version in versions[1:]:
+        assert author_of(commit_file(log, version).read_bytes(), version), f"{version} is torn"
+    return versions
+
+
+def assert_survived(log: Path, confirmed: int) -> int:
+    """None that was confirmed is lost, none is torn; at most the one under way landed unconfirmed."""
+    versions = intact_versions(log)
+    assert versions == list(range(len(versions)))
+    assert confirmed <= versions[-1] <= confirmed + 1
+    return versions[-1]
+
+
+@pytest.mark.parametrize("kills", KILLS)
+def test_a_killed_jvm_leaves_no_torn_or_lost_version(
+    tmp_path: Path, jvms: Callable[[], Jvm], delta_rs: Callable[..., DeltaRsContender], kills: int
+) -> None:
+    delta_rs(tmp_path).close()
+    directory, last, lives = tmp_path / "_delta_log", 0, random.Random(SEED)
+    for _ in range(kills):
+        jvm = jvms()
+        contender = jvm.contender(directory, "spark")
+        confirmed = commit_until_killed(contender, jvm.child.kill, last + 1, lives.uniform(*LIFE_S))
+        jvm.close()
+        last = assert_survived(directory, confirmed)
+        DeltaTable(tmp_path).create_checkpoint()
+    log.info("%d kills in %d commits; orphans: %d", kills, last, len(list(directory.glob(".*"))))
+    assert DeltaTable(tmp_path).version() == last
+    orphans = {path.name for path in directory.iterdir()} - {f"{v:020}.json" for v in range(last + 1)}
+    assert all(name.startswith(".") or "checkpoint" in name for name in orphans)
+
+
+@pytest.mark.parametrize("kills", KILLS)
+def test_a_killed_delta_rs_leaves_no_torn_or_lost_version(
+    tmp_path: Path, jvm: Jvm, delta_rs: Callable[..., DeltaRsContender], kills: int
+) -> None:
+    delta_rs(tmp_path).close()
+    directory, last, lives = tmp_path / "_delta_log", 0, random.Random(SEED)
+    for _ in range(kills):
+        contender = delta_rs(tmp_path)
+        confirmed = commit_until_killed(contender, contender.kill, last + 1, lives.uniform(*LIFE_S))
+        last = assert_survived(directory, confirmed)
+        # The other kind of writer goes on from there, and past what the dead one has left.
+        successor = jvm.contender(directory, "spark")
+        successor.prepare(last + 1)
+        successor.start()
+        assert successor.result()
+        last += 1
+        DeltaTable(tmp_path).create_checkpoint()
+    log.info("%d kills in %d commits; orphans: %d", kills, last, len(list(directory.glob("*#*"))))
+    assert DeltaTable(tmp_path).version() == last
+    found = jvm.store().listFrom(jvm.path(commit_file(directory, 0)), jvm.conf)
+    assert found.next().getPath().getName() == commit_file(directory, 0).name
+
+
+# --- The node's self-test, in a real Spark ---
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkRuntime]:
+    runtime = SparkRuntime.start(SparkSettings(work_dir=tmp_path_factory.mktemp("spark"), master="local[1]"))
+    yield runtime
+    runtime.stop()
+
+
+@pytest.mark.spark
+def test_a_node_proves_its_path_and_leaves_nothing(tmp_path: Path, spark: SparkRuntime) -> None:
+    report = self_test(spark.root, tmp_path / "not" / "there" / "yet", field="target")
+    again = self_test(spark.root, tmp_path / "table", field="target")
+    log.info("self-tests took %.2f and %.2f s; %s, %s", report.took_s, again.took_s, report.wins, again.wins)
+    assert sum(report.wins.values()) == sum(again.wins.values()) == ROUNDS
+    assert report.directory == tmp_path
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.spark
+def test_a_path_that_cannot_be_written_is_named(tmp_path: Path, spark: SparkRuntime) -> None:
+    with pytest.raises(SelfTestFailed) as failed:
+        self_test(spark.root, Path("/proc/table"), field="jobs.target")
+    assert failed.value.field == "jobs.target"
+
+
+@pytest.mark.spark
+def test_delta_default_log_store_is_refused(tmp_path: Path, spark: SparkRuntime) -> None:
+    """The setting is one of the SparkContext: it is changed there, as [spark.conf] would have it."""
+    conf: Any = spark.root._jsc.sc().conf()
+    conf.set("spark.delta.logStore.file.impl", SPARK_DEFAULT)
+    try:
+        with pytest.raises(SelfTestFailed) as failed:
+            self_test(spark.root, tmp_path / "table", field="target")
+    finally:
+        conf.set("spark.delta.logStore.file.impl", LOG_STORE)
+    assert failed.value.field == LOG_STORE_FIELD
+    assert LOG_STORE in failed.value.remedy
+    assert os.listdir(tmp_path) == []
