@@ -66,7 +66,7 @@ def node(file: Path | None) -> None:
     "--port",
     type=click.IntRange(0, 65_535),
     metavar="P",
-    help="Where the node listens; 0: any free port.  [default: as the last time, or 9400]",
+    help="Where the node listens; 0: any free port.  [default: as the last time, or 7430]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Say in one line of JSON that it is ready, and where.")
 def up(nodes: int, data: Path, port: int | None, as_json: bool) -> None:

@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 
 from iscp.core.iteration import Bounds
 
-ADMIN_PORT = 9400
+ADMIN_PORT = 7430
 """Where a node listens if nothing else is said."""
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")

@@ -83,7 +83,7 @@ def test_every_fault_is_told_at_once_by_its_path(file: Path) -> None:
 
 def test_one_fault_has_field_and_remedy() -> None:
     with pytest.raises(ConfigurationError) as refusal:
-        load_settings(None, LEAST | {"ISCP_LISTEN": "9400"})
+        load_settings(None, LEAST | {"ISCP_LISTEN": "7430"})
     assert refusal.value.field == "listen"
     assert "HOST:PORT" in refusal.value.remedy
 
@@ -102,7 +102,7 @@ def test_a_misspelt_setting_names_the_right_one(file: Path) -> None:
 
 def test_variables_that_are_no_settings_are_left_alone() -> None:
     others = {"ISCP_ETCD": "/bin/etcd", "ISCP_CACHE": "/c", "ISCP_FAILPOINTS": "x", "ISCP_ENDPOINT": "a:1"}
-    links = {"ISCP_PORT": "tcp://1", "ISCP_PORT_9400_TCP_ADDR": "1", "ISCP_ETCD_SERVICE_HOST": "1"}
+    links = {"ISCP_PORT": "tcp://1", "ISCP_PORT_7430_TCP_ADDR": "1", "ISCP_ETCD_SERVICE_HOST": "1"}
     assert load_settings(None, LEAST | others | links) == DEFAULTS
 
 

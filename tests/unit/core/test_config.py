@@ -69,7 +69,7 @@ def shown(default: object) -> str:
         (replace(VALID, node_id="a/b"), "node_id"),
         (replace(VALID, cluster=" "), "cluster"),
         (replace(VALID, log=JobLogConfig(uri="")), "log.uri"),
-        (replace(VALID, listen="9400"), "listen"),
+        (replace(VALID, listen="7430"), "listen"),
         (replace(VALID, advertise="host:70000"), "advertise"),
         (replace(VALID, etcd=EtcdConfig(endpoints=())), "etcd.endpoints"),
         (replace(VALID, etcd=EtcdConfig(endpoints=("a:1", "b"))), "etcd.endpoints.1"),
@@ -108,7 +108,7 @@ def test_the_password_is_not_shown() -> None:
 
 def test_addresses() -> None:
     assert port_of("[::1]:80") == 80
-    assert port_of("node-0.iscp.svc:9400") == 9400
+    assert port_of("node-0.iscp.svc:7430") == 7430
     assert port_of("::1:80") is None
 
 

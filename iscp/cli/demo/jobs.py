@@ -1,0 +1,111 @@
+"""The three jobs of the demo, and what each must come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from iscp.adapters.grpc.client import Client
+from iscp.cli.demo.check import differences, lags_s, percentile
+from iscp.cli.demo.flights import KEY
+from iscp.cli.demo.lake import Sources, commit_times_s, read, types, version
+
+HISTORY_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class DemoJob:
+    """`recompute` makes the target's rows from the source's."""
+
+    name: str
+    source: str
+    target: str
+    recompute: Callable[[pa.Table], pa.Table]
+    key: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    where: str = ""
+
+    def register(self, client: Client) -> None:
+        client.register(
+            self.source, self.name, target=self.target, key=self.key, columns=self.columns, where=self.where
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """How a job did: `differences` are rows too many or missing in the target; lags are None if nothing was applied."""
+
+    name: str
+    source: str
+    target: str
+    version: int
+    rows: int
+    iterations: int
+    failed: int
+    lag_p50_s: float | None
+    lag_p95_s: float | None
+    differences: int
+    equal: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+LATE_COLUMNS = (*KEY, "dest", "tailnum", "sched_arr_time", "dep_delay", "arr_delay")
+
+
+def _late(flights: pa.Table) -> pa.Table:
+    delay = flights["arr_delay"]
+    return flights.filter(pc.or_kleene(pc.is_null(delay), pc.greater(delay, 30))).select(LATE_COLUMNS)
+
+
+def demo_jobs(sources: Sources, targets: str) -> tuple[DemoJob, ...]:
+    """A full replica, one with chosen columns and a filter that rows enter and leave, and an append-only one."""
+    return (
+        DemoJob("all_flights", sources.flights, f"{targets}/all_flights", lambda source: source, key=KEY),
+        DemoJob(
+            "late_or_expected",
+            sources.flights,
+            f"{targets}/late_or_expected",
+            _late,
+            key=KEY,
+            columns=LATE_COLUMNS,
+            where="arr_delay IS NULL OR arr_delay > 30",
+        ),
+        DemoJob("weather_log", sources.weather, f"{targets}/weather_log", lambda source: source),
+    )
+
+
+def verify(job: DemoJob, client: Client) -> JobResult:
+    """Compare the target with a recomputation, and look how the job did. The source must stand still meanwhile."""
+    expected, actual = job.recompute(read(job.source)), read(job.target)
+    source_types, target_types = types(job.source), types(job.target)
+    try:
+        counts = differences(expected, actual)["_count"].to_pylist()
+        wrong = sum(map(abs, counts))
+        wrong += sum(target_types[name] != source_types[name] for name in expected.column_names)
+    except ValueError:
+        # Not even the columns are the same.
+        wrong = max(1, expected.num_rows)
+    history = client.history(job.source, job.name, limit=HISTORY_MAX)
+    done = [(each.from_version, each.to_version, each.end_at_s) for each in history if each.error_code == 0]
+    # The first commit is the table's creation, before there was a job.
+    commits = {number: at_s for number, at_s in commit_times_s(job.source).items() if number > 0}
+    lags = lags_s(commits, done)
+    return JobResult(
+        name=job.name,
+        source=job.source,
+        target=job.target,
+        version=version(job.source),
+        rows=actual.num_rows,
+        iterations=len(done),
+        failed=len(history) - len(done),
+        lag_p50_s=percentile(lags, 0.5),
+        lag_p95_s=percentile(lags, 0.95),
+        differences=wrong,
+        equal=wrong == 0,
+    )

@@ -1,0 +1,81 @@
+"""What the demo shows while it runs and at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from iscp.cli.demo.jobs import JobResult
+from iscp.core.admin import JobView
+
+_PER_S = 4
+_PLAIN_EVERY = 10
+"""Without a terminal there is a line for so many days, instead of a picture."""
+
+
+@dataclass(slots=True)
+class View:
+    """The replay as it stands."""
+
+    console: Console
+    days: int
+    phase: str = "starting etcd and a node"
+    done: int = 0
+    date: str = ""
+    jobs: Mapping[str, JobView] = field(default_factory=dict)
+
+    def say(self, phase: str) -> None:
+        self.phase = phase
+        if not self.console.is_terminal:
+            self.console.print(phase)
+
+    def day(self, number: int, date: str, jobs: Sequence[JobView]) -> None:
+        self.done, self.date = number, date
+        self.jobs = {each.name: each for each in jobs}
+        if not self.console.is_terminal and (number % _PLAIN_EVERY == 0 or number == self.days):
+            lags = ", ".join(f"{each.name} {_lag(each.lag_s)}" for each in jobs)
+            self.console.print(f"{date}  {number}/{self.days}  lag: {lags}")
+
+    @contextmanager
+    def live(self) -> Iterator[None]:
+        if not self.console.is_terminal:
+            yield
+            return
+        with Live(get_renderable=self._picture, console=self.console, refresh_per_second=_PER_S, transient=True):
+            yield
+
+    def _picture(self) -> RenderableType:
+        head = Text(f"{self.phase}   {self.date}  day {self.done} of {self.days}")
+        table = Table(box=None, pad_edge=False)
+        for name in ("job", "state", "applied", "newest", "iterations", "lag"):
+            table.add_column(name, justify="left" if name in ("job", "state") else "right")
+        for each in self.jobs.values():
+            table.add_row(
+                *(each.name, each.state.value, str(each.applied_version), str(each.source_version)),
+                *(str(each.seq), _lag(each.lag_s)),
+            )
+        return Group(head, ProgressBar(total=self.days, completed=self.done, width=60), table)
+
+
+def _lag(lag_s: float | None) -> str:
+    return "–" if lag_s is None or lag_s < 0 else f"{lag_s:.1f} s"
+
+
+def result_table(results: Sequence[JobResult]) -> Table:
+    table = Table(title="What was derived, against a recomputation from the source")
+    for name in ("job", "rows", "iterations", "lag p50", "lag p95", "equal"):
+        table.add_column(name, justify="left" if name in ("job", "equal") else "right")
+    for each in results:
+        equal = "[green]yes[/]" if each.equal else f"[red]no: {each.differences:,} rows differ[/]"
+        table.add_row(
+            *(each.name, f"{each.rows:,}", str(each.iterations)),
+            *(_lag(each.lag_p50_s), _lag(each.lag_p95_s), equal),
+        )
+    return table

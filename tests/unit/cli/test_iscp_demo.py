@@ -1,0 +1,171 @@
+"""The demo's parts that need no node: the data cut into days, the source tables, and the comparison at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from iscp.cli.demo import flights
+from iscp.cli.demo.check import differences, lags_s, percentile
+from iscp.cli.demo.flights import ARRIVAL, DEPARTURE, KEY, Year
+from iscp.cli.demo.jobs import DemoJob, demo_jobs, verify
+from iscp.cli.demo.lake import Sources, commit_times_s, read, version
+from iscp.core.iteration import HistoryEntry
+
+
+@pytest.fixture(scope="module")
+def year() -> Year:
+    return flights.load(365)
+
+
+@pytest.fixture
+def sources(tmp_path: Path, year: Year) -> Sources:
+    return Sources(tmp_path / "lake", year)
+
+
+def same(one: pa.Table, other: pa.Table) -> bool:
+    return differences(one, other).num_rows == 0
+
+
+class TestFlights:
+    def test_the_year_is_whole(self, year: Year) -> None:
+        assert sum(day.schedule.num_rows for day in year.days) == 336_776
+        assert [(day.month, day.day) for day in (year.days[0], year.days[-1])] == [(1, 1), (12, 31)]
+
+    def test_the_key_tells_flights_apart(self, year: Year) -> None:
+        everything = pa.concat_tables(day.schedule for day in year.days)
+        assert everything.group_by(list(KEY)).aggregate([]).num_rows == everything.num_rows
+
+    def test_each_flight_departs_or_is_cancelled(self, year: Year) -> None:
+        for day in year.days[:10]:
+            assert day.departed.num_rows + day.cancelled.num_rows == day.schedule.num_rows
+            assert day.arrived.num_rows == day.departed.num_rows
+
+    def test_what_is_not_known_yet_is_null(self, year: Year) -> None:
+        day = year.days[0]
+        assert {day.schedule[name].null_count for name in (*DEPARTURE, *ARRIVAL)} == {day.schedule.num_rows}
+        assert {day.departed[name].null_count for name in ARRIVAL} == {day.departed.num_rows}
+        assert day.departed["dep_time"].null_count == 0
+        assert day.arrived["arr_delay"].null_count < day.arrived.num_rows
+
+
+class TestSources:
+    def test_a_day_leaves_the_flights_that_flew(self, sources: Sources, year: Year) -> None:
+        first, second = year.days[:2]
+        sources.schedule(first)
+        assert same(read(sources.flights), first.schedule)
+        sources.depart(first)
+        assert same(read(sources.flights), first.departed)
+        sources.schedule(second)
+        sources.arrive(first)
+        assert same(read(sources.flights), pa.concat_tables([first.arrived, second.schedule]))
+        assert same(read(sources.weather), first.weather)
+
+    def test_every_commit_has_its_time(self, sources: Sources, year: Year) -> None:
+        sources.schedule(year.days[0])
+        times = commit_times_s(sources.flights)
+        assert sorted(times) == [0, version(sources.flights)]
+        assert times[1] >= times[0] > 1e9
+
+
+class TestDifferences:
+    ROWS = pa.table({"k": [1, 2, 3], "v": ["a", None, "c"]})
+
+    def test_order_means_nothing(self) -> None:
+        assert same(self.ROWS, self.ROWS.take([2, 0, 1]).select(["v", "k"]))
+
+    def test_a_missing_a_surplus_and_a_changed_row(self) -> None:
+        actual = pa.table({"k": [1, 3, 3, 4], "v": ["a", "x", "c", "d"]})
+        found = differences(self.ROWS, actual).sort_by([("k", "ascending"), ("v", "ascending")]).to_pylist()
+        assert found == [
+            {"k": 2, "v": None, "_count": -1},
+            {"k": 3, "v": "x", "_count": 1},
+            {"k": 4, "v": "d", "_count": 1},
+        ]
+
+    def test_a_doubled_row_is_a_difference(self) -> None:
+        assert not same(self.ROWS, pa.concat_tables([self.ROWS, self.ROWS.slice(0, 1)]))
+
+    def test_a_null_is_not_an_empty_text(self) -> None:
+        assert not same(self.ROWS, pa.table({"k": [1, 2, 3], "v": ["a", "", "c"]}))
+
+    def test_other_columns_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="columns"):
+            differences(self.ROWS, self.ROWS.select(["k"]))
+
+
+class TestLags:
+    def test_each_version_counts_from_its_own_commit(self) -> None:
+        assert lags_s({1: 10.0, 2: 11.0, 3: 12.0}, [(0, 2, 13.0), (2, 3, 12.5)]) == [3.0, 2.0, 0.5]
+
+    def test_the_first_arrival_counts(self) -> None:
+        assert lags_s({1: 10.0}, [(0, 1, 15.0), (-1, 1, 11.0)]) == [1.0]
+
+    def test_what_has_not_arrived_has_no_lag(self) -> None:
+        assert lags_s({1: 10.0}, []) == []
+
+    def test_percentiles(self) -> None:
+        assert percentile([], 0.5) is None
+        assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
+        assert percentile([float(n) for n in range(1, 101)], 0.95) == 95.0
+
+
+@dataclass
+class History:
+    """What `verify` asks a client for."""
+
+    entries: Sequence[HistoryEntry]
+
+    def history(self, table: str, name: str, *, limit: int) -> list[HistoryEntry]:
+        return list(self.entries)
+
+
+def entry(from_version: int, to_version: int, end_s: float, error_code: int = 0) -> HistoryEntry:
+    start_s = end_s - 1
+    return HistoryEntry(
+        *("default", "t", "j", "id", 1, from_version, to_version, start_s, end_s, start_s),
+        *(error_code, "", 0, 0, "tail", "n"),
+    )
+
+
+class TestVerify:
+    @pytest.fixture
+    def jobs(self, tmp_path: Path, sources: Sources, year: Year) -> tuple[DemoJob, ...]:
+        sources.schedule(year.days[0])
+        sources.depart(year.days[0])
+        sources.schedule(year.days[1])
+        sources.arrive(year.days[0])
+        jobs = demo_jobs(sources, str(tmp_path / "derived"))
+        for job in jobs:
+            write_deltalake(job.target, job.recompute(read(job.source)))
+        return jobs
+
+    def test_targets_that_are_right(self, jobs: tuple[DemoJob, ...]) -> None:
+        results = [verify(job, History([])) for job in jobs]  # type: ignore[arg-type]
+        assert [each.equal for each in results] == [True, True, True]
+        assert 0 < results[1].rows < results[0].rows
+
+    def test_a_row_too_many_is_found(self, jobs: tuple[DemoJob, ...]) -> None:
+        for job in jobs:
+            write_deltalake(job.target, read(job.target).slice(0, 1), mode="append")
+            result = verify(job, History([]))  # type: ignore[arg-type]
+            assert (result.equal, result.differences) == (False, 1)
+
+    def test_other_types_are_found(self, jobs: tuple[DemoJob, ...]) -> None:
+        rows = read(jobs[0].target)
+        narrow = rows.set_column(0, "year", rows["year"].cast(pa.int32()))
+        write_deltalake(jobs[0].target, narrow, mode="overwrite", schema_mode="overwrite")
+        assert not verify(jobs[0], History([])).equal  # type: ignore[arg-type]
+
+    def test_iterations_and_lags_are_the_histories(self, jobs: tuple[DemoJob, ...]) -> None:
+        times = commit_times_s(jobs[0].source)
+        history = [entry(0, max(times), max(times.values()) + 2.0), entry(0, 1, 0.0, error_code=7)]
+        result = verify(jobs[0], History(history))  # type: ignore[arg-type]
+        assert (result.iterations, result.failed) == (1, 1)
+        assert result.lag_p50_s is not None
+        assert 2.0 <= result.lag_p50_s < 60.0
