@@ -222,7 +222,7 @@ def _revoke_quietly(lease: EtcdLease) -> None:
 
 def _taken(node_id: str) -> ConfigurationError:
     return ConfigurationError(
-        f"a live node is registered as {node_id!r}", field="node.id", remedy="Give each node a name of its own"
+        f"a live node is registered as {node_id!r}", field="node_id", remedy="Give each node a name of its own"
     )
 
 

@@ -9,11 +9,11 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from iscp.adapters.children import KILL_WAIT_S, end, spawn, tail
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.errors import EtcdRefused, EtcdUnavailable
 from iscp.adapters.etcd.values import EtcdSettings, EtcdTls
@@ -25,7 +25,6 @@ START_WAIT_S = 20.0
 START_CALL_S = 1.0
 START_ATTEMPTS_MAX = 3
 STOP_WAIT_S = 5.0
-LOG_TAIL_BYTES = 2_000
 _FIXED_ARGS = (
     # A lone member waits for an election timeout after each restart; the default of 1 s is meant for networks.
     "--heartbeat-interval=50",
@@ -38,16 +37,6 @@ _FIXED_ARGS = (
     "--logger=zap",
     "--log-level=warn",
 )
-# The child asks to be ended with its parent before it becomes etcd. Not by preexec_fn: that would run between fork
-# and exec of a process with threads, gRPC's among them.
-_LAUNCHER = """
-import ctypes, os, signal, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-    if os.getppid() != int(sys.argv[1]):
-        sys.exit(1)
-os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 
 def find_etcd(environ: Mapping[str, str] = os.environ) -> Path:
@@ -125,22 +114,24 @@ class EtcdServer:
         """
         data_dir.mkdir(parents=True, exist_ok=True)
         binary = binary or find_etcd()
-        for port in (client_port, peer_port):
-            _refuse_if_taken(port)
+        # Settings of another etcd on this machine are none of ours.
+        environ = {key: value for key, value in os.environ.items() if not key.startswith("ETCD_")}
+        log_file, scheme = data_dir / "etcd.log", "https" if tls else "http"
+        if wait:
+            for port in (client_port, peer_port):
+                _refuse_if_taken(port)
         for _ in range(START_ATTEMPTS_MAX):
             ports = client_port or _free_port(), peer_port or _free_port()
-            members = cluster or {name: ports[1]}
-            log_start = _size(data_dir / "etcd.log")
-            args = _arguments(data_dir, name, ports, members, "https" if tls else "http")
-            server = cls(_spawn(binary, (*args, *extra_args), data_dir / "etcd.log"), data_dir, *ports)
+            args = _arguments(data_dir, name, ports, cluster or {name: ports[1]}, scheme)
+            child = spawn([str(binary), *args, *extra_args], log_file, environ, death_signal=signal.SIGTERM)
+            server = cls(child, data_dir, *ports)
             if not wait or server._came_up(clock, tls):
                 return server
             server.kill()
-            tail = _tail(data_dir / "etcd.log", log_start)
             # Somebody may have taken a port that was free a moment before.
-            if "address already in use" not in tail:
+            if "address already in use" not in tail(log_file):
                 break
-        raise Unavailable(f"etcd did not come up: {tail}", remedy=f"See {data_dir / 'etcd.log'}")
+        raise Unavailable(f"etcd did not come up: {tail(log_file)}", remedy=f"See {log_file}")
 
     @property
     def pid(self) -> int:
@@ -157,17 +148,12 @@ class EtcdServer:
     def stop(self) -> None:
         """End it in order, or after STOP_WAIT_S otherwise; no error if it has ended."""
         if self.alive:
-            self.child.terminate()
-            try:
-                self.child.wait(STOP_WAIT_S)
-            except subprocess.TimeoutExpired:
-                self.kill()
+            end(self.child, STOP_WAIT_S)
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
-        if self.alive:
-            self.child.send_signal(signal.SIGKILL)
-        self.child.wait()
+        self.child.kill()
+        self.child.wait(KILL_WAIT_S)
 
     def _came_up(self, clock: Clock, tls: EtcdTls | None) -> bool:
         """Whether a linearizable read is answered; a refusal for want of a password is an answer, too."""
@@ -184,12 +170,6 @@ class EtcdServer:
                 else:
                     return self.alive
         return False
-
-
-def _spawn(binary: Path, args: Sequence[str], log_file: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), str(binary), *args]
-    with log_file.open("ab") as log:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 
 def _arguments(data_dir: Path, name: str, ports: tuple[int, int], members: Mapping[str, int], scheme: str) -> list[str]:
@@ -221,13 +201,3 @@ def _refuse_if_taken(port: int) -> None:
             probe.bind((HOST, port))
         except OSError as error:
             raise Unavailable(f"{HOST}:{port} cannot be used: {error.strerror}") from error
-
-
-def _size(file: Path) -> int:
-    return file.stat().st_size if file.exists() else 0
-
-
-def _tail(file: Path, start: int) -> str:
-    with file.open("rb") as log:
-        log.seek(max(start, _size(file) - LOG_TAIL_BYTES))
-        return log.read().decode(errors="replace").strip()

@@ -11,26 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from iscp.adapters.clock import SystemClock
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.etcd.values import EtcdSettings
 
 
-class MachineClock:
-    def now_s(self) -> float:
-        return time.time()
-
-    def monotonic_s(self) -> float:
-        return time.monotonic()
+@pytest.fixture(scope="session")
+def clock() -> SystemClock:
+    return SystemClock()
 
 
 @pytest.fixture(scope="session")
-def clock() -> MachineClock:
-    return MachineClock()
-
-
-@pytest.fixture(scope="session")
-def shared_server(tmp_path_factory: pytest.TempPathFactory, clock: MachineClock) -> Iterator[EtcdServer]:
+def shared_server(tmp_path_factory: pytest.TempPathFactory, clock: SystemClock) -> Iterator[EtcdServer]:
     """For tests that leave the server alone; each uses a prefix of its own.
 
     With etcd's default election timeout, on which the shortest TTL that it grants depends.
@@ -41,7 +34,7 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory, clock: MachineClock)
 
 
 @pytest.fixture
-def server(tmp_path: Path, clock: MachineClock) -> Iterator[EtcdServer]:
+def server(tmp_path: Path, clock: SystemClock) -> Iterator[EtcdServer]:
     """For tests that kill, freeze or wipe it."""
     server = EtcdServer.start(tmp_path / "etcd", clock=clock)
     yield server
@@ -49,7 +42,7 @@ def server(tmp_path: Path, clock: MachineClock) -> Iterator[EtcdServer]:
 
 
 @pytest.fixture
-def connect(clock: MachineClock) -> Iterator[Callable[..., EtcdClient]]:
+def connect(clock: SystemClock) -> Iterator[Callable[..., EtcdClient]]:
     """Clients that are closed when the test ends."""
     with ExitStack() as stack:
 
@@ -71,7 +64,7 @@ def prefix(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def eventually(clock: MachineClock) -> Callable[..., float]:
+def eventually(clock: SystemClock) -> Callable[..., float]:
     """Wait until a condition holds; the seconds that it took. Fails after `within_s`."""
 
     def wait(condition: Callable[[], object], within_s: float = 10.0) -> float:

@@ -18,13 +18,10 @@ from iscp.ports.system import Clock
 _PARENT = """
 import sys, time
 from pathlib import Path
+from iscp.adapters.clock import SystemClock
 from iscp.adapters.etcd.server import EtcdServer
 
-class Clock:
-    def now_s(self): return time.time()
-    def monotonic_s(self): return time.monotonic()
-
-print(EtcdServer.start(Path(sys.argv[1]), clock=Clock()).pid, flush=True)
+print(EtcdServer.start(Path(sys.argv[1]), clock=SystemClock()).pid, flush=True)
 time.sleep(60)
 """
 

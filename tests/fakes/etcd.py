@@ -1,0 +1,157 @@
+"""Membership and election in memory, for tests of what stands on the ports; real ones: tests/integration/etcd.
+
+Nothing happens by itself: tests expire leases and move the clock. Callbacks come from the thread that caused them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from iscp.core.cluster import Leader, NodeRecord
+from iscp.core.errors import ConfigurationError, NotOwner
+from iscp.ports.system import Clock
+
+Snapshot = tuple[NodeRecord, ...]
+
+
+@dataclass
+class FakeLease:
+    """Confirmed at every look while it lives and etcd answers."""
+
+    etcd: FakeEtcd
+    lease_id: int
+    confirmed_s: float
+    alive: bool = True
+
+    def confirmed_until_s(self) -> float:
+        if self.alive and self.etcd.answers:
+            self.confirmed_s = self.etcd.clock.monotonic_s()
+        return self.confirmed_s + self.etcd.ttl_s - self.etcd.margin_s if self.alive else float("-inf")
+
+    def close(self) -> None:
+        self.alive = False
+
+
+@dataclass
+class FakeEtcd:
+    """What the nodes of one cluster share."""
+
+    clock: Clock
+    ttl_s: float = 10.0
+    margin_s: float = 2.0
+    answers: bool = True
+    nodes: dict[str, NodeRecord] = field(default_factory=dict)
+    leases: dict[int, FakeLease] = field(default_factory=dict)
+    epochs: dict[str, int] = field(default_factory=dict)
+    candidates: list[FakeElection] = field(default_factory=list)
+    watchers: list[Callable[[Snapshot], None]] = field(default_factory=list)
+    numbers: count[int] = field(default_factory=lambda: count(1))
+
+    def members(self) -> Snapshot:
+        return tuple(sorted(self.nodes.values()))
+
+    def expire(self, lease_id: int) -> None:
+        """The lease ends, with all that hangs on it."""
+        if lease := self.leases.pop(lease_id, None):
+            lease.alive = False
+        for node_id, record in list(self.nodes.items()):
+            if record.lease_id == lease_id:
+                del self.nodes[node_id]
+                self.changed()
+
+    def changed(self) -> None:
+        for watcher in list(self.watchers):
+            watcher(self.members())
+
+    def depose(self) -> None:
+        """The owner's key is deleted: it is told, and the next candidate leads; it runs again behind the others."""
+        deposed = self.candidates.pop(0)
+        self.candidates.append(deposed)
+        deposed.lose()
+        self.elect()
+
+    def elect(self) -> None:
+        if self.candidates:
+            self.candidates[0].win(next(self.numbers))
+
+
+class FakeMembership:
+    """Port Membership."""
+
+    def __init__(self, etcd: FakeEtcd) -> None:
+        self._etcd = etcd
+        self._lease: FakeLease | None = None
+
+    def register(self, record: NodeRecord) -> FakeLease:
+        self.deregister()
+        if record.node_id in self._etcd.nodes:
+            raise ConfigurationError(f"a live node is registered as {record.node_id!r}", field="node_id")
+        lease_id = next(self._etcd.numbers)
+        lease = self._lease = FakeLease(self._etcd, lease_id, self._etcd.clock.monotonic_s())
+        self._etcd.leases[lease_id] = lease
+        self._etcd.nodes[record.node_id] = replace(record, lease_id=lease_id)
+        self._etcd.changed()
+        return lease
+
+    def deregister(self) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            self._etcd.expire(lease.lease_id)
+
+    def members(self) -> Snapshot:
+        return self._etcd.members()
+
+    def watch(self, on_change: Callable[[Snapshot], None]) -> Callable[[], None]:
+        self._etcd.watchers.append(on_change)
+        on_change(self._etcd.members())
+        return lambda: self._etcd.watchers.remove(on_change)
+
+    def next_epoch(self, node_id: str) -> int:
+        self._etcd.epochs[node_id] = self._etcd.epochs.get(node_id, 0) + 1
+        return self._etcd.epochs[node_id]
+
+    def revoke(self, lease_id: int) -> None:
+        self._etcd.expire(lease_id)
+
+
+class FakeElection:
+    """Port Election: candidates lead in the order in which they came."""
+
+    def __init__(self, etcd: FakeEtcd) -> None:
+        self._etcd = etcd
+        self._node_id = ""
+        self._term: Leader | None = None
+        self._on_elected: Callable[[Leader], None] = lambda _: None
+        self._on_lost: Callable[[], None] = lambda: None
+
+    def campaign(self, node_id: str, on_elected: Callable[[Leader], None], on_lost: Callable[[], None]) -> None:
+        self._node_id, self._on_elected, self._on_lost = node_id, on_elected, on_lost
+        self._etcd.candidates.append(self)
+        if len(self._etcd.candidates) == 1:
+            self._etcd.elect()
+
+    def resign(self) -> None:
+        if self in self._etcd.candidates:
+            self._etcd.candidates.remove(self)
+        if self._term is not None:
+            self.lose()
+            self._etcd.elect()
+
+    def leader(self) -> Leader | None:
+        return self._etcd.candidates[0].term if self._etcd.candidates else None
+
+    @property
+    def term(self) -> Leader:
+        if self._term is None:
+            raise NotOwner(f"{self._node_id} does not lead")
+        return self._term
+
+    def win(self, revision: int) -> None:
+        self._term = Leader(self._node_id, revision)
+        self._on_elected(self._term)
+
+    def lose(self) -> None:
+        self._term = None
+        self._on_lost()

@@ -1,0 +1,49 @@
+"""The fakes keep the ports' promises that tests lean on."""
+
+from __future__ import annotations
+
+import pytest
+
+from iscp.core.cluster import Leader, NodeRecord
+from iscp.core.errors import ConfigurationError
+from tests.fakes.etcd import FakeElection, FakeEtcd, FakeMembership
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.s = 0.0
+
+    def now_s(self) -> float:
+        return self.s
+
+    def monotonic_s(self) -> float:
+        return self.s
+
+
+def test_members_come_and_go_with_their_leases() -> None:
+    clock = HandClock()
+    etcd = FakeEtcd(clock)
+    a, b, seen = FakeMembership(etcd), FakeMembership(etcd), []
+    stop = b.watch(lambda members: seen.append([member.node_id for member in members]))
+    lease = a.register(NodeRecord("a", a.next_epoch("a"), "h:1"))
+    with pytest.raises(ConfigurationError):
+        b.register(NodeRecord("a", b.next_epoch("a"), "h:2"))
+    assert lease.confirmed_until_s() == 8.0
+    etcd.answers, clock.s = False, 5.0
+    assert lease.confirmed_until_s() == 8.0
+    b.revoke(lease.lease_id)
+    assert lease.confirmed_until_s() == float("-inf")
+    stop()
+    assert seen == [[], ["a"], []]
+
+
+def test_one_leads_at_a_time_and_terms_rise() -> None:
+    etcd, told = FakeEtcd(HandClock()), []
+    a, b = FakeElection(etcd), FakeElection(etcd)
+    assert a.leader() is None
+    a.campaign("a", told.append, lambda: told.append("a lost"))
+    b.campaign("b", told.append, lambda: told.append("b lost"))
+    assert b.leader() == Leader("a", 1)
+    etcd.depose()
+    b.resign()
+    assert told == [Leader("a", 1), "a lost", Leader("b", 2), "b lost", Leader("a", 3)]
