@@ -145,7 +145,7 @@ def _retrieve(scratch: Path, java: Java, environ: Mapping[str, str]) -> None:
 
 
 def _reason(output: str) -> str:
-    """The lines of Ivy's output that say what went wrong."""
-    lines = [line.strip() for line in output.splitlines()]
-    telling = [line for line in lines if any(word in line for word in ("rror", "xception", "WARN", "UNRES"))]
-    return "\n".join((telling or lines)[-REASON_LINES_MAX:])
+    """The lines of Ivy's output that say what went wrong, and where it looked."""
+    lines = [line.strip() for line in output.partition(":: problems summary ::")[2].splitlines()]
+    telling = [line for line in lines if line and not line.startswith(("::", "====", "--"))]
+    return "\n".join((telling or output.splitlines())[:REASON_LINES_MAX])

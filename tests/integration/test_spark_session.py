@@ -1,0 +1,200 @@
+"""Spark as it is started for a node: its settings, its sessions, and how its JVM ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from iscp.adapters.delta.java import machine_bundle
+from iscp.adapters.delta.launch import LOG_STORE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from iscp.adapters.delta.session import SparkRuntime
+
+pytestmark = pytest.mark.spark
+
+# A process of its own for each test that ends its JVM. It is told what to do with `runtime`, and prints JSON.
+CHILD = """
+import json, os, pathlib, signal, sys, threading, time
+from iscp.adapters.delta.session import SparkRuntime, SparkSettings
+conf = json.loads(os.environ.get("TEST_CONF", "{}"))
+def start():
+    return SparkRuntime.start(
+        SparkSettings(work_dir=pathlib.Path(sys.argv[1]), driver_memory_mb=512, master="local[2]", conf=conf)
+    )
+def say(**what):
+    print(json.dumps(what), flush=True)
+"""
+
+
+def child(work_dir: Path, program: str, **environ: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", CHILD + program, str(work_dir)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environ})
+
+
+def said(running: subprocess.Popen[str]) -> dict[str, object]:
+    assert running.stdout is not None
+    answer: dict[str, object] = json.loads(running.stdout.readline())
+    return answer
+
+
+def gone_within(pid: int, wait_s: float) -> bool:
+    deadline_s = time.monotonic() + wait_s
+    while time.monotonic() < deadline_s:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_table_is_written_and_read_through_our_log_store(spark_runtime: SparkRuntime, tmp_path: Path) -> None:
+    spark = spark_runtime.new_session()
+    table = str(tmp_path / "table")
+    spark.range(100).write.format("delta").save(table)
+    spark.sql(f"MERGE INTO delta.`{table}` t USING (SELECT 1 AS id) s ON t.id = s.id WHEN MATCHED THEN DELETE")
+    assert spark.read.format("delta").load(table).count() == 99
+    assert spark.conf.get("spark.delta.logStore.file.impl") == LOG_STORE
+    assert sorted(path.name for path in (tmp_path / "table" / "_delta_log").glob("*.json")) == [
+        "00000000000000000000.json",
+        "00000000000000000001.json",
+    ]
+
+
+def test_sessions_do_not_share_their_settings(spark_runtime: SparkRuntime) -> None:
+    one, other = spark_runtime.new_session(), spark_runtime.new_session()
+    one.conf.set("spark.databricks.delta.write.txnVersion", "7")
+    one.range(1).createOrReplaceTempView("mine")
+    assert other.conf.get("spark.databricks.delta.write.txnVersion", None) is None
+    assert not other.catalog.tableExists("mine")
+    assert one.sparkContext is other.sparkContext
+
+
+def test_the_jvm_is_alive_and_has_no_interface(spark_runtime: SparkRuntime) -> None:
+    assert spark_runtime.alive()
+    os.kill(spark_runtime.pid, 0)
+    assert spark_runtime.root.sparkContext.uiWebUrl is None
+    assert spark_runtime.root.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+def test_python_functions_run_in_this_python(spark_runtime: SparkRuntime) -> None:
+    from pyspark.sql.functions import udf
+
+    executable = udf(lambda _: sys.executable)
+    (row,) = spark_runtime.new_session().range(1).select(executable("id")).collect()
+    assert row[0] == sys.executable
+
+
+def test_the_jvm_trusts_what_the_machine_trusts(spark_runtime: SparkRuntime) -> None:
+    bundle = machine_bundle(os.environ)
+    if bundle is None:
+        return  # then Java's own trust stands, and there is nothing to compare
+    gateway: Any = spark_runtime.root.sparkContext._gateway
+    jvm = gateway.jvm
+    said = jvm.java.lang.System.getProperty
+    password = gateway.new_array(jvm.char, len(said("javax.net.ssl.trustStorePassword")))
+    for place, character in enumerate(said("javax.net.ssl.trustStorePassword")):
+        password[place] = character
+    store = jvm.java.security.KeyStore.getInstance(jvm.java.io.File(said("javax.net.ssl.trustStore")), password)
+    factory = jvm.javax.net.ssl.TrustManagerFactory.getInstance("PKIX")
+    factory.init(store)
+    trusted = len(factory.getTrustManagers()[0].getAcceptedIssuers())
+    assert trusted >= bundle.read_bytes().count(b"BEGIN CERTIFICATE") * 0.9
+
+
+def test_kill_9_of_python_leaves_no_java(tmp_path: Path) -> None:
+    """Also in the middle of a job, and at once: what it was about to commit must not land."""
+    running = child(
+        tmp_path,
+        """
+runtime = start()
+threading.Thread(target=lambda: runtime.root.range(10**12).selectExpr("sum(sqrt(id))").collect()).start()
+time.sleep(2)
+say(pid=runtime.pid)
+time.sleep(60)
+""",
+    )
+    pid = said(running)["pid"]
+    assert isinstance(pid, int)
+    os.kill(pid, 0)
+    running.send_signal(signal.SIGKILL)
+    assert gone_within(pid, 2)
+    running.communicate()
+
+
+def test_a_killed_jvm_frees_who_waits_and_another_can_be_started(tmp_path: Path) -> None:
+    running = child(
+        tmp_path,
+        """
+runtime = start()
+ended = []
+def work():
+    try:
+        runtime.root.range(10**12).selectExpr("sum(sqrt(id))").collect()
+    except Exception as fault:
+        ended.append(type(fault).__name__)
+worker = threading.Thread(target=work)
+worker.start()
+time.sleep(2)
+began = time.monotonic()
+runtime.kill()
+worker.join(10)
+say(took=time.monotonic() - began, alive=runtime.alive(), ended=ended)
+other = start()
+say(rows=other.root.range(5).count())
+other.stop()
+say(alive=other.alive(), left=os.listdir(os.path.join(sys.argv[1], "spark")))
+""",
+    )
+    first, second, third = said(running), said(running), said(running)
+    running.communicate(timeout=30)
+    assert first["alive"] is False
+    assert len(first["ended"]) == 1  # type: ignore[arg-type]
+    assert float(str(first["took"])) < 5
+    assert second == {"rows": 5}
+    assert third == {"alive": False, "left": []}
+
+
+def test_the_user_wins_over_the_files_and_the_files_over_us(tmp_path: Path) -> None:
+    conf_dir = tmp_path / "conf"
+    conf_dir.mkdir()
+    (conf_dir / "spark-defaults.conf").write_text(
+        "spark.sql.shuffle.partitions 5\nspark.sql.session.timeZone Asia/Tokyo\n"
+    )
+    running = child(
+        tmp_path / "work",
+        """
+before = signal.getsignal(signal.SIGINT)
+runtime = start()
+conf = runtime.root.conf
+say(
+    partitions=conf.get("spark.sql.shuffle.partitions"),
+    zone=conf.get("spark.sql.session.timeZone"),
+    snapshot=conf.get("spark.databricks.delta.snapshotPartitions"),
+    odd=conf.get("spark.odd"),
+    interrupt=signal.getsignal(signal.SIGINT) is before,
+)
+runtime.stop()
+""",
+        SPARK_CONF_DIR=str(conf_dir),
+        TEST_CONF=json.dumps({"spark.sql.session.timeZone": "Europe/Paris", "spark.odd": "a=b \\ c: é"}),
+    )
+    assert said(running) == {
+        "partitions": "5",
+        "zone": "Europe/Paris",
+        "snapshot": "1",
+        "odd": "a=b \\ c: é",
+        "interrupt": True,
+    }
+    running.communicate(timeout=30)
+    assert running.returncode == 0
