@@ -199,7 +199,7 @@ class Stack:
         self.layout.logs.mkdir(parents=True, exist_ok=True)
         (self.layout.root / "nodes").mkdir(exist_ok=True)
         for node_id in self.node_ids:
-            self.layout.config(node_id).write_text(to_toml(self._node_config(node_id)))
+            self.layout.config(node_id).write_text(to_toml(node_config(self.layout, self.ports, node_id)))
             self._nodes.append(Kept(node_id, self._starter(node_id)))
         self._etcd = Kept("etcd", lambda: self._start_etcd(wait=False))
         self._etcd.child, self._etcd.started_s = self._start_etcd(wait=True), self.clock.monotonic_s()
@@ -220,7 +220,7 @@ class Stack:
 
     def serving(self) -> bool:
         """Whether every node says that it serves (gRPC health)."""
-        ready = all(node.child is not None and _healthy(self._address()) for node in self._nodes)
+        ready = all(node.child is not None and healthy(self._address()) for node in self._nodes)
         self._served = self._served or ready
         return ready
 
@@ -259,18 +259,25 @@ class Stack:
 
     def _starter(self, node_id: str) -> Callable[[], subprocess.Popen[bytes]]:
         command = self.node_command(self.layout.config(node_id))
-        ours = {variable(path) for path in _OURS}
-        environ = {name: value for name, value in self.environ.items() if name not in ours}
+        environ = node_environ(self.environ)
         return lambda: spawn(command, self.layout.node_log(node_id), environ, death_signal=signal.SIGKILL)
 
-    def _node_config(self, node_id: str) -> NodeConfig:
-        return NodeConfig(
-            node_id=node_id,
-            listen=self._address(),
-            data_dir=str(self.layout.scratch(node_id).absolute()),
-            log=JobLogConfig(uri=str(self.layout.job_log.absolute())),
-            etcd=EtcdConfig(endpoints=(f"{HOST}:{self.ports.etcd_client}",)),
-        )
+
+def node_config(layout: Layout, ports: Ports, node_id: str) -> NodeConfig:
+    """What a node of this directory is started with; the rest are defaults and variables."""
+    return NodeConfig(
+        node_id=node_id,
+        listen=f"{HOST}:{ports.node}",
+        data_dir=str(layout.scratch(node_id).absolute()),
+        log=JobLogConfig(uri=str(layout.job_log.absolute())),
+        etcd=EtcdConfig(endpoints=(f"{HOST}:{ports.etcd_client}",)),
+    )
+
+
+def node_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` without what is a node's own."""
+    ours = {variable(path) for path in _OURS}
+    return {name: value for name, value in environ.items() if name not in ours}
 
 
 def node_command(config: Path) -> list[str]:
@@ -278,7 +285,8 @@ def node_command(config: Path) -> list[str]:
     return [sys.executable, "-P", "-m", "iscp.cli.iscp", "node", "--config", str(config)]
 
 
-def _healthy(address: str) -> bool:
+def healthy(address: str) -> bool:
+    """Whether the node there says that it serves (gRPC health)."""
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 

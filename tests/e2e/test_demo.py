@@ -1,0 +1,67 @@
+"""`iscp demo` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.e2e.harness import MARK, leftovers, wait_for
+
+DEMO = (sys.executable, "-P", "-m", "iscp.cli.iscp", "demo")
+
+
+@pytest.mark.spark
+def test_a_few_days_are_verified(tmp_path: Path) -> None:
+    mark = uuid4().hex
+    run = subprocess.run(
+        [*DEMO, "--days", "3", "--json"],
+        env=os.environ | {MARK: mark, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert run.returncode == 0, run.stderr
+    (line,) = run.stdout.splitlines()
+    result = json.loads(line)
+    assert result["verified"] is True
+    names = ["all_flights", "late_or_expected", "weather_log"]
+    assert [job["name"] for job in result["jobs"]] == names
+    for job in result["jobs"]:
+        assert job["equal"] is True
+        assert job["rows"] > 0
+        assert job["iterations"] > 0
+        assert job["lag_p95_s"] >= job["lag_p50_s"] >= 0
+    assert leftovers(mark) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("phase", ["starting", "replaying"])
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, phase: str) -> None:
+    mark = uuid4().hex
+    log = tmp_path / "stderr"
+    with log.open("wb") as stderr:
+        demo = subprocess.Popen(
+            [*DEMO, "--days", "30", "--json"],
+            env=os.environ | {MARK: mark, "TMPDIR": str(tmp_path)},
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+        )
+    try:
+        wait_for(f"it is {phase}", lambda: phase in log.read_text() and len(leftovers(mark)) > 2)
+        time.sleep(1.0)
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(90) == 1
+    finally:
+        demo.kill()
+    wait_for("nothing is left behind", lambda: not leftovers(mark), timeout_s=10.0)
+    assert list(tmp_path.iterdir()) == [log]
