@@ -1,0 +1,102 @@
+"""A job log in memory: many instances may share one `LogStorage`, as owners share a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from iscp.core.errors import InvariantBroken, IscpError, NotOwner
+from iscp.core.iteration import HistoryEntry
+from iscp.core.job import JobRow
+
+
+@dataclass
+class LogStorage:
+    """What is durable: the term, the entries, the history; `commits` holds the rows of each append."""
+
+    term: int = 0
+    entries: list[tuple[JobRow, str]] = field(default_factory=list)
+    commits: list[list[JobRow]] = field(default_factory=list)
+    history: list[HistoryEntry] = field(default_factory=list)
+
+
+class FakeJobLog:
+    """Port JobLog. `faults` are raised by the writes to come, one each, before anything is written.
+
+    `landed_faults` are raised after it was written, as when an answer is lost.
+    """
+
+    def __init__(self, storage: LogStorage | None = None) -> None:
+        self.storage = storage or LogStorage()
+        self.term = 0
+        self.faults: list[IscpError] = []
+        self.landed_faults: list[IscpError] = []
+        self.compactions = 0
+        self.tidied = 0
+        self._since = 0
+        self._in_doubt: list[tuple[JobRow, str]] | None = None
+        self._landed = False
+
+    @property
+    def commits_since_compaction(self) -> int:
+        return self._since
+
+    def claim_term(self) -> int:
+        self.storage.term += 1
+        self.term = self.storage.term
+        return self.term
+
+    def load(self) -> list[JobRow]:
+        self._check()
+        last: dict[str, JobRow] = {}
+        for row, _ in self.storage.entries:
+            last.pop(row.job_id, None)
+            last[row.job_id] = row
+        return list(last.values())
+
+    def requests(self) -> Mapping[str, str]:
+        return {request_id: row.job_id for row, request_id in self.storage.entries if request_id}
+
+    def append(self, rows: Sequence[JobRow], request_ids: Sequence[str]) -> None:
+        self._check()
+        entries = list(zip(rows, request_ids, strict=True))
+        if self._in_doubt is not None:
+            if self._in_doubt != entries:
+                raise InvariantBroken("another commit while one is in doubt")
+            if self._landed:
+                self._in_doubt = None
+                return
+        if self.faults:
+            raise self.faults.pop(0)
+        self._in_doubt = None
+        self.storage.entries += entries
+        self.storage.commits.append(list(rows))
+        self._since += 1
+        if self.landed_faults:
+            self._in_doubt, self._landed = entries, True
+            raise self.landed_faults.pop(0)
+
+    def compact(self, rows: Sequence[JobRow]) -> None:
+        self._check()
+        if self.faults:
+            raise self.faults.pop(0)
+        requests = {row.job_id: request_id for row, request_id in self.storage.entries if request_id}
+        self.storage.entries = [(row, requests.get(row.job_id, "")) for row in rows]
+        self.compactions += 1
+        self._since = 0
+
+    def tidy(self) -> int:
+        self.tidied += 1
+        return 0
+
+    def append_history(self, entries: Sequence[HistoryEntry]) -> None:
+        if self.faults:
+            raise self.faults.pop(0)
+        self.storage.history += entries
+
+    def history(self, job_id: str, limit: int) -> list[HistoryEntry]:
+        return [entry for entry in reversed(self.storage.history) if entry.job_id == job_id][:limit]
+
+    def _check(self) -> None:
+        if self.term != self.storage.term:
+            raise NotOwner(f"the term is {self.storage.term}, ours is {self.term}")

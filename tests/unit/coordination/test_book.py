@@ -1,0 +1,312 @@
+"""The book and its drafts: what requests and reports mean, and what the log is told of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iscp.coordination.book import BookChange, JobBook
+from iscp.coordination.draft import (
+    TARGET_FIELD,
+    Answer,
+    Draft,
+    Pause,
+    Register,
+    Registration,
+    Request,
+    Resume,
+    Unregister,
+)
+from iscp.core.admin import RegisterResult
+from iscp.core.errors import ErrorCode, InvalidRequest, InvariantBroken, JobNotFound
+from iscp.core.ids import JobKey
+from iscp.core.job import ConsumerSpec, JobReport, JobRow, JobSpec, JobState, JobStatus, Reason
+from iscp.core.watermark import Watermark
+
+NOW_S = 1_000.0
+
+
+def key(name: str = "a", table: str = "t1", account: str = "default") -> JobKey:
+    return JobKey(account, table, name)
+
+
+def row(name: str = "a", job_id: str = "", table: str = "t1", target: str = "", kind: str = "replica") -> JobRow:
+    spec = JobSpec(ConsumerSpec(kind, target or f"/targets/{name}"))
+    return JobRow(key(name, table), job_id or f"id-{name}", spec.to_json(), table, f"/tables/{table}", create_at_s=1.0)
+
+
+def registration(name: str = "a", request_id: str = "", **fields: str) -> Registration:
+    return Registration(row(name, **fields), request_id)
+
+
+def decide(book: JobBook, *requests: Request, now_s: float = NOW_S) -> tuple[list[Answer], BookChange]:
+    """Decide in one draft and commit it, as when the log has taken it."""
+    draft = Draft(book, now_s)
+    answers = [draft.decide(request) for request in requests]
+    return answers, book.commit(draft.entries)
+
+
+def book_with(*names: str) -> JobBook:
+    return JobBook([row(name) for name in names])
+
+
+def report(job: JobRow, version: int, seq: int = 1, state: JobState | None = None, **fields: object) -> JobReport:
+    return JobReport(job.key, job.job_id, Watermark(version, float(version)), seq, state, **fields)  # type: ignore[arg-type]
+
+
+def test_a_decision_takes_effect_only_when_its_entries_are_committed() -> None:
+    book = JobBook()
+    draft = Draft(book, NOW_S)
+    assert draft.decide(Register((registration(),))) == (RegisterResult(True, "id-a", "t1"),)
+    assert len(book) == 0
+    change = book.commit(draft.entries)
+    assert change == BookChange((row(),), ("t1",))
+    assert book.get(key()) == row()
+    assert book.tables() == ("t1",)
+
+
+def test_registering_what_exists_answers_with_the_job_that_is_there_and_writes_nothing() -> None:
+    book = book_with("a")
+    draft = Draft(book, NOW_S)
+    assert draft.decide(Register((registration(job_id="other"),))) == (RegisterResult(False, "id-a", "t1"),)
+    assert draft.entries == []
+
+
+def test_the_second_of_two_registrations_in_one_batch_finds_the_first() -> None:
+    first, second = decide(JobBook(), Register((registration(),)), Register((registration(job_id="other"),)))[0]
+    assert first == (RegisterResult(True, "id-a", "t1"),)
+    assert second == (RegisterResult(False, "id-a", "t1"),)
+
+
+def test_a_retried_request_gets_its_first_answer_in_the_same_batch_and_in_later_ones() -> None:
+    book = JobBook()
+    request = Register((registration(request_id="r1"),))
+    again = Register((registration(request_id="r1", job_id="other"),))
+    answers, _ = decide(book, request, again)
+    assert answers[0] == answers[1] == (RegisterResult(True, "id-a", "t1"),)
+    assert decide(book, again)[0] == [answers[0]]
+
+
+def test_a_retry_is_answered_from_what_the_log_has_kept_of_it() -> None:
+    dropped = replace(row(), drop_at_s=5.0)
+    book = JobBook([dropped, row(job_id="id-2")], {"r1": "id-a", "r2": "id-2", "r3": "id-a"})
+    assert decide(book, Register((registration(request_id="r1", job_id="x"),)))[0] == [
+        (RegisterResult(True, "id-a", "t1"),)
+    ]
+    assert decide(book, Unregister(key(), "r3"))[0] == [True]
+    assert book.get(key()) == row(job_id="id-2")
+
+
+def test_a_request_id_of_another_job_is_refused() -> None:
+    book = JobBook([row()], {"r1": "id-a"})
+    with pytest.raises(InvalidRequest) as refused:
+        Draft(book, NOW_S).decide(Register((registration("b", request_id="r1"),)))
+    assert refused.value.field == "request_id"
+
+
+def test_unregister_sets_drop_at_once_and_is_false_where_there_is_nothing() -> None:
+    book = book_with("a")
+    assert decide(book, Unregister(key()), Unregister(key()))[0] == [True, False]
+    assert book.get(key()) is None
+    dropped = book.by_id("id-a")
+    assert dropped is not None
+    assert dropped.drop_at_s == NOW_S
+    assert book.tables() == ()
+    assert book.count() == 0
+
+
+def test_a_job_can_be_created_again_at_once_and_late_reports_of_the_old_one_are_ignored() -> None:
+    book = book_with("a")
+    old = row()
+    answers, change = decide(book, Unregister(key()), Register((registration(job_id="id-2"),)))
+    assert answers == [True, (RegisterResult(True, "id-2", "t1"),)]
+    assert [each.job_id for each in change.rows] == ["id-a", "id-2"]
+    assert book.apply([report(old, 9, state=JobState.COMPLETED)]) == BookChange()
+    assert book.get(key()) == row(job_id="id-2")
+    assert {each.job_id for each in book.rows()} == {"id-a", "id-2"}
+
+
+def test_a_report_of_a_dropped_job_never_reaches_its_row() -> None:
+    book = book_with("a")
+    job = row()
+    book.apply([report(job, 3)])
+    decide(book, Unregister(key()))
+    book.apply([report(job, 4, state=JobState.COMPLETED)])
+    assert book.flush_watermarks() == 0
+    dropped = book.by_id("id-a")
+    assert dropped is not None
+    assert (dropped.drop_at_s, dropped.watermark.version) == (NOW_S, 3)
+
+
+def test_two_jobs_with_one_target_are_refused_in_the_book_and_in_the_batch() -> None:
+    book = JobBook([row("a", target="/x")])
+    for other in (registration("b", target="/x"), registration("c", target="/x", table="t2")):
+        with pytest.raises(InvalidRequest, match="/x is the target of job 'a'") as refused:
+            Draft(book, NOW_S).decide(Register((other,)))
+        assert refused.value.field == TARGET_FIELD
+    draft = Draft(JobBook(), NOW_S)
+    draft.decide(Register((registration("a", target="/x"),)))
+    with pytest.raises(InvalidRequest):
+        draft.decide(Register((registration("b", target="/x"),)))
+
+
+def test_a_target_is_free_again_as_soon_as_its_job_is_dropped() -> None:
+    book = JobBook([row("a", target="/x")])
+    answers, _ = decide(book, Unregister(key()), Register((registration("b", target="/x"),)))
+    assert answers == [True, (RegisterResult(True, "id-b", "t1"),)]
+
+
+def test_a_shared_target_is_shared_only_with_jobs_of_the_same_kind() -> None:
+    book = JobBook([row("a", target="/x", kind="changefeed")])
+    same = Registration(row("b", target="/x", kind="changefeed"), shared_target=True)
+    assert decide(book, Register((same,)))[0] == [(RegisterResult(True, "id-b", "t1"),)]
+    with pytest.raises(InvalidRequest):
+        Draft(book, NOW_S).decide(Register((Registration(row("c", target="/x"), shared_target=True),)))
+
+
+def test_another_accounts_job_is_not_named() -> None:
+    theirs = replace(row("secret", target="/x"), key=key("secret", account="them"))
+    with pytest.raises(InvalidRequest, match="target of another job"):
+        Draft(JobBook([theirs]), NOW_S).decide(Register((registration("b", target="/x"),)))
+
+
+def test_a_batch_of_registrations_is_all_or_none_and_leaves_earlier_decisions_alone() -> None:
+    book = JobBook([row("z", target="/x")])
+    draft = Draft(book, NOW_S)
+    draft.decide(Register((registration("a"),)))
+    with pytest.raises(InvalidRequest):
+        draft.decide(Register((registration("b", "rb", target="/b"), registration("c", target="/x"))))
+    assert [entry.row.key.job_name for entry in draft.entries] == ["a"]
+    again = draft.decide(Register((registration("b", "rb", target="/b"), registration("d"))))
+    assert again == (RegisterResult(True, "id-b", "t1"), RegisterResult(True, "id-d", "t1"))
+
+
+def test_pause_and_resume_say_whether_they_changed_anything() -> None:
+    book = book_with("a")
+    assert decide(book, Pause(key()), Pause(key()))[0] == [True, False]
+    assert book.count(reason=Reason.PAUSED) == 1
+    assert decide(book, Resume(key()), Resume(key()))[0] == [True, False]
+    assert book.get(key()) == row()
+    for request in (Pause(key("none")), Resume(key("none"))):
+        with pytest.raises(JobNotFound):
+            Draft(book, NOW_S).decide(request)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "code"),
+    [
+        (JobState.ERROR, Reason.NONE, ErrorCode.TABLE_NOT_FOUND),
+        (JobState.ERROR, Reason.QUARANTINED, ErrorCode.STORAGE),
+        (JobState.ERROR, Reason.PAUSED, ErrorCode.TABLE_NOT_FOUND),
+    ],
+)
+def test_resume_clears_what_stopped_a_job(state: JobState, reason: Reason, code: ErrorCode) -> None:
+    status = JobStatus(error_code=code, error_msg="it broke")
+    book = JobBook([replace(row(), state=state, reason=reason, status_json=status.to_json())])
+    assert decide(book, Resume(key()))[0] == [True]
+    job = book.get(key())
+    assert job is not None
+    assert (job.state, job.reason, job.failed_for_good) == (JobState.COMPLETED, Reason.NONE, False)
+    assert job.status.error_msg == "it broke"
+
+
+def test_resume_leaves_a_job_alone_that_is_being_retried() -> None:
+    book = JobBook([replace(row(), state=JobState.ERROR, reason=Reason.RETRYING)])
+    assert decide(book, Resume(key()))[0] == [False]
+
+
+def test_reports_move_the_book_at_once_and_only_statuses_are_due_before_the_flush() -> None:
+    book = book_with("a", "b")
+    a, b = row("a"), row("b")
+    change = book.apply([report(a, 3), report(b, 4, state=JobState.COMPLETED), report(b, 5)])
+    assert {each.key.job_name: each.watermark.version for each in change.rows} == {"a": 3, "b": 5}
+    assert change.tables == ()
+    due = book.due(10)
+    assert [(each.key.job_name, each.watermark.version) for each in due] == [("b", 5)]
+    book.logged(due)
+    assert book.due(10) == []
+    assert book.flush_watermarks() == 1
+    assert [each.key.job_name for each in book.due(10)] == ["a"]
+
+
+def test_a_decision_carries_the_watermark_of_memory_into_the_log() -> None:
+    book = book_with("a")
+    book.apply([report(row(), 7)])
+    draft = Draft(book, NOW_S)
+    draft.decide(Pause(key()))
+    assert draft.entries[0].row.watermark.version == 7
+    book.commit(draft.entries)
+    assert book.flush_watermarks() == 0
+
+
+def test_late_and_doubled_reports_change_nothing() -> None:
+    book = book_with("a")
+    newer = report(row(), 5, seq=3, state=JobState.COMPLETED)
+    assert len(book.apply([newer]).rows) == 1
+    assert book.apply([newer, report(row(), 4, seq=2, state=JobState.ERROR), report(row("b"), 1)]) == BookChange()
+
+
+def test_collection_forgets_old_dropped_registrations_and_their_requests() -> None:
+    book = JobBook(
+        [replace(row("a"), drop_at_s=10.0), replace(row("b"), drop_at_s=20.0), row("c")], {"ra": "id-a", "rb": "id-b"}
+    )
+    assert book.collect(dropped_before_s=15.0) == 1
+    assert {each.job_id for each in book.rows()} == {"id-b", "id-c"}
+    assert (book.request("ra"), book.request("rb")) == (None, "id-b")
+
+
+def test_one_key_cannot_have_two_wanted_registrations() -> None:
+    with pytest.raises(InvariantBroken):
+        JobBook([row(), row(job_id="id-2")])
+
+
+NAMES, TABLES = st.sampled_from("abc"), st.sampled_from(["t1", "t2"])
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["register", "unregister", "pause", "resume", "report", "flush", "lose"]), NAMES, TABLES),
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_indexes_and_counts_are_those_of_the_rows_and_a_reload_equals_the_book(
+    steps: list[tuple[str, str, str]],
+) -> None:
+    """Whatever is asked: the log's last rows, read again, give the same book; what was not committed left no trace."""
+    book, logged = JobBook(), {}
+    for number, (step, name, table) in enumerate(steps):
+        job = book.get(key(name, table))
+        draft = Draft(book, NOW_S + number)
+        match step:
+            case "register" | "lose":
+                draft.decide(
+                    Register((registration(name, table=table, job_id=f"j{number}", target=f"/{table}{name}"),))
+                )
+            case "unregister":
+                draft.decide(Unregister(key(name, table)))
+            case "pause" if job:
+                draft.decide(Pause(job.key))
+            case "resume" if job:
+                draft.decide(Resume(job.key))
+            case "report" if job:
+                state = JobState.ERROR if number % 2 else None
+                book.apply([report(job, number, seq=number, state=state)])
+            case "flush":
+                book.flush_watermarks()
+                logged |= {each.job_id: each for each in book.due(100)}
+                book.logged(book.due(100))
+        if step != "lose":
+            logged |= {entry.row.job_id: entry.row for entry in draft.entries}
+            book.commit(draft.entries)
+        rows = book.select()
+        assert sum(book.count(reason=reason) for reason in Reason) == len(book) == len(rows)
+        for state in JobState:
+            assert book.count("default", state=state) == sum(each.state is state for each in rows)
+        assert {each.key for t in book.tables() for each in book.jobs_on(t)} == {each.key for each in rows}
+        assert all(book.jobs_with_target(each.spec.consumer.target) == (each,) for each in rows)
+    book.flush_watermarks()
+    logged |= {each.job_id: each for each in book.due(100)}
+    again = JobBook(logged.values())
+    assert {each.job_id: each for each in again.rows()} == {each.job_id: each for each in book.rows()}
