@@ -18,13 +18,15 @@ def quarantined(config: BackoffConfig, failures: int) -> bool:
     return failures >= config.quarantine_after
 
 
-def delay_s(config: BackoffConfig, failures: int, draw: float) -> float:
-    """The wait after the `failures`-th failure in a row (from 1): base, doubled with each, up to the cap.
-
-    Invariant: 0 < result <= max(`cap_s`, `quarantine_s`).
-    """
-    if quarantined(config, failures):
-        return jittered_s(config.quarantine_s, draw)
+def doubled_s(config: BackoffConfig, failures: int, draw: float) -> float:
+    """The wait after the `failures`-th failure in a row (from 1): base, doubled with each, up to the cap."""
     # 2**64 doublings of anything exceed every cap; the limit keeps the number a float.
     doublings = min(max(failures, 1) - 1, 64)
     return jittered_s(min(config.cap_s, config.base_s * 2.0**doublings), draw)
+
+
+def delay_s(config: BackoffConfig, failures: int, draw: float) -> float:
+    """As `doubled_s`, until the job is quarantined."""
+    if quarantined(config, failures):
+        return jittered_s(config.quarantine_s, draw)
+    return doubled_s(config, failures, draw)

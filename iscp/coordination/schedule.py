@@ -1,0 +1,363 @@
+"""When what runs on this node: which sources are asked, which iterations start, when a shard has really stopped.
+
+A pure machine: events in, effects out, time and random numbers passed in. `now_s` is monotonic, and everything that
+is due goes by it; `at_s` is Unix time, and is only reported. What starts is decided by `core.trigger`; when it is
+asked is decided here. Cost: a step touches one table, a Tick only tables that are due, and at most `due_max` of them.
+
+- A source is asked every `interval_min_s`, and ever more rarely while it is idle; a change, a notify or a change of
+  its jobs brings it back. After an iteration it is asked at once.
+- `pending` and `running` are reported only of iterations that are not over after `announce_s`: most are, and the
+  log would otherwise take three rows for one.
+- A shard has stopped when its last iteration has ended and its outcome is reported, not when that was ordered.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import assert_never
+
+from iscp.coordination.due import DueTables
+from iscp.coordination.effects import HoldIterations, StartShard, StopAllShards, StopShard, UpdateShard
+from iscp.coordination.events import Reports, Seen, ShardStarted, ShardStopped, Tick
+from iscp.coordination.schedule_events import (
+    CancelIteration,
+    IterationEnded,
+    IterationRejected,
+    IterationStarted,
+    Notified,
+    Probe,
+    ProbeAnswered,
+    ScheduleEffect,
+    ScheduleEvent,
+    Submit,
+)
+from iscp.coordination.settlement import Flight, Settlement
+from iscp.coordination.tracked import TrackedJob, TrackedTable
+from iscp.core.config import BackoffConfig, ProbeConfig
+from iscp.core.errors import ErrorCode, InvariantBroken, IscpError
+from iscp.core.ids import ShardId
+from iscp.core.iteration import HistoryEntry, Iteration, JobOutcome
+from iscp.core.job import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.trigger import ProbeState, decide
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleTimes:
+    """`seen_every_s`: how often an unmoved source's check time is told; `due_max`: tables that one Tick looks at."""
+
+    announce_s: float = 1.0
+    seen_every_s: float = 60.0
+    due_max: int = 1_000
+
+
+class Schedule:
+    """Invariants: a job is in one flight at most; every table that has jobs and no Probe out has a due time.
+
+    `draw` gives random numbers, uniform in [0, 1).
+    """
+
+    def __init__(
+        self,
+        node_id: str,
+        probe: ProbeConfig,
+        backoff: BackoffConfig,
+        draw: Callable[[], float],
+        times: ScheduleTimes | None = None,
+    ) -> None:
+        self._node_id = node_id
+        self._probe = probe
+        self._backoff = backoff
+        self._draw = draw
+        self._times = times or ScheduleTimes()
+        self._shards: dict[ShardId, list[TrackedTable]] = {}
+        self._due = DueTables()
+        self._stopping: set[ShardId] = set()
+        self._flights: dict[int, Flight] = {}
+        self._announce: list[tuple[float, int]] = []
+        self._held: dict[TrackedTable, None] | None = None
+        self._numbers = 0
+        self._now_s = 0.0
+        self._at_s = 0.0
+        self._out: list[ScheduleEffect] = []
+
+    def step(self, event: ScheduleEvent, now_s: float, at_s: float) -> list[ScheduleEffect]:
+        """What to do about `event`, in this order. Raises InvariantBroken."""
+        self._now_s, self._at_s, self._out = max(now_s, self._now_s), at_s, []
+        match event:
+            case ProbeAnswered():
+                self._answered(event)
+            case Tick():
+                self._tick()
+            case Notified(shard):
+                self._notified(shard)
+            case IterationStarted(number):
+                self._started(number)
+            case IterationEnded(number, outcomes, error):
+                self._ended(number, outcomes, error)
+            case IterationRejected(number):
+                self._ended(number, (), IscpError("the queue is full", code=ErrorCode.QUEUE_FULL))
+            case _:
+                self._order(event)
+        return self._out
+
+    def next_due_s(self) -> float | None:
+        """When the next Tick is due; None while nothing is."""
+        while self._announce and self._announce[0][1] not in self._flights:
+            heapq.heappop(self._announce)
+        announce_s = self._announce[0][0] if self._announce else None
+        return min((due_s for due_s in (self._due.next_due_s(), announce_s) if due_s is not None), default=None)
+
+    # --- orders of the worker ----------------------------------------------------------------------------------
+
+    def _order(self, event: StartShard | UpdateShard | StopShard | StopAllShards | HoldIterations) -> None:
+        match event:
+            case StartShard(shard, _, jobs):
+                if shard in self._stopping:
+                    raise InvariantBroken(f"shard {shard} is started while it is stopping")
+                self._take_jobs(shard, jobs)
+                self._out.append(ShardStarted(shard))
+            case UpdateShard(shard, _, jobs):
+                if shard in self._shards and shard not in self._stopping:
+                    self._take_jobs(shard, jobs)
+            case StopShard(shard):
+                self._stop(shard)
+            case StopAllShards():
+                for shard in list(self._shards):
+                    self._stop(shard)
+            case HoldIterations(hold):
+                self._hold(hold)
+            case _:
+                assert_never(event)
+
+    def _hold(self, hold: bool) -> None:
+        held, self._held = self._held, (self._held or {}) if hold else None
+        for table in held if held and not hold else ():
+            if table.jobs and table.shard not in self._stopping:
+                self._due.set(table, self._now_s, self._now_s)
+
+    def _take_jobs(self, shard: ShardId, rows: Iterable[JobRow]) -> None:
+        """Exactly `rows` are the shard's jobs from now on; a copy of a table has its id, but another URI."""
+        by_uri: dict[str, list[JobRow]] = {}
+        for row in rows:
+            if row.drop_at_s is None:
+                by_uri.setdefault(row.table_uri, []).append(row)
+        tables = self._shards.setdefault(shard, [])
+        for table in tables:
+            self._replace_jobs(table, by_uri.pop(table.uri, []))
+        for uri, added in by_uri.items():
+            table = TrackedTable(shard, uri)
+            tables.append(table)
+            self._replace_jobs(table, added)
+        self._forget_empty(shard)
+
+    def _replace_jobs(self, table: TrackedTable, rows: list[JobRow]) -> None:
+        before = {job.row.key: job for job in table.jobs}
+        table.jobs = []
+        corrections: list[JobReport] = []
+        for row in rows:
+            job = before.get(row.key)
+            if job is not None and job.row.job_id == row.job_id:
+                del before[row.key]
+                job.take(row, self._backoff)
+            else:
+                former, job = job, TrackedJob(row, self._backoff)
+                # A job made anew waits until its former registration's iteration has really ended.
+                job.flight = former.flight if former else 0
+                corrections += [report for report in [job.correction()] if report]
+            table.jobs.append(job)
+        for gone in before.values():
+            self._cancel(gone.flight)
+        self._report(table, corrections)
+        if table.jobs and table.seen is None and table.top >= 0:
+            table.seen = ProbeState(table.top)
+        self._bring_back(table)
+
+    def _stop(self, shard: ShardId) -> None:
+        if shard in self._stopping:
+            return
+        self._stopping.add(shard)
+        tables = self._shards.get(shard, [])
+        for table in tables:
+            self._due.clear(table)
+        for number in {job.flight for table in tables for job in table.jobs}:
+            self._cancel(number)
+        self._finish_stop(shard)
+
+    def _finish_stop(self, shard: ShardId) -> None:
+        if not any(table.flights for table in self._shards.get(shard, ())):
+            self._shards.pop(shard, None)
+            self._stopping.discard(shard)
+            self._out.append(ShardStopped(shard))
+
+    def _forget_empty(self, shard: ShardId) -> None:
+        self._shards[shard] = [table for table in self._shards[shard] if table.jobs or table.flights]
+
+    def _cancel(self, number: int) -> None:
+        flight = self._flights.get(number)
+        if flight is not None and not flight.canceled:
+            flight.canceled = True
+            self._out.append(CancelIteration(number))
+
+    def _report(self, table: TrackedTable, reports: Sequence[JobReport], history: Sequence[HistoryEntry] = ()) -> None:
+        if reports or history:
+            self._out.append(Reports(table.shard, tuple(reports), tuple(history)))
+
+    # --- noticing ----------------------------------------------------------------------------------------------
+
+    def _notified(self, shard: ShardId) -> None:
+        for table in self._shards.get(shard, ()):
+            self._bring_back(table)
+
+    def _bring_back(self, table: TrackedTable) -> None:
+        table.bring_back(self._probe, self._now_s)
+        self._visit(table)
+
+    def _answered(self, event: ProbeAnswered) -> None:
+        table = next((table for table in self._shards.get(event.shard, ()) if table.uri == event.uri), None)
+        if table is None or not table.asked or (self._stopping and event.shard in self._stopping):
+            return
+        table.asked = False
+        if event.state is None:
+            message = str(event.error or "no answer")
+            table.unreachable(self._backoff, self._now_s, self._draw())
+            self._report(table, table.fault_reports(message, self._at_s))
+        elif event.state is table.seen and not table.fault and not table.again:
+            # All that an idle table costs beside the look itself.
+            table.still(self._probe, self._now_s, self._draw())
+        else:
+            table.take_state(event.state, self._probe, self._now_s, self._draw())
+            self._report(table, table.recovery_reports())
+        self._visit(table)
+        self._tell_seen(table)
+
+    def _tell_seen(self, table: TrackedTable) -> None:
+        news = table.news(self._at_s, self._times.seen_every_s)
+        if news is not None:
+            self._out.append(Seen(news))
+
+    # --- due times ---------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        for _ in range(self._times.due_max):
+            table = self._due.pop(self._now_s)
+            if table is None:
+                break
+            self._visit(table)
+        for _ in range(self._times.due_max):
+            if not self._announce or self._announce[0][0] > self._now_s:
+                break
+            self._announce_flight(heapq.heappop(self._announce)[1])
+
+    def _visit(self, table: TrackedTable) -> None:
+        """Start what can start, ask what is to be asked, and set when to look again."""
+        if not table.jobs or (self._stopping and table.shard in self._stopping):
+            self._due.clear(table)
+            return
+        retry_at_s = table.retry_at_s
+        if table.wake or retry_at_s <= self._now_s:
+            self._start_iterations(table)
+            retry_at_s = table.retry_at_s
+        if table.asked:
+            if retry_at_s < inf:
+                self._due.set(table, retry_at_s, self._now_s)
+            else:
+                self._due.clear(table)
+        elif table.probe_at_s <= self._now_s:
+            table.ask()
+            self._out.append(Probe(table.shard, table.uri, table.seen))
+            self._visit(table)
+        else:
+            self._due.set(table, min(table.probe_at_s, retry_at_s), self._now_s)
+
+    # --- running -----------------------------------------------------------------------------------------------
+
+    def _start_iterations(self, table: TrackedTable) -> None:
+        jobs = [job for job in table.jobs if job.runnable]
+        for job in jobs:
+            if job.retry_at_s <= self._now_s:
+                job.retry_at_s = 0.0
+        table.wake = self._held is not None
+        if self._held is not None:
+            self._held[table] = None
+            return
+        candidates = [job.candidate(self._now_s) for job in jobs]
+        for start in decide(candidates, table.newest):
+            self._submit(table, [jobs[index] for index in start.jobs], start.to_version)
+
+    def _submit(self, table: TrackedTable, jobs: list[TrackedJob], to_version: int | None) -> None:
+        self._numbers += 1
+        table.flights += 1
+        for job in jobs:
+            if job.flight:
+                raise InvariantBroken(f"{job.row.key} would be in two iterations")
+            job.flight, job.stale = self._numbers, False
+        iteration = Iteration(
+            number=self._numbers,
+            table_id=table.shard.table_id,
+            table_uri=table.uri,
+            jobs=tuple(job.row for job in jobs),
+            to_version=to_version,
+            priority=max(job.row.spec.priority for job in jobs),
+            deadline_s=table.behind_at_s or self._at_s,
+        )
+        self._flights[iteration.number] = Flight(iteration, table, -1 if table.newest is None else table.newest)
+        heapq.heappush(self._announce, (self._now_s + self._times.announce_s, iteration.number))
+        self._out.append(Submit(iteration))
+
+    def _started(self, number: int) -> None:
+        flight = self._flights.get(number)
+        if flight is not None:
+            flight.started_at_s = self._at_s
+            if flight.pending_told:
+                heapq.heappush(self._announce, (self._now_s + self._times.announce_s, number))
+
+    def _announce_flight(self, number: int) -> None:
+        flight = self._flights.get(number)
+        if flight is None or flight.canceled:
+            return
+        started = flight.started_at_s > 0
+        flight.pending_told = not started
+        state = JobState.RUNNING if started else JobState.PENDING
+        reports = []
+        for job in flight.table.jobs:
+            if job.flight == number and not job.row.paused:
+                to_version = flight.iteration.to_version
+                status = JobStatus(
+                    job.row.watermark.version, -1 if to_version is None else to_version, flight.started_at_s
+                )
+                reason = job.told_reason if job.failures else Reason.NONE
+                reports.append(job.report(state, reason, status if started else None))
+        self._report(flight.table, reports)
+
+    def _ended(self, number: int, outcomes: tuple[JobOutcome, ...], error: IscpError | None) -> None:
+        flight = self._flights.pop(number, None)
+        if flight is None:
+            return
+        table = flight.table
+        table.flights -= 1
+        table.moved = True
+        self._settle(flight, {outcome.row.job_id: outcome for outcome in outcomes}, error)
+        if table.shard in self._stopping:
+            self._finish_stop(table.shard)
+            return
+        self._bring_back(table)
+        self._tell_seen(table)
+        self._forget_empty(table.shard)
+
+    def _settle(self, flight: Flight, outcomes: dict[str, JobOutcome], error: IscpError | None) -> None:
+        code = error.code if error else ErrorCode.INTERNAL
+        message = str(error or "the iteration gave no outcome")
+        settlement = Settlement(self._node_id, self._backoff, flight, self._now_s, self._at_s)
+        ran = {row.job_id for row in flight.iteration.jobs}
+        for job in flight.table.jobs:
+            if job.flight != flight.iteration.number:
+                continue
+            job.flight = 0
+            if job.row.job_id in ran:
+                row = job.row
+                missing = JobOutcome(row, row.watermark, row.seq, code, message)
+                settlement.settle(job, outcomes.get(row.job_id, missing), self._draw())
+        self._report(flight.table, settlement.reports, settlement.history)

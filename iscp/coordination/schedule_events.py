@@ -1,0 +1,103 @@
+"""What the schedule sees, and what it asks for.
+
+It stands behind the worker machine: the worker's effects on shards are its events as they are, and what it has to
+tell the worker (ShardStarted, ShardStopped, Reports, Seen) are the worker's events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iscp.coordination.effects import HoldIterations, StartShard, StopAllShards, StopShard, UpdateShard
+from iscp.coordination.events import Reports, Seen, ShardStarted, ShardStopped, Tick
+from iscp.core.errors import IscpError
+from iscp.core.ids import ShardId
+from iscp.core.iteration import Iteration, JobOutcome
+from iscp.core.trigger import ProbeState
+
+# --- events ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Notified:
+    """The shard's source has just changed, somebody says."""
+
+    shard: ShardId
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeAnswered:
+    """The answer to Probe, always: `state` is the very object that was asked with where nothing moved."""
+
+    shard: ShardId
+    uri: str
+    state: ProbeState | None
+    error: IscpError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IterationStarted:
+    """It has left the queue."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class IterationEnded:
+    """Nothing of it runs any more. `error`: it failed as a whole, and `outcomes` lacks jobs."""
+
+    number: int
+    outcomes: tuple[JobOutcome, ...] = ()
+    error: IscpError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IterationRejected:
+    """It was turned away, for the queue is full or closed; it has not run."""
+
+    number: int
+
+
+ScheduleEvent = (
+    StartShard
+    | UpdateShard
+    | StopShard
+    | StopAllShards
+    | HoldIterations
+    | Notified
+    | ProbeAnswered
+    | IterationStarted
+    | IterationEnded
+    | IterationRejected
+    | Tick
+)
+
+
+# --- effects ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Look whether the source moved since `seen` (None: for the first time) and give ProbeAnswered."""
+
+    shard: ShardId
+    uri: str
+    seen: ProbeState | None
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Queue it; then IterationStarted and IterationEnded, or IterationRejected."""
+
+    iteration: Iteration
+
+
+@dataclass(frozen=True, slots=True)
+class CancelIteration:
+    """Make it end soon; IterationEnded follows when it has."""
+
+    number: int
+
+
+WorkerNews = ShardStarted | ShardStopped | Reports | Seen
+ScheduleEffect = Probe | Submit | CancelIteration | WorkerNews

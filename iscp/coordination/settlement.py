@@ -1,0 +1,126 @@
+"""What an iteration's outcomes mean for its jobs: their next attempt, and what is reported of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from iscp.coordination.tracked import TrackedJob, TrackedTable
+from iscp.core.backoff import delay_s, jittered_s, quarantined
+from iscp.core.config import BackoffConfig
+from iscp.core.errors import PERMANENT_FROM, ErrorCode
+from iscp.core.iteration import HistoryEntry, Iteration, JobOutcome
+from iscp.core.job import JobReport, JobRow, JobState, JobStatus, Reason
+
+_NOT_THE_JOBS_FAULT = frozenset({ErrorCode.CANCELED, ErrorCode.LEASE_LOST, ErrorCode.QUEUE_FULL})
+
+
+@dataclass(slots=True)
+class Flight:
+    """One iteration between its submission and its end; `newest` is the source version known at its submission."""
+
+    iteration: Iteration
+    table: TrackedTable
+    newest: int
+    started_at_s: float = 0.0
+    pending_told: bool = False
+    canceled: bool = False
+
+
+class Settlement:
+    """Turns one flight's outcomes into the jobs' new state."""
+
+    def __init__(self, node_id: str, backoff: BackoffConfig, flight: Flight, now_s: float, at_s: float) -> None:
+        self._node_id = node_id
+        self._backoff = backoff
+        self._flight = flight
+        self._now_s = now_s
+        self._at_s = at_s
+        self.reports: list[JobReport] = []
+        self.history: list[HistoryEntry] = []
+
+    def settle(self, job: TrackedJob, outcome: JobOutcome, draw: float) -> None:
+        before = job.row
+        job.row = replace(before, watermark=outcome.watermark, seq=outcome.seq)
+        code, message = outcome.error_code, outcome.error_msg
+        if outcome.ok and self._stalled(before, outcome):
+            code, message = ErrorCode.INTERNAL, "the iteration ended without progress"
+        if code == ErrorCode.OK:
+            self._succeeded(job, outcome, committed=outcome.seq != before.seq)
+        elif code in _NOT_THE_JOBS_FAULT:
+            self._interrupted(job, draw)
+        else:
+            self._failed(job, outcome, code, message, draw)
+
+    def _stalled(self, before: JobRow, outcome: JobOutcome) -> bool:
+        """Whether what was known to be outstanding still is, all of it: going on at once would never end."""
+        target = self._flight.iteration.to_version
+        wanted = self._flight.newest if target is None else target
+        version = outcome.watermark.version
+        return version < 0 or (version == before.watermark.version and version < wanted)
+
+    def _succeeded(self, job: TrackedJob, outcome: JobOutcome, committed: bool) -> None:
+        target = self._flight.iteration.to_version
+        job.near = outcome.watermark.version >= (self._flight.newest if target is None else target)
+        job.failures, job.retry_at_s = 0, 0.0
+        if committed or (job.told_state, job.told_reason) != (JobState.COMPLETED, Reason.NONE):
+            report = job.report(JobState.COMPLETED, Reason.NONE, self._status(outcome, ErrorCode.OK, ""))
+            self.reports.append(report)
+        else:
+            row = job.row
+            self.reports.append(JobReport(row.key, row.job_id, row.watermark, row.seq))
+        if committed:
+            self.history.append(self._history(outcome, ErrorCode.OK, ""))
+
+    def _interrupted(self, job: TrackedJob, draw: float) -> None:
+        job.near = False
+        if not self._flight.canceled:
+            job.wait(self._now_s, jittered_s(self._backoff.base_s, draw))
+        if job.told_state in (JobState.PENDING, JobState.RUNNING):
+            self.reports.append(job.report(JobState.CANCELED, job.told_reason))
+
+    def _failed(self, job: TrackedJob, outcome: JobOutcome, code: int, message: str, draw: float) -> None:
+        # A table that cannot be found may be one whose directory is away for a while: nobody gives up on it.
+        if code == ErrorCode.TABLE_NOT_FOUND:
+            code = ErrorCode.STORAGE
+        job.near = False
+        job.failures += 1
+        if code >= PERMANENT_FROM:
+            job.failed, reason = True, Reason.NONE
+        else:
+            job.wait(self._now_s, delay_s(self._backoff, job.failures, draw))
+            reason = Reason.QUARANTINED if quarantined(self._backoff, job.failures) else Reason.RETRYING
+        self.reports.append(job.report(JobState.ERROR, reason, self._status(outcome, code, message)))
+        self.history.append(self._history(outcome, code, message))
+
+    def _status(self, outcome: JobOutcome, code: int, message: str) -> JobStatus:
+        return JobStatus(
+            from_version=outcome.from_version,
+            to_version=outcome.watermark.version,
+            start_at_s=self._flight.started_at_s,
+            end_at_s=self._at_s,
+            error_code=int(code),
+            error_msg=message,
+            rows=outcome.rows,
+            bytes=outcome.bytes,
+        )
+
+    def _history(self, outcome: JobOutcome, code: int, message: str) -> HistoryEntry:
+        row = outcome.row
+        return HistoryEntry(
+            account=row.key.account,
+            table_id=row.key.table_id,
+            job_name=row.key.job_name,
+            job_id=row.job_id,
+            seq=outcome.seq,
+            from_version=outcome.from_version,
+            to_version=outcome.watermark.version,
+            start_at_s=self._flight.started_at_s,
+            end_at_s=self._at_s,
+            source_commit_at_s=outcome.watermark.at_s,
+            error_code=int(code),
+            error_msg=message,
+            rows=outcome.rows,
+            bytes=outcome.bytes,
+            data_type=outcome.data_type.value,
+            node_id=self._node_id,
+        )

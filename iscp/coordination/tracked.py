@@ -1,0 +1,235 @@
+"""What the schedule keeps of each job and table.
+
+Decides how a source's answers change the pace at which it is asked, and what is told of it; when tables are looked
+at is the schedule's business. A hundred thousand of these lie idle in one node: slots, and nothing that can be
+derived.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+from iscp.coordination.messages import SourceSeen
+from iscp.core.backoff import doubled_s, jittered_s, quarantined
+from iscp.core.config import BackoffConfig, ProbeConfig
+from iscp.core.errors import ErrorCode
+from iscp.core.ids import ShardId
+from iscp.core.job import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.trigger import Candidate, ProbeState
+
+_UNFINISHED = frozenset({JobState.PENDING, JobState.RUNNING, JobState.CANCELED})
+
+
+class TrackedJob:
+    """A job as this node runs it.
+
+    `row` is as it was given, but with the newest watermark and seq that are known here. Invariants: `flight` is the
+    number of the iteration that it waits for or takes part in (0: none), so there is never more than one;
+    `retry_at_s` is 0 or the time before which it starts nothing; `failures` counts those in a row.
+    """
+
+    __slots__ = ("failed", "failures", "flight", "near", "retry_at_s", "row", "stale", "told_reason", "told_state")
+
+    def __init__(self, row: JobRow, backoff: BackoffConfig) -> None:
+        self.row = row
+        self.flight = 0
+        self.retry_at_s = 0.0
+        self.near = False
+        self.stale = False
+        self.failed = row.failed_for_good
+        self.failures = {Reason.RETRYING: 1, Reason.QUARANTINED: backoff.quarantine_after}.get(row.reason, 0)
+        self.told_state = row.state
+        self.told_reason = row.reason
+
+    @property
+    def runnable(self) -> bool:
+        return not self.failed and not self.row.paused
+
+    def candidate(self, now_s: float) -> Candidate:
+        return Candidate(
+            account=self.row.key.account,
+            watermark=self.row.watermark.version,
+            busy=self.flight != 0 or self.retry_at_s > now_s,
+            failing=self.failures > 0,
+            near=self.near,
+            stale=self.stale,
+        )
+
+    def take(self, row: JobRow, backoff: BackoffConfig) -> None:
+        """`row` is this registration's as the owner has it now; its progress may lie behind what is known here.
+
+        A row without the fault that was reported says that a person wants another try.
+        """
+        clean = row.state is not JobState.ERROR and row.reason is Reason.NONE
+        stuck = self.failed or quarantined(backoff, self.failures)
+        if (clean and (stuck or self.row.paused)) or row.spec_json != self.row.spec_json:
+            self.failed, self.failures, self.retry_at_s = False, 0, 0.0
+            self.told_state, self.told_reason = row.state, row.reason
+        if row.seq < self.row.seq or row.watermark.version < self.row.watermark.version:
+            row = replace(row, watermark=self.row.watermark, seq=self.row.seq)
+        self.row = row
+
+    def report(self, state: JobState, reason: Reason, status: JobStatus | None = None) -> JobReport:
+        self.told_state, self.told_reason = state, reason
+        row = self.row
+        return JobReport(row.key, row.job_id, row.watermark, row.seq, state, reason, status)
+
+    def correction(self) -> JobReport | None:
+        """Where the row still says that an iteration of an earlier node is under way."""
+        if self.row.state not in _UNFINISHED:
+            return None
+        return self.report(JobState.COMPLETED, self.row.reason)
+
+    def wait(self, now_s: float, wait_s: float) -> None:
+        self.retry_at_s = now_s + wait_s
+
+
+class TrackedTable:
+    """The jobs of one shard on one URI, and what is known of that source.
+
+    Invariants: `asked` while a Probe is unanswered; `due_s` is the time at which the table is looked at (inf: not
+    before something happens); `flights` counts iterations that have not ended. `wake`: it has to be decided again
+    what starts. `again`: what is asked now may be answered from before a change. `moved`: an iteration ended since
+    the source was asked. `behind_at_s`: Unix time of the oldest commit that some job has not applied, as far as
+    known (0: none).
+    """
+
+    __slots__ = (
+        "again",
+        "asked",
+        "behind_at_s",
+        "due_s",
+        "fault",
+        "flights",
+        "interval_s",
+        "jobs",
+        "moved",
+        "probe_at_s",
+        "probe_failures",
+        "seen",
+        "shard",
+        "told",
+        "uri",
+        "wake",
+    )
+
+    def __init__(self, shard: ShardId, uri: str) -> None:
+        self.shard = shard
+        self.uri = uri
+        self.jobs: list[TrackedJob] = []
+        self.seen: ProbeState | None = None
+        self.interval_s = 0.0
+        self.probe_at_s = 0.0
+        self.due_s = inf
+        self.asked = False
+        self.again = False
+        self.wake = False
+        self.moved = False
+        self.flights = 0
+        self.probe_failures = 0
+        self.fault = ""
+        self.behind_at_s = 0.0
+        self.told: SourceSeen | None = None
+
+    @property
+    def top(self) -> int:
+        return max((job.row.watermark.version for job in self.jobs), default=-1)
+
+    @property
+    def newest(self) -> int | None:
+        return self.seen.version if self.seen else None
+
+    @property
+    def retry_at_s(self) -> float:
+        """When the next job may run that has to wait for a time; inf if none does."""
+        at_s = inf
+        for job in self.jobs:
+            if job.retry_at_s and job.retry_at_s < at_s and not job.flight and job.runnable:
+                at_s = job.retry_at_s
+        return at_s
+
+    def bring_back(self, config: ProbeConfig, now_s: float) -> None:
+        """Something has happened: ask at once, and often again."""
+        self.interval_s = config.interval_min_s
+        self.probe_at_s = now_s
+        self.wake = True
+        self.again = self.asked
+
+    def ask(self) -> None:
+        self.asked, self.again, self.moved = True, False, False
+
+    def still(self, config: ProbeConfig, now_s: float, draw: float) -> None:
+        """The source has not moved; ask ever more rarely."""
+        self.probe_at_s = now_s + jittered_s(self.interval_s, draw)
+        self.interval_s = min(2 * self.interval_s, config.interval_max_s)
+
+    def take_state(self, state: ProbeState, config: ProbeConfig, now_s: float, draw: float) -> None:
+        seen, self.seen = self.seen, state
+        self.probe_failures = 0
+        behind = state.version < self.top and not self.moved
+        anew = seen is not None and seen.stamp and seen.stamp != state.stamp and state.version <= seen.version
+        if behind or anew:
+            for job in self.jobs:
+                job.stale = True
+        self.behind_at_s = self.behind_at_s or state.since_s
+        self.interval_s = config.interval_min_s
+        if not self.again:
+            self.still(config, now_s, draw)
+        self.again, self.wake = False, True
+
+    def unreachable(self, config: BackoffConfig, now_s: float, draw: float) -> None:
+        self.probe_failures += 1
+        if not self.again:
+            self.probe_at_s = now_s + doubled_s(config, self.probe_failures, draw)
+        self.again = False
+
+    def fault_reports(self, message: str, at_s: float) -> tuple[JobReport, ...]:
+        """The source cannot be reached: every job says so, once, until it can be again."""
+        if self.fault == message:
+            return ()
+        self.fault = message
+        reports = []
+        for job in self.jobs:
+            if job.runnable and not job.flight and not job.failures:
+                version = job.row.watermark.version
+                status = JobStatus(version, version, at_s, at_s, ErrorCode.STORAGE, message)
+                reports.append(job.report(JobState.ERROR, Reason.RETRYING, status))
+        return tuple(reports)
+
+    def recovery_reports(self) -> tuple[JobReport, ...]:
+        if not self.fault:
+            return ()
+        self.fault = ""
+        told = (job for job in self.jobs if job.runnable and not job.failures and job.told_state is JobState.ERROR)
+        return tuple(job.report(JobState.COMPLETED, Reason.NONE) for job in told)
+
+    def news(self, at_s: float, every_s: float) -> SourceSeen | None:
+        """What is known of the source: when it moved, when a lag begins or ends, and every now and then."""
+        if self.seen is None or self.fault:
+            return None
+        lag_s = self._lag_s(self.seen, at_s)
+        told = self.told
+        if (
+            told is not None
+            and told.source_version == self.seen.version
+            and (told.lag_s > 0) == (lag_s > 0)
+            and 0 <= at_s - told.checked_at_s < every_s
+        ):
+            return None
+        self.told = SourceSeen(self.shard, self.seen.version, at_s, lag_s)
+        return self.told
+
+    def _lag_s(self, seen: ProbeState, at_s: float) -> float:
+        """The age of the oldest commit not applied by some job that is built and not paused; 0 if there is none."""
+        slowest = None
+        for job in self.jobs:
+            mark = job.row.watermark
+            if mark.version >= 0 and (slowest is None or mark.version < slowest.version) and not job.row.paused:
+                slowest = mark
+        if slowest is None or slowest.version >= seen.version:
+            self.behind_at_s = 0.0
+            return 0.0
+        # What is outstanding was committed after what is applied, and with the last change at the latest.
+        self.behind_at_s = max(self.behind_at_s or seen.since_s or at_s, slowest.at_s)
+        return max(0.001, at_s - self.behind_at_s)
