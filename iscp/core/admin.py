@@ -98,7 +98,7 @@ class ShardView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """`owner` is the owner's node id; `counters` are the executor's, summed over the nodes; `lag_max_s` is -1 while unknown."""
+    """`owner`: the owner's node id; `counters`: the executors', summed; `lag_max_s` is -1 while unknown."""
 
     owner: str
     owner_rev: int

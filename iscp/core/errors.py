@@ -41,6 +41,7 @@ class ErrorCode(IntEnum):
     CONFIGURATION = 10_008
     SELF_TEST = 10_009
     JOB_FAILED = 10_010
+    SUPERSEDED = 10_011
 
     @property
     def temporary(self) -> bool:
@@ -101,6 +102,12 @@ class JobFailed(PermanentError):
     """What was waited for cannot come: the job has failed for good, is paused or was dropped."""
 
     code = ErrorCode.JOB_FAILED
+
+
+class Superseded(PermanentError):
+    """The sink belongs to a later registration: whatever is still under way for this one must not touch it."""
+
+    code = ErrorCode.SUPERSEDED
 
 
 class Unavailable(TemporaryError):

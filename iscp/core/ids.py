@@ -16,6 +16,17 @@ class JobKey:
     job_name: str
 
 
+def next_job_id(now_s: float, last: str) -> str:
+    """An id for a new registration: later ones sort after earlier ones, also when the clock steps back.
+
+    `last` is the greatest id in the job log (empty: none). The order is what keeps a former registration's work
+    from taking a sink back: only a later id may claim. Ids begin with the time, so that they stay in order even
+    over a job log that was started anew.
+    """
+    ms = max(int(now_s * 1000), int(last[:12], 16) + 1 if last else 0)
+    return f"{ms:012x}"
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class ShardId:
     """The unit of placement and tailing: a table, or a key-hash range of one.

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from iscp.core.errors import Conflict, ErrorCode, IscpError
+from iscp.core.errors import Conflict, ErrorCode, IscpError, Superseded
 from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome
 from iscp.core.job import JobRow
 from iscp.core.watermark import Position, Watermark
@@ -141,6 +141,8 @@ class Runner:
         kind = self._kinds(row.spec.consumer.kind)
         consumer = kind.open(row, self._sinks)
         position = consumer.position(row)
+        if position.job_id > row.job_id:
+            raise Superseded(f"the target belongs to the later registration {position.job_id}")
         # A target that is gone says nothing: its seq goes on from what the job log knows.
         return Work(row, kind, consumer, replace(position, seq=max(position.seq, row.seq)))
 

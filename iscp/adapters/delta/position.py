@@ -90,7 +90,7 @@ class PositionReader:
         try:
             newest = newest_version(self._uri)
             with delta_faults(f"open {self._uri}"):
-                seq = DeltaTable(self._uri, without_files=True).transaction_version(APP_ID)
+                seq = DeltaTable(self._uri).transaction_version(APP_ID)
         except TableNotFound:
             self._known = None
             return Position(void="the target is not there" if row.seq else "", seq=0)
@@ -118,7 +118,10 @@ class PositionReader:
         return Position(seq=seq, void="no commit carries the seq", base_version=newest)
 
     def _without_commit(self, row: JobRow, seq: int, earliest: int, newest: int, void: str) -> Position:
-        """Our commit was cleaned from the log: the job log's row counts if it is of the same seq."""
+        """Our commit was cleaned from the log: the job log's row counts if it is of the same seq.
+
+        Otherwise nobody knows whose rows these are: without a job_id they are taken for another's, and replaced.
+        """
         if row.seq == seq and row.watermark.version >= 0:
             return Position(seq, row.watermark, row.job_id, row.key.table_id, void, base_version=newest)
         return Position(seq, void=void or f"the log begins at {earliest}, after our commit {seq}", base_version=newest)

@@ -62,7 +62,7 @@ class DeltaSink:
 
     def schema_matches(self, schema_json: str) -> bool:
         with delta_faults(f"open {self._uri}"):
-            ours = json.loads(DeltaTable(self._uri, without_files=True).schema().to_json())
+            ours = json.loads(DeltaTable(self._uri).schema().to_json())
         return _types(ours) == _types(json.loads(schema_json))
 
     def rows(self, session: SparkSession) -> DataFrame:
@@ -189,7 +189,7 @@ class DeltaSink:
 
     def _refuse_expiring_txns(self) -> None:
         with delta_faults(f"open {self._uri}"):
-            configuration = DeltaTable(self._uri, without_files=True).metadata().configuration
+            configuration = DeltaTable(self._uri).metadata().configuration
         if "delta.setTransactionRetentionDuration" in configuration:
             raise PermanentError(
                 "the target expires transaction ids, which would let an old commit land again",

@@ -7,13 +7,14 @@ and are reduced to the net change of each key: its last operation in the range, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from iscp.adapters.delta.commits import Commit, newest_version, read_commit
+from iscp.adapters.delta.commits import Commit, commit_stamp, newest_version, read_commit
 from iscp.adapters.delta.faults import delta_faults, spark_faults
 from iscp.core.errors import EngineError, ErrorCode, PermanentError
 from iscp.core.iteration import Bounds
@@ -122,8 +123,18 @@ def _unavailable(error: EngineError) -> Exception:
     return ChangesUnavailable(error.message) if any(mark in error.message for mark in _GONE) else error
 
 
+@dataclass(frozen=True, slots=True)
+class _KnownId:
+    version: int
+    stamp: tuple[int, ...] | None
+    table_id: str
+
+
 class DeltaChangeSource:
-    """Change data feed of Delta tables on local paths."""
+    """Change data feed of Delta tables on local paths. Used by many threads: what it keeps is replaced whole."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, _KnownId] = {}
 
     def newest(self, uri: str) -> SourceRange:
         return self.at(uri, newest_version(uri))
@@ -133,7 +144,7 @@ class DeltaChangeSource:
         if commit is None:
             raise ChangesUnavailable(f"version {version} is not in the log any more")
         at = Watermark(version, commit.committed_at_s)
-        return SourceRange(version, at, self._table_id(uri), first_commit_at_s=commit.committed_at_s)
+        return SourceRange(version, at, self._table_id(uri, version), first_commit_at_s=commit.committed_at_s)
 
     def resolve(self, uri: str, from_version: int, to_version: int | None, bounds: Bounds) -> SourceRange:
         newest = newest_version(uri)
@@ -162,7 +173,7 @@ class DeltaChangeSource:
         return SourceRange(
             from_version,
             Watermark(last.version, last.committed_at_s),
-            self._table_id(uri),
+            self._table_id(uri, last.version),
             more=last.version < wanted,
             first_commit_at_s=taken[0].committed_at_s,
             changes_data=any(commit.changes_data for commit in taken),
@@ -192,6 +203,17 @@ class DeltaChangeSource:
         with spark_faults(f"open {uri}"):
             return tuple(session.read.format("delta").load(uri).columns)
 
-    def _table_id(self, uri: str) -> str:
-        with delta_faults(f"open {uri}"):
-            return str(DeltaTable(uri, without_files=True).metadata().id)
+    def _table_id(self, uri: str, version: int) -> str:
+        """The table's id as of `version`, kept up by the commits alone: opening a table costs with its size."""
+        known = self._ids.get(uri)
+        if known is None or known.version > version or commit_stamp(uri, known.version) != known.stamp:
+            with delta_faults(f"open {uri}"):
+                opened = DeltaTable(uri, version=version)
+                table_id = str(opened.metadata().id)
+        else:
+            table_id = known.table_id
+            for later in range(known.version + 1, version + 1):
+                commit = read_commit(uri, later)
+                table_id = (commit.metadata_id if commit else None) or table_id
+        self._ids[uri] = _KnownId(version, commit_stamp(uri, version), table_id)
+        return table_id

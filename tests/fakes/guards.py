@@ -1,0 +1,35 @@
+"""Guards and failpoints for tests (ports Guard and Failpoints)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from iscp.core.errors import Canceled
+
+
+class OpenGuard:
+    """Lets everything through until it is shut."""
+
+    def __init__(self) -> None:
+        self.shut = False
+
+    def check(self) -> None:
+        if self.shut:
+            raise Canceled("the guard was shut")
+
+
+class ScriptedFailpoints:
+    """Runs a test's own code where the product reaches a named place: what happens "at the same time" there."""
+
+    def __init__(self) -> None:
+        self.reached: list[str] = []
+        self._actions: dict[str, Callable[[], None]] = {}
+
+    def once(self, name: str, action: Callable[[], None]) -> None:
+        self._actions[name] = action
+
+    def reach(self, name: str) -> None:
+        self.reached.append(name)
+        action = self._actions.pop(name, None)
+        if action is not None:
+            action()

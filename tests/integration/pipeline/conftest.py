@@ -1,0 +1,112 @@
+"""A source table, jobs on it and a runner, without a node: what one iteration does to the sinks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from iscp.adapters.clock import SystemClock
+from iscp.adapters.delta.catalog import DeltaCatalog
+from iscp.adapters.delta.commits import Commit, read_commit
+from iscp.adapters.delta.engine import SparkEngine
+from iscp.adapters.delta.session import SparkRuntime
+from iscp.adapters.delta.sink import DeltaSink
+from iscp.adapters.delta.source import DeltaChangeSource
+from iscp.consumers.replica import Replica
+from iscp.core.ids import JobKey
+from iscp.core.iteration import Bounds, Iteration, JobOutcome
+from iscp.core.job import ConsumerSpec, JobRow, JobSpec
+from iscp.runtime.runner import Runner
+from tests.fakes.guards import OpenGuard, ScriptedFailpoints
+
+ROWS = 50
+
+
+def rows(ids: range | list[int], value: str = "x") -> pa.Table:
+    return pa.table({"id": pa.array(list(ids), pa.int64()), "v": [value] * len(ids), "g": [i % 7 for i in ids]})
+
+
+class Pipeline:
+    """One source with `id`, `v`, `g`, and as many runners as a test asks for, each like a node of its own."""
+
+    def __init__(self, root: Path, runtime: SparkRuntime) -> None:
+        self.root = root
+        self.engine = SparkEngine(runtime.root, runtime.new_session)
+        self.source = str(root / "source")
+        write_deltalake(self.source, rows(range(ROWS)), configuration={"delta.enableChangeDataFeed": "true"})
+        self.failpoints = ScriptedFailpoints()
+        self.runner = self.new_runner(self.failpoints)
+        self._numbers = itertools.count(1)
+
+    def new_runner(self, failpoints: ScriptedFailpoints, bounds: Bounds | None = None) -> Runner:
+        sinks: dict[str, DeltaSink] = {}
+        return Runner(
+            self.engine,
+            DeltaChangeSource(),
+            lambda name: Replica(),
+            lambda uri: sinks.setdefault(uri, DeltaSink(uri, failpoints)),
+            SystemClock(),
+            failpoints,
+            bounds or Bounds(),
+            epoch=1,
+        )
+
+    def job(self, name: str, registration: int = 1, **consumer: object) -> JobRow:
+        spec = ConsumerSpec("replica", self.target(name), **consumer)  # type: ignore[arg-type]
+        source = DeltaCatalog().describe(self.source)
+        Replica().validate(spec, source, DeltaCatalog())
+        key = JobKey("default", source.table_id, name)
+        return JobRow(key, f"{name}-{registration}", JobSpec(spec).to_json(), self.source, self.source)
+
+    def target(self, name: str) -> str:
+        return str(self.root / name)
+
+    def run(self, *jobs: JobRow, runner: Runner | None = None, to: int | None = None) -> list[JobOutcome]:
+        iteration = Iteration(next(self._numbers), jobs[0].key.table_id, self.source, jobs, to_version=to)
+        return list((runner or self.runner).run(iteration, OpenGuard()))
+
+    def upsert(self, ids: range | list[int], value: str) -> None:
+        (
+            DeltaTable(self.source)
+            .merge(rows(ids, value), "t.id = s.id", source_alias="s", target_alias="t")
+            .when_matched_update_all()
+            .when_not_matched_insert_all()
+            .execute()
+        )
+
+    def delete(self, condition: str) -> None:
+        DeltaTable(self.source).delete(condition)
+
+    def insert(self, ids: range | list[int], value: str = "new") -> None:
+        write_deltalake(self.source, rows(ids, value), mode="append")
+
+    def assert_equal(
+        self,
+        name: str,
+        keeps: Callable[[dict[str, object]], bool] = lambda row: True,
+        columns: tuple[str, ...] = ("id", "v", "g"),
+    ) -> None:
+        """The target against a recomputation from the source, row by row."""
+        source = DeltaTable(self.source).to_pyarrow_table().to_pylist()
+        expected = [{column: row[column] for column in columns} for row in source if keeps(row)]
+        target = DeltaTable(self.target(name)).to_pyarrow_table().to_pylist()
+        assert sorted(map(_sortable, target)) == sorted(map(_sortable, expected))
+
+    def commits(self, name: str) -> list[Commit]:
+        """The target's commits, oldest first."""
+        found = (read_commit(self.target(name), version) for version in itertools.count())
+        return list(itertools.takewhile(lambda commit: commit is not None, found))  # type: ignore[arg-type]
+
+
+def _sortable(row: dict[str, object]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, repr(value)) for name, value in row.items()))
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, spark_runtime: SparkRuntime) -> Pipeline:
+    return Pipeline(tmp_path, spark_runtime)

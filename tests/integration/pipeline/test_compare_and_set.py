@@ -1,0 +1,122 @@
+"""The sink's compare-and-set alone keeps two writers apart: no lease, no ownership, no lock is at work here."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from iscp.core.errors import ErrorCode
+from iscp.core.iteration import DataType, Iteration
+from tests.fakes.guards import OpenGuard, ScriptedFailpoints
+
+from .conftest import Pipeline
+
+pytestmark = pytest.mark.spark
+
+
+def test_two_runners_of_one_job_in_turns_at_the_worst_moment(pipeline: Pipeline) -> None:
+    """Another runner commits the same seq right before our commit: ours is skipped, seen, and started over."""
+    job = pipeline.job("target", key=("id",))
+    pipeline.run(job)
+    pipeline.upsert(range(10), "first")
+    other = pipeline.new_runner(ScriptedFailpoints())
+    pipeline.failpoints.once("commit.before", lambda: pipeline.run(job, runner=other) and None)
+    outcome = pipeline.run(job)[0]
+    assert outcome.ok
+    pipeline.assert_equal("target")
+    seqs = [commit.seq for commit in pipeline.commits("target") if commit.seq]
+    assert seqs == sorted(set(seqs)), "a seq was committed twice"
+
+
+@pytest.mark.parametrize("appends", [True, False], ids=["append", "merge"])
+def test_two_runners_side_by_side(pipeline: Pipeline, appends: bool) -> None:
+    job = pipeline.job("target", key=("id",))
+    runners = [pipeline.new_runner(ScriptedFailpoints()) for _ in range(2)]
+    pipeline.run(job)
+    for step in range(4):
+        if appends:
+            pipeline.insert(range(100 + step * 10, 110 + step * 10))
+        else:
+            pipeline.upsert(range(step * 5, step * 5 + 60), f"step {step}")
+        threads = [threading.Thread(target=pipeline.run, args=(job,), kwargs={"runner": r}) for r in runners]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    pipeline.run(job)
+    pipeline.assert_equal("target")
+    seqs = [commit.seq for commit in pipeline.commits("target") if commit.seq]
+    assert seqs == list(range(1, len(seqs) + 1))
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["snapshot", "tail"])
+def test_a_late_commit_of_a_former_registration_fails(pipeline: Pipeline, first: bool) -> None:
+    """A job is deleted and created again while an iteration of the old one is about to commit."""
+    old, new = pipeline.job("target", 1, key=("id",)), pipeline.job("target", 2, key=("id",), where="id < 5")
+    if not first:
+        pipeline.run(old)
+        pipeline.insert(range(100, 110))
+    other = pipeline.new_runner(ScriptedFailpoints())
+    pipeline.failpoints.once("commit.before", lambda: pipeline.run(new, runner=other) and None)
+    outcome = pipeline.run(old)[0]
+    assert outcome.error_code == ErrorCode.SUPERSEDED, outcome.error_msg
+    pipeline.assert_equal("target", lambda row: row["id"] < 5)
+
+
+def test_a_commit_on_a_state_that_others_changed_meanwhile_is_mended(pipeline: Pipeline) -> None:
+    """Rows that somebody appends between our look and our commit are found at the next look, behind our commit."""
+    from deltalake import write_deltalake
+
+    from .conftest import rows
+
+    job = pipeline.job("target", key=("id",))
+    pipeline.run(job)
+    pipeline.insert(range(100, 110))
+    pipeline.failpoints.once(
+        "commit.before",
+        lambda: write_deltalake(pipeline.target("target"), rows(range(900, 905), "foreign"), mode="append"),
+    )
+    pipeline.run(job)
+    fresh = pipeline.new_runner(ScriptedFailpoints())
+    assert pipeline.run(job, runner=fresh)[0].data_type is DataType.DIFFERENCE
+    pipeline.assert_equal("target")
+
+
+def test_a_cancel_between_two_spark_jobs_commits_nothing_afterwards(pipeline: Pipeline) -> None:
+    job = pipeline.job("target", key=("id",))
+    pipeline.run(job)
+    pipeline.upsert(range(20), "changed")
+    before = len(pipeline.commits("target"))
+    iteration = Iteration(77_001, job.key.table_id, pipeline.source, (job,))
+    # Here one Spark job (the read) has ended and the next (the merge) has not begun; the guard stays open.
+    pipeline.failpoints.once("commit.before", lambda: pipeline.runner.cancel(iteration))
+    outcome = pipeline.runner.run(iteration, OpenGuard())[0]
+    assert not outcome.ok
+    time.sleep(3)
+    assert len(pipeline.commits("target")) == before
+    assert pipeline.run(job)[0].ok
+    pipeline.assert_equal("target")
+
+
+def test_a_shut_guard_lets_nothing_be_committed(pipeline: Pipeline) -> None:
+    """The guard is asked right before the commit: a lease that can no longer be confirmed ends the work there."""
+    job = pipeline.job("target", key=("id",))
+    pipeline.run(job)
+    pipeline.upsert(range(20), "changed")
+    before, guard = len(pipeline.commits("target")), OpenGuard()
+    pipeline.failpoints.once("commit.before", lambda: setattr(guard, "shut", True))
+    outcome = pipeline.runner.run(Iteration(77_002, job.key.table_id, pipeline.source, (job,)), guard)[0]
+    assert not outcome.ok
+    assert len(pipeline.commits("target")) == before
+
+
+def test_a_registration_goes_on_from_the_seq_of_the_one_before(pipeline: Pipeline) -> None:
+    old = pipeline.job("target", 1, key=("id",))
+    seq = pipeline.run(old)[0].seq
+    new = replace(old, job_id="target-2")
+    outcome = pipeline.run(new)[0]
+    assert (outcome.data_type, outcome.seq) == (DataType.SNAPSHOT, seq + 2)
+    pipeline.assert_equal("target")

@@ -1,0 +1,115 @@
+"""One iteration after another over a real source into real sinks: what a job has equals a recomputation."""
+
+from __future__ import annotations
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from iscp.core.errors import ErrorCode
+from iscp.core.iteration import Bounds, DataType
+
+pytestmark = pytest.mark.spark
+
+
+def test_snapshot_then_tail_with_columns_and_filter(pipeline) -> None:
+    full = pipeline.job("full", key=("id",))
+    part = pipeline.job("part", key=("id",), columns=("id", "v"), where="g <> 3 AND v <> 'gone'")
+
+    def equal() -> None:
+        pipeline.assert_equal("full")
+        pipeline.assert_equal("part", lambda row: row["g"] != 3 and row["v"] != "gone", ("id", "v"))
+
+    first = pipeline.run(full, part)
+    assert [(o.data_type, o.watermark.version, o.seq) for o in first] == [(DataType.SNAPSHOT, 0, 2)] * 2
+    equal()
+
+    pipeline.upsert(range(40, 60), "changed")
+    pipeline.upsert([1, 2], "gone")  # the filter now refuses rows that the target holds
+    pipeline.delete("id = 5")
+    pipeline.upsert([5], "back")  # deleted and inserted again within one range
+    tail = pipeline.run(full, part)
+    assert [(o.data_type, o.watermark.version, o.seq, o.error_code) for o in tail] == [(DataType.TAIL, 4, 3, 0)] * 2
+    equal()
+
+
+def test_net_inserts_are_appended_without_a_merge(pipeline) -> None:
+    job = pipeline.job("full", key=("id",))
+    pipeline.run(job)
+    pipeline.insert(range(100, 120))
+    pipeline.run(job)
+    pipeline.assert_equal("full")
+    assert pipeline.commits("full")[-1].operation == "WRITE"
+
+
+def test_append_only_keeps_every_row_ever_inserted(pipeline) -> None:
+    job = pipeline.job("log")
+    pipeline.run(job)
+    pipeline.insert(range(100, 110))
+    pipeline.insert(range(110, 120))
+    outcome = pipeline.run(job)[0]
+    assert (outcome.data_type, outcome.rows) == (DataType.TAIL, 20)
+    pipeline.assert_equal("log")
+
+
+def test_a_commit_without_rows_moves_only_the_watermark(pipeline) -> None:
+    job = pipeline.job("full", key=("id",))
+    pipeline.run(job)
+    pipeline.insert(range(100, 110))
+    pipeline.run(job)
+    before = len(pipeline.commits("full"))
+    DeltaTable(pipeline.source).optimize.compact()
+    outcome = pipeline.run(job)[0]
+    assert (outcome.watermark.version, len(pipeline.commits("full"))) == (2, before)
+
+
+def test_bounds_cut_a_long_range_and_the_rest_follows(pipeline) -> None:
+    job = pipeline.job("full", key=("id",))
+    runner = pipeline.new_runner(pipeline.failpoints, Bounds(versions_max=2))
+    pipeline.run(job, runner=runner)
+    for start in (100, 110, 120, 130, 140):
+        pipeline.insert(range(start, start + 10))
+    reached = [pipeline.run(job, runner=runner)[0].watermark.version for _ in range(3)]
+    assert reached == [2, 4, 5]
+    pipeline.assert_equal("full")
+
+
+def test_null_keys_are_matched_and_not_doubled(pipeline) -> None:
+    import pyarrow as pa
+
+    job = pipeline.job("full", key=("id",))
+    pipeline.run(job)
+    null_row = pa.table({"id": pa.array([None], pa.int64()), "v": ["a"], "g": pa.array([1], pa.int64())})
+    write_deltalake(pipeline.source, null_row, mode="append")
+    pipeline.run(job)
+    DeltaTable(pipeline.source).update({"v": "'b'"}, predicate="id IS NULL")
+    pipeline.run(job)
+    pipeline.assert_equal("full")
+
+
+def test_rows_that_share_a_key_are_refused_by_name(pipeline) -> None:
+    write_deltalake(pipeline.source, DeltaTable(pipeline.source).to_pyarrow_table().slice(0, 1), mode="append")
+    outcome = pipeline.run(pipeline.job("full", key=("id",)))[0]
+    assert outcome.error_code == ErrorCode.DUPLICATE_KEY
+    assert "key" in outcome.error_msg
+    assert "unique" in outcome.error_msg
+
+
+def test_a_source_without_change_data_feed_is_followed_by_difference(pipeline) -> None:
+    job = pipeline.job("full", key=("id",))
+    pipeline.run(job)
+    DeltaTable(pipeline.source).alter.set_table_properties({"delta.enableChangeDataFeed": "false"})
+    DeltaTable(pipeline.source).update({"v": "'unseen'"}, predicate="id < 10")
+    outcome = pipeline.run(job)[0]
+    assert (outcome.error_code, outcome.data_type) == (0, DataType.DIFFERENCE)
+    pipeline.assert_equal("full")
+
+
+def test_a_fault_of_one_job_does_not_hold_up_the_other(pipeline) -> None:
+    good, bad = pipeline.job("good", key=("id",)), pipeline.job("bad", key=("id",))
+    pipeline.run(good, bad)
+    pipeline.upsert([1], "changed")
+    (pipeline.root / "bad" / "_delta_log" / "00000000000000000002.json").write_text("not json")
+    outcomes = pipeline.run(good, bad)
+    assert outcomes[0].ok
+    assert not outcomes[1].ok
+    pipeline.assert_equal("good")

@@ -1,0 +1,136 @@
+"""What others do to a target comes right again: RESTORE, overwrite, foreign rows, OPTIMIZE, VACUUM, removal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from iscp.core.errors import InvalidRequest
+from iscp.core.iteration import DataType
+
+from .conftest import Pipeline, rows
+
+pytestmark = pytest.mark.spark
+
+
+def restored(uri: str) -> None:
+    DeltaTable(uri).restore(2)
+
+
+def overwritten(uri: str) -> None:
+    write_deltalake(uri, rows(range(1000, 1010), "foreign"), mode="overwrite")
+
+
+def replaced_with_another_schema(uri: str) -> None:
+    table = rows(range(3)).append_column("extra", [["e"] * 3])
+    write_deltalake(uri, table, mode="overwrite", schema_mode="overwrite")
+
+
+def written_to(uri: str) -> None:
+    write_deltalake(uri, rows(range(2000, 2005), "foreign"), mode="append")
+
+
+def written_twice_the_same_key(uri: str) -> None:
+    write_deltalake(uri, rows([1, 1, 1], "foreign"), mode="append")
+
+
+def deleted_from(uri: str) -> None:
+    DeltaTable(uri).delete("id < 20")
+
+
+def removed(uri: str) -> None:
+    shutil.rmtree(uri)
+
+
+@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "append-only"])
+@pytest.mark.parametrize(
+    "event",
+    [
+        restored,
+        overwritten,
+        replaced_with_another_schema,
+        written_to,
+        written_twice_the_same_key,
+        deleted_from,
+        removed,
+    ],
+)
+def test_a_target_that_was_changed_by_others_comes_out_equal(
+    pipeline: Pipeline, event: Callable[[str], None], keyed: bool
+) -> None:
+    job = pipeline.job("target", key=("id",) if keyed else ())
+    for step in range(3):
+        outcome = pipeline.run(job)[0]
+        job = replace(job, seq=outcome.seq, watermark=outcome.watermark)
+        pipeline.insert(range(100 + step * 10, 110 + step * 10))
+    event(pipeline.target("target"))
+    outcome = pipeline.run(job)[0]
+    assert outcome.error_code == 0, outcome.error_msg
+    pipeline.assert_equal("target")
+    # From now on it is an ordinary target again.
+    pipeline.insert(range(500, 510))
+    assert pipeline.run(job)[0].data_type is DataType.TAIL
+    pipeline.assert_equal("target")
+
+
+def test_another_node_sees_what_was_done_to_the_target(pipeline: Pipeline) -> None:
+    """A runner without a memory of the sink finds the same faults in its log."""
+    job = pipeline.job("target", key=("id",))
+    pipeline.run(job)
+    pipeline.insert(range(100, 110))
+    pipeline.run(job)
+    written_to(pipeline.target("target"))
+    other = pipeline.new_runner(pipeline.failpoints)
+    assert pipeline.run(job, runner=other)[0].data_type is DataType.DIFFERENCE
+    pipeline.assert_equal("target")
+
+
+def test_optimize_and_vacuum_of_the_target_cost_nothing(pipeline: Pipeline) -> None:
+    job = pipeline.job("target", key=("id",))
+    for step in range(3):
+        pipeline.run(job)
+        pipeline.insert(range(100 + step * 10, 110 + step * 10))
+    target = DeltaTable(pipeline.target("target"))
+    target.optimize.compact()
+    target.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    assert pipeline.run(job)[0].data_type is DataType.TAIL
+    pipeline.assert_equal("target")
+
+
+@pytest.mark.parametrize("row_knows", [True, False], ids=["log-row-equal", "log-row-behind"])
+def test_a_target_whose_log_was_cleaned(pipeline: Pipeline, row_knows: bool) -> None:
+    """Our commit is gone from the log: the job log's row counts if it has the same seq, otherwise a new snapshot."""
+    job = pipeline.job("target", key=("id",))
+    pipeline.run(job)
+    pipeline.insert(range(100, 110))
+    outcome = pipeline.run(job)[0]
+    known = replace(job, seq=outcome.seq, watermark=outcome.watermark) if row_knows else job
+    uri = pipeline.target("target")
+    write_deltalake(uri, rows([], ""), mode="append")  # a commit after ours, so that ours can be cleaned away
+    DeltaTable(uri).create_checkpoint()
+    newest = DeltaTable(uri).version()
+    for version in range(newest):
+        os.remove(f"{uri}/_delta_log/{version:020d}.json")
+    pipeline.upsert(range(5), "after")
+    outcome = pipeline.run(known, runner=pipeline.new_runner(pipeline.failpoints))[0]
+    assert outcome.error_code == 0, outcome.error_msg
+    assert outcome.data_type is (DataType.TAIL if row_knows else DataType.SNAPSHOT)
+    pipeline.assert_equal("target")
+
+
+def test_a_target_with_rows_of_somebody_else_is_refused(pipeline: Pipeline) -> None:
+    write_deltalake(pipeline.target("target"), rows(range(3)))
+    with pytest.raises(InvalidRequest, match="rows that iscp did not write"):
+        pipeline.job("target", key=("id",))
+
+
+def test_a_target_that_expires_transactions_is_refused(pipeline: Pipeline) -> None:
+    retention = {"delta.setTransactionRetentionDuration": "interval 1 hours"}
+    DeltaTable.create(pipeline.target("target"), schema=DeltaTable(pipeline.source).schema(), configuration=retention)
+    with pytest.raises(InvalidRequest, match="setTransactionRetentionDuration"):
+        pipeline.job("target", key=("id",))
