@@ -31,6 +31,7 @@ class FakeJobLog:
         self.term = 0
         self.faults: list[IscpError] = []
         self.landed_faults: list[IscpError] = []
+        self.compact_faults: list[IscpError] = []
         self.compactions = 0
         self.tidied = 0
         self._since = 0
@@ -78,8 +79,8 @@ class FakeJobLog:
 
     def compact(self, rows: Sequence[JobRow]) -> None:
         self._check()
-        if self.faults:
-            raise self.faults.pop(0)
+        if self.compact_faults:
+            raise self.compact_faults.pop(0)
         requests = {row.job_id: request_id for row, request_id in self.storage.entries if request_id}
         self.storage.entries = [(row, requests.get(row.job_id, "")) for row in rows]
         self.compactions += 1

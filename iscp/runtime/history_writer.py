@@ -1,0 +1,93 @@
+"""The thread that writes the history of iterations and deletes the log's old files: nobody waits for either."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from threading import Condition, Thread
+
+from iscp.core.errors import TemporaryError
+from iscp.core.iteration import HistoryEntry
+from iscp.ports.pipeline import JobLog
+from iscp.ports.system import Clock
+
+log = logging.getLogger(__name__)
+
+PENDING_MAX = 100_000
+BATCH_MAX = 10_000
+DELAY_S = 1.0
+CLOSE_S = 5.0
+
+
+class HistoryWriter:
+    """Batches entries for about a second; while the storage fails they wait, and past a bound the oldest go."""
+
+    def __init__(self, joblog: JobLog, clock: Clock, retry_s: float, tidy_every_s: float) -> None:
+        self._log = joblog
+        self._clock = clock
+        self._retry_s = retry_s
+        self._tidy_every_s = tidy_every_s
+        self._tidy_at_s = clock.monotonic_s() + tidy_every_s
+        self._wake = Condition()
+        self._pending: deque[HistoryEntry] = deque(maxlen=PENDING_MAX)
+        self._closing = False
+        self._thread = Thread(target=self._run, name="iscp-history", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write what is pending, once, and end."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_S)
+
+    def add(self, entries: Iterable[HistoryEntry]) -> None:
+        with self._wake:
+            self._pending.extend(entries)
+            self._wake.notify_all()
+
+    def pending(self, job_id: str) -> list[HistoryEntry]:
+        """What is not in the table yet, newest first."""
+        with self._wake:
+            return [entry for entry in reversed(self._pending) if entry.job_id == job_id]
+
+    def turn(self) -> bool:
+        """Write one batch, tidy if it is time; False if the storage failed."""
+        with self._wake:
+            batch = [self._pending[index] for index in range(min(BATCH_MAX, len(self._pending)))]
+        try:
+            if batch:
+                self._log.append_history(batch)
+                with self._wake:
+                    for _ in range(min(len(batch), len(self._pending))):
+                        self._pending.popleft()
+            if self._clock.monotonic_s() >= self._tidy_at_s:
+                self._tidy_at_s = self._clock.monotonic_s() + self._tidy_every_s
+                log.info("log.tidied", extra={"files": self._log.tidy()})
+        except TemporaryError as error:
+            log.warning("history.failed", extra={"error": str(error)})
+            return False
+        return True
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                if not self._pending and not self._closing:
+                    self._wake.wait(max(DELAY_S, self._tidy_at_s - self._clock.monotonic_s()))
+                if not self._closing:
+                    self._wake.wait_for(lambda: self._closing, DELAY_S)
+                closing = self._closing
+            try:
+                written = self.turn()
+            except Exception:
+                log.exception("history.broken")
+                written = False
+            with self._wake:
+                if closing and (not written or not self._pending):
+                    return
+                if not written:
+                    self._wake.wait_for(lambda: self._closing, self._retry_s)

@@ -1,0 +1,374 @@
+"""The thread that writes the job log: group commit, and the upkeep of log and book.
+
+One commit carries all that has gathered while the one before it ran. Requests go first and are answered when they
+are in the log; the rows of status reports are batched behind them, and nothing waits for those.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from threading import Condition, Lock, Thread, current_thread
+from typing import Any, TypeVar, overload
+
+from iscp.coordination.book import BookChange, JobBook
+from iscp.coordination.draft import Answer, Draft, Pause, Register, Request, Resume, Unregister
+from iscp.core.admin import RegisterResult
+from iscp.core.errors import (
+    InvariantBroken,
+    IscpError,
+    NotOwner,
+    OutcomeUnknown,
+    QueueFull,
+    StorageError,
+    TemporaryError,
+    Unavailable,
+)
+from iscp.core.iteration import HistoryEntry
+from iscp.core.job import JobReport, JobRow
+from iscp.ports.pipeline import JobLog
+from iscp.ports.system import Clock
+from iscp.runtime.history_writer import HistoryWriter
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LogLimits:
+    """Bounds and intervals of the log's writer; all in seconds or counts."""
+
+    requests_max: int = 20_000
+    batch_requests_max: int = 2_000
+    batch_statuses_max: int = 5_000
+    status_delay_s: float = 0.2
+    retry_s: float = 0.5
+    retry_max_s: float = 30.0
+    compact_commits: int = 500
+    compact_every_s: float = 3_600.0
+    flush_every_s: float = 3_600.0
+    collect_every_s: float = 3_600.0
+    tidy_every_s: float = 3_600.0
+    dropped_kept_s: float = 86_400.0
+    close_s: float = 10.0
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What one commit carries: the draft's rows, statuses behind them, and whom to answer."""
+
+    draft: Draft
+    answers: list[tuple[Future[Any], Answer]] = field(default_factory=list)
+    statuses: list[JobRow] = field(default_factory=list)
+
+    def rows(self) -> tuple[list[JobRow], list[str]]:
+        rows = [entry.row for entry in self.draft.entries] + self.statuses
+        ids = [entry.request_id for entry in self.draft.entries] + [""] * len(self.statuses)
+        return rows, ids
+
+
+class _Timer:
+    """Due every `every_s` of the monotonic clock; after a failure again after the retry's pause."""
+
+    def __init__(self, every_s: float, now_s: float) -> None:
+        self._every_s = every_s
+        self.due_s = now_s + every_s
+
+    def fires(self, now_s: float) -> bool:
+        if now_s < self.due_s:
+            return False
+        self.due_s = now_s + self._every_s
+        return True
+
+
+class LogWriter:
+    """Owns the book and writes the log, for one term.
+
+    `on_committed(change)` is called from the writer's thread after each commit, and when a report has moved rows;
+    requests are answered after it. `on_deposed(error)` is called once, when another owner was seen or an invariant
+    was found broken; everything pending has failed by then. Reads go through `read`.
+    """
+
+    def __init__(
+        self,
+        joblog: JobLog,
+        book: JobBook,
+        clock: Clock,
+        limits: LogLimits,
+        on_committed: Callable[[BookChange], None],
+        on_deposed: Callable[[IscpError], None],
+    ) -> None:
+        self._log = joblog
+        self._book = book
+        self._clock = clock
+        self._limits = limits
+        self._on_committed = on_committed
+        self._on_deposed = on_deposed
+        self._book_lock = Lock()
+        self._wake = Condition()
+        self._requests: deque[tuple[Request, Future[Any]]] = deque()
+        self._reports: dict[tuple[str, bool], JobReport] = {}
+        self._closing = False
+        self._stopped: IscpError | None = None
+        self._held: _Batch | None = None
+        self._taken: list[Future[Any]] = []
+        self._failures = 0
+        now_s = clock.monotonic_s()
+        self._status_due_s: float | None = None
+        self._retry_at_s = now_s
+        self._flush = _Timer(limits.flush_every_s, now_s)
+        self._collect = _Timer(limits.collect_every_s, now_s)
+        self._compact = _Timer(limits.compact_every_s, now_s)
+        self._compaction_wanted = False
+        self._history = HistoryWriter(joblog, clock, limits.retry_s, limits.tidy_every_s)
+        self._thread = Thread(target=self._run, name="iscp-log", daemon=True)
+
+    # From any thread
+
+    def start(self) -> None:
+        self._history.start()
+        self._thread.start()
+
+    @overload
+    def submit(self, request: Register) -> Future[tuple[RegisterResult, ...]]: ...
+    @overload
+    def submit(self, request: Unregister | Pause | Resume) -> Future[bool]: ...
+    def submit(self, request: Request) -> Future[Any]:
+        """Answered once it is in the log.
+
+        Raises QueueFull, NotOwner, Unavailable (closing). The future fails with InvalidRequest or JobNotFound, with
+        StorageError (nothing was written), NotOwner, or OutcomeUnknown if the writer is closed before it could look.
+        """
+        future: Future[Any] = Future()
+        with self._wake:
+            self._refuse_if_ended()
+            if len(self._requests) >= self._limits.requests_max:
+                raise QueueFull(f"{len(self._requests)} requests wait for the job log", remedy="Try again later")
+            self._requests.append((request, future))
+            self._wake.notify_all()
+        return future
+
+    def report(self, reports: Iterable[JobReport], history: Iterable[HistoryEntry] = ()) -> None:
+        """Take reports of progress; never blocks, and says nothing once the writer has ended."""
+        with self._wake:
+            for report in reports:
+                # The last one with a status and the last one without it are enough, in the order they came.
+                key = (report.job_id, report.state is None and report.reason is None and report.status is None)
+                self._reports.pop(key, None)
+                self._reports[key] = report
+            self._wake.notify_all()
+        self._history.add(history)
+
+    def read(self, look: Callable[[JobBook], T]) -> T:
+        """What `look` finds in the book, which does not change meanwhile; it must be quick and keep no reference."""
+        with self._book_lock:
+            return look(self._book)
+
+    def history(self, job_id: str, limit: int) -> list[HistoryEntry]:
+        """Newest first, what is not written yet too. Raises StorageError."""
+        entries = [*self._history.pending(job_id), *self._log.history(job_id, limit)]
+        # One may have been written between the two looks; the table keeps microseconds.
+        return list({(entry.seq, round(entry.end_at_s * 1e6)): entry for entry in entries}.values())[:limit]
+
+    def close(self) -> None:
+        """Refuse what is new, write what is pending, and end, within a bounded time."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify_all()
+        if self._thread.is_alive() and self._thread is not current_thread():
+            self._thread.join(self._limits.close_s)
+        self._stop(Unavailable("the job log's writer is closed"))
+        self._history.close()
+
+    def _refuse_if_ended(self) -> None:
+        if self._stopped is not None:
+            raise self._stopped
+        if self._closing:
+            raise Unavailable("the job log's writer is closing")
+
+    # The writer's thread
+
+    def turn(self) -> float:
+        """Do all that is due; answers after how many seconds there may be more to do (0: at once)."""
+        now_s = self._clock.monotonic_s()
+        if self._held is None:
+            self._take_reports(now_s)
+            self._look_after_book(now_s)
+            batch = self._gather(now_s)
+            if batch.answers or batch.statuses:
+                self._write(batch, now_s)
+        elif now_s >= self._retry_at_s or self._closing:
+            self._write(self._held, now_s)
+        if self._held is None and self._stopped is None and now_s >= self._retry_at_s:
+            self._compact_if_wanted(now_s)
+        return self._pause_s()
+
+    def _take_reports(self, now_s: float) -> None:
+        with self._wake:
+            reports, self._reports = self._reports, {}
+        if not reports:
+            return
+        with self._book_lock:
+            change = self._book.apply(reports.values())
+        self._plan_statuses(now_s + self._limits.status_delay_s)
+        if change.rows:
+            self._on_committed(change)
+
+    def _plan_statuses(self, at_s: float) -> None:
+        if not self._book.due(1):
+            self._status_due_s = None
+        elif self._status_due_s is None:
+            self._status_due_s = at_s
+
+    def _look_after_book(self, now_s: float) -> None:
+        if self._closing or self._flush.fires(now_s):
+            with self._book_lock:
+                self._book.flush_watermarks()
+            self._plan_statuses(now_s)
+        if self._collect.fires(now_s):
+            with self._book_lock:
+                gone = self._book.collect(self._clock.now_s() - self._limits.dropped_kept_s)
+            self._compaction_wanted |= gone > 0
+        if self._compact.fires(now_s):
+            self._compaction_wanted |= self._log.commits_since_compaction > 1
+
+    def _gather(self, now_s: float) -> _Batch:
+        batch = _Batch(Draft(self._book, self._clock.now_s()))
+        with self._wake:
+            taken = [self._requests.popleft() for _ in range(min(len(self._requests), self._limits.batch_requests_max))]
+        taken = [(request, future) for request, future in taken if future.set_running_or_notify_cancel()]
+        self._taken = [future for _, future in taken]
+        for request, future in taken:
+            try:
+                batch.answers.append((future, batch.draft.decide(request)))
+            except IscpError as error:
+                future.set_exception(error)
+        due = self._status_due_s is not None and (now_s >= self._status_due_s or self._closing)
+        if due and now_s >= self._retry_at_s:
+            decided = {entry.row.key for entry in batch.draft.entries}
+            statuses = self._book.due(self._limits.batch_statuses_max)
+            batch.statuses = [row for row in statuses if row.key not in decided]
+        return batch
+
+    def _write(self, batch: _Batch, now_s: float) -> None:
+        rows, request_ids = batch.rows()
+        try:
+            if rows:
+                self._log.append(rows, request_ids)
+        except OutcomeUnknown as error:
+            self._held = batch
+            self._back_off(now_s, error)
+        except (StorageError, Unavailable) as error:
+            self._held = None
+            self._back_off(now_s, error)
+            self._fail_taken(error)
+        except IscpError as error:
+            self._held = None
+            self._depose(error)
+        else:
+            self._held = None
+            self._failures = 0 if rows else self._failures
+            self._committed(batch, now_s)
+
+    def _committed(self, batch: _Batch, now_s: float) -> None:
+        with self._book_lock:
+            change = self._book.commit(batch.draft.entries)
+            self._book.logged(batch.statuses)
+        self._status_due_s = None
+        self._plan_statuses(now_s)
+        try:
+            if change.rows:
+                self._on_committed(change)
+        finally:
+            for future, answer in batch.answers:
+                future.set_result(answer)
+
+    def _compact_if_wanted(self, now_s: float) -> None:
+        if not self._compaction_wanted and self._log.commits_since_compaction < self._limits.compact_commits:
+            return
+        rows = self._book.rows()
+        try:
+            self._log.compact(rows)
+        except NotOwner as error:
+            self._depose(error)
+        except TemporaryError as error:
+            self._back_off(now_s, error)
+        else:
+            with self._book_lock:
+                self._book.logged(rows)
+            self._compaction_wanted = False
+            self._status_due_s = None
+            log.info("log.compacted", extra={"rows": len(rows)})
+
+    def _back_off(self, now_s: float, error: IscpError) -> None:
+        pause_s = min(self._limits.retry_s * 2.0 ** min(self._failures, 16), self._limits.retry_max_s)
+        self._failures += 1
+        self._retry_at_s = now_s + pause_s
+        log.warning("log.failed", extra={"error": str(error), "retry_in_s": pause_s})
+
+    def _pause_s(self) -> float:
+        now_s = self._clock.monotonic_s()
+        if self._held is not None:
+            return max(0.0, self._retry_at_s - now_s)
+        with self._wake:
+            if self._requests or self._reports:
+                return 0.0
+        due_s = [self._flush.due_s, self._collect.due_s, self._compact.due_s]
+        if self._status_due_s is not None:
+            due_s.append(max(self._status_due_s, self._retry_at_s))
+        if self._compaction_wanted or self._log.commits_since_compaction >= self._limits.compact_commits:
+            due_s.append(self._retry_at_s)
+        return max(0.0, min(due_s) - now_s)
+
+    def _run(self) -> None:
+        try:
+            while self._stopped is None:
+                pause_s = self.turn()
+                with self._wake:
+                    if self._drained():
+                        return
+                    if pause_s > 0 and not (self._held is None and (self._requests or self._reports)):
+                        self._wake.wait(min(pause_s, self._limits.retry_s) if self._closing else pause_s)
+        except Exception as error:
+            log.exception("log.broken")
+            self._depose(InvariantBroken(f"the job log's writer broke: {error}"))
+        finally:
+            self._fail_taken(self._stopped or Unavailable("the job log's writer is closed"))
+
+    def _drained(self) -> bool:
+        """Closing, and nothing is left that could still be written."""
+        if not self._closing or self._held is not None or self._requests or self._reports:
+            return False
+        return self._failures > 0 or not self._book.due(1)
+
+    def _depose(self, error: IscpError) -> None:
+        self._fail_taken(error)
+        if self._stop(error):
+            log.warning("log.deposed", extra={"error": str(error)})
+            self._on_deposed(error)
+
+    def _fail_taken(self, error: IscpError) -> None:
+        """Fail what the current batch has not answered; only ever called from the writer's thread."""
+        if self._held is not None:
+            error = OutcomeUnknown("the job log did not say whether this was written") if self._closing else error
+        for future in self._taken:
+            if not future.done():
+                future.set_exception(error)
+
+    def _stop(self, error: IscpError) -> bool:
+        """Take nothing more and fail what waits; False if it was stopped already."""
+        with self._wake:
+            if self._stopped is not None:
+                return False
+            self._stopped = error
+            waiting = list(self._requests)
+            self._requests.clear()
+            self._reports.clear()
+            self._wake.notify_all()
+        for _, future in waiting:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(error)
+        return True
