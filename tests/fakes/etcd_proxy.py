@@ -10,13 +10,12 @@ CHUNK_BYTES = 65_536
 
 
 class AnswerLosingProxy:
-    """Relays TCP. While answers are lost they are dropped, or (`cut`) end the connection that they come by."""
+    """Relays TCP, and drops what comes back while answers are lost: the requests arrive all the same."""
 
     def __init__(self, port: int) -> None:
         self._upstream = ("127.0.0.1", port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._losing = threading.Event()
-        self._cut = False
         self._open: list[socket.socket] = [self._listener]
         self._threads: list[threading.Thread] = []
         self._start(self._accept)
@@ -25,9 +24,13 @@ class AnswerLosingProxy:
     def endpoint(self) -> str:
         return f"127.0.0.1:{self._listener.getsockname()[1]}"
 
-    def lose_answers(self, *, cut: bool) -> None:
-        self._cut = cut
+    def lose_answers(self) -> None:
         self._losing.set()
+
+    def cut(self) -> None:
+        """End the connections that there are."""
+        for each in self._open[1:]:
+            _shut(each)
 
     def pass_answers(self) -> None:
         self._losing.clear()
@@ -37,8 +40,7 @@ class AnswerLosingProxy:
 
     def __exit__(self, *_: object) -> None:
         for each in list(self._open):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+            _shut(each)
             each.close()
         for thread in self._threads:
             thread.join(5)
@@ -62,8 +64,10 @@ class AnswerLosingProxy:
             while chunk := source.recv(CHUNK_BYTES):
                 if not (answers and self._losing.is_set()):
                     sink.sendall(chunk)
-                elif self._cut:
-                    break
-        for each in (source, sink):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+        _shut(source)
+        _shut(sink)
+
+
+def _shut(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)

@@ -40,6 +40,7 @@ class EtcdElection:
         self._lock = threading.Lock()
         self._watch: Watch | None = None
         self._lease: EtcdLease | None = None
+        self._leftover_id = 0
         self._term: tuple[Leader, str] | None = None
         self._thread: threading.Thread | None = None
 
@@ -101,6 +102,10 @@ class EtcdElection:
 
     def _candidacy(self, node_id: str, on_elected: Callable[[Leader], None], on_lost: Callable[[], None]) -> None:
         """One key on one lease, from its creation to its end."""
+        if self._leftover_id:
+            # Etcd was away when it was to be revoked: our own former key would be before us until it expires.
+            self._client.revoke(self._leftover_id)
+            self._leftover_id = 0
         self._lease = lease = EtcdLease(
             self._client,
             self._clock,
@@ -172,6 +177,7 @@ class EtcdElection:
         try:
             lease.revoke()
         except IscpError as error:
+            self._leftover_id = lease.lease_id
             log.warning("etcd.lease.not_revoked", extra={"lease": lease.lease_id, "reason": str(error)})
 
 

@@ -25,9 +25,9 @@ TTL_S = 2
 class Candidate:
     """One node's part in an election, and what it was told."""
 
-    def __init__(self, node_id: str, client: EtcdClient, keys: Keys, clock: Clock) -> None:
+    def __init__(self, node_id: str, client: EtcdClient, keys: Keys, clock: Clock, ttl_s: float) -> None:
         self.node_id = node_id
-        self.election = EtcdElection(client, keys, clock, ttl_s=TTL_S, margin_s=0.5)
+        self.election = EtcdElection(client, keys, clock, ttl_s=ttl_s, margin_s=0.5)
         self.told: list[Leader | None] = []
 
     def run(self) -> Candidate:
@@ -50,8 +50,8 @@ class Candidate:
 def candidate(client: EtcdClient, clock: Clock, prefix: str) -> Iterator[Callable[..., Candidate]]:
     all_of_them: list[Candidate] = []
 
-    def made(node_id: str, through: EtcdClient = client) -> Candidate:
-        all_of_them.append(Candidate(node_id, through, Keys(prefix), clock))
+    def made(node_id: str, through: EtcdClient = client, ttl_s: float = TTL_S) -> Candidate:
+        all_of_them.append(Candidate(node_id, through, Keys(prefix), clock, ttl_s))
         return all_of_them[-1]
 
     yield made
@@ -174,3 +174,24 @@ def test_an_owner_whose_server_freezes_stops_by_itself_and_leads_again_afterward
     eventually(lambda: a.leads)
     assert a.term.revision > term.revision
     a.election.resign()
+
+
+def test_an_owner_whose_server_was_away_leads_again_without_waiting_for_its_former_key(
+    server: EtcdServer,
+    clock: Clock,
+    connect: Connect,
+    candidate: Callable[..., Candidate],
+    eventually: Eventually,
+) -> None:
+    """A restarted etcd gives every lease its time again: the former key is removed, not waited for."""
+    a = candidate("a", connect(server.endpoint, timeout_s=0.5), ttl_s=9)
+    a.run()
+    eventually(lambda: a.leads)
+    server.kill()
+    a.election.resign()
+    assert not a.leads
+    back = EtcdServer.start(server.data_dir, server.client_port, clock=clock)
+    a.run()
+    assert eventually(lambda: a.leads) < 4
+    a.election.resign()
+    back.kill()

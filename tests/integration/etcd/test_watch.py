@@ -111,7 +111,7 @@ def test_kill_9_of_the_server_loses_no_event_and_doubles_none(
     thread = threading.Thread(target=write)
     with following(connect(server.endpoint).watch("/w/", prefix=True, start_revision=start)) as follower:
         thread.start()
-        for _ in range(3):
+        for _ in range(2):
             time.sleep(0.4)
             server.kill()
             time.sleep(0.2)
