@@ -1,4 +1,4 @@
-"""The machine's clocks."""
+"""The machine's clocks, behind the port Clock."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import time
 
 
 class SystemClock:
-    """Stands behind `iscp.ports.system.Clock`."""
-
     def now_s(self) -> float:
         return time.time()
 

@@ -1,0 +1,24 @@
+"""A clock that goes only when it is told to (port Clock)."""
+
+from __future__ import annotations
+
+
+class FakeClock:
+    def __init__(self, now_s: float = 1_700_000_000.0, monotonic_s: float = 100.0) -> None:
+        self._now_s = now_s
+        self._monotonic_s = monotonic_s
+
+    def now_s(self) -> float:
+        return self._now_s
+
+    def monotonic_s(self) -> float:
+        return self._monotonic_s
+
+    def advance(self, seconds: float) -> None:
+        assert seconds >= 0
+        self._now_s += seconds
+        self._monotonic_s += seconds
+
+    def step(self, seconds: float) -> None:
+        """The wall clock alone jumps, forwards or back."""
+        self._now_s += seconds

@@ -1,0 +1,37 @@
+"""Sources whose versions a test sets (port CommitProbe)."""
+
+from __future__ import annotations
+
+from iscp.core.errors import IscpError, TableNotFound
+from iscp.core.trigger import ProbeState
+
+
+class FakeProbe:
+    """`versions` and `errors` by URI; `anew` makes a log over. `looks` counts what was asked, by URI."""
+
+    def __init__(self) -> None:
+        self.versions: dict[str, int] = {}
+        self.errors: dict[str, IscpError] = {}
+        self.looks: dict[str, int] = {}
+        self._lives: dict[str, int] = {}
+
+    def commit(self, table_uri: str, count: int = 1) -> int:
+        self.versions[table_uri] = self.versions.get(table_uri, -1) + count
+        return self.versions[table_uri]
+
+    def anew(self, table_uri: str, version: int = 0) -> None:
+        self._lives[table_uri] = self._lives.get(table_uri, 0) + 1
+        self.versions[table_uri] = version
+
+    def look(self, table_uri: str, seen: ProbeState) -> ProbeState:
+        state = self.first_look(table_uri)
+        return seen if (seen.version, seen.stamp) == (state.version, state.stamp) else state
+
+    def first_look(self, table_uri: str) -> ProbeState:
+        self.looks[table_uri] = self.looks.get(table_uri, 0) + 1
+        if table_uri in self.errors:
+            raise self.errors[table_uri]
+        if table_uri not in self.versions:
+            raise TableNotFound("no such table", field="table")
+        version = self.versions[table_uri]
+        return ProbeState(version, (self._lives.get(table_uri, 0), version))
