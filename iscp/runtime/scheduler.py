@@ -1,0 +1,182 @@
+"""The loop around the schedule: one thread, one inbox, asleep until something happens or is due.
+
+Everything that happens becomes an event of the pure machine, one at a time; its effects are carried out here. Sources
+on local storage are asked in this thread, some at a time, so that events never wait for a whole pass.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import assert_never
+
+from iscp.coordination.events import Reports, Seen, ShardStarted, ShardStopped, Tick
+from iscp.coordination.schedule import Schedule
+from iscp.coordination.schedule_events import (
+    CancelIteration,
+    IterationEnded,
+    IterationRejected,
+    Notified,
+    Probe,
+    ProbeAnswered,
+    ScheduleEffect,
+    ScheduleEvent,
+    Submit,
+    WorkerNews,
+)
+from iscp.core.errors import Canceled, InvariantBroken, IscpError
+from iscp.core.ids import ShardId
+from iscp.ports.pipeline import CommitProbe
+from iscp.ports.system import Clock
+from iscp.runtime.executor import Executor
+from iscp.runtime.notifier import Notifier
+
+log = logging.getLogger(__name__)
+
+INBOX_MAX = 10_000
+"""Events that wait; who gives one more waits too."""
+
+PROBES_AT_ONCE_MAX = 500
+"""Sources asked before the inbox is looked at again."""
+
+EVENTS_AT_ONCE_MAX = 500
+"""Events taken before due tables are looked at again."""
+
+
+class Scheduler:
+    """`tell` gets what the worker machine has to know; it must not block on a thread that calls `give`.
+
+    `on_broken` is called once, from the loop's thread, when an invariant broke: the node has to stop.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        probe: CommitProbe,
+        clock: Clock,
+        tell: Callable[[WorkerNews], None],
+        on_broken: Callable[[Exception], None],
+    ) -> None:
+        self._schedule = schedule
+        self._probe = probe
+        self._clock = clock
+        self._tell = tell
+        self._on_broken = on_broken
+        self._inbox: deque[ScheduleEvent] = deque()
+        self._notified: set[ShardId] = set()
+        self._room = threading.Condition()
+        self._wake = Notifier()
+        self._probes: deque[Probe] = deque()
+        self._closed = False
+        self._executor: Executor | None = None
+        self._thread = threading.Thread(target=self._loop, name="iscp-scheduler", daemon=True)
+
+    def start(self, executor: Executor) -> None:
+        """`executor` has to be made with `give` as its `emit`."""
+        self._executor = executor
+        self._thread.start()
+
+    def give(self, event: ScheduleEvent) -> None:
+        """Hand in an event; waits while the inbox is full. After `close` it is dropped."""
+        with self._room:
+            self._room.wait_for(lambda: len(self._inbox) < INBOX_MAX or self._closed)
+            if self._closed:
+                return
+            self._inbox.append(event)
+        self._wake.notify()
+
+    def notify(self, shard: ShardId) -> None:
+        """The shard's source has just changed; never waits, and many at once count as one."""
+        with self._room:
+            self._notified.add(shard)
+        self._wake.notify()
+
+    def close(self, wait_s: float) -> bool:
+        """End the loop, not what runs: that is the executor's to close, before. True if it has ended."""
+        with self._room:
+            self._closed = True
+            self._room.notify_all()
+        self._wake.notify()
+        if self._thread.is_alive():
+            self._thread.join(wait_s)
+        return not self._thread.is_alive()
+
+    # --- the loop's thread ---------------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        try:
+            while not self._closed:
+                self._wake.wait(self._sleep_s())
+                self.turn()
+        except Exception as error:
+            log.exception("scheduler.broken")
+            self._on_broken(error)
+
+    def turn(self) -> None:
+        """All that is to be done now, bounded: some events, what is due, some probes."""
+        for event in self._take():
+            self._step(event)
+        due_s = self._schedule.next_due_s()
+        if due_s is not None and due_s <= self._clock.monotonic_s() and len(self._probes) < PROBES_AT_ONCE_MAX:
+            self._step(Tick())
+        for _ in range(min(len(self._probes), PROBES_AT_ONCE_MAX)):
+            self._step(self._answer(self._probes.popleft()))
+
+    def _sleep_s(self) -> float | None:
+        with self._room:
+            if self._probes or self._inbox or self._notified:
+                return 0.0
+        due_s = self._schedule.next_due_s()
+        return None if due_s is None else max(0.0, due_s - self._clock.monotonic_s())
+
+    def _take(self) -> list[ScheduleEvent]:
+        with self._room:
+            notified: list[ScheduleEvent] = [Notified(shard) for shard in self._notified]
+            self._notified.clear()
+            events = [self._inbox.popleft() for _ in range(min(len(self._inbox), EVENTS_AT_ONCE_MAX))]
+            self._room.notify_all()
+        return notified + events
+
+    def _step(self, event: ScheduleEvent) -> None:
+        """Carry out what the event leads to, and what that leads to at once, in order."""
+        events = deque([event])
+        while events:
+            for effect in self._schedule.step(events.popleft(), self._clock.monotonic_s(), self._clock.now_s()):
+                following = self._carry_out(effect)
+                if following is not None:
+                    events.append(following)
+
+    def _carry_out(self, effect: ScheduleEffect) -> ScheduleEvent | None:
+        match effect:
+            case Probe():
+                self._probes.append(effect)
+            case Submit(iteration):
+                turned_away = self._running.submit(iteration)
+                return IterationRejected(turned_away.number) if turned_away else None
+            case CancelIteration(number):
+                over = self._running.cancel(number)
+                return IterationEnded(number, error=Canceled("cancelled before it ran")) if over else None
+            case ShardStarted() | ShardStopped() | Reports() | Seen():
+                self._tell(effect)
+            case _:
+                assert_never(effect)
+        return None
+
+    @property
+    def _running(self) -> Executor:
+        if self._executor is None:
+            raise InvariantBroken("the scheduler was not started")
+        return self._executor
+
+    def _answer(self, probe: Probe) -> ProbeAnswered:
+        try:
+            look, seen = self._probe, probe.seen
+            state = look.first_look(probe.uri) if seen is None else look.look(probe.uri, seen)
+            return ProbeAnswered(probe.shard, probe.uri, state)
+        except IscpError as error:
+            return ProbeAnswered(probe.shard, probe.uri, None, error)
+        except Exception as error:
+            log.exception("probe.broke", extra={"table": probe.uri})
+            return ProbeAnswered(probe.shard, probe.uri, None, IscpError(f"{type(error).__name__}: {error}"))
