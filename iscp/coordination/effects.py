@@ -53,7 +53,7 @@ class StopShard:
 
 @dataclass(frozen=True, slots=True)
 class StopAllShards:
-    """As StopShard, for each of them; nothing may be committed from now on."""
+    """As StopShard, for each of them; what was begun must never commit, not even if the lease comes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,15 @@ class SendTo:
 
 @dataclass(frozen=True, slots=True)
 class RevokeLease:
-    """End this node's lease; asked again until the node is gone from the members."""
+    """End this node's lease; asked again until the node is gone from the members.
+
+    Only while the election key still has `election_revision`: a deposed owner that does not know it hears from
+    nobody and would revoke everybody. And leave a trace in etcd that lasts for TTL + margin, from which the next
+    owner knows how long to hold (`Elected.hold_s`).
+    """
 
     record: NodeRecord
+    election_revision: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,12 @@ def changed(term: Term, members: tuple[NodeRecord, ...]) -> None:
 
 def join(term: Term, record: NodeRecord, *, founding: bool) -> None:
     peer = Peer(record, founding, announced_s=term.now_s)
+    before = term.gone.pop(record.node_id, None)
+    if before is not None and before.holder == peer.holder:
+        # Its key was gone for a while. Its checkpoints go on from where they were, and it tells what it still has.
+        peer.accepted, peer.recorded = before.accepted, before.recorded
+        term.departed.pop(peer.holder, None)
     term.peers[record.node_id] = peer
-    term.departed.pop(peer.holder, None)
     _urge(term, peer)
 
 
@@ -53,7 +57,7 @@ def _urge(term: Term, peer: Peer) -> None:
         announce = Announce(term.node_id, term.owner_rev, term.election_revision, term.version)
         term.out.append(SendTo(peer.record, announce))
     else:
-        term.out.append(RevokeLease(peer.record))
+        term.out.append(RevokeLease(peer.record, term.election_revision))
     term.timers.at(term.now_s + term.times.resend_s, partial(_urge, term, peer))
 
 
@@ -79,13 +83,14 @@ def _gone(term: Term, peer: Peer) -> None:
         term.hold(term.now_s + grace_s)
     _abandon(term, peer)
     del term.peers[peer.record.node_id]
+    term.gone[peer.record.node_id] = peer
     if term.assignments.held_by(peer.holder):
         term.departed[peer.holder] = term.now_s + grace_s
         term.timers.at(term.now_s + grace_s, partial(_bury, term, peer.holder))
 
 
 def _bury(term: Term, holder: Holder) -> None:
-    # A life that has come back (its key was gone for a while) tells itself what it still has.
+    # It may have come back meanwhile, or have gone again.
     if term.departed.get(holder, term.now_s + 1) > term.now_s:
         return
     del term.departed[holder]

@@ -211,10 +211,11 @@ def _checkpoint(term: Term, peer: Peer, message: Checkpoint) -> None:
 
 
 def _recorded(term: Term, node_id: str, epoch: int, number: int) -> None:
-    peer = term.peers.get(node_id)
+    peer = term.peers.get(node_id) or term.gone.get(node_id)
     if peer is not None and peer.record.epoch == epoch and peer.recorded < number <= peer.accepted:
         peer.recorded = number
-        _acknowledge(term, peer)
+        if term.current(peer):
+            _acknowledge(term, peer)
 
 
 def _acknowledge(term: Term, peer: Peer) -> None:

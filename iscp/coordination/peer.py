@@ -80,7 +80,8 @@ class Peer:
         shards = tuple(shard for part in sorted(parts) for shard in parts[part].shards)
         parts.clear()
         if self.sync_number == 0:
-            self.accepted = self.recorded = message.recorded
+            self.accepted = max(self.accepted, message.recorded)
+            self.recorded = max(self.recorded, message.recorded)
         self.sync_number, self.version = message.number, message.version
         return shards
 

@@ -16,7 +16,7 @@ from iscp.core.ring import Ring
 @dataclass(slots=True)
 class Term:
     """`out` gathers the effects of the step at `now_s`. `departed`: nodes that are gone and still hold shards,
-    until their grace is over (at that time).
+    until their grace is over (at that time). `gone`: the last life of each node that is not there now.
 
     Nothing is placed before `hold_until_s` (a lost node may still write) and `settled_at_s` (members are changing).
     """
@@ -31,6 +31,7 @@ class Term:
     peers: dict[str, Peer] = field(default_factory=dict)
     assignments: Assignments = field(default_factory=Assignments)
     departed: dict[Holder, float] = field(default_factory=dict)
+    gone: dict[str, Peer] = field(default_factory=dict)
     timers: Timers = field(default_factory=Timers)
     ring: Ring = field(default_factory=lambda: Ring(()))
     counter: int = 0

@@ -108,7 +108,7 @@ class WorkerMachine:
     def next_due_s(self) -> float | None:
         """When to send a Tick, if nothing happens before; None: not at all."""
         due: list[float] = []
-        if self._sync_parts:
+        if self._sync_parts and self.lease_held:
             due.append(self._sync_due_s)
         if self.synced:
             if self.outbox.gathered and len(self.outbox.chunks) < IN_FLIGHT_MAX:
@@ -162,6 +162,12 @@ class WorkerMachine:
                 assert_never(message)
 
     def _announced(self, message: Announce) -> None:
+        if message.owner_rev == self.owner_rev:
+            # It is waiting for a Sync, which came too early or was lost; or it has lost sight of this node.
+            if self._sync_parts:
+                self._sync_due_s = self._now_s
+            else:
+                self._sync()
         if message.owner_rev <= self.owner_rev:
             return
         waiting = self._checking is not None and self._now_s < self._checking_until_s
