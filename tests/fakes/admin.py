@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -127,15 +128,12 @@ class FakeAdmin:
         self._enter("cluster")
         with self._moved:
             jobs = list(self._jobs.values())
-        tables = sorted({(job.table_id, job.table) for job in jobs})
+        tables = sorted(Counter((job.table_id, job.table) for job in jobs).items())
         return ClusterView(
             owner="n1",
             owner_rev=3,
             nodes=(NodeView("n1", 4711, "127.0.0.1:7430", 5, "0.1.0", "running", len(tables), 2, 1),),
-            shards=tuple(
-                ShardView(table_id, table, "n1", "running", sum(job.table_id == table_id for job in jobs))
-                for table_id, table in tables
-            ),
+            shards=tuple(ShardView(table_id, table, "n1", "running", count) for (table_id, table), count in tables),
             jobs=len(jobs),
             lag_max_s=1.5,
             counters={"submitted": 9, "completed": 8, "failed": 1},
