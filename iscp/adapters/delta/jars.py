@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iscp.adapters.delta.java import trust_options
+from iscp.adapters.delta.java import proxy_options, trust_options
 from iscp.core.errors import ConfigurationError, Unavailable
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ def _retrieve(scratch: Path, java: Java, environ: Mapping[str, str]) -> None:
         raise ConfigurationError("pyspark brings no Ivy", remedy="Install the pyspark that iscp[node] names")
     settings = environ.get(IVY_SETTINGS)
     command = [
-        *(str(java.executable), *trust_options(scratch.parent, environ), "-cp", str(ivy)),
+        *(str(java.executable), *trust_options(scratch.parent, environ), *proxy_options(environ)),
+        *("-cp", str(ivy)),
         *("org.apache.ivy.Main", "-ivy", str(_PACKAGE / "ivy.xml"), "-cache", str(scratch / "ivy")),
         *("-retrieve", f"{scratch}/jars/[artifact]-[revision].[ext]"),
         *(("-settings", settings) if settings else ()),

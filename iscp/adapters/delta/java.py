@@ -17,6 +17,7 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from iscp.core.errors import ConfigurationError
 
@@ -141,6 +142,27 @@ def trust_options(cache_dir: Path, environ: Mapping[str, str]) -> list[str]:
         "-Djavax.net.ssl.trustStoreType=PKCS12",
         f"-Djavax.net.ssl.trustStorePassword={TRUST_STORE_PASSWORD}",
     ]
+
+
+def proxy_options(environ: Mapping[str, str]) -> list[str]:
+    """JVM options that take the way out that the environment names (https_proxy and its kin).
+
+    A proxy that asks for a password is beyond Java's options: there a mirror within reach is the way.
+    """
+    options: list[str] = []
+    for scheme in ("http", "https"):
+        name = f"{scheme}_proxy"
+        if value := environ.get(name) or environ.get(name.upper()):
+            proxy = urlsplit(value if "://" in value else f"http://{value}")
+            if proxy.hostname:
+                options.append(f"-D{scheme}.proxyHost={proxy.hostname}")
+                options.append(f"-D{scheme}.proxyPort={proxy.port or 80}")
+    spared = environ.get("no_proxy") or environ.get("NO_PROXY")
+    if options and spared:
+        hosts = [host.strip() for host in spared.split(",") if host.strip()]
+        names = "|".join(f"*{host}" if host.startswith(".") else host for host in hosts)
+        options.append(f"-Dhttp.nonProxyHosts={names}")
+    return options
 
 
 def _trust_store(pem: bytes, cache_dir: Path) -> Path | None:

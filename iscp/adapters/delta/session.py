@@ -75,18 +75,18 @@ class SparkRuntime:
             archive = ClassArchive(settings.cache_dir, java, class_path)
             options = archive.options() if training is None else archive.training_options(training)
             options += trust_options(settings.cache_dir, environ)
+            command = java_command(java.executable, settings, class_path, options, environ)
             write_properties(settings)
-            gateway = Gateway.launch(
-                java_command(java.executable, settings, class_path, options, environ),
-                java_environ(settings, environ),
-            )
+            try:
+                gateway = Gateway.launch(command, java_environ(settings, environ))
+            finally:
+                properties_file(settings).unlink()  # it has been read, and may hold secrets
             try:
                 root = _connect(gateway, settings, jars)
             except BaseException:
                 gateway.kill()
                 _forget()
                 raise
-            properties_file(settings).unlink()
         except BaseException:
             hold.close()
             raise

@@ -18,6 +18,7 @@ from iscp.adapters.delta.java import (
     find_java,
     machine_bundle,
     probe_java,
+    proxy_options,
     trust_options,
 )
 from iscp.core.errors import ConfigurationError
@@ -114,3 +115,13 @@ def test_a_bundle_without_certificates_leaves_javas_own_trust(tmp_path: Path) ->
     bundle = tmp_path / "ca.pem"
     bundle.write_bytes(b"nothing\n")
     assert trust_options(tmp_path / "cache", {"SSL_CERT_FILE": str(bundle)}) == []
+
+
+def test_java_goes_out_where_the_environment_says() -> None:
+    assert proxy_options({"PATH": "/bin"}) == []
+    assert proxy_options({"HTTPS_PROXY": "http://gate:3128/", "no_proxy": "localhost, .corp"}) == [
+        "-Dhttps.proxyHost=gate",
+        "-Dhttps.proxyPort=3128",
+        "-Dhttp.nonProxyHosts=localhost|*.corp",
+    ]
+    assert proxy_options({"http_proxy": "gate"}) == ["-Dhttp.proxyHost=gate", "-Dhttp.proxyPort=80"]
