@@ -1,0 +1,366 @@
+"""The owner's machine, rule by rule, mostly in conversation with real workers."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from iscp.coordination.assignment import Assignments, Holder, ShardState
+from iscp.coordination.effects import OwnerEffect, RecordCheckpoint, RevokeLease, SendTo
+from iscp.coordination.events import (
+    Deposed,
+    Elected,
+    FromNode,
+    MembersChanged,
+    OwnerEvent,
+    Recorded,
+    ShardUnwanted,
+    ShardWanted,
+    Tick,
+)
+from iscp.coordination.invariants import check_owner
+from iscp.coordination.messages import (
+    Acknowledge,
+    Announce,
+    Checkpoint,
+    DispatchTable,
+    DispatchTableResponse,
+    NodeShard,
+    NodeShardState,
+    ShardCheckpoint,
+    Sync,
+)
+from iscp.coordination.owner import OwnerMachine
+from iscp.coordination.peer import OPERATIONS_IN_FLIGHT_MAX
+from iscp.core.cluster import NodeRecord
+from iscp.core.errors import InvariantBroken
+from iscp.core.ids import ShardId, TableEpoch
+from tests.fakes.loopback import TIMES, Loopback, entry, job, report
+
+A = ShardId("a")
+ROW = job("a")
+N1, N2 = NodeRecord("n1", 1, "x:1"), NodeRecord("n2", 1, "y:1")
+
+
+class Driver:
+    """An owner in its first term, with a clock; checks its invariants after every step."""
+
+    def __init__(self, *members: NodeRecord, wanted: tuple[str, ...] = ()) -> None:
+        self.owner = OwnerMachine("n1", "1", TIMES)
+        self.now_s = 10.0
+        rows = {ShardId(name): (job(name),) for name in wanted}
+        self.first = self.step(Elected(1, 101, members, rows))
+
+    def step(self, event: OwnerEvent, later_s: float = 0.0) -> list[OwnerEffect]:
+        self.now_s += later_s
+        effects = self.owner.step(event, self.now_s)
+        check_owner(self.owner)
+        return effects
+
+    def sync(self, record: NodeRecord, *shards: NodeShard, number: int = 1) -> list[OwnerEffect]:
+        message = Sync(1, record.epoch, "1", number, 0, 1, 0, shards)
+        return self.step(FromNode(record.node_id, message))
+
+    def respond(self, record: NodeRecord, dispatch: DispatchTable, state: NodeShardState) -> list[OwnerEffect]:
+        message = DispatchTableResponse(1, record.epoch, dispatch.table_epoch, dispatch.shard, state)
+        return self.step(FromNode(record.node_id, message))
+
+    def settle(self) -> list[OwnerEffect]:
+        return self.step(Tick(), TIMES.settle_s)
+
+    def state(self, shard: ShardId = A) -> ShardState:
+        return self.owner.assignments[shard].state
+
+
+def dispatches(effects: list[OwnerEffect]) -> list[DispatchTable]:
+    return [e.message for e in effects if isinstance(e, SendTo) and isinstance(e.message, DispatchTable)]
+
+
+def told(shard: ShardId, state: NodeShardState, counter: int = 7) -> NodeShard:
+    return NodeShard(shard, TableEpoch(0, counter), state)
+
+
+def running() -> tuple[Driver, DispatchTable]:
+    driver = Driver(N1, wanted=("a",))
+    driver.sync(N1)
+    (dispatch,) = dispatches(driver.settle())
+    driver.respond(N1, dispatch, NodeShardState.RUNNING)
+    return driver, dispatch
+
+
+def test_nothing_is_placed_before_every_registered_node_has_synced() -> None:
+    driver = Driver(N1, N2, wanted=("a",))
+    assert [type(e.message) for e in driver.first if isinstance(e, SendTo)] == [Announce, Announce]
+    driver.sync(N1)
+    assert dispatches(driver.step(Tick(), 2.0)) == []
+    driver.step(FromNode("n2", Sync(1, 1, "1", 1, 0, 1, 0, ())))
+    assert driver.state() is ShardState.DISPATCHING
+
+
+def test_a_sync_counts_when_all_its_parts_are_there() -> None:
+    driver = Driver(N1, wanted=("a", "b"))
+    driver.step(Tick(), 1.0)
+    parts = [Sync(1, 1, "1", 1, n, 2, 0, (told(ShardId(name), NodeShardState.RUNNING),)) for n, name in enumerate("ab")]
+    assert driver.step(FromNode("n1", parts[1])) == []
+    assert driver.step(FromNode("n1", parts[1])) == []
+    assert len(dispatches(driver.step(FromNode("n1", parts[0])))) == 2
+    assert driver.owner.assignments.counts[ShardState.RUNNING] == 2
+
+
+def test_changes_of_the_members_within_the_settling_time_are_taken_together() -> None:
+    driver = Driver(N1, wanted=tuple(f"t{n}" for n in range(50)))
+    driver.sync(N1)
+    driver.step(MembersChanged((N1, N2)), 0.2)
+    driver.sync(N2)
+    targets = {e.record.node_id for e in driver.step(Tick(), 0.3) if isinstance(e, SendTo)}
+    assert targets == {"n1", "n2"}
+
+
+def test_a_node_that_misses_the_deadline_is_revoked_and_its_lease_waited_out() -> None:
+    driver = Driver(N1, N2, wanted=("a",))
+    driver.sync(N1)
+    assert RevokeLease(N2, 101) in driver.step(Tick(), TIMES.sync_deadline_s)
+    assert dispatches(driver.step(Tick(), 1.0)) == []
+    assert driver.sync(N2) == [], "what a condemned node says does not count"
+    driver.step(MembersChanged((N1,)))
+    assert dispatches(driver.step(Tick(), TIMES.ttl_s + TIMES.margin_s - 0.1)) == []
+    assert len(dispatches(driver.step(Tick(), 0.1))) == 1
+
+
+def test_a_node_that_joined_later_and_stays_silent_is_not_waited_for() -> None:
+    driver = Driver(N1)
+    driver.sync(N1)
+    driver.step(MembersChanged((N1, N2)))
+    driver.step(Tick(), TIMES.sync_deadline_s)
+    assert len(dispatches(driver.step(ShardWanted(A, (ROW,))))) == 1
+
+
+def test_a_hold_from_before_the_term_is_kept() -> None:
+    driver = Driver()
+    driver.step(Deposed())
+    driver.step(Elected(2, 102, (N1,), {A: (ROW,)}, hold_s=6.0))
+    driver.step(FromNode("n1", Sync(2, 1, "1", 1, 0, 1, 0, ())))
+    assert dispatches(driver.step(Tick(), 5.9)) == []
+    assert len(dispatches(driver.step(Tick(), 0.1))) == 1
+
+
+def test_a_dispatch_is_repeated_until_it_is_confirmed() -> None:
+    driver = Driver(N1, wanted=("a",))
+    driver.sync(N1)
+    (first,) = dispatches(driver.settle())
+    assert dispatches(driver.step(Tick(), TIMES.resend_s)) == [first]
+    driver.respond(N1, first, NodeShardState.ADDING)
+    assert driver.state() is ShardState.DISPATCHING
+    driver.respond(N1, first, NodeShardState.RUNNING)
+    assert driver.state() is ShardState.RUNNING
+    assert driver.step(Tick(), 60.0) == []
+    assert driver.owner.next_due_s() is None
+    assert driver.owner.settled
+
+
+def test_a_node_that_answers_nothing_is_revoked() -> None:
+    driver = Driver(N1, wanted=("a",))
+    driver.sync(N1)
+    driver.settle()
+    effects: list[OwnerEffect] = []
+    for _ in range(4):
+        effects += driver.step(Tick(), TIMES.resend_s)
+    assert RevokeLease(N1, 101) in effects
+    assert driver.state() is ShardState.DRAINING
+
+
+def test_a_drain_that_takes_too_long_is_ended_by_the_lease_but_not_while_the_log_is_late() -> None:
+    driver, _ = running()
+    (stop,) = dispatches(driver.step(ShardUnwanted(A)))
+    checkpoint = Checkpoint(1, 1, 1, (ShardCheckpoint(A, (report(ROW, 1),)),))
+    driver.step(FromNode("n1", checkpoint))
+    effects: list[OwnerEffect] = []
+    for _ in range(31):
+        effects += driver.step(Tick(), 1.0)
+        effects += driver.respond(N1, stop, NodeShardState.REMOVING)
+    assert RevokeLease(N1, 101) not in effects
+    driver.step(Recorded("n1", 1, 1))
+    assert RevokeLease(N1, 101) in driver.step(Tick(), 1.0)
+
+
+def test_stopping_is_not_stopped() -> None:
+    """A shard that is wanted again while its node is stopping it is not placed before that has ended (bug 1)."""
+    driver, _ = running()
+    (stop,) = dispatches(driver.step(ShardUnwanted(A)))
+    assert stop.is_delete
+    driver.respond(N1, stop, NodeShardState.REMOVING)
+    assert dispatches(driver.step(ShardWanted(A, (ROW,)))) == []
+    (start,) = dispatches(driver.respond(N1, stop, NodeShardState.ABSENT))
+    assert not start.is_delete
+    assert start.table_epoch > stop.table_epoch
+
+
+def test_stale_answers_change_nothing() -> None:
+    driver, first = running()
+    (second,) = dispatches(driver.step(ShardWanted(A, (ROW, job("a", "k")))))
+    assert second.table_epoch > first.table_epoch
+    driver.respond(N1, first, NodeShardState.ABSENT)
+    assert driver.state() is ShardState.RUNNING
+    other_epoch = DispatchTableResponse(1, 2, second.table_epoch, A, NodeShardState.ABSENT)
+    other_term = DispatchTableResponse(0, 1, second.table_epoch, A, NodeShardState.ABSENT)
+    for message in (other_epoch, other_term):
+        driver.step(FromNode("n1", message))
+        assert driver.state() is ShardState.RUNNING
+    driver.respond(N1, second, NodeShardState.RUNNING)
+    assert driver.owner.next_due_s() is not None
+    assert driver.step(Tick(), 5.0) == []
+
+
+def test_a_restarted_node_loses_its_shards_after_the_grace() -> None:
+    driver, _ = running()
+    again = NodeRecord("n1", 2, "x:1")
+    driver.step(MembersChanged((again,)))
+    driver.sync(again)
+    assert driver.state() is ShardState.DRAINING
+    assert dispatches(driver.step(Tick(), TIMES.margin_s - 0.1)) == []
+    (start,) = dispatches(driver.step(Tick(), 0.1))
+    assert start.epoch == 2
+
+
+def test_what_nodes_run_is_taken_over_and_goes_on_where_it_is() -> None:
+    """A new owner finishes what the old one began (bugs 5 and 6)."""
+    driver = Driver(N1, N2, wanted=("a", "b", "c"))
+    b, c, gone = ShardId("b"), ShardId("c"), ShardId("gone")
+    effects = driver.sync(
+        N1, told(A, NodeShardState.RUNNING), told(b, NodeShardState.ADDING), told(gone, NodeShardState.RUNNING)
+    )
+    assert {(d.shard, d.is_delete) for d in dispatches(effects)} == {(A, False), (b, False), (gone, True)}
+    driver.sync(N2, told(c, NodeShardState.REMOVING))
+    states = {str(a.shard): a.state for a in driver.owner.assignments}
+    assert states == {
+        "a": ShardState.RUNNING,
+        "b": ShardState.DISPATCHING,
+        "c": ShardState.DRAINING,
+        "gone": ShardState.DRAINING,
+    }
+
+
+def test_a_shard_that_two_nodes_claim_is_stopped_at_one() -> None:
+    driver = Driver(N1, N2, wanted=("a",))
+    driver.sync(N1, told(A, NodeShardState.RUNNING))
+    (stop,) = dispatches(driver.sync(N2, told(A, NodeShardState.RUNNING)))
+    assert stop.is_delete
+    assert driver.owner.assignments[A].holder == Holder("n1", 1)
+    driver.respond(N2, stop, NodeShardState.ABSENT)
+    assert driver.owner.assignments[A].holder == Holder("n1", 1)
+
+
+def test_a_late_sync_frees_nothing() -> None:
+    """A Sync written before the dispatch arrived lacks the shard: it is dispatched again, to the same node."""
+    driver, first = running()
+    (again,) = dispatches(driver.sync(N1, number=2))
+    assert (again.shard, again.epoch) == (A, 1)
+    assert again.table_epoch > first.table_epoch
+    assert driver.state() is ShardState.DISPATCHING
+    assert dispatches(driver.sync(N1, number=1)) == [], "an older Sync is only acknowledged"
+
+
+def test_checkpoints_are_recorded_once_in_order_and_acknowledged_when_recorded() -> None:
+    driver, _ = running()
+    one, two = (Checkpoint(1, 1, n, (ShardCheckpoint(A, (report(ROW, n),), (entry(ROW, n),)),)) for n in (1, 2))
+    early = driver.step(FromNode("n1", two))
+    assert early == [SendTo(N1, Acknowledge(1, 1, 1, 0))]
+    (record,) = driver.step(FromNode("n1", one))
+    assert record == RecordCheckpoint("n1", 1, 1, (report(ROW, 1),), (entry(ROW, 1),), ())
+    assert driver.step(FromNode("n1", one)) == [SendTo(N1, Acknowledge(1, 1, 1, 0))]
+    assert driver.step(Recorded("n1", 1, 1)) == [SendTo(N1, Acknowledge(1, 1, 1, 1))]
+    assert driver.step(Recorded("n1", 1, 2)) == [], "nothing is recorded that did not come in"
+
+
+def test_reports_count_only_from_the_holder_but_history_always() -> None:
+    driver, _ = running()
+    driver.step(MembersChanged((N1, N2)))
+    driver.sync(N2)
+    stranger = Checkpoint(1, 1, 1, (ShardCheckpoint(A, (report(ROW, 9),), (entry(ROW, 9),)),))
+    (record,) = driver.step(FromNode("n2", stranger))
+    assert isinstance(record, RecordCheckpoint)
+    assert (record.reports, record.history) == ((), (entry(ROW, 9),))
+
+
+def test_dispatches_in_flight_are_bounded_and_the_rest_follows() -> None:
+    count = OPERATIONS_IN_FLIGHT_MAX + 10
+    driver = Driver(N1, wanted=tuple(f"t{n}" for n in range(count)))
+    driver.sync(N1)
+    sent = dispatches(driver.settle())
+    assert len(sent) == OPERATIONS_IN_FLIGHT_MAX
+    for dispatch in list(sent):
+        answer = DispatchTableResponse(1, 1, dispatch.table_epoch, dispatch.shard, NodeShardState.RUNNING)
+        sent += dispatches(driver.owner.step(FromNode("n1", answer), driver.now_s))
+    check_owner(driver.owner)
+    assert len({d.shard for d in sent}) == len(sent) == count
+
+
+def test_a_deposed_owner_does_nothing_and_a_lower_term_does_not_begin() -> None:
+    driver, _ = running()
+    driver.step(Deposed())
+    assert driver.step(ShardWanted(ShardId("b"), (job("b"),))) == []
+    assert driver.step(Tick(), 100.0) == []
+    driver.step(Elected(5, 105, (N1,)))
+    assert driver.step(Elected(4, 104, (N1,))) == []
+    assert driver.owner.owner_rev == 5
+
+
+def test_a_node_that_never_heard_of_the_new_owner_does_not_obey_the_old_one() -> None:
+    """A deposed owner's delayed dispatch starts nothing (bug 3)."""
+    cluster = Loopback()
+    cluster.start("n1", "n2")
+    cluster.elect("n1")
+    cluster.run(1)
+    cluster.elect("n2")
+    cluster.start("n3", tell=False)
+    cluster.to_owner("n1", MembersChanged(tuple(sorted(cluster.members.values()))))
+    cluster.to_owner("n1", ShardWanted(A, (ROW,)))
+    cluster.run(20)
+    assert cluster.running() == {}
+    assert set(cluster.members) == {"n1", "n2", "n3"}, "and revokes nobody"
+
+
+def test_one_unreachable_node_does_not_hold_up_the_others() -> None:
+    """Bug 11."""
+    cluster = Loopback()
+    cluster.start("n1", "n2")
+    cluster.elect("n1")
+    for n in range(8):
+        cluster.want(f"t{n}")
+    cluster.cut.add("n2")
+    cluster.run(30)
+    assert set(cluster.running().values()) == {"n1"}
+    assert len(cluster.running()) == 8
+
+
+def test_a_transition_that_does_not_exist_is_refused() -> None:
+    assignments = Assignments()
+    assignment = assignments.want(A, (ROW,))
+    assignments.take(assignment, Holder("n1", 1), ShardState.DRAINING)
+    with pytest.raises(InvariantBroken):
+        assignments.turn(assignment, ShardState.RUNNING)
+    with pytest.raises(InvariantBroken):
+        assignments.take(assignment, Holder("n2", 1), ShardState.DISPATCHING)
+    with pytest.raises(InvariantBroken):
+        assignments.want(ShardId("b"), ())
+
+
+def test_a_shard_costs_at_most_a_kibibyte_and_nothing_while_idle() -> None:
+    """Beside its rows, which the log has anyway."""
+    count = 5_000
+    rows = {ShardId(f"t{n}"): (job(f"t{n}"),) for n in range(count)}
+    told_all = tuple(told(shard, NodeShardState.RUNNING) for shard in rows)
+    tracemalloc.start()
+    owner = OwnerMachine("n1", "1", TIMES)
+    owner.step(Elected(1, 101, (N1,), rows), 0.0)
+    sent = dispatches(owner.step(FromNode("n1", Sync(1, 1, "1", 1, 0, 1, 0, told_all)), 0.0))
+    while sent:
+        answer = DispatchTableResponse(1, 1, sent[0].table_epoch, sent.pop(0).shard, NodeShardState.RUNNING)
+        sent += dispatches(owner.step(FromNode("n1", answer), 0.0))
+    owner.step(Tick(), 10.0)
+    used = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert owner.settled
+    assert used / count <= 1024
+    assert owner.next_due_s() is None
