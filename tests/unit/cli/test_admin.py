@@ -1,0 +1,305 @@
+"""`iscp-admin` against a real server with a faked service: what it prints, where, and with which exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from iscp import __version__
+from iscp.adapters.grpc.server import AdminServer
+from iscp.cli.admin import cli
+from iscp.core.errors import QueueFull
+from tests.fakes.admin import MISSING, FakeAdmin
+
+PROGRAM = Path(sys.executable).with_name("iscp-admin")
+HELP_AIM_S = 0.5
+HEAVY = ("pyspark", "py4j", "deltalake", "pyarrow", "grpc", "google.protobuf", "rich", "yaml", "pydantic")
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def service() -> FakeAdmin:
+    return FakeAdmin()
+
+
+@pytest.fixture
+def endpoint(service: FakeAdmin) -> Iterator[str]:
+    server = AdminServer(service, "127.0.0.1:0")
+    server.start()
+    yield server.address
+    server.stop(grace_s=0)
+
+
+@pytest.fixture
+def run(endpoint: str) -> Run:
+    def run(*arguments: str, stdin: str | None = None) -> Result:
+        return CliRunner().invoke(cli, ["--endpoint", endpoint, *arguments], input=stdin)
+
+    return run
+
+
+def ok(result: Result) -> str:
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return result.stdout
+
+
+def answer(result: Result) -> Any:
+    return json.loads(ok(result))
+
+
+def register(run: Run, name: str = "a", *more: str) -> Result:
+    return run("job", "register", "--table", "/t", "--name", name, "--target", f"/copy/{name}", *more)
+
+
+@pytest.mark.parametrize("verb", ["register", "create"])
+def test_a_job_is_created_from_options(run: Run, verb: str) -> None:
+    options = ["--consumer", "replica", "--target", "/copy", "--key", "a,b", "--columns", "a, b,c", "--where", "c > 1"]
+    options += ["--trigger", "default", "--priority", "-5", "--account", "acme"]
+    first = answer(run("-o", "json", "job", verb, "--table", "/t", "--name", "a", *options))
+    assert first == {
+        "account": "acme",
+        "table": "/t",
+        "name": "a",
+        "created": True,
+        "job_id": "job-1",
+        "table_id": "id-of-/t",
+    }
+    assert not answer(run("job", verb, "--table", "/t", "--name", "a", *options, "-o", "json"))["created"]
+    job = answer(run("-o", "json", "job", "status", "/t", "a", "--account", "acme"))
+    consumer = {"kind": "replica", "target": "/copy", "key": ["a", "b"], "columns": ["a", "b", "c"], "where": "c > 1"}
+    assert job["spec"] == {"trigger": {"job_type": "default"}, "iteration": {"consumer": consumer, "priority": -5}}
+
+
+def test_relative_tables_and_targets_are_made_absolute(run: Run) -> None:
+    ok(run("job", "register", "--table", "data/orders", "--name", "a", "--target", "copies/orders"))
+    table, target = os.path.abspath("data/orders"), os.path.abspath("copies/orders")
+    job = answer(run("-o", "json", "job", "status", "data/orders", "a"))
+    assert (job["table"], job["spec"]["iteration"]["consumer"]["target"]) == (table, target)
+
+
+def test_jobs_are_created_from_a_file_or_from_stdin(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("- {table: /t, name: a, target: /x}\n- {table: /t, name: b, target: /y}\n")
+    assert [row["created"] for row in answer(run("-o", "json", "job", "register", "-f", str(file)))] == [True, True]
+    more = answer(run("-o", "json", "job", "create", "-f", "-", stdin="{table: /t, name: c, target: /z}"))
+    assert [row["name"] for row in more] == ["c"]
+    assert answer(run("-o", "json", "job", "count")) == {"count": 3}
+
+
+def test_a_faulty_file_is_refused_by_its_path_and_nothing_is_created(
+    run: Run, service: FakeAdmin, tmp_path: Path
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("- {table: /t, name: a, target: /x}\n- {table: /t, name: b, target: /y, prio: 5}\n")
+    result = run("job", "register", "-f", str(file))
+    assert result.exit_code == 1
+    assert f"field: {file}[1].prio" in result.stderr
+    assert "remedy: Known are account" in result.stderr
+    assert service.asked == {}
+
+
+def test_what_the_node_refuses_is_told_with_field_and_remedy(run: Run) -> None:
+    result = run("job", "register", "--table", f"{MISSING}/x", "--name", "a", "--target", "/copy")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.splitlines() == [
+        f"error: there is no Delta table at {MISSING}/x",
+        "  field: requests[0].table",
+        "  remedy: Give the path of a directory that has a _delta_log",
+    ]
+
+
+def test_jobs_are_listed_and_counted_by_what_is_asked(run: Run) -> None:
+    for name in ("a", "b"):
+        register(run, name)
+    ok(run("job", "pause", "/t", "b"))
+    assert [job["name"] for job in answer(run("-o", "json", "job", "list"))] == ["a", "b"]
+    assert [job["name"] for job in answer(run("-o", "json", "job", "list", "--reason", "paused"))] == ["b"]
+    assert answer(run("-o", "json", "job", "list", "--table", "/u")) == []
+    assert ok(run("job", "count", "--state", "completed")) == "2\n"
+    limited = run("job", "list", "--limit", "1")
+    assert "--limit raises it" in limited.stderr
+    assert "b" not in limited.stdout.splitlines()[1].split()
+
+
+def test_a_job_has_stable_names_in_json_and_yaml(run: Run, service: FakeAdmin) -> None:
+    register(run)
+    service.apply("/t", "a", 4)
+    job = answer(run("-o", "json", "job", "status", "/t", "a"))
+    assert {name: job[name] for name in ("state", "reason", "applied_version", "source_version", "seq")} == {
+        "state": "completed",
+        "reason": "none",
+        "applied_version": 4,
+        "source_version": 7,
+        "seq": 1,
+    }
+    assert job["status"]["to_version"] == 4
+    assert yaml.safe_load(ok(run("-o", "yaml", "job", "status", "/t", "a"))) == job
+    table = ok(run("job", "status", "/t", "a"))
+    assert "applied version" in table
+
+
+def test_pause_resume_and_delete_say_whether_they_changed_anything(run: Run) -> None:
+    register(run)
+    for verb in ("pause", "resume"):
+        assert [answer(run("-o", "json", "job", verb, "/t", "a"))["changed"] for _ in range(2)] == [True, False]
+    assert [answer(run("-o", "json", "job", verb, "/t", "a")) for verb in ("delete", "unregister")] == [
+        {"deleted": True},
+        {"deleted": False},
+    ]
+    assert ok(run("job", "delete", "/t", "a")) == "there is no job a on /t\n"
+
+
+def test_wait_ends_with_0_or_3(run: Run, service: FakeAdmin) -> None:
+    register(run)
+    late = run("job", "wait", "/t", "a", "--version", "5", "--timeout", "50ms")
+    assert late.exit_code == 3
+    assert "version 5 is not applied yet" in late.stderr
+    service.apply("/t", "a", service.source_version)
+    assert ok(run("job", "wait", "/t", "a")) == "version 7 is applied\n"
+    assert answer(run("job", "wait", "/t", "a", "--timeout", "2m", "-o", "json"))["applied_version"] == 7
+
+
+def test_history_is_shown_newest_first(run: Run, service: FakeAdmin) -> None:
+    register(run)
+    for version in (1, 2, 3):
+        service.apply("/t", "a", version)
+    entries = answer(run("-o", "json", "job", "history", "/t", "a", "--limit", "2"))
+    assert [(entry["from_version"], entry["to_version"]) for entry in entries] == [(2, 3), (1, 2)]
+    assert ok(run("job", "history", "/t", "a")).splitlines()[0].split()[:4] == ["SEQ", "KIND", "FROM", "TO"]
+
+
+def test_notify_says_how_many_jobs_it_concerns(run: Run) -> None:
+    register(run)
+    assert answer(run("-o", "json", "notify", "/t")) == {"jobs": 1}
+
+
+def test_the_status_of_the_cluster_has_stable_names(run: Run) -> None:
+    register(run)
+    assert answer(run("status", "-o", "json")) == {
+        "owner": "n1",
+        "owner_rev": 3,
+        "nodes": [
+            {
+                "id": "n1",
+                "pid": 4711,
+                "address": "127.0.0.1:7430",
+                "epoch": 5,
+                "version": "0.1.0",
+                "state": "running",
+                "shards": 1,
+                "queue_waiting": 2,
+                "queue_running": 1,
+            }
+        ],
+        "shards": [{"table_id": "id-of-/t", "table": "/t", "node_id": "n1", "state": "running", "jobs": 1}],
+        "jobs": 1,
+        "lag_max_s": 1.5,
+        "queue": {"waiting": 2, "running": 1, "submitted": 9, "completed": 8, "failed": 1},
+    }
+    shown = ok(run("status"))
+    assert "owner_rev 3" in shown
+    assert "127.0.0.1:7430" in shown
+
+
+def test_long_values_are_whole_in_a_pipe(run: Run) -> None:
+    table = "/data/" + "very_long_directory/" * 10
+    ok(run("job", "register", "--table", table, "--name", "a", "--target", "/copy"))
+    assert os.path.abspath(table) in ok(run("job", "list"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["job", "register", "--table", "/t", "--name", "a"],
+        ["job", "register", "-f", "-", "--name", "a"],
+        ["job", "register", "-f", "/no/such/file"],
+        ["job", "register", "--priority", "high"],
+        ["job", "list", "--state", "fine"],
+        ["job", "wait", "/t", "a", "--timeout", "soon"],
+        ["job", "wait", "/t"],
+        ["job", "wait", "", "a"],
+        ["job", "forget", "/t", "a"],
+        ["-o", "xml", "status"],
+        ["--endpoint", "nowhere", "status"],
+        ["completion", "tcsh"],
+    ],
+)
+def test_wrong_usage_is_told_before_anything_is_asked(run: Run, service: FakeAdmin, arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert "Error" in result.stderr
+    assert service.asked == {}
+
+
+def test_any_failure_of_the_node_is_exit_status_1(run: Run, service: FakeAdmin) -> None:
+    service.failures = [QueueFull("too much to do", remedy="Ask again later")]
+    result = run("status")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "remedy: Ask again later" in result.stderr
+
+
+def test_as_a_program_it_has_its_exit_statuses(endpoint: str) -> None:
+    def status_of(*arguments: str) -> int:
+        environment = {**os.environ, "ISCP_ENDPOINT": endpoint}
+        return subprocess.run([PROGRAM, *arguments], env=environment, capture_output=True, timeout=60).returncode
+
+    assert status_of("job", "create", "--table", "/t", "--name", "a", "--target", "/copy") == 0
+    assert status_of("job", "status", "/t", "unknown") == 1
+    assert status_of("job", "status", "/t") == 2
+    assert status_of("job", "wait", "/t", "a", "--timeout", "10ms") == 3
+    assert status_of("--endpoint", "127.0.0.1:1", "status") == 1
+
+
+def test_version_and_completion_are_printed() -> None:
+    assert ok(CliRunner().invoke(cli, ["--version"])) == f"iscp-admin, version {__version__}\n"
+    for shell in ("bash", "zsh", "fish"):
+        assert "_ISCP_ADMIN_COMPLETE" in ok(CliRunner().invoke(cli, ["completion", shell], prog_name="iscp-admin"))
+
+
+def test_completion_completes() -> None:
+    environment = {**os.environ, "COMP_WORDS": "iscp-admin job p", "COMP_CWORD": "2"}
+    environment["_ISCP_ADMIN_COMPLETE"] = "bash_complete"
+    done = subprocess.run([PROGRAM], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "plain,pause\n"
+
+
+def test_help_loads_nothing_heavy() -> None:
+    script = (
+        "import sys\nfrom click.testing import CliRunner\nfrom iscp.cli.admin import cli\n"
+        "assert CliRunner().invoke(cli, ['job', 'register', '--help']).exit_code == 0\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "[]\n"
+
+
+def test_a_call_loads_no_spark(endpoint: str) -> None:
+    script = (
+        "import sys\nfrom click.testing import CliRunner\nfrom iscp.cli.admin import cli\n"
+        f"assert CliRunner().invoke(cli, ['--endpoint', {endpoint!r}, 'status']).exit_code == 0\n"
+        "print([name for name in ('pyspark', 'py4j', 'deltalake', 'pyarrow') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "[]\n"
+
+
+def test_help_is_there_at_once() -> None:
+    """The best of some tries, with room for a busy machine: what is measured is our imports, not the load."""
+    took_s = []
+    for _ in range(5):
+        begun_s = time.perf_counter()
+        subprocess.run([PROGRAM, "--help"], check=True, capture_output=True, timeout=60)
+        took_s.append(time.perf_counter() - begun_s)
+    assert min(took_s) < 2 * HELP_AIM_S
