@@ -23,7 +23,7 @@ from iscp.ports.system import Clock
 log = logging.getLogger(__name__)
 
 PAUSE_FIRST_S = 0.05
-PAUSE_MAX_S = 0.5
+PAUSE_MAX_S = 0.2
 ATTEMPT_MIN_S = 0.5
 CONNECT_MAX_MS = 1_500
 # etcd refuses pings that come faster than every 5 s. A frozen or cut-off server is noticed after the sum of both.
@@ -34,7 +34,7 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 300),
     ("grpc.min_reconnect_backoff_ms", CONNECT_MAX_MS),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),

@@ -62,9 +62,9 @@ class EtcdElection:
         """Stop running; the owner is told `on_lost` first, and then gives way at once."""
         self._closed.set()
         self._interrupt()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(RESIGN_WAIT_S)
-            self._thread = None
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(RESIGN_WAIT_S)
 
     def leader(self) -> Leader | None:
         oldest = _oldest(self._client.list_prefix(self._keys.candidates))
@@ -99,6 +99,7 @@ class EtcdElection:
             except Exception:
                 log.exception("etcd.election.failed", extra={"node": node_id})
             self._closed.wait(CAMPAIGN_PAUSE_S)
+        self._thread = None
 
     def _candidacy(self, node_id: str, on_elected: Callable[[Leader], None], on_lost: Callable[[], None]) -> None:
         """One key on one lease, from its creation to its end."""

@@ -22,7 +22,7 @@ from iscp.ports.system import Clock
 
 HOST = "127.0.0.1"
 START_WAIT_S = 20.0
-START_CALL_S = 1.0
+START_CALL_S = 0.5
 START_ATTEMPTS_MAX = 3
 STOP_WAIT_S = 5.0
 _FIXED_ARGS = (
