@@ -23,7 +23,6 @@ from iscp.core.errors import (
     NotOwner,
     OutcomeUnknown,
     QueueFull,
-    StorageError,
     TemporaryError,
     Unavailable,
 )
@@ -261,13 +260,13 @@ class LogWriter:
         except OutcomeUnknown as error:
             self._held = batch
             self._back_off(now_s, error)
-        except (StorageError, Unavailable) as error:
+        except NotOwner as error:
+            self._held = None
+            self._depose(error)
+        except TemporaryError as error:  # nothing was written
             self._held = None
             self._back_off(now_s, error)
             self._fail_taken(error)
-        except IscpError as error:
-            self._held = None
-            self._depose(error)
         else:
             self._held = None
             self._failures = 0 if rows else self._failures

@@ -10,6 +10,7 @@ import errno
 import os
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -210,9 +211,11 @@ class FencedTable:
             raise InvariantBroken("a commit whose outcome is not known must be repeated before another")
         if self.catch_up(commit_id):
             return
+        name = f"{uuid.uuid4().hex}.parquet"
         try:
-            actions = [self._write_file(rows)] if len(rows) else []
+            actions = [self._write_file(name, rows)] if len(rows) else []
         except FOREIGN_ERRORS as error:
+            self._discard(name)
             raise storage_error(error, "cannot write to the job log") from error
         self._failpoints.reach(FAILPOINT_COMMIT)
         cause: BaseException | None = None
@@ -229,6 +232,7 @@ class FencedTable:
             if self.catch_up(commit_id):
                 return
             if self._version == before:
+                self._discard(name)
                 raise storage_error(cause, "cannot commit to the job log") from cause
         raise Unavailable("somebody keeps the job log in order all the time") from cause
 
@@ -281,8 +285,13 @@ class FencedTable:
             raise InvariantBroken("the job log is used before its term was claimed")
         return self._table
 
-    def _write_file(self, rows: pa.Table) -> AddAction:
-        name = f"{uuid.uuid4().hex}.parquet"
+    def _discard(self, name: str) -> None:
+        """Free the space of a file that was not committed; not on an object store, where that commit may yet come."""
+        if self._path is not None:
+            with suppress(OSError):
+                (self._path / name).unlink(missing_ok=True)
+
+    def _write_file(self, name: str, rows: pa.Table) -> AddAction:
         with self._files.open_output_stream(name) as stream:
             pq.write_table(rows, stream, compression="zstd")
             size = stream.tell()
