@@ -1,1 +1,190 @@
 """The composition root: the one place that knows which adapter stands behind which port."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from iscp import __version__
+from iscp.adapters.clock import SystemClock
+from iscp.adapters.delta.catalog import DeltaCatalog, name_resolver
+from iscp.adapters.delta.commits import local_path
+from iscp.adapters.delta.engine import SparkEngine
+from iscp.adapters.delta.joblog import DeltaJobLog
+from iscp.adapters.delta.probe import DeltaProbe
+from iscp.adapters.delta.selftest import self_test
+from iscp.adapters.delta.session import SparkRuntime, SparkSettings
+from iscp.adapters.delta.sink import DeltaSink
+from iscp.adapters.delta.source import DeltaChangeSource
+from iscp.adapters.etcd.client import EtcdClient
+from iscp.adapters.etcd.election import EtcdElection
+from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.membership import EtcdMembership
+from iscp.adapters.etcd.values import EtcdSettings
+from iscp.adapters.failpoints import EnvironmentFailpoints
+from iscp.adapters.grpc.server import AdminServer
+from iscp.consumers.registry import ConsumerRegistry
+from iscp.coordination.owner import OwnerMachine
+from iscp.coordination.schedule import Schedule
+from iscp.coordination.times import CoordinationTimes
+from iscp.coordination.worker import WorkerMachine
+from iscp.core.cluster import NodeRecord
+from iscp.core.config import NodeConfig
+from iscp.ports.pipeline import Sink
+from iscp.ports.system import Failpoints
+from iscp.runtime.admin_service import Moved, OwnerAdmin
+from iscp.runtime.executor import Executor
+from iscp.runtime.lease_keeper import LeaseKeeper
+from iscp.runtime.log_writer import LogLimits
+from iscp.runtime.node import Node
+from iscp.runtime.owner_loop import OwnerLoop
+from iscp.runtime.runner import Runner
+from iscp.runtime.scheduler import Scheduler
+from iscp.runtime.sinks import SinkPool
+from iscp.runtime.worker_loop import WorkerLoop
+
+log = logging.getLogger(__name__)
+
+JVM_LOOK_S = 0.5
+KILL_AFTER_S = 15.0
+"""Beyond the time that an orderly stop may take: then the process ends as it stands."""
+
+
+def run_node(config: NodeConfig) -> int:
+    """Run one node until SIGTERM or SIGINT; the exit status (1: it could not go on and wants to be restarted)."""
+    stop = threading.Event()
+    broken = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+
+    def on_broken(error: Exception) -> None:
+        log.critical("node.broken", extra={"error": str(error)})
+        broken.set()
+        stop.set()
+
+    with tempfile.TemporaryDirectory(prefix="iscp-") as scratch:
+        work_dir = Path(config.data_dir or scratch)
+        spark = SparkRuntime.start(_spark_settings(config, work_dir))
+        try:
+            self_test(spark.root, local_path(config.log.uri), field="log.uri")
+            node = compose(config, spark, EnvironmentFailpoints(), on_broken)
+            node.start()
+            while not stop.wait(JVM_LOOK_S):
+                if not spark.alive():
+                    on_broken(RuntimeError("Spark's JVM has ended"))
+            _exit_after(config.stop_timeout_s + KILL_AFTER_S)
+            node.stop(0.0 if broken.is_set() else config.stop_timeout_s)
+        finally:
+            spark.stop()
+    return 1 if broken.is_set() else 0
+
+
+def compose(
+    config: NodeConfig, spark: SparkRuntime, failpoints: Failpoints, on_broken: Callable[[Exception], None]
+) -> Node:
+    """A node on its adapters; nothing is started yet."""
+    clock, kinds, moved = SystemClock(), ConsumerRegistry(), Moved()
+    etcd = EtcdClient(EtcdSettings.of(config.etcd), clock)
+    keys = Keys(config.etcd_prefix)
+    ttl_s, margin_s = config.etcd.lease_ttl_s, config.etcd.margin_s
+    membership = EtcdMembership(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s)
+    election = EtcdElection(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s)
+    times = replace(CoordinationTimes(), ttl_s=ttl_s, margin_s=margin_s)
+    record = NodeRecord(config.node_id, 0, config.address, os.getpid(), __version__, clock.now_s())
+
+    owner = OwnerLoop(
+        OwnerMachine(config.node_id, __version__, times),
+        DeltaJobLog(config.log.uri, clock, failpoints),
+        membership,
+        clock,
+        _log_limits(config),
+        # In-process while a cluster has one node: what is for another node has nowhere to go.
+        send=lambda to, message: worker.heard(message) if to.node_id == config.node_id else None,
+        on_moved=moved.tell,
+        on_broken=on_broken,
+    )
+    worker = WorkerLoop(
+        lambda epoch: WorkerMachine(config.node_id, epoch, __version__, times),
+        lambda: scheduler,
+        election,
+        clock,
+        send=lambda owner_id, message: owner.heard(config.node_id, message) if owner_id == config.node_id else None,
+        on_broken=on_broken,
+    )
+    keeper = LeaseKeeper(membership, record, clock, worker.lease_lost, worker.lease_regained, on_broken)
+    schedule = Schedule(config.node_id, config.probe, config.backoff, random.random)
+    scheduler = Scheduler(schedule, DeltaProbe(), clock, worker.news, on_broken)
+    runner = Runner(
+        SparkEngine(spark.root, spark.new_session),
+        DeltaChangeSource(),
+        kinds.kind,
+        SinkPool(lambda uri: _sink(uri, failpoints)),
+        clock,
+        failpoints,
+        config.bounds,
+        epoch=lambda: keeper.epoch,
+    )
+    executor = Executor(
+        runner,
+        clock,
+        config.scheduler,
+        lease_check=keeper.check,
+        emit=scheduler.give,
+        on_stuck=lambda iteration: spark.kill(),
+    )
+    admin = OwnerAdmin(
+        owner,
+        DeltaCatalog(name_resolver(spark.root)),
+        kinds.kind,
+        clock,
+        moved,
+        notify_node=scheduler.notify,
+        executor_counts=lambda: asdict(executor.counters()),
+    )
+    server = AdminServer(admin, config.listen)
+    return Node(config.node_id, server, membership, election, keeper, owner, worker, scheduler, executor, etcd.close)
+
+
+def _sink(uri: str, failpoints: Failpoints) -> Sink:
+    return DeltaSink(uri, failpoints)
+
+
+def _spark_settings(config: NodeConfig, work_dir: Path) -> SparkSettings:
+    catalog = {f"spark.sql.catalog.{name}": value for name, value in config.catalog.items()}
+    return SparkSettings(
+        work_dir=work_dir,
+        master=config.spark.master,
+        driver_memory_mb=config.spark.driver_memory_mb,
+        conf={**catalog, **config.spark.conf},
+    )
+
+
+def _log_limits(config: NodeConfig) -> LogLimits:
+    return replace(
+        LogLimits(),
+        status_delay_s=config.log.status_batch_s,
+        compact_commits=config.log.compact_commits,
+        compact_every_s=config.log.compact_interval_s,
+        flush_every_s=config.log.flush_interval_s,
+        collect_every_s=config.log.collect_interval_s,
+        dropped_kept_s=config.log.keep_dropped_s,
+    )
+
+
+def _exit_after(seconds: float) -> None:
+    """However a stop may hang, the process ends: its lease then runs out like a dead node's."""
+
+    def end() -> None:
+        log.critical("node.stop_hangs")
+        os._exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()

@@ -197,6 +197,8 @@ class Stack:
     def start(self) -> None:
         """Write the nodes' configurations, start etcd and then the nodes. Raises ConfigurationError, Unavailable."""
         self.layout.logs.mkdir(parents=True, exist_ok=True)
+        # The node itself never makes it: an empty directory in place of an unmounted one would be a new, empty log.
+        self.layout.job_log.mkdir(exist_ok=True)
         (self.layout.root / "nodes").mkdir(exist_ok=True)
         for node_id in self.node_ids:
             self.layout.config(node_id).write_text(to_toml(node_config(self.layout, self.ports, node_id)))

@@ -49,8 +49,9 @@ def target_of(spec_json: str) -> str:
 class JobBook:
     """The current row of every job by its key, and the dropped registrations until they are collected.
 
-    Invariants: every wanted row has `drop_at_s` None, every dropped one has not; the indexes and counts are those
-    of the wanted rows. One thread changes it; see LogWriter for how others read.
+    `last_job_id` is the greatest there is, dropped ones too. Invariants: every wanted row has `drop_at_s` None,
+    every dropped one has not; the indexes and counts are those of the
+    wanted rows. One thread changes it; see LogWriter for how others read.
     """
 
     def __init__(self, rows: Iterable[JobRow] = (), requests: Mapping[str, str] | None = None) -> None:
@@ -60,6 +61,8 @@ class JobBook:
         self._keys: dict[str, JobKey] = {}
         self._tables: dict[str, dict[str, JobKey]] = {}
         self._targets: dict[str, set[str]] = {}
+        self._called: dict[str, str] = {}
+        self.last_job_id = ""
         self._counts: Counter[tuple[str, JobState, Reason]] = Counter()
         self._requests: dict[str, str] = dict(requests or {})
         self._status_due: dict[str, None] = {}
@@ -81,6 +84,10 @@ class JobBook:
 
     def jobs_on(self, table_id: str) -> tuple[JobRow, ...]:
         return tuple(self._jobs[key] for key in self._tables.get(table_id, {}).values())
+
+    def table_called(self, name: str) -> str | None:
+        """The id of the table that has this URI, or was called so at a registration; None if it has no jobs."""
+        return self._called.get(name)
 
     def tables(self) -> tuple[str, ...]:
         """The tables that have a job."""
@@ -199,6 +206,8 @@ class JobBook:
             self._keys[row.job_id] = row.key
             self._tables.setdefault(row.key.table_id, {})[row.job_id] = row.key
             self._targets.setdefault(target_of(row.spec_json), set()).add(row.job_id)
+            self._called[row.table_uri] = self._called[row.table_name] = row.key.table_id
+        self.last_job_id = max(self.last_job_id, row.job_id)
         if row.drop_at_s is not None:
             self._dropped[row.job_id] = row
         else:
@@ -217,6 +226,7 @@ class JobBook:
         del on_table[row.job_id]
         if not on_table:
             del self._tables[row.key.table_id]
+            self._called = {name: table_id for name, table_id in self._called.items() if table_id in self._tables}
         target = target_of(row.spec_json)
         self._targets[target].discard(row.job_id)
         if not self._targets[target]:

@@ -14,17 +14,22 @@ class Lease(Protocol):
     @property
     def lease_id(self) -> int: ...
 
+    @property
+    def gone(self) -> bool:
+        """It has ended and never comes back; until then a renewal may still succeed."""
+
     def confirmed_until_s(self) -> float:
         """Until when writes are safe: time of sending the last confirmed renewal + TTL - margin."""
-
-    def close(self) -> None: ...
 
 
 class Membership(Protocol):
     """Who is in the cluster. Raises Unavailable where etcd does not answer."""
 
-    def register(self, record: NodeRecord) -> Lease:
-        """Register under a new lease; raises ConfigurationError if the name is taken by a live node."""
+    def register(self, record: NodeRecord, on_lapsed: Callable[[], None] | None = None) -> Lease:
+        """Register under a new lease; raises ConfigurationError if the name is taken by a live node.
+
+        `on_lapsed` is called, from the renewing thread, each time when it can no longer be confirmed.
+        """
 
     def deregister(self) -> None: ...
 

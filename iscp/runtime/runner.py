@@ -90,7 +90,7 @@ class Runner:
         clock: Clock,
         failpoints: Failpoints,
         bounds: Bounds,
-        epoch: int,
+        epoch: Callable[[], int],
     ) -> None:
         self._engine = engine
         self._source = source
@@ -202,12 +202,12 @@ class Runner:
 
     def _claimed(self, work: Work, rows: DataFrame, span: SourceRange, guard: Guard) -> Work:
         with self._engine.session() as session:
-            context = ConsumeContext(session, work.row, span.table_id, self._epoch, work.position, guard)
+            context = ConsumeContext(session, work.row, span.table_id, self._epoch(), work.position, guard)
             return replace(work, position=work.consumer.claim(context, rows))
 
     def _consume(self, work: Work, handed: Handed, source_id: str, guard: Guard) -> JobOutcome:
         with self._engine.session() as session:
-            context = ConsumeContext(session, work.row, source_id, self._epoch, work.position, guard)
+            context = ConsumeContext(session, work.row, source_id, self._epoch(), work.position, guard)
             consumed: Consumed = work.consumer.consume(context, handed)
         self._failpoints.reach("report.before")
         return JobOutcome(

@@ -5,16 +5,39 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.commits import APP_ID, local_path, newest_version, read_commit
 from iscp.adapters.delta.faults import delta_faults, spark_faults
-from iscp.core.errors import InvalidRequest, TableNotFound
+from iscp.core.errors import EngineError, InvalidRequest, TableNotFound
 from iscp.ports.pipeline import TableDescription
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _CATALOG_NAME = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}$")
+_NOT_THERE = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE")
 _CATALOG_MANAGED = ("catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview")
+
+
+def name_resolver(session: SparkSession) -> Callable[[str], str]:
+    """Maps `db.table` to its location, by the catalogs that Spark is configured with."""
+
+    def resolve(name: str) -> str:
+        try:
+            with spark_faults(f"look up {name}"):
+                detail = session.sql(f"DESCRIBE DETAIL {name}").first()
+        except EngineError as error:
+            if any(mark in error.message for mark in _NOT_THERE):
+                raise TableNotFound(
+                    f"{name} is not a table of the catalog", field="table", remedy="Check the name; or give the path"
+                ) from error
+            raise
+        return str(detail["location"] if detail else "")
+
+    return resolve
 
 
 class DeltaCatalog:
@@ -66,6 +89,5 @@ class DeltaCatalog:
 
     def _location(self, table: str) -> str:
         if self._resolve_name and _CATALOG_NAME.match(table):
-            with spark_faults(f"look up {table}"):
-                return self.normalize(self._resolve_name(table))
+            return self.normalize(self._resolve_name(table))
         return self.normalize(table)

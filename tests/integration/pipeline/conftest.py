@@ -53,7 +53,7 @@ class Pipeline:
             SystemClock(),
             failpoints,
             bounds or Bounds(),
-            epoch=1,
+            epoch=lambda: 1,
         )
 
     def job(self, name: str, registration: int = 1, **consumer: object) -> JobRow:

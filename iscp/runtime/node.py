@@ -1,0 +1,88 @@
+"""One node: starts its parts in the order in which they need each other, and stops them in the opposite one."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from iscp.core.errors import Unavailable
+from iscp.ports.cluster import Election, Membership
+from iscp.runtime.executor import Executor
+from iscp.runtime.lease_keeper import LeaseKeeper
+from iscp.runtime.owner_loop import OwnerLoop
+from iscp.runtime.scheduler import Scheduler
+from iscp.runtime.worker_loop import WorkerLoop
+
+log = logging.getLogger(__name__)
+
+READY_WAIT_S = 60.0
+READY_LOOK_S = 0.05
+GRACE_S = 2.0
+
+
+class Server(Protocol):
+    def start(self) -> None: ...
+    def stop(self, grace_s: float = ...) -> None: ...
+
+
+class Node:
+    """Ready when `start` returns: it is registered, an owner has claimed the log, and users are served."""
+
+    def __init__(
+        self,
+        node_id: str,
+        server: Server,
+        membership: Membership,
+        election: Election,
+        keeper: LeaseKeeper,
+        owner: OwnerLoop,
+        worker: WorkerLoop,
+        scheduler: Scheduler,
+        executor: Executor,
+        disconnect: Callable[[], None],
+    ) -> None:
+        self._node_id = node_id
+        self._server = server
+        self._membership = membership
+        self._election = election
+        self._keeper = keeper
+        self._owner = owner
+        self._worker = worker
+        self._scheduler = scheduler
+        self._executor = executor
+        self._disconnect = disconnect
+        self._unwatch: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        """Raises ConfigurationError, Unavailable."""
+        self._keeper.start()
+        self._scheduler.start(self._executor)
+        self._worker.start(self._keeper.epoch)
+        self._owner.start()
+        self._unwatch = self._membership.watch(self._owner.members_changed)
+        self._election.campaign(self._node_id, self._owner.elected, self._owner.lost)
+        self._await_owner()
+        self._server.start()
+        log.info("node.ready", extra={"epoch": self._keeper.epoch})
+
+    def stop(self, drain_s: float) -> None:
+        """Take no new work, let what runs end within `drain_s`, tell the owner, write the log, leave."""
+        self._server.stop(GRACE_S)
+        self._executor.close(drain=drain_s > 0, wait_s=drain_s)
+        self._scheduler.close(GRACE_S)
+        self._worker.close()
+        self._unwatch()
+        self._owner.close()
+        self._election.resign()
+        self._keeper.close()
+        self._disconnect()
+        log.info("node.stopped")
+
+    def _await_owner(self) -> None:
+        until_s = time.monotonic() + READY_WAIT_S
+        while self._owner.writer is None:
+            if time.monotonic() > until_s:
+                raise Unavailable("no owner has claimed the job log", remedy="Look into the log for why")
+            time.sleep(READY_LOOK_S)

@@ -1,0 +1,260 @@
+"""The owner's side of a node: elected, it claims its term in the job log, loads the jobs and drives the owner machine.
+
+All of it happens on one inbox thread. The log's writer has threads of its own and tells what it has committed; the
+log's fence, not the election, is what makes a deposed owner harmless.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar, assert_never
+
+from iscp.coordination.book import BookChange, JobBook
+from iscp.coordination.effects import OwnerEffect, RecordCheckpoint, RevokeLease, SendTo
+from iscp.coordination.events import (
+    Deposed,
+    Elected,
+    FromNode,
+    MembersChanged,
+    OwnerEvent,
+    Recorded,
+    RowsMoved,
+    ShardUnwanted,
+    ShardWanted,
+    Tick,
+)
+from iscp.coordination.messages import NodeMessage, OwnerMessage, SourceSeen
+from iscp.coordination.owner import OwnerMachine
+from iscp.core.cluster import Leader, NodeRecord
+from iscp.core.errors import IscpError, NotOwner, TemporaryError
+from iscp.core.ids import ShardId
+from iscp.ports.cluster import Membership
+from iscp.ports.pipeline import JobLog
+from iscp.ports.system import Clock
+from iscp.runtime.inbox import Inbox
+from iscp.runtime.log_writer import LogLimits, LogWriter
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+CLAIM_RETRY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Won:
+    leader: Leader
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """The election is lost, or (`writer` given) the log belongs to another term."""
+
+    writer: LogWriter | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Committed:
+    writer: LogWriter
+    change: BookChange
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    look: Callable[[OwnerLoop], None]
+
+
+_Event = OwnerEvent | _Won | _Lost | _Committed | _Asked
+
+
+class OwnerLoop:
+    """Runs while the node does; between terms it only waits. `on_moved` is told whenever rows have moved.
+
+    `seen` maps shards to what their nodes last saw of the sources; like `machine`, it is read through `ask`.
+    """
+
+    def __init__(
+        self,
+        machine: OwnerMachine,
+        joblog: JobLog,
+        membership: Membership,
+        clock: Clock,
+        limits: LogLimits,
+        send: Callable[[NodeRecord, OwnerMessage], None],
+        on_moved: Callable[[], None],
+        on_broken: Callable[[Exception], None],
+    ) -> None:
+        self.machine = machine
+        self.members: tuple[NodeRecord, ...] = ()
+        self.seen: dict[ShardId, SourceSeen] = {}
+        self.writer: LogWriter | None = None
+        self._joblog = joblog
+        self._membership = membership
+        self._clock = clock
+        self._limits = limits
+        self._send = send
+        self._on_moved = on_moved
+        self._leader: Leader | None = None
+        self._claim_at_s: float | None = None
+        self._inbox: Inbox[_Event] = Inbox("iscp-owner", clock, self._take, self._tick, self._next_due_s, on_broken)
+
+    def start(self) -> None:
+        self._inbox.start()
+
+    def close(self) -> None:
+        """End the term in order: what is pending is written."""
+        self._inbox.put(_Lost())
+        self._inbox.close()
+
+    def elected(self, leader: Leader) -> None:
+        self._inbox.put(_Won(leader))
+
+    def lost(self) -> None:
+        self._inbox.put(_Lost())
+
+    def members_changed(self, members: tuple[NodeRecord, ...]) -> None:
+        self._inbox.put(MembersChanged(members))
+
+    def heard(self, node_id: str, message: NodeMessage) -> None:
+        self._inbox.put(FromNode(node_id, message))
+
+    def current_writer(self) -> LogWriter:
+        """The writer of the present term; raises NotOwner between terms."""
+        writer = self.writer
+        if writer is None:
+            raise NotOwner("no owner has claimed the job log yet", remedy="Try again in a moment")
+        return writer
+
+    def ask(self, look: Callable[[OwnerLoop], T], timeout_s: float = 5.0) -> T:
+        """What `look` finds, on the loop's own thread."""
+        answer: Future[T] = Future()
+
+        def answered(loop: OwnerLoop) -> None:
+            try:
+                answer.set_result(look(loop))
+            except Exception as error:  # noqa: BLE001  (it belongs to whoever asked)
+                answer.set_exception(error)
+
+        self._inbox.put(_Asked(answered))
+        return answer.result(timeout_s)
+
+    # --- the loop's thread -------------------------------------------------------------------------------------
+
+    def _next_due_s(self) -> float | None:
+        times = [due_s for due_s in (self.machine.next_due_s(), self._claim_at_s) if due_s is not None]
+        return min(times, default=None)
+
+    def _tick(self) -> None:
+        if self._claim_at_s is not None and self._claim_at_s <= self._clock.monotonic_s():
+            self._claim()
+        self._step(Tick())
+
+    def _take(self, event: _Event) -> None:
+        match event:
+            case _Won(leader):
+                self._end_term()
+                self._leader = leader
+                self._claim()
+            case _Lost(writer):
+                if writer is None:
+                    self._leader = self._claim_at_s = None
+                    self._end_term()
+                elif writer is self.writer:
+                    # Another term is in the log. If we still lead, claim a new one: then the log knows who does.
+                    self._end_term()
+                    self._claim_at_s = self._clock.monotonic_s() + CLAIM_RETRY_S if self._leader else None
+            case _Committed(writer, change):
+                if writer is self.writer:
+                    self._moved(writer, change)
+            case _Asked(look):
+                look(self)
+            case MembersChanged(members):
+                self.members = members
+                self._step(event)
+            case _:
+                self._step(event)
+
+    def _claim(self) -> None:
+        """Mint the term, load the jobs, begin. A fault of storage is tried again while the election is held."""
+        leader, self._claim_at_s = self._leader, None
+        if leader is None:
+            return
+        try:
+            owner_rev = self._joblog.claim_term()
+            book = JobBook(self._joblog.load(), self._joblog.requests())
+            members = self._membership.members()
+        except TemporaryError as error:
+            log.warning("owner.claim_failed", extra={"error": str(error)})
+            self._claim_at_s = self._clock.monotonic_s() + CLAIM_RETRY_S
+            return
+        # Built here, since the writer's thread owns the book from its start.
+        wanted = {ShardId(table_id): book.jobs_on(table_id) for table_id in book.tables()}
+        self.members, self.seen = members, {}
+        self.writer = writer = self._new_writer(book)
+        writer.start()
+        log.info("owner.began", extra={"owner_rev": owner_rev, "jobs": len(book), "election": leader.revision})
+        self._step(Elected(owner_rev, leader.revision, members, wanted))
+        self._on_moved()
+
+    def _new_writer(self, book: JobBook) -> LogWriter:
+        writer: LogWriter = LogWriter(
+            self._joblog,
+            book,
+            self._clock,
+            self._limits,
+            on_committed=lambda change: self._inbox.put(_Committed(writer, change)),
+            on_deposed=lambda error: self._inbox.put(_Lost(writer)),
+        )
+        return writer
+
+    def _end_term(self) -> None:
+        writer, self.writer = self.writer, None
+        self._step(Deposed())
+        if writer is not None:
+            writer.close()
+            self._on_moved()
+
+    def _moved(self, writer: LogWriter, change: BookChange) -> None:
+        for table_id in change.tables:
+            shard = ShardId(table_id)
+            jobs = writer.read(lambda book, table=table_id: book.jobs_on(table))  # type: ignore[misc]
+            self._step(ShardWanted(shard, jobs) if jobs else ShardUnwanted(shard))
+            if not jobs:
+                self.seen.pop(shard, None)
+        moved = {row.key.table_id for row in change.rows} - set(change.tables)
+        for table_id in moved:
+            jobs = writer.read(lambda book, table=table_id: book.jobs_on(table))  # type: ignore[misc]
+            self._step(RowsMoved(ShardId(table_id), jobs))
+        self._on_moved()
+
+    def _step(self, event: OwnerEvent) -> None:
+        for effect in self.machine.step(event, self._clock.monotonic_s()):
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: OwnerEffect) -> None:
+        match effect:
+            case SendTo(record, message):
+                self._send(record, message)
+            case RevokeLease(record):
+                try:
+                    self._membership.revoke(record.lease_id)
+                except IscpError as error:  # asked again until the node is gone
+                    log.warning("owner.revoke_failed", extra={"node": record.node_id, "error": str(error)})
+            case RecordCheckpoint():
+                self._record(effect)
+            case _:
+                assert_never(effect)
+
+    def _record(self, checkpoint: RecordCheckpoint) -> None:
+        if self.writer is None:
+            return
+        self.writer.report(checkpoint.reports, checkpoint.history)
+        for seen in checkpoint.seen:
+            self.seen[seen.shard] = seen
+        if checkpoint.seen:
+            self._on_moved()
+        # Statuses are batched behind and nothing waits for them: should they be lost with this process, the sinks
+        # still tell where every job stands, and the next report sets the row right.
+        self._inbox.put(Recorded(checkpoint.node_id, checkpoint.epoch, checkpoint.number))

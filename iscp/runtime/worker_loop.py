@@ -1,0 +1,103 @@
+"""The worker's side of a node: drives the worker machine, between the owner and the scheduler."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import assert_never
+
+from iscp.coordination.effects import (
+    CheckElection,
+    HoldIterations,
+    SendToOwner,
+    StartShard,
+    StopAllShards,
+    StopShard,
+    UpdateShard,
+    WorkerEffect,
+)
+from iscp.coordination.events import ElectionChecked, FromOwner, LeaseLost, LeaseRegained, Tick, WorkerEvent
+from iscp.coordination.messages import NodeMessage, OwnerMessage
+from iscp.coordination.schedule_events import WorkerNews
+from iscp.coordination.worker import WorkerMachine
+from iscp.core.errors import IscpError
+from iscp.ports.cluster import Election
+from iscp.ports.system import Clock
+from iscp.runtime.inbox import Inbox
+from iscp.runtime.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
+
+
+class WorkerLoop:
+    """One thread for the machine, one more for the look at the election key, which may take etcd's time-out."""
+
+    def __init__(
+        self,
+        new_machine: Callable[[int], WorkerMachine],
+        scheduler: Callable[[], Scheduler],
+        election: Election,
+        clock: Clock,
+        send: Callable[[str, NodeMessage], None],
+        on_broken: Callable[[Exception], None],
+    ) -> None:
+        self._new_machine = new_machine
+        self._machine: WorkerMachine | None = None
+        self._scheduler = scheduler
+        self._election = election
+        self._clock = clock
+        self._send = send
+        self._checks = ThreadPoolExecutor(1, "iscp-election-check")
+        self._inbox: Inbox[WorkerEvent] = Inbox(
+            "iscp-worker", clock, self._step, lambda: self._step(Tick()), self._next_due_s, on_broken
+        )
+
+    def start(self, epoch: int) -> None:
+        """`epoch` is the registration's; nothing that came before counts."""
+        self._machine = self._new_machine(epoch)
+        self._inbox.start()
+
+    def close(self) -> None:
+        self._inbox.close()
+        self._checks.shutdown(wait=False, cancel_futures=True)
+
+    def heard(self, message: OwnerMessage) -> None:
+        self._inbox.put(FromOwner(message))
+
+    def news(self, news: WorkerNews) -> None:
+        self._inbox.put(news)
+
+    def lease_lost(self) -> None:
+        self._inbox.put(LeaseLost())
+
+    def lease_regained(self, epoch: int) -> None:
+        self._inbox.put(LeaseRegained(epoch))
+
+    def _next_due_s(self) -> float | None:
+        return self._machine.next_due_s() if self._machine else None
+
+    def _step(self, event: WorkerEvent) -> None:
+        if self._machine is None:
+            return
+        for effect in self._machine.step(event, self._clock.monotonic_s()):
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: WorkerEffect) -> None:
+        match effect:
+            case SendToOwner(owner_id, message):
+                self._send(owner_id, message)
+            case CheckElection():
+                self._checks.submit(self._check_election)
+            case StartShard() | UpdateShard() | StopShard() | StopAllShards() | HoldIterations():
+                self._scheduler().give(effect)
+            case _:
+                assert_never(effect)
+
+    def _check_election(self) -> None:
+        try:
+            leader = self._election.leader()
+        except IscpError as error:
+            log.warning("election.unreadable", extra={"error": str(error)})
+            leader = None
+        self._inbox.put(ElectionChecked(leader))
