@@ -23,15 +23,17 @@ class FakeLease:
     etcd: FakeEtcd
     lease_id: int
     confirmed_s: float
+    on_lapsed: Callable[[], None] | None = None
     alive: bool = True
+
+    @property
+    def gone(self) -> bool:
+        return not self.alive
 
     def confirmed_until_s(self) -> float:
         if self.alive and self.etcd.answers:
             self.confirmed_s = self.etcd.clock.monotonic_s()
         return self.confirmed_s + self.etcd.ttl_s - self.etcd.margin_s if self.alive else float("-inf")
-
-    def close(self) -> None:
-        self.alive = False
 
 
 @dataclass
@@ -56,6 +58,8 @@ class FakeEtcd:
         """The lease ends, with all that hangs on it."""
         if lease := self.leases.pop(lease_id, None):
             lease.alive = False
+            if lease.on_lapsed is not None:
+                lease.on_lapsed()
         for node_id, record in list(self.nodes.items()):
             if record.lease_id == lease_id:
                 del self.nodes[node_id]
@@ -84,12 +88,12 @@ class FakeMembership:
         self._etcd = etcd
         self._lease: FakeLease | None = None
 
-    def register(self, record: NodeRecord) -> FakeLease:
+    def register(self, record: NodeRecord, on_lapsed: Callable[[], None] | None = None) -> FakeLease:
         self.deregister()
         if record.node_id in self._etcd.nodes:
             raise ConfigurationError(f"a live node is registered as {record.node_id!r}", field="node_id")
         lease_id = next(self._etcd.numbers)
-        lease = self._lease = FakeLease(self._etcd, lease_id, self._etcd.clock.monotonic_s())
+        lease = self._lease = FakeLease(self._etcd, lease_id, self._etcd.clock.monotonic_s(), on_lapsed)
         self._etcd.leases[lease_id] = lease
         self._etcd.nodes[record.node_id] = replace(record, lease_id=lease_id)
         self._etcd.changed()
@@ -98,6 +102,7 @@ class FakeMembership:
     def deregister(self) -> None:
         lease, self._lease = self._lease, None
         if lease is not None:
+            lease.on_lapsed = None
             self._etcd.expire(lease.lease_id)
 
     def members(self) -> Snapshot:

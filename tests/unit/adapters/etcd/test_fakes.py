@@ -23,9 +23,9 @@ class HandClock:
 def test_members_come_and_go_with_their_leases() -> None:
     clock = HandClock()
     etcd = FakeEtcd(clock)
-    a, b, seen = FakeMembership(etcd), FakeMembership(etcd), []
+    a, b, seen, lapses = FakeMembership(etcd), FakeMembership(etcd), [], []
     stop = b.watch(lambda members: seen.append([member.node_id for member in members]))
-    lease = a.register(NodeRecord("a", a.next_epoch("a"), "h:1"))
+    lease = a.register(NodeRecord("a", a.next_epoch("a"), "h:1"), lambda: lapses.append(lease.gone))
     with pytest.raises(ConfigurationError):
         b.register(NodeRecord("a", b.next_epoch("a"), "h:2"))
     assert lease.confirmed_until_s() == 8.0
@@ -34,6 +34,7 @@ def test_members_come_and_go_with_their_leases() -> None:
     b.revoke(lease.lease_id)
     assert lease.confirmed_until_s() == float("-inf")
     stop()
+    assert lapses == [True]
     assert seen == [[], ["a"], []]
 
 
