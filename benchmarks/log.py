@@ -1,0 +1,218 @@
+"""Updates of the job log, and how long a log of 100,000 jobs takes to load: `python -m benchmarks.log [--json]`.
+
+An update is a pause or a resume that is answered when it is in the log. By default it goes through the admin API of a
+node of its own (`iscp up`), from client processes beside it; `--layers` leaves out gRPC and node, and measures the
+log's writer with the Delta table alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import click
+import pyarrow as pa
+from deltalake import write_deltalake
+
+from iscp.adapters.clock import SystemClock
+from iscp.adapters.delta.joblog import DeltaJobLog
+from iscp.adapters.failpoints import EnvironmentFailpoints
+from iscp.adapters.grpc.client import Client
+from iscp.cli.launch import start_up
+from iscp.coordination.book import JobBook
+from iscp.coordination.draft import Pause, Register, Registration, Resume
+from iscp.core.admin import JobName, RegisterRequest
+from iscp.core.ids import JobKey
+from iscp.core.job import ConsumerSpec, JobRow, JobSpec, JobStatus
+from iscp.core.watermark import Watermark
+from iscp.runtime.log_writer import LogLimits, LogWriter
+
+AIM_UPDATES_PER_S = 2_000
+AIM_P95_MS = 500
+AIM_LOAD_S = 3.0
+LOAD_JOBS = 100_000
+LOAD_COMMITS = 100
+CLIENTS = 2
+THREADS = 64
+SECONDS = 15.0
+BUILT_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """What was answered within `seconds`, and how long each took."""
+
+    latencies_ms: list[float]
+    seconds: float
+
+    def figures(self) -> dict[str, Any]:
+        cuts = statistics.quantiles(self.latencies_ms, n=100)
+        return {
+            "updates": len(self.latencies_ms),
+            "updates_per_s": round(len(self.latencies_ms) / self.seconds),
+            "p50_ms": round(cuts[49], 1),
+            "p95_ms": round(cuts[94], 1),
+            "p99_ms": round(cuts[98], 1),
+        }
+
+
+def toggle_for(seconds: float, threads: int, toggle: Callable[[int, bool], object]) -> list[float]:
+    """Each thread pauses and resumes its own job, again and again; the latencies in ms."""
+    end_s = time.monotonic() + seconds
+
+    def run(number: int) -> list[float]:
+        latencies, pause = [], True
+        while (begin_s := time.monotonic()) < end_s:
+            toggle(number, pause)
+            latencies.append((time.monotonic() - begin_s) * 1e3)
+            pause = not pause
+        return latencies
+
+    with ThreadPoolExecutor(threads) as pool:
+        return [latency for latencies in pool.map(run, range(threads)) for latency in latencies]
+
+
+@contextmanager
+def log_at(root: str, limits: LogLimits | None = None) -> Iterator[LogWriter]:
+    joblog = DeltaJobLog(root, SystemClock(), EnvironmentFailpoints({}))
+    joblog.claim_term()
+    book = JobBook(joblog.load(), joblog.requests())
+    writer = LogWriter(joblog, book, SystemClock(), limits or LogLimits(), lambda _: None, lambda _: None)
+    writer.start()
+    try:
+        yield writer
+    finally:
+        writer.close()
+
+
+def job_row(number: int) -> JobRow:
+    spec = JobSpec(ConsumerSpec("replica", f"/lake/targets/{number}", ("id",)))
+    status = JobStatus(41, 42, 1_700_000_000.5, 1_700_000_001.25, rows=1_000, bytes=100_000)
+    return JobRow(
+        key=JobKey("default", f"table-{number // 4}", f"job-{number}"),
+        job_id=uuid4().hex,
+        spec_json=spec.to_json(),
+        table_name=f"/lake/sources/{number // 4}",
+        table_uri=f"/lake/sources/{number // 4}",
+        watermark=Watermark(42, 1_700_000_000.0),
+        seq=7,
+        status_json=status.to_json(),
+        create_at_s=1_600_000_000.0 + number,
+    )
+
+
+def updates_of_layers(root: Path, threads: int, seconds: float) -> Updates:
+    with log_at(str(root)) as writer:
+        rows = [job_row(number) for number in range(threads)]
+        writer.submit(Register(tuple(map(Registration, rows)))).result()
+
+        def toggle(number: int, pause: bool) -> None:
+            request = (Pause if pause else Resume)(rows[number].key, uuid4().hex)
+            writer.submit(request).result()
+
+        return Updates(toggle_for(seconds, threads, toggle), seconds)
+
+
+def client_updates(endpoint: str, source: str, names: list[str], seconds: float) -> list[float]:
+    with Client(endpoint) as client:
+
+        def toggle(number: int, pause: bool) -> None:
+            (client.pause if pause else client.resume)(source, names[number])
+
+        return toggle_for(seconds, len(names), toggle)
+
+
+def updates_of_api(root: Path, clients: int, threads: int, seconds: float) -> Updates:
+    """Jobs on a table of one row, built before the measurement begins, so that nothing but updates goes on."""
+    source = str(root / "source")
+    write_deltalake(source, pa.table({"id": [1]}), configuration={"delta.enableChangeDataFeed": "true"})
+    up = start_up(root / "iscp", SystemClock(), os.environ, port=0)
+    try:
+        per_client = max(1, threads // clients)
+        names = [[f"job-{client}-{number}" for number in range(per_client)] for client in range(clients)]
+        with Client(up.endpoint) as client:
+            client.register_many([registration(root, source, name) for each in names for name in each])
+            for name in (name for each in names for name in each):
+                client.wait(source, name, timeout_s=BUILT_TIMEOUT_S)
+        with ProcessPoolExecutor(clients, mp_context=get_context("spawn")) as pool:
+            running = [pool.submit(client_updates, up.endpoint, source, each, seconds) for each in names]
+            return Updates([latency for each in running for latency in each.result()], seconds)
+    finally:
+        up.stop()
+
+
+def registration(root: Path, source: str, name: str) -> RegisterRequest:
+    spec = JobSpec(ConsumerSpec("replica", str(root / "targets" / name), ("id",)))
+    return RegisterRequest(JobName(source, name), spec.to_json())
+
+
+def load_100k_s(root: Path) -> float:
+    """From opening a log of 100,000 jobs, some of it not compacted, to a book that can decide."""
+    writer = DeltaJobLog(str(root), SystemClock(), EnvironmentFailpoints({}))
+    writer.claim_term()
+    rows = [job_row(number) for number in range(LOAD_JOBS)]
+    writer.append(rows, [f"request-{number}" for number in range(LOAD_JOBS)])
+    writer.compact(rows)
+    for number in range(LOAD_COMMITS):
+        writer.append(rows[number * 10 : number * 10 + 10], [""] * 10)
+    del rows
+    begin_s = time.monotonic()
+    joblog = DeltaJobLog(str(root), SystemClock(), EnvironmentFailpoints({}))
+    joblog.claim_term()
+    book = JobBook(joblog.load(), joblog.requests())
+    load_s = time.monotonic() - begin_s
+    assert len(book) == LOAD_JOBS
+    return round(load_s, 2)
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@click.option("--layers", is_flag=True, help="Without gRPC and node: the writer and the Delta table.")
+@click.option("--clients", type=click.IntRange(min=1), default=CLIENTS, show_default=True, help="Client processes.")
+@click.option("--threads", type=click.IntRange(min=1), default=THREADS, show_default=True, help="Of all clients.")
+@click.option("--seconds", type=click.FloatRange(min=1.0), default=SECONDS, show_default=True)
+def main(as_json: bool, layers: bool, clients: int, threads: int, seconds: float) -> None:
+    """Measure how fast the job log takes updates, and how fast it loads."""
+    with tempfile.TemporaryDirectory(prefix="iscp-log-") as directory:
+        root = Path(directory)
+        (root / "load").mkdir()
+        load_s = load_100k_s(root / "load")
+        (root / "updates").mkdir()
+        if layers:
+            updates = updates_of_layers(root / "updates", threads, seconds).figures()
+        else:
+            updates = updates_of_api(root / "updates", clients, threads, seconds).figures()
+    aims = [
+        (
+            f"updates_per_s >= {AIM_UPDATES_PER_S}",
+            updates["updates_per_s"],
+            updates["updates_per_s"] >= AIM_UPDATES_PER_S,
+        ),
+        (f"p95_ms <= {AIM_P95_MS}", updates["p95_ms"], updates["p95_ms"] <= AIM_P95_MS),
+        (f"load_100k_s <= {AIM_LOAD_S:g}", load_s, load_s <= AIM_LOAD_S),
+    ]
+    result = {
+        "benchmark": "log",
+        "through": "writer and Delta table" if layers else "admin API",
+        "cpus": os.cpu_count(),
+        "threads": threads,
+        **updates,
+        "load_100k_s": load_s,
+        "aims": [{"aim": aim, "measured": measured, "met": met} for aim, measured, met in aims],
+    }
+    click.echo(json.dumps(result) if as_json else "\n".join(f"{name}: {value}" for name, value in result.items()))
+
+
+if __name__ == "__main__":
+    main()
