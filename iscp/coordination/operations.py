@@ -53,8 +53,7 @@ def drain(term: Term, assignment: Assignment) -> None:
 
 def _send_queued(term: Term, peer: Peer) -> None:
     while peer.queue and len(peer.in_flight) < OPERATIONS_IN_FLIGHT_MAX:
-        shard = next(iter(peer.queue))
-        operation = peer.queue.pop(shard)
+        shard, operation = peer.queue.popitem(last=False)
         operation.sent_s = operation.heard_s = term.now_s
         _send(term, peer, shard, operation)
 

@@ -8,7 +8,7 @@ with the old owner is sent to the new one as well, with the same content: histor
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -40,7 +40,7 @@ def _merged(older: JobReport | None, newer: JobReport) -> JobReport:
 
 @dataclass(slots=True)
 class _Gathered:
-    reports: dict[JobKey, JobReport] = field(default_factory=dict)
+    reports: OrderedDict[JobKey, JobReport] = field(default_factory=OrderedDict)
     history: deque[HistoryEntry] = field(default_factory=deque)
     seen: SourceSeen | None = None
 
@@ -57,7 +57,7 @@ class _Gathered:
             spent += ITEM_BYTES + len(history[-1].error_msg)
         reports: list[JobReport] = []
         while self.reports and not self.history and (not (history or reports) or spent < budget):
-            reports.append(self.reports.pop(next(iter(self.reports))))
+            reports.append(self.reports.popitem(last=False)[1])
             spent += _report_bytes(reports[-1])
         seen, self.seen = self.seen, None
         return ShardCheckpoint(shard, tuple(reports), tuple(history), seen), spent
@@ -78,7 +78,7 @@ class Outbox:
         self.recorded = 0
         self.chunks: deque[Chunk] = deque()
         self.history_waiting = 0
-        self._gathered: dict[ShardId, _Gathered] = {}
+        self._gathered: OrderedDict[ShardId, _Gathered] = OrderedDict()
         self._in_chunks: Counter[ShardId] = Counter()
 
     @property

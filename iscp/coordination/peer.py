@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -34,8 +35,9 @@ class Operation:
 
 @dataclass(slots=True)
 class Peer:
-    """Invariants: a shard has at most one operation, queued or in flight; recorded <= accepted.
+    """`queue` is taken from its front (which in a plain dict costs ever more).
 
+    Invariants: a shard has at most one operation, queued or in flight; recorded <= accepted.
     `founding`: it was registered when the term began, so that it may run anything until it has synced.
     """
 
@@ -43,7 +45,7 @@ class Peer:
     founding: bool
     announced_s: float
     phase: PeerPhase = PeerPhase.ANNOUNCED
-    queue: dict[ShardId, Operation] = field(default_factory=dict)
+    queue: OrderedDict[ShardId, Operation] = field(default_factory=OrderedDict)
     in_flight: dict[ShardId, Operation] = field(default_factory=dict)
     version: str = ""
     sync_number: int = 0

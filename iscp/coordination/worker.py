@@ -12,6 +12,7 @@ clocks, channels, Spark or etcd. Rules:
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -83,7 +84,7 @@ class WorkerMachine:
         self._times = times
         self._checking: Announce | None = None
         self._checking_until_s = 0.0
-        self._fences: dict[ShardId, TableEpoch] = {}
+        self._fences: OrderedDict[ShardId, TableEpoch] = OrderedDict()
         self._floor = NEVER
         self._stopped: dict[ShardId, None] = {}
         self._sync_number = 0
@@ -225,7 +226,7 @@ class WorkerMachine:
         """Remember that `shard` was removed under `table_epoch`: what was sent before it must not start it again."""
         self._fences[shard] = max(table_epoch, self._fences.pop(shard, NEVER))
         if len(self._fences) > FENCES_MAX:
-            self._floor = max(self._floor, self._fences.pop(next(iter(self._fences))))
+            self._floor = max(self._floor, self._fences.popitem(last=False)[1])
 
     def _started(self, shard: ShardId) -> None:
         held = self.shards.get(shard)
