@@ -38,7 +38,7 @@ from iscp.coordination.settlement import Flight, Settlement
 from iscp.coordination.tracked import TrackedJob, TrackedTable
 from iscp.core.config import BackoffConfig, ProbeConfig
 from iscp.core.errors import ErrorCode, InvariantBroken, IscpError
-from iscp.core.ids import ShardId
+from iscp.core.ids import JobKey, ShardId
 from iscp.core.iteration import HistoryEntry, Iteration, JobOutcome
 from iscp.core.job import JobReport, JobRow, JobState, JobStatus, Reason
 from iscp.core.trigger import ProbeState, decide
@@ -163,9 +163,9 @@ class Schedule:
                 del before[row.key]
                 job.take(row, self._backoff)
             else:
-                former, job = job, TrackedJob(row, self._backoff)
+                job = TrackedJob(row, self._backoff)
                 # A job made anew waits until its former registration's iteration has really ended.
-                job.flight = former.flight if former else 0
+                job.flight = self._flight_of(table, row.key)
                 corrections += [report for report in [job.correction()] if report]
             table.jobs.append(job)
         for gone in before.values():
@@ -175,6 +175,12 @@ class Schedule:
             table.seen = ProbeState(table.top)
         self._bring_back(table)
 
+    def _flight_of(self, table: TrackedTable, key: JobKey) -> int:
+        """The number of the iteration that a job of this name is still in, whichever registration; 0: none."""
+        flights = self._flights.values() if table.flights else ()
+        mine = (flight.iteration for flight in flights if flight.table is table)
+        return next((its.number for its in mine if any(row.key == key for row in its.jobs)), 0)
+
     def _stop(self, shard: ShardId) -> None:
         if shard in self._stopping:
             return
@@ -182,6 +188,8 @@ class Schedule:
         tables = self._shards.get(shard, [])
         for table in tables:
             self._due.clear(table)
+            if self._held:
+                self._held.pop(table, None)
         for number in {job.flight for table in tables for job in table.jobs}:
             self._cancel(number)
         self._finish_stop(shard)

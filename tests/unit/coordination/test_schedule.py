@@ -1,0 +1,717 @@
+"""The schedule as a pure machine: when it asks, what it starts, what it reports, and when a shard has stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iscp.coordination.effects import HoldIterations, StopAllShards
+from iscp.coordination.events import Seen, ShardStarted, ShardStopped, Tick
+from iscp.coordination.schedule import ScheduleTimes
+from iscp.core.errors import ErrorCode, InvariantBroken, LeaseLost, StorageError
+from iscp.core.ids import ShardId
+from iscp.core.job import JobRow, JobState, JobStatus, Reason
+from tests.fakes.timetable import PROBE, SHARD, URI, Timetable, job, outcome
+
+
+@pytest.fixture
+def world() -> Timetable:
+    made = Timetable()
+    made.source.commit(URI, 4)
+    return made
+
+
+def seen(world: Timetable) -> list[tuple[int, float]]:
+    return [(news.seen.source_version, news.seen.lag_s) for news in world.news if isinstance(news, Seen)]
+
+
+# --- noticing ----------------------------------------------------------------------------------------------------
+
+
+def test_an_idle_table_is_asked_ever_more_rarely_and_starts_nothing(world: Timetable) -> None:
+    world.start(job("x", 3))
+    times = []
+    for second in range(1, 1_600):
+        before = world.source.looks[URI]
+        world.wait(1)
+        if world.source.looks[URI] > before:
+            times.append(second)
+    assert times == [10, 30, 70, 150, 310, 610, 910, 1_210, 1_510]
+    assert world.submitted == []
+
+
+def test_a_commit_is_noticed_and_brings_the_table_back(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.wait(7_200)
+    world.source.commit(URI)
+    world.wait(PROBE.interval_max_s)
+    assert world.now_running == [(("x",), None)]
+    world.succeed(1)
+    assert seen(world)[-1] == (4, 0.0)
+    world.forget()
+    world.wait(PROBE.interval_min_s)
+    assert world.source.looks[URI] == 1
+
+
+def test_a_notify_is_looked_after_at_once(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.wait(7_200)
+    world.source.commit(URI)
+    world.notify()
+    assert world.now_running == [(("x",), None)]
+    world.notify(ShardId("unknown"))
+
+
+def test_a_notify_during_a_look_asks_again(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.hold_probes = True
+    world.notify()
+    assert len(world.probes) == 1
+    stale = world.probes[0]
+    world.notify()
+    assert world.probes == [stale], "one look at a time"
+    world.answer()
+    assert len(world.probes) == 1, "the answer may be from before the change"
+
+
+def test_work_left_by_bounds_and_newer_commits_go_on_at_once(world: Timetable) -> None:
+    world.start(job("x", 0))
+    world.succeed(1, version=2)
+    assert world.now_running == [(("x",), None)]
+    world.source.commit(URI)
+    world.succeed(2, version=3)
+    assert world.now_running == [(("x",), None)], "found by the look after the iteration"
+
+
+def test_a_job_that_is_ahead_of_what_was_seen_waits(world: Timetable) -> None:
+    world.start(job("x", 2))
+    world.source.commit(URI)
+    world.succeed(1, version=4)
+    assert world.running == {}
+
+
+def test_a_source_made_anew_is_read_once(world: Timetable) -> None:
+    world.start(job("x", 3), job("y", 3))
+    world.source.anew(URI, version=1)
+    world.notify()
+    assert world.now_running == [(("x", "y"), None)]
+    world.succeed(1, version=1)
+    world.wait(3_600)
+    assert len(world.submitted) == 1
+    world.source.anew(URI, version=1)
+    world.notify()
+    assert len(world.submitted) == 2, "though the version is the same"
+
+
+def test_a_source_made_anew_while_nobody_looked_is_noticed_at_the_start(world: Timetable) -> None:
+    world.source.anew(URI, version=1)
+    world.start(job("x", 3))
+    assert world.now_running == [(("x",), None)]
+
+
+def test_a_missing_table_is_a_temporary_error_of_all_its_jobs(world: Timetable) -> None:
+    del world.source.versions[URI]
+    world.start(job("x", 3), job("y", 3))
+    assert world.told("x") == world.told("y") == [("error", "retrying")]
+    assert world.reports[0].status is not None
+    assert world.reports[0].status.error_code == ErrorCode.STORAGE
+    world.wait(7_200)
+    assert len(world.reports) == 2, "told once"
+    assert 20 < world.source.looks[URI] < 40, "with backoff"
+    world.source.commit(URI, 4)
+    world.wait(300)
+    assert world.told("x")[-1] == world.told("y")[-1] == ("completed", "none")
+    assert world.submitted == []
+
+
+def test_lag_is_the_age_of_the_oldest_commit_not_applied(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.source.commit(URI)
+    world.notify()
+    began_s = world.clock.now_s()
+    world.wait(61)
+    world.notify()
+    version, lag_s = seen(world)[-1]
+    assert version == 4
+    assert 60 <= lag_s <= world.clock.now_s() - began_s
+    world.succeed(1)
+    assert seen(world)[-1] == (4, 0.0)
+
+
+def test_an_idle_table_is_told_of_now_and_then_only(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.forget()
+    world.wait(1_200)
+    assert 2 <= len(seen(world)) <= 8
+
+
+def test_a_wall_clock_that_steps_back_stalls_nothing(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.clock.step(-86_400)
+    world.source.commit(URI)
+    world.wait(10)
+    assert world.now_running == [(("x",), None)]
+
+
+# --- running -----------------------------------------------------------------------------------------------------
+
+
+def test_a_new_job_starts_without_a_look_and_joins_the_others(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.hold_probes = True
+    world.update(job("x", 3), job("new"))
+    assert world.now_running == [(("new",), 3)]
+    world.hold_probes = False
+    world.source.commit(URI)
+    world.notify()
+    assert world.now_running == [(("new",), 3), (("x",), None)], "the others are not held up"
+    world.succeed(2)
+    world.source.commit(URI)
+    world.succeed(1)
+    assert world.now_running == [(("new",), 4)], "one catching up, and then they go on together"
+    world.succeed(3)
+    assert world.now_running == [(("x", "new"), None)]
+
+
+def test_several_new_jobs_end_up_together(world: Timetable) -> None:
+    world.start(job("x"), job("y"), job("z"))
+    assert [goal for _, goal in world.now_running] == [None] * 3
+    world.succeed(1)
+    world.source.commit(URI)
+    world.succeed(2)
+    world.source.commit(URI)
+    world.succeed(3)
+    for _ in range(10):
+        for number in list(world.running):
+            world.succeed(number)
+    world.source.commit(URI)
+    world.notify()
+    assert world.now_running == [(("x", "y", "z"), None)]
+
+
+def test_accounts_never_share_an_iteration(world: Timetable) -> None:
+    world.start(job("x", 2), job("y", 2, account="b"))
+    assert world.now_running == [(("x",), None), (("y",), None)]
+
+
+def test_a_failing_job_is_retried_alone_and_never_holds_up_the_others(world: Timetable) -> None:
+    world.start(job("good", 2), job("bad", 2))
+    world.fail(1, names=["bad"])
+    assert world.told("bad") == [("error", "retrying")]
+    world.source.commit(URI)
+    world.wait(4.9)
+    assert world.running == {}
+    world.notify()
+    assert world.now_running == [(("good",), None)]
+    world.succeed(2)
+    world.wait(0.2)
+    assert world.now_running == [(("bad",), 4)]
+    world.succeed(3)
+    assert world.told("bad")[-1] == ("completed", "none")
+    world.source.commit(URI)
+    world.notify()
+    assert world.now_running == [(("good", "bad"), None)]
+
+
+def test_waits_double_until_the_job_is_quarantined(world: Timetable) -> None:
+    world.start(job("x", 2))
+    waits = []
+    for number in range(1, 7):
+        world.fail(number)
+        before_s = world.clock.monotonic_s()
+        while not world.running:
+            world.wait(1)
+        waits.append(round(world.clock.monotonic_s() - before_s))
+    assert waits == [5, 10, 20, 3_600, 3_600, 3_600]
+    assert [reason for _, reason in world.told("x")] == ["retrying"] * 3 + ["quarantined"] * 3
+    world.succeed(7)
+    assert world.told("x")[-1] == ("completed", "none")
+
+
+def test_a_permanent_error_waits_for_a_person(world: Timetable) -> None:
+    world.start(job("x", 2))
+    world.fail(1, code=ErrorCode.DUPLICATE_KEY)
+    assert world.told("x") == [("error", "none")]
+    world.source.commit(URI)
+    world.wait(7_200)
+    assert world.running == {}
+    world.update(replace(job("x", 2), state=JobState.ERROR))
+    assert world.running == {}
+    world.update(job("x", 2))
+    assert world.now_running == [(("x",), None)], "resumed"
+
+
+def test_a_quarantined_job_that_is_resumed_starts_at_once(world: Timetable) -> None:
+    world.start(replace(job("x", 2), state=JobState.ERROR, reason=Reason.QUARANTINED))
+    world.fail(1)
+    assert world.told("x") == [("error", "quarantined")], "it goes on where it was"
+    world.update(job("x", 2))
+    assert world.now_running == [(("x",), None)]
+
+
+def test_a_row_from_before_its_first_failure_does_not_zero_the_backoff(world: Timetable) -> None:
+    world.start(job("x", 2))
+    world.fail(1)
+    world.update(job("x", 2), job("y", 3))
+    assert world.running == {}
+
+
+def test_a_table_that_an_iteration_cannot_find_is_not_given_up(world: Timetable) -> None:
+    world.start(job("x"))
+    world.fail(1, code=ErrorCode.TABLE_NOT_FOUND)
+    assert world.told("x") == [("error", "retrying")]
+    world.wait(5)
+    assert world.now_running == [(("x",), None)]
+
+
+def test_an_iteration_without_progress_is_a_fault_not_a_loop(world: Timetable) -> None:
+    world.start(job("x", 2))
+    world.succeed(1, version=2)
+    assert world.running == {}
+    assert world.told("x") == [("error", "retrying")]
+
+
+def test_a_paused_job_starts_nothing_but_may_finish(world: Timetable) -> None:
+    world.start(job("x", 2))
+    world.update(replace(job("x", 2), reason=Reason.PAUSED))
+    assert world.cancelled == []
+    world.succeed(1)
+    assert world.reports[-1].watermark.version == 3
+    world.source.commit(URI)
+    world.wait(600)
+    assert world.running == {}
+    world.update(job("x", 2))
+    assert world.now_running == [(("x",), None)]
+    assert world.last.jobs[0].watermark.version == 3, "a row that lies behind does not set the job back"
+
+
+def test_a_removed_jobs_iteration_is_cancelled_and_the_others_start_over(world: Timetable) -> None:
+    world.start(job("x", 2), job("y", 2))
+    world.update(job("y", 2))
+    assert world.cancelled == [1]
+    world.end_cancelled(1)
+    assert world.now_running == [(("y",), None)]
+    assert world.reports == []
+
+
+def test_a_job_made_anew_waits_until_the_old_one_has_really_ended(world: Timetable) -> None:
+    world.start(job("x", 2))
+    world.update(job("x", job_id="second"))
+    assert world.cancelled == [1]
+    assert list(world.running) == [1]
+    world.succeed(1)
+    assert world.reports == [], "a late success of the old one says nothing of the new one"
+    assert [(i.jobs[0].job_id, i.to_version) for i in world.running.values()] == [("second", None)]
+
+
+def test_what_was_turned_away_comes_again_and_is_no_failure(world: Timetable) -> None:
+    world.start(job("x", 2))
+    world.reject(1)
+    assert world.running == {}
+    assert world.reports == []
+    world.wait(5)
+    assert world.now_running == [(("x",), None)]
+
+
+def test_a_lost_lease_is_no_fault_of_the_job(world: Timetable) -> None:
+    world.start(job("x", 2))
+    world.end(1, error=LeaseLost("gone"))
+    assert world.reports == []
+    assert world.running == {}
+    world.wait(5)
+    assert world.now_running == [(("x",), None)]
+
+
+def test_while_held_nothing_starts_and_afterwards_nothing_is_forgotten(world: Timetable) -> None:
+    world.step(HoldIterations(True))
+    world.start(job("x", 2))
+    world.step(HoldIterations(True))
+    world.wait(600)
+    assert world.submitted == []
+    world.step(HoldIterations(False))
+    world.wait(0)
+    assert world.now_running == [(("x",), None)]
+
+
+def test_a_job_that_fails_while_held_is_retried_afterwards(world: Timetable) -> None:
+    world.start(job("x", 2))
+    world.step(HoldIterations(True))
+    world.fail(1)
+    world.wait(600)
+    assert world.running == {}
+    world.step(HoldIterations(False))
+    world.wait(0)
+    assert world.now_running == [(("x",), None)]
+
+
+def test_copies_that_share_an_id_are_tables_of_their_own(world: Timetable) -> None:
+    world.source.commit("/copy", 8)
+    world.start(job("x", 2), job("y", 2, uri="/copy"))
+    assert {(i.table_uri, len(i.jobs)) for i in world.running.values()} == {(URI, 1), ("/copy", 1)}
+
+
+def test_the_higher_priority_of_the_jobs_counts(world: Timetable) -> None:
+    spec = '{"iteration":{"priority":7,"consumer":{"kind":"replica","target":"/x"}}}'
+    world.start(job("x", 2), replace(job("y", 2), spec_json=spec))
+    assert world.last.priority == 7
+
+
+# --- stopping ----------------------------------------------------------------------------------------------------
+
+
+def stopped(world: Timetable) -> list[ShardId]:
+    return [news.shard for news in world.news if isinstance(news, ShardStopped)]
+
+
+def test_a_shard_has_stopped_when_its_last_iteration_has_ended(world: Timetable) -> None:
+    world.start(job("x", 2), job("new"))
+    world.stop()
+    world.stop()
+    assert sorted(world.cancelled) == [1, 2]
+    assert stopped(world) == []
+    world.end_cancelled(1)
+    assert stopped(world) == []
+    world.succeed(2)
+    assert stopped(world) == [SHARD]
+    assert [report.watermark.version for report in world.reports] == [3], "what was committed is reported before"
+    assert world.running == {}
+    assert world.schedule.next_due_s() is None or world.wait(3_600) is None
+
+
+def test_stopping_an_idle_or_unknown_shard_is_answered_at_once(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.stop()
+    world.stop(ShardId("unknown"))
+    assert stopped(world) == [SHARD, ShardId("unknown")]
+    world.wait(3_600)
+    assert world.submitted == []
+
+
+def test_a_shard_is_not_started_while_it_stops(world: Timetable) -> None:
+    world.start(job("x", 2))
+    world.stop()
+    with pytest.raises(InvariantBroken):
+        world.start(job("x", 2))
+
+
+def test_all_shards_stop_and_may_come_back(world: Timetable) -> None:
+    other = ShardId("t-2")
+    world.source.commit("/tables/t-2")
+    world.start(job("x", 2))
+    world.start(job("y", 0, uri="/tables/t-2", shard=other), shard=other)
+    world.step(StopAllShards())
+    assert stopped(world) == [other]
+    world.end(1, error=LeaseLost("gone"))
+    assert stopped(world) == [other, SHARD]
+    world.start(job("x", 2))
+    assert world.now_running == [(("x",), None)]
+    assert [news.shard for news in world.news if isinstance(news, ShardStarted)] == [SHARD, other, SHARD]
+
+
+# --- reports -----------------------------------------------------------------------------------------------------
+
+
+def test_a_short_iteration_is_reported_once(world: Timetable) -> None:
+    world.start(job("x", 2))
+    world.started(1)
+    world.wait(0.9)
+    world.succeed(1)
+    world.wait(5)
+    assert world.told("x") == [("completed", "none")]
+    (entry,) = world.history
+    assert (entry.from_version, entry.to_version, entry.seq, entry.node_id) == (2, 3, 4, "n-1")
+
+
+def test_a_long_one_is_pending_then_running_then_completed(world: Timetable) -> None:
+    world.start(job("x", 2))
+    world.wait(3)
+    assert world.told("x") == [("pending", "none")]
+    world.started(1)
+    world.wait(3)
+    world.succeed(1)
+    assert world.told("x") == [("pending", "none"), ("running", "none"), ("completed", "none")]
+
+
+def test_what_was_announced_and_then_interrupted_is_canceled(world: Timetable) -> None:
+    world.start(job("x", 2))
+    world.started(1)
+    world.wait(2)
+    world.stop()
+    world.end_cancelled(1)
+    assert world.told("x") == [("running", "none"), ("canceled", "none")]
+
+
+def test_a_row_that_still_says_running_is_put_right(world: Timetable) -> None:
+    world.start(replace(job("x", 3), state=JobState.RUNNING), replace(job("y", 3), state=JobState.ERROR))
+    assert world.told("x") == [("completed", "none")]
+    assert world.told("y") == []
+
+
+def test_a_commit_without_rows_moves_only_the_watermark(world: Timetable) -> None:
+    world.start(job("x", 2))
+    row = world.running[1].jobs[0]
+    world.end(1, outcome(row, 3, committed=False))
+    (report,) = world.reports
+    assert (report.watermark.version, report.seq, report.state, report.status) == (3, 3, None, None)
+    assert world.history == []
+
+
+def test_a_failure_says_which_and_when(world: Timetable) -> None:
+    world.start(job("x", 2))
+    world.started(1)
+    at_s = world.clock.now_s()
+    world.wait(0.5)
+    world.end(1, error=StorageError("disk full", code=ErrorCode.NO_SPACE))
+    (report,) = world.reports
+    assert report.status == JobStatus(-1, 2, at_s, at_s + 0.5, ErrorCode.NO_SPACE, "disk full")
+    assert [entry.error_code for entry in world.history] == [ErrorCode.NO_SPACE]
+
+
+# --- cost --------------------------------------------------------------------------------------------------------
+
+
+def test_a_tick_looks_at_a_bounded_number_of_tables() -> None:
+    world = Timetable(ScheduleTimes(due_max=10))
+    for n in range(35):
+        shard = ShardId(f"t-{n}")
+        world.source.commit(f"/{n}", 4)
+        world.start(job("x", 3, uri=f"/{n}", shard=shard), shard=shard)
+    world.clock.advance(10)
+    effects = []
+    while (due_s := world.schedule.next_due_s()) is not None and due_s <= world.clock.monotonic_s():
+        effects.append(len(world.step(Tick())))
+    assert effects == [10, 10, 10, 5]
+
+
+# --- anything in any order ---------------------------------------------------------------------------------------
+
+NAMES = ("x", "y", "z")
+
+
+class Anything:
+    """Drives a timetable by random actions, and checks after each what must always hold."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        self.world = Timetable(draw=draw)
+        self.world.source.commit(URI, 2)
+        self.rows: dict[str, JobRow] = {"x": job("x"), "y": job("y", account="b")}
+        self.ids = 0
+        self.missing: int | None = None
+        self.world.start(*self.rows.values())
+
+    def dispatch(self) -> None:
+        self.world.update(*self.rows.values())
+
+    def registered(self, name: str) -> JobRow:
+        self.ids += 1
+        return job(name, job_id=f"{name}-{self.ids}", account="b" if name == "y" else "a")
+
+    def act(self, action: str, pick: int) -> None:
+        getattr(self, action)(pick)
+        self.check()
+
+    def pick_running(self, pick: int) -> int | None:
+        numbers = sorted(self.world.running)
+        return numbers[pick % len(numbers)] if numbers else None
+
+    @property
+    def newest(self) -> int | None:
+        return self.world.source.versions.get(URI)
+
+    # The source
+
+    def commit(self, pick: int) -> None:
+        if self.newest is not None:
+            self.world.source.commit(URI, 1 + pick % 2)
+
+    def anew(self, pick: int) -> None:
+        if self.newest is not None:
+            self.world.source.anew(URI, self.newest)
+
+    def vanish(self, pick: int) -> None:
+        if self.newest is not None:
+            self.missing = self.world.source.versions.pop(URI)
+
+    def reappear(self, pick: int) -> None:
+        if self.newest is None and self.missing is not None:
+            self.world.source.versions[URI] = self.missing
+
+    # The node
+
+    def notify(self, pick: int) -> None:
+        self.world.notify()
+
+    def wait(self, pick: int) -> None:
+        self.world.wait([0.5, 10, 400][pick % 3])
+
+    def hold(self, pick: int) -> None:
+        self.world.step(HoldIterations(pick % 2 == 0))
+
+    def slow_probes(self, pick: int) -> None:
+        self.world.hold_probes = not self.world.hold_probes
+        while self.world.probes and not self.world.hold_probes:
+            self.world.answer()
+
+    # Iterations
+
+    def succeed(self, pick: int) -> None:
+        number = self.pick_running(pick)
+        if number and self.newest is not None:
+            self.world.started(number)
+            self.world.succeed(number)
+
+    def succeed_partly(self, pick: int) -> None:
+        number = self.pick_running(pick)
+        if number and self.newest is not None:
+            version = self.world.running[number].jobs[0].watermark.version
+            self.world.succeed(number, version=min(self.newest, max(0, version + 1)))
+
+    def fail(self, pick: int) -> None:
+        if number := self.pick_running(pick):
+            self.world.fail(number, code=[ErrorCode.ENGINE, ErrorCode.TABLE_NOT_FOUND, ErrorCode.TIMEOUT][pick % 3])
+
+    def fail_x(self, pick: int) -> None:
+        number = self.pick_running(pick)
+        if number and self.newest is not None:
+            self.world.fail(number, names=["x"])
+
+    def turn_away(self, pick: int) -> None:
+        if number := self.pick_running(pick):
+            self.world.reject(number)
+
+    def end_cancelled(self, pick: int) -> None:
+        number = self.pick_running(pick)
+        if number and number in self.world.cancelled:
+            self.world.end_cancelled(number)
+
+    # Jobs
+
+    def add(self, pick: int) -> None:
+        name = NAMES[pick % len(NAMES)]
+        self.rows[name] = self.rows.get(name) or self.registered(name)
+        self.dispatch()
+
+    def remove(self, pick: int) -> None:
+        self.rows.pop(NAMES[pick % len(NAMES)], None)
+        self.dispatch()
+
+    def recreate(self, pick: int) -> None:
+        self.rows[NAMES[pick % len(NAMES)]] = self.registered(NAMES[pick % len(NAMES)])
+        self.dispatch()
+
+    def pause(self, pick: int) -> None:
+        name = NAMES[pick % len(NAMES)]
+        if name in self.rows:
+            self.rows[name] = replace(self.rows[name], reason=[Reason.PAUSED, Reason.NONE][pick // 3 % 2])
+            self.dispatch()
+
+    def restart(self, pick: int) -> None:
+        """The shard is moved away and comes back with what was reported."""
+        self.world.stop()
+        for number in list(self.world.running):
+            self.check()
+            self.world.end_cancelled(number)
+        assert stopped(self.world)
+        for report in self.world.reports:
+            row = self.rows.get(report.key.job_name)
+            if row is not None and row.job_id == report.job_id:
+                self.rows[report.key.job_name] = replace(row, watermark=report.watermark, seq=report.seq)
+        self.world.forget()
+        self.world.start(*self.rows.values())
+
+    def check(self) -> None:
+        world = self.world
+        keys = [row.key for iteration in world.running.values() for row in iteration.jobs]
+        assert len(keys) == len(set(keys)), "a job is in two iterations"
+        for iteration in world.running.values():
+            assert len({row.key.account for row in iteration.jobs}) == 1
+        due_s = world.schedule.next_due_s()
+        if self.rows and not world.probes:
+            assert due_s is not None or world.running, "the table would be forgotten"
+
+    def settle(self) -> None:
+        """From now on everything succeeds, and nothing new happens."""
+        world = self.world
+        world.hold_probes = False
+        while world.probes:
+            world.answer()
+        self.reappear(0)
+        world.step(HoldIterations(False))
+        for name in list(self.rows):
+            self.rows[name] = replace(self.rows[name], reason=Reason.NONE)
+        self.dispatch()
+        for _ in range(200):
+            world.wait(400)
+            self.check()
+            if not world.running:
+                if world.schedule.next_due_s() is not None:
+                    world.wait(4_000)
+                if not world.running:
+                    break
+            for number in list(world.running):
+                world.succeed(number)
+
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            (
+                *("commit", "anew", "vanish", "reappear", "notify", "wait", "hold", "slow_probes"),
+                *("succeed", "succeed_partly", "fail", "fail_x", "turn_away", "end_cancelled"),
+                *("add", "remove", "recreate", "pause", "restart"),
+            )
+        ),
+        st.integers(0, 11),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ACTIONS, st.randoms(use_true_random=False))
+def test_whatever_happened_each_job_reaches_the_newest_version(actions: list[tuple[str, int]], random: object) -> None:
+    anything = Anything(random.random)  # type: ignore[attr-defined]
+    for action, pick in actions:
+        anything.act(action, pick)
+    anything.settle()
+    world = anything.world
+    assert world.running == {}
+    world.source.commit(URI)
+    world.notify()
+    for _ in range(10):
+        for number in list(world.running):
+            world.succeed(number)
+    newest = world.source.versions[URI]
+    reached = {report.job_id: report.watermark.version for report in world.reports}
+    for row in anything.rows.values():
+        assert reached.get(row.job_id, row.watermark.version) == newest
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["commit", "wait", "notify"]), st.integers(0, 2)), max_size=40))
+def test_a_job_that_always_fails_never_holds_up_another(actions: list[tuple[str, int]]) -> None:
+    world = Timetable()
+    world.source.commit(URI, 2)
+    world.start(job("good"), job("bad"))
+
+    def run() -> None:
+        for number in list(world.running):
+            world.fail(number, names=["bad"])
+
+    for action, pick in actions:
+        if action == "commit":
+            world.source.commit(URI)
+        elif action == "wait":
+            world.wait([0.5, 10, 400][pick % 3])
+        elif action == "notify":
+            world.notify()
+        run()
+        run()
+        world.notify()
+        run()
+        good = [report for report in world.reports if report.key.job_name == "good"]
+        assert good[-1].watermark.version == world.source.versions[URI]
