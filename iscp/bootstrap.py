@@ -149,7 +149,9 @@ def compose(
         executor_counts=lambda: asdict(executor.counters()),
     )
     server = AdminServer(admin, config.listen)
-    return Node(config.node_id, server, membership, election, keeper, owner, worker, scheduler, executor, etcd.close)
+    return Node(
+        config.node_id, server, membership, election, keeper, owner, worker, scheduler, executor, moved, etcd.close
+    )
 
 
 def _sink(uri: str, failpoints: Failpoints) -> Sink:

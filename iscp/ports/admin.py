@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from iscp.core.admin import ClusterView, JobFilter, JobName, JobView, RegisterRequest, RegisterResult
@@ -31,10 +31,11 @@ class AdminService(Protocol):
     def status(self, job: JobName) -> JobView:
         """Raises JobNotFound."""
 
-    def wait(self, job: JobName, version: int | None, timeout_s: float) -> JobView:
+    def wait(self, job: JobName, version: int | None, timeout_s: float, alive: Callable[[], bool]) -> JobView:
         """Return once the job's watermark is at `version` (None: the table's newest at the call).
 
-        Raises TimedOut, JobFailed (failed for good, paused, or dropped meanwhile), JobNotFound.
+        Given up, within about a second, when `alive` says that nobody waits for the answer any more. Raises
+        TimedOut, JobFailed (failed for good, paused, or dropped meanwhile), JobNotFound.
         """
 
     def history(self, job: JobName, limit: int) -> list[HistoryEntry]:

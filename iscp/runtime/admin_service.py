@@ -22,7 +22,15 @@ from iscp.core.admin import (
     ShardView,
 )
 from iscp.core.cluster import NodeRecord
-from iscp.core.errors import InvalidRequest, JobFailed, JobNotFound, OutcomeUnknown, TableNotFound, TimedOut
+from iscp.core.errors import (
+    InvalidRequest,
+    JobFailed,
+    JobNotFound,
+    OutcomeUnknown,
+    TableNotFound,
+    TimedOut,
+    Unavailable,
+)
 from iscp.core.ids import JobKey, ShardId, next_job_id
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow, parse_spec
@@ -34,6 +42,7 @@ from iscp.runtime.owner_loop import OwnerLoop
 T = TypeVar("T")
 
 COMMIT_WAIT_S = 30.0
+ALIVE_LOOK_S = 1.0
 JOB_NAME_LENGTH_MAX = 200
 
 
@@ -43,11 +52,17 @@ class Moved:
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._count = 0
+        self.closed = False
 
     def tell(self) -> None:
         with self._condition:
             self._count += 1
             self._condition.notify_all()
+
+    def close(self) -> None:
+        """Wake everyone for the last time: the node stops."""
+        self.closed = True
+        self.tell()
 
     def count(self) -> int:
         return self._count
@@ -131,7 +146,7 @@ class OwnerAdmin:
         writer = self._owner.current_writer()
         return writer.history(self._row(writer, job).job_id, limit)
 
-    def wait(self, job: JobName, version: int | None, timeout_s: float) -> JobView:
+    def wait(self, job: JobName, version: int | None, timeout_s: float, alive: Callable[[], bool]) -> JobView:
         until_s = self._clock.monotonic_s() + timeout_s
         row = self._row(self._owner.current_writer(), job)
         wanted = self._catalog.describe(row.table_uri).version if version is None else version
@@ -142,11 +157,13 @@ class OwnerAdmin:
             _refuse_hopeless(row, current, wanted)
             if current is not None and current.watermark.version >= wanted:
                 return self._views([current])[0]
+            if self._moved.closed or not alive():
+                raise Unavailable("the wait was given up: the node stops, or the caller is gone")
             left_s = until_s - self._clock.monotonic_s()
             if left_s <= 0:
                 at = current.watermark.version if current else -1
                 raise TimedOut(f"version {wanted} was not applied within {timeout_s:g} s; the job is at {at}")
-            self._moved.wait(seen, left_s)
+            self._moved.wait(seen, min(left_s, ALIVE_LOOK_S))
 
     def cluster(self) -> ClusterView:
         writer = self._owner.current_writer()

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from iscp.core.errors import Unavailable
 from iscp.ports.cluster import Election, Membership
+from iscp.runtime.admin_service import Moved
 from iscp.runtime.executor import Executor
 from iscp.runtime.lease_keeper import LeaseKeeper
 from iscp.runtime.owner_loop import OwnerLoop
@@ -41,6 +42,7 @@ class Node:
         worker: WorkerLoop,
         scheduler: Scheduler,
         executor: Executor,
+        moved: Moved,
         disconnect: Callable[[], None],
     ) -> None:
         self._node_id = node_id
@@ -52,6 +54,7 @@ class Node:
         self._worker = worker
         self._scheduler = scheduler
         self._executor = executor
+        self._moved = moved
         self._disconnect = disconnect
         self._unwatch: Callable[[], None] = lambda: None
 
@@ -69,6 +72,7 @@ class Node:
 
     def stop(self, drain_s: float) -> None:
         """Take no new work, let what runs end within `drain_s`, tell the owner, write the log, leave."""
+        self._moved.close()
         self._server.stop(GRACE_S)
         self._executor.close(drain=drain_s > 0, wait_s=drain_s)
         self._scheduler.close(GRACE_S)

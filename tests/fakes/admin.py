@@ -101,7 +101,7 @@ class FakeAdmin:
         with self._moved:
             return self._find(job)
 
-    def wait(self, job: JobName, version: int | None, timeout_s: float) -> JobView:
+    def wait(self, job: JobName, version: int | None, timeout_s: float, alive: Callable[[], bool]) -> JobView:
         self._enter("wait")
         end_s = time.monotonic() + timeout_s
         with self._moved:

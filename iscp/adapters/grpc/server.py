@@ -155,7 +155,8 @@ class _Admin(pb_grpc.AdminServicer):
                 # A caller who has gone holds a place no longer than its own deadline.
                 remaining_s = context.time_remaining()
                 timeout_s = request.timeout_s if remaining_s is None else min(request.timeout_s, remaining_s)
-                return convert.job_to_wire(self._service.wait(convert.name_from_wire(request.job), version, timeout_s))
+                job = convert.name_from_wire(request.job)
+                return convert.job_to_wire(self._service.wait(job, version, timeout_s, context.is_active))
             finally:
                 self._waits.release()
 
