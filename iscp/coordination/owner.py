@@ -146,10 +146,8 @@ def _place(term: Term) -> None:
         term.ring = Ring(eligible)
     for shard in list(term.assignments.unplaced):
         peer = term.peers[basic(shard, term.ring)]
-        # A node that is still being rid of a stray copy of the shard gets it after that.
-        if peer.operation(shard) is None:
-            term.assignments.take(term.assignments[shard], peer.holder, ShardState.DISPATCHING)
-            operations.order(term, peer, shard, is_delete=False)
+        term.assignments.take(term.assignments[shard], peer.holder, ShardState.DISPATCHING)
+        operations.order(term, peer, shard, is_delete=False)
 
 
 def _wanted(term: Term, shard: ShardId, jobs: tuple[JobRow, ...]) -> None:

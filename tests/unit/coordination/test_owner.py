@@ -251,6 +251,20 @@ def test_a_shard_that_two_nodes_claim_is_stopped_at_one() -> None:
     assert driver.owner.assignments[A].holder == Holder("n1", 1)
 
 
+def test_a_stray_copy_becomes_the_shard_where_it_is_placed_meanwhile() -> None:
+    """The newer table_epoch wins over the order to stop, whichever arrives first."""
+    driver = Driver(N1, N2, wanted=("a",))
+    driver.sync(N1, told(A, NodeShardState.RUNNING))
+    (stop,) = dispatches(driver.sync(N2, told(A, NodeShardState.RUNNING)))
+    driver.step(MembersChanged((N2,)))
+    (start,) = [d for d in dispatches(driver.step(Tick(), TIMES.margin_s)) if not d.is_delete]
+    assert start.table_epoch > stop.table_epoch
+    driver.respond(N2, stop, NodeShardState.ABSENT)
+    assert driver.state() is ShardState.DISPATCHING
+    driver.respond(N2, start, NodeShardState.RUNNING)
+    assert driver.owner.settled
+
+
 def test_a_late_sync_frees_nothing() -> None:
     """A Sync written before the dispatch arrived lacks the shard: it is dispatched again, to the same node."""
     driver, first = running()
