@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from iscp.adapters.delta.java import machine_bundle
 from iscp.adapters.delta.launch import LOG_STORE
+from tests.processes import gone_within
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,17 +45,6 @@ def said(running: subprocess.Popen[str]) -> dict[str, object]:
     assert running.stdout is not None
     answer: dict[str, object] = json.loads(running.stdout.readline())
     return answer
-
-
-def gone_within(pid: int, wait_s: float) -> bool:
-    deadline_s = time.monotonic() + wait_s
-    while time.monotonic() < deadline_s:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_a_table_is_written_and_read_through_our_log_store(spark_runtime: SparkRuntime, tmp_path: Path) -> None:

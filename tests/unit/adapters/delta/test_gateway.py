@@ -14,6 +14,7 @@ import pytest
 
 from iscp.adapters.delta.gateway import Gateway
 from iscp.core.errors import EngineError
+from tests.processes import gone_within
 
 # What PythonGatewayServer does: writes port and secret, then waits for the end of its stdin.
 GATEWAY = """
@@ -27,17 +28,6 @@ sys.stdin.read()
 
 def gateway_command(directory: Path, extra: str = "") -> list[str]:
     return [sys.executable, "-c", f"import os; os.chdir({str(directory)!r})\n{GATEWAY}{extra}"]
-
-
-def gone_within(pid: int, wait_s: float) -> bool:
-    deadline_s = time.monotonic() + wait_s
-    while time.monotonic() < deadline_s:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_it_tells_its_address_and_ends_in_order(tmp_path: Path) -> None:
