@@ -72,23 +72,27 @@ def _play(root: Path, view: View) -> list[JobResult]:
             year = flights.load(view.days)
             sources = Sources(root / "lake", year)
             jobs = demo_jobs(sources, str(root / "lake" / "derived"))
-            for job in jobs:
-                job.register(client)
+            sources.schedule(year.days[0])
+            since = [job.register(client) for job in jobs]
+            _settle(jobs, client, view, "building what is derived")
             _replay(year.days, sources, jobs, client, view)
-            view.say("waiting for the jobs to be at the newest version")
-            for job in jobs:
-                client.wait(job.source, job.name, timeout_s=CATCH_UP_TIMEOUT_S)
+            _settle(jobs, client, view, "waiting for the jobs to be at the newest version")
             view.say("comparing row by row")
-            return [verify(job, client) for job in jobs]
+            return [verify(job, client, built) for job, built in zip(jobs, since, strict=True)]
     finally:
         up.stop()
+
+
+def _settle(jobs: Sequence[DemoJob], client: Client, view: View, phase: str) -> None:
+    view.say(phase)
+    for job in jobs:
+        client.wait(job.source, job.name, timeout_s=CATCH_UP_TIMEOUT_S)
 
 
 def _replay(days: Sequence[Day], sources: Sources, jobs: Sequence[DemoJob], client: Client, view: View) -> None:
     view.say("replaying")
     day_s = min(DAY_MAX_S, REPLAY_S / len(days))
     begin_s = time.monotonic()
-    sources.schedule(days[0])
     for number, (today, tomorrow) in enumerate(zip(days, [*days[1:], None], strict=True), start=1):
         sources.depart(today)
         sources.arrive(today)

@@ -29,10 +29,13 @@ class DemoJob:
     columns: tuple[str, ...] = ()
     where: str = ""
 
-    def register(self, client: Client) -> None:
+    def register(self, client: Client) -> int:
+        """The source's version just before."""
+        since = version(self.source)
         client.register(
             self.source, self.name, target=self.target, key=self.key, columns=self.columns, where=self.where
         )
+        return since
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +83,11 @@ def demo_jobs(sources: Sources, targets: str) -> tuple[DemoJob, ...]:
     )
 
 
-def verify(job: DemoJob, client: Client) -> JobResult:
-    """Compare the target with a recomputation, and look how the job did. The source must stand still meanwhile."""
+def verify(job: DemoJob, client: Client, since: int) -> JobResult:
+    """Compare the target with a recomputation, and look how the job did, with the lags of versions after `since`.
+
+    The source must stand still meanwhile.
+    """
     expected, actual = job.recompute(read(job.source)), read(job.target)
     source_types, target_types = types(job.source), types(job.target)
     try:
@@ -93,8 +99,7 @@ def verify(job: DemoJob, client: Client) -> JobResult:
         wrong = max(1, expected.num_rows)
     history = client.history(job.source, job.name, limit=HISTORY_MAX)
     done = [(each.from_version, each.to_version, each.end_at_s) for each in history if each.error_code == 0]
-    # The first commit is the table's creation, before there was a job.
-    commits = {number: at_s for number, at_s in commit_times_s(job.source).items() if number > 0}
+    commits = {number: at_s for number, at_s in commit_times_s(job.source).items() if number > since}
     lags = lags_s(commits, done)
     return JobResult(
         name=job.name,

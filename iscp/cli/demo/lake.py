@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
+from deltalake.table import TableMerger
 
 from iscp.cli.demo.flights import ARRIVAL, DEPARTURE, KEY, Day, Year
 
+_REOPENED_DAYS = 10
+"""A handle becomes slower with each commit that it has made: a new one starts from the log's last checkpoint."""
 _WITH_FEED = {"delta.enableChangeDataFeed": "true"}
 
 
@@ -18,38 +21,34 @@ class Sources:
 
     def __init__(self, root: Path, year: Year) -> None:
         self.flights, self.weather = str(root / "flights"), str(root / "weather")
-        DeltaTable.create(self.flights, schema=year.flights, configuration=_WITH_FEED)
-        DeltaTable.create(self.weather, schema=year.weather, configuration=_WITH_FEED)
+        self._flights = DeltaTable.create(self.flights, schema=year.flights, configuration=_WITH_FEED)
+        self._weather = DeltaTable.create(self.weather, schema=year.weather, configuration=_WITH_FEED)
 
     def schedule(self, day: Day) -> None:
         """In the evening before."""
-        write_deltalake(self.flights, day.schedule, mode="append")
+        if day.day % _REOPENED_DAYS == 1:
+            self._flights = DeltaTable(self.flights)
+        write_deltalake(self._flights, day.schedule, mode="append")
 
     def depart(self, day: Day) -> None:
         """Those that depart get their times, those that do not are gone; and the weather was read."""
-        _update(self.flights, day, day.departed, DEPARTURE)
+        self._update(day, day.departed, DEPARTURE)
         if day.cancelled.num_rows:
-            _delete(self.flights, day)
+            self._merge(day, day.cancelled).when_matched_delete().execute()
         if day.weather.num_rows:
-            write_deltalake(self.weather, day.weather, mode="append")
+            write_deltalake(self._weather, day.weather, mode="append")
 
     def arrive(self, day: Day) -> None:
-        _update(self.flights, day, day.arrived, ARRIVAL)
+        self._update(day, day.arrived, ARRIVAL)
 
+    def _update(self, day: Day, rows: pa.Table, columns: Sequence[str]) -> None:
+        self._merge(day, rows).when_matched_update({name: f"s.{name}" for name in columns}).execute()
 
-def _same(day: Day) -> str:
-    # The day, as literals, lets the writer leave the other days' files alone.
-    return " AND ".join((*(f"t.{name} = s.{name}" for name in KEY), f"t.month = {day.month}", f"t.day = {day.day}"))
-
-
-def _update(table: str, day: Day, rows: pa.Table, columns: Sequence[str]) -> None:
-    merge = DeltaTable(table).merge(rows, _same(day), source_alias="s", target_alias="t")
-    merge.when_matched_update({name: f"s.{name}" for name in columns}).execute()
-
-
-def _delete(table: str, day: Day) -> None:
-    merge = DeltaTable(table).merge(day.cancelled, _same(day), source_alias="s", target_alias="t")
-    merge.when_matched_delete().execute()
+    def _merge(self, day: Day, rows: pa.Table) -> TableMerger:
+        # The day, as literals, lets the writer leave the other days' files alone.
+        of_day = f"t.month = {day.month} AND t.day = {day.day}"
+        same = " AND ".join((*(f"t.{name} = s.{name}" for name in KEY), of_day))
+        return self._flights.merge(rows, same, source_alias="s", target_alias="t")
 
 
 def read(table: str) -> pa.Table:

@@ -146,26 +146,26 @@ class TestVerify:
         return jobs
 
     def test_targets_that_are_right(self, jobs: tuple[DemoJob, ...]) -> None:
-        results = [verify(job, History([])) for job in jobs]  # type: ignore[arg-type]
+        results = [verify(job, History([]), 0) for job in jobs]  # type: ignore[arg-type]
         assert [each.equal for each in results] == [True, True, True]
         assert 0 < results[1].rows < results[0].rows
 
     def test_a_row_too_many_is_found(self, jobs: tuple[DemoJob, ...]) -> None:
         for job in jobs:
             write_deltalake(job.target, read(job.target).slice(0, 1), mode="append")
-            result = verify(job, History([]))  # type: ignore[arg-type]
+            result = verify(job, History([]), 0)  # type: ignore[arg-type]
             assert (result.equal, result.differences) == (False, 1)
 
     def test_other_types_are_found(self, jobs: tuple[DemoJob, ...]) -> None:
         rows = read(jobs[0].target)
         narrow = rows.set_column(0, "year", rows["year"].cast(pa.int32()))
         write_deltalake(jobs[0].target, narrow, mode="overwrite", schema_mode="overwrite")
-        assert not verify(jobs[0], History([])).equal  # type: ignore[arg-type]
+        assert not verify(jobs[0], History([]), 0).equal  # type: ignore[arg-type]
 
     def test_iterations_and_lags_are_the_histories(self, jobs: tuple[DemoJob, ...]) -> None:
         times = commit_times_s(jobs[0].source)
         history = [entry(0, max(times), max(times.values()) + 2.0), entry(0, 1, 0.0, error_code=7)]
-        result = verify(jobs[0], History(history))  # type: ignore[arg-type]
+        result = verify(jobs[0], History(history), 0)  # type: ignore[arg-type]
         assert (result.iterations, result.failed) == (1, 1)
         assert result.lag_p50_s is not None
         assert 2.0 <= result.lag_p50_s < 60.0
