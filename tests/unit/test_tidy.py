@@ -1,0 +1,140 @@
+"""The tidy rules, held by a test (after TigerBeetle's tidy.zig): sizes, names, and words that must not stay in the text."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+FUNCTION_LINES_MAX = 50
+MODULE_CODE_LINES_MAX = 320
+"""Lines that hold code: without comments, docstrings and blank lines."""
+
+LONG_FUNCTIONS = {"iscp/bootstrap.py:compose": "one flat list of which adapter stands behind which port"}
+
+HOLLOW_NAMES = re.compile(r"manager|helper|util|handler", re.IGNORECASE)
+
+# In parts, so that this file does not hold what it looks for.
+UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|NotImplemented" + r"Error)\b")
+PATCHING = re.compile(r"\bmock\.pat" + r"ch|\bunittest import mo" + r"ck|monkeypatch\.(setattr|setitem|delattr)\b")
+SKIPPING = re.compile(
+    r"\bmark\.(skip|xfail)\b|pytest\.(skip|xfail|importorskip)\(|\bmark\.skip" + r"if\((?!sys\.platform)"
+)
+MACHINE_PATHS = re.compile(r"(?<![\w.$}/-])/(wor" + r"k|roo" + r"t|home/[a-z]+)\b(?!/dev\b)")
+ITS_OWN_MAKING = re.compile(
+    r"\biss" + r"ues?\b|\b(this|last|next|previous|earlier) sess" + r"ion\b|\bsub-?age" + r"nt", re.I
+)
+
+PROSE_AND_CODE = ("iscp", "tests", "benchmarks", "docs", "scripts", "proto", "jvm", ".ci")
+TEXT_SUFFIXES = {".py", ".pyi", ".md", ".proto", ".java", ".toml", ".txt", ".xml", ".properties", ""}
+
+
+def modules() -> list[Path]:
+    """The modules of the package but for those that are generated."""
+    return [path for path in sorted((ROOT / "iscp").rglob("*.py")) if "wire" not in path.parts]
+
+
+def texts(*tops: str) -> Iterator[tuple[str, str]]:
+    """(path, text) of every file that people write, by its path in the repository."""
+    files = [path for top in tops for path in sorted((ROOT / top).rglob("*")) if path.is_file()]
+    files += [path for path in sorted(ROOT.iterdir()) if path.suffix in {".md", ".toml"} or path.name == "Makefile"]
+    for path in files:
+        name = path.relative_to(ROOT).as_posix()
+        if path.suffix in TEXT_SUFFIXES and "__pycache__" not in path.parts and not name.startswith("iscp/wire/"):
+            yield name, path.read_text(encoding="utf-8")
+
+
+def found(pattern: re.Pattern[str], *tops: str) -> list[str]:
+    return [
+        f"{name}:{number}: {line.strip()}"
+        for name, text in texts(*tops)
+        for number, line in enumerate(text.splitlines(), start=1)
+        if pattern.search(line)
+    ]
+
+
+def docstring_lines(tree: ast.Module) -> set[int]:
+    """Lines of strings that stand as statements: docstrings of modules, classes, functions and constants."""
+    return {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+
+
+def code_lines(source: str) -> int:
+    layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    held = {
+        line
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type not in layout
+        for line in range(token.start[0], token.end[0] + 1)
+    }
+    return len(held - docstring_lines(ast.parse(source)))
+
+
+def long_functions() -> dict[str, int]:
+    long = {}
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and (lines := (node.end_lineno or 0) - node.lineno + 1):
+                if lines > FUNCTION_LINES_MAX:
+                    long[f"{path.relative_to(ROOT).as_posix()}:{node.name}"] = lines
+    return long
+
+
+def test_functions_fit_on_a_screen() -> None:
+    assert {name: lines for name, lines in long_functions().items() if name not in LONG_FUNCTIONS} == {}
+
+
+def test_every_exception_is_still_needed() -> None:
+    assert LONG_FUNCTIONS.keys() <= long_functions().keys()
+
+
+def test_modules_are_small() -> None:
+    sizes = {path.relative_to(ROOT).as_posix(): code_lines(path.read_text()) for path in modules()}
+    assert {name: size for name, size in sizes.items() if size > MODULE_CODE_LINES_MAX} == {}
+
+
+def test_names_say_something() -> None:
+    hollow = [path.name for path in modules() if HOLLOW_NAMES.search(path.stem)]
+    hollow += [
+        f"{path.name}: {node.name}"
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and HOLLOW_NAMES.search(node.name)
+    ]
+    assert hollow == []
+
+
+def test_nothing_is_left_unfinished() -> None:
+    assert found(UNFINISHED, *PROSE_AND_CODE) == []
+
+
+def test_nothing_is_patched() -> None:
+    assert found(PATCHING, "tests", "benchmarks") == []
+
+
+def test_no_test_is_skipped_but_for_the_platform() -> None:
+    assert found(SKIPPING, "tests") == []
+
+
+def test_no_machine_is_named() -> None:
+    assert found(MACHINE_PATHS, *PROSE_AND_CODE) == []
+
+
+def test_the_project_speaks_of_itself_alone() -> None:
+    assert found(ITS_OWN_MAKING, *PROSE_AND_CODE) == []
+
+
+def test_lines_of_code_are_counted_without_comments_and_docstrings() -> None:
+    source = (
+        '"""One."""\n\n# two\nx = [\n    1,\n]\n"""Of x."""\n\n\ndef f() -> None:\n    """Three."""\n    g()  # four\n'
+    )
+    assert code_lines(source) == 5
