@@ -103,6 +103,7 @@ def compose(
         OwnerMachine(config.node_id, __version__, times),
         DeltaJobLog(config.log.uri, clock, failpoints),
         membership,
+        election,
         clock,
         _log_limits(config),
         # In-process while a cluster has one node: what is for another node has nowhere to go.

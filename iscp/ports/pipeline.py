@@ -276,6 +276,9 @@ class Engine(Protocol):
     def label(self, label: str) -> None:
         """Put what this thread does from now on under `label`."""
 
+    def spent_s(self) -> float:
+        """How long this thread has been waiting for Spark, in all."""
+
     def cancel(self, label: str) -> None:
         """Stop all Spark jobs under `label`, running or still to come; they raise Canceled."""
 
@@ -310,7 +313,7 @@ class JobLog(Protocol):
         """Replace all entries by the last row of every registration that is still to be known."""
 
     def tidy(self) -> int:
-        """Delete files that no version needs any more; answers how many. Commits nothing to the log."""
+        """Delete files that the call before found unneeded already; answers how many. Commits nothing to the log."""
 
     def append_history(self, entries: Sequence[HistoryEntry]) -> None: ...
 

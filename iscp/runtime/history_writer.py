@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from threading import Condition, Thread
 
 from iscp.core.errors import TemporaryError
@@ -31,6 +31,8 @@ class HistoryWriter:
         self._tidy_at_s = clock.monotonic_s() + tidy_every_s
         self._wake = Condition()
         self._pending: deque[HistoryEntry] = deque(maxlen=PENDING_MAX)
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._added = 0
         self._closing = False
         self._thread = Thread(target=self._run, name="iscp-history", daemon=True)
 
@@ -45,10 +47,23 @@ class HistoryWriter:
         if self._thread.is_alive():
             self._thread.join(CLOSE_S)
 
-    def add(self, entries: Iterable[HistoryEntry]) -> None:
+    def add(self, entries: Sequence[HistoryEntry], on_written: Callable[[], None]) -> None:
+        """`on_written` is called, from any thread, once these and all before them are in the table."""
         with self._wake:
             self._pending.extend(entries)
+            self._added += len(entries)
+            self._waiting.append((self._added, on_written))
             self._wake.notify_all()
+        if not entries:
+            self._tell_written()
+
+    def _tell_written(self) -> None:
+        with self._wake:
+            written, told = self._added - len(self._pending), []
+            while self._waiting and self._waiting[0][0] <= written:
+                told.append(self._waiting.popleft()[1])
+        for on_written in told:
+            on_written()
 
     def pending(self, job_id: str) -> list[HistoryEntry]:
         """What is not in the table yet, newest first."""
@@ -65,6 +80,7 @@ class HistoryWriter:
                 with self._wake:
                     for _ in range(min(len(batch), len(self._pending))):
                         self._pending.popleft()
+                self._tell_written()
             if self._clock.monotonic_s() >= self._tidy_at_s:
                 self._tidy_at_s = self._clock.monotonic_s() + self._tidy_every_s
                 log.info("log.tidied", extra={"files": self._log.tidy()})

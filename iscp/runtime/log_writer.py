@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Condition, Lock, Thread, current_thread
@@ -150,8 +150,17 @@ class LogWriter:
             self._wake.notify_all()
         return future
 
-    def report(self, reports: Iterable[JobReport], history: Iterable[HistoryEntry] = ()) -> None:
-        """Take reports of progress; never blocks, and says nothing once the writer has ended."""
+    def report(
+        self,
+        reports: Iterable[JobReport],
+        history: Sequence[HistoryEntry] = (),
+        on_written: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Take reports of progress; never blocks, and says nothing once the writer has ended.
+
+        `on_written` is called once the history is in its table. Statuses are not waited for: the sinks tell where
+        every job stands, and the next report sets its row right.
+        """
         with self._wake:
             for report in reports:
                 # The last one with a status and the last one without it are enough, in the order they came.
@@ -159,7 +168,7 @@ class LogWriter:
                 self._reports.pop(key, None)
                 self._reports[key] = report
             self._wake.notify_all()
-        self._history.add(history)
+        self._history.add(history, on_written)
 
     def read(self, look: Callable[[JobBook], T]) -> T:
         """What `look` finds in the book, which does not change meanwhile; it must be quick and keep no reference."""

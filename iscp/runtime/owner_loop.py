@@ -31,7 +31,7 @@ from iscp.coordination.owner import OwnerMachine
 from iscp.core.cluster import Leader, NodeRecord
 from iscp.core.errors import IscpError, NotOwner, TemporaryError
 from iscp.core.ids import ShardId
-from iscp.ports.cluster import Membership
+from iscp.ports.cluster import Election, Membership
 from iscp.ports.pipeline import JobLog
 from iscp.ports.system import Clock
 from iscp.runtime.inbox import Inbox
@@ -80,6 +80,7 @@ class OwnerLoop:
         machine: OwnerMachine,
         joblog: JobLog,
         membership: Membership,
+        election: Election,
         clock: Clock,
         limits: LogLimits,
         send: Callable[[NodeRecord, OwnerMessage], None],
@@ -92,6 +93,7 @@ class OwnerLoop:
         self.writer: LogWriter | None = None
         self._joblog = joblog
         self._membership = membership
+        self._election = election
         self._clock = clock
         self._limits = limits
         self._send = send
@@ -237,9 +239,12 @@ class OwnerLoop:
         match effect:
             case SendTo(record, message):
                 self._send(record, message)
-            case RevokeLease(record):
+            case RevokeLease(record, election_revision):
                 try:
-                    self._membership.revoke(record.lease_id)
+                    # A deposed owner, hearing nobody, would otherwise revoke everyone.
+                    leader = self._election.leader()
+                    if leader is not None and leader.revision == election_revision:
+                        self._membership.revoke(record.lease_id)
                 except IscpError as error:  # asked again until the node is gone
                     log.warning("owner.revoke_failed", extra={"node": record.node_id, "error": str(error)})
             case RecordCheckpoint():
@@ -250,11 +255,9 @@ class OwnerLoop:
     def _record(self, checkpoint: RecordCheckpoint) -> None:
         if self.writer is None:
             return
-        self.writer.report(checkpoint.reports, checkpoint.history)
+        recorded = Recorded(checkpoint.node_id, checkpoint.epoch, checkpoint.number)
+        self.writer.report(checkpoint.reports, checkpoint.history, lambda: self._inbox.put(recorded))
         for seen in checkpoint.seen:
             self.seen[seen.shard] = seen
         if checkpoint.seen:
             self._on_moved()
-        # Statuses are batched behind and nothing waits for them: should they be lost with this process, the sinks
-        # still tell where every job stands, and the next report sets the row right.
-        self._inbox.put(Recorded(checkpoint.node_id, checkpoint.epoch, checkpoint.number))

@@ -104,6 +104,7 @@ class Runner:
     def run(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
         """One outcome a job. A job that lost its seq to another writer starts over from what the sink says."""
         self._engine.label(iteration.label)
+        began_s, spent_s = self._clock.monotonic_s(), self._engine.spent_s()
         outcomes: dict[str, JobOutcome] = {}
         waiting = iteration.jobs
         for _ in range(CONFLICT_TRIES_MAX):
@@ -112,6 +113,17 @@ class Runner:
             waiting = tuple(outcome.row for outcome in done if outcome.error_code == ErrorCode.CONFLICT)
             if not waiting:
                 break
+        log.info(
+            "iteration.done",
+            extra={
+                "table": iteration.table_uri,
+                "number": iteration.number,
+                "jobs": len(iteration.jobs),
+                "failed": sum(not outcome.ok for outcome in outcomes.values()),
+                "took_s": round(self._clock.monotonic_s() - began_s, 3),
+                "spark_s": round(self._engine.spent_s() - spent_s, 3),
+            },
+        )
         return tuple(outcomes[row.job_id] for row in iteration.jobs)
 
     def cancel(self, iteration: Iteration) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from iscp.adapters.delta.faults import spark_faults
+from iscp.adapters.delta.faults import spark_faults, spent_in_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,6 +42,9 @@ class SparkEngine:
     def label(self, label: str) -> None:
         with spark_faults("name the job group"):
             self._root.sparkContext.setJobGroup(label, label, interruptOnCancel=False)
+
+    def spent_s(self) -> float:
+        return spent_in_spark.seconds
 
     def cancel(self, label: str) -> None:
         # Not cancelJobGroup: that lets an iteration which is between two jobs go on to its commit.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -58,9 +60,21 @@ def delta_faults(what: str) -> Iterator[None]:
         raise StorageError(f"{what}: {str(error)[:_MESSAGE_LENGTH_MAX]}") from error
 
 
+class _Spent(threading.local):
+    """Seconds that this thread has spent in Spark, and whether it is there now."""
+
+    seconds = 0.0
+    inside = False
+
+
+spent_in_spark = _Spent()
+
+
 @contextmanager
 def spark_faults(what: str) -> Iterator[None]:
-    """Turn what Spark and the gateway raise into errors of iscp."""
+    """Turn what Spark and the gateway raise into errors of iscp; counts the time spent there."""
+    outermost, began_s = not spent_in_spark.inside, time.perf_counter()
+    spent_in_spark.inside = True
     try:
         yield
     except IscpError:
@@ -69,6 +83,10 @@ def spark_faults(what: str) -> Iterator[None]:
         raise _translated(what, error) from error
     except (Py4JNetworkError, Py4JError, ConnectionError, EOFError) as error:
         raise Unavailable(f"{what}: Spark's JVM does not answer: {str(error)[:_MESSAGE_LENGTH_MAX]}") from error
+    finally:
+        if outermost:
+            spent_in_spark.inside = False
+            spent_in_spark.seconds += time.perf_counter() - began_s
 
 
 def _translated(what: str, error: PySparkException | Py4JJavaError) -> IscpError:
