@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark_runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkRuntime]:
-    runtime = SparkRuntime.start(SparkSettings(work_dir=tmp_path_factory.mktemp("spark")))
+    # Within a few minutes the optimizing compiler costs more than it gives (docs/adr/0001-starting-spark.md).
+    conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    runtime = SparkRuntime.start(SparkSettings(work_dir=tmp_path_factory.mktemp("spark"), conf=conf))
     yield runtime
     runtime.stop()
