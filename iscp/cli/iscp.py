@@ -47,9 +47,9 @@ def iscp() -> None:
 )
 def node(file: Path | None) -> None:
     """Run one node until SIGTERM."""
-    from iscp.cli import node as command
+    from iscp.cli.node import run
 
-    sys.exit(command.run(file))
+    sys.exit(run(file))
 
 
 @iscp.command()
@@ -71,9 +71,9 @@ def node(file: Path | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Say in one line of JSON that it is ready, and where.")
 def up(nodes: int, data: Path, port: int | None, as_json: bool) -> None:
     """Start etcd and a node on this machine, and keep them up until Ctrl-C."""
-    from iscp.cli import up as command
+    from iscp.cli.up import run
 
-    sys.exit(command.run(data, port, as_json))
+    sys.exit(run(data, port, as_json))
 
 
 @iscp.command()
@@ -84,9 +84,9 @@ def up(nodes: int, data: Path, port: int | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def demo(nodes: int, days: int | None, as_json: bool) -> None:
     """Replay the flights of New York in 2013, and check what is derived from them row by row."""
-    from iscp.cli.demo import command
+    from iscp.cli.demo.command import run
 
-    sys.exit(command.run(days, as_json))
+    sys.exit(run(days, as_json))
 
 
 def main() -> None:
