@@ -71,7 +71,7 @@ class Replica:
             return tuple(source)
         by_name = {name.lower(): name for name in source}
         filtered = [by_name[name.lower()] for name in _where_columns(spec.where)] if spec.where else []
-        return tuple(dict.fromkeys([*spec.columns, *filtered]))
+        return tuple(dict.fromkeys([*[by_name[name.lower()] for name in spec.columns], *filtered]))
 
     def open(self, row: JobRow, sinks: SinkFactory) -> ReplicaConsumer:
         return ReplicaConsumer(row.spec.consumer, sinks(row.spec.consumer.target))

@@ -38,6 +38,9 @@ class Catalog(Protocol):
     def describe(self, table: str) -> TableDescription:
         """`table`: a path, a URI, or `db.table` of the configured catalog."""
 
+    def newest_version(self, uri: str) -> int:
+        """At a cost that does not follow the table's size, unlike `describe`."""
+
     def normalize(self, uri: str) -> str:
         """The one spelling of a path or URI, whether or not a table is there."""
 

@@ -124,7 +124,8 @@ class OwnerAdmin:
 
     def notify(self, table: str) -> int:
         writer = self._owner.current_writer()
-        jobs = writer.read(lambda book: book.jobs_on(self._table_id(book, table)))
+        table_id = self._table_id(writer, table)
+        jobs = writer.read(lambda book: book.jobs_on(table_id))
         if jobs:
             self._notify_node(ShardId(jobs[0].key.table_id))
         return len(jobs)
@@ -149,7 +150,7 @@ class OwnerAdmin:
     def wait(self, job: JobName, version: int | None, timeout_s: float, alive: Callable[[], bool]) -> JobView:
         until_s = self._clock.monotonic_s() + timeout_s
         row = self._row(self._owner.current_writer(), job)
-        wanted = self._catalog.describe(row.table_uri).version if version is None else version
+        wanted = self._catalog.newest_version(row.table_uri) if version is None else version
         self._notify_node(ShardId(row.key.table_id))
         while True:
             seen = self._moved.count()
@@ -220,11 +221,14 @@ class OwnerAdmin:
             self._last_id = next_job_id(self._clock.now_s(), last)
             return self._last_id
 
-    def _table_id(self, book: JobBook, table: str) -> str:
+    def _table_id(self, writer: LogWriter, table: str) -> str:
         """The id of a table that has jobs, by id, name, or path; raises TableNotFound where it has none."""
-        if book.jobs_on(table):
-            return table
-        found = book.table_called(table) or book.table_called(self._catalog.normalize(table))
+        path = self._catalog.normalize(table)
+
+        def look(book: JobBook) -> str | None:
+            return table if book.jobs_on(table) else book.table_called(table) or book.table_called(path)
+
+        found = writer.read(look)
         if found is None:
             raise TableNotFound(f"{table} has no jobs", field="table", remedy="See `iscp-admin job list`")
         return found
@@ -233,10 +237,8 @@ class OwnerAdmin:
         return self._row(writer, job).key
 
     def _row(self, writer: LogWriter, job: JobName) -> JobRow:
-        def look(book: JobBook) -> JobRow | None:
-            return book.get(JobKey(job.account, self._table_id(book, job.table), job.name))
-
-        row = writer.read(look)
+        key = JobKey(job.account, self._table_id(writer, job.table), job.name)
+        row = writer.read(lambda book: book.get(key))
         if row is None:
             raise JobNotFound(
                 f"there is no job {job.name!r} on {job.table}", field="job", remedy="See `iscp-admin job list`"
@@ -244,7 +246,7 @@ class OwnerAdmin:
         return row
 
     def _filtered_table(self, writer: LogWriter, wanted: JobFilter) -> str:
-        return writer.read(lambda book: self._table_id(book, wanted.table)) if wanted.table else ""
+        return self._table_id(writer, wanted.table) if wanted.table else ""
 
     def _select(self, wanted: JobFilter) -> list[JobRow]:
         writer = self._owner.current_writer()

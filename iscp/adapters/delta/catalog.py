@@ -55,6 +55,9 @@ class DeltaCatalog:
             raise InvalidRequest("is empty", field="table", remedy="Give a path or a URI")
         return str(Path(local_path(uri)).resolve())
 
+    def newest_version(self, uri: str) -> int:
+        return newest_version(uri)
+
     def describe(self, table: str) -> TableDescription:
         """Raises TableNotFound, InvalidRequest (a table that the catalog manages, another store), StorageError."""
         uri = self._location(table)

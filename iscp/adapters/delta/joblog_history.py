@@ -11,13 +11,20 @@ from datetime import UTC, datetime
 import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.joblog_schema import HISTORY_SCHEMA, history_entries, history_table
-from iscp.adapters.delta.joblog_table import FOREIGN_ERRORS, TABLE_PROPERTIES, open_or_create, storage_error
+from iscp.adapters.delta.joblog_schema import FORMAT, FORMAT_PROPERTY, HISTORY_SCHEMA, history_entries, history_table
+from iscp.adapters.delta.joblog_table import FOREIGN_ERRORS, open_or_create, storage_error
 from iscp.core.iteration import HistoryEntry
 from iscp.ports.system import Clock
 
 APPENDS_PER_COMPACTION = 200
 KEPT_S = 30 * 86_400
+TABLE_PROPERTIES = {
+    FORMAT_PROPERTY: str(FORMAT),
+    "delta.checkpointInterval": "50",
+    "delta.logRetentionDuration": "interval 1 hours",
+    "delta.deletedFileRetentionDuration": "interval 1 hours",
+    "delta.enableExpiredLogCleanup": "true",
+}
 
 
 class HistoryTable:

@@ -2,6 +2,9 @@
 
 A commit goes to exactly the version after the last one known, never rebased, and the one known is always of our
 own term. Whenever the table has moved without us, whoever moved it is looked at before anything else is written.
+
+Old commit files are cleaned away, and a writer that slept so long finds the version free that it is about to write:
+its put-if-absent succeeds, far behind the log's end. So a commit counts only once the table was looked at after it.
 """
 
 from __future__ import annotations
@@ -40,18 +43,19 @@ APP_ID = "iscp_owner"
 COMMIT_ID = "iscp.commit_id"
 FAILPOINT_COMMIT = "log.commit"
 ATTEMPTS_MAX = 20
-TIDY_FILES_MAX = 100_000
-RETENTION_HOURS = 1
+TIDY_FILES_MAX = 1_000_000
 # What keeps a table in order without changing what is in it: an operator may do it beside the owner.
 _HARMLESS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "FSCK"})
 # deltalake raises its own errors, and Python's for I/O and for what it cannot read.
 FOREIGN_ERRORS = (DeltaError, OSError, ValueError, pa.ArrowException)
 
+# Each commit lists the log's directory and replays what lies behind the last checkpoint: both are kept short. With
+# 100 commits to a checkpoint and an hour's commit files kept, a commit took three times the time.
 TABLE_PROPERTIES = {
     FORMAT_PROPERTY: str(FORMAT),
-    "delta.checkpointInterval": "100",
-    "delta.logRetentionDuration": f"interval {RETENTION_HOURS} hours",
-    "delta.deletedFileRetentionDuration": f"interval {RETENTION_HOURS} hours",
+    "delta.checkpointInterval": "20",
+    "delta.logRetentionDuration": "interval 10 seconds",
+    "delta.deletedFileRetentionDuration": "interval 60 seconds",
     "delta.enableExpiredLogCleanup": "true",
 }
 
@@ -157,6 +161,7 @@ class FencedTable:
         self._version = -1
         self._deposed = ""
         self._doubt: _Doubt | None = None
+        self._unneeded: set[str] = set()
         self.term = 0
 
     @property
@@ -207,9 +212,10 @@ class FencedTable:
         Raises NotOwner, StorageError (nothing was committed), OutcomeUnknown: then only the same commit, under the
         same `commit_id`, may follow, unless it was a replacement, which changes nothing that is known.
         """
+        self._check()
         if self._doubt and self._doubt.must_follow_up and self._doubt.commit_id != commit_id:
             raise InvariantBroken("a commit whose outcome is not known must be repeated before another")
-        if self.catch_up(commit_id):
+        if self._doubt and self.catch_up(commit_id):
             return
         name = f"{uuid.uuid4().hex}.parquet"
         try:
@@ -218,42 +224,43 @@ class FencedTable:
             self._discard(name)
             raise storage_error(error, "cannot write to the job log") from error
         self._failpoints.reach(FAILPOINT_COMMIT)
-        cause: BaseException | None = None
         for _ in range(ATTEMPTS_MAX):
-            before = self._version
+            before, cause = self._version, None
             try:
                 self._write(self._open(), actions, "overwrite" if replace else "append", commit_id, [])
                 self._sync_commit(before + 1)
-                self._version = before + 1
-                return
             except FOREIGN_ERRORS as error:
                 cause = error
             self._doubt = _Doubt(commit_id, must_follow_up=not replace)
-            if self.catch_up(commit_id):
+            if self.catch_up(commit_id, written=cause is None):
                 return
-            if self._version == before:
+            if cause is not None and self._version == before:
                 self._discard(name)
                 raise storage_error(cause, "cannot commit to the job log") from cause
         raise Unavailable("somebody keeps the job log in order all the time") from cause
 
-    def catch_up(self, commit_id: str = "") -> bool:
+    def catch_up(self, commit_id: str = "", *, written: bool = False) -> bool:
         """Go to the newest version; True if `commit_id` is among the commits that have come since.
+
+        `written`: its commit was just accepted for the next version, so it is the one found there, if that is newest.
 
         Raises NotOwner if one of them claimed another term or changed rows behind our back; StorageError, or
         OutcomeUnknown while a commit of ours is in doubt, if the table cannot be looked at.
         """
-        if self._deposed:
-            raise NotOwner(self._deposed)
+        self._check()
         table = self._open()
         try:
             table.update_incremental()
-            version, found = table.version(), False
-            if version != self._version:
+            version = table.version()
+            found = written and version == self._version + 1
+            if not found and version != self._version:
                 found = self._look_at_others(table, version, commit_id)
         except FOREIGN_ERRORS as error:
             if self._doubt:
                 raise OutcomeUnknown(f"cannot look whether a commit to the job log came through: {error}") from error
             raise storage_error(error, "cannot read the job log") from error
+        if written and not found:
+            raise OutcomeUnknown("a commit to the job log was accepted and is not to be seen")
         self._version = version
         self._doubt = None
         return found
@@ -275,6 +282,10 @@ class FencedTable:
             elif commit.get("operation") not in _HARMLESS:
                 self._depose(f"version {commit.get('version')} of the job log is not ours")
         return found
+
+    def _check(self) -> None:
+        if self._deposed:
+            raise NotOwner(self._deposed)
 
     def _depose(self, why: str) -> None:
         self._deposed = why
@@ -320,14 +331,17 @@ class FencedTable:
             _sync(log)
 
     def tidy(self) -> int:
-        """Delete files that are in no version of the last hour, orphans of failed commits too; commits nothing."""
+        """Delete what the call before this one found unneeded already, orphans of failed commits too; commits nothing.
+
+        Called hourly, it leaves every file for an hour to those that still read an older version.
+        """
         try:
             table = DeltaTable(self._uri, storage_options=dict(self._options) if self._options else None)
-            names = table.vacuum(
-                retention_hours=RETENTION_HOURS, dry_run=True, enforce_retention_duration=False, full=True
-            )
-            for name in names[:TIDY_FILES_MAX]:
+            unneeded = set(table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=True))
+            doomed = sorted(unneeded & self._unneeded)[:TIDY_FILES_MAX]
+            for name in doomed:
                 self._files.delete_file(name)
         except FOREIGN_ERRORS as error:
             raise storage_error(error, "cannot tidy the job log") from error
-        return min(len(names), TIDY_FILES_MAX)
+        self._unneeded = unneeded.difference(doomed)
+        return len(doomed)

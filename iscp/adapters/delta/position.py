@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.commits import APP_ID, Commit, commit_stamp, newest_version, read_commit
+from iscp.adapters.delta.commits import APP_ID, Commit, commit_stamp, local_path, newest_version, read_commit
 from iscp.adapters.delta.faults import delta_faults
-from iscp.core.errors import TableNotFound
+from iscp.core.errors import StorageError, TableNotFound
 from iscp.core.job import JobRow
 from iscp.core.watermark import Position, Watermark
 from iscp.ports.pipeline import CommitTag
@@ -91,8 +91,12 @@ class PositionReader:
             newest = newest_version(self._uri)
             with delta_faults(f"open {self._uri}"):
                 seq = DeltaTable(self._uri).transaction_version(APP_ID)
-        except TableNotFound:
+        except TableNotFound as error:
             self._known = None
+            if row.seq and not local_path(self._uri).parent.is_dir():
+                raise StorageError(
+                    f"the directory of the target {self._uri} is not there", remedy="Mount or create it"
+                ) from error
             return Position(void="the target is not there" if row.seq else "", seq=0)
         if seq is None:
             self._known = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from delta.tables import DeltaTable as SparkDeltaTable
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -55,9 +55,8 @@ class DeltaSink:
             self._commit_actions([], "append", tag)
         else:
             with delta_faults(f"create {self._uri}"):
-                DeltaTable.create(
-                    self._uri, schema=Schema.from_json(schema_json), mode="error", commit_properties=_properties(tag)
-                )
+                schema = Schema.from_json(json.dumps(_plain(json.loads(schema_json))))
+                DeltaTable.create(self._uri, schema=schema, mode="error", commit_properties=_properties(tag))
         return self._confirmed(tag)
 
     def schema_matches(self, schema_json: str) -> bool:
@@ -206,20 +205,17 @@ def _properties(tag: CommitTag) -> CommitProperties:
     )
 
 
-def _types(schema: dict[str, object]) -> dict[str, str]:
-    """Column names and types; nullability and comments do not matter to what rows fit."""
-    fields = schema["fields"]
-    assert isinstance(fields, list)
-    return {field["name"]: json.dumps(_bare(field["type"]), sort_keys=True) for field in fields}
-
-
-def _bare(kind: object) -> object:
+def _plain(kind: Any) -> Any:
+    """A schema's bare columns and types: generated, identity and the like are the source's affair."""
     if isinstance(kind, dict):
-        return {
-            k: _bare(v)
-            for k, v in kind.items()
-            if k not in ("metadata", "nullable", "containsNull", "valueContainsNull")
-        }
+        plain = {name: _plain(value) for name, value in kind.items()}
+        known = {"metadata": {}, "nullable": True, "containsNull": True, "valueContainsNull": True}
+        return {name: known.get(name, value) for name, value in plain.items()}
     if isinstance(kind, list):
-        return [_bare(each) for each in kind]
+        return [_plain(each) for each in kind]
     return kind
+
+
+def _types(schema: Any) -> dict[str, str]:
+    """Column names and types; nullability and comments do not matter to what rows fit."""
+    return {field["name"]: json.dumps(field["type"], sort_keys=True) for field in _plain(schema)["fields"]}

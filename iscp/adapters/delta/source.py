@@ -16,7 +16,7 @@ from pyspark.sql.window import Window
 
 from iscp.adapters.delta.commits import Commit, commit_stamp, newest_version, read_commit
 from iscp.adapters.delta.faults import delta_faults, spark_faults
-from iscp.core.errors import EngineError, ErrorCode, PermanentError
+from iscp.core.errors import EngineError, ErrorCode, PermanentError, StorageError, TableNotFound
 from iscp.core.iteration import Bounds
 from iscp.core.watermark import Watermark
 from iscp.ports.pipeline import Changes, ChangesUnavailable, SourceRange
@@ -88,13 +88,14 @@ def _net_of(raw: DataFrame, key: tuple[str, ...]) -> DataFrame:
     """
     written = F.col(_TYPE).isin("insert", "update_postimage").cast("int")
     each = raw.withColumn("_iscp_written", written)
-    by_key = Window.partitionBy(*key)
+    keys = [F.col(f"`{name}`") for name in key]
+    by_key = Window.partitionBy(*keys)
     last_first = by_key.orderBy(F.col(_VERSION).desc(), F.col("_iscp_written").desc())
     first_first = by_key.orderBy(F.col(_VERSION), F.col("_iscp_written"))
     ranked = (
         each.withColumn("_iscp_rank", F.row_number().over(last_first))
         .withColumn("_iscp_first", F.first(_TYPE).over(first_first))
-        .withColumn("_iscp_same", F.sum("_iscp_written").over(Window.partitionBy(*key, _VERSION)))
+        .withColumn("_iscp_same", F.sum("_iscp_written").over(Window.partitionBy(*keys, _VERSION)))
     )
     op = (
         F.when(F.col("_iscp_written") == 0, F.lit("d"))
@@ -137,7 +138,7 @@ class DeltaChangeSource:
         self._ids: dict[str, _KnownId] = {}
 
     def newest(self, uri: str) -> SourceRange:
-        return self.at(uri, newest_version(uri))
+        return self.at(uri, self._newest_version(uri))
 
     def at(self, uri: str, version: int) -> SourceRange:
         commit = read_commit(uri, version)
@@ -147,7 +148,7 @@ class DeltaChangeSource:
         return SourceRange(version, at, self._table_id(uri, version), first_commit_at_s=commit.committed_at_s)
 
     def resolve(self, uri: str, from_version: int, to_version: int | None, bounds: Bounds) -> SourceRange:
-        newest = newest_version(uri)
+        newest = self._newest_version(uri)
         wanted = newest if to_version is None else min(to_version, newest)
         if newest < from_version:
             raise PermanentError(
@@ -202,6 +203,13 @@ class DeltaChangeSource:
     def columns(self, session: SparkSession, uri: str) -> tuple[str, ...]:
         with spark_faults(f"open {uri}"):
             return tuple(session.read.format("delta").load(uri).columns)
+
+    def _newest_version(self, uri: str) -> int:
+        try:
+            return newest_version(uri)
+        except TableNotFound as error:
+            # It was there when the job was registered: a directory that is not mounted now comes back.
+            raise StorageError(f"{uri} is not there", remedy="Mount or restore it, or delete its jobs") from error
 
     def _table_id(self, uri: str, version: int) -> str:
         """The table's id as of `version`, kept up by the commits alone: opening a table costs with its size."""
