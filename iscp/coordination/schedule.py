@@ -190,7 +190,8 @@ class Schedule:
             self._due.clear(table)
             if self._held:
                 self._held.pop(table, None)
-        for number in {job.flight for table in tables for job in table.jobs}:
+        # The last first: what still waits must not run in a slot that one before it leaves.
+        for number in sorted({job.flight for table in tables for job in table.jobs}, reverse=True):
             self._cancel(number)
         self._finish_stop(shard)
 

@@ -8,7 +8,7 @@ derived.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
+from math import ceil, inf
 
 from iscp.coordination.messages import SourceSeen
 from iscp.core.backoff import doubled_s, jittered_s, quarantined
@@ -19,6 +19,10 @@ from iscp.core.job import JobReport, JobRow, JobState, JobStatus, Reason
 from iscp.core.trigger import Candidate, ProbeState
 
 _UNFINISHED = frozenset({JobState.PENDING, JobState.RUNNING, JobState.CANCELED})
+
+
+GRIDS_PER_INTERVAL = 20
+"""Times within the shortest interval at which sources are asked."""
 
 
 class TrackedJob:
@@ -161,7 +165,9 @@ class TrackedTable:
 
     def still(self, config: ProbeConfig, now_s: float, draw: float) -> None:
         """The source has not moved; ask ever more rarely."""
-        self.probe_at_s = now_s + jittered_s(self.interval_s, draw)
+        # Due times lie on a grid: one wake-up serves all tables due about then.
+        grid_s = config.interval_min_s / GRIDS_PER_INTERVAL
+        self.probe_at_s = ceil((now_s + jittered_s(self.interval_s, draw)) / grid_s) * grid_s
         self.interval_s = min(2 * self.interval_s, config.interval_max_s)
 
     def take_state(self, state: ProbeState, config: ProbeConfig, now_s: float, draw: float) -> None:

@@ -1,0 +1,247 @@
+"""What idle tables cost a node: `python -m benchmarks.idle [--tables N] [--json]`.
+
+Makes N real Delta tables (each a directory with the first commit of its log) and gives them, one built job each, to
+the real scheduler with the real probe, in a process of its own for each of two runs:
+
+- `cpu_us_per_table`: CPU of the whole process for passes in which every table is asked once, by its own due time,
+  divided by the looks. The interval is fixed for it, so that no table backs off.
+- `steady_cores`: what that comes to when tables stay idle, which are then asked every `interval_max_s`.
+- `bytes_per_table`: growth of the resident set from before the rows were made to the end of the passes;
+  `python_bytes_per_table`: the same as tracemalloc counts it, in the second run.
+- `spark_jobs`: iterations handed to the runner (nothing else reaches Spark), plus any Spark session in the process;
+  `etcd_writes`: 0 if the process has no etcd client.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+from iscp.adapters.clock import SystemClock
+from iscp.adapters.delta.probe import DeltaProbe
+from iscp.coordination.effects import StartShard
+from iscp.coordination.schedule import Schedule
+from iscp.coordination.schedule_events import WorkerNews
+from iscp.core.config import BackoffConfig, ProbeConfig, SchedulerConfig
+from iscp.core.ids import JobKey, ShardId, TableEpoch
+from iscp.core.iteration import Iteration, JobOutcome
+from iscp.core.job import JobRow
+from iscp.core.trigger import ProbeState
+from iscp.core.watermark import Watermark
+from iscp.ports.system import Guard
+from iscp.runtime.executor import Executor
+from iscp.runtime.scheduler import Scheduler
+
+AIMS = {"cpu_us_per_table": 20, "bytes_per_table": 2_048, "spark_jobs": 0, "etcd_writes": 0}
+PASSES = 3
+PASS_TIMEOUT_S = 600.0
+INTERVAL_S = 6.0
+"""Longer than a pass takes, so that passes do not run into each other."""
+
+_SCHEMA = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
+_COMMIT = "\n".join(
+    json.dumps(action)
+    for action in (
+        {"commitInfo": {"timestamp": 1_700_000_000_000, "operation": "CREATE TABLE"}},
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 4}},
+        {
+            "metaData": {
+                "id": "ID",
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": json.dumps(_SCHEMA),
+                "partitionColumns": [],
+                "configuration": {"delta.enableChangeDataFeed": "true"},
+            }
+        },
+    )
+)
+
+
+def table_id(number: int) -> str:
+    return f"{number:08x}-0000-4000-8000-{number:012x}"
+
+
+def make_tables(root: Path, count: int) -> None:
+    for number in range(count):
+        log = root / f"{number // 1_000:04d}" / f"table-{number:06d}" / "_delta_log"
+        log.mkdir(parents=True)
+        (log / f"{0:020d}.json").write_text(_COMMIT.replace("ID", table_id(number)))
+
+
+def row(root: Path, number: int) -> JobRow:
+    """As it comes out of the job log: no text is shared with another row."""
+    spec = {
+        "trigger": {"job_type": "default"},
+        "iteration": {"consumer": {"kind": "replica", "target": f"{root}/derived/replica-{number:06d}", "key": ["id"]}},
+    }
+    uri = f"{root}/{number // 1_000:04d}/table-{number:06d}"
+    return JobRow(
+        key=JobKey("default", table_id(number), "replica"),
+        job_id=f"{1_700_000_000_000 + number:012x}",
+        spec_json=json.dumps(spec),
+        table_name=f"table-{number:06d}",
+        table_uri=uri,
+        watermark=Watermark(0, 1_700_000_000.0 + number),
+        seq=1,
+    )
+
+
+class CountingRunner:
+    """Port IterationRunner; nothing ought to come here."""
+
+    def __init__(self) -> None:
+        self.iterations = 0
+
+    def run(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
+        self.iterations += 1
+        raise AssertionError("an idle table was to be run")
+
+    def cancel(self, iteration: Iteration) -> None:
+        raise AssertionError("nothing runs")
+
+
+class CountingProbe(DeltaProbe):
+    """The real probe; counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def look(self, table_uri: str, seen: ProbeState) -> ProbeState:
+        self.looks += 1
+        return super().look(table_uri, seen)
+
+
+class Node:
+    """Scheduler, executor and probe of one node; what it tells is counted and dropped."""
+
+    def __init__(self, probe_config: ProbeConfig) -> None:
+        clock = SystemClock()
+        self.probe = CountingProbe()
+        self.runner = CountingRunner()
+        self.told: dict[type, int] = {}
+        self.broken: list[Exception] = []
+        schedule = Schedule("bench", probe_config, BackoffConfig(), random.random)
+        self.scheduler = Scheduler(schedule, self.probe, clock, self._tell, self.broken.append)
+        self.executor = Executor(
+            self.runner, clock, SchedulerConfig(), lambda: None, self.scheduler.give, lambda iteration: None
+        )
+        self.scheduler.start(self.executor)
+
+    def _tell(self, news: WorkerNews) -> None:
+        self.told[type(news)] = self.told.get(type(news), 0) + 1
+
+    def wait_looks(self, count: int) -> None:
+        end_s = time.monotonic() + PASS_TIMEOUT_S
+        while self.probe.looks < count:
+            if self.broken or time.monotonic() > end_s:
+                raise RuntimeError(f"only {self.probe.looks} of {count} looks: {self.broken}")
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        self.executor.close(drain=False, wait_s=1.0)
+        self.scheduler.close(wait_s=10.0)
+
+
+def rss_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def measure(root: Path, tables: int, traced: bool) -> dict[str, float]:
+    if traced:
+        tracemalloc.start()
+    interval_s = INTERVAL_S * (10 if traced else 1)
+    node = Node(ProbeConfig(interval_min_s=interval_s, interval_max_s=interval_s))
+    before = tracemalloc.get_traced_memory()[0] if traced else rss_bytes()
+    for number in range(tables):
+        made = row(root, number)
+        node.scheduler.give(StartShard(ShardId(made.key.table_id), TableEpoch(1, number), (made,)))
+        del made
+    node.wait_looks(tables)
+    passes = 1 if traced else PASSES
+    first, began_s = node.probe.looks, time.process_time()
+    node.wait_looks(tables * (1 + passes))
+    spent_s, looks = time.process_time() - began_s, node.probe.looks - first
+    grown = (tracemalloc.get_traced_memory()[0] if traced else rss_bytes()) - before
+    node.close()
+    return {
+        "cpu_us_per_look": 1e6 * spent_s / looks,
+        "bytes_per_table": grown / tables,
+        "looks": looks,
+        "iterations": node.runner.iterations + spark_sessions(),
+        "etcd_clients": sum(name.startswith("iscp.adapters.etcd.client") for name in sys.modules),
+        "told": sum(node.told.values()),
+    }
+
+
+def spark_sessions() -> int:
+    pyspark = sys.modules.get("pyspark")
+    return int(pyspark is not None and pyspark.SparkContext._active_spark_context is not None)
+
+
+def measured_apart(root: Path, tables: int, traced: bool) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.idle", "--measure", str(root), "--tables", str(tables)]
+    done = subprocess.run([*command, *(["--traced"] if traced else [])], stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def run(tables: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="iscp-idle-") as made:
+        make_tables(Path(made), tables)
+        plain = measured_apart(Path(made), tables, traced=False)
+        traced = measured_apart(Path(made), tables, traced=True)
+    cpu_us = plain["cpu_us_per_look"]
+    interval_s = ProbeConfig().interval_max_s
+    figures: dict[str, Any] = {
+        "tables": tables,
+        "passes": PASSES,
+        "cpu_us_per_table": round(cpu_us, 2),
+        "bytes_per_table": round(plain["bytes_per_table"]),
+        "python_bytes_per_table": round(traced["bytes_per_table"]),
+        "steady_interval_s": interval_s,
+        "steady_cores": round(cpu_us * tables / 1e6 / interval_s, 5),
+        "spark_jobs": int(plain["iterations"] + traced["iterations"]),
+        "etcd_writes": 0 if not plain["etcd_clients"] else None,
+    }
+    aims = [
+        {"aim": f"{name} <= {aim:g}", "measured": figures[name], "met": figures[name] <= aim}
+        for name, aim in AIMS.items()
+    ]
+    aims += [
+        {"aim": f"{n} == 0", "measured": figures[n], "met": figures[n] == 0} for n in ("spark_jobs", "etcd_writes")
+    ]
+    return {**figures, "aims": aims}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What idle tables cost a node.")
+    parser.add_argument("--tables", type=int, default=100_000)
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--traced", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(measure(options.measure, options.tables, options.traced)))
+        return
+    figures = run(options.tables)
+    if options.json:
+        print(json.dumps(figures))
+        return
+    for name, value in figures.items():
+        if name != "aims":
+            print(f"{name:24} {value}")
+    for aim in figures["aims"]:
+        print(f"{'met' if aim['met'] else 'NOT MET':8} {aim['aim']}: {aim['measured']}")
+
+
+if __name__ == "__main__":
+    main()
