@@ -58,11 +58,11 @@ def fail_behind_a_commit(uri: str) -> None:
     disk.bytes_max = 2_000
     joblog = DeltaJobLog(uri, SystemClock(), disk)
     joblog.claim_term()
-    for number in range(97):
+    for number in range(17):
         joblog.append([job(number)], [""])
     disk.armed = True
     try:
-        joblog.append([job(97)], [""])
+        joblog.append([job(17)], [""])
     finally:
         limit_files(resource.RLIM_INFINITY)
     print("written", flush=True)  # noqa: T201

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -21,6 +22,8 @@ from hypothesis import strategies as st
 
 from iscp.adapters.clock import SystemClock
 from iscp.adapters.delta.joblog import DeltaJobLog
+from iscp.adapters.delta.joblog_schema import LOG_SCHEMA
+from iscp.adapters.delta.joblog_table import COMMIT_ID, FencedTable
 from iscp.coordination.book import JobBook
 from iscp.coordination.draft import Register, Registration
 from iscp.core.errors import ConfigurationError, InvariantBroken, NotOwner, StorageError
@@ -106,6 +109,41 @@ def test_a_claim_in_the_middle_of_a_commit_makes_that_commit_fail(tmp_path: Path
         old.append([job(2)], [""])
     successors[0].append([job(3)], [""])
     assert names(successors[0]) == ["j1", "j3"]
+
+
+def go_on_and_clean(uri: Path) -> DeltaJobLog:
+    """Another owner, which writes until the commit files before its last checkpoint are gone."""
+    joblog = owner(uri)
+    for number in range(100, 150):
+        joblog.append([job(number)], [""])
+        for commit in (uri / "iscp_log" / "_delta_log").glob("*.json"):
+            os.utime(commit, (1.0, 1.0))  # so that the clean-up takes them for old
+    return joblog
+
+
+def test_a_writer_that_slept_until_its_version_was_cleaned_away_acknowledges_nothing(tmp_path: Path) -> None:
+    pause = Pause()
+    old = owner(tmp_path, pause)
+    old.append([job(1)], [""])
+    successors: list[DeltaJobLog] = []
+    pause.then = lambda: successors.append(go_on_and_clean(tmp_path))
+    with pytest.raises(NotOwner):
+        old.append([job(2)], [""])
+    assert names(successors[0]) == sorted(["j1", *(f"j{number}" for number in range(100, 150))])
+
+
+def test_a_commit_that_landed_where_the_log_was_cleaned_away_does_not_count(tmp_path: Path) -> None:
+    """Between deltalake's own look and its put-if-absent a writer may sleep just as well: the put then succeeds."""
+    old = FencedTable(str(tmp_path / "iscp_log"), LOG_SCHEMA, SystemClock(), NoFailpoints())
+    old.claim()
+    late = tmp_path / "iscp_log" / "_delta_log" / f"{old.version + 1:020d}.json"
+    successor = go_on_and_clean(tmp_path)
+    assert not late.exists()
+    late.write_text(json.dumps({"commitInfo": {"operation": "WRITE", COMMIT_ID: "late"}}))
+    with pytest.raises(NotOwner):
+        old.catch_up("late", written=True)
+    successor.append([job(1)], [""])
+    assert len(owner(tmp_path).load()) == 51
 
 
 def test_a_claim_in_the_middle_of_a_compaction_makes_it_fail(tmp_path: Path) -> None:
@@ -275,7 +313,7 @@ def test_a_commit_that_came_through_before_its_error_is_found_and_not_repeated(t
         said = program.communicate(timeout=60)[0].splitlines()
     assert said == ["written"]
     assert not list((tmp_path / "iscp_log" / "_delta_log").glob("*.checkpoint.parquet"))
-    assert len(names(owner(tmp_path))) == 98
+    assert len(names(owner(tmp_path))) == 18
 
 
 def test_a_retry_after_the_owner_was_restarted_gets_the_first_answer_even_from_a_compacted_log(tmp_path: Path) -> None:
@@ -332,18 +370,18 @@ def append_all(joblog: DeltaJobLog, commits: Sequence[Sequence[JobRow]], prefix:
         joblog.append(rows, [f"{prefix}{number}-{index}" if index % 2 else "" for index in range(len(rows))])
 
 
-def test_tidying_deletes_old_orphans_and_nothing_that_is_needed(tmp_path: Path) -> None:
+def test_tidying_deletes_what_was_unneeded_a_call_ago_and_nothing_else(tmp_path: Path) -> None:
+    files = tmp_path / "iscp_log"
     joblog = owner(tmp_path)
     joblog.append([job(1)], [""])
-    young, old = (tmp_path / "iscp_log" / f"{name}.parquet" for name in ("young", "old"))
-    for orphan in (young, old):
-        orphan.write_bytes(b"")
-    os.utime(old, (1.0, 1.0))
-    for file in (tmp_path / "iscp_log").glob("*.parquet"):
-        if file not in (young, old):
-            os.utime(file, (1.0, 1.0))
-    assert joblog.tidy() == 1
-    assert (young.exists(), old.exists()) == (True, False)
+    replaced = set(files.glob("*.parquet"))
+    joblog.compact(joblog.load())
+    (files / "orphan.parquet").write_bytes(b"")
+    assert joblog.tidy() == 0
+    (files / "young.parquet").write_bytes(b"")
+    assert joblog.tidy() == 2
+    assert not replaced & set(files.glob("*.parquet"))
+    assert {path.name for path in files.glob("*.parquet")} & {"orphan.parquet", "young.parquet"} == {"young.parquet"}
     joblog.append([job(2)], [""])
     assert names(joblog) == ["j1", "j2"]
 

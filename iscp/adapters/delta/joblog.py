@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import gc
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 
@@ -26,6 +28,18 @@ from iscp.ports.system import Clock, Failpoints
 
 LOG_TABLE = "iscp_log"
 HISTORY_TABLE = "iscp_history"
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """While some 100,000 objects come to stay, the garbage collector would go through them again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class DeltaJobLog:
@@ -53,7 +67,8 @@ class DeltaJobLog:
 
     def load(self) -> list[JobRow]:
         table, files = self._log.read()
-        rows, self._requests = last_entries(table)
+        with _no_collection():
+            rows, self._requests = last_entries(table)
         self._commits = files
         return rows
 

@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from iscp.core.ids import JobKey
 from iscp.core.iteration import HistoryEntry
@@ -158,16 +159,22 @@ def _shared(column: pa.ChunkedArray) -> Iterable[str]:
 
 def last_entries(table: pa.Table) -> tuple[list[JobRow], dict[str, tuple[str, ...]]]:
     """The last row of each job_id in the order of their sequence numbers, and the last request ids by job_id."""
-    table = table.sort_by("sequence")
+    table = table.sort_by("sequence").combine_chunks()
+    job_ids = table.column("job_id").to_pylist()
     last: dict[str, int] = {}
-    requests: dict[str, tuple[str, ...]] = {}
-    entries = zip(table.column("job_id").to_pylist(), table.column("request_ids").to_pylist(), strict=True)
-    for index, (job_id, request_ids) in enumerate(entries):
+    for index, job_id in enumerate(job_ids):
         last.pop(job_id, None)  # so that the order is that of the last entries
         last[job_id] = index
-        if request_ids:
-            requests[job_id] = (*requests.get(job_id, ()), *request_ids)[-REQUESTS_KEPT_PER_JOB:]
-    return job_rows(table.take(pa.array(last.values(), pa.int64(), size=len(last)))), requests
+    requests: dict[str, tuple[str, ...]] = {}
+    request_ids = table.column("request_ids")
+    for index, request_id in zip(
+        pc.list_parent_indices(request_ids).to_pylist(), pc.list_flatten(request_ids).to_pylist(), strict=True
+    ):
+        known = requests.get(job_ids[index], ())
+        requests[job_ids[index]] = (*known, request_id)[-REQUESTS_KEPT_PER_JOB:]
+    if len(last) < len(job_ids):
+        table = table.take(pa.array(last.values(), pa.int64(), size=len(last)))
+    return job_rows(table), requests
 
 
 def job_rows(table: pa.Table) -> list[JobRow]:
