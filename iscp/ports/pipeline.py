@@ -289,8 +289,9 @@ class Engine(Protocol):
 class JobLog(Protocol):
     """The Delta table that holds every job. One writer at a time, by the fence of its term.
 
-    One instance serves one term. Whatever writes raises NotOwner once another term was seen; StorageError and
-    Unavailable mean that nothing was committed, OutcomeUnknown that the storage could not even be looked at.
+    One instance serves one term. Whatever writes raises NotOwner once another term was seen, and the commit may have
+    landed right before it; StorageError and Unavailable mean that nothing was committed, OutcomeUnknown that the
+    storage could not even be looked at.
     Writes come from one thread; history and `tidy` may be called from others.
     """
 

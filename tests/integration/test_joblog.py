@@ -179,8 +179,22 @@ def test_of_owners_that_write_at_once_one_stays_and_nothing_acknowledged_is_lost
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(own, range(4)))
     ids = [row.job_id for row in owner(tmp_path).load()]
-    assert sorted(ids) == sorted(acknowledged)
-    assert len(deposed) == 3
+    assert set(acknowledged) <= set(ids)
+    assert len(ids) == len(set(ids))
+    assert len(deposed) < 4
+    # Deposed right after its last commit landed, an owner cannot tell: that commit is there and not acknowledged.
+    assert len(ids) - len(acknowledged) <= len(deposed)
+
+
+def test_of_several_that_have_claimed_only_the_last_can_write(tmp_path: Path) -> None:
+    owners = [opened(tmp_path) for _ in range(4)]
+    for joblog in owners:
+        joblog.claim_term()
+    for number, joblog in enumerate(owners[:-1]):
+        with pytest.raises(NotOwner):
+            joblog.append([job(number)], [""])
+    owners[-1].append([job(9)], [""])
+    assert names(owners[-1]) == ["j9"]
 
 
 def test_racing_first_starts_mint_different_terms(tmp_path: Path) -> None:
