@@ -1,0 +1,230 @@
+"""The documents are held to the code: commands, files, settings, errors, limits, events and examples that they name."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+import io
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import iscp as package
+from iscp.adapters.settings import NOT_SETTINGS, load_settings, variable
+from iscp.cli.admin import cli as iscp_admin
+from iscp.cli.iscp import iscp
+from iscp.cli.jobfile import read_jobs
+from iscp.core.config import settings
+from iscp.core.errors import ErrorCode
+
+ROOT = Path(__file__).parents[2]
+DOCS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PROGRAMS = {"iscp": iscp, "iscp-admin": iscp_admin}
+
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+_LINK = re.compile(r"\]\((?!https?://)([^)\s]*)\)")
+_COMMAND = re.compile(r"(?:\$ )?(?:[A-Z_]+=\S+ )*((?:iscp|iscp-admin) .+)")
+_SYNOPSIS = re.compile(r"[\[…|]")
+_TOPS = ("iscp/", "tests/", "docs/", "scripts/", "proto/", "jvm/", "benchmarks/", ".ci/")
+_DOTTED = re.compile(r"[a-z]+(\.[a-z_]+)+")
+_ELSEWHERE = re.compile(
+    r"spark\.(sql|delta|databricks|jars|driver|executor|scheduler)\.|iscp\.|.*\.(json|log|md|py|toml|yaml)$"
+)
+"""Dotted names that are Spark's, modules or files."""
+_LIMIT = re.compile(r"^\|[^|]+\| ([\d,.]+)(?: \w+)? \| `([\w/.]+)` `(\w+)` \|$", re.MULTILINE)
+
+each_document = pytest.mark.parametrize("document", DOCS, ids=lambda path: path.relative_to(ROOT).as_posix())
+
+
+def blocks(text: str, *languages: str) -> list[str]:
+    return [body for language, body in _BLOCK.findall(text) if language in languages]
+
+
+def spans(text: str) -> list[str]:
+    """Code within sentences."""
+    return _SPAN.findall(_BLOCK.sub("", text))
+
+
+def command_lines(text: str) -> Iterator[list[str]]:
+    """The words of every command of ours; what is a synopsis, with brackets or dots, is none."""
+    lines = [line for block in blocks(text, "", "sh", "bash", "console") for line in block.splitlines()]
+    for line in [*lines, *spans(text)]:
+        found = _COMMAND.fullmatch(line)
+        if found and not _SYNOPSIS.search(line):
+            yield shlex.split(found[1], comments=True)
+
+
+def parse(command: click.Command, name: str, words: list[str], parent: click.Context | None = None) -> None:
+    """As click does before it runs anything. Raises click.UsageError."""
+    context = command.make_context(name, list(words), parent)
+    if isinstance(command, click.Group) and (rest := [*context._protected_args, *context.args]):
+        found, sub, arguments = command.resolve_command(context, rest)
+        assert found is not None
+        assert sub is not None
+        parse(sub, found, arguments, context)
+
+
+@cache
+def sources() -> dict[str, str]:
+    return {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / "iscp").rglob("*.py")}
+
+
+@cache
+def told_names() -> frozenset[str]:
+    """The events that are logged, and the failpoints."""
+    found = set()
+    for source in sources().values():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and _DOTTED.fullmatch(node.value):
+                found.add(node.value)
+    return frozenset(found)
+
+
+@each_document
+def test_every_command_line_is_one(document: Path, tmp_path: Path) -> None:
+    with contextlib.chdir(tmp_path):
+        Path("job.yaml").touch()
+        for words in command_lines(document.read_text()):
+            try:
+                parse(PROGRAMS[words[0]], words[0], words[1:])
+            except (click.UsageError, AssertionError) as error:
+                pytest.fail(f"{shlex.join(words)}: {error}")
+            except click.exceptions.Exit:
+                pass  # --help and --version
+
+
+@each_document
+def test_every_file_is_there(document: Path) -> None:
+    text = document.read_text()
+    links = [document.parent / link.partition("#")[0] for link in _LINK.findall(text) if not link.startswith("#")]
+    named = [ROOT / name for name in spans(text) if name.startswith(_TOPS) and not re.search(r"[\s*…<>]", name)]
+    assert [str(path) for path in [*links, *named] if not path.exists()] == []
+
+
+@each_document
+def test_every_module_is_there(document: Path) -> None:
+    missing = []
+    for name in spans(document.read_text()):
+        found = re.fullmatch(r"(?:python -m )?((?:iscp|benchmarks)(?:\.[a-z_]+)+)(?:\.([A-Z]\w+))?", name)
+        if found is None or name.startswith("iscp.wire."):
+            continue
+        path = found[1].replace(".", "/")
+        module = ROOT / f"{path}.py"
+        there = module.exists() or (ROOT / path).is_dir() or name in ("iscp.consumers", "iscp.format")
+        if not there or (found[2] and found[2] not in module.read_text()):
+            missing.append(name)
+    assert missing == []
+
+
+@each_document
+def test_every_setting_event_and_failpoint_exists(document: Path) -> None:
+    paths = {each.path for each in settings()}
+    heads = {name.split(".")[0] for name in paths | told_names()}
+    unknown = [
+        name
+        for name in spans(document.read_text())
+        if _DOTTED.fullmatch(name) and name.split(".")[0] in heads and not _ELSEWHERE.match(name)
+        if name not in paths | told_names()
+    ]
+    assert unknown == []
+
+
+@each_document
+def test_every_variable_is_read(document: Path) -> None:
+    known = {variable(each.path) for each in settings()} | NOT_SETTINGS
+    named = set(re.findall(r"`(ISCP_[A-Z_0-9]+)", document.read_text()))
+    assert {name for name in named - known if not re.search(r"_SERVICE_|_PORT_", name)} == set()
+
+
+@each_document
+def test_configurations_are_valid(document: Path, tmp_path: Path) -> None:
+    for number, block in enumerate(blocks(document.read_text(), "toml")):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(block)
+        load_settings(file, {})
+
+
+@each_document
+def test_job_files_are_valid(document: Path) -> None:
+    for block in blocks(document.read_text(), "yaml"):
+        assert read_jobs(io.StringIO(block), "job.yaml")
+
+
+@each_document
+def test_python_examples_call_what_there_is(document: Path) -> None:
+    for block in blocks(document.read_text(), "python"):
+        for call in (node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Call)):
+            given: list[Any] = [None] * len(call.args)
+            named: dict[str, Any] = {str(keyword.arg): None for keyword in call.keywords}
+            match call.func:
+                case ast.Attribute(value=ast.Name(id="client"), attr=verb):
+                    inspect.signature(getattr(package.Client, verb)).bind(None, *given, **named)
+                case ast.Attribute(value=ast.Name(id="iscp"), attr=name):
+                    inspect.signature(getattr(package, name)).bind(*given, **named)
+                case _:
+                    pass
+
+
+def test_every_error_code_is_in_the_table_and_no_other() -> None:
+    rows = re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)
+    assert [(int(code), name) for code, name in rows] == [(code.value, code.name) for code in ErrorCode]
+
+
+def test_every_limit_in_the_table_is_that_of_the_code() -> None:
+    rows = _LIMIT.findall((ROOT / "docs/architecture.md").read_text())
+    assert len(rows) > 30
+    wrong = {
+        name: (told, value) for told, file, name in rows if float(told.replace(",", "")) != (value := limit(file, name))
+    }
+    assert wrong == {}
+
+
+def limit(file: str, name: str) -> float | None:
+    """A constant of a module, or the default of a dataclass's field."""
+    for node in ast.walk(ast.parse(sources()[file])):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=found)], value=value) if found == name:
+                return number(value)
+            case ast.AnnAssign(target=ast.Name(id=found), value=ast.expr() as value) if found == name:
+                return number(value)
+            case _:
+                pass
+    return None
+
+
+def number(value: ast.expr) -> float:
+    match value:
+        case ast.Constant(value=int() | float() as constant):
+            return constant
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            return number(left) * number(right)
+        case _:
+            raise AssertionError(ast.unparse(value))
+
+
+def test_every_decision_is_in_the_index() -> None:
+    index = (ROOT / "docs/adr/README.md").read_text()
+    files = {path.name for path in (ROOT / "docs/adr").glob("[0-9]*.md")}
+    assert set(re.findall(r"\]\((\d{4}-[\w-]+\.md)\)", index)) == files
+
+
+def test_the_changelog_begins_with_what_is_not_released() -> None:
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == "[Unreleased]"
+    assert (ROOT / "README.md").read_text().index("scripts/demo") < 1_000
+
+
+def test_a_wrong_command_line_would_be_found() -> None:
+    text = "`iscp-admin job wait T N --timeout soon` and\n```sh\n$ iscp upp\n```\n"
+    assert len(list(command_lines(text))) == 2
+    for words in command_lines(text):
+        with pytest.raises(click.UsageError):
+            parse(PROGRAMS[words[0]], words[0], words[1:])
