@@ -225,8 +225,12 @@ class Schedule:
         self._visit(table)
 
     def _answered(self, event: ProbeAnswered) -> None:
-        table = next((table for table in self._shards.get(event.shard, ()) if table.uri == event.uri), None)
-        if table is None or not table.asked or (self._stopping and event.shard in self._stopping):
+        for table in self._shards.get(event.shard, ()):
+            if table.uri == event.uri:
+                break
+        else:
+            return
+        if not table.asked or (self._stopping and event.shard in self._stopping):
             return
         table.asked = False
         if event.state is None:
@@ -236,6 +240,11 @@ class Schedule:
         elif event.state is table.seen and not table.fault and not table.again:
             # All that an idle table costs beside the look itself.
             table.still(self._probe, self._now_s, self._draw())
+            self._visit(table)
+            told = table.told
+            if told is None or not 0 <= self._at_s - told.checked_at_s < self._times.seen_every_s:
+                self._tell_seen(table)
+            return
         else:
             table.take_state(event.state, self._probe, self._now_s, self._draw())
             self._report(table, table.recovery_reports())
@@ -265,21 +274,18 @@ class Schedule:
         if not table.jobs or (self._stopping and table.shard in self._stopping):
             self._due.clear(table)
             return
-        retry_at_s = table.retry_at_s
+        retry_at_s = table.retry_at_s()
         if table.wake or retry_at_s <= self._now_s:
             self._start_iterations(table)
-            retry_at_s = table.retry_at_s
-        if table.asked:
-            if retry_at_s < inf:
-                self._due.set(table, retry_at_s, self._now_s)
-            else:
-                self._due.clear(table)
-        elif table.probe_at_s <= self._now_s:
+            retry_at_s = table.retry_at_s()
+        if not table.asked and table.probe_at_s <= self._now_s:
             table.ask()
             self._out.append(Probe(table.shard, table.uri, table.seen))
-            self._visit(table)
+        due_s = retry_at_s if table.asked else min(table.probe_at_s, retry_at_s)
+        if table.asked and due_s == inf:
+            self._due.clear(table)
         else:
-            self._due.set(table, min(table.probe_at_s, retry_at_s), self._now_s)
+            self._due.set(table, due_s, self._now_s)
 
     # --- running -----------------------------------------------------------------------------------------------
 
@@ -359,9 +365,11 @@ class Schedule:
     def _settle(self, flight: Flight, outcomes: dict[str, JobOutcome], error: IscpError | None) -> None:
         code = error.code if error else ErrorCode.INTERNAL
         message = str(error or "the iteration gave no outcome")
+        table = flight.table
+        table.waiting = True
         settlement = Settlement(self._node_id, self._backoff, flight, self._now_s, self._at_s)
         ran = {row.job_id for row in flight.iteration.jobs}
-        for job in flight.table.jobs:
+        for job in table.jobs:
             if job.flight != flight.iteration.number:
                 continue
             job.flight = 0
@@ -369,4 +377,4 @@ class Schedule:
                 row = job.row
                 missing = JobOutcome(row, row.watermark, row.seq, code, message)
                 settlement.settle(job, outcomes.get(row.job_id, missing), self._draw())
-        self._report(flight.table, settlement.reports, settlement.history)
+        self._report(table, settlement.reports, settlement.history)

@@ -94,9 +94,9 @@ class TrackedTable:
 
     Invariants: `asked` while a Probe is unanswered; `due_s` is the time at which the table is looked at (inf: not
     before something happens); `flights` counts iterations that have not ended. `wake`: it has to be decided again
-    what starts. `again`: what is asked now may be answered from before a change. `moved`: an iteration ended since
-    the source was asked. `behind_at_s`: Unix time of the oldest commit that some job has not applied, as far as
-    known (0: none).
+    what starts. `waiting`: some job may have to wait for a time. `again`: what is asked now may be answered from
+    before a change. `moved`: an iteration ended since the source was asked. `behind_at_s`: Unix time of the oldest
+    commit that some job has not applied, as far as known (0: none).
     """
 
     __slots__ = (
@@ -115,6 +115,7 @@ class TrackedTable:
         "shard",
         "told",
         "uri",
+        "waiting",
         "wake",
     )
 
@@ -129,6 +130,7 @@ class TrackedTable:
         self.asked = False
         self.again = False
         self.wake = False
+        self.waiting = False
         self.moved = False
         self.flights = 0
         self.probe_failures = 0
@@ -144,13 +146,14 @@ class TrackedTable:
     def newest(self) -> int | None:
         return self.seen.version if self.seen else None
 
-    @property
     def retry_at_s(self) -> float:
         """When the next job may run that has to wait for a time; inf if none does."""
         at_s = inf
-        for job in self.jobs:
-            if job.retry_at_s and job.retry_at_s < at_s and not job.flight and job.runnable:
-                at_s = job.retry_at_s
+        if self.waiting:
+            for job in self.jobs:
+                if job.retry_at_s and job.retry_at_s < at_s and not job.flight and job.runnable:
+                    at_s = job.retry_at_s
+            self.waiting = at_s < inf
         return at_s
 
     def bring_back(self, config: ProbeConfig, now_s: float) -> None:

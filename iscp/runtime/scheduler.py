@@ -141,12 +141,17 @@ class Scheduler:
 
     def _step(self, event: ScheduleEvent) -> None:
         """Carry out what the event leads to, and what that leads to at once, in order."""
-        events = deque([event])
-        while events:
-            for effect in self._schedule.step(events.popleft(), self._clock.monotonic_s(), self._clock.now_s()):
-                following = self._carry_out(effect)
-                if following is not None:
-                    events.append(following)
+        effects = self._schedule.step(event, self._clock.monotonic_s(), self._clock.now_s())
+        if not effects:
+            return
+        following: deque[ScheduleEvent] = deque()
+        while effects or following:
+            for effect in effects:
+                if (then := self._carry_out(effect)) is not None:
+                    following.append(then)
+            effects = []
+            if following:
+                effects = self._schedule.step(following.popleft(), self._clock.monotonic_s(), self._clock.now_s())
 
     def _carry_out(self, effect: ScheduleEffect) -> ScheduleEvent | None:
         match effect:

@@ -32,6 +32,8 @@ class DeltaProbe:
             stamp = _stamp(f"{log}/{seen.version:020d}.json")
             if not stamp or (seen.stamp and stamp != seen.stamp):
                 return _same_or(seen, _from_start(log, table_uri, seen.version))
+            if seen.stamp and not os.access(f"{log}/{seen.version + 1:020d}.json", os.F_OK):
+                return seen
             return _forward(log, table_uri, seen if seen.stamp else ProbeState(seen.version, stamp))
         except OSError as error:
             raise _unreadable(table_uri, error) from error
