@@ -25,16 +25,14 @@ from iscp.cli.launch import start_up
 from iscp.core.admin import JobView
 from iscp.core.errors import IscpError, TemporaryError
 
-DAYS = 365
-REPLAY_S, DAY_MAX_S = 100.0, 2.0
+REPLAY_S, DAY_MAX_S = 90.0, 2.0
 """The replay takes REPLAY_S, or DAY_MAX_S a day if that is less: it is to be watched, and to leave time to the node."""
 CATCH_UP_TIMEOUT_S = 300.0
 
 
-def run(days: int | None, as_json: bool) -> int:
+def run(days: int, as_json: bool) -> int:
     """The exit status: 0 if every target is equal to its recomputation. Raises IscpError."""
     started_s = time.monotonic()
-    days = days or DAYS
     view = View(Console(stderr=as_json), days)
     with _scratch() as root:
         with view.live():

@@ -34,14 +34,14 @@ class View:
     def say(self, phase: str) -> None:
         self.phase = phase
         if not self.console.is_terminal:
-            self.console.print(phase)
+            self.console.print(phase, soft_wrap=True)
 
     def day(self, number: int, date: str, jobs: Sequence[JobView]) -> None:
         self.done, self.date = number, date
         self.jobs = {each.name: each for each in jobs}
         if not self.console.is_terminal and (number % _PLAIN_EVERY == 0 or number == self.days):
             lags = ", ".join(f"{each.name} {_lag(each.lag_s)}" for each in jobs)
-            self.console.print(f"{date}  {number}/{self.days}  lag: {lags}")
+            self.console.print(f"{date}  {number}/{self.days}  lag: {lags}", soft_wrap=True)
 
     @contextmanager
     def live(self) -> Iterator[None]:
