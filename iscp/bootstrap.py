@@ -27,6 +27,7 @@ from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.membership import EtcdMembership
+from iscp.adapters.etcd.server import production_warning
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.failpoints import EnvironmentFailpoints
 from iscp.adapters.grpc.server import AdminServer
@@ -92,6 +93,8 @@ def compose(
     """A node on its adapters; nothing is started yet."""
     clock, kinds, moved = SystemClock(), ConsumerRegistry(), Moved()
     etcd = EtcdClient(EtcdSettings.of(config.etcd), clock)
+    if warning := production_warning(etcd.status().version):
+        log.warning("etcd.version", extra={"warning": warning})
     keys = Keys(config.etcd_prefix)
     ttl_s, margin_s = config.etcd.lease_ttl_s, config.etcd.margin_s
     membership = EtcdMembership(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s)
@@ -101,7 +104,7 @@ def compose(
 
     owner = OwnerLoop(
         OwnerMachine(config.node_id, __version__, times),
-        DeltaJobLog(config.log.uri, clock, failpoints),
+        lambda: DeltaJobLog(config.log.uri, clock, failpoints),
         membership,
         election,
         clock,

@@ -70,15 +70,15 @@ _Event = OwnerEvent | _Won | _Lost | _Committed | _Asked
 
 
 class OwnerLoop:
-    """Runs while the node does; between terms it only waits. `on_moved` is told whenever rows have moved.
+    """Runs while the node does; between terms it only waits.
 
-    `seen` maps shards to what their nodes last saw of the sources; like `machine`, it is read through `ask`.
+    `open_log` gives a log for one term; `on_moved` is told whenever rows have moved. `seen` maps shards to what their nodes last saw of the sources; like `machine`, it is read through `ask`.
     """
 
     def __init__(
         self,
         machine: OwnerMachine,
-        joblog: JobLog,
+        open_log: Callable[[], JobLog],
         membership: Membership,
         election: Election,
         clock: Clock,
@@ -91,7 +91,7 @@ class OwnerLoop:
         self.members: tuple[NodeRecord, ...] = ()
         self.seen: dict[ShardId, SourceSeen] = {}
         self.writer: LogWriter | None = None
-        self._joblog = joblog
+        self._open_log = open_log
         self._membership = membership
         self._election = election
         self._clock = clock
@@ -184,8 +184,9 @@ class OwnerLoop:
         if leader is None:
             return
         try:
-            owner_rev = self._joblog.claim_term()
-            book = JobBook(self._joblog.load(), self._joblog.requests())
+            joblog = self._open_log()
+            owner_rev = joblog.claim_term()
+            book = JobBook(joblog.load(), joblog.requests())
             members = self._membership.members()
         except TemporaryError as error:
             log.warning("owner.claim_failed", extra={"error": str(error)})
@@ -194,15 +195,15 @@ class OwnerLoop:
         # Built here, since the writer's thread owns the book from its start.
         wanted = {ShardId(table_id): book.jobs_on(table_id) for table_id in book.tables()}
         self.members, self.seen = members, {}
-        self.writer = writer = self._new_writer(book)
+        self.writer = writer = self._new_writer(joblog, book)
         writer.start()
         log.info("owner.began", extra={"owner_rev": owner_rev, "jobs": len(book), "election": leader.revision})
         self._step(Elected(owner_rev, leader.revision, members, wanted))
         self._on_moved()
 
-    def _new_writer(self, book: JobBook) -> LogWriter:
+    def _new_writer(self, joblog: JobLog, book: JobBook) -> LogWriter:
         writer: LogWriter = LogWriter(
-            self._joblog,
+            joblog,
             book,
             self._clock,
             self._limits,

@@ -18,7 +18,15 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.commits import APP_ID, commit_path, exists, local_path, read_commit
+from iscp.adapters.delta.commits import (
+    APP_ID,
+    commit_path,
+    commit_stamp,
+    exists,
+    local_path,
+    newest_version,
+    read_commit,
+)
 from iscp.adapters.delta.faults import delta_faults, spark_faults, storage_faults
 from iscp.adapters.delta.position import PositionReader, tag_json
 from iscp.adapters.delta.source import OP
@@ -176,6 +184,9 @@ class DeltaSink:
         winner = self._reader.winner(tag.seq, tag.base_version)
         if winner is None or winner[1] != tag.attempt:
             raise Conflict(f"seq {tag.seq} of {self._uri} was won by another writer")
+        if commit_stamp(self._uri, winner[0] + 1) is None and newest_version(self._uri) > winner[0]:
+            # A writer that slept for long can "win" a version whose commit file was cleaned away.
+            raise Conflict(f"the log of {self._uri} has gone on without seq {tag.seq}")
         self._failpoints.reach("commit.after")
         commit = read_commit(self._uri, winner[0])
         return Position(
