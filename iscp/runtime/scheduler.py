@@ -26,7 +26,7 @@ from iscp.coordination.schedule_events import (
     Submit,
     WorkerNews,
 )
-from iscp.core.errors import Canceled, InvariantBroken, IscpError
+from iscp.core.errors import Canceled, InvariantBroken, IscpError, QueueFull
 from iscp.core.ids import ShardId
 from iscp.ports.pipeline import CommitProbe
 from iscp.ports.system import Clock
@@ -35,8 +35,8 @@ from iscp.runtime.notifier import Notifier
 
 log = logging.getLogger(__name__)
 
-INBOX_MAX = 10_000
-"""Events that wait; who gives one more waits too."""
+INBOX_MAX = 1_000_000
+"""Events that wait: more than orders for all shards that a node could hold and ends of all that its queue could."""
 
 PROBES_AT_ONCE_MAX = 500
 """Sources asked before the inbox is looked at again."""
@@ -46,7 +46,7 @@ EVENTS_AT_ONCE_MAX = 500
 
 
 class Scheduler:
-    """`tell` gets what the worker machine has to know; it must not block on a thread that calls `give`.
+    """`tell` gets what the worker machine has to know. It may wait for the worker, for `give` never waits.
 
     `on_broken` is called once, from the loop's thread, when an invariant broke: the node has to stop.
     """
@@ -58,6 +58,7 @@ class Scheduler:
         clock: Clock,
         tell: Callable[[WorkerNews], None],
         on_broken: Callable[[Exception], None],
+        inbox_max: int = INBOX_MAX,
     ) -> None:
         self._schedule = schedule
         self._probe = probe
@@ -66,7 +67,8 @@ class Scheduler:
         self._on_broken = on_broken
         self._inbox: deque[ScheduleEvent] = deque()
         self._notified: set[ShardId] = set()
-        self._room = threading.Condition()
+        self._inbox_max = inbox_max
+        self._lock = threading.Lock()
         self._wake = Notifier()
         self._probes: deque[Probe] = deque()
         self._closed = False
@@ -79,25 +81,25 @@ class Scheduler:
         self._thread.start()
 
     def give(self, event: ScheduleEvent) -> None:
-        """Hand in an event; waits while the inbox is full. After `close` it is dropped."""
-        with self._room:
-            self._room.wait_for(lambda: len(self._inbox) < INBOX_MAX or self._closed)
+        """Hand in an event, from any thread, without waiting; after `close` it is dropped. Raises QueueFull."""
+        with self._lock:
             if self._closed:
                 return
+            if len(self._inbox) >= self._inbox_max:
+                raise QueueFull("the scheduler's inbox does not keep up")
             self._inbox.append(event)
         self._wake.notify()
 
     def notify(self, shard: ShardId) -> None:
         """The shard's source has just changed; never waits, and many at once count as one."""
-        with self._room:
+        with self._lock:
             self._notified.add(shard)
         self._wake.notify()
 
     def close(self, wait_s: float) -> bool:
         """End the loop, not what runs: that is the executor's to close, before. True if it has ended."""
-        with self._room:
+        with self._lock:
             self._closed = True
-            self._room.notify_all()
         self._wake.notify()
         if self._thread.is_alive():
             self._thread.join(wait_s)
@@ -125,18 +127,17 @@ class Scheduler:
             self._step(self._answer(self._probes.popleft()))
 
     def _sleep_s(self) -> float | None:
-        with self._room:
+        with self._lock:
             if self._probes or self._inbox or self._notified:
                 return 0.0
         due_s = self._schedule.next_due_s()
         return None if due_s is None else max(0.0, due_s - self._clock.monotonic_s())
 
     def _take(self) -> list[ScheduleEvent]:
-        with self._room:
+        with self._lock:
             notified: list[ScheduleEvent] = [Notified(shard) for shard in self._notified]
             self._notified.clear()
             events = [self._inbox.popleft() for _ in range(min(len(self._inbox), EVENTS_AT_ONCE_MAX))]
-            self._room.notify_all()
         return notified + events
 
     def _step(self, event: ScheduleEvent) -> None:

@@ -14,13 +14,14 @@ from iscp.coordination.events import Reports, Seen, ShardStarted, ShardStopped
 from iscp.coordination.schedule import Schedule, ScheduleTimes
 from iscp.coordination.schedule_events import IterationEnded, WorkerNews
 from iscp.core.config import BackoffConfig, ProbeConfig, SchedulerConfig
+from iscp.core.errors import QueueFull
 from iscp.core.ids import ShardId
 from iscp.core.iteration import Iteration, JobOutcome
 from iscp.core.job import JobReport
 from iscp.core.trigger import ProbeState
 from iscp.ports.system import Guard
 from iscp.runtime.executor import Executor
-from iscp.runtime.scheduler import INBOX_MAX, Scheduler
+from iscp.runtime.scheduler import Scheduler
 from tests.fakes.probe import FakeProbe
 from tests.fakes.runner import FakeRunner, GatedRunner, applied
 from tests.fakes.timetable import EPOCH, SHARD, URI, job
@@ -227,18 +228,15 @@ def test_many_threads_give_and_nothing_is_lost(make: Make) -> None:
     until(lambda: sum(isinstance(news, ShardStopped) for news in list(node.news)) == 800)
 
 
-def test_an_inbox_that_is_full_lets_go_of_who_waits_when_it_closes() -> None:
+def test_the_inbox_is_bounded_and_never_waits() -> None:
     schedule = Schedule("n-1", ProbeConfig(), BackoffConfig(), lambda: 0.0)
-    never_started = Scheduler(schedule, FakeProbe(), SystemClock(), lambda news: None, lambda error: None)
-    for _ in range(INBOX_MAX):
+    never_started = Scheduler(schedule, FakeProbe(), SystemClock(), lambda news: None, lambda error: None, inbox_max=2)
+    never_started.give(HoldIterations(True))
+    never_started.give(HoldIterations(False))
+    with pytest.raises(QueueFull):
         never_started.give(HoldIterations(True))
-    waiting = threading.Thread(target=never_started.give, args=(HoldIterations(True),), daemon=True)
-    waiting.start()
-    time.sleep(0.05)
-    assert waiting.is_alive()
+    never_started.notify(SHARD)
     never_started.close(0)
-    waiting.join(WAIT_S)
-    assert not waiting.is_alive()
     never_started.give(IterationEnded(1))
 
 
