@@ -67,6 +67,11 @@ class Layout:
     def logs(self) -> Path:
         return self.root / "logs"
 
+    def create(self) -> None:
+        """Whatever is not there yet. A node does not make the job log's directory: it may not be mounted."""
+        for each in (self.logs, self.job_log, self.root / "nodes"):
+            each.mkdir(parents=True, exist_ok=True)
+
     def config(self, node_id: str) -> Path:
         return self.root / "nodes" / f"{node_id}.toml"
 

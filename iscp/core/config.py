@@ -62,7 +62,7 @@ class EtcdConfig:
 class JobLogConfig:
     """The job log, and how the owner writes it."""
 
-    uri: str = field(metadata=about("Directory or URI below which the Delta tables of the job log lie"))
+    uri: str = field(metadata=about("Directory (it must exist) or URI below which the Delta tables of the job log lie"))
     group_commit_s: float = _setting(0.02, "Registrations wait so long for others to share a commit", least=0.0)
     status_batch_s: float = _setting(0.2, "Statuses are gathered for so long before they are written", least=0.0)
     batch_rows_max: int = _setting(5_000, "Most rows in one commit of the log", least=1)

@@ -137,8 +137,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self.layout = Layout(self.root / "iscp")
-        self.layout.logs.mkdir(parents=True)
-        (self.layout.root / "nodes").mkdir()
+        self.layout.create()
         self.ports: Ports = choose_ports(self.layout, 0)
         self.lake = self.root / "lake"
 
