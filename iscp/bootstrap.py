@@ -14,7 +14,7 @@ from pathlib import Path
 
 from iscp import __version__
 from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta.catalog import DeltaCatalog, name_resolver
+from iscp.adapters.delta.catalog import DeltaCatalog, condition_analyzer, name_resolver
 from iscp.adapters.delta.commits import local_path
 from iscp.adapters.delta.engine import SparkEngine
 from iscp.adapters.delta.joblog import DeltaJobLog
@@ -145,7 +145,7 @@ def compose(
     )
     admin = OwnerAdmin(
         owner,
-        DeltaCatalog(name_resolver(spark.root)),
+        DeltaCatalog(name_resolver(spark.root), condition_analyzer(spark.root)),
         kinds.kind,
         clock,
         moved,

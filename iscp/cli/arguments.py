@@ -92,7 +92,11 @@ class ColumnsType(click.ParamType):  # type: ignore[type-arg]
     name = "a,b"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        return value if isinstance(value, tuple) else split_columns(value)
+        columns = value if isinstance(value, tuple) else split_columns(value)
+        if not columns:
+            # Without a key a replica is append-only: nobody is to get that by an empty variable of a shell script.
+            self.fail(f"{value!r} names no column. Give them as in a,b, or leave the option out", param, ctx)
+        return columns
 
 
 def split_columns(text: str) -> tuple[str, ...]:

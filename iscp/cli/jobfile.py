@@ -135,7 +135,7 @@ def _columns(entry: dict[str, Any], name: str, path: str) -> tuple[str, ...]:
     if value is None:
         return ()
     if isinstance(value, str):
-        return split_columns(value)
+        value = list(split_columns(value)) or [""]
     if not isinstance(value, list) or not all(isinstance(column, str) and column for column in value):
         raise InvalidRequest("must be a list of column names", field=f"{path}.{name}", remedy=f"Write `{name}: [a, b]`")
     return tuple(value)

@@ -48,7 +48,7 @@ class Replica:
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         if not spec.target:
             raise InvalidRequest("is missing", field=f"{_PATH}.target", remedy="Give the path or URI of the target")
-        target = catalog.normalize(spec.target)
+        target = _normalized(spec.target, catalog)
         if target == source.uri or target.startswith(source.uri + "/") or source.uri.startswith(target + "/"):
             raise InvalidRequest(
                 "is the source, or lies within it", field=f"{_PATH}.target", remedy="Choose another path"
@@ -64,6 +64,13 @@ class Replica:
             )
         if spec.where:
             _refuse_unknown(_where_columns(spec.where), source, f"{_PATH}.where")
+            # sqlglot knows neither the functions nor the types that Spark has.
+            if fault := catalog.condition_fault(spec.where, source):
+                raise InvalidRequest(
+                    f"is not a condition that Spark takes: {fault}",
+                    field=f"{_PATH}.where",
+                    remedy="Write what holds or does not for a row, as after WHERE",
+                )
         _refuse_unusable(target, catalog)
 
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
@@ -75,6 +82,13 @@ class Replica:
 
     def open(self, row: JobRow, sinks: SinkFactory) -> ReplicaConsumer:
         return ReplicaConsumer(row.spec.consumer, sinks(row.spec.consumer.target))
+
+
+def _normalized(target: str, catalog: Catalog) -> str:
+    try:
+        return catalog.normalize(target)
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message, field=f"{_PATH}.target", remedy=error.remedy) from error
 
 
 def _refuse_unknown(names: Sequence[str], source: TableDescription, field: str) -> None:

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TableDescription:
-    """A Delta table as it is now: `columns` maps names to type names, in order; `table_id` is its metadata id."""
+    """A Delta table as it is now: `columns` maps names to type names, in order; `table_id` is its metadata id.
+
+    `schema_json` is its schema as Delta and Spark write it.
+    """
 
     table_id: str
     name: str
@@ -30,6 +33,7 @@ class TableDescription:
     configuration: Mapping[str, str] = field(default_factory=dict)
     sink_seq: int = 0
     empty: bool = True
+    schema_json: str = ""
 
 
 class Catalog(Protocol):
@@ -43,6 +47,9 @@ class Catalog(Protocol):
 
     def normalize(self, uri: str) -> str:
         """The one spelling of a path or URI, whether or not a table is there."""
+
+    def condition_fault(self, condition: str, table: TableDescription) -> str:
+        """Why the engine would not take `condition` as a filter of the table's rows; empty: it would."""
 
 
 class CommitProbe(Protocol):
@@ -65,7 +72,7 @@ class SourceRange:
     """Versions to read, (`from_version`, `to.version`]; `more` where bounds cut it short of what was asked.
 
     `first_commit_at_s` is the commit time of the first version in it (Unix seconds). `inserts_only`: no commit in
-    it took a row away; `changes_data` is False where none has rows.
+    it took a row away; `changes_data` is False where none has rows; `bytes` are of the files to read.
     """
 
     from_version: int
@@ -73,6 +80,7 @@ class SourceRange:
     table_id: str
     more: bool = False
     first_commit_at_s: float = 0.0
+    bytes: int = 0
     changes_data: bool = False
     inserts_only: bool = False
 

@@ -102,8 +102,15 @@ class OwnerAdmin:
 
     def register(self, requests: Sequence[RegisterRequest]) -> list[RegisterResult]:
         writer = self._owner.current_writer()
-        items = tuple(self._registration(writer, request) for request in requests)
-        answer = _answer(writer.submit(Register(items)))
+        items = []
+        for number, request in enumerate(requests):
+            try:
+                items.append(self._registration(writer, request))
+            except InvalidRequest as error:
+                if len(requests) > 1:
+                    error.field = f"requests[{number}].{error.field}"
+                raise
+        answer = _answer(writer.submit(Register(tuple(items))))
         return list(answer)
 
     def unregister(self, job: JobName, request_id: str) -> bool:
@@ -163,7 +170,7 @@ class OwnerAdmin:
             left_s = until_s - self._clock.monotonic_s()
             if left_s <= 0:
                 at = current.watermark.version if current else -1
-                raise TimedOut(f"version {wanted} was not applied within {timeout_s:g} s; the job is at {at}")
+                raise TimedOut(f"version {wanted} was not applied within {timeout_s:.3g} s; the job is at {at}")
             self._moved.wait(seen, min(left_s, ALIVE_LOOK_S))
 
     def cluster(self) -> ClusterView:
@@ -187,7 +194,9 @@ class OwnerAdmin:
     def _registration(self, writer: LogWriter, request: RegisterRequest) -> Registration:
         name = request.job.name
         if not name.strip() or len(name) > JOB_NAME_LENGTH_MAX:
-            raise InvalidRequest(f"must have 1 to {JOB_NAME_LENGTH_MAX} characters", field="job.name")
+            raise InvalidRequest(
+                f"must have 1 to {JOB_NAME_LENGTH_MAX} characters", field="job.name", remedy="Name the job"
+            )
         if not request.job.account.strip():
             raise InvalidRequest("is empty", field="job.account", remedy="Leave it out for the default account")
         source = self._catalog.describe(request.job.table)

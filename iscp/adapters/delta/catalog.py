@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
+from pyspark.errors import AnalysisException
+from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.commits import APP_ID, local_path, newest_version, read_commit
 from iscp.adapters.delta.faults import delta_faults, spark_faults
@@ -40,20 +43,44 @@ def name_resolver(session: SparkSession) -> Callable[[str], str]:
     return resolve
 
 
+def condition_analyzer(session: SparkSession) -> Callable[[str, str], str]:
+    """Says why Spark's analyzer refuses a condition (2nd argument) on rows of a schema (1st, JSON); runs no job."""
+
+    def analyze(schema_json: str, condition: str) -> str:
+        with spark_faults("analyze a condition"):
+            rows = session.createDataFrame([], StructType.fromJson(json.loads(schema_json)))
+            try:
+                plan = rows.where(condition)._jdf.queryExecution().analyzed()
+            except AnalysisException as error:
+                return str(error).splitlines()[0]
+            return "" if plan.deterministic() else "its outcome changes each time that it is looked at"
+
+    return analyze
+
+
 class DeltaCatalog:
     """Describes tables through deltalake (no JVM for paths); names are resolved by `resolve_name`.
 
-    `resolve_name` maps `db.table` to a location; None: no catalog is configured.
+    `resolve_name` maps `db.table` to a location; None: no catalog is configured. `analyze` is a `condition_analyzer`;
+    None: every condition passes.
     """
 
-    def __init__(self, resolve_name: Callable[[str], str] | None = None) -> None:
+    def __init__(
+        self,
+        resolve_name: Callable[[str], str] | None = None,
+        analyze: Callable[[str, str], str] | None = None,
+    ) -> None:
         self._resolve_name = resolve_name
+        self._analyze = analyze
 
     def normalize(self, uri: str) -> str:
         """An absolute path without a trailing slash or links; raises InvalidRequest for other stores."""
         if not uri.strip():
             raise InvalidRequest("is empty", field="table", remedy="Give a path or a URI")
         return str(Path(local_path(uri)).resolve())
+
+    def condition_fault(self, condition: str, table: TableDescription) -> str:
+        return self._analyze(table.schema_json, condition) if self._analyze else ""
 
     def newest_version(self, uri: str) -> int:
         return newest_version(uri)
@@ -88,6 +115,7 @@ class DeltaCatalog:
             configuration=dict(metadata.configuration),
             sink_seq=opened.transaction_version(APP_ID) or 0,
             empty=not opened.file_uris(),
+            schema_json=opened.schema().to_json(),
         )
 
     def _location(self, table: str) -> str:
