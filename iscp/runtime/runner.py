@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from iscp.core.errors import Conflict, ErrorCode, IscpError, Superseded
+from iscp.core.errors import Conflict, ErrorCode, IscpError, PermanentError, Superseded
 from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome
 from iscp.core.job import JobRow
 from iscp.core.watermark import Position, Watermark
@@ -160,32 +160,56 @@ class Runner:
 
     def _tail(self, iteration: Iteration, from_version: int, group: list[Work], guard: Guard) -> list[JobOutcome]:
         """All jobs of one watermark share one read; what cannot be read as changes is taken by difference."""
-        feed: Feed | None = None
+        uri, feed = iteration.table_uri, None
         with self._engine.session() as session:
             try:
-                span = self._source.resolve(iteration.table_uri, from_version, iteration.to_version, self._bounds)
-                if span.to.version == from_version or (not span.changes_data and self._same_source(group, span)):
-                    return [self._unchanged(work, span) for work in group]
+                span = self._source.resolve(uri, from_version, iteration.to_version, self._bounds)
+                # Asked first: a table that was made anew may stand at the very same version.
                 if not self._same_source(group, span):
                     raise ChangesUnavailable("the source was replaced")
+                if not span.changes_data:
+                    return [self._unchanged(work, span) for work in group]
                 self._failpoints.reach("read.before")
                 guard.check()
-                available = self._source.columns(session, iteration.table_uri)
-                wanted = {c for work in group for c in work.kind.columns(work.row.spec.consumer, available)}
-                feed = self._source.feed(session, iteration.table_uri, span, [c for c in available if c in wanted])
-                for key in {work.row.spec.consumer.key for work in group}:
-                    feed.net(key)
+                available = self._source.columns(session, uri)
+                wanted, out = self._wanted_columns(group, available)
+                feed = self._source.feed(session, uri, span, [name for name in available if name in wanted])
+                able, shared = self._reduced(feed, [work for work in group if work.row.job_id not in out])
                 self._failpoints.reach("read.after")
                 kept = feed
-                return self._side_by_side(iteration, group, lambda work: self._consume_tail(work, span, kept, guard))
+                done = self._side_by_side(iteration, able, lambda work: self._consume_tail(work, span, kept, guard))
+                return [*done, *out.values(), *shared]
             except ChangesUnavailable as gone:
-                log.warning("changes.unavailable", extra={"table": iteration.table_uri, "reason": str(gone)})
+                log.warning("changes.unavailable", extra={"table": uri, "reason": str(gone)})
                 return self._side_by_side(iteration, group, lambda work: self._whole(iteration, work, guard))
             except Exception as error:  # noqa: BLE001  (reported for each job)
                 return [self._failed(work.row, work.position, error) for work in group]
             finally:
                 if feed is not None:
                     feed.release()
+
+    def _wanted_columns(self, group: list[Work], available: Sequence[str]) -> tuple[set[str], dict[str, JobOutcome]]:
+        """What the jobs want to be read, and the outcomes of those whose columns the source has lost, by job_id."""
+        wanted: set[str] = set()
+        out: dict[str, JobOutcome] = {}
+        for work in group:
+            try:
+                wanted.update(work.kind.columns(work.row.spec.consumer, available))
+            except Exception as error:  # noqa: BLE001  (one job's fault is its own)
+                out[work.row.job_id] = self._failed(work.row, work.position, error)
+        return wanted, out
+
+    def _reduced(self, feed: Feed, works: list[Work]) -> tuple[list[Work], list[JobOutcome]]:
+        """Net the changes by every key there is; rows that share one are the fault of the jobs of that key."""
+        faults: dict[tuple[str, ...], PermanentError] = {}
+        for key in {work.row.spec.consumer.key for work in works}:
+            try:
+                feed.net(key)
+            except PermanentError as error:
+                faults[key] = error
+        able = [work for work in works if work.row.spec.consumer.key not in faults]
+        failed = [(work, faults.get(work.row.spec.consumer.key)) for work in works]
+        return able, [self._failed(work.row, work.position, error) for work, error in failed if error is not None]
 
     def _same_source(self, group: list[Work], span: SourceRange) -> bool:
         return all(work.position.source_id == span.table_id for work in group)

@@ -1,0 +1,234 @@
+"""The pipeline in memory: a source with a history, sinks that compare and set, and what stands between them.
+
+Rows are a plain dict, id → value; a "frame" is such a dict. What a test wants to happen at the same moment as a
+commit goes into `before_commit`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from iscp.core.errors import Conflict, TableNotFound
+from iscp.core.iteration import Bounds, DataType
+from iscp.core.job import ConsumerSpec, JobRow
+from iscp.core.watermark import Position, Watermark
+from iscp.ports.pipeline import (
+    Catalog,
+    Changes,
+    ChangesUnavailable,
+    ConsumeContext,
+    Consumed,
+    Retriever,
+    SinkFactory,
+    SourceRange,
+    TableDescription,
+)
+
+Rows = dict[int, str]
+
+
+class FakeEngine:
+    """Port Engine. `labels` are those of each thread that named one; `open_sessions` are lent out now."""
+
+    def __init__(self) -> None:
+        self.labels: dict[str, str] = {}
+        self.cancelled: list[str] = []
+        self.open_sessions = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def session(self) -> Iterator[Any]:
+        with self._lock:
+            self.open_sessions += 1
+        try:
+            yield object()
+        finally:
+            with self._lock:
+                self.open_sessions -= 1
+
+    def label(self, label: str) -> None:
+        self.labels[threading.current_thread().name] = label
+
+    def spent_s(self) -> float:
+        return 0.0
+
+    def cancel(self, label: str) -> None:
+        self.cancelled.append(label)
+
+
+class FakeFeed:
+    """Port Feed. `nets` are the keys that were asked for; those in the source's `shared_keys` are refused."""
+
+    def __init__(self, source: FakeSource, span: SourceRange) -> None:
+        self.span = span
+        self.nets: list[tuple[str, ...]] = []
+        self.released = False
+        self._source = source
+
+    def net(self, key: Sequence[str]) -> Changes:
+        self.nets.append(tuple(key))
+        if fault := self._source.net_faults.get(tuple(key)):
+            raise fault
+        before, after = (self._source.states[v] for v in (self.span.from_version, self.span.to.version))
+        changed = {i: after.get(i) for i in before.keys() | after.keys() if before.get(i) != after.get(i)}
+        deletes = sum(value is None for value in changed.values())
+        return Changes(changed, 0, len(changed) - deletes, deletes)  # type: ignore[arg-type]
+
+    def release(self) -> None:
+        self.released = True
+
+
+class FakeSource:
+    """Port ChangeSource: `states[v]` are the rows at version v, `ids[v]` the table's id.
+
+    `feeds` and `snapshots` are the reads there were; versions in `gone` can be read no more.
+    """
+
+    def __init__(self, table_id: str = "t-1") -> None:
+        self.states: list[Rows] = [{}]
+        self.ids = [table_id]
+        self.gone: set[int] = set()
+        self.net_faults: dict[tuple[str, ...], Exception] = {}
+        self.names: tuple[str, ...] = ("id", "v")
+        self.feeds: list[FakeFeed] = []
+        self.read_columns: list[tuple[str, ...]] = []
+        self.snapshots: list[int] = []
+
+    @property
+    def version(self) -> int:
+        return len(self.states) - 1
+
+    def commit(self, changes: Mapping[int, str | None] | None = None, table_id: str = "") -> None:
+        """The next version; without `changes` it has no rows, as an OPTIMIZE."""
+        state = {**self.states[-1], **(changes or {})}
+        self.states.append({i: value for i, value in state.items() if value is not None})
+        self.ids.append(table_id or self.ids[-1])
+
+    def anew(self, table_id: str, rows: Rows) -> None:
+        """Dropped and made again, up to the same version."""
+        self.states = [dict(rows) for _ in self.states]
+        self.ids = [table_id for _ in self.ids]
+
+    def resolve(self, uri: str, from_version: int, to_version: int | None, bounds: Bounds) -> SourceRange:
+        wanted = min(self.version if to_version is None else to_version, from_version + bounds.versions_max)
+        if wanted <= from_version:
+            return self.at(uri, from_version)
+        span = range(from_version + 1, wanted + 1)
+        if self.gone & set(span):
+            raise ChangesUnavailable("the log was cleaned")
+        moved = any(self.states[v] != self.states[v - 1] for v in span)
+        return replace(self.at(uri, wanted), from_version=from_version, changes_data=moved)
+
+    def newest(self, uri: str) -> SourceRange:
+        return self.at(uri, self.version)
+
+    def at(self, uri: str, version: int) -> SourceRange:
+        if version in self.gone:
+            raise ChangesUnavailable(f"version {version} is gone")
+        return SourceRange(version, Watermark(version, float(version)), self.ids[version])
+
+    def feed(self, session: Any, uri: str, span: SourceRange, columns: Sequence[str]) -> FakeFeed:
+        self.read_columns.append(tuple(columns))
+        self.feeds.append(FakeFeed(self, span))
+        return self.feeds[-1]
+
+    def snapshot(self, session: Any, uri: str, version: int) -> Any:
+        self.snapshots.append(version)
+        return dict(self.states[version])
+
+    def columns(self, session: Any, uri: str) -> tuple[str, ...]:
+        return self.names
+
+
+@dataclass
+class FakeTarget:
+    """One sink: `commits` tells what each commit was, with its seq. `faults` are raised by the next commits."""
+
+    rows: Rows = field(default_factory=dict)
+    position: Position = field(default_factory=Position)
+    commits: list[tuple[str, int]] = field(default_factory=list)
+    faults: list[Exception] = field(default_factory=list)
+    before_commit: Callable[[], None] = lambda: None
+
+    def commit(self, kind: str, seq: int, context: ConsumeContext, watermark: Watermark, rows: Rows) -> Position:
+        self.before_commit()
+        context.guard.check()
+        if self.faults:
+            raise self.faults.pop(0)
+        if seq != self.position.seq + 1:
+            raise Conflict(f"seq {seq} was won by another writer")
+        self.rows = rows
+        self.commits.append((kind, seq))
+        self.position = Position(seq, watermark, context.row.job_id, context.source_id)
+        return self.position
+
+
+class FakeConsumer:
+    """Port Consumer."""
+
+    def __init__(self, target: FakeTarget) -> None:
+        self._target = target
+
+    def position(self, row: JobRow) -> Position:
+        return self._target.position
+
+    def claim(self, context: ConsumeContext, source: Any) -> Position:
+        return self._target.commit("claim", context.position.seq + 1, context, Watermark(), self._target.rows)
+
+    def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:
+        if retriever.data_type is DataType.TAIL:
+            changed: Any = retriever.changes(context.row.spec.consumer.key).frame
+            rows = {i: v for i, v in {**self._target.rows, **changed}.items() if v is not None}
+        else:
+            rows = dict(retriever.snapshot)  # type: ignore[arg-type]
+        position = self._target.commit(retriever.data_type.value, retriever.seq, context, retriever.to, rows)
+        return Consumed(position, len(rows), 0)
+
+
+class FakeKind:
+    """Port ConsumerKind: one target for each path. `refusals` are raised by `validate`, by target."""
+
+    name = "replica"
+    shared_target = False
+
+    def __init__(self) -> None:
+        self.targets: dict[str, FakeTarget] = {}
+        self.refusals: dict[str, Exception] = {}
+        self.validated: list[str] = []
+
+    def target(self, path: str) -> FakeTarget:
+        return self.targets.setdefault(path, FakeTarget())
+
+    def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
+        self.validated.append(spec.target)
+        if refusal := self.refusals.get(spec.target):
+            raise refusal
+
+    def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
+        return tuple(source[source.index(name)] for name in spec.columns) if spec.columns else tuple(source)
+
+    def open(self, row: JobRow, sinks: SinkFactory) -> FakeConsumer:
+        return FakeConsumer(self.target(row.spec.consumer.target))
+
+
+class FakeCatalog:
+    """Port Catalog: the tables in `tables`, by URI."""
+
+    def __init__(self, *tables: TableDescription) -> None:
+        self.tables = {table.uri: table for table in tables}
+
+    def describe(self, table: str) -> TableDescription:
+        uri = self.normalize(table)
+        if uri not in self.tables:
+            raise TableNotFound(f"{table} is not a Delta table", field="table", remedy="Check the path")
+        return self.tables[uri]
+
+    def newest_version(self, uri: str) -> int:
+        return self.describe(uri).version
+
+    def normalize(self, uri: str) -> str:
+        return "/" + uri.strip("/")

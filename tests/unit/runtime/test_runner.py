@@ -1,0 +1,377 @@
+"""One iteration over a source in memory: what each job is handed, and that a job's fault is its own."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from iscp.core.errors import Canceled, Conflict, EngineError, ErrorCode, PermanentError
+from iscp.core.ids import JobKey
+from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome
+from iscp.core.job import ConsumerSpec, JobRow, JobSpec
+from iscp.core.watermark import Position, Watermark
+from iscp.ports.pipeline import ChangesUnavailable
+from iscp.runtime.runner import CONFLICT_TRIES_MAX, Runner
+from tests.fakes.clock import FakeClock
+from tests.fakes.guards import OpenGuard, ScriptedFailpoints
+from tests.fakes.pipeline import FakeEngine, FakeKind, FakeSource, FakeTarget
+
+URI = "/tables/t-1"
+NUMBERS = count(1)
+
+
+class Bench:
+    """A source with rows at version 1, and a runner over it."""
+
+    def __init__(self, bounds: Bounds | None = None) -> None:
+        self.source, self.kind, self.engine = FakeSource(), FakeKind(), FakeEngine()
+        self.guard, self.failpoints, self.clock = OpenGuard(), ScriptedFailpoints(), FakeClock()
+        self.runner = Runner(
+            self.engine,
+            self.source,
+            lambda name: self.kind,
+            lambda uri: None,  # type: ignore[arg-type,return-value]
+            self.clock,
+            self.failpoints,
+            bounds or Bounds(),
+            epoch=lambda: 7,
+        )
+        self.source.commit({1: "a", 2: "b"})
+
+    def run(self, *jobs: JobRow, to: int | None = None) -> list[JobOutcome]:
+        iteration = Iteration(next(NUMBERS), "t-1", URI, jobs, to)
+        outcomes = list(self.runner.run(iteration, self.guard))
+        assert [outcome.row for outcome in outcomes] == list(jobs)
+        assert self.engine.open_sessions == 0
+        assert all(feed.released for feed in self.source.feeds)
+        return outcomes
+
+    def built(self, *names: str, **consumer: object) -> list[JobRow]:
+        """Jobs whose sinks stand at the source's newest version."""
+        jobs = [job(name, **consumer) for name in names]
+        assert all(outcome.ok for outcome in self.run(*jobs))
+        self.source.snapshots.clear()
+        for each in jobs:
+            self.target(each).commits.clear()
+        return jobs
+
+    def target(self, row: JobRow) -> FakeTarget:
+        return self.kind.target(row.spec.consumer.target)
+
+    def assert_fresh(self, *jobs: JobRow) -> None:
+        for each in jobs:
+            assert self.target(each).rows == self.source.states[-1]
+            assert self.target(each).position.watermark.version == self.source.version
+
+
+def job(name: str, registration: int = 1, **consumer: object) -> JobRow:
+    spec = JobSpec(ConsumerSpec("replica", f"/targets/{name}", **{"key": ("id",), **consumer}))  # type: ignore[arg-type]
+    return JobRow(JobKey("a", "t-1", name), f"{registration:012x}-{name}", spec.to_json(), "t", URI)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_new_registration_claims_the_sink_and_then_takes_a_snapshot(bench: Bench) -> None:
+    x = job("x")
+    (outcome,) = bench.run(x)
+    assert bench.target(x).commits == [("claim", 1), ("snapshot", 2)]
+    assert (outcome.seq, outcome.watermark.version, outcome.data_type) == (2, 1, DataType.SNAPSHOT)
+    assert (outcome.from_version, outcome.rows, outcome.target_commit_at_s) == (-1, 2, bench.clock.now_s())
+    bench.assert_fresh(x)
+
+
+def test_a_snapshot_stops_at_the_version_that_was_asked_for_unless_it_is_gone(bench: Bench) -> None:
+    bench.source.commit({3: "c"})
+    assert bench.run(job("x"), to=1)[0].watermark.version == 1
+    bench.source.gone = {1}
+    assert bench.run(job("y"), to=1)[0].watermark.version == 2
+
+
+def test_a_claim_whose_snapshot_failed_is_not_made_again(bench: Bench) -> None:
+    x = job("x")
+    target = bench.target(x)
+    bench.failpoints.once("snapshot.before", lambda: target.faults.append(EngineError("died")))
+    assert bench.run(x)[0].error_code == ErrorCode.ENGINE
+    (outcome,) = bench.run(x)
+    assert target.commits == [("claim", 1), ("snapshot", 2)]
+    assert outcome.ok
+
+
+def test_a_later_registration_takes_the_sink_over_and_its_seq_goes_on(bench: Bench) -> None:
+    (former,) = bench.built("x")
+    later = job("x", registration=2)
+    (outcome,) = bench.run(later)
+    assert bench.target(later).commits == [("claim", 3), ("snapshot", 4)]
+    assert bench.target(later).position.job_id == later.job_id != former.job_id
+    assert outcome.seq == 4
+
+
+def test_a_former_registration_is_refused_and_touches_nothing(bench: Bench) -> None:
+    (later,) = bench.built("x")
+    former = job("x", registration=0)
+    bench.source.commit({3: "c"})
+    (outcome,) = bench.run(former)
+    assert outcome.error_code == ErrorCode.SUPERSEDED
+    assert bench.target(later).commits == []
+    assert outcome.watermark == former.watermark  # the sink's is another's
+
+
+def test_jobs_of_one_watermark_share_one_read(bench: Bench) -> None:
+    jobs = bench.built("x", "y", "z")
+    bench.source.commit({1: "A", 2: None, 3: "c"})
+    outcomes = bench.run(*jobs)
+    assert len(bench.source.feeds) == 1
+    assert bench.source.snapshots == []
+    assert [(o.data_type, o.from_version, o.watermark.version, o.seq) for o in outcomes] == [
+        (DataType.TAIL, 1, 2, 3)
+    ] * 3
+    bench.assert_fresh(*jobs)
+
+
+def test_jobs_of_other_watermarks_are_read_for_by_themselves(bench: Bench) -> None:
+    ahead = bench.built("x", "y")
+    behind = bench.built("z")
+    bench.source.commit({3: "c"})
+    bench.run(*ahead)
+    bench.source.commit({4: "d"})
+    bench.source.feeds.clear()
+    outcomes = bench.run(*ahead, *behind)
+    assert sorted(feed.span.from_version for feed in bench.source.feeds) == [1, 2]
+    assert [o.from_version for o in outcomes] == [2, 2, 1]
+    bench.assert_fresh(*ahead, *behind)
+
+
+def test_only_the_columns_that_some_job_wants_are_read_in_the_sources_order(bench: Bench) -> None:
+    bench.source.names = ("id", "a", "b", "c")
+    jobs = bench.built("x", columns=("c", "id")) + bench.built("y", columns=("id", "a"))
+    bench.source.commit({3: "c"})
+    bench.run(*jobs)
+    assert bench.source.read_columns == [("id", "a", "c")]
+
+
+def test_what_cannot_be_read_as_changes_is_a_difference_for_each_job(bench: Bench) -> None:
+    jobs = bench.built("x", "y")
+    bench.source.commit({1: "A"})
+    bench.source.commit({2: None})
+    bench.source.gone = {2}
+    outcomes = bench.run(*jobs)
+    assert bench.source.feeds == []
+    assert [(o.data_type, o.from_version, o.watermark.version, o.seq) for o in outcomes] == [
+        (DataType.DIFFERENCE, 1, 3, 3)
+    ] * 2
+    assert [commit for each in jobs for commit in bench.target(each).commits] == [("difference", 3)] * 2
+    bench.assert_fresh(*jobs)
+
+
+def test_changes_that_turn_out_unreadable_only_while_they_are_read_are_a_difference_too(bench: Bench) -> None:
+    jobs = bench.built("x", "y")
+    bench.source.commit({1: "A"})
+    bench.source.net_faults[("id",)] = ChangesUnavailable("vacuumed")
+    assert [o.data_type for o in bench.run(*jobs)] == [DataType.DIFFERENCE] * 2
+    bench.assert_fresh(*jobs)
+
+
+def test_a_source_whose_id_changed_is_taken_by_difference_and_the_new_id_is_kept(bench: Bench) -> None:
+    (x,) = bench.built("x")
+    bench.source.commit({9: "new"}, table_id="t-2")
+    assert bench.run(x)[0].data_type is DataType.DIFFERENCE
+    assert bench.target(x).position.source_id == "t-2"
+    bench.source.commit({10: "tail"})
+    assert bench.run(x)[0].data_type is DataType.TAIL
+    bench.assert_fresh(x)
+
+
+def test_a_changed_id_counts_also_where_no_rows_changed_with_it(bench: Bench) -> None:
+    (x,) = bench.built("x")
+    bench.source.commit(table_id="t-2")
+    assert bench.run(x)[0].data_type is DataType.DIFFERENCE
+    assert bench.target(x).position.source_id == "t-2"
+
+
+def test_a_source_made_anew_at_the_very_version_of_the_watermark_is_not_taken_for_the_old_one(bench: Bench) -> None:
+    (x,) = bench.built("x")
+    bench.source.anew("t-2", {7: "other"})
+    assert bench.run(x)[0].data_type is DataType.DIFFERENCE
+    bench.assert_fresh(x)
+
+
+def test_a_void_sink_is_mended_by_difference_while_the_others_tail(bench: Bench) -> None:
+    x, y = bench.built("x", "y")
+    bench.target(x).rows = {99: "foreign"}
+    bench.target(x).position = replace(bench.target(x).position, void="somebody wrote")
+    bench.source.commit({3: "c"})
+    assert [o.data_type for o in bench.run(x, y)] == [DataType.DIFFERENCE, DataType.TAIL]
+    bench.assert_fresh(x, y)
+
+
+def test_commits_without_rows_move_only_the_watermark(bench: Bench) -> None:
+    jobs = bench.built("x", "y")
+    bench.source.commit()
+    bench.source.commit()
+    outcomes = bench.run(*jobs)
+    assert [(o.watermark.version, o.seq, o.target_commit_at_s) for o in outcomes] == [(3, 2, 0.0)] * 2
+    assert (bench.source.feeds, bench.source.snapshots) == ([], [])
+    assert bench.target(jobs[0]).commits == []
+
+
+def test_a_job_that_is_ahead_of_the_goal_does_not_go_back(bench: Bench) -> None:
+    (x,) = bench.built("x")
+    bench.source.commit({3: "c"})
+    bench.run(x)
+    (outcome,) = bench.run(x, to=1)
+    assert (outcome.ok, outcome.watermark.version) == (True, 2)
+
+
+def test_one_jobs_fault_is_its_own(bench: Bench) -> None:
+    x, y, z = bench.built("x", "y", "z")
+    bench.source.commit({3: "c"})
+    bench.target(y).faults.append(PermanentError("no", code=ErrorCode.TARGET_UNUSABLE))
+    outcomes = bench.run(x, y, z)
+    assert [o.error_code for o in outcomes] == [0, ErrorCode.TARGET_UNUSABLE, 0]
+    assert (outcomes[1].watermark.version, outcomes[1].seq) == (1, 2)  # where its sink stands
+    bench.assert_fresh(x, z)
+
+
+def test_an_error_that_nobody_named_is_internal_and_its_own_too(bench: Bench) -> None:
+    x, y = bench.built("x", "y")
+    bench.source.commit({3: "c"})
+    bench.target(x).faults.append(ZeroDivisionError())
+    outcomes = bench.run(x, y)
+    assert [(o.error_code, o.error_msg) for o in outcomes] == [(ErrorCode.INTERNAL, "ZeroDivisionError"), (0, "")]
+
+
+def test_a_sink_that_cannot_tell_its_position_holds_up_nobody_else(bench: Bench) -> None:
+    x, y = bench.built("x", "y")
+    bench.source.commit({3: "c"})
+    bench.target(x).position = None  # type: ignore[assignment]
+    outcomes = bench.run(x, y)
+    assert [o.error_code for o in outcomes] == [ErrorCode.INTERNAL, 0]
+    bench.assert_fresh(y)
+
+
+def test_a_key_that_rows_share_fails_the_jobs_of_that_key_alone(bench: Bench) -> None:
+    x, y = bench.built("x", "y")
+    (z,) = bench.built("z", key=("v",))
+    bench.source.commit({3: "c"})
+    bench.source.net_faults[("v",)] = PermanentError("rows share a key", code=ErrorCode.DUPLICATE_KEY)
+    assert [o.error_code for o in bench.run(x, z, y)] == [0, ErrorCode.DUPLICATE_KEY, 0]
+    assert len(bench.source.feeds) == 1
+    bench.assert_fresh(x, y)
+
+
+def test_a_column_that_the_source_has_lost_fails_only_the_jobs_that_keep_it(bench: Bench) -> None:
+    (x,) = bench.built("x")
+    (y,) = bench.built("y", columns=("id", "v"))
+    bench.source.names = ("id", "w")
+    bench.source.commit({3: "c"})
+    outcomes = bench.run(x, y)
+    assert [o.ok for o in outcomes] == [True, False]
+    bench.assert_fresh(x)
+
+
+def test_a_lost_seq_leads_to_another_attempt_from_what_the_sink_says_then(bench: Bench) -> None:
+    (x,) = bench.built("x")
+    bench.source.commit({3: "c"})
+    target = bench.target(x)
+
+    def another_writer_is_first() -> None:
+        target.before_commit = lambda: None
+        target.rows = dict(bench.source.states[2])
+        target.position = replace(target.position, seq=3, watermark=Watermark(2, 2.0))
+        bench.source.commit({4: "d"})
+
+    target.before_commit = another_writer_is_first
+    (outcome,) = bench.run(x)
+    assert (outcome.error_code, outcome.seq, outcome.from_version) == (0, 4, 2)
+    assert [feed.span.from_version for feed in bench.source.feeds] == [1, 2]
+    bench.assert_fresh(x)
+
+
+def test_only_the_job_that_lost_its_seq_is_run_again_and_not_for_ever(bench: Bench) -> None:
+    x, y = bench.built("x", "y")
+    bench.source.commit({3: "c"})
+    bench.target(x).faults += [Conflict("lost")] * 10
+    outcomes = bench.run(x, y)
+    assert [o.error_code for o in outcomes] == [ErrorCode.CONFLICT, 0]
+    assert len(bench.target(x).faults) == 10 - CONFLICT_TRIES_MAX
+    assert bench.target(y).commits == [("tail", 3)]
+
+
+def test_a_shut_guard_stops_before_the_read_and_before_the_commit(bench: Bench) -> None:
+    jobs = bench.built("x", "y")
+    bench.source.commit({3: "c"})
+    bench.guard.shut = True
+    assert [o.error_code for o in bench.run(*jobs)] == [ErrorCode.CANCELED] * 2
+    assert bench.source.feeds == []
+    bench.guard.shut = False
+    bench.failpoints.once("read.after", lambda: setattr(bench.guard, "shut", True))
+    assert [o.error_code for o in bench.run(*jobs)] == [ErrorCode.CANCELED] * 2
+    assert bench.target(jobs[0]).commits == []
+
+
+def test_a_failed_read_is_told_of_each_job_with_where_its_sink_stands(bench: Bench) -> None:
+    jobs = bench.built("x", "y")
+    bench.source.commit({3: "c"})
+    bench.source.net_faults[("id",)] = EngineError("the executor was lost")
+    outcomes = bench.run(*jobs)
+    assert [(o.error_code, o.watermark.version, o.seq) for o in outcomes] == [(ErrorCode.ENGINE, 1, 2)] * 2
+
+
+def test_a_sink_that_is_gone_goes_on_from_the_seq_of_the_job_log(bench: Bench) -> None:
+    (x,) = bench.built("x")
+    known = replace(x, seq=2, watermark=Watermark(1, 1.0))
+    bench.target(x).position = Position(void="the target is not there")
+    target = bench.target(x)
+    committed: list[int] = []
+    target.before_commit = lambda: (  # the fake's own seq follows, as that of a table made anew
+        committed.append(target.position.seq) or setattr(target, "position", replace(target.position, seq=2))
+        if not committed
+        else None
+    )
+    (outcome,) = bench.run(known)
+    assert (outcome.error_code, outcome.data_type, outcome.seq) == (0, DataType.SNAPSHOT, 4)
+
+
+def test_bounds_cut_a_range_and_the_rest_follows() -> None:
+    bench = Bench(Bounds(versions_max=2))
+    (x,) = bench.built("x")
+    for value in "cdefg":
+        bench.source.commit({ord(value): value})
+    assert [bench.run(x)[0].watermark.version for _ in range(3)] == [3, 5, 6]
+    bench.assert_fresh(x)
+
+
+def test_every_thread_works_under_the_iterations_label_so_that_a_cancel_reaches_it(bench: Bench) -> None:
+    jobs = bench.built("x", "y", "z")
+    bench.source.commit({3: "c"})
+    iteration = Iteration(next(NUMBERS), "t-1", URI, tuple(jobs))
+    worked: set[str] = set()
+    for each in jobs:
+        bench.target(each).before_commit = lambda: worked.add(threading.current_thread().name)
+    bench.runner.run(iteration, bench.guard)
+    assert worked
+    assert {bench.engine.labels[thread] for thread in worked} == {iteration.label}
+    bench.runner.cancel(iteration)
+    assert bench.engine.cancelled == [iteration.label]
+
+
+def test_consumers_run_side_by_side(bench: Bench) -> None:
+    jobs = bench.built("x", "y")
+    bench.source.commit({3: "c"})
+    both = threading.Barrier(2, timeout=5.0)
+    for each in jobs:
+        bench.target(each).before_commit = both.wait
+    assert all(outcome.ok for outcome in bench.run(*jobs))
+
+
+def test_a_canceled_consumer_is_told_as_canceled(bench: Bench) -> None:
+    (x,) = bench.built("x")
+    bench.source.commit({3: "c"})
+    bench.target(x).faults.append(Canceled("stop"))
+    assert bench.run(x)[0].error_code == ErrorCode.CANCELED
