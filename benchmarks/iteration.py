@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -87,17 +88,17 @@ def change(source: str, case: Case, round_number: int) -> None:
     )
 
 
-def measure(contender: Contender, case: Case, round_number: int) -> float:
-    """Milliseconds from the source's commit to the target's."""
+def measure(contender: Contender, case: Case, round_number: int) -> tuple[float, float]:
+    """Milliseconds from the source's commit to the target's, and when it began (Unix seconds)."""
     waiting_for = Path(contender.target, "_delta_log", f"{DeltaTable(contender.target).version() + 1:020d}.json")
     change(contender.source, case, round_number)
-    began_s = time.perf_counter()
+    began_at_s, began_s = time.time(), time.perf_counter()
     contender.wake()
     while not waiting_for.exists():
         if time.perf_counter() - began_s > WAIT_S:
             raise TimeoutError(f"{contender.name} did not commit within {WAIT_S} s: {case}")
         time.sleep(POLL_S)
-    return (time.perf_counter() - began_s) * 1000
+    return (time.perf_counter() - began_s) * 1000, began_at_s
 
 
 def stream(session: SparkSession, source: str, target: str, checkpoint: Path) -> Any:
@@ -143,11 +144,17 @@ def await_version(query: Any, table: str, version: int) -> None:
         time.sleep(POLL_S * 10)
 
 
-def overheads_ms(log: Path, table: str, totals_ms: list[float]) -> list[float]:
-    """Each measured time less what its iteration spent in Spark, by the node's own log."""
+def overheads_ms(log: Path, table: str, begun_at_s: list[float]) -> list[float]:
+    """From each commit to the end of its iteration, less what the iteration waited for Spark, by the node's log.
+
+    The end lies behind the target's commit: Spark has something to do after it, which counts on both sides.
+    """
     events = (json.loads(line) for line in log.read_text().splitlines() if line.startswith("{"))
-    spent = [e["spark_s"] * 1000 for e in events if e["event"] == "iteration.done" and e["table"] == table]
-    return [total - spark for total, spark in zip(totals_ms, spent[-len(totals_ms) :], strict=True)]
+    done = [event for event in events if event["event"] == "iteration.done" and event["table"] == table]
+    return [
+        (datetime.fromisoformat(event["time"]).timestamp() - began_at_s - event["spark_s"]) * 1000
+        for began_at_s, event in zip(begun_at_s, done[-len(begun_at_s) :], strict=True)
+    ]
 
 
 def run_table(root: Path, cases: list[Case], client: Client, session: SparkSession, log: Path, rounds: int) -> Iterator:
@@ -170,14 +177,16 @@ def run_table(root: Path, cases: list[Case], client: Client, session: SparkSessi
     try:
         for case in cases:
             times: dict[str, list[float]] = {"iscp": [], "streaming": []}
+            begun_at_s: list[float] = []
             for repeat in range(rounds + 1):
                 number += 1
                 for contender in contenders if number % 2 else contenders[::-1]:
-                    took_ms = measure(contender, case, number)
+                    took_ms, began_at_s = measure(contender, case, number)
                     if repeat:  # the first of each case warms both
                         times[contender.name].append(took_ms)
+                        begun_at_s += [began_at_s] if contender.name == "iscp" else []
             client.wait(ours, name, timeout_s=WAIT_S)
-            yield figures(case, times, overheads_ms(log, ours, times["iscp"]))
+            yield figures(case, times, overheads_ms(log, ours, begun_at_s))
     finally:
         query.stop()
         client.unregister(ours, name)

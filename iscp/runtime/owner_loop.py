@@ -72,7 +72,8 @@ _Event = OwnerEvent | _Won | _Lost | _Committed | _Asked
 class OwnerLoop:
     """Runs while the node does; between terms it only waits.
 
-    `open_log` gives a log for one term; `on_moved` is told whenever rows have moved. `seen` maps shards to what their nodes last saw of the sources; like `machine`, it is read through `ask`.
+    `open_log` gives a log for one term; `on_moved` is told whenever rows have moved. `seen` maps shards to what
+    their nodes last saw of the sources; like `machine`, it is read through `ask`.
     """
 
     def __init__(

@@ -28,8 +28,8 @@ from iscp.adapters.delta.commits import (
     read_commit,
 )
 from iscp.adapters.delta.faults import delta_faults, spark_faults, storage_faults
+from iscp.adapters.delta.net import OP
 from iscp.adapters.delta.position import PositionReader, tag_json
-from iscp.adapters.delta.source import OP
 from iscp.core.errors import Conflict, PermanentError
 from iscp.core.job import JobRow
 from iscp.core.watermark import Position

@@ -6,26 +6,39 @@ and are reduced to the net change of each key: its last operation in the range, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
-from pyspark.sql.window import Window
 
 from iscp.adapters.delta.commits import Commit, commit_stamp, newest_version, read_commit
 from iscp.adapters.delta.faults import delta_faults, spark_faults
+from iscp.adapters.delta.net import (
+    CHANGE_TYPE,
+    COMMIT_VERSION,
+    OP,
+    SAME,
+    fits_arrow,
+    net_by_arrow,
+    net_by_spark,
+    refuse_shared_keys,
+)
 from iscp.core.errors import EngineError, ErrorCode, PermanentError, StorageError, TableNotFound
 from iscp.core.iteration import Bounds
 from iscp.core.watermark import Watermark
 from iscp.ports.pipeline import Changes, ChangesUnavailable, SourceRange
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-OP = "_iscp_op"
-_TYPE, _VERSION = "_change_type", "_commit_version"
+SMALL_BYTES_MAX = 8 * 1024**2
+"""Changes whose files are not larger than that are reduced in this process."""
+
 _ROWS_PER_PARTITION = 250_000
 _GONE = (
     "DELTA_MISSING_CHANGE_DATA",
@@ -44,11 +57,19 @@ _GONE = (
 
 
 class DeltaFeed:
-    """The changes of one range (port Feed). `frame`: wanted columns, `_change_type`, `_commit_version`; persisted."""
+    """The changes of one range (port Feed).
 
-    def __init__(self, frame: DataFrame, inserts_only: bool) -> None:
-        self._raw = frame.persist()
+    `frame` has the wanted columns, `_change_type` and `_commit_version`. A small range is read into this process, a
+    large one kept by Spark; either way once.
+    """
+
+    def __init__(self, frame: DataFrame, inserts_only: bool, small: bool) -> None:
         self._inserts_only = inserts_only
+        self._rows: pa.Table | None = None
+        if small and fits_arrow(frame.drop(CHANGE_TYPE, COMMIT_VERSION).schema, ()):
+            with reading_changes("read the changes"):
+                self._rows = frame.toArrow()
+        self._raw = frame if self._rows is not None else frame.persist()
         self._net: dict[tuple[str, ...], Changes] = {}
 
     def net(self, key: Sequence[str]) -> Changes:
@@ -60,68 +81,59 @@ class DeltaFeed:
     def release(self) -> None:
         for changes in self._net.values():
             changes.frame.unpersist(blocking=False)
-        self._raw.unpersist(blocking=False)
+        if self._rows is None:
+            self._raw.unpersist(blocking=False)
 
     def _compute(self, key: tuple[str, ...]) -> Changes:
-        if not key or self._inserts_only:
-            frame = self._raw.where(F.col(_TYPE) == "insert").drop(_TYPE, _VERSION).withColumn(OP, F.lit("i"))
-            return Changes(frame, _counted(frame, "read the changes")["i"][0], 0, 0)
-        frame = _net_of(self._raw, key).persist()
-        counts = _counted(frame, "reduce the changes", duplicates=True)
-        if any(duplicates > 1 for _, duplicates in counts.values()):
-            raise PermanentError(
-                f"several rows of one version share a key ({', '.join(key)})",
-                field="spec.iteration.consumer.key",
-                remedy="Choose a key that is unique in the source, or mend the source",
-                code=ErrorCode.DUPLICATE_KEY,
-            )
+        every_insert = not key or self._inserts_only
+        if self._rows is not None and (every_insert or fits_arrow(self._raw.schema, key)):
+            return self._by_arrow(self._rows, key, every_insert)
+        return self._inserted() if every_insert else self._by_spark(key)
+
+    def _by_arrow(self, rows: pa.Table, key: tuple[str, ...], every_insert: bool) -> Changes:
+        if every_insert:
+            inserted = rows.filter(pc.equal(rows[CHANGE_TYPE], "insert")).drop_columns([CHANGE_TYPE, COMMIT_VERSION])
+            net = inserted.append_column(OP, pa.array(["i"] * len(inserted), pa.string()))
+        else:
+            net = net_by_arrow(rows, key)
+        counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(net[OP]).to_pylist()}
+        schema = self._raw.drop(CHANGE_TYPE, COMMIT_VERSION).schema.add(OP, "string")
+        with spark_faults("hand the changes to Spark"):
+            frame = self._raw.sparkSession.createDataFrame(net, schema)
+        return Changes(frame, *(counts.get(op, 0) for op in "iud"))
+
+    def _inserted(self) -> Changes:
+        frame = self._raw.where(F.col(CHANGE_TYPE) == "insert").drop(CHANGE_TYPE, COMMIT_VERSION)
+        frame = frame.withColumn(OP, F.lit("i"))
+        return Changes(frame, _counted(frame, F.lit(0))["i"][0], 0, 0)
+
+    def _by_spark(self, key: tuple[str, ...]) -> Changes:
+        frame = net_by_spark(self._raw, key).persist()
+        counts = _counted(frame, F.max(SAME))
+        if any(shared > 1 for _, shared in counts.values()):
+            refuse_shared_keys(key)
         rows = sum(count for count, _ in counts.values())
-        narrowed = frame.drop("_iscp_same").coalesce(1 + rows // _ROWS_PER_PARTITION)
-        return Changes(narrowed, counts["i"][0], counts["u"][0], counts["d"][0])
+        narrowed = frame.drop(SAME).coalesce(1 + rows // _ROWS_PER_PARTITION)
+        return Changes(narrowed, *(counts[op][0] for op in "iud"))
 
 
-def _net_of(raw: DataFrame, key: tuple[str, ...]) -> DataFrame:
-    """One row a key: the last change wins; in one version what is written wins over what is taken away.
-
-    Adds `_iscp_op` and `_iscp_same`, the number of rows written for the key in its last version (1 unless keys
-    are shared). A key whose first change is an insert was not there before: op `i`, unless it is gone again.
-    """
-    written = F.col(_TYPE).isin("insert", "update_postimage").cast("int")
-    each = raw.withColumn("_iscp_written", written)
-    keys = [F.col(f"`{name}`") for name in key]
-    by_key = Window.partitionBy(*keys)
-    last_first = by_key.orderBy(F.col(_VERSION).desc(), F.col("_iscp_written").desc())
-    first_first = by_key.orderBy(F.col(_VERSION), F.col("_iscp_written"))
-    ranked = (
-        each.withColumn("_iscp_rank", F.row_number().over(last_first))
-        .withColumn("_iscp_first", F.first(_TYPE).over(first_first))
-        .withColumn("_iscp_same", F.sum("_iscp_written").over(Window.partitionBy(*keys, _VERSION)))
-    )
-    op = (
-        F.when(F.col("_iscp_written") == 0, F.lit("d"))
-        .when(F.col("_iscp_first") == "insert", F.lit("i"))
-        .otherwise(F.lit("u"))
-    )
-    return (
-        ranked.where("_iscp_rank = 1")
-        .withColumn(OP, op)
-        .drop(_TYPE, _VERSION, "_iscp_written", "_iscp_rank", "_iscp_first")
-    )
+def _counted(frame: DataFrame, shared: Column) -> dict[str, tuple[int, int]]:
+    """Rows, and `shared`, by operation; this is what really reads the source."""
+    with reading_changes("read the changes"):
+        found = {r[0]: (int(r[1]), int(r[2])) for r in frame.groupBy(OP).agg(F.count("*"), shared).collect()}
+    return {op: found.get(op, (0, 0)) for op in "iud"}
 
 
-def _counted(frame: DataFrame, what: str, duplicates: bool = False) -> dict[str, tuple[int, int]]:
-    """Rows and the greatest `_iscp_same` by operation; this is what really reads the source."""
-    same = F.max("_iscp_same") if duplicates else F.lit(0)
+@contextmanager
+def reading_changes(what: str) -> Iterator[None]:
+    """Tells changes that are gone (ChangesUnavailable) from a Spark that fails."""
     try:
         with spark_faults(what):
-            found = {r[0]: (int(r[1]), int(r[2])) for r in frame.groupBy(OP).agg(F.count("*"), same).collect()}
+            yield
     except EngineError as error:
-        raise _unavailable(error) from error
-    return {op: found.get(op, (0, 0)) for op in ("i", "u", "d")}
-
-
-def _unavailable(error: EngineError) -> Exception:
-    return ChangesUnavailable(error.message) if any(mark in error.message for mark in _GONE) else error
+        if any(mark in error.message for mark in _GONE):
+            raise ChangesUnavailable(error.message) from error
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,24 +189,22 @@ class DeltaChangeSource:
             self._table_id(uri, last.version),
             more=last.version < wanted,
             first_commit_at_s=taken[0].committed_at_s,
+            bytes=sum(commit.bytes for commit in taken),
             changes_data=any(commit.changes_data for commit in taken),
             inserts_only=all(commit.only_adds or not commit.changes_data for commit in taken),
         )
 
     def feed(self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str]) -> DeltaFeed:
-        try:
-            with spark_faults(f"open the change data feed of {uri}"):
-                frame = (
-                    session.read.format("delta")
-                    .option("readChangeFeed", "true")
-                    .option("startingVersion", span.from_version + 1)
-                    .option("endingVersion", span.to.version)
-                    .load(uri)
-                    .select(*[F.col(f"`{name}`") for name in columns], _TYPE, _VERSION)
-                )
-                return DeltaFeed(frame, span.inserts_only)
-        except EngineError as error:
-            raise _unavailable(error) from error
+        with reading_changes(f"open the change data feed of {uri}"):
+            frame = (
+                session.read.format("delta")
+                .option("readChangeFeed", "true")
+                .option("startingVersion", span.from_version + 1)
+                .option("endingVersion", span.to.version)
+                .load(uri)
+                .select(*[F.col(f"`{name}`") for name in columns], CHANGE_TYPE, COMMIT_VERSION)
+            )
+            return DeltaFeed(frame, span.inserts_only, span.bytes <= SMALL_BYTES_MAX)
 
     def snapshot(self, session: SparkSession, uri: str, version: int) -> DataFrame:
         with spark_faults(f"open {uri} at version {version}"):

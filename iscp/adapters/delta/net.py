@@ -1,0 +1,95 @@
+"""Reduces the changes of a range to the net change of each key.
+
+The last change of a key wins; in one version what is written wins over what is taken away, since an update, or a
+merge that deletes and inserts, is both. A key whose first change is an insert was not there before: op `i` if it is
+there now, `u` for any other that is, `d` for one that is gone.
+
+Small ranges are reduced in this process, on Arrow: planning and running Spark jobs costs more than the rows do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.window import Window
+
+from iscp.core.errors import ErrorCode, PermanentError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+OP = "_iscp_op"
+CHANGE_TYPE, COMMIT_VERSION = "_change_type", "_commit_version"
+SAME = "_iscp_same"
+_WRITTEN, _ROW = "_iscp_written", "_iscp_row"
+_WRITES = ("insert", "update_postimage")
+# Types whose values come back from Arrow as they were, and whose equality is the same there.
+_KEY_TYPES = (T.IntegralType, T.StringType, T.BooleanType, T.DateType, T.TimestampType, T.DecimalType, T.BinaryType)
+_VALUE_TYPES = (*_KEY_TYPES, T.TimestampNTZType, T.FloatType, T.DoubleType)
+
+
+def fits_arrow(schema: T.StructType, key: Sequence[str]) -> bool:
+    """Whether rows of this schema survive the way through Arrow unchanged, and its keys compare there."""
+    keys = {name.lower() for name in key}
+    return all(
+        isinstance(field.dataType, _KEY_TYPES if field.name.lower() in keys else _VALUE_TYPES)
+        and not (isinstance(field.dataType, T.StringType) and field.dataType.collation != "UTF8_BINARY")
+        for field in schema.fields
+    )
+
+
+def net_by_arrow(raw: pa.Table, key: Sequence[str]) -> pa.Table:
+    """As `net_by_spark`; raises PermanentError(DUPLICATE_KEY) itself, and leaves out `_iscp_same`."""
+    names = {name.lower(): name for name in raw.column_names}
+    keys = [names[name.lower()] for name in key]
+    written = pc.is_in(raw[CHANGE_TYPE], value_set=pa.array(_WRITES)).cast(pa.int8())
+    raw = raw.append_column(_WRITTEN, written)
+    raw = raw.take(pc.sort_indices(raw, [(COMMIT_VERSION, "ascending"), (_WRITTEN, "ascending")]))
+    raw = raw.append_column(_ROW, pa.array(range(len(raw)), pa.int64()))
+    by_key = raw.group_by(keys, use_threads=False).aggregate([(_ROW, "max"), (_ROW, "min")])
+    last, first = raw.take(by_key[f"{_ROW}_max"]), raw.take(by_key[f"{_ROW}_min"])
+    by_version = raw.group_by([*keys, COMMIT_VERSION], use_threads=False).aggregate([(_ROW, "max"), (_WRITTEN, "sum")])
+    shared = by_version.filter(pc.greater(by_version[f"{_WRITTEN}_sum"], 1))
+    if pc.any(pc.is_in(shared[f"{_ROW}_max"], value_set=last[_ROW].combine_chunks())).as_py():
+        refuse_shared_keys(key)
+    there = pc.equal(last[_WRITTEN], 1)
+    new = pc.equal(first[CHANGE_TYPE], "insert")
+    op = pc.if_else(there, pc.if_else(new, "i", "u"), "d")
+    return last.drop_columns([CHANGE_TYPE, COMMIT_VERSION, _WRITTEN, _ROW]).append_column(OP, op)
+
+
+def net_by_spark(raw: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Takes the wanted columns, `_change_type` and `_commit_version`; gives the wanted columns, `_iscp_op` and
+    `_iscp_same`, the number of rows written for the key in its last version (1 unless rows share keys).
+    """
+    keys = [F.col(f"`{name}`") for name in key]
+    by_key = Window.partitionBy(*keys)
+    last_first = by_key.orderBy(F.col(COMMIT_VERSION).desc(), F.col(_WRITTEN).desc())
+    first_first = by_key.orderBy(F.col(COMMIT_VERSION), F.col(_WRITTEN))
+    ranked = (
+        raw.withColumn(_WRITTEN, F.col(CHANGE_TYPE).isin(*_WRITES).cast("int"))
+        .withColumn("_iscp_rank", F.row_number().over(last_first))
+        .withColumn("_iscp_first", F.first(CHANGE_TYPE).over(first_first))
+        .withColumn(SAME, F.sum(_WRITTEN).over(Window.partitionBy(*keys, COMMIT_VERSION)))
+    )
+    op = (
+        F.when(F.col(_WRITTEN) == 0, F.lit("d"))
+        .when(F.col("_iscp_first") == "insert", F.lit("i"))
+        .otherwise(F.lit("u"))
+    )
+    last = ranked.where("_iscp_rank = 1").withColumn(OP, op)
+    return last.drop(CHANGE_TYPE, COMMIT_VERSION, _WRITTEN, "_iscp_rank", "_iscp_first")
+
+
+def refuse_shared_keys(key: Sequence[str]) -> None:
+    raise PermanentError(
+        f"several rows of one version share a key ({', '.join(key)})",
+        field="spec.iteration.consumer.key",
+        remedy="Choose a key that is unique in the source, or mend the source",
+        code=ErrorCode.DUPLICATE_KEY,
+    )
