@@ -50,13 +50,19 @@ class Inbox(Generic[E]):
     def put(self, event: E) -> None:
         """Raises QueueFull if the thread does not keep up for a long time; its own thread never waits."""
         try:
-            self._events.put(event, timeout=None if self._own() else PUT_WAIT_S)
+            self._events.put(event, block=not self._own(), timeout=PUT_WAIT_S)
         except queue.Full as error:
             raise QueueFull(f"the inbox {self._name} does not keep up") from error
 
     def close(self) -> None:
-        """Take what is there already, then end."""
-        self._events.put(None)
+        """Take what is there already, then end; what broke or hangs is left as it is, after a bounded time."""
+        if self._thread.ident is not None and not self._thread.is_alive():
+            return
+        try:
+            self._events.put(None, block=not self._own(), timeout=JOIN_S)
+        except queue.Full:
+            log.warning("inbox.left", extra={"inbox": self._name})
+            return
         if self._thread.is_alive() and not self._own():
             self._thread.join(JOIN_S)
 
@@ -68,10 +74,11 @@ class Inbox(Generic[E]):
             while True:
                 due_s = self._next_due_s()
                 wait_s = None if due_s is None else max(0.0, due_s - self._clock.monotonic_s())
+                if wait_s == 0:
+                    self._tick()  # before the next event: a stream of them must not put it off
                 try:
                     event = self._events.get(timeout=wait_s) if wait_s != 0 else self._events.get_nowait()
                 except queue.Empty:
-                    self._tick()
                     continue
                 if event is None:
                     return
