@@ -1,0 +1,209 @@
+"""What users do with jobs, by `iscp-admin` and `iscp.Client`, on a real node that serves all of these tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import iscp
+from iscp.core.errors import JobFailed, TimedOut
+from tests.e2e.evidence import Answer, admin, assert_in_order, sink_commits
+from tests.e2e.harness import Cluster, Job, append, assert_equal, delete, read, upsert, wait_for
+
+PAUSED_LOOK_S = 4.0
+"""Twice the longest interval at which sources are asked here: who has not moved by then, is not going to."""
+
+
+def rows(first: int, count: int, text: str = "a") -> pa.Table:
+    return pa.table({"id": list(range(first, first + count)), "text": [text] * count})
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def source(node: Cluster, request: pytest.FixtureRequest) -> str:
+    """A table of the test's own."""
+    return node.table(request.node.name, rows(0, 50))
+
+
+@pytest.fixture
+def job(node: Cluster, source: str) -> Job:
+    """A full replica of `source`, built."""
+    made = node.replica(f"{Path(source).name}_copy", source, key=("id",))
+    node.settle(made)
+    return made
+
+
+def ask(node: Cluster, *arguments: str) -> Answer:
+    return admin(node.endpoint, *arguments, "-o", "json")
+
+
+@pytest.mark.spark
+def test_one_job_from_register_to_delete_by_the_command_line(node: Cluster, source: str) -> None:
+    target = str(node.lake / "derived" / "by_command")
+    create = ("job", "create", "--table", source, "--name", "copy", "--target", target, "--key", "id")
+    created = ask(node, *create).json
+    assert created["created"] is True
+    again = ask(node, *create).json
+    assert again == created | {"created": False}
+
+    assert ask(node, "job", "wait", source, "copy").json["applied_version"] == 0
+    version = upsert(source, rows(40, 20, "b"), ("id",))
+    assert ask(node, "notify", source).json == {"jobs": 1}
+    waited = ask(node, "job", "wait", source, "copy").json
+    assert waited["applied_version"] == version
+    assert_equal(target, read(source))
+
+    status = ask(node, "job", "status", source, "copy").json
+    assert (status["state"], status["reason"], status["applied_version"]) == ("completed", "none", version)
+    assert status["job_id"] == created["job_id"]
+    assert status["status"]["error_code"] == 0
+    assert status["lag_s"] == 0.0
+    history = ask(node, "job", "history", source, "copy").json
+    assert [(each["from_version"], each["to_version"]) for each in history] == [(0, version), (-1, 0)]
+    assert [each["data_type"] for each in history] == ["tail", "snapshot"]
+    assert [each["rows"] for each in history] == [20, 50]
+    assert history[0]["seq"] > history[1]["seq"]
+
+    jobs = ask(node, "job", "list", "--table", source).json
+    assert [(each["name"], each["table"]) for each in jobs] == [("copy", source)]
+    assert ask(node, "job", "count", "--state", "completed", "--table", source).json == {"count": 1}
+    assert ask(node, "job", "count", "--state", "error", "--table", source).json == {"count": 0}
+    (member,) = ask(node, "status").json["nodes"]
+    assert (member["pid"], member["address"]) == (node.node.pid, node.endpoint)
+
+    assert ask(node, "job", "delete", source, "copy").json == {"deleted": True}
+    assert ask(node, "job", "delete", source, "copy").json == {"deleted": False}
+    assert ask(node, "job", "status", source, "copy").status == 1
+    assert_equal(target, read(source))
+
+
+@pytest.mark.spark
+def test_deleted_and_created_again_at_once_the_job_is_another_and_its_target_right(
+    node: Cluster, source: str, job: Job
+) -> None:
+    first = node.status(job).job_id
+    for turn in range(3):
+        # Right after a change: the iteration over it may be at any point when the registration ends.
+        upsert(source, rows(turn, 30, f"turn {turn}"), ("id",))
+        node.client.notify(source)
+        time.sleep(0.4 * turn)
+        assert node.client.unregister(source, job.name) is True
+        assert node.replica(job.name, source, key=("id",)) == job
+    node.settle(job)
+    last = node.status(job)
+    assert last.job_id > first
+    assert_equal(job.target, read(source))
+    assert_in_order(job.target)
+    # Whatever was still on its way for a registration that had ended came to nothing.
+    order = [commit.job_id for commit in sink_commits(job.target)]
+    assert order == sorted(order)
+    assert next(entry.job_id for entry in node.client.history(source, job.name)) == last.job_id
+
+
+@pytest.mark.spark
+def test_a_paused_job_applies_nothing_until_it_is_resumed(node: Cluster, source: str, job: Job) -> None:
+    before = read(job.target)
+    assert ask(node, "job", "pause", source, job.name).json == {"changed": True}
+    assert ask(node, "job", "pause", source, job.name).json == {"changed": False}
+    version = append(source, rows(100, 10))
+    node.client.notify(source)
+    time.sleep(PAUSED_LOOK_S)
+    assert_equal(job.target, before)
+    paused = ask(node, "job", "status", source, job.name).json
+    assert (paused["reason"], paused["applied_version"]) == ("paused", version - 1)
+    assert paused["lag_s"] > 0, "a paused job lags, and says so"
+    assert ask(node, "job", "list", "--reason", "paused").json[0]["name"] == job.name
+
+    waited = ask(node, "job", "wait", source, job.name, "--timeout", "30s")
+    assert waited.status == 1
+    assert "is paused" in waited.err
+    assert "job resume" in waited.err
+    with pytest.raises(JobFailed, match="is paused"):
+        node.settle(job)
+
+    assert ask(node, "job", "resume", source, job.name).json == {"changed": True}
+    assert ask(node, "job", "resume", source, job.name).json == {"changed": False}
+    assert node.settle(job).applied_version == version
+    assert_equal(job.target, read(source))
+
+
+@pytest.mark.spark
+def test_a_wait_ends_when_its_time_is_over_and_when_the_job_goes(node: Cluster, source: str, job: Job) -> None:
+    begun_s = time.monotonic()
+    late = ask(node, "job", "wait", source, job.name, "--version", "99", "--timeout", "1500ms")
+    assert late.status == 3
+    assert "version 99 was not applied within 1.5 s" in late.err
+    assert 1.5 <= time.monotonic() - begun_s < 20
+    with pytest.raises(TimedOut):
+        node.settle(job, version=99, timeout_s=0.5)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(node.settle, job, 99)
+        time.sleep(0.5)
+        node.client.unregister(source, job.name)
+        with pytest.raises(JobFailed, match="was dropped"):
+            waiting.result(10)
+
+
+@pytest.mark.spark
+def test_who_has_waited_reads_what_he_wrote(node: Cluster, source: str, job: Job) -> None:
+    for turn in range(4):
+        upsert(source, rows(turn * 20, 30, f"turn {turn}"), ("id",))
+        delete(source, f"id = {turn}")
+        with iscp.Client(node.endpoint) as client:
+            client.wait(source, job.name)
+        assert_equal(job.target, read(source))
+
+
+@pytest.mark.spark
+def test_jobs_of_a_table_share_iterations_and_read_each_change_once(node: Cluster, source: str, job: Job) -> None:
+    other = node.replica("sharing", source, key=("id",), where="text <> 'gone'")
+    node.settle(other)
+    for turn in range(3):
+        upsert(source, rows(turn, 30, "gone" if turn == 1 else f"turn {turn}"), ("id",))
+        node.settle(job)
+        node.settle(other)
+    ours, others = (
+        {(each.from_version, each.to_version, each.start_at_s) for each in history if each.data_type == "tail"}
+        for history in (node.client.history(source, each.name) for each in (job, other))
+    )
+    assert ours == others, "they were in the same iterations, from the same start"
+    assert len(ours) == 3
+    assert_equal(job.target, read(source))
+    kept = read(source)
+    assert_equal(other.target, kept.filter(pa.compute.not_equal(kept["text"], "gone")))
+
+
+@pytest.mark.spark
+def test_a_burst_of_changes_and_wishes_ends_where_the_last_of_them_said(node: Cluster, source: str, job: Job) -> None:
+    """Pauses, resumes, notifies and changes from several sides at once."""
+
+    def wish(turn: int) -> None:
+        with iscp.Client(node.endpoint) as client:
+            (client.pause if turn % 2 else client.resume)(source, job.name)
+            client.notify(source)
+
+    with ThreadPoolExecutor(4) as pool:
+        wishes = [pool.submit(wish, turn) for turn in range(12)]
+        for turn in range(4):
+            append(source, rows(1_000 * (turn + 1), 10))
+        for each in wishes:
+            each.result(60)
+    node.client.resume(source, job.name)
+    node.settle(job)
+    assert_equal(job.target, read(source))
+    assert_in_order(job.target)
+    wait_for("the job says that it is in order", lambda: node.status(job).state.value == "completed", 20.0)
