@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.commits import APP_ID, local_path, newest_version, read_commit
 from iscp.adapters.delta.faults import delta_faults, spark_faults
-from iscp.core.errors import EngineError, InvalidRequest, TableNotFound
+from iscp.core.errors import EngineError, InvalidRequest, StorageError, TableNotFound
 from iscp.ports.pipeline import TableDescription
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _CATALOG_NAME = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}$")
 _NOT_THERE = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE")
-_CATALOG_MANAGED = ("catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview")
+_CATALOG_MANAGED = ("catalog-managed table", "coordinatedCommits")
+"""What deltalake says of such a table: it does not open it."""
 
 
 def name_resolver(session: SparkSession) -> Callable[[str], str]:
@@ -96,14 +97,15 @@ class DeltaCatalog:
             raise TableNotFound(
                 f"{table} is not a Delta table", field="table", remedy="Check the path; create the table first"
             ) from error
-        protocol, metadata = opened.protocol(), opened.metadata()
-        managed = set(_CATALOG_MANAGED) & set(protocol.writer_features or ())
-        if managed:
-            raise InvalidRequest(
-                "has its commits managed by a catalog, which iscp cannot follow",
-                field="table",
-                remedy=f"Drop the table feature {', '.join(sorted(managed))}",
-            )
+        except StorageError as error:
+            if any(mark in error.message for mark in _CATALOG_MANAGED):
+                raise InvalidRequest(
+                    "has its commits managed by a catalog, which iscp cannot follow",
+                    field="table",
+                    remedy="Drop the table feature that does it (catalogManaged, coordinatedCommits-preview)",
+                ) from error
+            raise
+        metadata = opened.metadata()
         commit = read_commit(uri, version)
         return TableDescription(
             table_id=str(metadata.id),

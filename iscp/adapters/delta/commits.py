@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,11 +70,9 @@ def commit_stamp(uri: str, version: int) -> tuple[int, ...] | None:
 def newest_version(uri: str) -> int:
     """The newest version by listing the log; raises TableNotFound where there is none."""
     log = local_path(uri) / "_delta_log"
-    try:
-        with storage_faults(f"list {log}"), os.scandir(log) as entries:
-            versions = [int(m[1]) for entry in entries if (m := _COMMIT_NAME.match(entry.name))]
-    except FileNotFoundError:
-        versions = []
+    versions: list[int] = []
+    with storage_faults(f"list {log}"), suppress(FileNotFoundError, NotADirectoryError), os.scandir(log) as entries:
+        versions = [int(m[1]) for entry in entries if (m := _COMMIT_NAME.match(entry.name))]
     if not versions:
         raise TableNotFound("is not a Delta table", field=uri, remedy="Check the path; create the table first")
     return max(versions)
