@@ -19,7 +19,7 @@ from iscp.adapters.delta.commits import local_path
 from iscp.adapters.delta.engine import SparkEngine
 from iscp.adapters.delta.joblog import DeltaJobLog
 from iscp.adapters.delta.probe import DeltaProbe
-from iscp.adapters.delta.selftest import self_test
+from iscp.adapters.delta.selftest import kind_of, self_test
 from iscp.adapters.delta.session import SparkRuntime, SparkSettings
 from iscp.adapters.delta.sink import DeltaSink
 from iscp.adapters.delta.source import DeltaChangeSource
@@ -54,7 +54,7 @@ from iscp.runtime.worker_loop import WorkerLoop
 log = logging.getLogger(__name__)
 
 JVM_LOOK_S = 0.5
-KILL_AFTER_S = 15.0
+KILL_AFTER_S = 8.0
 """Beyond the time that an orderly stop may take: then the process ends as it stands."""
 
 
@@ -129,7 +129,7 @@ def compose(
         SparkEngine(spark.root, spark.new_session),
         DeltaChangeSource(),
         kinds.kind,
-        SinkPool(lambda uri: _sink(uri, failpoints)),
+        SinkPool(_tested_sinks(spark, failpoints)),
         clock,
         failpoints,
         config.bounds,
@@ -158,8 +158,18 @@ def compose(
     )
 
 
-def _sink(uri: str, failpoints: Failpoints) -> Sink:
-    return DeltaSink(uri, failpoints)
+def _tested_sinks(spark: SparkRuntime, failpoints: Failpoints) -> Callable[[str], Sink]:
+    """Opens sinks; the first one on each file system only after the self-test has passed there."""
+    passed: set[str] = set()
+
+    def open_sink(uri: str) -> Sink:
+        kind = kind_of(local_path(uri))
+        if kind not in passed:
+            self_test(spark.root, local_path(uri).parent, field="spec.iteration.consumer.target")
+            passed.add(kind)
+        return DeltaSink(uri, failpoints)
+
+    return open_sink
 
 
 def _spark_settings(config: NodeConfig, work_dir: Path) -> SparkSettings:

@@ -22,6 +22,7 @@ from iscp.core.watermark import Position, Watermark
 from iscp.ports.pipeline import (
     Catalog,
     Changes,
+    ChangesUnavailable,
     CommitTag,
     ConsumeContext,
     Consumed,
@@ -175,6 +176,8 @@ class ReplicaConsumer:
     def _tail(self, context: ConsumeContext, retriever: Retriever, tag: CommitTag) -> Consumed:
         changes = retriever.changes(self._spec.key)
         frame = self._kept_changes(changes)
+        if not self._sink.schema_matches(frame.drop(_OP).schema.json()):
+            raise ChangesUnavailable("the source's columns are not the target's any more")
         if changes.updates or changes.deletes:
             position = self._sink.merge(context.session, frame, self._spec.key, tag, context.guard)
         else:

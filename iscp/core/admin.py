@@ -52,7 +52,8 @@ class JobView:
 
     `applied_version` is the job's watermark, `source_version` the newest source version that the node has seen,
     as of `checked_at_s`. `lag_s`: 0 when nothing was outstanding at `checked_at_s`, otherwise the age of the
-    oldest commit not yet applied; -1 while it is not known.
+    oldest commit not yet applied; -1 while it is not known. While no node holds the table (`node_id` is empty), the
+    time since `checked_at_s` counts as lag.
     """
 
     account: str
@@ -98,7 +99,11 @@ class ShardView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """`owner`: the owner's node id; `counters`: the executors', summed; `lag_max_s` is -1 while unknown."""
+    """What the whole cluster does.
+
+    `owner`: the owner's node id, empty while there is none; `counters`: the executors', summed; `lag_max_s` is -1
+    while unknown.
+    """
 
     owner: str
     owner_rev: int

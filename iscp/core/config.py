@@ -63,16 +63,12 @@ class JobLogConfig:
     """The job log, and how the owner writes it."""
 
     uri: str = field(metadata=about("Directory (it must exist) or URI below which the Delta tables of the job log lie"))
-    group_commit_s: float = _setting(0.02, "Registrations wait so long for others to share a commit", least=0.0)
     status_batch_s: float = _setting(0.2, "Statuses are gathered for so long before they are written", least=0.0)
-    batch_rows_max: int = _setting(5_000, "Most rows in one commit of the log", least=1)
     compact_commits: int = _setting(500, "Commits after which the log is compacted", least=2)
     compact_interval_s: float = _setting(3_600.0, "It is compacted after this time too, if it grew", above=0.0)
-    tombstone_s: float = _setting(3_600.0, "Files that compaction replaced are kept so long for readers", least=60.0)
     flush_interval_s: float = _setting(3_600.0, "Watermarks of idle tables are written so often", above=0.0)
     collect_interval_s: float = _setting(3_600.0, "How often dropped jobs' rows are looked for", above=0.0)
     keep_dropped_s: float = _setting(86_400.0, "A dropped job's row is kept so long", least=0.0)
-    request_ids_max: int = _setting(100_000, "Request ids kept to answer a retry like the first time", least=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +88,6 @@ class ProbeConfig:
 
     interval_min_s: float = _setting(10.0, "Candidates are selected, and busy tables asked, so often", above=0.0)
     interval_max_s: float = _setting(300.0, "Tables that stay idle are asked at least so often", above=0.0)
-    concurrency: int = _setting(8, "Tables asked at once", least=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +100,6 @@ class SchedulerConfig:
     cancel_wait_s: float = _setting(
         30.0, "A cancelled iteration may take so long to stop; then the JVM goes", above=0.0
     )
-    compare_interval_s: float = _setting(30.0, "What runs is compared with the log so often", above=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

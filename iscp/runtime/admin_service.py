@@ -73,7 +73,7 @@ class Moved:
 
 
 class OwnerAdmin:
-    """All answers come from the owner's book.
+    """All answers come from the owner's book; while there is no owner, as of the end of the last one's term.
 
     `executor_counts` are this node's; `notify_node` reaches its scheduler.
     """
@@ -143,25 +143,25 @@ class OwnerAdmin:
         return self._views(self._select(wanted))
 
     def count_jobs(self, wanted: JobFilter) -> int:
-        writer = self._owner.current_writer()
+        writer = self._owner.last_writer()
         table_id = self._filtered_table(writer, wanted)
         return writer.read(lambda book: book.count(wanted.account, table_id, wanted.state, wanted.reason))
 
     def status(self, job: JobName) -> JobView:
-        return self._views([self._row(self._owner.current_writer(), job)])[0]
+        return self._views([self._row(self._owner.last_writer(), job)])[0]
 
     def history(self, job: JobName, limit: int) -> list[HistoryEntry]:
-        writer = self._owner.current_writer()
+        writer = self._owner.last_writer()
         return writer.history(self._row(writer, job).job_id, limit)
 
     def wait(self, job: JobName, version: int | None, timeout_s: float, alive: Callable[[], bool]) -> JobView:
         until_s = self._clock.monotonic_s() + timeout_s
-        row = self._row(self._owner.current_writer(), job)
+        row = self._row(self._owner.last_writer(), job)
         wanted = self._catalog.newest_version(row.table_uri) if version is None else version
         self._notify_node(ShardId(row.key.table_id))
         while True:
             seen = self._moved.count()
-            current = self._owner.current_writer().read(lambda book: book.get(row.key))
+            current = self._owner.last_writer().read(lambda book: book.get(row.key))
             _refuse_hopeless(row, current, wanted)
             if current is not None and current.watermark.version >= wanted:
                 return self._views([current])[0]
@@ -174,11 +174,11 @@ class OwnerAdmin:
             self._moved.wait(seen, min(left_s, ALIVE_LOOK_S))
 
     def cluster(self) -> ClusterView:
-        writer = self._owner.current_writer()
+        writer = self._owner.last_writer()
         nodes, shards, lag_max_s = self._owner.ask(self._placements)
         counters = self._executor_counts()
         return ClusterView(
-            owner=self._owner.machine.node_id,
+            owner=self._owner.machine.node_id if self._owner.writer is not None else "",
             owner_rev=self._owner.machine.owner_rev,
             nodes=tuple(
                 replace(node, queue_waiting=counters["waiting"], queue_running=counters["running"]) for node in nodes
@@ -258,7 +258,7 @@ class OwnerAdmin:
         return self._table_id(writer, wanted.table) if wanted.table else ""
 
     def _select(self, wanted: JobFilter) -> list[JobRow]:
-        writer = self._owner.current_writer()
+        writer = self._owner.last_writer()
         table_id = self._filtered_table(writer, wanted)
         return writer.read(
             lambda book: book.select(wanted.account, table_id, wanted.state, wanted.reason, wanted.limit)
@@ -296,19 +296,22 @@ class OwnerAdmin:
             applied_at_s=row.watermark.at_s,
             source_version=source_version,
             checked_at_s=seen.checked_at_s if seen else 0.0,
-            lag_s=self._lag_s(row, seen),
+            lag_s=self._lag_s(row, seen, held=bool(node_id)),
             seq=row.seq,
             status=row.status,
             create_at_s=row.create_at_s,
             node_id=node_id,
         )
 
-    def _lag_s(self, row: JobRow, seen: SourceSeen | None) -> float:
-        """How stale the job is; a job that is up to date with what was last seen is so as of that look."""
+    def _lag_s(self, row: JobRow, seen: SourceSeen | None, held: bool) -> float:
+        """How stale the job is; a job that is up to date with what was last seen is so as of that look.
+
+        While no node holds the table, nobody looks: then the time since the last look counts as lag.
+        """
         if seen is None:
             return -1.0
         if row.watermark.version >= seen.source_version:
-            return 0.0
+            return 0.0 if held else max(0.0, self._clock.now_s() - seen.checked_at_s)
         # The table's own figure is of its slowest job; no job is staler than that, or than its own watermark.
         table_s = seen.lag_s + (self._clock.now_s() - seen.checked_at_s)
         own_s = self._clock.now_s() - row.watermark.at_s if row.watermark.version >= 0 else table_s
@@ -316,16 +319,21 @@ class OwnerAdmin:
 
     def _placements(self, loop: OwnerLoop) -> tuple[tuple[NodeView, ...], tuple[ShardView, ...], float]:
         names: dict[str, int] = {}
-        shards = []
+        shards, held = [], set()
         for assignment in loop.machine.assignments:
             holder = assignment.holder.node_id if assignment.holder else ""
             names[holder] = names.get(holder, 0) + 1
+            held.update([assignment.shard] if holder else [])
             table = assignment.jobs[0].table_name if assignment.jobs else ""
             shards.append(
                 ShardView(assignment.shard.table_id, table, holder, assignment.state.value, len(assignment.jobs))
             )
         nodes = tuple(_node_view(record, names.get(record.node_id, 0)) for record in loop.members)
-        return nodes, tuple(shards), max((seen.lag_s for seen in loop.seen.values()), default=-1.0)
+        now_s = self._clock.now_s()
+        lags_s = (
+            seen.lag_s + (0.0 if shard in held else now_s - seen.checked_at_s) for shard, seen in loop.seen.items()
+        )
+        return nodes, tuple(shards), max(lags_s, default=-1.0)
 
 
 def _node_view(record: NodeRecord, shards: int) -> NodeView:

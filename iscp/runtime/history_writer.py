@@ -14,14 +14,13 @@ from iscp.ports.system import Clock
 
 log = logging.getLogger(__name__)
 
-PENDING_MAX = 100_000
 BATCH_MAX = 10_000
 DELAY_S = 1.0
 CLOSE_S = 5.0
 
 
 class HistoryWriter:
-    """Batches entries for about a second; while the storage fails they wait, and past a bound the oldest go."""
+    """Batches entries for about a second; while the storage fails they wait."""
 
     def __init__(self, joblog: JobLog, clock: Clock, retry_s: float, tidy_every_s: float) -> None:
         self._log = joblog
@@ -30,7 +29,8 @@ class HistoryWriter:
         self._tidy_every_s = tidy_every_s
         self._tidy_at_s = clock.monotonic_s() + tidy_every_s
         self._wake = Condition()
-        self._pending: deque[HistoryEntry] = deque(maxlen=PENDING_MAX)
+        # Bounded by what nodes keep unacknowledged (coordination.outbox.HISTORY_MAX each): they hold back beyond it.
+        self._pending: deque[HistoryEntry] = deque()
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._added = 0
         self._closing = False
@@ -78,7 +78,7 @@ class HistoryWriter:
             if batch:
                 self._log.append_history(batch)
                 with self._wake:
-                    for _ in range(min(len(batch), len(self._pending))):
+                    for _ in batch:
                         self._pending.popleft()
                 self._tell_written()
             if self._clock.monotonic_s() >= self._tidy_at_s:

@@ -92,6 +92,7 @@ class OwnerLoop:
         self.members: tuple[NodeRecord, ...] = ()
         self.seen: dict[ShardId, SourceSeen] = {}
         self.writer: LogWriter | None = None
+        self._last_writer: LogWriter | None = None
         self._open_log = open_log
         self._membership = membership
         self._election = election
@@ -129,6 +130,11 @@ class OwnerLoop:
         if writer is None:
             raise NotOwner("no owner has claimed the job log yet", remedy="Try again in a moment")
         return writer
+
+    def last_writer(self) -> LogWriter:
+        """For reading: as `current_writer`, but between terms the last one, whose book stands still."""
+        writer = self.writer or self._last_writer
+        return writer if writer is not None else self.current_writer()
 
     def ask(self, look: Callable[[OwnerLoop], T], timeout_s: float = 5.0) -> T:
         """What `look` finds, on the loop's own thread."""
@@ -196,7 +202,7 @@ class OwnerLoop:
         # Built here, since the writer's thread owns the book from its start.
         wanted = {ShardId(table_id): book.jobs_on(table_id) for table_id in book.tables()}
         self.members, self.seen = members, {}
-        self.writer = writer = self._new_writer(joblog, book)
+        self.writer = self._last_writer = writer = self._new_writer(joblog, book)
         writer.start()
         log.info("owner.began", extra={"owner_rev": owner_rev, "jobs": len(book), "election": leader.revision})
         self._step(Elected(owner_rev, leader.revision, members, wanted))

@@ -177,7 +177,9 @@ class Runner:
                 able, shared = self._reduced(feed, [work for work in group if work.row.job_id not in out])
                 self._failpoints.reach("read.after")
                 kept = feed
-                done = self._side_by_side(iteration, able, lambda work: self._consume_tail(work, span, kept, guard))
+                done = self._side_by_side(
+                    iteration, able, lambda work: self._consume_tail(iteration, work, span, kept, guard)
+                )
                 return [*done, *out.values(), *shared]
             except ChangesUnavailable as gone:
                 log.warning("changes.unavailable", extra={"table": uri, "reason": str(gone)})
@@ -214,9 +216,15 @@ class Runner:
     def _same_source(self, group: list[Work], span: SourceRange) -> bool:
         return all(work.position.source_id == span.table_id for work in group)
 
-    def _consume_tail(self, work: Work, span: SourceRange, feed: Feed, guard: Guard) -> JobOutcome:
+    def _consume_tail(
+        self, iteration: Iteration, work: Work, span: SourceRange, feed: Feed, guard: Guard
+    ) -> JobOutcome:
         handed = Handed(DataType.TAIL, span.from_version, span.to, work.position.seq + 1, feed=feed)
-        return self._consume(work, handed, span.table_id, guard)
+        try:
+            return self._consume(work, handed, span.table_id, guard)
+        except ChangesUnavailable as unfit:
+            log.warning("changes.unfit", extra={"job": work.row.key.job_name, "reason": str(unfit)})
+            return self._whole(iteration, work, guard)
 
     def _whole(self, iteration: Iteration, work: Work, guard: Guard) -> JobOutcome:
         """A snapshot or a difference: all rows of the source at one version."""

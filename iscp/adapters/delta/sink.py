@@ -30,7 +30,7 @@ from iscp.adapters.delta.commits import (
 from iscp.adapters.delta.faults import delta_faults, spark_faults, storage_faults
 from iscp.adapters.delta.net import OP
 from iscp.adapters.delta.position import PositionReader, tag_json
-from iscp.core.errors import Conflict, PermanentError
+from iscp.core.errors import Conflict, ErrorCode, PermanentError
 from iscp.core.job import JobRow
 from iscp.core.watermark import Position
 from iscp.ports.pipeline import CommitTag, Manifest
@@ -52,12 +52,17 @@ class DeltaSink:
         self._uri = uri
         self._failpoints = failpoints
         self._reader = PositionReader(uri)
+        self._columns: dict[str, str] | None = None
 
     def position(self, row: JobRow) -> Position:
-        return self._reader.read(row)
+        position = self._reader.read(row)
+        if position.void:
+            self._columns = None
+        return position
 
     def claim(self, schema_json: str, tag: CommitTag) -> Position:
         """An empty commit at the tag's seq; creates the table where it is not there."""
+        self._columns = None
         if exists(self._uri):
             self._refuse_expiring_txns()
             self._commit_actions([], "append", tag)
@@ -68,9 +73,11 @@ class DeltaSink:
         return self._confirmed(tag)
 
     def schema_matches(self, schema_json: str) -> bool:
-        with delta_faults(f"open {self._uri}"):
-            ours = json.loads(DeltaTable(self._uri).schema().to_json())
-        return _types(ours) == _types(json.loads(schema_json))
+        if self._columns is None:
+            # Kept, since opening a table costs with its size; who else changes it makes the position void.
+            with delta_faults(f"open {self._uri}"):
+                self._columns = _types(json.loads(DeltaTable(self._uri).schema().to_json()))
+        return self._columns == _types(json.loads(schema_json))
 
     def rows(self, session: SparkSession) -> DataFrame:
         with spark_faults(f"open {self._uri}"):
@@ -91,6 +98,7 @@ class DeltaSink:
 
     def replace(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position:
         self._ready_to_commit(guard)
+        self._columns = None
         with spark_faults(f"overwrite {self._uri}"):
             (
                 frame.write.format("delta")
@@ -205,6 +213,7 @@ class DeltaSink:
                 "the target expires transaction ids, which would let an old commit land again",
                 field="spec.iteration.consumer.target",
                 remedy="Unset delta.setTransactionRetentionDuration on it",
+                code=ErrorCode.TARGET_UNUSABLE,
             )
 
 

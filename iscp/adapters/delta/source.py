@@ -85,13 +85,12 @@ class DeltaFeed:
             self._raw.unpersist(blocking=False)
 
     def _compute(self, key: tuple[str, ...]) -> Changes:
-        every_insert = not key or self._inserts_only
-        if self._rows is not None and (every_insert or fits_arrow(self._raw.schema, key)):
-            return self._by_arrow(self._rows, key, every_insert)
-        return self._inserted() if every_insert else self._by_spark(key)
+        if self._rows is not None and fits_arrow(self._raw.schema, key):
+            return self._by_arrow(self._rows, key)
+        return self._inserted(key) if not key or self._inserts_only else self._by_spark(key)
 
-    def _by_arrow(self, rows: pa.Table, key: tuple[str, ...], every_insert: bool) -> Changes:
-        if every_insert:
+    def _by_arrow(self, rows: pa.Table, key: tuple[str, ...]) -> Changes:
+        if not key:
             inserted = rows.filter(pc.equal(rows[CHANGE_TYPE], "insert")).drop_columns([CHANGE_TYPE, COMMIT_VERSION])
             net = inserted.append_column(OP, pa.array(["i"] * len(inserted), pa.string()))
         else:
@@ -102,9 +101,14 @@ class DeltaFeed:
             frame = self._raw.sparkSession.createDataFrame(net, schema)
         return Changes(frame, *(counts.get(op, 0) for op in "iud"))
 
-    def _inserted(self) -> Changes:
+    def _inserted(self, key: tuple[str, ...]) -> Changes:
         frame = self._raw.where(F.col(CHANGE_TYPE) == "insert").drop(CHANGE_TYPE, COMMIT_VERSION)
         frame = frame.withColumn(OP, F.lit("i"))
+        if key:
+            with reading_changes("look for shared keys"):
+                counted = frame.groupBy(*[F.col(f"`{name}`") for name in key]).count()
+                if not counted.where("count > 1").isEmpty():
+                    refuse_shared_keys(key)
         return Changes(frame, _counted(frame, F.lit(0))["i"][0], 0, 0)
 
     def _by_spark(self, key: tuple[str, ...]) -> Changes:
@@ -146,7 +150,8 @@ class _KnownId:
 class DeltaChangeSource:
     """Change data feed of Delta tables on local paths. Used by many threads: what it keeps is replaced whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, small_bytes_max: int = SMALL_BYTES_MAX) -> None:
+        self._small_bytes_max = small_bytes_max
         self._ids: dict[str, _KnownId] = {}
 
     def newest(self, uri: str) -> SourceRange:
@@ -204,7 +209,7 @@ class DeltaChangeSource:
                 .load(uri)
                 .select(*[F.col(f"`{name}`") for name in columns], CHANGE_TYPE, COMMIT_VERSION)
             )
-            return DeltaFeed(frame, span.inserts_only, span.bytes <= SMALL_BYTES_MAX)
+            return DeltaFeed(frame, span.inserts_only, span.bytes <= self._small_bytes_max)
 
     def snapshot(self, session: SparkSession, uri: str, version: int) -> DataFrame:
         with spark_faults(f"open {uri} at version {version}"):

@@ -16,7 +16,7 @@ from iscp.adapters.delta.commits import Commit, read_commit
 from iscp.adapters.delta.engine import SparkEngine
 from iscp.adapters.delta.session import SparkRuntime
 from iscp.adapters.delta.sink import DeltaSink
-from iscp.adapters.delta.source import DeltaChangeSource
+from iscp.adapters.delta.source import SMALL_BYTES_MAX, DeltaChangeSource
 from iscp.consumers.replica import Replica
 from iscp.core.ids import JobKey
 from iscp.core.iteration import Bounds, Iteration, JobOutcome
@@ -43,11 +43,16 @@ class Pipeline:
         self.runner = self.new_runner(self.failpoints)
         self._numbers = itertools.count(1)
 
-    def new_runner(self, failpoints: ScriptedFailpoints, bounds: Bounds | None = None) -> Runner:
+    def new_runner(
+        self,
+        failpoints: ScriptedFailpoints,
+        bounds: Bounds | None = None,
+        small_bytes_max: int = SMALL_BYTES_MAX,
+    ) -> Runner:
         sinks: dict[str, DeltaSink] = {}
         return Runner(
             self.engine,
-            DeltaChangeSource(),
+            DeltaChangeSource(small_bytes_max),
             lambda name: Replica(),
             lambda uri: sinks.setdefault(uri, DeltaSink(uri, failpoints)),
             SystemClock(),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.core.errors import ErrorCode
 from iscp.core.iteration import Bounds, DataType
+
+from .conftest import rows
 
 pytestmark = pytest.mark.spark
 
@@ -113,3 +117,45 @@ def test_a_fault_of_one_job_does_not_hold_up_the_other(pipeline) -> None:
     assert outcomes[0].ok
     assert not outcomes[1].ok
     pipeline.assert_equal("good")
+
+
+def test_a_column_that_is_added_or_lost_is_followed(pipeline) -> None:
+    job, chosen = pipeline.job("full", key=("id",)), pipeline.job("chosen", key=("id",), columns=("id", "v"))
+    pipeline.run(job, chosen)
+    table = rows(range(100, 110)).append_column("extra", [["e"] * 10])
+    write_deltalake(pipeline.source, table, mode="append", schema_mode="merge")
+    outcomes = pipeline.run(job, chosen)
+    assert [o.error_code for o in outcomes] == [0, 0], [o.error_msg for o in outcomes]
+    pipeline.assert_equal("full", columns=("id", "v", "g", "extra"))
+    pipeline.assert_equal("chosen", columns=("id", "v"))
+    assert outcomes[1].data_type is DataType.TAIL, "a job that does not want the column is not disturbed"
+    write_deltalake(pipeline.source, rows(range(20)), mode="overwrite", schema_mode="overwrite")
+    assert [o.error_code for o in pipeline.run(job, chosen)] == [0, 0]
+    pipeline.assert_equal("full")
+    pipeline.assert_equal("chosen", columns=("id", "v"))
+
+
+def test_a_source_dropped_and_made_anew_at_the_same_version_is_not_taken_for_the_old_one(pipeline) -> None:
+    job = pipeline.job("full", key=("id",))
+    pipeline.run(job)
+    shutil.rmtree(pipeline.source)
+    write_deltalake(pipeline.source, rows(range(7), "new"), configuration={"delta.enableChangeDataFeed": "true"})
+    assert pipeline.run(job)[0].data_type is DataType.DIFFERENCE
+    pipeline.assert_equal("full")
+
+
+def test_large_changes_are_reduced_by_spark_to_the_same(pipeline) -> None:
+    """The way for ranges that do not fit this process, on the same history as the small one."""
+    small, large = pipeline.job("small", key=("id",)), pipeline.job("large", key=("id",))
+    by_spark = pipeline.new_runner(pipeline.failpoints, small_bytes_max=-1)
+    pipeline.run(small)
+    pipeline.run(large, runner=by_spark)
+    pipeline.upsert(range(40, 60), "changed")
+    pipeline.delete("id = 5 OR id = 6")
+    pipeline.upsert([5], "back")
+    outcomes = [pipeline.run(small)[0], pipeline.run(large, runner=by_spark)[0]]
+    pipeline.insert(range(200, 220))
+    outcomes += [pipeline.run(small)[0], pipeline.run(large, runner=by_spark)[0]]
+    assert [(o.error_code, o.rows) for o in outcomes] == [(0, 22), (0, 22), (0, 20), (0, 20)]
+    pipeline.assert_equal("small")
+    pipeline.assert_equal("large")
