@@ -1,0 +1,85 @@
+"""The jobs that fault tests keep an eye on, and the load under which they are put."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.compute as pc
+
+from tests.e2e.evidence import assert_in_order, assert_watermarks_never_went_back, job_log_rows
+from tests.e2e.harness import Cluster, Job, assert_equal, read
+from tests.e2e.writer import events, orders
+
+ROOT = Path(__file__).parents[2]
+WRITER_STOP_S = 60.0
+
+
+@dataclass
+class Load:
+    """A keyed full replica and a filtered one with chosen columns of `orders`, an append-only one of `events`."""
+
+    cluster: Cluster
+    full: Job
+    filtered: Job
+    appended: Job
+
+    @classmethod
+    def make(cls, cluster: Cluster) -> Load:
+        """Two tables, and jobs that are not registered yet."""
+        source = cluster.table("orders", orders(list(range(100)), random.Random(0)))
+        log = cluster.table("events", events(0, 50))
+        derived = cluster.lake / "derived"
+        return cls(
+            cluster,
+            *(Job(uri, n, str(derived / n)) for uri, n in ((source, "full"), (source, "filtered"), (log, "appended"))),
+        )
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        return self.full, self.filtered, self.appended
+
+    def register(self) -> None:
+        """Until they are acknowledged, whatever the node suffers meanwhile."""
+        client = self.cluster.client
+        client.register(self.full.source, "full", target=self.full.target, key=["id"])
+        client.register(
+            self.filtered.source,
+            "filtered",
+            target=self.filtered.target,
+            key=["id"],
+            columns=["id", "amount"],
+            where="state <> 'gone' AND amount > 100",
+        )
+        client.register(self.appended.source, "appended", target=self.appended.target)
+
+    @contextmanager
+    def writing(self, seed: int) -> Iterator[None]:
+        """Both tables change all the time."""
+        command = [sys.executable, "-m", "tests.e2e.writer", str(seed), self.full.source, self.appended.source]
+        with subprocess.Popen(command, cwd=ROOT) as writer:
+            try:
+                yield
+                assert writer.poll() is None, "the writer has ended by itself"
+            finally:
+                writer.terminate()
+                writer.wait(WRITER_STOP_S)
+
+    def assert_right(self) -> None:
+        """At rest every target equals its recomputation, and nothing in the logs went back or was done twice."""
+        for job in self.jobs:
+            self.cluster.settle(job)
+        every = read(self.full.source)
+        assert_equal(self.full.target, every)
+        kept = every.filter(pc.and_(pc.not_equal(every["state"], "gone"), pc.greater(every["amount"], 100)))
+        assert_equal(self.filtered.target, kept.select(["id", "amount"]))
+        # Rows that are only ever appended: what the table holds is every row ever inserted.
+        assert_equal(self.appended.target, read(self.appended.source))
+        for job in self.jobs:
+            assert_in_order(job.target)
+        assert_watermarks_never_went_back(job_log_rows(self.cluster.layout.job_log))
