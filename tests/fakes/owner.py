@@ -1,0 +1,186 @@
+"""An owner's loop over a log, etcd and a node in memory; its threads are real, its clock is in the test's hand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from iscp.coordination.assignment import ShardState
+from iscp.coordination.messages import (
+    Acknowledge,
+    Announce,
+    Checkpoint,
+    DispatchTable,
+    DispatchTableResponse,
+    NodeShardState,
+    OwnerMessage,
+    ShardCheckpoint,
+    SourceSeen,
+    Sync,
+)
+from iscp.coordination.owner import OwnerMachine
+from iscp.coordination.times import CoordinationTimes
+from iscp.core.cluster import NodeRecord
+from iscp.core.errors import IscpError
+from iscp.core.ids import JobKey, ShardId
+from iscp.core.iteration import HistoryEntry
+from iscp.core.job import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.watermark import Watermark
+from iscp.runtime.log_writer import LogLimits
+from iscp.runtime.owner_loop import OwnerLoop
+from tests.fakes.clock import FakeClock
+from tests.fakes.etcd import FakeElection, FakeEtcd, FakeMembership
+from tests.fakes.joblog import FakeJobLog, LogStorage
+
+WAIT_S = 10.0
+TIMES = CoordinationTimes()
+
+
+def until(true: Callable[[], object]) -> None:
+    end_s = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < end_s, "it never came true"
+        time.sleep(0.002)
+
+
+class FlakyLog(FakeJobLog):
+    """`claim_faults` are raised by the next claims."""
+
+    def __init__(self, storage: LogStorage, claim_faults: list[Exception]) -> None:
+        super().__init__(storage)
+        self._claim_faults = claim_faults
+
+    def claim_term(self) -> int:
+        if self._claim_faults:
+            raise self._claim_faults.pop(0)
+        return super().claim_term()
+
+
+class OwnerWorld:
+    """One registered node, whose side of the protocol is played here: it obeys everything and reports as it is told.
+
+    `told` is what it was sent, in order. `logs` are the logs of the terms so far.
+    """
+
+    def __init__(self, storage: LogStorage | None = None) -> None:
+        self.clock = FakeClock()
+        self.storage = storage or LogStorage()
+        self.etcd = FakeEtcd(self.clock)
+        self.membership = FakeMembership(self.etcd)
+        self.election = FakeElection(self.etcd)
+        self.logs: list[FlakyLog] = []
+        self.claim_faults: list[Exception] = []
+        self.told: list[OwnerMessage] = []
+        self.moves: list[None] = []
+        self.broken: list[Exception] = []
+        self.owner = OwnerLoop(
+            OwnerMachine("n-1", "v", TIMES),
+            self._open_log,
+            self.membership,
+            self.election,
+            self.clock,
+            replace(LogLimits(), status_delay_s=0.0),
+            self._hear,
+            lambda: self.moves.append(None),
+            self.broken.append,
+        )
+        self._term, self._sent, self._epoch = 0, 0, 1
+
+    # --- what happens --------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.membership.register(NodeRecord("n-1", 1, "here:1", pid=7, version="v"))
+        self.owner.start()
+        self.membership.watch(self.owner.members_changed)
+        self.election.campaign("n-1", self.owner.elected, self.owner.lost)
+
+    def lead(self) -> None:
+        """Start, and wait for the term and for the node to be known."""
+        self.start()
+        until(lambda: self.owner.writer)
+        until(lambda: self.heard(Acknowledge))
+        self.pass_s(TIMES.settle_s)
+
+    def pass_s(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.settle()
+
+    def settle(self) -> None:
+        """The loop has taken all that there was, and what was due."""
+        for _ in range(2):
+            self.owner.ask(lambda loop: None)
+
+    def checkpoint(self, *shards: ShardCheckpoint) -> int:
+        self._sent += 1
+        self.owner.heard("n-1", Checkpoint(self._term, self._epoch, self._sent, shards))
+        return self._sent
+
+    def see(self, version: int, lag_s: float = 0.0, table_id: str = "t-1") -> None:
+        shard = ShardId(table_id)
+        self.checkpoint(ShardCheckpoint(shard, seen=SourceSeen(shard, version, self.clock.now_s(), lag_s)))
+        self.settle()
+
+    def report(
+        self,
+        row: JobRow,
+        version: int,
+        state: JobState | None = None,
+        reason: Reason | None = None,
+        status: JobStatus | None = None,
+        history: Sequence[HistoryEntry] = (),
+    ) -> int:
+        at = Watermark(version, self.clock.now_s())
+        report = JobReport(row.key, row.job_id, at, version + 1, state, reason, status)
+        return self.checkpoint(ShardCheckpoint(ShardId(row.key.table_id), (report,), tuple(history)))
+
+    # --- what is seen --------------------------------------------------------------------------------------------
+
+    def heard(self, kind: type) -> list[OwnerMessage]:
+        return [message for message in list(self.told) if isinstance(message, kind)]
+
+    def recorded(self) -> int:
+        """The last checkpoint that the node was told to be recorded."""
+        return max((message.recorded for message in self.heard(Acknowledge)), default=0)  # type: ignore[union-attr]
+
+    def runs(self, table_id: str = "t-1") -> bool:
+        """Whether the node has confirmed that it runs the table's shard."""
+        held = self.owner.ask(lambda loop: loop.machine.assignments.get(ShardId(table_id)))
+        return held is not None and held.state is ShardState.RUNNING
+
+    def job(self, key: JobKey) -> JobRow | None:
+        return self.owner.last_writer().read(lambda book: book.get(key))
+
+    # --- the node ------------------------------------------------------------------------------------------------
+
+    def _open_log(self) -> FlakyLog:
+        self.logs.append(FlakyLog(self.storage, self.claim_faults))
+        return self.logs[-1]
+
+    def _hear(self, record: NodeRecord, message: OwnerMessage) -> None:
+        self.told.append(message)
+        match message:
+            case Announce():
+                self._term = message.owner_rev
+                self.owner.heard("n-1", Sync(message.owner_rev, self._epoch, "v", 1, 0, 1, self._sent, ()))
+            case DispatchTable():
+                state = NodeShardState.ABSENT if message.is_delete else NodeShardState.RUNNING
+                answer = DispatchTableResponse(
+                    message.owner_rev, message.epoch, message.table_epoch, message.shard, state
+                )
+                self.owner.heard("n-1", answer)
+            case Acknowledge():
+                pass
+
+    def close(self) -> None:
+        self.owner.close()
+        assert self.broken == []
+
+
+def fault_of(call: Callable[[], object]) -> IscpError | None:
+    """What `call` fails with, if it does."""
+    try:
+        call()
+    except IscpError as error:
+        return error
+    return None
