@@ -89,6 +89,9 @@ class JobBook:
         """The id of the table that has this URI, or was called so at a registration; None if it has no jobs."""
         return self._called.get(name)
 
+    def has_jobs_on(self, table_id: str) -> bool:
+        return table_id in self._tables
+
     def tables(self) -> tuple[str, ...]:
         """The tables that have a job."""
         return tuple(self._tables)

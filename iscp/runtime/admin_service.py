@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TypeVar
 
-from iscp.coordination.book import JobBook
 from iscp.coordination.draft import Pause, Register, Registration, Resume, Unregister
 from iscp.coordination.messages import SourceSeen
 from iscp.core.admin import (
@@ -232,12 +231,10 @@ class OwnerAdmin:
 
     def _table_id(self, writer: LogWriter, table: str) -> str:
         """The id of a table that has jobs, by id, name, or path; raises TableNotFound where it has none."""
-        path = self._catalog.normalize(table)
-
-        def look(book: JobBook) -> str | None:
-            return table if book.jobs_on(table) else book.table_called(table) or book.table_called(path)
-
-        found = writer.read(look)
+        found = writer.read(lambda book: table if book.has_jobs_on(table) else book.table_called(table))
+        if found is None:
+            path = self._catalog.normalize(table)
+            found = writer.read(lambda book: book.table_called(path))
         if found is None:
             raise TableNotFound(f"{table} has no jobs", field="table", remedy="See `iscp-admin job list`")
         return found
