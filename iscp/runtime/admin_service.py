@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TypeVar
 
+from iscp.coordination.book import JobBook
 from iscp.coordination.draft import Pause, Register, Registration, Resume, Unregister
 from iscp.coordination.messages import SourceSeen
 from iscp.core.admin import (
@@ -117,7 +118,7 @@ class OwnerAdmin:
         try:
             key = self._key(writer, job)
         except (JobNotFound, TableNotFound):
-            return False
+            return _was_dropped_by(writer, job, request_id)
         return _answer(writer.submit(Unregister(key, request_id)))
 
     def pause(self, job: JobName, request_id: str) -> bool:
@@ -352,6 +353,16 @@ def _answer(future: Future[T]) -> T:
         return future.result(COMMIT_WAIT_S)
     except TimeoutError as error:
         raise OutcomeUnknown("the job log does not answer", remedy="Ask again with the same request_id") from error
+
+
+def _was_dropped_by(writer: LogWriter, job: JobName, request_id: str) -> bool:
+    """Whether it was this very request that dropped the job, and its answer was lost."""
+
+    def look(book: JobBook) -> JobRow | None:
+        return book.by_id(book.request(request_id) or "")
+
+    row = writer.read(look) if request_id else None
+    return row is not None and (row.key.account, row.key.job_name) == (job.account, job.name)
 
 
 def _refuse_hopeless(asked: JobRow, current: JobRow | None, version: int) -> None:

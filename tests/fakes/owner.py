@@ -22,7 +22,6 @@ from iscp.coordination.messages import (
 from iscp.coordination.owner import OwnerMachine
 from iscp.coordination.times import CoordinationTimes
 from iscp.core.cluster import NodeRecord
-from iscp.core.errors import IscpError
 from iscp.core.ids import JobKey, ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobReport, JobRow, JobState, JobStatus, Reason
@@ -63,7 +62,7 @@ class OwnerWorld:
     `told` is what it was sent, in order. `logs` are the logs of the terms so far.
     """
 
-    def __init__(self, storage: LogStorage | None = None) -> None:
+    def __init__(self, storage: LogStorage | None = None, on_moved: Callable[[], None] = lambda: None) -> None:
         self.clock = FakeClock()
         self.storage = storage or LogStorage()
         self.etcd = FakeEtcd(self.clock)
@@ -72,7 +71,8 @@ class OwnerWorld:
         self.logs: list[FlakyLog] = []
         self.claim_faults: list[Exception] = []
         self.told: list[OwnerMessage] = []
-        self.moves: list[None] = []
+        self.moves = 0
+        self._on_moved = on_moved
         self.broken: list[Exception] = []
         self.owner = OwnerLoop(
             OwnerMachine("n-1", "v", TIMES),
@@ -82,7 +82,7 @@ class OwnerWorld:
             self.clock,
             replace(LogLimits(), status_delay_s=0.0),
             self._hear,
-            lambda: self.moves.append(None),
+            self._moved,
             self.broken.append,
         )
         self._term, self._sent, self._epoch = 0, 0, 1
@@ -151,6 +151,10 @@ class OwnerWorld:
     def job(self, key: JobKey) -> JobRow | None:
         return self.owner.last_writer().read(lambda book: book.get(key))
 
+    def _moved(self) -> None:
+        self.moves += 1
+        self._on_moved()
+
     # --- the node ------------------------------------------------------------------------------------------------
 
     def _open_log(self) -> FlakyLog:
@@ -175,12 +179,3 @@ class OwnerWorld:
     def close(self) -> None:
         self.owner.close()
         assert self.broken == []
-
-
-def fault_of(call: Callable[[], object]) -> IscpError | None:
-    """What `call` fails with, if it does."""
-    try:
-        call()
-    except IscpError as error:
-        return error
-    return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -206,7 +207,7 @@ class FakeKind:
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         self.validated.append(spec.target)
         if refusal := self.refusals.get(spec.target):
-            raise refusal
+            raise copy(refusal)
 
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
         return tuple(source[source.index(name)] for name in spec.columns) if spec.columns else tuple(source)

@@ -109,12 +109,12 @@ def test_a_lost_election_ends_the_term_and_what_was_pending_is_written(world: Ow
     writer = world.owner.current_writer()
     world.report(row("x"), 3)
     until(lambda: writer.read(lambda book: book.get(row("x").key).watermark.version) == 3)  # type: ignore[union-attr]
-    moves = len(world.moves)
+    moves = world.moves
     world.owner.lost()
     until(lambda: world.owner.writer is None)
     world.settle()
     assert world.owner.ask(lambda loop: loop.machine.term) is None
-    assert len(world.moves) > moves  # who waits has to look again
+    assert world.moves > moves  # who waits has to look again
     assert world.storage.entries[-1][0].watermark.version == 3
     assert world.owner.last_writer() is writer
     with pytest.raises(Unavailable):
@@ -204,11 +204,11 @@ def test_what_the_node_saw_of_the_source_can_be_asked_for(world: OwnerWorld) -> 
     world.lead()
     register(world, row("x"))
     until(lambda: world.heard(DispatchTable))
-    moves = len(world.moves)
+    moves = world.moves
     seen = SourceSeen(SHARD, 9, 5.0, 1.5)
     world.checkpoint(ShardCheckpoint(SHARD, seen=seen))
     until(lambda: world.owner.ask(lambda loop: loop.seen) == {SHARD: seen})
-    assert len(world.moves) > moves
+    assert world.moves > moves
 
 
 # --- acknowledgement -------------------------------------------------------------------------------------------------

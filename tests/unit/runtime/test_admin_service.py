@@ -1,0 +1,518 @@
+"""What users are answered: requests checked before anything is written, waits that end, and how stale a job is."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from iscp.core.admin import JobFilter, JobName, JobView, RegisterRequest
+from iscp.core.errors import (
+    ErrorCode,
+    InvalidRequest,
+    JobFailed,
+    JobNotFound,
+    NotOwner,
+    OutcomeUnknown,
+    StorageError,
+    TableNotFound,
+    TimedOut,
+    Unavailable,
+)
+from iscp.core.ids import ShardId
+from iscp.core.iteration import HistoryEntry
+from iscp.core.job import JobRow, JobState, JobStatus, Reason
+from iscp.ports.pipeline import TableDescription
+from iscp.runtime.admin_service import ALIVE_LOOK_S, JOB_NAME_LENGTH_MAX, Moved, OwnerAdmin
+from tests.fakes.owner import OwnerWorld, until
+from tests.fakes.pipeline import FakeCatalog, FakeKind
+
+TABLE = TableDescription("t-1", "orders", "/tables/orders", 7, 1.0, {"id": "long"})
+OTHER = TableDescription("t-2", "items", "/tables/items", 3, 1.0, {"id": "long"})
+
+
+def spec(target: str = "/targets/x", **more: object) -> str:
+    return json.dumps({"iteration": {"consumer": {"kind": "replica", "target": target, **more}}})
+
+
+def request(name: str = "x", table: str = TABLE.uri, target: str = "", request_id: str = "") -> RegisterRequest:
+    return RegisterRequest(JobName(table, name), spec(target or f"/targets/{name}"), request_id)
+
+
+X = JobName(TABLE.uri, "x")
+
+
+class Desk:
+    """An OwnerAdmin over an owner in memory; `notified` are the shards whose node was told to look."""
+
+    def __init__(self) -> None:
+        self.catalog, self.kind, self.moved = FakeCatalog(TABLE, OTHER), FakeKind(), Moved()
+        self.world = OwnerWorld(on_moved=self.moved.tell)
+        self.notified: list[ShardId] = []
+        self.counters = {"waiting": 2, "running": 1, "completed": 5}
+        self.admin = OwnerAdmin(
+            self.world.owner,
+            self.catalog,
+            self.find_kind,
+            self.world.clock,
+            self.moved,
+            self.notified.append,
+            lambda: self.counters,
+        )
+
+    def find_kind(self, name: str) -> FakeKind:
+        if name != "replica":
+            raise InvalidRequest(f"{name!r} is not a consumer", field="spec.iteration.consumer.kind")
+        return self.kind
+
+    def row(self, name: str = "x", table_id: str = "t-1") -> JobRow:
+        found = [
+            row for row, _ in self.world.storage.entries if (row.key.job_name, row.key.table_id) == (name, table_id)
+        ]
+        return found[-1]
+
+    def rows(self) -> int:
+        return len(self.world.storage.entries)
+
+    def running(self, name: str = "x") -> JobRow:
+        """Registered, and run by the node."""
+        self.admin.register([request(name)])
+        until(self.world.runs)
+        return self.row(name)
+
+    def reach(self, row: JobRow, version: int, *told: object, **status: object) -> None:
+        self.world.report(row, version, *told, **status)  # type: ignore[arg-type]
+        until(lambda: self.admin.status(X).applied_version == version)
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    made = Desk()
+    made.world.lead()
+    yield made
+    made.moved.close()
+    made.world.close()
+
+
+# --- registration ----------------------------------------------------------------------------------------------------
+
+
+def test_a_registration_is_in_the_log_when_it_is_answered(desk: Desk) -> None:
+    (result,) = desk.admin.register([request()])
+    row = desk.row()
+    assert (result.created, result.job_id, result.table_id) == (True, row.job_id, "t-1")
+    assert (row.table_name, row.table_uri, row.create_at_s) == (TABLE.uri, TABLE.uri, desk.world.clock.now_s())
+    assert (row.state, row.watermark.version, row.seq) == (JobState.COMPLETED, -1, 0)
+
+
+def test_what_is_there_already_is_answered_and_not_changed_nor_checked_again(desk: Desk) -> None:
+    (first,) = desk.admin.register([request()])
+    desk.kind.refusals["/targets/x"] = InvalidRequest("has rows by now")
+    (again,) = desk.admin.register([request()])
+    assert (again.created, again.job_id) == (False, first.job_id)
+    assert desk.rows() == 1
+
+
+def test_a_request_that_is_repeated_gets_the_first_answer(desk: Desk) -> None:
+    first = desk.admin.register([request(request_id="r-1")])
+    assert desk.admin.register([request(request_id="r-1")]) == first
+    assert desk.rows() == 1
+
+
+def test_the_target_is_logged_in_the_catalogs_one_spelling(desk: Desk) -> None:
+    desk.admin.register([request(target="/targets/x/")])
+    assert desk.row().spec.consumer.target == "/targets/x"
+    with pytest.raises(InvalidRequest, match="is the target of job 'x'"):
+        desk.admin.register([request("y", target="//targets/x")])
+
+
+@pytest.mark.parametrize(
+    ("bad", "field", "code"),
+    [
+        (request(name="  "), "job.name", ErrorCode.INVALID_REQUEST),
+        (request(name="n" * (JOB_NAME_LENGTH_MAX + 1)), "job.name", ErrorCode.INVALID_REQUEST),
+        (RegisterRequest(JobName(TABLE.uri, "x", " "), spec()), "job.account", ErrorCode.INVALID_REQUEST),
+        (request(table="/tables/none"), "table", ErrorCode.TABLE_NOT_FOUND),
+        (RegisterRequest(X, "not json"), "spec", ErrorCode.INVALID_REQUEST),
+        (RegisterRequest(X, spec(bogus=1)), "spec.iteration.consumer.bogus", ErrorCode.INVALID_REQUEST),
+        (RegisterRequest(X, '{"iteration":{"consumer":{"kind":"none"}}}'), "spec.iteration.consumer.kind", 10_000),
+        (request(target="/refused"), "spec.iteration.consumer.target", ErrorCode.TARGET_UNUSABLE),
+    ],
+)
+def test_all_or_none_are_registered_and_a_fault_is_told_by_its_field(
+    desk: Desk, bad: RegisterRequest, field: str, code: int
+) -> None:
+    desk.kind.refusals["/refused"] = InvalidRequest(
+        "is not ours", field="spec.iteration.consumer.target", code=ErrorCode.TARGET_UNUSABLE
+    )
+    good = request("good")
+    for requests, path in (
+        ([good, bad], f"requests[1].{field}"),
+        ([bad, good], f"requests[0].{field}"),
+        ([bad], field),
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            desk.admin.register(requests)
+        assert (refused.value.field, refused.value.code) == (path, code)
+    assert desk.rows() == 0
+    assert desk.admin.list_jobs(JobFilter()) == []
+
+
+def test_two_of_one_request_that_want_one_target_are_both_refused(desk: Desk) -> None:
+    with pytest.raises(InvalidRequest, match="is the target of") as refused:
+        desk.admin.register([request(), request("y", target="/targets/x")])
+    assert refused.value.field == "spec.iteration.consumer.target"
+    assert desk.rows() == 0
+
+
+def test_a_copy_of_a_table_is_not_taken_for_the_table(desk: Desk) -> None:
+    desk.admin.register([request()])
+    desk.catalog.tables["/tables/copy"] = replace(TABLE, uri="/tables/copy")
+    with pytest.raises(InvalidRequest, match="same table id"):
+        desk.admin.register([request(table="/tables/copy")])
+
+
+def test_ids_sort_by_time_also_when_the_clock_steps_back_and_the_owner_changes(desk: Desk) -> None:
+    ids = [result.job_id for result in desk.admin.register([request("a"), request("b", target="/targets/b")])]
+    desk.world.clock.step(-3_600)
+    ids += [desk.admin.register([request(name)])[0].job_id for name in "cd"]
+    assert desk.admin.unregister(JobName(TABLE.uri, "d"), "")
+    writer = desk.world.owner.writer
+    desk.world.etcd.depose()
+    until(lambda: desk.world.owner.writer not in (None, writer))
+    other = OwnerAdmin(  # of another node: it remembers nothing
+        desk.world.owner, desk.catalog, desk.find_kind, desk.world.clock, desk.moved, lambda shard: None, dict
+    )
+    ids.append(other.register([request("d")])[0].job_id)
+    assert ids == sorted(set(ids))
+
+
+def test_registrations_at_once_get_ids_of_their_own(desk: Desk) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda n: desk.admin.register([request(f"j{n}")])[0], range(40)))
+    assert len({result.job_id for result in results}) == 40
+
+
+def test_what_the_storage_refused_was_not_registered(desk: Desk) -> None:
+    desk.world.logs[-1].faults.append(StorageError("disk full", code=ErrorCode.NO_SPACE))
+    with pytest.raises(StorageError):
+        desk.admin.register([request()])
+    assert desk.rows() == 0
+
+
+def test_between_terms_changes_are_refused_and_questions_answered(desk: Desk) -> None:
+    desk.admin.register([request()])
+    desk.world.owner.lost()
+    until(lambda: desk.world.owner.writer is None)
+    for change in (
+        lambda: desk.admin.register([request("y")]),
+        lambda: desk.admin.pause(X, ""),
+        lambda: desk.admin.unregister(X, ""),
+    ):
+        with pytest.raises((NotOwner, OutcomeUnknown)):
+            change()
+    assert desk.admin.status(X).name == "x"
+    assert desk.admin.count_jobs(JobFilter()) == 1
+    assert desk.admin.cluster().owner == ""
+
+
+# --- other changes ---------------------------------------------------------------------------------------------------
+
+
+def test_pause_and_resume_answer_whether_they_changed_anything(desk: Desk) -> None:
+    desk.admin.register([request()])
+    assert [desk.admin.pause(X, ""), desk.admin.pause(X, "")] == [True, False]
+    assert desk.row().reason is Reason.PAUSED
+    assert [desk.admin.resume(X, ""), desk.admin.resume(X, "")] == [True, False]
+    for change in (desk.admin.pause, desk.admin.resume):
+        with pytest.raises(JobNotFound):
+            change(JobName(TABLE.uri, "none"), "")
+
+
+def test_unregister_answers_whether_there_was_such_a_job(desk: Desk) -> None:
+    desk.admin.register([request()])
+    assert not desk.admin.unregister(JobName(TABLE.uri, "none"), "")
+    assert not desk.admin.unregister(JobName(OTHER.uri, "x"), "")
+    assert [desk.admin.unregister(X, ""), desk.admin.unregister(X, "")] == [True, False]
+    (again,) = desk.admin.register([request()])
+    assert again.created
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_an_unregistration_whose_answer_was_lost_gets_it_when_it_is_repeated(desk: Desk, others: int) -> None:
+    desk.admin.register([request(), *([request("y")] * others)])
+    assert desk.admin.unregister(X, "r-1")
+    assert desk.admin.unregister(X, "r-1")
+    assert not desk.admin.unregister(X, "r-2")
+    assert not desk.admin.unregister(JobName(TABLE.uri, "another"), "r-1")
+    assert desk.rows() == 2 + others
+
+
+def test_a_table_is_found_by_path_by_any_spelling_of_it_and_by_id(desk: Desk) -> None:
+    desk.admin.register([request()])
+    for table in (TABLE.uri, TABLE.uri + "/", "tables/orders", "t-1"):
+        assert desk.admin.status(JobName(table, "x")).table_id == "t-1"
+        assert desk.admin.notify(table) == 1
+    assert desk.notified == [ShardId("t-1")] * 4
+    with pytest.raises(TableNotFound):
+        desk.admin.notify(OTHER.uri)
+
+
+def test_accounts_do_not_see_each_others_jobs(desk: Desk) -> None:
+    desk.admin.register([request(), replace(request(target="/targets/b"), job=JobName(TABLE.uri, "x", "b"))])
+    assert desk.admin.status(X).account == "default"
+    assert [view.account for view in desk.admin.list_jobs(JobFilter(account="b"))] == ["b"]
+    with pytest.raises(JobNotFound):
+        desk.admin.status(JobName(TABLE.uri, "x", "c"))
+
+
+# --- questions -------------------------------------------------------------------------------------------------------
+
+
+def test_jobs_are_listed_and_counted_by_table_state_and_reason(desk: Desk) -> None:
+    desk.admin.register([request("x"), request("y"), request("z", OTHER.uri)])
+    desk.admin.pause(JobName(TABLE.uri, "y"), "")
+    wanted = {
+        (JobFilter(), 3),
+        (JobFilter(table=TABLE.uri), 2),
+        (JobFilter(reason=Reason.PAUSED), 1),
+        (JobFilter(table=OTHER.uri, reason=Reason.PAUSED), 0),
+        (JobFilter(state=JobState.COMPLETED), 3),
+        (JobFilter(state=JobState.ERROR), 0),
+        (JobFilter(account="nobody"), 0),
+    }
+    for each, number in wanted:
+        assert len(desk.admin.list_jobs(each)) == desk.admin.count_jobs(each) == number
+    assert len(desk.admin.list_jobs(JobFilter(limit=2))) == 2
+    with pytest.raises(TableNotFound):
+        desk.admin.list_jobs(JobFilter(table="/tables/none"))
+
+
+def test_the_history_is_the_newest_first_also_before_it_is_written(desk: Desk) -> None:
+    row = desk.running()
+
+    def entry(seq: int) -> HistoryEntry:
+        return HistoryEntry(
+            "default", "t-1", "x", row.job_id, seq, 0, seq, 1.0, 2.0 + seq, 1.0, 0, "", 1, 1, "tail", "n"
+        )
+
+    desk.world.report(row, 1, history=[entry(1), entry(2)])
+    until(lambda: [e.seq for e in desk.admin.history(X, 10)] == [2, 1])
+    assert [e.seq for e in desk.admin.history(X, 1)] == [2]
+    with pytest.raises(JobNotFound):
+        desk.admin.history(JobName(TABLE.uri, "none"), 1)
+
+
+def lag(desk: Desk) -> float:
+    return desk.admin.status(X).lag_s
+
+
+def test_lag_is_not_known_before_somebody_has_looked_and_nothing_when_up_to_date(desk: Desk) -> None:
+    row = desk.running()
+    assert lag(desk) == -1.0
+    desk.reach(row, 7)
+    desk.world.see(7)
+    desk.world.clock.advance(50.0)
+    view = desk.admin.status(X)
+    assert (view.lag_s, view.source_version, view.applied_version, view.node_id) == (0.0, 7, 7, "n-1")
+    assert view.checked_at_s == desk.world.clock.now_s() - 50.0
+
+
+def test_lag_grows_with_the_time_since_the_look_but_never_beyond_the_jobs_own_watermark(desk: Desk) -> None:
+    row = desk.running()
+    desk.world.see(9, lag_s=30.0)
+    desk.world.clock.advance(5.0)
+    assert lag(desk) == 35.0  # nothing applied yet: the table's oldest outstanding commit
+    desk.reach(row, 7)
+    desk.world.clock.advance(2.0)
+    assert lag(desk) == 2.0  # the slowest of the table is another job
+    assert desk.admin.status(X).source_version == 9
+    desk.world.clock.step(-100.0)
+    assert lag(desk) == 0.0  # never negative
+
+
+def test_lag_counts_the_time_in_which_nobody_looks(desk: Desk) -> None:
+    row = desk.running()
+    desk.reach(row, 7)
+    desk.world.see(7)
+    desk.world.owner.lost()
+    until(lambda: desk.world.owner.writer is None)
+    desk.world.clock.advance(40.0)
+    view = desk.admin.status(X)
+    assert (view.lag_s, view.node_id) == (40.0, "")
+    assert desk.admin.cluster().lag_max_s == 40.0
+
+
+def test_the_cluster_as_the_owner_sees_it(desk: Desk) -> None:
+    desk.running()
+    desk.world.see(7, lag_s=4.0)
+    view = desk.admin.cluster()
+    assert (view.owner, view.owner_rev, view.jobs, view.lag_max_s) == ("n-1", 1, 1, 4.0)
+    assert view.counters == desk.counters
+    (node,) = view.nodes
+    assert (node.node_id, node.pid, node.epoch, node.shards) == ("n-1", 7, 1, 1)
+    assert (node.queue_waiting, node.queue_running) == (2, 1)
+    (shard,) = view.shards
+    assert (shard.table_id, shard.table, shard.node_id, shard.state, shard.jobs) == (
+        "t-1",
+        TABLE.uri,
+        "n-1",
+        "running",
+        1,
+    )
+
+
+# --- waiting ---------------------------------------------------------------------------------------------------------
+
+
+class Waiter:
+    """A wait on a thread of its own."""
+
+    def __init__(self, desk: Desk, version: int | None = 7, alive: Callable[[], bool] = lambda: True) -> None:
+        self.answer: Future[JobView] = Future()
+        self.looked = threading.Event()
+
+        def still_there() -> bool:
+            self.looked.set()
+            return alive()
+
+        def wait() -> None:
+            try:
+                self.answer.set_result(desk.admin.wait(X, version, 60.0, still_there))
+            except Exception as error:  # noqa: BLE001
+                self.answer.set_exception(error)
+
+        threading.Thread(target=wait, daemon=True).start()
+
+    def waits(self) -> bool:
+        """It has looked once in vain, and sleeps or is about to."""
+        return self.looked.wait(10.0) and not self.answer.done()
+
+
+def test_a_wait_for_what_is_applied_returns_at_once(desk: Desk) -> None:
+    row = desk.running()
+    desk.reach(row, 7)
+    for version in (None, 0, 7):
+        assert desk.admin.wait(X, version, 0.0, lambda: True).applied_version == 7
+    assert desk.notified == [ShardId("t-1")] * 3  # the node is told to look now
+
+
+def test_a_wait_returns_when_the_version_is_applied_and_not_before(desk: Desk) -> None:
+    row = desk.running()
+    waiter = Waiter(desk, None)  # the table's newest: 7
+    assert waiter.waits()
+    desk.world.report(row, 6)
+    until(lambda: desk.admin.status(X).applied_version == 6)
+    assert waiter.waits()
+    began_s = time.monotonic()
+    desk.world.report(row, 8)
+    assert waiter.answer.result(10.0).applied_version == 8
+    assert time.monotonic() - began_s < ALIVE_LOOK_S  # woken, not found by looking
+
+
+def test_a_wait_ends_when_its_time_is_up(desk: Desk) -> None:
+    desk.reach(desk.running(), 5)
+    with pytest.raises(TimedOut, match=r"version 7 was not applied within 0 s; the job is at 5"):
+        desk.admin.wait(X, None, 0.0, lambda: True)
+    waiter = Waiter(desk)
+    assert waiter.waits()
+    desk.world.clock.advance(60.0)
+    with pytest.raises(TimedOut):
+        waiter.answer.result(10.0)
+
+
+def pause(desk: Desk, row: JobRow) -> None:
+    desk.admin.pause(X, "")
+
+
+def drop(desk: Desk, row: JobRow) -> None:
+    desk.admin.unregister(X, "")
+
+
+def fail(desk: Desk, row: JobRow) -> None:
+    status = JobStatus(error_code=ErrorCode.DUPLICATE_KEY, error_msg="rows share a key")
+    desk.world.report(row, 5, JobState.ERROR, Reason.NONE, status)
+
+
+@pytest.mark.parametrize(("event", "why"), [(pause, "is paused"), (drop, "was dropped"), (fail, "rows share a key")])
+def test_a_wait_that_cannot_end_well_fails(desk: Desk, event: Callable[[Desk, JobRow], None], why: str) -> None:
+    row = desk.running()
+    waiter = Waiter(desk)
+    assert waiter.waits()
+    event(desk, row)
+    with pytest.raises(JobFailed, match=why):
+        waiter.answer.result(10.0)
+
+
+def test_a_job_that_fails_for_now_is_waited_for(desk: Desk) -> None:
+    row = desk.running()
+    waiter = Waiter(desk)
+    assert waiter.waits()
+    desk.world.report(row, 5, JobState.ERROR, Reason.RETRYING, JobStatus(error_code=ErrorCode.STORAGE))
+    until(lambda: desk.admin.status(X).state is JobState.ERROR)
+    assert not waiter.answer.done()
+    desk.world.report(row, 7, JobState.COMPLETED, Reason.NONE, JobStatus())
+    assert waiter.answer.result(10.0).applied_version == 7
+
+
+def test_a_paused_job_that_has_come_far_enough_is_no_failure(desk: Desk) -> None:
+    desk.reach(desk.running(), 7)
+    desk.admin.pause(X, "")
+    assert desk.admin.wait(X, 7, 0.0, lambda: True).reason is Reason.PAUSED
+
+
+def test_a_job_that_was_dropped_and_made_again_is_another_one(desk: Desk) -> None:
+    desk.running()
+    waiter = Waiter(desk)
+    assert waiter.waits()
+    desk.admin.unregister(X, "")
+    desk.admin.register([request()])
+    with pytest.raises(JobFailed, match="was dropped"):
+        waiter.answer.result(10.0)
+
+
+def test_a_wait_is_given_up_when_nobody_waits_any_more_or_the_node_stops(desk: Desk) -> None:
+    desk.running()
+    gone = Waiter(desk, alive=lambda: False)
+    with pytest.raises(Unavailable):
+        gone.answer.result(10.0)
+    waiter = Waiter(desk)
+    assert waiter.waits()
+    desk.moved.close()
+    with pytest.raises(Unavailable):
+        waiter.answer.result(10.0)
+
+
+def test_a_wait_outlasts_a_change_of_the_owner(desk: Desk) -> None:
+    row = desk.running()
+    waiter = Waiter(desk)
+    assert waiter.waits()
+    desk.world.etcd.depose()
+    until(lambda: desk.admin.cluster().owner_rev == 2)
+    assert waiter.waits()
+    desk.world.pass_s(1.0)
+    until(desk.world.runs)
+    desk.reach(row, 7)
+    assert waiter.answer.result(10.0).applied_version == 7
+
+
+def test_waiting_for_what_does_not_exist_is_refused(desk: Desk) -> None:
+    desk.admin.register([request()])
+    with pytest.raises(JobNotFound):
+        desk.admin.wait(JobName(TABLE.uri, "none"), 1, 0.0, lambda: True)
+    with pytest.raises(TableNotFound):
+        desk.admin.wait(JobName("/tables/none", "x"), 1, 0.0, lambda: True)
+
+
+def test_moves_that_came_before_the_wait_are_not_missed() -> None:
+    moved = Moved()
+    since = moved.count()
+    moved.tell()
+    began_s = time.monotonic()
+    moved.wait(since, 30.0)
+    assert time.monotonic() - began_s < 10.0
