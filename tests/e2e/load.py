@@ -5,19 +5,24 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow.compute as pc
 
+from iscp.core.errors import TemporaryError
 from tests.e2e.evidence import assert_in_order, assert_watermarks_never_went_back, job_log_rows
 from tests.e2e.harness import Cluster, Job, assert_equal, read
 from tests.e2e.writer import events, orders
 
 ROOT = Path(__file__).parents[2]
 WRITER_STOP_S = 60.0
+ACKNOWLEDGE_S = 90.0
+WHERE = "state <> 'gone' AND amount > 100"
 
 
 @dataclass
@@ -45,18 +50,30 @@ class Load:
         return self.full, self.filtered, self.appended
 
     def register(self) -> None:
-        """Until they are acknowledged, whatever the node suffers meanwhile."""
-        client = self.cluster.client
-        client.register(self.full.source, "full", target=self.full.target, key=["id"])
-        client.register(
-            self.filtered.source,
-            "filtered",
-            target=self.filtered.target,
-            key=["id"],
-            columns=["id", "amount"],
-            where="state <> 'gone' AND amount > 100",
-        )
-        client.register(self.appended.source, "appended", target=self.appended.target)
+        """Until all are acknowledged, whatever the node suffers meanwhile."""
+        for job, options in (
+            (self.full, {"key": ["id"]}),
+            (self.filtered, {"key": ["id"], "columns": ["id", "amount"], "where": WHERE}),
+            (self.appended, {}),
+        ):
+            ask = partial(self.cluster.client.register, job.source, job.name, target=job.target, **options)
+            self._insist(ask, job.name)
+
+    def register_anew(self) -> None:
+        """Every job goes, and comes again at once under the same name, whatever the node suffers meanwhile."""
+        for job in self.jobs:
+            self._insist(partial(self.cluster.client.unregister, job.source, job.name), job.name)
+        self.register()
+
+    def _insist(self, ask: Callable[[], object], what: str) -> None:
+        """Ask until there is an answer, as an application would while the node is away."""
+        until_s = time.monotonic() + ACKNOWLEDGE_S
+        while True:
+            try:
+                ask()
+                return
+            except TemporaryError:
+                assert time.monotonic() < until_s, f"{what} is not acknowledged within {ACKNOWLEDGE_S} s"
 
     @contextmanager
     def writing(self, seed: int) -> Iterator[None]:

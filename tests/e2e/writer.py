@@ -16,7 +16,7 @@ import pyarrow as pa
 from tests.e2e.harness import append, delete, upsert
 
 STATES = ("open", "paid", "gone")
-PAUSE_S = 0.3
+PAUSE_MAX_S = 2.0
 
 
 def orders(ids: list[int], chance: random.Random) -> pa.Table:
@@ -37,7 +37,7 @@ def main(seed: int, orders_uri: str, events_uri: str) -> None:
     chance, ended = random.Random(seed), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     turn = 0
-    while not ended.wait(PAUSE_S * chance.random()):
+    while not ended.wait(PAUSE_MAX_S * chance.random()):
         turn += 1
         first = chance.randrange(400)
         match chance.randrange(4):
