@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 READY_WAIT_S = 60.0
 READY_LOOK_S = 0.05
 GRACE_S = 2.0
+FLUSH_S = 5.0
+"""For the last reports: their history is written within about a second, where the storage answers."""
 
 
 class Server(Protocol):
@@ -76,6 +78,8 @@ class Node:
         self._server.stop(GRACE_S)
         self._executor.close(drain=drain_s > 0, wait_s=drain_s)
         self._scheduler.close(GRACE_S)
+        if drain_s > 0:
+            self._worker.flush(FLUSH_S)
         self._worker.close()
         self._unwatch()
         self._owner.close()

@@ -97,7 +97,10 @@ class Scheduler:
         self._wake.notify()
 
     def close(self, wait_s: float) -> bool:
-        """End the loop, not what runs: that is the executor's to close, before. True if it has ended."""
+        """Take what is there already, then end the loop; what runs is the executor's to close, before.
+
+        True if it has ended.
+        """
         with self._lock:
             self._closed = True
         self._wake.notify()
@@ -112,6 +115,9 @@ class Scheduler:
             while not self._closed:
                 self._wake.wait(self._sleep_s())
                 self.turn()
+            while events := self._take():  # how the last iterations ended
+                for event in events:
+                    self._step(event)
         except Exception as error:
             log.exception("scheduler.broken")
             self._on_broken(error)

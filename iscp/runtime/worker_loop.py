@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import assert_never
 
 from iscp.coordination.effects import (
@@ -30,6 +32,13 @@ from iscp.runtime.scheduler import Scheduler
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _Flush:
+    """Set `done` once the owner has recorded all that was reported before this."""
+
+    done: threading.Event
+
+
 class WorkerLoop:
     """One thread for the machine, one more for the look at the election key, which may take etcd's time-out."""
 
@@ -49,14 +58,21 @@ class WorkerLoop:
         self._clock = clock
         self._send = send
         self._checks = ThreadPoolExecutor(1, "iscp-election-check")
-        self._inbox: Inbox[WorkerEvent] = Inbox(
-            "iscp-worker", clock, self._step, lambda: self._step(Tick()), self._next_due_s, on_broken
+        self._flush: _Flush | None = None
+        self._inbox: Inbox[WorkerEvent | _Flush] = Inbox(
+            "iscp-worker", clock, self._take, lambda: self._take(Tick()), self._next_due_s, on_broken
         )
 
     def start(self, epoch: int) -> None:
         """`epoch` is the registration's; nothing that came before counts."""
         self._machine = self._new_machine(epoch)
         self._inbox.start()
+
+    def flush(self, wait_s: float) -> bool:
+        """Wait until the owner has recorded all that was reported; False if it does not in time."""
+        flush = _Flush(threading.Event())
+        self._inbox.put(flush)
+        return flush.done.wait(wait_s)
 
     def close(self) -> None:
         self._inbox.close()
@@ -77,11 +93,17 @@ class WorkerLoop:
     def _next_due_s(self) -> float | None:
         return self._machine.next_due_s() if self._machine else None
 
-    def _step(self, event: WorkerEvent) -> None:
-        if self._machine is None:
+    def _take(self, event: WorkerEvent | _Flush) -> None:
+        machine = self._machine
+        if machine is None:
             return
-        for effect in self._machine.step(event, self._clock.monotonic_s()):
-            self._carry_out(effect)
+        if isinstance(event, _Flush):
+            self._flush = event
+        else:
+            for effect in machine.step(event, self._clock.monotonic_s()):
+                self._carry_out(effect)
+        if self._flush is not None and not (machine.outbox.gathered or machine.outbox.chunks):
+            self._flush.done.set()
 
     def _carry_out(self, effect: WorkerEffect) -> None:
         match effect:

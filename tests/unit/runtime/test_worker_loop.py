@@ -167,6 +167,15 @@ def test_a_lost_lease_stops_all_and_a_regained_one_begins_anew_under_its_epoch(w
     assert worker.heard(Sync)[-1].shards == ()  # type: ignore[union-attr]
 
 
+def test_a_flush_waits_until_the_owner_has_recorded_what_was_reported(worker: Worker) -> None:
+    worker.obey()
+    assert worker.loop.flush(5.0)
+    worker.loop.news(Reports(SHARD, (JobReport(JobKey("a", "t-1", "x"), "id-x", Watermark(4, 1.0), 2),)))
+    assert not worker.loop.flush(0.1)
+    worker.loop.heard(Acknowledge(5, 3, 1, 1))
+    assert worker.loop.flush(5.0)
+
+
 def test_a_broken_machine_is_told() -> None:
     worker = Worker()
     worker.engine.give = lambda effect: 1 // 0  # type: ignore[method-assign]
