@@ -56,7 +56,9 @@ class Replica:
             )
         for name in ("key", "columns"):
             _refuse_unknown(getattr(spec, name), source, f"{_PATH}.{name}")
-        missing = [name for name in spec.key if spec.columns and name not in spec.columns]
+            _refuse_doubled(getattr(spec, name), f"{_PATH}.{name}")
+        kept = {name.lower() for name in spec.columns}
+        missing = [name for name in spec.key if kept and name.lower() not in kept]
         if missing:
             raise InvalidRequest(
                 f"leaves out the key column {', '.join(missing)}",
@@ -78,8 +80,16 @@ class Replica:
         if not spec.columns:
             return tuple(source)
         by_name = {name.lower(): name for name in source}
-        filtered = [by_name[name.lower()] for name in _where_columns(spec.where)] if spec.where else []
-        return tuple(dict.fromkeys([*[by_name[name.lower()] for name in spec.columns], *filtered]))
+        wanted = [*spec.columns, *(_where_columns(spec.where) if spec.where else [])]
+        lost = [name for name in wanted if name.lower() not in by_name]
+        if lost:
+            raise PermanentError(
+                f"the source has no column {', '.join(lost)} any more",
+                field=f"{_PATH}.columns",
+                remedy="Bring it back, or register the job anew without it",
+                code=ErrorCode.SCHEMA_CHANGED,
+            )
+        return tuple(dict.fromkeys(by_name[name.lower()] for name in wanted))
 
     def open(self, row: JobRow, sinks: SinkFactory) -> ReplicaConsumer:
         return ReplicaConsumer(row.spec.consumer, sinks(row.spec.consumer.target))
@@ -93,6 +103,7 @@ def _normalized(target: str, catalog: Catalog) -> str:
 
 
 def _refuse_unknown(names: Sequence[str], source: TableDescription, field: str) -> None:
+    """Names count without regard to case, as Spark has it."""
     known = {name.lower() for name in source.columns}
     unknown = [name for name in names if name.lower() not in known]
     if unknown:
@@ -100,6 +111,13 @@ def _refuse_unknown(names: Sequence[str], source: TableDescription, field: str) 
             f"names {', '.join(unknown)}, which {source.name} does not have",
             field=field,
             remedy=f"Its columns are {', '.join(source.columns)}",
+        )
+
+
+def _refuse_doubled(names: Sequence[str], field: str) -> None:
+    if len({name.lower() for name in names}) < len(names):
+        raise InvalidRequest(
+            "names a column twice, but for upper and lower case", field=field, remedy="Name each column once"
         )
 
 
@@ -140,7 +158,8 @@ def _where_columns(where: str) -> list[str]:
             field=f"{_PATH}.where",
             remedy="Use only conditions on the row's own columns",
         )
-    return [column.name for column in condition.find_all(exp.Column)]
+    # Of a field in a struct the column is the first part.
+    return [column.parts[0].name for column in condition.find_all(exp.Column)]
 
 
 class ReplicaConsumer:

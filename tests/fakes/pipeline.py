@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from iscp.core.errors import Conflict, TableNotFound
+from iscp.core.errors import Conflict, InvalidRequest, TableNotFound
 from iscp.core.iteration import Bounds, DataType
 from iscp.core.job import ConsumerSpec, JobRow
 from iscp.core.watermark import Position, Watermark
@@ -217,10 +217,11 @@ class FakeKind:
 
 
 class FakeCatalog:
-    """Port Catalog: the tables in `tables`, by URI."""
+    """Port Catalog: the tables in `tables`, by URI; `faults` are what the engine finds in conditions."""
 
     def __init__(self, *tables: TableDescription) -> None:
         self.tables = {table.uri: table for table in tables}
+        self.faults: dict[str, str] = {}
 
     def describe(self, table: str) -> TableDescription:
         uri = self.normalize(table)
@@ -232,4 +233,9 @@ class FakeCatalog:
         return self.describe(uri).version
 
     def normalize(self, uri: str) -> str:
+        if "://" in uri:
+            raise InvalidRequest("is of another store", field="table", remedy="Use a path")
         return "/" + uri.strip("/")
+
+    def condition_fault(self, condition: str, table: TableDescription) -> str:
+        return self.faults.get(condition, "")

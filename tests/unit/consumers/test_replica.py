@@ -1,0 +1,117 @@
+"""What a replica refuses, and which columns of the source it wants; its rows are tried with Spark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from iscp.consumers.replica import Replica
+from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.core.job import ConsumerSpec
+from iscp.ports.pipeline import TableDescription
+from tests.fakes.pipeline import FakeCatalog
+
+PATH = "spec.iteration.consumer"
+COLUMNS = {"id": "long", "Name": "string", "s": "struct", "order date": "date"}
+SOURCE = TableDescription("t-1", "orders", "/lake/orders", 3, 1.0, COLUMNS)
+TARGET = TableDescription("t-9", "target", "/lake/target", 3, 1.0, {"id": "long"}, sink_seq=4, empty=False)
+GOOD = ConsumerSpec("replica", "/lake/target", ("id",))
+
+
+def validate(spec: ConsumerSpec, *tables: TableDescription) -> None:
+    Replica().validate(spec, SOURCE, FakeCatalog(SOURCE, *tables))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        GOOD,
+        replace(GOOD, key=()),
+        replace(GOOD, columns=("Name", "id")),
+        replace(GOOD, key=("ID",), columns=("id", "NAME")),
+        replace(GOOD, where="id > 3 AND name IN ('a', 'b')"),
+        replace(GOOD, where="`order date` >= DATE '2020-01-01'"),
+        replace(GOOD, where="s.f.g = 1 AND ID IS NULL"),
+        replace(GOOD, target="/lake/orders-copy"),
+        replace(GOOD, target="/lake/order"),
+    ],
+)
+def test_what_is_taken(spec: ConsumerSpec) -> None:
+    validate(spec)
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "words"),
+    [
+        ({"target": ""}, "target", "is missing"),
+        ({"target": "s3://bucket/x"}, "target", "another store"),
+        ({"target": "/lake/orders"}, "target", "is the source"),
+        ({"target": "/lake/orders/"}, "target", "is the source"),
+        ({"target": "/lake/orders/inner"}, "target", "within"),
+        ({"target": "/lake"}, "target", "within"),
+        ({"key": ("id", "nope")}, "key", "names nope, which orders does not have"),
+        ({"columns": ("id", "nope")}, "columns", "names nope"),
+        ({"columns": ("Name",)}, "columns", "leaves out the key column id"),
+        ({"columns": ("id", "ID")}, "columns", "twice"),
+        ({"key": ("id", "Id")}, "key", "twice"),
+        ({"where": "nope > 3"}, "where", "names nope"),
+        ({"where": "nope.id > 3"}, "where", "names nope"),
+        ({"where": "id >"}, "where", "is not a SQL condition"),
+        ({"where": "1 = 1; DROP TABLE x"}, "where", "is not a SQL condition"),
+        ({"where": "id = (SELECT max(id) FROM orders)"}, "where", "subquery"),
+        ({"where": "EXISTS (SELECT 1)"}, "where", "subquery"),
+        ({"where": "sum(id) > 3"}, "where", "aggregate"),
+        ({"where": "row_number() OVER (ORDER BY id) = 1"}, "where", "window"),
+    ],
+)
+def test_what_is_refused_by_its_field_and_with_a_remedy(change: dict[str, object], field: str, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words) as refused:
+        validate(replace(GOOD, **change))  # type: ignore[arg-type]
+    assert refused.value.field == f"{PATH}.{field}"
+    assert refused.value.remedy
+
+
+def test_a_condition_that_the_engine_does_not_take_is_refused_with_its_reason() -> None:
+    catalog = FakeCatalog(SOURCE)
+    catalog.faults["id = name"] = "cannot compare"
+    with pytest.raises(InvalidRequest, match="cannot compare") as refused:
+        Replica().validate(replace(GOOD, where="id = name"), SOURCE, catalog)
+    assert refused.value.field == f"{PATH}.where"
+
+
+def test_a_target_is_new_empty_or_was_kept_before() -> None:
+    validate(GOOD, TARGET)
+    validate(GOOD, replace(TARGET, sink_seq=0, empty=True))
+    with pytest.raises(InvalidRequest, match="rows that iscp did not write") as refused:
+        validate(GOOD, replace(TARGET, sink_seq=0))
+    assert (refused.value.field, refused.value.code) == (f"{PATH}.target", ErrorCode.TARGET_UNUSABLE)
+
+
+def test_a_target_that_forgets_transaction_ids_is_refused_also_where_it_is_ours() -> None:
+    forgetful = replace(TARGET, configuration={"delta.setTransactionRetentionDuration": "interval 1 days"})
+    with pytest.raises(InvalidRequest, match="expires transaction ids") as refused:
+        validate(GOOD, forgetful)
+    assert refused.value.code is ErrorCode.TARGET_UNUSABLE
+
+
+def test_all_columns_are_read_or_those_that_are_kept_and_asked_about() -> None:
+    source = tuple(COLUMNS)
+    replica = Replica()
+    assert replica.columns(GOOD, source) == source
+    assert replica.columns(replace(GOOD, where="name = 'a'"), source) == source
+    assert replica.columns(replace(GOOD, columns=("ID",)), source) == ("id",)
+    some = replace(GOOD, columns=("id",), where="name = 'a' AND s.f = 1 AND id > 3")
+    assert replica.columns(some, source) == ("id", "Name", "s")
+
+
+@pytest.mark.parametrize("spec", [replace(GOOD, columns=("id", "nope")), replace(GOOD, columns=("id",), where="nope")])
+def test_a_column_that_the_source_has_lost_needs_a_person(spec: ConsumerSpec) -> None:
+    with pytest.raises(PermanentError, match="nope") as lost:
+        Replica().columns(spec, tuple(COLUMNS))
+    assert lost.value.code is ErrorCode.SCHEMA_CHANGED
+    assert lost.value.remedy
+
+
+def test_a_replica_keeps_its_target_for_itself() -> None:
+    assert Replica.shared_target is False
