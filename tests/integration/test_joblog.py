@@ -229,6 +229,7 @@ def test_a_missing_directory_is_a_storage_error_and_no_reason_to_begin_anew(tmp_
     home.mkdir()
     joblog = owner(home)
     joblog.append([job(1)], [""])
+    joblog.append_history([entry(0)])
     home.rename(away)
     for attempt in (lambda: joblog.append([job(2)], [""]), joblog.load, lambda: joblog.append_history([entry(1)])):
         with pytest.raises(StorageError):

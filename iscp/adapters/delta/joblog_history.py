@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.joblog_schema import FORMAT, FORMAT_PROPERTY, HISTORY_SCHEMA, history_entries, history_table
-from iscp.adapters.delta.joblog_table import FOREIGN_ERRORS, open_or_create, storage_error
+from iscp.adapters.delta.joblog_table import FOREIGN_ERRORS, local_path, open_or_create, storage_error
 from iscp.core.iteration import HistoryEntry
 from iscp.ports.system import Clock
 
@@ -40,7 +40,12 @@ class HistoryTable:
     def append(self, entries: Sequence[HistoryEntry]) -> None:
         if not entries:
             return
+        path = local_path(self._uri)
+        if path is not None and not path.is_dir():
+            self._table = None
         if self._table is None:
+            # With an open table deltalake would make the directories anew that are away, the job log's own with them:
+            # an owner that starts then would find no log there, and begin an empty one.
             self._table = self._open()
         try:
             self._table.update_incremental()
