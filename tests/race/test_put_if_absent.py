@@ -1,7 +1,8 @@
 """Put-if-absent on a local path, with real processes: JVMs that use Delta's log stores, and delta-rs.
 
-A JVM here is a bare one with a gateway: the log store class itself is raced, with no Spark around it. The
-last tests run the node's self-test in a real Spark.
+A JVM here is a bare one with a gateway: the log store class itself is raced, with no Spark around it. These tests have
+a process of their own: once a session of Spark was started in a process, pyspark translates the exceptions of every
+gateway in it through that session's JVM, and takes one JVM's objects for another's.
 """
 
 from __future__ import annotations
@@ -38,12 +39,9 @@ from iscp.adapters.delta.race import (
     hadoop_uri,
     race,
 )
-from iscp.adapters.delta.selftest import LOG_STORE_FIELD, ROUNDS, SelfTestFailed, self_test
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from iscp.adapters.delta.session import SparkRuntime
 
 log = logging.getLogger(__name__)
 
@@ -403,38 +401,3 @@ def test_a_killed_delta_rs_leaves_no_torn_or_lost_version(
     assert DeltaTable(tmp_path).version() == last
     found = jvm.store().listFrom(jvm.path(commit_file(directory, 0)), jvm.conf)
     assert found.next().getPath().getName() == commit_file(directory, 0).name
-
-
-# --- The node's self-test, in a real Spark ---
-
-
-@pytest.mark.spark
-def test_a_node_proves_its_path_and_leaves_nothing(tmp_path: Path, spark_runtime: SparkRuntime) -> None:
-    report = self_test(spark_runtime.root, tmp_path / "not" / "there" / "yet", field="target")
-    again = self_test(spark_runtime.root, tmp_path / "table", field="target")
-    log.info("self-tests took %.2f and %.2f s; %s, %s", report.took_s, again.took_s, report.wins, again.wins)
-    assert sum(report.wins.values()) == sum(again.wins.values()) == ROUNDS
-    assert report.directory == tmp_path
-    assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.spark
-def test_a_path_that_cannot_be_written_is_named(tmp_path: Path, spark_runtime: SparkRuntime) -> None:
-    with pytest.raises(SelfTestFailed) as failed:
-        self_test(spark_runtime.root, Path("/proc/table"), field="jobs.target")
-    assert failed.value.field == "jobs.target"
-
-
-@pytest.mark.spark
-def test_delta_default_log_store_is_refused(tmp_path: Path, spark_runtime: SparkRuntime) -> None:
-    """The setting is one of the SparkContext: it is changed there, as [spark.conf] would have it."""
-    conf: Any = spark_runtime.root._jsc.sc().conf()
-    conf.set("spark.delta.logStore.file.impl", SPARK_DEFAULT)
-    try:
-        with pytest.raises(SelfTestFailed) as failed:
-            self_test(spark_runtime.root, tmp_path / "table", field="target")
-    finally:
-        conf.set("spark.delta.logStore.file.impl", LOG_STORE)
-    assert failed.value.field == LOG_STORE_FIELD
-    assert LOG_STORE in failed.value.remedy
-    assert os.listdir(tmp_path) == []
