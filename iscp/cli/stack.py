@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from typing import Any
 
 from iscp.adapters.children import end, how_it_ended, spawn, tail
 from iscp.adapters.etcd.server import EtcdServer
+from iscp.adapters.free_port import free_port, is_free
 from iscp.adapters.settings import to_toml, variable
 from iscp.core.config import ADMIN_PORT, EtcdConfig, JobLogConfig, NodeConfig
 from iscp.core.errors import ConfigurationError, Unavailable
@@ -120,7 +120,7 @@ def choose_ports(layout: Layout, port: int | None) -> Ports:
         kept = json.loads(layout.ports.read_text())
     except (FileNotFoundError, ValueError):
         kept = {}
-    if port and not _free(port):
+    if port and not is_free(port):
         raise ConfigurationError(f"{port} is in use", field="--port", remedy="Name another port, or 0 for any")
     wish = kept.get("node", ADMIN_PORT) if port is None else port
     chosen = Ports(*(_port(each) for each in (wish, kept.get("etcd_client", 0), kept.get("etcd_peer", 0))))
@@ -131,22 +131,7 @@ def choose_ports(layout: Layout, port: int | None) -> Ports:
 
 
 def _port(wish: int) -> int:
-    if wish and _free(wish):
-        return wish
-    with socket.socket() as any_port:
-        any_port.bind((HOST, 0))
-        return int(any_port.getsockname()[1])
-
-
-def _free(port: int) -> bool:
-    with socket.socket() as trial:
-        # As servers do it: what lingers of closed connections is no obstacle.
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            trial.bind((HOST, port))
-        except OSError:
-            return False
-    return True
+    return wish if wish and is_free(wish) else free_port()
 
 
 @dataclass(slots=True)
@@ -297,10 +282,15 @@ def healthy(address: str) -> bool:
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+    from iscp.wire.v1 import admin_pb2
+
+    # By name: other servers, etcd among them, answer to the general question.
+    service = admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name
+
     with grpc.insecure_channel(address) as channel:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(
-                health_pb2.HealthCheckRequest(), timeout=HEALTH_TIMEOUT_S
+                health_pb2.HealthCheckRequest(service=service), timeout=HEALTH_TIMEOUT_S
             )
         except grpc.RpcError:
             return False

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
-from grpc_health.v1 import health, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from iscp.adapters.settings import load_settings
 
@@ -26,7 +26,9 @@ def main(file: str) -> int:
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: None if os.environ.get("FAKE_NODE") == "stubborn" else stopped.set())
     server = grpc.server(ThreadPoolExecutor(2))
-    health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
+    servicer = health.HealthServicer()
+    servicer.set("iscp.wire.v1.Admin", health_pb2.HealthCheckResponse.SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     server.add_insecure_port(config.listen)
     server.start()
     stopped.wait()

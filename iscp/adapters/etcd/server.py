@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from iscp.adapters.children import KILL_WAIT_S, end, spawn, tail
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.errors import EtcdRefused, EtcdUnavailable
 from iscp.adapters.etcd.values import EtcdSettings, EtcdTls
+from iscp.adapters.free_port import free_port, is_free
 from iscp.core.errors import ConfigurationError, Unavailable
 from iscp.ports.system import Clock
 
@@ -121,7 +121,7 @@ class EtcdServer:
             for port in (client_port, peer_port):
                 _refuse_if_taken(port)
         for _ in range(START_ATTEMPTS_MAX):
-            ports = client_port or _free_port(), peer_port or _free_port()
+            ports = client_port or free_port(), peer_port or free_port()
             args = _arguments(data_dir, name, ports, cluster or {name: ports[1]}, scheme)
             child = spawn([str(binary), *args, *extra_args], log_file, environ, death_signal=signal.SIGTERM)
             server = cls(child, data_dir, *ports)
@@ -187,17 +187,7 @@ def _arguments(data_dir: Path, name: str, ports: tuple[int, int], members: Mappi
     ]
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
 def _refuse_if_taken(port: int) -> None:
     """Else whoever holds it would answer in the place of the server that cannot start."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            raise Unavailable(f"{HOST}:{port} cannot be used: {error.strerror}") from error
+    if not is_free(port):
+        raise Unavailable(f"{HOST}:{port} is in use")
