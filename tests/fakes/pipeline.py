@@ -147,13 +147,16 @@ class FakeSource:
 
 @dataclass
 class FakeTarget:
-    """One sink: `commits` tells what each commit was, with its seq. `faults` are raised by the next commits."""
+    """One sink: `commits` tells what each commit was, with its seq; `looks` counts how often it was asked where it
+    stands. `faults` are raised by the next commits.
+    """
 
     rows: Rows = field(default_factory=dict)
     position: Position = field(default_factory=Position)
     commits: list[tuple[str, int]] = field(default_factory=list)
     faults: list[Exception] = field(default_factory=list)
     before_commit: Callable[[], None] = lambda: None
+    looks: int = 0
 
     def commit(self, kind: str, seq: int, context: ConsumeContext, watermark: Watermark, rows: Rows) -> Position:
         self.before_commit()
@@ -175,6 +178,7 @@ class FakeConsumer:
         self._target = target
 
     def position(self, row: JobRow) -> Position:
+        self._target.looks += 1
         return self._target.position
 
     def claim(self, context: ConsumeContext, source: Any) -> Position:

@@ -468,10 +468,12 @@ def test_a_paused_job_that_has_come_far_enough_is_no_failure(desk: Desk) -> None
 
 def test_a_job_that_was_dropped_and_made_again_is_another_one(desk: Desk) -> None:
     desk.running()
-    waiter = Waiter(desk)
+    go_on = threading.Event()
+    waiter = Waiter(desk, alive=lambda: go_on.wait(10.0))
     assert waiter.waits()
     desk.admin.unregister(X, "")
     desk.admin.register([request()])
+    go_on.set()  # it has not seen that there was none in between
     with pytest.raises(JobFailed, match="was dropped"):
         waiter.answer.result(10.0)
 
@@ -516,3 +518,14 @@ def test_moves_that_came_before_the_wait_are_not_missed() -> None:
     began_s = time.monotonic()
     moved.wait(since, 30.0)
     assert time.monotonic() - began_s < 10.0
+
+
+def test_whoever_waits_is_woken() -> None:
+    moved = Moved()
+    waiting = threading.Thread(target=moved.wait, args=(moved.count(), 30.0))
+    waiting.start()
+    time.sleep(0.05)
+    assert waiting.is_alive()
+    moved.tell()
+    waiting.join(10.0)
+    assert not waiting.is_alive()

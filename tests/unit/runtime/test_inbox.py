@@ -10,7 +10,7 @@ import pytest
 
 from iscp.adapters.clock import SystemClock
 from iscp.core.errors import QueueFull
-from iscp.runtime.inbox import EVENTS_MAX, Inbox
+from iscp.runtime.inbox import EVENTS_MAX, PUT_WAIT_S, Inbox
 
 WAIT_S = 10.0
 STREAM_S = 2.0
@@ -153,8 +153,10 @@ def test_its_own_thread_never_waits_for_room() -> None:
     for number in range(EVENTS_MAX):
         machine.inbox.put(number)
     gate.set()
+    began_s = time.monotonic()
     until(lambda: bool(machine.broken))
     assert isinstance(machine.broken[0], QueueFull)
+    assert time.monotonic() - began_s < PUT_WAIT_S / 2
     # Its thread goes and its queue is full: that must not hold up the end.
     until(lambda: "test" not in {thread.name for thread in threading.enumerate()})
     began_s = time.monotonic()

@@ -297,10 +297,12 @@ def test_only_the_job_that_lost_its_seq_is_run_again_and_not_for_ever(bench: Ben
     x, y = bench.built("x", "y")
     bench.source.commit({3: "c"})
     bench.target(x).faults += [Conflict("lost")] * 10
+    looks = bench.target(y).looks
     outcomes = bench.run(x, y)
     assert [o.error_code for o in outcomes] == [ErrorCode.CONFLICT, 0]
     assert len(bench.target(x).faults) == 10 - CONFLICT_TRIES_MAX
     assert bench.target(y).commits == [("tail", 3)]
+    assert bench.target(y).looks == looks + 1
 
 
 def test_a_shut_guard_stops_before_the_read_and_before_the_commit(bench: Bench) -> None:
@@ -324,18 +326,25 @@ def test_a_failed_read_is_told_of_each_job_with_where_its_sink_stands(bench: Ben
 
 
 def test_a_sink_that_is_gone_goes_on_from_the_seq_of_the_job_log(bench: Bench) -> None:
+    """Otherwise a late commit of before could still land in the one that is made anew."""
     (x,) = bench.built("x")
-    known = replace(x, seq=2, watermark=Watermark(1, 1.0))
-    bench.target(x).position = Position(void="the target is not there")
     target = bench.target(x)
-    committed: list[int] = []
-    target.before_commit = lambda: (  # the fake's own seq follows, as that of a table made anew
-        committed.append(target.position.seq) or setattr(target, "position", replace(target.position, seq=2))
-        if not committed
-        else None
-    )
-    (outcome,) = bench.run(known)
+    target.position = Position(void="the target is not there")
+    # The fake takes any next seq from what it has; a table that is made anew takes the one it is given.
+    target.before_commit = lambda: setattr(target, "position", replace(target.position, seq=len(target.commits) + 2))
+    target.looks = 0
+    (outcome,) = bench.run(replace(x, seq=2, watermark=Watermark(1, 1.0)))
     assert (outcome.error_code, outcome.data_type, outcome.seq) == (0, DataType.SNAPSHOT, 4)
+    assert target.commits == [("claim", 3), ("snapshot", 4)]
+    assert target.looks == 1
+
+
+def test_what_a_former_registration_applied_is_not_told_of_a_later_one_that_could_not_claim(bench: Bench) -> None:
+    bench.built("x")
+    later = job("x", registration=2)
+    bench.target(later).faults.append(EngineError("no"))
+    (outcome,) = bench.run(later)
+    assert (outcome.error_code, outcome.watermark, outcome.seq) == (ErrorCode.ENGINE, Watermark(), 2)
 
 
 def test_bounds_cut_a_range_and_the_rest_follows() -> None:
