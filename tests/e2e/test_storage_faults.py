@@ -6,6 +6,7 @@ import resource
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -44,22 +45,26 @@ class Disk:
         command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(self.path)]
         self.mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
 
-    def fill(self) -> None:
-        if not self.mounted:
-            self._limit_files(0)
-            return
-        with (self.path / "filler").open("wb", buffering=0) as filler:
-            try:
-                while True:
-                    filler.write(bytes(4_096))
-            except OSError:
-                pass
-
-    def free(self) -> None:
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """No room is left on it meanwhile."""
         if self.mounted:
-            (self.path / "filler").unlink()
+            filler = self.path / "filler"
+            with filler.open("wb", buffering=0) as file, suppress(OSError):
+                while True:
+                    file.write(bytes(4_096))
+            try:
+                yield
+            finally:
+                filler.unlink()
         else:
-            self._limit_files(resource.RLIM_INFINITY)
+            # The history is shared with what is on other disks: it must be there to be read.
+            wait_for("there is a history", (self.cluster.layout.job_log / "iscp_history" / "_delta_log").exists)
+            self._limit_files(0)
+            try:
+                yield
+            finally:
+                self._limit_files(resource.RLIM_INFINITY)
 
     def unmount(self) -> None:
         if self.mounted:
@@ -180,11 +185,10 @@ def test_the_source_is_away(stand: Stand) -> None:
 @pytest.mark.spark
 def test_the_disk_of_a_target_is_full(stand: Stand) -> None:
     job = stand.job("target_full", stand.target_disk.path / "copy")
-    stand.target_disk.fill()
-    upsert(job.source, rows(40, 20, "b"), ["id"])
-    append(job.source, rows(1_000, 5))
-    assert_told(stand, job, *(["No space left"] if stand.target_disk.mounted else []))
-    stand.target_disk.free()
+    with stand.target_disk.full():
+        upsert(job.source, rows(40, 20, "b"), ["id"])
+        append(job.source, rows(1_000, 5))
+        assert_told(stand, job, *(["No space left"] if stand.target_disk.mounted else []))
     assert_goes_on(stand, job)
 
 
@@ -192,26 +196,30 @@ def test_the_disk_of_a_target_is_full(stand: Stand) -> None:
 def test_the_disk_of_a_target_is_full_from_the_start(stand: Stand) -> None:
     source = stand.cluster.table("never_built", rows(0, 5_000))
     job = Job(source, "never_built", str(stand.target_disk.path / "never_built"))
-    stand.target_disk.fill()
-    stand.cluster.client.register(source, job.name, target=job.target, key=["id"])
-    assert_told(stand, job)
-    stand.target_disk.free()
+    if stand.target_disk.mounted:
+        with stand.target_disk.full():
+            stand.cluster.client.register(source, job.name, target=job.target, key=["id"])
+            assert_told(stand, job)
+    else:
+        # The job log is on the same "disk" then: it has to take the registration first.
+        stand.cluster.client.register(source, job.name, target=job.target, key=["id"])
+        with stand.target_disk.full():
+            assert_told(stand, job)
     assert_goes_on(stand, job)
 
 
 @pytest.mark.spark
 def test_the_disk_of_the_job_log_is_full(stand: Stand) -> None:
     job = stand.job("log_full", stand.cluster.lake / "derived" / "log_full")
-    stand.log_disk.fill()
-    status, said = stand.register(job.source, "refused")
-    assert status == 1
-    assert "remedy: Free space where the job log is kept" in said or not stand.log_disk.mounted
-    if stand.log_disk.mounted:
-        # Nothing waits for the log: the sink is the truth about progress.
-        upsert(job.source, rows(40, 20, "b"), ["id"])
-        stand.cluster.settle(job)
-        assert_equal(job.target, read(job.source))
-    stand.log_disk.free()
+    with stand.log_disk.full():
+        status, said = stand.register(job.source, "refused")
+        assert status == 1
+        if stand.log_disk.mounted:
+            assert "remedy: Free space where the job log is kept" in said
+            # Nothing waits for the log: the sink is the truth about progress.
+            upsert(job.source, rows(40, 20, "b"), ["id"])
+            stand.cluster.settle(job)
+            assert_equal(job.target, read(job.source))
     wait_for("registrations are taken again", lambda: stand.register(job.source, "refused")[0] == 0, 60.0)
     assert_goes_on(stand, job)
 
