@@ -115,6 +115,7 @@ class DeltaFeed:
         frame = net_by_spark(self._raw, key).persist()
         counts = _counted(frame, F.max(SAME))
         if any(shared > 1 for _, shared in counts.values()):
+            frame.unpersist(blocking=False)
             refuse_shared_keys(key)
         rows = sum(count for count, _ in counts.values())
         narrowed = frame.drop(SAME).coalesce(1 + rows // _ROWS_PER_PARTITION)
