@@ -1,0 +1,37 @@
+"""Tables by their name in a catalog of Spark: found by name, kept by their place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from iscp.adapters.delta.catalog import DeltaCatalog, name_resolver
+from iscp.adapters.delta.session import SparkRuntime
+from iscp.core.errors import TableNotFound
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def catalog(spark_runtime: SparkRuntime) -> Iterator[DeltaCatalog]:
+    session = spark_runtime.new_session()
+    session.sql("CREATE DATABASE sales")
+    session.sql("CREATE TABLE sales.orders (id BIGINT, item STRING) USING delta")
+    yield DeltaCatalog(name_resolver(spark_runtime.root))
+    session.sql("DROP DATABASE sales CASCADE")
+
+
+def test_a_name_and_its_place_are_one_table(catalog: DeltaCatalog) -> None:
+    by_name = catalog.describe("sales.orders")
+    by_place = catalog.describe(by_name.uri)
+    assert by_name.table_id == by_place.table_id
+    assert by_name.uri.endswith("/sales.db/orders")
+    assert list(by_name.columns) == ["id", "item"]
+
+
+@pytest.mark.parametrize("name", ["sales.nothing", "nowhere.orders"])
+def test_a_name_that_the_catalog_does_not_have_is_refused(catalog: DeltaCatalog, name: str) -> None:
+    with pytest.raises(TableNotFound, match="not a table of the catalog") as refused:
+        catalog.describe(name)
+    assert refused.value.field == "table"
