@@ -90,18 +90,11 @@ def run_node(config: NodeConfig) -> int:
 def compose(
     config: NodeConfig, spark: SparkRuntime, failpoints: Failpoints, on_broken: Callable[[Exception], None]
 ) -> Node:
-    """A node on its adapters; nothing is started yet."""
+    """A node on its adapters, not started. What is for another node has nowhere to go while a cluster has one."""
     clock, kinds, moved = SystemClock(), ConsumerRegistry(), Moved()
-    etcd = EtcdClient(EtcdSettings.of(config.etcd), clock)
-    if warning := production_warning(etcd.status().version):
-        log.warning("etcd.version", extra={"warning": warning})
-    keys = Keys(config.etcd_prefix)
-    ttl_s, margin_s = config.etcd.lease_ttl_s, config.etcd.margin_s
-    membership = EtcdMembership(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s)
-    election = EtcdElection(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s)
-    times = replace(CoordinationTimes(), ttl_s=ttl_s, margin_s=margin_s)
+    etcd, membership, election = _cluster(config, clock)
+    times = replace(CoordinationTimes(), ttl_s=config.etcd.lease_ttl_s, margin_s=config.etcd.margin_s)
     record = NodeRecord(config.node_id, 0, config.address, os.getpid(), __version__, clock.now_s())
-
     owner = OwnerLoop(
         OwnerMachine(config.node_id, __version__, times),
         lambda: DeltaJobLog(config.log.uri, clock, failpoints),
@@ -109,7 +102,6 @@ def compose(
         election,
         clock,
         _log_limits(config),
-        # In-process while a cluster has one node: what is for another node has nowhere to go.
         send=lambda to, message: worker.heard(message) if to.node_id == config.node_id else None,
         on_moved=moved.tell,
         on_broken=on_broken,
@@ -125,25 +117,31 @@ def compose(
     keeper = LeaseKeeper(membership, record, clock, worker.lease_lost, worker.lease_regained, on_broken)
     schedule = Schedule(config.node_id, config.probe, config.backoff, random.random)
     scheduler = Scheduler(schedule, DeltaProbe(), clock, worker.news, on_broken)
-    runner = Runner(
-        SparkEngine(spark.root, spark.new_session),
-        DeltaChangeSource(),
-        kinds.kind,
-        SinkPool(_tested_sinks(spark, failpoints)),
-        clock,
-        failpoints,
-        config.bounds,
-        epoch=lambda: keeper.epoch,
-    )
     executor = Executor(
-        runner,
+        _runner(config, spark, clock, kinds, failpoints, lambda: keeper.epoch),
         clock,
         config.scheduler,
         lease_check=keeper.check,
         emit=scheduler.give,
         on_stuck=lambda iteration: spark.kill(),
     )
-    admin = OwnerAdmin(
+    admin = _admin(owner, spark, clock, kinds, moved, scheduler, executor)
+    server = AdminServer(admin, config.listen)
+    return Node(
+        config.node_id, server, membership, election, keeper, owner, worker, scheduler, executor, moved, etcd.close
+    )
+
+
+def _admin(
+    owner: OwnerLoop,
+    spark: SparkRuntime,
+    clock: SystemClock,
+    kinds: ConsumerRegistry,
+    moved: Moved,
+    scheduler: Scheduler,
+    executor: Executor,
+) -> OwnerAdmin:
+    return OwnerAdmin(
         owner,
         DeltaCatalog(name_resolver(spark.root), condition_analyzer(spark.root)),
         kinds.kind,
@@ -152,9 +150,38 @@ def compose(
         notify_node=scheduler.notify,
         executor_counts=lambda: asdict(executor.counters()),
     )
-    server = AdminServer(admin, config.listen)
-    return Node(
-        config.node_id, server, membership, election, keeper, owner, worker, scheduler, executor, moved, etcd.close
+
+
+def _cluster(config: NodeConfig, clock: SystemClock) -> tuple[EtcdClient, EtcdMembership, EtcdElection]:
+    etcd = EtcdClient(EtcdSettings.of(config.etcd), clock)
+    if warning := production_warning(etcd.status().version):
+        log.warning("etcd.version", extra={"warning": warning})
+    keys = Keys(config.etcd_prefix)
+    ttl_s, margin_s = config.etcd.lease_ttl_s, config.etcd.margin_s
+    return (
+        etcd,
+        EtcdMembership(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s),
+        EtcdElection(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s),
+    )
+
+
+def _runner(
+    config: NodeConfig,
+    spark: SparkRuntime,
+    clock: SystemClock,
+    kinds: ConsumerRegistry,
+    failpoints: Failpoints,
+    epoch: Callable[[], int],
+) -> Runner:
+    return Runner(
+        SparkEngine(spark.root, spark.new_session),
+        DeltaChangeSource(),
+        kinds.kind,
+        SinkPool(_tested_sinks(spark, failpoints)),
+        clock,
+        failpoints,
+        config.bounds,
+        epoch,
     )
 
 
