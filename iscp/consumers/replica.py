@@ -6,6 +6,7 @@ by difference: the source's rows at a version against the target's own, by key.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Sequence
 from functools import reduce
@@ -18,6 +19,7 @@ from sqlglot import exp
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
 from iscp.core.iteration import DataType
 from iscp.core.job import ConsumerSpec, JobRow
+from iscp.core.quoting import quoted
 from iscp.core.watermark import Position, Watermark
 from iscp.ports.pipeline import (
     Catalog,
@@ -35,9 +37,11 @@ from iscp.ports.pipeline import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_OP = "_iscp_op"
+_OP, _ROWS = "_iscp_op", "_iscp_rows"
 _PATH = "spec.iteration.consumer"
 _DUPLICATES_SHOWN = 3
+# Of these types, also within others, Spark cannot tell whether two values are equal.
+_UNCOMPARED = re.compile(r':"(map|variant)"')
 
 
 class Replica:
@@ -183,7 +187,8 @@ class ReplicaConsumer:
             return self._tail(context, retriever, tag)
         wanted = self._filtered(retriever.snapshot)
         same_schema = self._sink.schema_matches(wanted.schema.json())
-        if retriever.data_type is DataType.DIFFERENCE and self._spec.key and same_schema:
+        comparable = self._spec.key and same_schema and not _UNCOMPARED.search(wanted.schema.json())
+        if retriever.data_type is DataType.DIFFERENCE and comparable:
             return self._difference(context, wanted, tag)
         if not same_schema:
             self._refuse_duplicates(wanted)
@@ -207,7 +212,7 @@ class ReplicaConsumer:
         """What the target lacks, has too much, or has otherwise than the source, as ordinary changes."""
         self._refuse_duplicates(wanted)
         key = self._spec.key
-        held = self._sink.rows(context.session).select(*wanted.columns)
+        held = self._sink.rows(context.session).select(*[F.col(quoted(name)) for name in wanted.columns])
         if _shared_keys(held, key):
             # A merge cannot take away one of two rows with one key.
             return Consumed(self._sink.replace(wanted, tag, context.guard), 0, 0)
@@ -220,7 +225,7 @@ class ReplicaConsumer:
         return Consumed(position, rows, 0)
 
     def _kept(self, frame: DataFrame) -> DataFrame:
-        return frame.select(*[F.col(f"`{name}`") for name in self._spec.columns]) if self._spec.columns else frame
+        return frame.select(*[F.col(quoted(name)) for name in self._spec.columns]) if self._spec.columns else frame
 
     def _filtered(self, frame: DataFrame) -> DataFrame:
         return self._kept(frame.where(self._spec.where) if self._spec.where else frame)
@@ -234,7 +239,7 @@ class ReplicaConsumer:
             frame = frame.where(f"{_OP} IS NOT NULL")
         if not self._spec.columns:
             return frame
-        return frame.select(*[F.col(f"`{name}`") for name in self._spec.columns], _OP)
+        return frame.select(*[F.col(quoted(name)) for name in self._spec.columns], _OP)
 
     def _refuse_duplicates(self, frame: DataFrame) -> None:
         if not self._spec.key:
@@ -250,21 +255,24 @@ class ReplicaConsumer:
 
 
 def _shared_keys(frame: DataFrame, key: Sequence[str]) -> list[str]:
-    counted = frame.groupBy(*[F.col(f"`{name}`") for name in key]).count().where("count > 1")
-    return [str(row.asDict()) for row in counted.drop("count").limit(_DUPLICATES_SHOWN).collect()]
+    counted = frame.groupBy(*[F.col(quoted(name)) for name in key]).agg(F.count("*").alias(_ROWS))
+    shared = counted.where(f"{_ROWS} > 1").drop(_ROWS)
+    return [str(row.asDict()) for row in shared.limit(_DUPLICATES_SHOWN).collect()]
 
 
 def _differing(wanted: DataFrame, held: DataFrame, key: Sequence[str]) -> DataFrame:
     """Rows of `wanted` that `held` lacks or has otherwise (op `u`), and keys that only `held` has (op `d`)."""
-    on = reduce(lambda a, b: a & b, [F.col(f"w.`{name}`").eqNullSafe(F.col(f"h.`{name}`")) for name in key])
+    on = reduce(lambda a, b: a & b, [F.col(f"w.{quoted(name)}").eqNullSafe(F.col(f"h.{quoted(name)}")) for name in key])
     w, h = wanted.withColumn("_iscp_w", F.lit(1)).alias("w"), held.withColumn("_iscp_h", F.lit(1)).alias("h")
     same = reduce(
-        lambda a, b: a & b, [F.col(f"w.`{name}`").eqNullSafe(F.col(f"h.`{name}`")) for name in wanted.columns]
+        lambda a, b: a & b,
+        [F.col(f"w.{quoted(name)}").eqNullSafe(F.col(f"h.{quoted(name)}")) for name in wanted.columns],
     )
     joined = w.join(h, on, "full_outer").where(F.col("_iscp_w").isNull() | F.col("_iscp_h").isNull() | ~same)
     gone = F.col("_iscp_w").isNull()
     columns = [
-        F.when(gone, F.col(f"h.`{name}`")).otherwise(F.col(f"w.`{name}`")).alias(name) for name in wanted.columns
+        F.when(gone, F.col(f"h.{quoted(name)}")).otherwise(F.col(f"w.{quoted(name)}")).alias(name)
+        for name in wanted.columns
     ]
     return joined.select(*columns, F.when(gone, "d").otherwise("u").alias(_OP))
 

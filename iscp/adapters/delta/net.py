@@ -19,6 +19,7 @@ from pyspark.sql import types as T
 from pyspark.sql.window import Window
 
 from iscp.core.errors import ErrorCode, PermanentError
+from iscp.core.quoting import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -67,7 +68,7 @@ def net_by_spark(raw: DataFrame, key: Sequence[str]) -> DataFrame:
     """Takes the wanted columns, `_change_type` and `_commit_version`; gives the wanted columns, `_iscp_op` and
     `_iscp_same`, the number of rows written for the key in its last version (1 unless rows share keys).
     """
-    keys = [F.col(f"`{name}`") for name in key]
+    keys = [F.col(quoted(name)) for name in key]
     by_key = Window.partitionBy(*keys)
     last_first = by_key.orderBy(F.col(COMMIT_VERSION).desc(), F.col(_WRITTEN).desc())
     first_first = by_key.orderBy(F.col(COMMIT_VERSION), F.col(_WRITTEN))

@@ -32,6 +32,7 @@ from iscp.adapters.delta.net import OP
 from iscp.adapters.delta.position import PositionReader, tag_json
 from iscp.core.errors import Conflict, ErrorCode, PermanentError
 from iscp.core.job import JobRow
+from iscp.core.quoting import quoted
 from iscp.core.watermark import Position
 from iscp.ports.pipeline import CommitTag, Manifest
 from iscp.ports.system import Failpoints, Guard
@@ -117,8 +118,8 @@ class DeltaSink:
         """Upsert and delete by key (null equals null); the session's txn settings are unset afterwards."""
         self._ready_to_commit(guard)
         settings = {_TXN_APP: APP_ID, _TXN_VERSION: str(tag.seq), _USER_METADATA: tag_json(tag)}
-        matches = " AND ".join(f"t.`{name}` <=> s.`{name}`" for name in key)
-        values = {f"`{name}`": F.col(f"s.`{name}`") for name in frame.columns if name != OP}
+        matches = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(name)}" for name in key)
+        values = {quoted(name): F.col(f"s.{quoted(name)}") for name in frame.columns if name != OP}
         with spark_faults(f"merge into {self._uri}"):
             try:
                 for name, value in settings.items():

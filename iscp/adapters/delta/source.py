@@ -30,6 +30,7 @@ from iscp.adapters.delta.net import (
 )
 from iscp.core.errors import EngineError, ErrorCode, PermanentError, StorageError, TableNotFound
 from iscp.core.iteration import Bounds
+from iscp.core.quoting import quoted
 from iscp.core.watermark import Watermark
 from iscp.ports.pipeline import Changes, ChangesUnavailable, SourceRange
 
@@ -106,8 +107,9 @@ class DeltaFeed:
         frame = frame.withColumn(OP, F.lit("i"))
         if key:
             with reading_changes("look for shared keys"):
-                counted = frame.groupBy(*[F.col(f"`{name}`") for name in key]).count()
-                if not counted.where("count > 1").isEmpty():
+                rows = F.count("*").alias(SAME)  # no name that a column of the source may have
+                counted = frame.groupBy(*[F.col(quoted(name)) for name in key]).agg(rows)
+                if not counted.where(f"{SAME} > 1").isEmpty():
                     refuse_shared_keys(key)
         return Changes(frame, _counted(frame, F.lit(0))["i"][0], 0, 0)
 
@@ -208,7 +210,7 @@ class DeltaChangeSource:
                 .option("startingVersion", span.from_version + 1)
                 .option("endingVersion", span.to.version)
                 .load(uri)
-                .select(*[F.col(f"`{name}`") for name in columns], CHANGE_TYPE, COMMIT_VERSION)
+                .select(*[F.col(quoted(name)) for name in columns], CHANGE_TYPE, COMMIT_VERSION)
             )
             return DeltaFeed(frame, span.inserts_only, span.bytes <= self._small_bytes_max)
 

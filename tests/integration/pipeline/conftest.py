@@ -102,6 +102,19 @@ class Pipeline:
         target = DeltaTable(self.target(name)).to_pyarrow_table().to_pylist()
         assert sorted(map(_sortable, target)) == sorted(map(_sortable, expected))
 
+    def sql(self, statement: str) -> None:
+        """Spark SQL, in which SOURCE stands for the source."""
+        with self.engine.session() as session:
+            session.sql(statement.replace("SOURCE", f"delta.`{self.source}`"))
+
+    def assert_equal_by_spark(self, name: str, columns: tuple[str, ...] = ()) -> None:
+        """As `assert_equal`, for tables that not everyone can read, and with the columns' order."""
+        with self.engine.session() as session:
+            source, target = (session.read.format("delta").load(uri) for uri in (self.source, self.target(name)))
+            expected = source.select(*[f"`{column}`" for column in columns]) if columns else source
+            assert [column.lower() for column in target.columns] == [column.lower() for column in expected.columns]
+            assert sorted(map(str, map(tuple, target.collect()))) == sorted(map(str, map(tuple, expected.collect())))
+
     def commits(self, name: str) -> list[Commit]:
         """The target's commits, oldest first."""
         found = (read_commit(self.target(name), version) for version in itertools.count())
