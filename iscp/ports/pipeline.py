@@ -111,7 +111,7 @@ class Feed(Protocol):
     """The changes of one range, read from the source once and kept until `release`."""
 
     def net(self, key: Sequence[str]) -> Changes:
-        """Raises ChangesUnavailable, PermanentError(DUPLICATE_KEY) where rows of one version share a key."""
+        """Raises ChangesUnavailable, also where rows share a key: the source's rows must tell then."""
 
     def release(self) -> None: ...
 

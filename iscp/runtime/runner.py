@@ -202,13 +202,15 @@ class Runner:
         return wanted, out
 
     def _reduced(self, feed: Feed, works: list[Work]) -> tuple[list[Work], list[JobOutcome]]:
-        """Net the changes by every key there is; rows that share one are the fault of the jobs of that key."""
+        """Net the changes by every key there is; a fault is that of the jobs of its key alone."""
         faults: dict[tuple[str, ...], PermanentError] = {}
         for key in {work.row.spec.consumer.key for work in works}:
             try:
                 feed.net(key)
             except PermanentError as error:
                 faults[key] = error
+            except ChangesUnavailable:
+                continue  # each of its consumers will come upon that, and compare
         able = [work for work in works if work.row.spec.consumer.key not in faults]
         failed = [(work, faults.get(work.row.spec.consumer.key)) for work in works]
         return able, [self._failed(work.row, work.position, error) for work, error in failed if error is not None]

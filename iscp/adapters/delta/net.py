@@ -2,7 +2,10 @@
 
 The last change of a key wins; in one version what is written wins over what is taken away, since an update, or a
 merge that deletes and inserts, is both. A key whose first change is an insert was not there before: op `i` if it is
-there now, `u` for any other that is, `d` for one that is gone.
+there now, `u` for any other that is, `d` for one that is gone. What came and went within the range is left out.
+
+Rows that share a key show in two ways: several are written in one version, or they do not add up: a key that was
+there once, or not at all, plus what is written, less what is taken away, must be there once, or not at all.
 
 Small ranges are reduced in this process, on Arrow: planning and running Spark jobs costs more than the rows do.
 """
@@ -10,7 +13,7 @@ Small ranges are reduced in this process, on Arrow: planning and running Spark j
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,8 +21,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.window import Window
 
-from iscp.core.errors import ErrorCode, PermanentError
 from iscp.core.quoting import quoted
+from iscp.ports.pipeline import ChangesUnavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,28 +48,35 @@ def fits_arrow(schema: T.StructType, key: Sequence[str]) -> bool:
 
 
 def net_by_arrow(raw: pa.Table, key: Sequence[str]) -> pa.Table:
-    """As `net_by_spark`; raises PermanentError(DUPLICATE_KEY) itself, and leaves out `_iscp_same`."""
+    """As `net_by_spark`; raises ChangesUnavailable itself where rows share a key, and leaves out `_iscp_same`."""
     names = {name.lower(): name for name in raw.column_names}
     keys = [names[name.lower()] for name in key]
     written = pc.is_in(raw[CHANGE_TYPE], value_set=pa.array(_WRITES)).cast(pa.int8())
     raw = raw.append_column(_WRITTEN, written)
     raw = raw.take(pc.sort_indices(raw, [(COMMIT_VERSION, "ascending"), (_WRITTEN, "ascending")]))
     raw = raw.append_column(_ROW, pa.array(range(len(raw)), pa.int64()))
-    by_key = raw.group_by(keys, use_threads=False).aggregate([(_ROW, "max"), (_ROW, "min")])
+    each = [(_ROW, "max"), (_ROW, "min"), (_ROW, "count"), (_WRITTEN, "sum")]
+    by_key = raw.group_by(keys, use_threads=False).aggregate(each)
     last, first = raw.take(by_key[f"{_ROW}_max"]), raw.take(by_key[f"{_ROW}_min"])
     by_version = raw.group_by([*keys, COMMIT_VERSION], use_threads=False).aggregate([(_ROW, "max"), (_WRITTEN, "sum")])
     shared = by_version.filter(pc.greater(by_version[f"{_WRITTEN}_sum"], 1))
     if pc.any(pc.is_in(shared[f"{_ROW}_max"], value_set=last[_ROW].combine_chunks())).as_py():
-        refuse_shared_keys(key)
+        doubt(key)
     there = pc.equal(last[_WRITTEN], 1)
     new = pc.equal(first[CHANGE_TYPE], "insert")
+    before, written = pc.equal(first[_WRITTEN], 0), by_key[f"{_WRITTEN}_sum"]
+    taken = pc.subtract(by_key[f"{_ROW}_count"], written)
+    left = pc.subtract(pc.add(before.cast(pa.int64()), written), taken)
+    if pc.any(pc.not_equal(left, there.cast(pa.int64()))).as_py():
+        doubt(key)
     op = pc.if_else(there, pc.if_else(new, "i", "u"), "d")
-    return last.drop_columns([CHANGE_TYPE, COMMIT_VERSION, _WRITTEN, _ROW]).append_column(OP, op)
+    net = last.drop_columns([CHANGE_TYPE, COMMIT_VERSION, _WRITTEN, _ROW]).append_column(OP, op)
+    return net.filter(pc.or_(before, there))
 
 
 def net_by_spark(raw: DataFrame, key: Sequence[str]) -> DataFrame:
     """Takes the wanted columns, `_change_type` and `_commit_version`; gives the wanted columns, `_iscp_op` and
-    `_iscp_same`, the number of rows written for the key in its last version (1 unless rows share keys).
+    `_iscp_same`, above 1 where rows share the key.
     """
     keys = [F.col(quoted(name)) for name in key]
     by_key = Window.partitionBy(*keys)
@@ -77,20 +87,21 @@ def net_by_spark(raw: DataFrame, key: Sequence[str]) -> DataFrame:
         .withColumn("_iscp_rank", F.row_number().over(last_first))
         .withColumn("_iscp_first", F.first(CHANGE_TYPE).over(first_first))
         .withColumn(SAME, F.sum(_WRITTEN).over(Window.partitionBy(*keys, COMMIT_VERSION)))
+        .withColumn(_ROW, F.sum(2 * F.col(_WRITTEN) - 1).over(by_key))
     )
+    before = (~F.col("_iscp_first").isin(*_WRITES)).cast("int")
+    doubtful = before + F.col(_ROW) != F.col(_WRITTEN)
     op = (
         F.when(F.col(_WRITTEN) == 0, F.lit("d"))
         .when(F.col("_iscp_first") == "insert", F.lit("i"))
         .otherwise(F.lit("u"))
     )
     last = ranked.where("_iscp_rank = 1").withColumn(OP, op)
-    return last.drop(CHANGE_TYPE, COMMIT_VERSION, _WRITTEN, "_iscp_rank", "_iscp_first")
+    last = last.withColumn(SAME, F.when(doubtful, 2).otherwise(F.col(SAME)))
+    last = last.where((before == 1) | (F.col(_WRITTEN) == 1) | (F.col(SAME) > 1))
+    return last.drop(CHANGE_TYPE, COMMIT_VERSION, _WRITTEN, _ROW, "_iscp_rank", "_iscp_first")
 
 
-def refuse_shared_keys(key: Sequence[str]) -> None:
-    raise PermanentError(
-        f"several rows of one version share a key ({', '.join(key)})",
-        field="spec.iteration.consumer.key",
-        remedy="Choose a key that is unique in the source, or mend the source",
-        code=ErrorCode.DUPLICATE_KEY,
-    )
+def doubt(key: Sequence[str]) -> NoReturn:
+    """Which of the rows is left does not follow from the changes; whether they still share the key does not either."""
+    raise ChangesUnavailable(f"several rows share a key ({', '.join(key)})")

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from delta.tables import DeltaTable as SparkDeltaTable
@@ -30,11 +31,11 @@ from iscp.adapters.delta.commits import (
 from iscp.adapters.delta.faults import delta_faults, spark_faults, storage_faults
 from iscp.adapters.delta.net import OP
 from iscp.adapters.delta.position import PositionReader, tag_json
-from iscp.core.errors import Conflict, ErrorCode, PermanentError
+from iscp.core.errors import Conflict, EngineError, ErrorCode, PermanentError
 from iscp.core.job import JobRow
 from iscp.core.quoting import quoted
 from iscp.core.watermark import Position
-from iscp.ports.pipeline import CommitTag, Manifest
+from iscp.ports.pipeline import ChangesUnavailable, CommitTag, Manifest
 from iscp.ports.system import Failpoints, Guard
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _STAGED = "iscp-staged"
+_KEY_TAKEN = "a key that is new is in the target already"
 
 
 class DeltaSink:
@@ -115,12 +117,17 @@ class DeltaSink:
     def merge(
         self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
     ) -> Position:
-        """Upsert and delete by key (null equals null); the session's txn settings are unset afterwards."""
+        """Upsert and delete by key (null equals null); the session's txn settings are unset afterwards.
+
+        Raises ChangesUnavailable where a key of op `i` is there already.
+        """
         self._ready_to_commit(guard)
         settings = {_TXN_APP: APP_ID, _TXN_VERSION: str(tag.seq), _USER_METADATA: tag_json(tag)}
         matches = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(name)}" for name in key)
         values = {quoted(name): F.col(f"s.{quoted(name)}") for name in frame.columns if name != OP}
-        with spark_faults(f"merge into {self._uri}"):
+        # Either rows of the source share the key, or the target is not what it seems: a difference will tell.
+        taken = {quoted(key[0]): F.raise_error(F.lit(_KEY_TAKEN))}
+        with _merging(self._uri):
             try:
                 for name, value in settings.items():
                     session.conf.set(name, value)
@@ -129,6 +136,7 @@ class DeltaSink:
                     .alias("t")
                     .merge(frame.alias("s"), matches)
                     .whenMatchedDelete(f"s.{OP} = 'd'")
+                    .whenMatchedUpdate(f"s.{OP} = 'i'", set=taken)  # type: ignore[arg-type]
                     .whenMatchedUpdate(set=values)  # type: ignore[arg-type]
                     .whenNotMatchedInsert(f"s.{OP} <> 'd'", values=values)  # type: ignore[arg-type]
                     .execute()
@@ -216,6 +224,17 @@ class DeltaSink:
                 remedy="Unset delta.setTransactionRetentionDuration on it",
                 code=ErrorCode.TARGET_UNUSABLE,
             )
+
+
+@contextmanager
+def _merging(uri: str) -> Iterator[None]:
+    try:
+        with spark_faults(f"merge into {uri}"):
+            yield
+    except EngineError as error:
+        if _KEY_TAKEN in str(error.__cause__):  # its message is cut before that
+            raise ChangesUnavailable(_KEY_TAKEN) from error
+        raise
 
 
 def _properties(tag: CommitTag) -> CommitProperties:

@@ -23,10 +23,10 @@ from iscp.adapters.delta.net import (
     COMMIT_VERSION,
     OP,
     SAME,
+    doubt,
     fits_arrow,
     net_by_arrow,
     net_by_spark,
-    refuse_shared_keys,
 )
 from iscp.core.errors import EngineError, ErrorCode, PermanentError, StorageError, TableNotFound
 from iscp.core.iteration import Bounds
@@ -72,6 +72,7 @@ class DeltaFeed:
                 self._rows = frame.toArrow()
         self._raw = frame if self._rows is not None else frame.persist()
         self._net: dict[tuple[str, ...], Changes] = {}
+        self._kept: list[DataFrame] = []
 
     def net(self, key: Sequence[str]) -> Changes:
         known = self._net.get(tuple(key))
@@ -80,8 +81,8 @@ class DeltaFeed:
         return known
 
     def release(self) -> None:
-        for changes in self._net.values():
-            changes.frame.unpersist(blocking=False)
+        for frame in self._kept:
+            frame.unpersist(blocking=False)
         if self._rows is None:
             self._raw.unpersist(blocking=False)
 
@@ -110,15 +111,15 @@ class DeltaFeed:
                 rows = F.count("*").alias(SAME)  # no name that a column of the source may have
                 counted = frame.groupBy(*[F.col(quoted(name)) for name in key]).agg(rows)
                 if not counted.where(f"{SAME} > 1").isEmpty():
-                    refuse_shared_keys(key)
+                    doubt(key)
         return Changes(frame, _counted(frame, F.lit(0))["i"][0], 0, 0)
 
     def _by_spark(self, key: tuple[str, ...]) -> Changes:
         frame = net_by_spark(self._raw, key).persist()
+        self._kept.append(frame)  # what is made of it cannot be given back in its place
         counts = _counted(frame, F.max(SAME))
         if any(shared > 1 for _, shared in counts.values()):
-            frame.unpersist(blocking=False)
-            refuse_shared_keys(key)
+            doubt(key)
         rows = sum(count for count, _ in counts.values())
         narrowed = frame.drop(SAME).coalesce(1 + rows // _ROWS_PER_PARTITION)
         return Changes(narrowed, *(counts[op][0] for op in "iud"))

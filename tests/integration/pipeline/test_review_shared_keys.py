@@ -1,0 +1,47 @@
+"""Rows that share a key are never taken for one another, in however many versions they came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from iscp.core.errors import ErrorCode
+
+from .conftest import Pipeline
+
+pytestmark = pytest.mark.spark
+
+
+def one_after_the_other(pipeline: Pipeline) -> None:
+    pipeline.insert([500], "a")
+    pipeline.insert([500], "b")
+
+
+def beside_one_that_is_there(pipeline: Pipeline) -> None:
+    pipeline.insert([3], "again")
+    pipeline.upsert([7], "so that there is a merge")
+
+
+def one_of_several_deleted(pipeline: Pipeline) -> None:
+    pipeline.insert([500], "a")
+    pipeline.insert([500], "b")
+    pipeline.insert([500], "c")
+    pipeline.delete("id = 500 AND v = 'b'")
+
+
+@pytest.mark.parametrize("event", [one_after_the_other, beside_one_that_is_there, one_of_several_deleted])
+def test_shared_keys_are_refused_and_followed_once_they_are_mended(
+    pipeline: Pipeline, event: Callable[[Pipeline], None]
+) -> None:
+    small, large = pipeline.job("small", key=("id",)), pipeline.job("large", key=("id",))
+    by_spark = pipeline.new_runner(pipeline.failpoints, small_bytes_max=-1)
+    pipeline.run(small, large)
+    event(pipeline)
+    for outcome in [*pipeline.run(small), *pipeline.run(large, runner=by_spark)]:
+        assert (outcome.error_code, outcome.watermark.version) == (ErrorCode.DUPLICATE_KEY, 0)
+    pipeline.delete("id = 500 OR (id = 3 AND v = 'again')")
+    for outcome in [*pipeline.run(small), *pipeline.run(large, runner=by_spark)]:
+        assert outcome.error_code == 0, outcome.error_msg
+    pipeline.assert_equal("small")
+    pipeline.assert_equal("large")
