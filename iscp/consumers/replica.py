@@ -131,13 +131,9 @@ def _refuse_unusable(target: str, catalog: Catalog) -> None:
         there = catalog.describe(target)
     except TableNotFound:
         return
-    if "delta.setTransactionRetentionDuration" in there.configuration:
-        raise InvalidRequest(
-            "expires transaction ids, which would let an old commit land again",
-            field=f"{_PATH}.target",
-            remedy="Unset delta.setTransactionRetentionDuration on it",
-            code=ErrorCode.TARGET_UNUSABLE,
-        )
+    fault, remedy = there.target_fault
+    if fault:
+        raise InvalidRequest(fault, field=f"{_PATH}.target", remedy=remedy, code=ErrorCode.TARGET_UNUSABLE)
     if not there.empty and not there.sink_seq:
         raise InvalidRequest(
             "is a table with rows that iscp did not write",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class TableDescription:
     """A Delta table as it is now: `columns` maps names to type names, in order; `table_id` is its metadata id.
 
-    `schema_json` is its schema as Delta and Spark write it.
+    `schema_json` is its schema as Delta and Spark write it. `target_fault`: why it cannot be kept, and the remedy.
     """
 
     table_id: str
@@ -34,6 +34,7 @@ class TableDescription:
     sink_seq: int = 0
     empty: bool = True
     schema_json: str = ""
+    target_fault: tuple[str, str] = ("", "")
 
 
 class Catalog(Protocol):
@@ -72,7 +73,7 @@ class SourceRange:
     """Versions to read, (`from_version`, `to.version`]; `more` where bounds cut it short of what was asked.
 
     `first_commit_at_s` is the commit time of the first version in it (Unix seconds). `inserts_only`: no commit in
-    it took a row away; `changes_data` is False where none has rows; `bytes` are of the files to read.
+    it took a row away; `changes_data` is False where none has rows or metadata; `bytes` are of the files to read.
     """
 
     from_version: int

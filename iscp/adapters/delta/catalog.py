@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.commits import APP_ID, local_path, newest_version, read_commit
 from iscp.adapters.delta.faults import delta_faults, spark_faults
+from iscp.adapters.delta.target import target_fault
 from iscp.core.errors import EngineError, InvalidRequest, StorageError, TableNotFound
 from iscp.ports.pipeline import TableDescription
 
@@ -118,6 +119,7 @@ class DeltaCatalog:
             sink_seq=opened.transaction_version(APP_ID) or 0,
             empty=not opened.file_uris(),
             schema_json=opened.schema().to_json(),
+            target_fault=target_fault(opened),
         )
 
     def _location(self, table: str) -> str:

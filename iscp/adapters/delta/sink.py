@@ -31,6 +31,7 @@ from iscp.adapters.delta.commits import (
 from iscp.adapters.delta.faults import delta_faults, spark_faults, storage_faults
 from iscp.adapters.delta.net import OP
 from iscp.adapters.delta.position import PositionReader, tag_json
+from iscp.adapters.delta.target import target_fault
 from iscp.core.errors import Conflict, EngineError, ErrorCode, PermanentError
 from iscp.core.job import JobRow
 from iscp.core.quoting import quoted
@@ -67,7 +68,7 @@ class DeltaSink:
         """An empty commit at the tag's seq; creates the table where it is not there."""
         self._columns = None
         if exists(self._uri):
-            self._refuse_expiring_txns()
+            self._refuse_unusable()
             self._commit_actions([], "append", tag)
         else:
             with delta_faults(f"create {self._uri}"):
@@ -180,6 +181,7 @@ class DeltaSink:
             for manifest in manifests
             for add in manifest.add_actions
         ]
+        self._refuse_unusable()  # it may have become so since the claim
         self._failpoints.reach("publish.before")
         self._ready_to_commit(guard)
         self._commit_actions(actions, "overwrite", tag)
@@ -214,14 +216,14 @@ class DeltaSink:
             base_version=commit.version if commit else winner[0],
         )
 
-    def _refuse_expiring_txns(self) -> None:
+    def _refuse_unusable(self) -> None:
         with delta_faults(f"open {self._uri}"):
-            configuration = DeltaTable(self._uri).metadata().configuration
-        if "delta.setTransactionRetentionDuration" in configuration:
+            fault, remedy = target_fault(DeltaTable(self._uri))
+        if fault:
             raise PermanentError(
-                "the target expires transaction ids, which would let an old commit land again",
+                f"the target {fault}",
                 field="spec.iteration.consumer.target",
-                remedy="Unset delta.setTransactionRetentionDuration on it",
+                remedy=remedy,
                 code=ErrorCode.TARGET_UNUSABLE,
             )
 

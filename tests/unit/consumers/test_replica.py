@@ -88,11 +88,11 @@ def test_a_target_is_new_empty_or_was_kept_before() -> None:
     assert (refused.value.field, refused.value.code) == (f"{PATH}.target", ErrorCode.TARGET_UNUSABLE)
 
 
-def test_a_target_that_forgets_transaction_ids_is_refused_also_where_it_is_ours() -> None:
-    forgetful = replace(TARGET, configuration={"delta.setTransactionRetentionDuration": "interval 1 days"})
+def test_a_target_that_cannot_be_kept_is_refused_also_where_it_is_ours() -> None:
+    forgetful = replace(TARGET, target_fault=("expires transaction ids", "Unset it"))
     with pytest.raises(InvalidRequest, match="expires transaction ids") as refused:
         validate(GOOD, forgetful)
-    assert refused.value.code is ErrorCode.TARGET_UNUSABLE
+    assert (refused.value.code, refused.value.remedy) == (ErrorCode.TARGET_UNUSABLE, "Unset it")
 
 
 def test_all_columns_are_read_or_those_that_are_kept_and_asked_about() -> None:
