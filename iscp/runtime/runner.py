@@ -155,6 +155,10 @@ class Runner:
         position = consumer.position(row)
         if position.job_id > row.job_id:
             raise Superseded(f"the target belongs to the later registration {position.job_id}")
+        ours = position.job_id == row.job_id and not position.void and position.watermark.version >= 0
+        if ours and position.seq == row.seq:
+            # The sink was told nothing of versions that passed without a row; there may be any number of them.
+            position = replace(position, watermark=_later(position.watermark, row.watermark))
         # A target that is gone says nothing: its seq goes on from what the job log knows.
         return Work(row, kind, consumer, replace(position, seq=max(position.seq, row.seq)))
 
@@ -287,18 +291,27 @@ class Runner:
 
     def _unchanged(self, work: Work, span: SourceRange) -> JobOutcome:
         """Nothing to apply: only the watermark moves, in memory."""
-        at = max(work.position.watermark, span.to, key=lambda watermark: watermark.version)
+        at = _later(work.position.watermark, span.to)
         return JobOutcome(row=work.row, watermark=at, seq=work.position.seq, from_version=span.from_version)
 
     def _failed(self, row: JobRow, position: Position | None, error: Exception) -> JobOutcome:
         known = isinstance(error, IscpError)
         level = logging.INFO if isinstance(error, Conflict) else logging.WARNING if known else logging.ERROR
         log.log(level, "iteration.failed", exc_info=not known, extra={"job": row.key.job_name, "error": str(error)})
-        trusted = position is not None and position.job_id == row.job_id and position.watermark.version >= 0
+        seq, watermark = row.seq, row.watermark
+        if position is not None and watermark.version < 0:
+            seq = position.seq
+        # Never back: the owner would take it for an old report, and nobody would hear of the fault.
+        if position is not None and position.job_id == row.job_id and position.watermark.version >= watermark.version:
+            seq, watermark = position.seq, position.watermark
         return JobOutcome(
             row=row,
-            watermark=position.watermark if trusted and position else row.watermark,
-            seq=position.seq if position else row.seq,
+            watermark=watermark,
+            seq=seq,
             error_code=error.code if isinstance(error, IscpError) else ErrorCode.INTERNAL,
             error_msg=str(error) or type(error).__name__,
         )
+
+
+def _later(first: Watermark, second: Watermark) -> Watermark:
+    return second if second.version > first.version else first

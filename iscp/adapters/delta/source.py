@@ -199,7 +199,8 @@ class DeltaChangeSource:
             more=last.version < wanted,
             first_commit_at_s=taken[0].committed_at_s,
             bytes=sum(commit.bytes for commit in taken),
-            changes_data=any(commit.changes_data for commit in taken),
+            # Columns may have come, gone or been renamed without a row.
+            changes_data=any(commit.changes_data or commit.metadata_id is not None for commit in taken),
             inserts_only=all(commit.only_adds or not commit.changes_data for commit in taken),
         )
 
