@@ -110,7 +110,12 @@ class OwnerAdmin:
                 if len(requests) > 1:
                     error.field = f"requests[{number}].{error.field}"
                 raise
-        answer = _answer(writer.submit(Register(tuple(items))))
+        with self._id_lock:
+            # Ids come in the order in which the requests will be decided. One drawn before a check that takes its time
+            # could be overtaken by a registration that is dropped again, and its job never claim their target.
+            numbered = (replace(item, row=replace(item.row, job_id=self._next_job_id(writer))) for item in items)
+            future = writer.submit(Register(tuple(numbered)))
+        answer = _answer(future)
         return list(answer)
 
     def unregister(self, job: JobName, request_id: str) -> bool:
@@ -216,7 +221,7 @@ class OwnerAdmin:
         target = self._catalog.normalize(spec.consumer.target) if spec.consumer.target else ""
         row = JobRow(
             key=key,
-            job_id=self._next_job_id(writer),
+            job_id="",
             spec_json=replace(spec, consumer=replace(spec.consumer, target=target)).to_json(),
             table_name=request.job.table,
             table_uri=source.uri,
@@ -225,10 +230,9 @@ class OwnerAdmin:
         return Registration(row, request.request_id, kind.shared_target)
 
     def _next_job_id(self, writer: LogWriter) -> str:
-        with self._id_lock:
-            last = max(self._last_id, writer.read(lambda book: book.last_job_id))
-            self._last_id = next_job_id(self._clock.now_s(), last)
-            return self._last_id
+        last = max(self._last_id, writer.read(lambda book: book.last_job_id))
+        self._last_id = next_job_id(self._clock.now_s(), last)
+        return self._last_id
 
     def _table_id(self, writer: LogWriter, table: str) -> str:
         """The id of a table that has jobs, by id, name, or path; raises TableNotFound where it has none."""

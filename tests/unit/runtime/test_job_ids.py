@@ -1,0 +1,49 @@
+"""A job's id is later than any that its target may bear, whatever happens while its request is checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from iscp.core.admin import JobName, RegisterRequest
+from iscp.ports.pipeline import TableDescription
+from iscp.runtime.admin_service import Moved, OwnerAdmin
+from tests.fakes.owner import OwnerWorld
+from tests.fakes.pipeline import FakeCatalog, FakeKind
+
+FAST = TableDescription("t-1", "fast", "/tables/fast", 7, 1.0, {"id": "long"})
+SLOW = TableDescription("t-2", "slow", "/tables/slow", 7, 1.0, {"id": "long"})
+
+
+def request(name: str, table: TableDescription, target: str) -> RegisterRequest:
+    spec = {"iteration": {"consumer": {"kind": "replica", "target": target}}}
+    return RegisterRequest(JobName(table.uri, name), json.dumps(spec))
+
+
+class SlowCatalog(FakeCatalog):
+    """`meanwhile` happens while the slow table is described."""
+
+    meanwhile: Callable[[], object] = staticmethod(lambda: None)
+
+    def describe(self, table: str) -> TableDescription:
+        if table == SLOW.uri:
+            self.meanwhile()
+        return super().describe(table)
+
+
+def test_a_registration_that_came_and_went_while_another_was_checked_has_the_earlier_id() -> None:
+    world, catalog = OwnerWorld(), SlowCatalog(FAST, SLOW)
+    world.lead()
+    admin = OwnerAdmin(
+        world.owner, catalog, lambda name: FakeKind(), world.clock, Moved(), lambda shard: None, dict[str, int]
+    )
+    passed: list[str] = []
+
+    def come_and_go() -> None:
+        passed.append(admin.register([request("short", FAST, "/targets/x")])[0].job_id)
+        admin.unregister(JobName(FAST.uri, "short"), "")
+
+    catalog.meanwhile = come_and_go
+    first, second = admin.register([request("long", FAST, "/targets/x"), request("other", SLOW, "/targets/y")])
+    assert passed[0] < first.job_id < second.job_id
+    world.close()
