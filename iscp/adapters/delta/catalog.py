@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 from pyspark.errors import AnalysisException
@@ -48,6 +48,9 @@ def name_resolver(session: SparkSession) -> Callable[[str], str]:
 def condition_analyzer(session: SparkSession) -> Callable[[str, str], str]:
     """Says why Spark's analyzer refuses a condition (2nd argument) on rows of a schema (1st, JSON); runs no job."""
 
+    jvm: Any = session._jvm
+    patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+
     def analyze(schema_json: str, condition: str) -> str:
         with spark_faults("analyze a condition"):
             rows = session.createDataFrame([], StructType.fromJson(json.loads(schema_json)))
@@ -55,7 +58,9 @@ def condition_analyzer(session: SparkSession) -> Callable[[str, str], str]:
                 plan = rows.where(condition)._jdf.queryExecution().analyzed()
             except AnalysisException as error:
                 return str(error).splitlines()[0]
-            return "" if plan.deterministic() else "its outcome changes each time that it is looked at"
+            # The time and the user are taken for constants there, of each query anew.
+            changing = not plan.deterministic() or plan.containsPattern(patterns.CURRENT_LIKE())
+            return "its outcome changes each time that it is looked at" if changing else ""
 
     return analyze
 
