@@ -317,7 +317,8 @@ class OwnerAdmin:
         # The table's own figure is of its slowest job; no job is staler than that, or than its own watermark.
         table_s = seen.lag_s + (self._clock.now_s() - seen.checked_at_s)
         own_s = self._clock.now_s() - row.watermark.at_s if row.watermark.version >= 0 else table_s
-        return max(0.0, min(table_s, own_s))
+        # A paused job does not count among those of the table: only its own watermark tells how far it has fallen back.
+        return max(0.0, own_s if row.paused else min(table_s, own_s))
 
     def _placements(self, loop: OwnerLoop) -> tuple[tuple[NodeView, ...], tuple[ShardView, ...], float]:
         names: dict[str, int] = {}

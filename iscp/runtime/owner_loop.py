@@ -29,7 +29,7 @@ from iscp.coordination.events import (
 from iscp.coordination.messages import NodeMessage, OwnerMessage, SourceSeen
 from iscp.coordination.owner import OwnerMachine
 from iscp.core.cluster import Leader, NodeRecord
-from iscp.core.errors import IscpError, NotOwner, TemporaryError
+from iscp.core.errors import IscpError, NotOwner, TemporaryError, Unavailable
 from iscp.core.ids import ShardId
 from iscp.ports.cluster import Election, Membership
 from iscp.ports.pipeline import JobLog
@@ -137,7 +137,7 @@ class OwnerLoop:
         return writer if writer is not None else self.current_writer()
 
     def ask(self, look: Callable[[OwnerLoop], T], timeout_s: float = 5.0) -> T:
-        """What `look` finds, on the loop's own thread."""
+        """What `look` finds, on the loop's own thread; raises Unavailable where that is busy for long."""
         answer: Future[T] = Future()
 
         def answered(loop: OwnerLoop) -> None:
@@ -147,7 +147,10 @@ class OwnerLoop:
                 answer.set_exception(error)
 
         self._inbox.put(_Asked(answered))
-        return answer.result(timeout_s)
+        try:
+            return answer.result(timeout_s)
+        except TimeoutError as error:
+            raise Unavailable("the owner begins or ends a term", remedy="Try again in a moment") from error
 
     # --- the loop's thread -------------------------------------------------------------------------------------
 
