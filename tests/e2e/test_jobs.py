@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import iscp
+from iscp.adapters.delta.session import SparkRuntime, SparkSettings
 from iscp.core.errors import JobFailed, TimedOut
 from tests.e2e.evidence import Answer, admin, assert_in_order, sink_commits
 from tests.e2e.harness import Cluster, Job, append, assert_equal, delete, read, upsert, wait_for
@@ -207,3 +209,34 @@ def test_a_burst_of_changes_and_wishes_ends_where_the_last_of_them_said(node: Cl
     assert_equal(job.target, read(source))
     assert_in_order(job.target)
     wait_for("the job says that it is in order", lambda: node.status(job).state.value == "completed", 20.0)
+
+
+@pytest.mark.spark
+@pytest.mark.full
+def test_a_table_is_found_by_its_name_in_a_catalog(cluster: Cluster) -> None:
+    """A catalog that outlives the node: Hive's, in a Derby database, in which another program has made the table."""
+    source = cluster.table("orders", rows(0, 50))
+    conf = {
+        "spark.sql.catalogImplementation": "hive",
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={cluster.root}/metastore;create=true",
+        "spark.hadoop.datanucleus.schema.autoCreateAll": "true",
+        "spark.sql.warehouse.dir": f"{cluster.root}/warehouse",
+    }
+    runtime = SparkRuntime.start(SparkSettings(work_dir=cluster.root / "spark", conf=conf))
+    runtime.root.sql("CREATE DATABASE sales")
+    runtime.root.sql(f"CREATE TABLE sales.orders USING delta LOCATION '{source}'")
+    runtime.stop()
+    cluster.start(ISCP_SPARK__CONF=json.dumps(conf))
+
+    target = str(cluster.lake / "derived" / "by_name")
+    create = ("job", "create", "--table", "sales.orders", "--name", "copy", "--target", target, "--key", "id")
+    assert ask(cluster, *create).json["created"] is True
+    assert ask(cluster, "job", "wait", "sales.orders", "copy").json["applied_version"] == 0
+    version = upsert(source, rows(40, 20, "b"), ("id",))
+    assert ask(cluster, "notify", "sales.orders").json == {"jobs": 1}
+    assert ask(cluster, "job", "wait", source, "copy").json["applied_version"] == version
+    assert_equal(target, read(source))
+    assert ask(cluster, "job", "status", "sales.orders", "copy").json["table"] == "sales.orders"
+    unknown = ask(cluster, "job", "create", "--table", "sales.nothing", *create[4:])
+    assert unknown.status == 1
+    assert "sales.nothing is not a table of the catalog" in unknown.err
