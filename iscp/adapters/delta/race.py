@@ -221,10 +221,10 @@ def _read_line(stream: IO[bytes], name: str) -> str:
     line = b""
     while not line.endswith(b"\n"):
         if not select.select([stream], [], [], ANSWER_TIMEOUT_S)[0]:
-            raise OSError(f"{name} has not answered for {ANSWER_TIMEOUT_S:.0f} s")
+            raise TimeoutError(f"{name} has not answered for {ANSWER_TIMEOUT_S:.0f} s")
         part = os.read(stream.fileno(), READ_BYTES_MAX)
         if not part:
-            raise OSError(f"{name} ended before it answered")
+            raise ChildProcessError(f"{name} ended before it answered")
         line += part
     return line.decode().strip()
 

@@ -6,6 +6,7 @@ the target. Decides whether a path may be written to; knows nothing of jobs, sin
 
 from __future__ import annotations
 
+import errno
 import shutil
 import tempfile
 import time
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from iscp.adapters.delta.launch import LOG_STORE
 from iscp.adapters.delta.race import DeltaRsContender, Round, StoreContender, breaches, hadoop_uri, race
-from iscp.core.errors import ErrorCode, PermanentError
+from iscp.core.errors import ErrorCode, IscpError, PermanentError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,16 +57,16 @@ def self_test(spark: SparkSession, target: Path, *, field: str, rounds: int = RO
     """Races Spark's log store against delta-rs beside `target` (a local path, which need not exist yet).
 
     Raises SelfTestFailed where Spark has another log store than the package's, where the file system cannot
-    do it, and where a version has not exactly one winner that knows it; `field` is what named the target.
+    do it, and where a version has not exactly one winner that knows it; `field` is what named the target. Raises
+    StorageError where it could not be tried.
     """
     began_s = time.monotonic()
     beside = _nearest(target)
     try:
         scratch = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=beside))
     except OSError as fault:
-        raise SelfTestFailed(
-            f"nothing can be written in {beside} ({fault})", field=field, remedy="Name a path that the node may write"
-        ) from fault
+        remedy = "Name a path that the node may write"
+        raise verdict(fault, f"nothing can be written in {beside} ({fault})", field, remedy) from fault
     try:
         outcomes = _race_in(spark, scratch, field, rounds)
     finally:
@@ -86,6 +87,15 @@ def require_fair(outcomes: Sequence[Round], directory: Path, field: str) -> dict
     return dict(Counter(name for outcome in outcomes for name in outcome.winners))
 
 
+def verdict(fault: Exception, message: str, field: str, remedy: str) -> IscpError:
+    """A disk that is full, or a machine too busy to answer, says nothing of the file system: it is asked again."""
+    if getattr(fault, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(fault):
+        return StorageError(message, field=field, remedy="Free space on it", code=ErrorCode.NO_SPACE)
+    if isinstance(fault, TimeoutError | ChildProcessError):
+        return StorageError(message, field=field)
+    return SelfTestFailed(message, field=field, remedy=remedy)
+
+
 def _nearest(target: Path) -> Path:
     """The nearest directory above `target` that exists: never the target, so that no scratch lies in a table."""
     return next(parent for parent in target.absolute().parents if parent.is_dir())
@@ -104,9 +114,7 @@ def _race_in(spark: SparkSession, scratch: Path, field: str, rounds: int) -> lis
         return race(log, [own, other], range(1, rounds + 1))
     except (OSError, Py4JJavaError) as fault:
         reason = getattr(fault, "java_exception", fault)
-        raise SelfTestFailed(
-            f"a commit in {scratch.parent} failed ({reason})", field=field, remedy=_LINK_REMEDY
-        ) from fault
+        raise verdict(fault, f"a commit in {scratch.parent} failed ({reason})", field, _LINK_REMEDY) from fault
     finally:
         other.close()
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 import pytest
 
 from iscp.adapters.delta.race import Round, commit_lines
-from iscp.adapters.delta.selftest import SelfTestFailed, kind_of, require_fair
-from iscp.core.errors import ErrorCode
+from iscp.adapters.delta.selftest import SelfTestFailed, kind_of, require_fair, verdict
+from iscp.core.errors import ErrorCode, IscpError, StorageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,3 +37,19 @@ def test_one_double_win_in_many_rounds_fails_with_field_and_remedy(tmp_path: Pat
 
 def test_paths_of_one_file_system_are_of_one_kind(tmp_path: Path) -> None:
     assert kind_of(tmp_path / "a") == kind_of(tmp_path / "b" / "not" / "there" / "yet")
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), StorageError),
+        (OSError("java.io.IOException: No space left on device"), StorageError),
+        (TimeoutError("delta-rs has not answered for 20 s"), StorageError),
+        (ChildProcessError("delta-rs ended before it answered"), StorageError),
+        (OSError(errno.EACCES, "Permission denied"), SelfTestFailed),
+        (OSError("java.nio.file.FileSystemException: Operation not supported"), SelfTestFailed),
+    ],
+)
+def test_what_says_nothing_of_the_file_system_is_no_verdict_on_it(fault: OSError, kind: type[IscpError]) -> None:
+    """The job that wanted to write there is then tried again instead of failing for good."""
+    assert type(verdict(fault, "cannot", "target", "Mend it")) is kind
