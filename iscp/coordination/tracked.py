@@ -25,6 +25,10 @@ GRIDS_PER_INTERVAL = 20
 """Times within the shortest interval at which sources are asked."""
 
 
+MADE_ANEW_S = 60.0
+"""By how much a commit's file may be younger than its commit, which has its time from another clock."""
+
+
 class TrackedJob:
     """A job as this node runs it.
 
@@ -178,7 +182,7 @@ class TrackedTable:
         self.probe_failures = 0
         behind = state.version < self.top and not self.moved
         anew = seen is not None and seen.stamp and seen.stamp != state.stamp and state.version <= seen.version
-        if behind or anew:
+        if behind or anew or (seen is not None and not seen.stamp and self._made_anew(state)):
             for job in self.jobs:
                 job.stale = True
         self.behind_at_s = self.behind_at_s or state.since_s
@@ -186,6 +190,15 @@ class TrackedTable:
         if not self.again:
             self.still(config, now_s, draw)
         self.again, self.wake = False, True
+
+    def _made_anew(self, state: ProbeState) -> bool:
+        """Whether, at a first look, the version that was applied last was written long after it was applied.
+
+        Nobody looked while it may have been made anew. That a copied file looks so too costs one iteration.
+        """
+        marks = [job.row.watermark for job in self.jobs]
+        applied_at_s = max((mark.at_s for mark in marks if mark.version == state.version), default=0.0)
+        return applied_at_s > 0 and state.since_s > applied_at_s + MADE_ANEW_S
 
     def unreachable(self, config: BackoffConfig, now_s: float, draw: float) -> None:
         self.probe_failures += 1

@@ -27,8 +27,8 @@ class ProbeState:
     """What was last seen of a source.
 
     `stamp` is the identity of the newest commit file (inode and time, or ETag); empty: not looked at yet, only
-    the version is known. `since_s`: when the first of the commits that came with the last change was made (Unix
-    seconds; 0: not known).
+    the version is known. `since_s`: when the first of the commits that came with the last change was made, or, at a
+    first look that finds just the version that was known, this one (Unix seconds; 0: not known).
     """
 
     version: int

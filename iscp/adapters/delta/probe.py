@@ -34,7 +34,7 @@ class DeltaProbe:
                 return _same_or(seen, _from_start(log, table_uri, seen.version))
             if seen.stamp and not os.access(f"{log}/{seen.version + 1:020d}.json", os.F_OK):
                 return seen
-            return _forward(log, table_uri, seen if seen.stamp else ProbeState(seen.version, stamp))
+            return _forward(log, table_uri, seen if seen.stamp else ProbeState(seen.version, stamp, stamp[1] / 1e9))
         except OSError as error:
             raise _unreadable(table_uri, error) from error
 
