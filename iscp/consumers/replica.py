@@ -198,11 +198,17 @@ class ReplicaConsumer:
         frame = self._kept_changes(changes)
         if not self._sink.schema_matches(frame.drop(_OP).schema.json()):
             raise ChangesUnavailable("the source's columns are not the target's any more")
-        if changes.updates or changes.deletes:
-            position = self._sink.merge(context.session, frame, self._spec.key, tag, context.guard)
-        else:
+        if self._appendable(changes, tag):
             position = self._sink.append(frame.drop(_OP), tag, context.guard)
+        else:
+            position = self._sink.merge(context.session, frame, self._spec.key, tag, context.guard)
         return Consumed(position, changes.rows, 0)
+
+    def _appendable(self, changes: Changes, tag: CommitTag) -> bool:
+        """Whether rows can be added without a look at those that are there: new ones, whose keys cannot be there."""
+        if changes.updates or changes.deletes:
+            return False
+        return not self._spec.key or self._sink.lacks(changes.bounds, tag.base_version)
 
     def _difference(self, context: ConsumeContext, wanted: DataFrame, tag: CommitTag) -> Consumed:
         """What the target lacks, has too much, or has otherwise than the source, as ordinary changes."""

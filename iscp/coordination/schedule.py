@@ -218,6 +218,7 @@ class Schedule:
 
     def _notified(self, shard: ShardId) -> None:
         for table in self._shards.get(shard, ()):
+            table.targets_at_s = self._now_s  # who says so of a table that stands still may have damaged a target
             self._bring_back(table)
 
     def _bring_back(self, table: TrackedTable) -> None:
@@ -239,7 +240,7 @@ class Schedule:
             self._report(table, table.fault_reports(message, self._at_s))
         elif event.state is table.seen and not table.fault and not table.again:
             # All that an idle table costs beside the look itself.
-            table.still(self._probe, self._now_s, self._draw())
+            table.unmoved(self._probe, self._now_s, self._draw())
             self._visit(table)
             told = table.told
             if told is None or not 0 <= self._at_s - told.checked_at_s < self._times.seen_every_s:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from iscp.core.iteration import Bounds, DataType, HistoryEntry, Iteration, JobOutcome
 from iscp.core.job import ConsumerSpec, JobReport, JobRow
@@ -72,8 +72,9 @@ class CommitProbe(Protocol):
 class SourceRange:
     """Versions to read, (`from_version`, `to.version`]; `more` where bounds cut it short of what was asked.
 
-    `first_commit_at_s` is the commit time of the first version in it (Unix seconds). `inserts_only`: no commit in
-    it took a row away; `changes_data` is False where none has rows or metadata; `bytes` are of the files to read.
+    `first_commit_at_s` is the commit time of the first version in it (Unix seconds), `from_at_s` that of
+    `from_version` (0: not known any more). `inserts_only`: no commit in it took a row away; `changes_data` is False
+    where none has rows or metadata; `bytes` are of the files to read.
     """
 
     from_version: int
@@ -81,9 +82,14 @@ class SourceRange:
     table_id: str
     more: bool = False
     first_commit_at_s: float = 0.0
+    from_at_s: float = 0.0
     bytes: int = 0
     changes_data: bool = False
     inserts_only: bool = False
+
+
+KeyBounds = Mapping[str, tuple[Any, Any]]
+"""The lowest and highest value of key columns, by their names in lower case; one that is missing may have any value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +97,15 @@ class Changes:
     """Net changes, one row for each key (without a key: each inserted row).
 
     `frame` has the wanted columns and `_iscp_op`: `i` the key is new since `from_version`, `u` it may have been
-    there, `d` it is gone (then only the key's columns count). The counts are rows of `frame`.
+    there, `d` it is gone (then only the key's columns count). The counts are rows of `frame`. All its keys lie within
+    `bounds`.
     """
 
     frame: DataFrame
     inserts: int
     updates: int
     deletes: int
+    bounds: KeyBounds = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -183,6 +191,9 @@ class Sink(Protocol):
 
     def schema_matches(self, schema_json: str) -> bool:
         """Whether the target's columns are those of `schema_json` (a Spark schema), in any order."""
+
+    def lacks(self, bounds: KeyBounds, version: int) -> bool:
+        """Whether no row of the table's own `version` can have a key within `bounds`, told without reading rows."""
 
     def rows(self, session: SparkSession) -> DataFrame: ...
 

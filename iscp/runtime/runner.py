@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 CONSUMERS_AT_ONCE_MAX = 4
 CONFLICT_TRIES_MAX = 3
+_SAME_S = 0.001  # what is left of a commit's time when it has been written and read
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +221,11 @@ class Runner:
         return able, [self._failed(work.row, work.position, error) for work, error in failed if error is not None]
 
     def _same_source(self, group: list[Work], span: SourceRange) -> bool:
-        return all(work.position.source_id == span.table_id for work in group)
+        """Whether the log is still the one that the watermarks are of; one restored from a backup has the same id."""
+        applied = [work.position.watermark.at_s for work in group]
+        return all(work.position.source_id == span.table_id for work in group) and not any(
+            at_s and span.from_at_s and abs(at_s - span.from_at_s) > _SAME_S for at_s in applied
+        )
 
     def _consume_tail(
         self, iteration: Iteration, work: Work, span: SourceRange, feed: Feed, guard: Guard

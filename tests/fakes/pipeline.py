@@ -92,6 +92,8 @@ class FakeSource:
     def __init__(self, table_id: str = "t-1") -> None:
         self.states: list[Rows] = [{}]
         self.ids = [table_id]
+        self.at_s = [1.0]
+        self._clock_s = 1.0
         self.gone: set[int] = set()
         self.net_faults: dict[tuple[str, ...], Exception] = {}
         self.names: tuple[str, ...] = ("id", "v")
@@ -108,6 +110,12 @@ class FakeSource:
         state = {**self.states[-1], **(changes or {})}
         self.states.append({i: value for i, value in state.items() if value is not None})
         self.ids.append(table_id or self.ids[-1])
+        self.at_s.append(self._clock_s + self.version)
+
+    def restored(self, version: int) -> None:
+        """Go on from a backup of `version`, with the same id; the commits that follow have other times."""
+        self.states, self.ids, self.at_s = (kept[: version + 1] for kept in (self.states, self.ids, self.at_s))
+        self._clock_s += 1000.0
 
     def anew(self, table_id: str, rows: Rows) -> None:
         """Dropped and made again, up to the same version."""
@@ -122,7 +130,8 @@ class FakeSource:
         if self.gone & set(span):
             raise ChangesUnavailable("the log was cleaned")
         moved = any(self.states[v] != self.states[v - 1] for v in span)
-        return replace(self.at(uri, wanted), from_version=from_version, changes_data=moved)
+        from_at_s = self.at_s[from_version]
+        return replace(self.at(uri, wanted), from_version=from_version, from_at_s=from_at_s, changes_data=moved)
 
     def newest(self, uri: str) -> SourceRange:
         return self.at(uri, self.version)
@@ -130,7 +139,8 @@ class FakeSource:
     def at(self, uri: str, version: int) -> SourceRange:
         if version in self.gone:
             raise ChangesUnavailable(f"version {version} is gone")
-        return SourceRange(version, Watermark(version, float(version)), self.ids[version])
+        at_s = self.at_s[version]
+        return SourceRange(version, Watermark(version, at_s), self.ids[version], from_at_s=at_s)
 
     def feed(self, session: Any, uri: str, span: SourceRange, columns: Sequence[str]) -> FakeFeed:
         self.read_columns.append(tuple(columns))

@@ -56,10 +56,15 @@ def outcome(
 class Timetable:
     """Probes are answered at once from `source` unless `hold_probes`; iterations end when the test says so."""
 
-    def __init__(self, times: ScheduleTimes | None = None, draw: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(
+        self,
+        times: ScheduleTimes | None = None,
+        draw: Callable[[], float] = lambda: 0.0,
+        probe: ProbeConfig = PROBE,
+    ) -> None:
         self.clock = FakeClock()
         self.source = FakeProbe()
-        self.schedule = Schedule("n-1", PROBE, BACKOFF, draw, times)
+        self.schedule = Schedule("n-1", probe, BACKOFF, draw, times)
         self.running: dict[int, Iteration] = {}
         self.submitted: list[Iteration] = []
         self.cancelled: list[int] = []

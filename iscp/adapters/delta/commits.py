@@ -87,14 +87,28 @@ def exists(uri: str) -> bool:
 
 def read_commit(uri: str, version: int) -> Commit | None:
     """One commit, or None where the file is not there: not yet written, or cleaned away."""
+    read = _actions(uri, version)
+    return _summarize(version, *read) if read else None
+
+
+def statistics_added(uri: str, version: int) -> list[dict[str, Any]] | None:
+    """The statistics of each file that one commit added (empty: it has none); None where the commit is not there."""
+    read = _actions(uri, version)
+    return None if read is None else [_statistics(action["add"]) for action in read[0] if "add" in action]
+
+
+def _actions(uri: str, version: int) -> tuple[list[dict[str, Any]], float] | None:
+    """One commit's actions, and when its file was written (Unix seconds)."""
     path = commit_path(uri, version)
     try:
         with storage_faults(f"read {path}"), open(path, "rb") as lines:
-            actions = [json.loads(line) for line in lines if line.strip()]
-            modified_at_s = os.fstat(lines.fileno()).st_mtime
+            return [json.loads(line) for line in lines if line.strip()], os.fstat(lines.fileno()).st_mtime
     except FileNotFoundError:
         return None
-    return _summarize(version, actions, modified_at_s)
+
+
+def _statistics(add: dict[str, Any]) -> dict[str, Any]:
+    return dict(json.loads(add["stats"])) if add.get("stats") else {}
 
 
 def _summarize(version: int, actions: list[dict[str, Any]], modified_at_s: float) -> Commit:
@@ -126,7 +140,7 @@ def _summarize(version: int, actions: list[dict[str, Any]], modified_at_s: float
 def _rows(adds: list[dict[str, Any]]) -> int | None:
     total = 0
     for add in adds:
-        stats = json.loads(add["stats"]) if add.get("stats") else {}
+        stats = _statistics(add)
         if "numRecords" not in stats:
             return None
         total += int(stats["numRecords"])

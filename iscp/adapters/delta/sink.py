@@ -19,6 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import functions as F
 
+from iscp.adapters.delta.bounds import HeldKeys
 from iscp.adapters.delta.commits import (
     APP_ID,
     commit_path,
@@ -36,7 +37,7 @@ from iscp.core.errors import Conflict, EngineError, ErrorCode, PermanentError
 from iscp.core.job import JobRow
 from iscp.core.quoting import quoted
 from iscp.core.watermark import Position
-from iscp.ports.pipeline import ChangesUnavailable, CommitTag, Manifest
+from iscp.ports.pipeline import ChangesUnavailable, CommitTag, KeyBounds, Manifest
 from iscp.ports.system import Failpoints, Guard
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class DeltaSink:
         self._uri = uri
         self._failpoints = failpoints
         self._reader = PositionReader(uri)
+        self._held = HeldKeys(uri)
         self._columns: dict[str, str] | None = None
 
     def position(self, row: JobRow) -> Position:
@@ -82,6 +84,9 @@ class DeltaSink:
             with delta_faults(f"open {self._uri}"):
                 self._columns = _types(json.loads(DeltaTable(self._uri).schema().to_json()))
         return self._columns == _types(json.loads(schema_json))
+
+    def lacks(self, bounds: KeyBounds, version: int) -> bool:
+        return self._held.lack(bounds, version)
 
     def rows(self, session: SparkSession) -> DataFrame:
         with spark_faults(f"open {self._uri}"):

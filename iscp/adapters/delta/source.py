@@ -6,7 +6,7 @@ and are reduced to the net change of each key: its last operation in the range, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
+from iscp.adapters.delta.bounds import bounded, bounds_aggregates, bounds_of_arrow, bounds_of_row
 from iscp.adapters.delta.commits import Commit, commit_stamp, newest_version, read_commit
 from iscp.adapters.delta.faults import delta_faults, spark_faults
 from iscp.adapters.delta.net import (
@@ -32,7 +33,7 @@ from iscp.core.errors import EngineError, ErrorCode, PermanentError, StorageErro
 from iscp.core.iteration import Bounds
 from iscp.core.quoting import quoted
 from iscp.core.watermark import Watermark
-from iscp.ports.pipeline import Changes, ChangesUnavailable, SourceRange
+from iscp.ports.pipeline import Changes, ChangesUnavailable, KeyBounds, SourceRange
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -98,10 +99,11 @@ class DeltaFeed:
         else:
             net = net_by_arrow(rows, key)
         counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(net[OP]).to_pylist()}
-        schema = self._raw.drop(CHANGE_TYPE, COMMIT_VERSION).schema.add(OP, "string")
+        schema = self._raw.drop(CHANGE_TYPE, COMMIT_VERSION).schema
+        bounds = bounds_of_arrow(net, bounded(schema, key))
         with spark_faults("hand the changes to Spark"):
-            frame = self._raw.sparkSession.createDataFrame(net, schema)
-        return Changes(frame, *(counts.get(op, 0) for op in "iud"))
+            frame = self._raw.sparkSession.createDataFrame(net, schema.add(OP, "string"))
+        return _changes(frame, counts, bounds)
 
     def _inserted(self, key: tuple[str, ...]) -> Changes:
         frame = self._raw.where(F.col(CHANGE_TYPE) == "insert").drop(CHANGE_TYPE, COMMIT_VERSION)
@@ -112,24 +114,44 @@ class DeltaFeed:
                 counted = frame.groupBy(*[F.col(quoted(name)) for name in key]).agg(rows)
                 if not counted.where(f"{SAME} > 1").isEmpty():
                     doubt(key)
-        return Changes(frame, _counted(frame, F.lit(0))["i"][0], 0, 0)
+        return _counted(frame, F.lit(0), key).changes(frame)
 
     def _by_spark(self, key: tuple[str, ...]) -> Changes:
         frame = net_by_spark(self._raw, key).persist()
         self._kept.append(frame)  # what is made of it cannot be given back in its place
-        counts = _counted(frame, F.max(SAME))
-        if any(shared > 1 for _, shared in counts.values()):
+        counted = _counted(frame, F.max(SAME), key)
+        if counted.shared > 1:
             doubt(key)
-        rows = sum(count for count, _ in counts.values())
-        narrowed = frame.drop(SAME).coalesce(1 + rows // _ROWS_PER_PARTITION)
-        return Changes(narrowed, *(counts[op][0] for op in "iud"))
+        narrowed = frame.drop(SAME).coalesce(1 + sum(counted.rows.values()) // _ROWS_PER_PARTITION)
+        return counted.changes(narrowed)
 
 
-def _counted(frame: DataFrame, shared: Column) -> dict[str, tuple[int, int]]:
-    """Rows, and `shared`, by operation; this is what really reads the source."""
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Rows by operation, the most that share a key, and the bounds of keys that are new, if there are no others."""
+
+    rows: dict[str, int]
+    shared: int
+    bounds: KeyBounds
+
+    def changes(self, frame: DataFrame) -> Changes:
+        return _changes(frame, self.rows, self.bounds)
+
+
+def _counted(frame: DataFrame, shared: Column, key: Sequence[str]) -> _Counted:
+    """This is what really reads the source."""
+    names = bounded(frame.schema, key)
     with reading_changes("read the changes"):
-        found = {r[0]: (int(r[1]), int(r[2])) for r in frame.groupBy(OP).agg(F.count("*"), shared).collect()}
-    return {op: found.get(op, (0, 0)) for op in "iud"}
+        each = frame.groupBy(OP).agg(F.count("*"), shared, *bounds_aggregates(names)).collect()
+    return _Counted(
+        rows={row[0]: int(row[1]) for row in each},
+        shared=max((int(row[2]) for row in each), default=0),
+        bounds=bounds_of_row(names, each[0][3:]) if {row[0] for row in each} == {"i"} else {},
+    )
+
+
+def _changes(frame: DataFrame, rows: Mapping[str, int], bounds: KeyBounds) -> Changes:
+    return Changes(frame, rows.get("i", 0), rows.get("u", 0), rows.get("d", 0), bounds)
 
 
 @contextmanager
@@ -145,10 +167,13 @@ def reading_changes(what: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _KnownId:
+class _Known:
+    """A version that was looked at, of which table, and when it was committed."""
+
     version: int
     stamp: tuple[int, ...] | None
     table_id: str
+    committed_at_s: float
 
 
 class DeltaChangeSource:
@@ -156,7 +181,7 @@ class DeltaChangeSource:
 
     def __init__(self, small_bytes_max: int = SMALL_BYTES_MAX) -> None:
         self._small_bytes_max = small_bytes_max
-        self._ids: dict[str, _KnownId] = {}
+        self._known: dict[str, _Known] = {}
 
     def newest(self, uri: str) -> SourceRange:
         return self.at(uri, self._newest_version(uri))
@@ -166,7 +191,8 @@ class DeltaChangeSource:
         if commit is None:
             raise ChangesUnavailable(f"version {version} is not in the log any more")
         at = Watermark(version, commit.committed_at_s)
-        return SourceRange(version, at, self._table_id(uri, version), first_commit_at_s=commit.committed_at_s)
+        table_id = self._table_id(uri, version, at.at_s)
+        return SourceRange(version, at, table_id, first_commit_at_s=at.at_s, from_at_s=at.at_s)
 
     def resolve(self, uri: str, from_version: int, to_version: int | None, bounds: Bounds) -> SourceRange:
         newest = self._newest_version(uri)
@@ -191,13 +217,14 @@ class DeltaChangeSource:
             if taken and over:
                 break
             taken.append(commit)
-        last = taken[-1]
+        last, from_at_s = taken[-1], self._committed_at_s(uri, from_version)
         return SourceRange(
             from_version,
             Watermark(last.version, last.committed_at_s),
-            self._table_id(uri, last.version),
+            self._table_id(uri, last.version, last.committed_at_s),
             more=last.version < wanted,
             first_commit_at_s=taken[0].committed_at_s,
+            from_at_s=from_at_s,
             bytes=sum(commit.bytes for commit in taken),
             # Columns may have come, gone or been renamed without a row.
             changes_data=any(commit.changes_data or commit.metadata_id is not None for commit in taken),
@@ -231,9 +258,16 @@ class DeltaChangeSource:
             # It was there when the job was registered: a directory that is not mounted now comes back.
             raise StorageError(f"{uri} is not there", remedy="Mount or restore it, or delete its jobs") from error
 
-    def _table_id(self, uri: str, version: int) -> str:
+    def _committed_at_s(self, uri: str, version: int) -> float:
+        known = self._known.get(uri)
+        if known is not None and known.version == version and commit_stamp(uri, version) == known.stamp:
+            return known.committed_at_s
+        commit = read_commit(uri, version)
+        return commit.committed_at_s if commit else 0.0
+
+    def _table_id(self, uri: str, version: int, committed_at_s: float) -> str:
         """The table's id as of `version`, kept up by the commits alone: opening a table costs with its size."""
-        known = self._ids.get(uri)
+        known = self._known.get(uri)
         if known is None or known.version > version or commit_stamp(uri, known.version) != known.stamp:
             with delta_faults(f"open {uri}"):
                 opened = DeltaTable(uri, version=version)
@@ -243,5 +277,5 @@ class DeltaChangeSource:
             for later in range(known.version + 1, version + 1):
                 commit = read_commit(uri, later)
                 table_id = (commit.metadata_id if commit else None) or table_id
-        self._ids[uri] = _KnownId(version, commit_stamp(uri, version), table_id)
+        self._known[uri] = _Known(version, commit_stamp(uri, version), table_id, committed_at_s)
         return table_id

@@ -18,6 +18,10 @@ def beside_one_that_is_there(pipeline: Pipeline) -> None:
     pipeline.upsert([7], "so that there is a merge")
 
 
+def inserted_once_more_alone(pipeline: Pipeline) -> None:
+    pipeline.insert([3], "again")
+
+
 def one_of_several_deleted(pipeline: Pipeline) -> None:
     pipeline.insert([500], "a")
     pipeline.insert([500], "b")
@@ -25,7 +29,7 @@ def one_of_several_deleted(pipeline: Pipeline) -> None:
     pipeline.delete("id = 500 AND v = 'b'")
 
 
-@pytest.mark.parametrize("event", [beside_one_that_is_there, one_of_several_deleted])
+@pytest.mark.parametrize("event", [beside_one_that_is_there, inserted_once_more_alone, one_of_several_deleted])
 def test_shared_keys_are_refused_and_followed_once_they_are_mended(
     pipeline: Pipeline, event: Callable[[Pipeline], None]
 ) -> None:

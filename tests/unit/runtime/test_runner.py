@@ -201,6 +201,19 @@ def test_a_source_made_anew_at_the_very_version_of_the_watermark_is_not_taken_fo
     bench.assert_fresh(x)
 
 
+def test_a_source_restored_from_a_backup_and_written_on_is_not_taken_for_the_log_it_was(bench: Bench) -> None:
+    (x,) = bench.built("x")
+    bench.source.commit({8: "lost with the restore"})
+    bench.run(x)
+    bench.source.restored(0)
+    bench.source.commit({9: "other"})
+    bench.source.commit({10: "more"})
+    assert bench.run(x)[0].data_type is DataType.DIFFERENCE
+    bench.assert_fresh(x)
+    bench.source.commit({11: "tail"})
+    assert bench.run(x)[0].data_type is DataType.TAIL
+
+
 def test_a_void_sink_is_mended_by_difference_while_the_others_tail(bench: Bench) -> None:
     x, y = bench.built("x", "y")
     bench.target(x).rows = {99: "foreign"}
@@ -283,7 +296,7 @@ def test_a_lost_seq_leads_to_another_attempt_from_what_the_sink_says_then(bench:
     def another_writer_is_first() -> None:
         target.before_commit = lambda: None
         target.rows = dict(bench.source.states[2])
-        target.position = replace(target.position, seq=3, watermark=Watermark(2, 2.0))
+        target.position = replace(target.position, seq=3, watermark=Watermark(2, bench.source.at_s[2]))
         bench.source.commit({4: "d"})
 
     target.before_commit = another_writer_is_first
