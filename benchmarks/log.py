@@ -1,8 +1,9 @@
 """Updates of the job log, and how long a log of 100,000 jobs takes to load: `python -m benchmarks.log [--json]`.
 
 An update is a pause or a resume that is answered when it is in the log. By default it goes through the admin API of a
-node of its own (`iscp up`), from client processes beside it; `--layers` leaves out gRPC and node, and measures the
-log's writer with the Delta table alone.
+node of its own (`iscp up`), from client processes beside it: first `--batch` of them in each call, and then, under
+`single`, one; the same jobs both times, and a latency is that of a call. `--layers` leaves out gRPC and node, and
+measures the log's writer with the Delta table alone, one by one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from iscp.adapters.grpc.client import Client
 from iscp.cli.launch import start_up
 from iscp.coordination.book import JobBook
 from iscp.coordination.draft import Pause, Register, Registration, Resume
-from iscp.core.admin import JobName, RegisterRequest
+from iscp.core.admin import ChangeVerb, JobChange, JobName, RegisterRequest
 from iscp.core.ids import JobKey
 from iscp.core.job import ConsumerSpec, JobRow, JobSpec, JobStatus
 from iscp.core.watermark import Watermark
@@ -45,22 +46,25 @@ LOAD_JOBS = 100_000
 LOAD_COMMITS = 100
 CLIENTS = 2
 THREADS = 64
+BATCH = 8
 SECONDS = 15.0
 BUILT_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Updates:
-    """What was answered within `seconds`, and how long each took."""
+    """What was answered within `seconds`, and how long each call took, of `batch` updates each."""
 
     latencies_ms: list[float]
     seconds: float
+    batch: int = 1
 
     def figures(self) -> dict[str, Any]:
         cuts = statistics.quantiles(self.latencies_ms, n=100)
         return {
-            "updates": len(self.latencies_ms),
-            "updates_per_s": round(len(self.latencies_ms) / self.seconds),
+            "batch": self.batch,
+            "updates": len(self.latencies_ms) * self.batch,
+            "updates_per_s": round(len(self.latencies_ms) * self.batch / self.seconds),
             "p50_ms": round(cuts[49], 1),
             "p95_ms": round(cuts[94], 1),
             "p99_ms": round(cuts[98], 1),
@@ -124,17 +128,27 @@ def updates_of_layers(root: Path, threads: int, seconds: float) -> Updates:
         return Updates(toggle_for(seconds, threads, toggle), seconds)
 
 
-def client_updates(endpoint: str, source: str, names: list[str], seconds: float) -> list[float]:
+def client_updates(endpoint: str, source: str, names: list[str], batch: int, seconds: float) -> list[float]:
+    """Each thread of a client has `batch` jobs of its own."""
     with Client(endpoint) as client:
 
         def toggle(number: int, pause: bool) -> None:
-            (client.pause if pause else client.resume)(source, names[number])
+            if batch == 1:
+                (client.pause if pause else client.resume)(source, names[number])
+                return
+            verb = ChangeVerb.PAUSE if pause else ChangeVerb.RESUME
+            mine = names[number * batch : (number + 1) * batch]
+            outcomes = client.change_many([JobChange(verb, JobName(source, name)) for name in mine])
+            assert all(isinstance(outcome, bool) for outcome in outcomes), outcomes
 
-        return toggle_for(seconds, len(names), toggle)
+        return toggle_for(seconds, len(names) // batch, toggle)
 
 
-def updates_of_api(root: Path, clients: int, threads: int, seconds: float) -> Updates:
-    """Jobs on a table of one row, built before the measurement begins, so that nothing but updates goes on."""
+def updates_of_api(root: Path, clients: int, threads: int, batches: list[int], seconds: float) -> list[Updates]:
+    """Jobs on a table of one row, built before the measurement begins, so that nothing but updates goes on.
+
+    Measured once for each of `batches`, by threads / batch callers.
+    """
     source = str(root / "source")
     write_deltalake(source, pa.table({"id": [1]}), configuration={"delta.enableChangeDataFeed": "true"})
     up = start_up(root / "iscp", SystemClock(), os.environ, port=0)
@@ -146,8 +160,12 @@ def updates_of_api(root: Path, clients: int, threads: int, seconds: float) -> Up
             for name in (name for each in names for name in each):
                 client.wait(source, name, timeout_s=BUILT_TIMEOUT_S)
         with ProcessPoolExecutor(clients, mp_context=get_context("spawn")) as pool:
-            running = [pool.submit(client_updates, up.endpoint, source, each, seconds) for each in names]
-            return Updates([latency for each in running for latency in each.result()], seconds)
+
+            def measured(batch: int) -> Updates:
+                running = [pool.submit(client_updates, up.endpoint, source, mine, batch, seconds) for mine in names]
+                return Updates([latency for each in running for latency in each.result()], seconds, batch)
+
+            return [measured(batch) for batch in batches]
     finally:
         up.stop()
 
@@ -181,8 +199,9 @@ def load_100k_s(root: Path) -> float:
 @click.option("--layers", is_flag=True, help="Without gRPC and node: the writer and the Delta table.")
 @click.option("--clients", type=click.IntRange(min=1), default=CLIENTS, show_default=True, help="Client processes.")
 @click.option("--threads", type=click.IntRange(min=1), default=THREADS, show_default=True, help="Of all clients.")
+@click.option("--batch", type=click.IntRange(min=1), default=BATCH, show_default=True, help="Updates in one call.")
 @click.option("--seconds", type=click.FloatRange(min=1.0), default=SECONDS, show_default=True)
-def main(as_json: bool, layers: bool, clients: int, threads: int, seconds: float) -> None:
+def main(as_json: bool, layers: bool, clients: int, threads: int, batch: int, seconds: float) -> None:
     """Measure how fast the job log takes updates, and how fast it loads."""
     with tempfile.TemporaryDirectory(prefix="iscp-log-") as directory:
         root = Path(directory)
@@ -190,9 +209,10 @@ def main(as_json: bool, layers: bool, clients: int, threads: int, seconds: float
         load_s = load_100k_s(root / "load")
         (root / "updates").mkdir()
         if layers:
-            updates = updates_of_layers(root / "updates", threads, seconds).figures()
+            measured = [updates_of_layers(root / "updates", threads, seconds)]
         else:
-            updates = updates_of_api(root / "updates", clients, threads, seconds).figures()
+            measured = updates_of_api(root / "updates", clients, threads, [batch, 1], seconds)
+    updates, *single = [each.figures() for each in measured]
     aims = [
         (
             f"updates_per_s >= {AIM_UPDATES_PER_S}",
@@ -208,8 +228,9 @@ def main(as_json: bool, layers: bool, clients: int, threads: int, seconds: float
         "cpus": os.cpu_count(),
         "threads": threads,
         **updates,
+        **({"single": single[0]} if single else {}),
         "load_100k_s": load_s,
-        "aims": [{"aim": aim, "measured": measured, "met": met} for aim, measured, met in aims],
+        "aims": [{"aim": aim, "measured": value, "met": met} for aim, value, met in aims],
     }
     click.echo(json.dumps(result) if as_json else "\n".join(f"{name}: {value}" for name, value in result.items()))
 

@@ -40,10 +40,11 @@ from iscp.core.cluster import NodeRecord
 from iscp.core.config import NodeConfig
 from iscp.ports.pipeline import Sink
 from iscp.ports.system import Failpoints
-from iscp.runtime.admin_service import Moved, OwnerAdmin
+from iscp.runtime.admin_service import OwnerAdmin
 from iscp.runtime.executor import Executor
 from iscp.runtime.lease_keeper import LeaseKeeper
 from iscp.runtime.log_writer import LogLimits
+from iscp.runtime.moved import Moved
 from iscp.runtime.node import Node
 from iscp.runtime.owner_loop import OwnerLoop
 from iscp.runtime.runner import Runner

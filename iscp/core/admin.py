@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
+from iscp.core.errors import PermanentError
 from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.job import JobState, JobStatus, Reason
 
@@ -33,6 +35,27 @@ class RegisterResult:
     created: bool
     job_id: str
     table_id: str
+
+
+class ChangeVerb(StrEnum):
+    """What is asked of a job that is there."""
+
+    UNREGISTER = "unregister"
+    PAUSE = "pause"
+    RESUME = "resume"
+
+
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """`request_id` makes a retry get the first answer."""
+
+    verb: ChangeVerb
+    job: JobName
+    request_id: str = ""
+
+
+ChangeOutcome = bool | PermanentError
+"""True: changed; False: it was so already (UNREGISTER: there is no such job); an error: refused, nothing changed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from iscp.core.admin import ClusterView, JobFilter, JobName, JobView, RegisterRequest, RegisterResult
+from iscp.core.admin import (
+    ChangeOutcome,
+    ClusterView,
+    JobChange,
+    JobFilter,
+    JobName,
+    JobView,
+    RegisterRequest,
+    RegisterResult,
+)
 from iscp.core.iteration import HistoryEntry
 
 
@@ -15,14 +24,11 @@ class AdminService(Protocol):
     def register(self, requests: Sequence[RegisterRequest]) -> list[RegisterResult]:
         """All or none: every request is checked before the first is written. Answers once they are in the log."""
 
-    def unregister(self, job: JobName, request_id: str) -> bool:
-        """False if there is no such job."""
+    def change(self, changes: Sequence[JobChange]) -> list[ChangeOutcome]:
+        """Each for itself; the outcomes run parallel to `changes`, and are in the log.
 
-    def pause(self, job: JobName, request_id: str) -> bool:
-        """False if it was paused already; raises JobNotFound."""
-
-    def resume(self, job: JobName, request_id: str) -> bool:
-        """False if it was not paused, quarantined or failed; raises JobNotFound."""
+        A temporary error is raised for all: whoever asks again with the same request ids gets the first answers.
+        """
 
     def list_jobs(self, wanted: JobFilter) -> list[JobView]: ...
 

@@ -12,7 +12,10 @@ from iscp.coordination.book import JobBook
 from iscp.coordination.draft import Pause, Register, Registration, Resume, Unregister
 from iscp.coordination.messages import SourceSeen
 from iscp.core.admin import (
+    ChangeOutcome,
+    ChangeVerb,
     ClusterView,
+    JobChange,
     JobFilter,
     JobName,
     JobView,
@@ -27,6 +30,7 @@ from iscp.core.errors import (
     JobFailed,
     JobNotFound,
     OutcomeUnknown,
+    PermanentError,
     TableNotFound,
     TimedOut,
     Unavailable,
@@ -37,6 +41,7 @@ from iscp.core.job import JobRow, parse_spec
 from iscp.ports.pipeline import Catalog, ConsumerKind
 from iscp.ports.system import Clock
 from iscp.runtime.log_writer import LogWriter
+from iscp.runtime.moved import Moved
 from iscp.runtime.owner_loop import OwnerLoop
 
 T = TypeVar("T")
@@ -45,31 +50,11 @@ COMMIT_WAIT_S = 30.0
 ALIVE_LOOK_S = 1.0
 JOB_NAME_LENGTH_MAX = 200
 
-
-class Moved:
-    """Wakes those who wait for a job whenever rows have moved."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._count = 0
-        self.closed = False
-
-    def tell(self) -> None:
-        with self._condition:
-            self._count += 1
-            self._condition.notify_all()
-
-    def close(self) -> None:
-        """Wake everyone for the last time: the node stops."""
-        self.closed = True
-        self.tell()
-
-    def count(self) -> int:
-        return self._count
-
-    def wait(self, since: int, timeout_s: float) -> None:
-        with self._condition:
-            self._condition.wait_for(lambda: self._count != since, timeout_s)
+_REQUESTS: dict[ChangeVerb, type[Unregister] | type[Pause] | type[Resume]] = {
+    ChangeVerb.UNREGISTER: Unregister,
+    ChangeVerb.PAUSE: Pause,
+    ChangeVerb.RESUME: Resume,
+}
 
 
 class OwnerAdmin:
@@ -118,21 +103,21 @@ class OwnerAdmin:
         answer = _answer(future)
         return list(answer)
 
-    def unregister(self, job: JobName, request_id: str) -> bool:
+    def change(self, changes: Sequence[JobChange]) -> list[ChangeOutcome]:
         writer = self._owner.current_writer()
+        asked = [self._ask(writer, change) for change in changes]
+        return [_outcome(each) if isinstance(each, Future) else each for each in asked]
+
+    def _ask(self, writer: LogWriter, change: JobChange) -> ChangeOutcome | Future[bool]:
         try:
-            key = self._key(writer, job)
-        except (JobNotFound, TableNotFound):
-            return _was_dropped_by(writer, job, request_id)
-        return _answer(writer.submit(Unregister(key, request_id)))
-
-    def pause(self, job: JobName, request_id: str) -> bool:
-        writer = self._owner.current_writer()
-        return _answer(writer.submit(Pause(self._key(writer, job), request_id)))
-
-    def resume(self, job: JobName, request_id: str) -> bool:
-        writer = self._owner.current_writer()
-        return _answer(writer.submit(Resume(self._key(writer, job), request_id)))
+            key = self._key(writer, change.job)
+        except (JobNotFound, TableNotFound) as error:
+            if change.verb is ChangeVerb.UNREGISTER:
+                return _was_dropped_by(writer, change.job, change.request_id)
+            return error
+        except PermanentError as error:
+            return error
+        return writer.submit(_REQUESTS[change.verb](key, change.request_id))
 
     def notify(self, table: str) -> int:
         writer = self._owner.current_writer()
@@ -358,6 +343,13 @@ def _answer(future: Future[T]) -> T:
         return future.result(COMMIT_WAIT_S)
     except TimeoutError as error:
         raise OutcomeUnknown("the job log does not answer", remedy="Ask again with the same request_id") from error
+
+
+def _outcome(future: Future[bool]) -> ChangeOutcome:
+    try:
+        return _answer(future)
+    except PermanentError as error:
+        return error
 
 
 def _was_dropped_by(writer: LogWriter, job: JobName, request_id: str) -> bool:

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from iscp.core.errors import Unavailable
 from iscp.ports.cluster import Election, Membership
-from iscp.runtime.admin_service import Moved
 from iscp.runtime.executor import Executor
 from iscp.runtime.lease_keeper import LeaseKeeper
+from iscp.runtime.moved import Moved
 from iscp.runtime.owner_loop import OwnerLoop
 from iscp.runtime.scheduler import Scheduler
 from iscp.runtime.worker_loop import WorkerLoop

@@ -9,7 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from iscp.core.admin import (
+    ChangeOutcome,
+    ChangeVerb,
     ClusterView,
+    JobChange,
     JobFilter,
     JobName,
     JobView,
@@ -70,21 +73,29 @@ class FakeAdmin:
         self._leave()
         return results
 
-    def unregister(self, job: JobName, request_id: str) -> bool:
-        self._enter("unregister")
+    def change(self, changes: Sequence[JobChange]) -> list[ChangeOutcome]:
+        for verb in dict.fromkeys(change.verb for change in changes):
+            self._enter(verb)
         with self._moved:
-            changed = self._once(request_id, lambda: self._jobs.pop(self._key(job), None) is not None)
+            outcomes = [self._change(change) for change in changes]
             self._moved.notify_all()
         self._leave()
-        return changed
+        return outcomes
 
-    def pause(self, job: JobName, request_id: str) -> bool:
-        self._enter("pause")
-        return self._set_reason(job, request_id, Reason.PAUSED)
+    def _change(self, change: JobChange) -> ChangeOutcome:
+        def unregister() -> bool:
+            return self._jobs.pop(self._key(change.job), None) is not None
 
-    def resume(self, job: JobName, request_id: str) -> bool:
-        self._enter("resume")
-        return self._set_reason(job, request_id, Reason.NONE)
+        def set_reason() -> bool:
+            found = self._find(change.job)
+            reason = Reason.PAUSED if change.verb is ChangeVerb.PAUSE else Reason.NONE
+            self._jobs[self._key(change.job)] = replace(found, reason=reason)
+            return found.reason is not reason
+
+        try:
+            return self._once(change.request_id, unregister if change.verb is ChangeVerb.UNREGISTER else set_reason)
+        except JobNotFound as error:
+            return error
 
     def list_jobs(self, wanted: JobFilter) -> list[JobView]:
         self._enter("list")
@@ -198,18 +209,6 @@ class FakeAdmin:
         if request.request_id:
             self._answers[request.request_id] = result
         return result
-
-    def _set_reason(self, job: JobName, request_id: str, reason: Reason) -> bool:
-        def change() -> bool:
-            found = self._find(job)
-            self._jobs[self._key(job)] = replace(found, reason=reason)
-            self._moved.notify_all()
-            return found.reason is not reason
-
-        with self._moved:
-            changed = self._once(request_id, change)
-        self._leave()
-        return changed
 
     def _find(self, job: JobName) -> JobView:
         if found := self._jobs.get(self._key(job)):

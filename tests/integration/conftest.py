@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark_runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkRuntime]:
     # Within a few minutes neither the optimizing compiler nor fused operators give back what they cost
-    # (docs/adr/0001-starting-spark.md); the end-to-end tests fuse them, as a node does.
+    # (docs/adr/0001-starting-spark.md); the demo's tests run with both.
     conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.sql.codegen.wholeStage": "false"}
     runtime = SparkRuntime.start(SparkSettings(work_dir=tmp_path_factory.mktemp("spark"), conf=conf))
     yield runtime

@@ -15,10 +15,10 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 import iscp
 from iscp.adapters.grpc import client as client_module
 from iscp.adapters.grpc.client import Client
-from iscp.adapters.grpc.endpoint import REGISTRATIONS_MAX, Tls
+from iscp.adapters.grpc.endpoint import CHANGES_MAX, REGISTRATIONS_MAX, Tls
 from iscp.adapters.grpc.server import HISTORY_LIMIT_MAX, AdminServer
 from iscp.core import errors as core
-from iscp.core.admin import JobName, RegisterRequest
+from iscp.core.admin import ChangeVerb, JobChange, JobName, RegisterRequest
 from iscp.core.job import ConsumerSpec, JobSpec, JobState, Reason, parse_spec
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
@@ -79,6 +79,27 @@ def test_pause_resume_and_unregister_say_whether_they_changed_anything(client: C
     assert [client.unregister("/t", "a"), client.unregister("/t", "a")] == [True, False]
     with pytest.raises(core.JobNotFound):
         client.status("/t", "a")
+
+
+def test_many_changes_are_answered_each_for_itself(client: Client, service: FakeAdmin) -> None:
+    client.register("/t", "a", target="/copy")
+    jobs = [JobName("/t", "a"), JobName("/t", "none"), JobName("/t", "a")]
+    done, unknown, again = client.change_many([JobChange(ChangeVerb.PAUSE, job) for job in jobs])
+    assert (done, again) == (True, False)
+    assert isinstance(unknown, core.JobNotFound)
+    assert "job list" in unknown.remedy
+    assert len(set(service.request_ids)) == 4
+    assert client.change_many([]) == []
+
+
+def test_too_many_changes_and_verbs_of_another_version_are_refused(server: AdminServer, client: Client) -> None:
+    change = JobChange(ChangeVerb.RESUME, JobName("/t", "a"))
+    with pytest.raises(core.InvalidRequest, match=f"changes: .* more than the {CHANGES_MAX}"):
+        client.change_many([change] * (CHANGES_MAX + 1))
+    request = pb.ChangeJobsRequest(format_version=1, changes=[pb.JobChange(verb=99, job=pb.JobName(name="a"))])
+    with grpc.insecure_channel(server.address) as channel, pytest.raises(grpc.RpcError) as caught:
+        pb_grpc.AdminStub(channel).ChangeJobs(request)
+    assert "changes[0].verb" in str(caught.value)
 
 
 def test_jobs_are_filtered_limited_and_counted(client: Client) -> None:

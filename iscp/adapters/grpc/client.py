@@ -16,7 +16,16 @@ import grpc
 from iscp.adapters.grpc import convert
 from iscp.adapters.grpc.endpoint import FORMAT_VERSION, MESSAGE_BYTES_MAX, Tls, endpoint_or_default
 from iscp.adapters.grpc.errors import from_rpc
-from iscp.core.admin import ClusterView, JobFilter, JobName, JobView, RegisterRequest, RegisterResult
+from iscp.core.admin import (
+    ChangeOutcome,
+    ClusterView,
+    JobChange,
+    JobFilter,
+    JobName,
+    JobView,
+    RegisterRequest,
+    RegisterResult,
+)
 from iscp.core.errors import (
     ErrorCode,
     InvalidRequest,
@@ -132,6 +141,15 @@ class Client:
     def resume(self, table: str, name: str, *, account: str = DEFAULT_ACCOUNT) -> bool:
         """False if it was not paused, quarantined or failed; raises JobNotFound."""
         return self._change(self._admin.Resume, JobName(table, name, account))
+
+    def change_many(self, changes: Sequence[JobChange]) -> list[ChangeOutcome]:
+        """Unregister, pause and resume many jobs, each for itself; the outcomes run parallel to `changes`."""
+        named = [one if one.request_id else replace(one, request_id=_request_id()) for one in changes]
+        request = pb.ChangeJobsRequest(
+            format_version=FORMAT_VERSION, changes=[convert.change_to_wire(one) for one in named]
+        )
+        response = self._call(self._admin.ChangeJobs, request, changes=True)
+        return [convert.outcome_from_wire(one) for one in response.outcomes]
 
     def jobs(
         self,

@@ -6,8 +6,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from iscp.adapters.grpc.endpoint import FORMAT_VERSION
+from iscp.adapters.grpc.errors import detail_of, error_of
 from iscp.core.admin import (
+    ChangeOutcome,
+    ChangeVerb,
     ClusterView,
+    JobChange,
     JobFilter,
     JobName,
     JobView,
@@ -29,6 +33,9 @@ _STATE_TO_WIRE = {state: pb.JobState.Value(f"JOB_STATE_{state.name}") for state 
 _STATE_FROM_WIRE = {number: state for state, number in _STATE_TO_WIRE.items()}
 _REASON_TO_WIRE = {reason: pb.Reason.Value(f"REASON_{reason.name}") for reason in Reason}
 _REASON_FROM_WIRE = {number: reason for reason, number in _REASON_TO_WIRE.items()}
+
+_VERB_TO_WIRE = {verb: pb.ChangeVerb.Value(f"CHANGE_VERB_{verb.name}") for verb in ChangeVerb}
+_VERB_FROM_WIRE = {number: verb for verb, number in _VERB_TO_WIRE.items()}
 
 _STATUS_FIELDS = (
     "from_version",
@@ -110,6 +117,36 @@ def result_to_wire(result: RegisterResult) -> pb.RegisterResult:
 
 def result_from_wire(message: pb.RegisterResult) -> RegisterResult:
     return RegisterResult(**_fields(message, _RESULT_FIELDS))
+
+
+def change_to_wire(change: JobChange) -> pb.JobChange:
+    return pb.JobChange(verb=_VERB_TO_WIRE[change.verb], job=name_to_wire(change.job), request_id=change.request_id)
+
+
+def changes_from_wire(messages: Iterable[pb.JobChange]) -> list[JobChange]:
+    """Raises InvalidRequest for a verb that this node does not know."""
+    changes = []
+    for number, message in enumerate(messages):
+        verb = _VERB_FROM_WIRE.get(message.verb)
+        if verb is None:
+            raise InvalidRequest(
+                f"{message.verb} is not known", field=f"changes[{number}].verb", remedy=f"Use {', '.join(ChangeVerb)}"
+            )
+        changes.append(JobChange(verb, name_from_wire(message.job), message.request_id))
+    return changes
+
+
+def outcome_to_wire(outcome: ChangeOutcome) -> pb.ChangeOutcome:
+    if isinstance(outcome, PermanentError):
+        return pb.ChangeOutcome(error=detail_of(outcome))
+    return pb.ChangeOutcome(changed=outcome)
+
+
+def outcome_from_wire(message: pb.ChangeOutcome) -> ChangeOutcome:
+    if not message.HasField("error"):
+        return message.changed
+    error = error_of(message.error)
+    return error if isinstance(error, PermanentError) else PermanentError(error.message, code=error.code)
 
 
 def filter_to_wire(wanted: JobFilter) -> pb.JobFilter:

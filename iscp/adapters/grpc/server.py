@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -20,6 +20,7 @@ from grpc_reflection.v1alpha import reflection
 
 from iscp.adapters.grpc import convert
 from iscp.adapters.grpc.endpoint import (
+    CHANGES_MAX,
     FORMAT_VERSION,
     MESSAGE_BYTES_MAX,
     REGISTRATIONS_MAX,
@@ -29,7 +30,7 @@ from iscp.adapters.grpc.endpoint import (
     split_address,
 )
 from iscp.adapters.grpc.errors import abort
-from iscp.core.admin import JobName
+from iscp.core.admin import ChangeVerb, JobChange
 from iscp.core.errors import ConfigurationError, InvalidRequest, IscpError, QueueFull
 from iscp.ports.admin import AdminService
 from iscp.wire.v1 import admin_pb2 as pb
@@ -71,13 +72,15 @@ def _check_format(format_version: int) -> None:
         )
 
 
-def _check_registrations(registrations: list[pb.Registration]) -> None:
-    if len(registrations) > REGISTRATIONS_MAX:
+def _check_number(number: int, most: int, field: str) -> None:
+    if number > most:
         raise InvalidRequest(
-            f"{len(registrations)} are more than the {REGISTRATIONS_MAX} of one call",
-            field="registrations",
-            remedy="Send them in several calls",
+            f"{number} are more than the {most} of one call", field=field, remedy="Send them in several calls"
         )
+
+
+def _check_registrations(registrations: list[pb.Registration]) -> None:
+    _check_number(len(registrations), REGISTRATIONS_MAX, "registrations")
     for number, registration in enumerate(registrations):
         if len(registration.spec_json) > SPEC_BYTES_MAX:
             raise InvalidRequest(
@@ -103,24 +106,31 @@ class _Admin(pb_grpc.AdminServicer):
             return pb.RegisterResponse(results=[convert.result_to_wire(one) for one in results])
 
     def Unregister(self, request: pb.ChangeJobRequest, context: grpc.ServicerContext) -> pb.ChangeJobResponse:
-        return self._change("unregister", self._service.unregister, request, context)
+        return self._change(ChangeVerb.UNREGISTER, request, context)
 
     def Pause(self, request: pb.ChangeJobRequest, context: grpc.ServicerContext) -> pb.ChangeJobResponse:
-        return self._change("pause", self._service.pause, request, context)
+        return self._change(ChangeVerb.PAUSE, request, context)
 
     def Resume(self, request: pb.ChangeJobRequest, context: grpc.ServicerContext) -> pb.ChangeJobResponse:
-        return self._change("resume", self._service.resume, request, context)
+        return self._change(ChangeVerb.RESUME, request, context)
 
     def _change(
-        self,
-        verb: str,
-        change: Callable[[JobName, str], bool],
-        request: pb.ChangeJobRequest,
-        context: grpc.ServicerContext,
+        self, verb: ChangeVerb, request: pb.ChangeJobRequest, context: grpc.ServicerContext
     ) -> pb.ChangeJobResponse:
         with _translated(context, verb):
             _check_format(request.format_version)
-            return pb.ChangeJobResponse(changed=change(convert.name_from_wire(request.job), request.request_id))
+            change = JobChange(verb, convert.name_from_wire(request.job), request.request_id)
+            (outcome,) = self._service.change([change])
+            if isinstance(outcome, IscpError):
+                raise outcome
+            return pb.ChangeJobResponse(changed=outcome)
+
+    def ChangeJobs(self, request: pb.ChangeJobsRequest, context: grpc.ServicerContext) -> pb.ChangeJobsResponse:
+        with _translated(context, "change"):
+            _check_format(request.format_version)
+            _check_number(len(request.changes), CHANGES_MAX, "changes")
+            outcomes = self._service.change(convert.changes_from_wire(request.changes))
+            return pb.ChangeJobsResponse(outcomes=[convert.outcome_to_wire(one) for one in outcomes])
 
     def ListJobs(self, request: pb.ListJobsRequest, context: grpc.ServicerContext) -> Iterator[pb.JobPage]:
         with _translated(context, "list"):

@@ -74,6 +74,25 @@ REASON_QUARANTINED: Reason.ValueType  # 4
 REASON_QUOTA: Reason.ValueType  # 5
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
+class _ChangeVerb:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ChangeVerbEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ChangeVerb.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CHANGE_VERB_UNSPECIFIED: _ChangeVerb.ValueType  # 0
+    CHANGE_VERB_UNREGISTER: _ChangeVerb.ValueType  # 1
+    CHANGE_VERB_PAUSE: _ChangeVerb.ValueType  # 2
+    CHANGE_VERB_RESUME: _ChangeVerb.ValueType  # 3
+
+class ChangeVerb(_ChangeVerb, metaclass=_ChangeVerbEnumTypeWrapper): ...
+
+CHANGE_VERB_UNSPECIFIED: ChangeVerb.ValueType  # 0
+CHANGE_VERB_UNREGISTER: ChangeVerb.ValueType  # 1
+CHANGE_VERB_PAUSE: ChangeVerb.ValueType  # 2
+CHANGE_VERB_RESUME: ChangeVerb.ValueType  # 3
+Global___ChangeVerb: _TypeAlias = ChangeVerb  # noqa: Y015
+
 @_typing.final
 class JobName(_message.Message):
     """How a user names a job. table: a path or URI of a Delta table, `db.table` of the catalog, or a table id."""
@@ -249,6 +268,105 @@ class ChangeJobResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ChangeJobResponse: _TypeAlias = ChangeJobResponse  # noqa: Y015
+
+@_typing.final
+class JobChange(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERB_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    verb: Global___ChangeVerb.ValueType
+    request_id: _builtins.str
+    @_builtins.property
+    def job(self) -> Global___JobName: ...
+    def __init__(
+        self,
+        *,
+        verb: Global___ChangeVerb.ValueType = ...,
+        job: Global___JobName | None = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "request_id", b"request_id", "verb", b"verb"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobChange: _TypeAlias = JobChange  # noqa: Y015
+
+@_typing.final
+class ChangeJobsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORMAT_VERSION_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    format_version: _builtins.int
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobChange]: ...
+    def __init__(
+        self,
+        *,
+        format_version: _builtins.int = ...,
+        changes: _abc.Iterable[Global___JobChange] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "format_version", b"format_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeJobsRequest: _TypeAlias = ChangeJobsRequest  # noqa: Y015
+
+@_typing.final
+class ChangeOutcome(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGED_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    changed: _builtins.bool
+    """As in ChangeJobResponse."""
+    @_builtins.property
+    def error(self) -> Global___ErrorDetail:
+        """Refused; nothing was changed."""
+
+    def __init__(
+        self,
+        *,
+        changed: _builtins.bool = ...,
+        error: Global___ErrorDetail | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "error", b"error", "outcome", b"outcome"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "error", b"error", "outcome", b"outcome"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["changed", "error"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___ChangeOutcome: _TypeAlias = ChangeOutcome  # noqa: Y015
+
+@_typing.final
+class ChangeJobsResponse(_message.Message):
+    """outcomes run parallel to the changes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOMES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def outcomes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChangeOutcome]: ...
+    def __init__(
+        self,
+        *,
+        outcomes: _abc.Iterable[Global___ChangeOutcome] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcomes", b"outcomes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeJobsResponse: _TypeAlias = ChangeJobsResponse  # noqa: Y015
 
 @_typing.final
 class JobFilter(_message.Message):

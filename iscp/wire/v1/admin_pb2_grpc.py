@@ -54,6 +54,11 @@ class AdminStub:
                 request_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobRequest.SerializeToString,
                 response_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobResponse.FromString,
                 _registered_method=True)
+        self.ChangeJobs = channel.unary_unary(
+                '/iscp.wire.v1.Admin/ChangeJobs',
+                request_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobsRequest.SerializeToString,
+                response_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobsResponse.FromString,
+                _registered_method=True)
         self.ListJobs = channel.unary_stream(
                 '/iscp.wire.v1.Admin/ListJobs',
                 request_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ListJobsRequest.SerializeToString,
@@ -115,6 +120,13 @@ class AdminServicer:
 
     def Resume(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeJobs(self, request, context):
+        """Many at once, each for itself: one that is refused holds up no other.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -186,6 +198,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Resume,
                     request_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobRequest.FromString,
                     response_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobResponse.SerializeToString,
+            ),
+            'ChangeJobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeJobs,
+                    request_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobsRequest.FromString,
+                    response_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobsResponse.SerializeToString,
             ),
             'ListJobs': grpc.unary_stream_rpc_method_handler(
                     servicer.ListJobs,
@@ -331,6 +348,33 @@ class Admin:
             '/iscp.wire.v1.Admin/Resume',
             iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobRequest.SerializeToString,
             iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/iscp.wire.v1.Admin/ChangeJobs',
+            iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobsRequest.SerializeToString,
+            iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobsResponse.FromString,
             options,
             channel_credentials,
             insecure,

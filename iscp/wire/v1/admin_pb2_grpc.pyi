@@ -45,6 +45,8 @@ class AdminStub:
     Unregister: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobRequest, _admin_pb2.ChangeJobResponse]
     Pause: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobRequest, _admin_pb2.ChangeJobResponse]
     Resume: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobRequest, _admin_pb2.ChangeJobResponse]
+    ChangeJobs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobsRequest, _admin_pb2.ChangeJobsResponse]
+    """Many at once, each for itself: one that is refused holds up no other."""
     ListJobs: _grpc.UnaryStreamMultiCallable[_admin_pb2.ListJobsRequest, _admin_pb2.JobPage]
     CountJobs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CountJobsRequest, _admin_pb2.CountJobsResponse]
     GetJob: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetJobRequest, _admin_pb2.Job]
@@ -64,6 +66,8 @@ class AdminAsyncStub(AdminStub):
     Unregister: _aio.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobRequest, _admin_pb2.ChangeJobResponse]  # type: ignore[assignment]
     Pause: _aio.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobRequest, _admin_pb2.ChangeJobResponse]  # type: ignore[assignment]
     Resume: _aio.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobRequest, _admin_pb2.ChangeJobResponse]  # type: ignore[assignment]
+    ChangeJobs: _aio.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobsRequest, _admin_pb2.ChangeJobsResponse]  # type: ignore[assignment]
+    """Many at once, each for itself: one that is refused holds up no other."""
     ListJobs: _aio.UnaryStreamMultiCallable[_admin_pb2.ListJobsRequest, _admin_pb2.JobPage]  # type: ignore[assignment]
     CountJobs: _aio.UnaryUnaryMultiCallable[_admin_pb2.CountJobsRequest, _admin_pb2.CountJobsResponse]  # type: ignore[assignment]
     GetJob: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetJobRequest, _admin_pb2.Job]  # type: ignore[assignment]
@@ -104,6 +108,14 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ChangeJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ChangeJobResponse, _abc.Awaitable[_admin_pb2.ChangeJobResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ChangeJobs(
+        self,
+        request: _admin_pb2.ChangeJobsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ChangeJobsResponse, _abc.Awaitable[_admin_pb2.ChangeJobsResponse]]:
+        """Many at once, each for itself: one that is refused holds up no other."""
 
     @_abc_1.abstractmethod
     def ListJobs(

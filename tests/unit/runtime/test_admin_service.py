@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.core.admin import JobFilter, JobName, JobView, RegisterRequest
+from iscp.core.admin import ChangeVerb, JobChange, JobFilter, JobName, JobView, RegisterRequest
 from iscp.core.errors import (
     ErrorCode,
     InvalidRequest,
@@ -28,7 +28,8 @@ from iscp.core.ids import ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow, JobState, JobStatus, Reason
 from iscp.ports.pipeline import TableDescription
-from iscp.runtime.admin_service import ALIVE_LOOK_S, JOB_NAME_LENGTH_MAX, Moved, OwnerAdmin
+from iscp.runtime.admin_service import ALIVE_LOOK_S, JOB_NAME_LENGTH_MAX, OwnerAdmin
+from iscp.runtime.moved import Moved
 from tests.fakes.owner import OwnerWorld, until
 from tests.fakes.pipeline import FakeCatalog, FakeKind
 
@@ -45,6 +46,14 @@ def request(name: str = "x", table: str = TABLE.uri, target: str = "", request_i
 
 
 X = JobName(TABLE.uri, "x")
+
+
+def asked(desk: Desk, verb: str, job: JobName, request_id: str = "") -> bool:
+    """One change; raises what it was refused with."""
+    (outcome,) = desk.admin.change([JobChange(ChangeVerb(verb), job, request_id)])
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
 
 class Desk:
@@ -181,7 +190,7 @@ def test_ids_sort_by_time_also_when_the_clock_steps_back_and_the_owner_changes(d
     ids = [result.job_id for result in desk.admin.register([request("a"), request("b", target="/targets/b")])]
     desk.world.clock.step(-3_600)
     ids += [desk.admin.register([request(name)])[0].job_id for name in "cd"]
-    assert desk.admin.unregister(JobName(TABLE.uri, "d"), "")
+    assert asked(desk, "unregister", JobName(TABLE.uri, "d"))
     writer = desk.world.owner.writer
     desk.world.etcd.depose()
     until(lambda: desk.world.owner.writer not in (None, writer))
@@ -211,8 +220,8 @@ def test_between_terms_changes_are_refused_and_questions_answered(desk: Desk) ->
     until(lambda: desk.world.owner.writer is None)
     for change in (
         lambda: desk.admin.register([request("y")]),
-        lambda: desk.admin.pause(X, ""),
-        lambda: desk.admin.unregister(X, ""),
+        lambda: asked(desk, "pause", X),
+        lambda: asked(desk, "unregister", X),
     ):
         with pytest.raises((NotOwner, OutcomeUnknown)):
             change()
@@ -226,19 +235,52 @@ def test_between_terms_changes_are_refused_and_questions_answered(desk: Desk) ->
 
 def test_pause_and_resume_answer_whether_they_changed_anything(desk: Desk) -> None:
     desk.admin.register([request()])
-    assert [desk.admin.pause(X, ""), desk.admin.pause(X, "")] == [True, False]
+    assert [asked(desk, "pause", X), asked(desk, "pause", X)] == [True, False]
     assert desk.row().reason is Reason.PAUSED
-    assert [desk.admin.resume(X, ""), desk.admin.resume(X, "")] == [True, False]
-    for change in (desk.admin.pause, desk.admin.resume):
+    assert [asked(desk, "resume", X), asked(desk, "resume", X)] == [True, False]
+    for verb in ("pause", "resume"):
         with pytest.raises(JobNotFound):
-            change(JobName(TABLE.uri, "none"), "")
+            asked(desk, verb, JobName(TABLE.uri, "none"))
+
+
+def test_of_many_changes_each_is_answered_for_itself_and_in_order(desk: Desk) -> None:
+    desk.admin.register([request(), request("y")])
+    y, none, nowhere = JobName(TABLE.uri, "y"), JobName(TABLE.uri, "none"), JobName("/tables/none", "x")
+    outcomes = desk.admin.change(
+        [
+            *(JobChange(ChangeVerb.PAUSE, job, str(number)) for number, job in enumerate((X, none, y, nowhere))),
+            JobChange(ChangeVerb.PAUSE, X, "again"),
+            JobChange(ChangeVerb.RESUME, y, "0"),
+            JobChange(ChangeVerb.UNREGISTER, none, "none"),
+        ]
+    )
+    assert [type(outcome) for outcome in outcomes] == [
+        bool,
+        JobNotFound,
+        bool,
+        TableNotFound,
+        bool,
+        InvalidRequest,
+        bool,
+    ]
+    assert [outcome for outcome in outcomes if isinstance(outcome, bool)] == [True, True, False, False]
+    assert desk.row().reason is desk.row("y").reason is Reason.PAUSED
+    assert desk.admin.change([]) == []
+
+
+def test_changes_that_the_storage_refused_fail_as_a_whole(desk: Desk) -> None:
+    desk.admin.register([request()])
+    desk.world.logs[-1].faults.append(StorageError("disk full", code=ErrorCode.NO_SPACE))
+    with pytest.raises(StorageError):
+        desk.admin.change([JobChange(ChangeVerb.PAUSE, JobName(TABLE.uri, name)) for name in ("none", "x")])
+    assert desk.row().reason is Reason.NONE
 
 
 def test_unregister_answers_whether_there_was_such_a_job(desk: Desk) -> None:
     desk.admin.register([request()])
-    assert not desk.admin.unregister(JobName(TABLE.uri, "none"), "")
-    assert not desk.admin.unregister(JobName(OTHER.uri, "x"), "")
-    assert [desk.admin.unregister(X, ""), desk.admin.unregister(X, "")] == [True, False]
+    assert not asked(desk, "unregister", JobName(TABLE.uri, "none"))
+    assert not asked(desk, "unregister", JobName(OTHER.uri, "x"))
+    assert [asked(desk, "unregister", X), asked(desk, "unregister", X)] == [True, False]
     (again,) = desk.admin.register([request()])
     assert again.created
 
@@ -246,10 +288,10 @@ def test_unregister_answers_whether_there_was_such_a_job(desk: Desk) -> None:
 @pytest.mark.parametrize("others", [0, 1])
 def test_an_unregistration_whose_answer_was_lost_gets_it_when_it_is_repeated(desk: Desk, others: int) -> None:
     desk.admin.register([request(), *([request("y")] * others)])
-    assert desk.admin.unregister(X, "r-1")
-    assert desk.admin.unregister(X, "r-1")
-    assert not desk.admin.unregister(X, "r-2")
-    assert not desk.admin.unregister(JobName(TABLE.uri, "another"), "r-1")
+    assert asked(desk, "unregister", X, "r-1")
+    assert asked(desk, "unregister", X, "r-1")
+    assert not asked(desk, "unregister", X, "r-2")
+    assert not asked(desk, "unregister", JobName(TABLE.uri, "another"), "r-1")
     assert desk.rows() == 2 + others
 
 
@@ -276,7 +318,7 @@ def test_accounts_do_not_see_each_others_jobs(desk: Desk) -> None:
 
 def test_jobs_are_listed_and_counted_by_table_state_and_reason(desk: Desk) -> None:
     desk.admin.register([request("x"), request("y"), request("z", OTHER.uri)])
-    desk.admin.pause(JobName(TABLE.uri, "y"), "")
+    asked(desk, "pause", JobName(TABLE.uri, "y"))
     wanted = {
         (JobFilter(), 3),
         (JobFilter(table=TABLE.uri), 2),
@@ -427,11 +469,11 @@ def test_a_wait_ends_when_its_time_is_up(desk: Desk) -> None:
 
 
 def pause(desk: Desk, row: JobRow) -> None:
-    desk.admin.pause(X, "")
+    asked(desk, "pause", X)
 
 
 def drop(desk: Desk, row: JobRow) -> None:
-    desk.admin.unregister(X, "")
+    asked(desk, "unregister", X)
 
 
 def fail(desk: Desk, row: JobRow) -> None:
@@ -462,7 +504,7 @@ def test_a_job_that_fails_for_now_is_waited_for(desk: Desk) -> None:
 
 def test_a_paused_job_that_has_come_far_enough_is_no_failure(desk: Desk) -> None:
     desk.reach(desk.running(), 7)
-    desk.admin.pause(X, "")
+    asked(desk, "pause", X)
     assert desk.admin.wait(X, 7, 0.0, lambda: True).reason is Reason.PAUSED
 
 
@@ -471,7 +513,7 @@ def test_a_job_that_was_dropped_and_made_again_is_another_one(desk: Desk) -> Non
     go_on = threading.Event()
     waiter = Waiter(desk, alive=lambda: go_on.wait(10.0))
     assert waiter.waits()
-    desk.admin.unregister(X, "")
+    asked(desk, "unregister", X)
     desk.admin.register([request()])
     go_on.set()  # it has not seen that there was none in between
     with pytest.raises(JobFailed, match="was dropped"):

@@ -6,10 +6,11 @@ import json
 
 import pytest
 
-from iscp.core.admin import JobName, RegisterRequest
+from iscp.core.admin import ChangeVerb, JobChange, JobName, RegisterRequest
 from iscp.core.errors import Unavailable
 from iscp.ports.pipeline import TableDescription
-from iscp.runtime.admin_service import Moved, OwnerAdmin
+from iscp.runtime.admin_service import OwnerAdmin
+from iscp.runtime.moved import Moved
 from tests.fakes.owner import OwnerWorld, until
 from tests.fakes.pipeline import FakeCatalog, FakeKind
 
@@ -36,7 +37,7 @@ def test_the_lag_of_a_paused_job_grows_while_its_table_has_none() -> None:
     world.report(row, 7)
     until(lambda: admin.status(X).applied_version == 7)
     applied_at_s = admin.status(X).applied_at_s
-    admin.pause(X, "")
+    admin.change([JobChange(ChangeVerb.PAUSE, X)])
     world.pass_s(3.0)
     world.see(9, lag_s=0.0)
     world.settle()

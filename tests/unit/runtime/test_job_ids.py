@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from iscp.core.admin import JobName, RegisterRequest
+from iscp.core.admin import ChangeVerb, JobChange, JobName, RegisterRequest
 from iscp.ports.pipeline import TableDescription
-from iscp.runtime.admin_service import Moved, OwnerAdmin
+from iscp.runtime.admin_service import OwnerAdmin
+from iscp.runtime.moved import Moved
 from tests.fakes.owner import OwnerWorld
 from tests.fakes.pipeline import FakeCatalog, FakeKind
 
@@ -41,7 +42,7 @@ def test_a_registration_that_came_and_went_while_another_was_checked_has_the_ear
 
     def come_and_go() -> None:
         passed.append(admin.register([request("short", FAST, "/targets/x")])[0].job_id)
-        admin.unregister(JobName(FAST.uri, "short"), "")
+        admin.change([JobChange(ChangeVerb.UNREGISTER, JobName(FAST.uri, "short"))])
 
     catalog.meanwhile = come_and_go
     first, second = admin.register([request("long", FAST, "/targets/x"), request("other", SLOW, "/targets/y")])

@@ -22,10 +22,10 @@ from iscp.core.ids import JobKey
 from iscp.core.iteration import Iteration, JobOutcome
 from iscp.core.job import ConsumerSpec, JobRow, JobSpec
 from iscp.ports.system import Guard
-from iscp.runtime.admin_service import Moved
 from iscp.runtime.executor import Executor
 from iscp.runtime.lease_keeper import LeaseKeeper
 from iscp.runtime.log_writer import LogLimits
+from iscp.runtime.moved import Moved
 from iscp.runtime.node import Node
 from iscp.runtime.owner_loop import CLAIM_RETRY_S, OwnerLoop
 from iscp.runtime.scheduler import Scheduler
