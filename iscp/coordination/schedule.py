@@ -91,8 +91,8 @@ class Schedule:
                 self._answered(event)
             case Tick():
                 self._tick()
-            case Notified(shard):
-                self._notified(shard)
+            case Notified(shard, targets):
+                self._notified(shard, targets)
             case IterationStarted(number):
                 self._started(number)
             case IterationEnded(number, outcomes, error):
@@ -216,9 +216,10 @@ class Schedule:
 
     # --- noticing ----------------------------------------------------------------------------------------------
 
-    def _notified(self, shard: ShardId) -> None:
+    def _notified(self, shard: ShardId, targets: bool) -> None:
         for table in self._shards.get(shard, ()):
-            table.targets_at_s = self._now_s  # who says so of a table that stands still may have damaged a target
+            if targets:
+                table.doubt_targets()
             self._bring_back(table)
 
     def _bring_back(self, table: TrackedTable) -> None:
@@ -240,7 +241,7 @@ class Schedule:
             self._report(table, table.fault_reports(message, self._at_s))
         elif event.state is table.seen and not table.fault and not table.again:
             # All that an idle table costs beside the look itself.
-            table.unmoved(self._probe, self._now_s, self._draw())
+            table.still(self._probe, self._now_s, self._draw())
             self._visit(table)
             told = table.told
             if told is None or not 0 <= self._at_s - told.checked_at_s < self._times.seen_every_s:

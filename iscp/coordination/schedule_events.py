@@ -20,9 +20,10 @@ from iscp.core.trigger import ProbeState
 
 @dataclass(frozen=True, slots=True)
 class Notified:
-    """The shard's source has just changed, somebody says."""
+    """The shard's source has just changed, somebody says; or, if `targets`, perhaps a target of its jobs."""
 
     shard: ShardId
+    targets: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,7 @@ class Settlement:
 
     def _interrupted(self, job: TrackedJob, draw: float) -> None:
         job.near = False
+        job.stale = True  # what it was started for may not show in any version
         if not self._flight.canceled:
             job.wait(self._now_s, jittered_s(self._backoff.base_s, draw))
         if job.told_state in (JobState.PENDING, JobState.RUNNING):

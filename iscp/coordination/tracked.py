@@ -100,8 +100,7 @@ class TrackedTable:
     before something happens); `flights` counts iterations that have not ended. `wake`: it has to be decided again
     what starts. `waiting`: some job may have to wait for a time. `again`: what is asked now may be answered from
     before a change. `moved`: an iteration ended since the source was asked. `behind_at_s`: Unix time of the oldest
-    commit that some job has not applied, as far as known (0: none). `targets_at_s`: when the targets are doubted, if
-    the source stands still until then (inf: not known yet).
+    commit that some job has not applied, as far as known (0: none).
     """
 
     __slots__ = (
@@ -118,7 +117,6 @@ class TrackedTable:
         "probe_failures",
         "seen",
         "shard",
-        "targets_at_s",
         "told",
         "uri",
         "waiting",
@@ -132,7 +130,6 @@ class TrackedTable:
         self.seen: ProbeState | None = None
         self.interval_s = 0.0
         self.probe_at_s = 0.0
-        self.targets_at_s = inf
         self.due_s = inf
         self.asked = False
         self.again = False
@@ -174,19 +171,11 @@ class TrackedTable:
         self.asked, self.again, self.moved = True, False, False
 
     def still(self, config: ProbeConfig, now_s: float, draw: float) -> None:
-        """Ask ever more rarely."""
+        """The source has not moved; ask ever more rarely."""
         # Due times lie on a grid: one wake-up serves all tables due about then.
         grid_s = config.interval_min_s / GRIDS_PER_INTERVAL
         self.probe_at_s = ceil((now_s + jittered_s(self.interval_s, draw)) / grid_s) * grid_s
         self.interval_s = min(2 * self.interval_s, config.interval_max_s)
-
-    def unmoved(self, config: ProbeConfig, now_s: float, draw: float) -> None:
-        self.still(config, now_s, draw)
-        if now_s >= self.targets_at_s:
-            self.doubt_targets()
-            self.targets_at_s = inf
-        if self.targets_at_s == inf:
-            self.targets_at_s = now_s + (0.5 + draw / 2) * config.targets_every_s  # not all tables at one time
 
     def doubt_targets(self) -> None:
         """Every job has to run, even if the source stands still: an iteration begins with a look at the target."""
@@ -201,7 +190,6 @@ class TrackedTable:
         anew = seen is not None and seen.stamp and seen.stamp != state.stamp and state.version <= seen.version
         if behind or anew or (seen is not None and not seen.stamp and self._made_anew(state)):
             self.doubt_targets()
-        self.targets_at_s = inf
         self.behind_at_s = self.behind_at_s or state.since_s
         self.interval_s = config.interval_min_s
         if not self.again:

@@ -88,7 +88,6 @@ class ProbeConfig:
 
     interval_min_s: float = _setting(10.0, "Candidates are selected, and busy tables asked, so often", above=0.0)
     interval_max_s: float = _setting(300.0, "Tables that stay idle are asked at least so often", above=0.0)
-    targets_every_s: float = _setting(3_600.0, "Targets of idle tables are checked at least so often", above=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

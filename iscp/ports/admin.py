@@ -27,7 +27,8 @@ class AdminService(Protocol):
     def change(self, changes: Sequence[JobChange]) -> list[ChangeOutcome]:
         """Each for itself; the outcomes run parallel to `changes`, and are in the log.
 
-        A temporary error is raised for all: whoever asks again with the same request ids gets the first answers.
+        A temporary error is raised for all, as OutcomeUnknown where some changes were made: whoever asks again with
+        the same request ids gets their first answers.
         """
 
     def list_jobs(self, wanted: JobFilter) -> list[JobView]: ...

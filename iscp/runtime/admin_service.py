@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import TypeVar
 
@@ -29,7 +28,6 @@ from iscp.core.errors import (
     InvalidRequest,
     JobFailed,
     JobNotFound,
-    OutcomeUnknown,
     PermanentError,
     TableNotFound,
     TimedOut,
@@ -40,13 +38,13 @@ from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow, parse_spec
 from iscp.ports.pipeline import Catalog, ConsumerKind
 from iscp.ports.system import Clock
+from iscp.runtime.answers import answer_of, answers_of
 from iscp.runtime.log_writer import LogWriter
 from iscp.runtime.moved import Moved
 from iscp.runtime.owner_loop import OwnerLoop
 
 T = TypeVar("T")
 
-COMMIT_WAIT_S = 30.0
 ALIVE_LOOK_S = 1.0
 JOB_NAME_LENGTH_MAX = 200
 
@@ -60,7 +58,7 @@ _REQUESTS: dict[ChangeVerb, type[Unregister] | type[Pause] | type[Resume]] = {
 class OwnerAdmin:
     """All answers come from the owner's book; while there is no owner, as of the end of the last one's term.
 
-    `executor_counts` are this node's; `notify_node` reaches its scheduler.
+    `executor_counts` are this node's; `notify_node` reaches its scheduler's `notify`.
     """
 
     def __init__(
@@ -70,7 +68,7 @@ class OwnerAdmin:
         kinds: Callable[[str], ConsumerKind],
         clock: Clock,
         moved: Moved,
-        notify_node: Callable[[ShardId], None],
+        notify_node: Callable[[ShardId, bool], None],
         executor_counts: Callable[[], dict[str, int]],
     ) -> None:
         self._owner = owner
@@ -100,15 +98,18 @@ class OwnerAdmin:
             # could be overtaken by a registration that is dropped again, and its job never claim their target.
             numbered = (replace(item, row=replace(item.row, job_id=self._next_job_id(writer))) for item in items)
             future = writer.submit(Register(tuple(numbered)))
-        answer = _answer(future)
+        answer = answer_of(future)
         return list(answer)
 
     def change(self, changes: Sequence[JobChange]) -> list[ChangeOutcome]:
         writer = self._owner.current_writer()
-        asked = [self._ask(writer, change) for change in changes]
-        return [_outcome(each) if isinstance(each, Future) else each for each in asked]
+        found = [self._found(writer, change) for change in changes]
+        requests = [each for each in found if not isinstance(each, (bool, PermanentError))]
+        answers = iter(answers_of(writer.submit_all(requests)))
+        return [each if isinstance(each, (bool, PermanentError)) else next(answers) for each in found]
 
-    def _ask(self, writer: LogWriter, change: JobChange) -> ChangeOutcome | Future[bool]:
+    def _found(self, writer: LogWriter, change: JobChange) -> ChangeOutcome | Unregister | Pause | Resume:
+        """What to ask the writer, or the outcome where it need not be asked."""
         try:
             key = self._key(writer, change.job)
         except (JobNotFound, TableNotFound) as error:
@@ -117,14 +118,14 @@ class OwnerAdmin:
             return error
         except PermanentError as error:
             return error
-        return writer.submit(_REQUESTS[change.verb](key, change.request_id))
+        return _REQUESTS[change.verb](key, change.request_id)
 
     def notify(self, table: str) -> int:
         writer = self._owner.current_writer()
         table_id = self._table_id(writer, table)
         jobs = writer.read(lambda book: book.jobs_on(table_id))
         if jobs:
-            self._notify_node(ShardId(jobs[0].key.table_id))
+            self._notify_node(ShardId(jobs[0].key.table_id), True)
         return len(jobs)
 
     # --- questions ---------------------------------------------------------------------------------------------
@@ -148,7 +149,7 @@ class OwnerAdmin:
         until_s = self._clock.monotonic_s() + timeout_s
         row = self._row(self._owner.last_writer(), job)
         wanted = self._catalog.newest_version(row.table_uri) if version is None else version
-        self._notify_node(ShardId(row.key.table_id))
+        self._notify_node(ShardId(row.key.table_id), False)
         while True:
             seen = self._moved.count()
             current = self._owner.last_writer().read(lambda book: book.get(row.key))
@@ -336,20 +337,6 @@ def _node_view(record: NodeRecord, shards: int) -> NodeView:
         queue_waiting=0,
         queue_running=0,
     )
-
-
-def _answer(future: Future[T]) -> T:
-    try:
-        return future.result(COMMIT_WAIT_S)
-    except TimeoutError as error:
-        raise OutcomeUnknown("the job log does not answer", remedy="Ask again with the same request_id") from error
-
-
-def _outcome(future: Future[bool]) -> ChangeOutcome:
-    try:
-        return _answer(future)
-    except PermanentError as error:
-        return error
 
 
 def _was_dropped_by(writer: LogWriter, job: JobName, request_id: str) -> bool:

@@ -141,14 +141,19 @@ class LogWriter:
         Raises QueueFull, NotOwner, Unavailable (closing). The future fails with InvalidRequest or JobNotFound, with
         StorageError (nothing was written), NotOwner, or OutcomeUnknown if the writer is closed before it could look.
         """
-        future: Future[Any] = Future()
+        (future,) = self.submit_all([request])
+        return future
+
+    def submit_all(self, requests: Sequence[Request]) -> list[Future[Any]]:
+        """As `submit`, each for itself; where that raises, none was taken."""
+        futures: list[Future[Any]] = [Future() for _ in requests]
         with self._wake:
             self._refuse_if_ended()
-            if len(self._requests) >= self._limits.requests_max:
+            if len(self._requests) + len(requests) > self._limits.requests_max:
                 raise QueueFull(f"{len(self._requests)} requests wait for the job log", remedy="Try again later")
-            self._requests.append((request, future))
+            self._requests.extend(zip(requests, futures, strict=True))
             self._wake.notify_all()
-        return future
+        return futures
 
     def report(
         self,

@@ -66,7 +66,7 @@ class Scheduler:
         self._tell = tell
         self._on_broken = on_broken
         self._inbox: deque[ScheduleEvent] = deque()
-        self._notified: set[ShardId] = set()
+        self._notified: dict[ShardId, bool] = {}
         self._inbox_max = inbox_max
         self._lock = threading.Lock()
         self._wake = Notifier()
@@ -90,10 +90,10 @@ class Scheduler:
             self._inbox.append(event)
         self._wake.notify()
 
-    def notify(self, shard: ShardId) -> None:
-        """The shard's source has just changed; never waits, and many at once count as one."""
+    def notify(self, shard: ShardId, targets: bool) -> None:
+        """The shard's source may have changed, or its `targets` too; never waits, and many at once count as one."""
         with self._lock:
-            self._notified.add(shard)
+            self._notified[shard] = targets or self._notified.get(shard, False)
         self._wake.notify()
 
     def close(self, wait_s: float) -> bool:
@@ -141,7 +141,7 @@ class Scheduler:
 
     def _take(self) -> list[ScheduleEvent]:
         with self._lock:
-            notified: list[ScheduleEvent] = [Notified(shard) for shard in self._notified]
+            notified: list[ScheduleEvent] = [Notified(*each) for each in self._notified.items()]
             self._notified.clear()
             events = [self._inbox.popleft() for _ in range(min(len(self._inbox), EVENTS_AT_ONCE_MAX))]
         return notified + events

@@ -13,6 +13,7 @@ import pytest
 
 import iscp
 from iscp.adapters.delta.session import SparkRuntime, SparkSettings
+from iscp.cli.demo.check import differences
 from iscp.core.errors import JobFailed, TimedOut
 from tests.e2e.evidence import Answer, admin, assert_in_order, sink_commits
 from tests.e2e.harness import Cluster, Job, append, assert_equal, delete, read, upsert, wait_for
@@ -187,6 +188,17 @@ def test_jobs_of_a_table_share_iterations_and_read_each_change_once(node: Cluste
     assert_equal(job.target, read(source))
     kept = read(source)
     assert_equal(other.target, kept.filter(pa.compute.not_equal(kept["text"], "gone")))
+
+
+@pytest.mark.spark
+def test_a_target_that_was_damaged_is_mended_though_its_source_stands_still(
+    node: Cluster, source: str, job: Job
+) -> None:
+    for damage in (lambda: append(job.target, rows(7, 3, "foreign")), lambda: delete(job.target, "id < 9")):
+        damage()
+        node.client.notify(source)
+        wait_for("the target is as it was", lambda: differences(read(source), read(job.target)).num_rows == 0)
+    assert_in_order(job.target)
 
 
 @pytest.mark.spark

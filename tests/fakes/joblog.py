@@ -21,7 +21,7 @@ class LogStorage:
 
 
 class FakeJobLog:
-    """Port JobLog. `faults` are raised by the writes to come, one each, before anything is written.
+    """Port JobLog. `faults` are raised by the writes to come, one each, before anything is written (None: none is).
 
     `landed_faults` are raised after it was written, as when an answer is lost.
     """
@@ -29,7 +29,7 @@ class FakeJobLog:
     def __init__(self, storage: LogStorage | None = None) -> None:
         self.storage = storage or LogStorage()
         self.term = 0
-        self.faults: list[IscpError] = []
+        self.faults: list[IscpError | None] = []
         self.landed_faults: list[IscpError] = []
         self.compact_faults: list[IscpError] = []
         self.compactions = 0
@@ -67,8 +67,8 @@ class FakeJobLog:
             if self._landed:
                 self._in_doubt = None
                 return
-        if self.faults:
-            raise self.faults.pop(0)
+        if fault := self.faults.pop(0) if self.faults else None:
+            raise fault
         self._in_doubt = None
         self.storage.entries += entries
         self.storage.commits.append(list(rows))

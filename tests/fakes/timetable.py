@@ -56,15 +56,10 @@ def outcome(
 class Timetable:
     """Probes are answered at once from `source` unless `hold_probes`; iterations end when the test says so."""
 
-    def __init__(
-        self,
-        times: ScheduleTimes | None = None,
-        draw: Callable[[], float] = lambda: 0.0,
-        probe: ProbeConfig = PROBE,
-    ) -> None:
+    def __init__(self, times: ScheduleTimes | None = None, draw: Callable[[], float] = lambda: 0.0) -> None:
         self.clock = FakeClock()
         self.source = FakeProbe()
-        self.schedule = Schedule("n-1", probe, BACKOFF, draw, times)
+        self.schedule = Schedule("n-1", PROBE, BACKOFF, draw, times)
         self.running: dict[int, Iteration] = {}
         self.submitted: list[Iteration] = []
         self.cancelled: list[int] = []
@@ -114,8 +109,8 @@ class Timetable:
     def stop(self, shard: ShardId = SHARD) -> None:
         self.step(StopShard(shard))
 
-    def notify(self, shard: ShardId = SHARD) -> None:
-        self.step(Notified(shard))
+    def notify(self, shard: ShardId = SHARD, targets: bool = False) -> None:
+        self.step(Notified(shard, targets))
 
     def started(self, number: int) -> None:
         self.step(IterationStarted(number))

@@ -7,6 +7,7 @@ keys are like that, as they count upwards. Each key column is taken for itself: 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -47,8 +48,12 @@ def bounded(schema: T.StructType, key: Sequence[str]) -> list[str]:
 
 def bounds_of_arrow(rows: pa.Table, names: Sequence[str]) -> KeyBounds:
     """A column with a null in it has no bounds."""
-    found = {name.lower(): pc.min_max(rows[name]).as_py() for name in names if len(rows) and not rows[name].null_count}
-    return {name: (ends["min"], ends["max"]) for name, ends in found.items()}
+    found = {}
+    for name in names:
+        if len(rows) and not rows[name].null_count:
+            with suppress(UnicodeDecodeError):  # Spark lets such strings be written
+                found[name.lower()] = tuple(pc.min_max(rows[name]).as_py().values())
+    return _readable(found)
 
 
 def bounds_aggregates(names: Sequence[str]) -> list[Column]:
@@ -59,11 +64,22 @@ def bounds_aggregates(names: Sequence[str]) -> list[Column]:
 
 def bounds_of_row(names: Sequence[str], found: Sequence[Any]) -> KeyBounds:
     triples = [found[i : i + 3] for i in range(0, len(found), 3)]
-    return {
-        name.lower(): (low, high)
-        for name, (low, high, nulls) in zip(names, triples, strict=True)
-        if low is not None and not nulls
-    }
+    return _readable(
+        {
+            name.lower(): (low, high)
+            for name, (low, high, nulls) in zip(names, triples, strict=True)
+            if low is not None and not nulls
+        }
+    )
+
+
+def _readable(bounds: KeyBounds) -> KeyBounds:
+    """Without columns of strings that were not UTF-8: what was put in their place has another order."""
+    return {name: ends for name, ends in bounds.items() if not any(_replaced(end) for end in ends)}
+
+
+def _replaced(value: Any) -> bool:
+    return isinstance(value, str) and "\ufffd" in value
 
 
 class HeldKeys:
@@ -99,15 +115,9 @@ class HeldKeys:
         """From the statistics of all files, at a cost that follows their number."""
         with delta_faults(f"read the statistics of {self._uri}"):
             files = pa.table(DeltaTable(self._uri, version=version).get_add_actions()).to_pylist()
-        stats = [
-            {
-                "numRecords": file["num_records"],
-                "minValues": file["min"],
-                "maxValues": file["max"],
-                "nullCount": file["null_count"],
-            }
-            for file in files
-        ]
+        # A table without indexed columns has none of these.
+        parts = {"numRecords": "num_records", "minValues": "min", "maxValues": "max", "nullCount": "null_count"}
+        stats = [{part: file.get(column) for part, column in parts.items()} for file in files]
         self._held = {name: _widened((), name, stats) for name in names}
         self._version, self._stamp = version, commit_stamp(self._uri, version)
 
@@ -115,7 +125,7 @@ class HeldKeys:
 def _widened(held: _Ends, name: str, stats: Sequence[Mapping[str, Any]]) -> _Ends:
     for each in stats:
         ends = _ends(each, name)
-        if held is None or ends is None:
+        if held is None or ends is None or not _alike(held, ends):
             return None
         held = (min(held[0], ends[0]), max(held[1], ends[1])) if held and ends else held or ends
     return held
@@ -127,12 +137,17 @@ def _ends(stats: Mapping[str, Any], name: str) -> _Ends:
     if rows is not None and rows == nulls:
         return ()
     low, high = _of_column(stats, "minValues", name), _of_column(stats, "maxValues", name)
-    return None if low is None or high is None else (low, high)
+    return None if low is None or high is None or _replaced(low) or _replaced(high) else (low, high)
 
 
 def _of_column(stats: Mapping[str, Any], part: str, name: str) -> Any:
     return next((value for column, value in (stats.get(part) or {}).items() if column.lower() == name), None)
 
 
+def _alike(held: tuple[Any, ...], ends: tuple[Any, ...]) -> bool:
+    """Whether they are of one type; a column may have been replaced by one of another."""
+    return len({type(end) for end in (*held, *ends)}) <= 1
+
+
 def _apart(held: _Ends, ends: tuple[Any, Any]) -> bool:
-    return held is not None and (not held or ends[1] < held[0] or held[1] < ends[0])
+    return held is not None and _alike(held, ends) and (not held or ends[1] < held[0] or held[1] < ends[0])

@@ -143,7 +143,10 @@ class Client:
         return self._change(self._admin.Resume, JobName(table, name, account))
 
     def change_many(self, changes: Sequence[JobChange]) -> list[ChangeOutcome]:
-        """Unregister, pause and resume many jobs, each for itself; the outcomes run parallel to `changes`."""
+        """Unregister, pause and resume many jobs, each for itself; the outcomes run parallel to `changes`.
+
+        Raises OutcomeUnknown where some may have been made: give request ids to be able to repeat the call.
+        """
         named = [one if one.request_id else replace(one, request_id=_request_id()) for one in changes]
         request = pb.ChangeJobsRequest(
             format_version=FORMAT_VERSION, changes=[convert.change_to_wire(one) for one in named]

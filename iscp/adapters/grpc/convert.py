@@ -143,10 +143,12 @@ def outcome_to_wire(outcome: ChangeOutcome) -> pb.ChangeOutcome:
 
 
 def outcome_from_wire(message: pb.ChangeOutcome) -> ChangeOutcome:
-    if not message.HasField("error"):
+    if message.HasField("changed"):
         return message.changed
     error = error_of(message.error)
-    return error if isinstance(error, PermanentError) else PermanentError(error.message, code=error.code)
+    if isinstance(error, PermanentError):
+        return error
+    return PermanentError(error.message or "the answer is of a newer kind", field=error.field, remedy=error.remedy)
 
 
 def filter_to_wire(wanted: JobFilter) -> pb.JobFilter:

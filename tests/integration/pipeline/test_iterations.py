@@ -144,6 +144,24 @@ def test_a_source_dropped_and_made_anew_at_the_same_version_is_not_taken_for_the
     pipeline.assert_equal("full")
 
 
+def test_a_source_restored_from_a_backup_and_written_on_is_not_taken_for_the_log_it_was(pipeline, tmp_path) -> None:
+    job = pipeline.job("full", key=("id",))
+    pipeline.run(job)
+    backup = shutil.copytree(pipeline.source, tmp_path / "backup")
+    pipeline.insert([500], "lost with the restore")
+    pipeline.run(job)
+    shutil.rmtree(pipeline.source)
+    shutil.copytree(backup, pipeline.source)
+    pipeline.insert([600])
+    pipeline.insert([700])
+    (outcome,) = pipeline.run(job)
+    assert (outcome.error_code, outcome.data_type) == (0, DataType.DIFFERENCE), outcome.error_msg
+    pipeline.assert_equal("full")
+    pipeline.insert([800])
+    assert pipeline.run(job)[0].data_type is DataType.TAIL
+    pipeline.assert_equal("full")
+
+
 def test_large_changes_are_reduced_by_spark_to_the_same(pipeline) -> None:
     """The way for ranges that do not fit this process, on the same history as the small one."""
     small, large = pipeline.job("small", key=("id",)), pipeline.job("large", key=("id",))

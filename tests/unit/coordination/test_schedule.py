@@ -15,7 +15,7 @@ from iscp.coordination.schedule import ScheduleTimes
 from iscp.core.errors import ErrorCode, InvariantBroken, LeaseLost, StorageError
 from iscp.core.ids import ShardId
 from iscp.core.job import JobRow, JobState, JobStatus, Reason
-from tests.fakes.timetable import PROBE, SHARD, URI, Timetable, job, outcome
+from tests.fakes.timetable import BACKOFF, PROBE, SHARD, URI, Timetable, job, outcome
 
 
 @pytest.fixture
@@ -100,48 +100,43 @@ def test_a_source_made_anew_is_read_once(world: Timetable) -> None:
     world.notify()
     assert world.now_running == [(("x", "y"), None)]
     world.succeed(1, version=1)
-    world.wait(600)
+    world.wait(3_600)
     assert len(world.submitted) == 1
     world.source.anew(URI, version=1)
     world.notify()
     assert len(world.submitted) == 2, "though the version is the same"
 
 
-def test_the_targets_of_a_source_that_stands_still_are_looked_at_now_and_then(world: Timetable) -> None:
-    world.start(job("x", 3), job("paused", 3))
-    world.update(job("x", 3), replace(job("paused", 3), reason=Reason.PAUSED))
-    for _ in range(24 * 60):
-        world.wait(60)
-        for number in list(world.running):
-            world.succeed(number)
-    assert 24 <= len(world.submitted) <= 48
-    assert {row.key.job_name for iteration in world.submitted for row in iteration.jobs} == {"x"}
-    assert world.history == []
-
-
-def test_targets_are_looked_at_with_each_commit_and_then_not_again_for_long(world: Timetable) -> None:
-    world.start(job("x", 3))
-    for _ in range(50):
-        world.wait(PROBE.targets_every_s / 3)
-        world.source.commit(URI)
-        world.wait(PROBE.interval_max_s)
-        for number in list(world.running):
-            world.succeed(number)
-    assert len(world.submitted) == 50
-
-
-def test_a_notify_without_a_commit_has_the_targets_looked_at_once(world: Timetable) -> None:
-    world.start(job("x", 3))
+def test_a_notify_that_doubts_the_targets_starts_an_iteration_though_nothing_moved(world: Timetable) -> None:
+    world.start(job("x", 3), job("y", 3))
+    world.update(job("x", 3), replace(job("y", 3), reason=Reason.PAUSED))
     world.notify()
-    assert world.now_running == [(("x",), None)]
-    world.succeed(1)
-    world.wait(600)
     assert world.running == {}
-    world.source.commit(URI)
-    world.notify()
+    world.notify(targets=True)
+    assert world.now_running == [(("x",), None)]
+    world.notify(targets=True)
+    world.succeed(1)
+    assert world.now_running == [(("x",), None)], "the damage may be younger than the look"
     world.succeed(2)
-    world.wait(600)
-    assert len(world.submitted) == 2
+    world.wait(7_200)
+    assert world.running == {}
+    assert world.history == []
+    world.update(job("x", 3), job("y", 3))
+    assert world.now_running == [(("x", "y"), None)], "it was paused then"
+
+
+def test_a_doubt_outlives_an_iteration_that_was_turned_away(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.notify(targets=True)
+    world.reject(1)
+    world.wait(BACKOFF.base_s)
+    assert world.now_running == [(("x",), None)]
+    world.end(2, error=LeaseLost("away"))
+    world.wait(BACKOFF.base_s)
+    assert world.now_running == [(("x",), None)]
+    world.succeed(3)
+    world.wait(7_200)
+    assert len(world.submitted) == 3
 
 
 def test_a_source_made_anew_while_nobody_looked_is_noticed_at_the_start(world: Timetable) -> None:
@@ -533,7 +528,7 @@ class Anything:
     """Drives a timetable by random actions, and checks after each what must always hold."""
 
     def __init__(self, draw: Callable[[], float]) -> None:
-        self.world = Timetable(draw=draw, probe=replace(PROBE, targets_every_s=1e9))  # it would never come to rest
+        self.world = Timetable(draw=draw)
         self.world.source.commit(URI, 2)
         self.rows: dict[str, JobRow] = {"x": job("x"), "y": job("y", account="b")}
         self.ids = 0
@@ -580,7 +575,7 @@ class Anything:
     # The node
 
     def notify(self, pick: int) -> None:
-        self.world.notify()
+        self.world.notify(targets=pick % 2 == 0)
 
     def wait(self, pick: int) -> None:
         self.world.wait([0.5, 10, 400][pick % 3])

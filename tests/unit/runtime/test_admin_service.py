@@ -29,6 +29,7 @@ from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow, JobState, JobStatus, Reason
 from iscp.ports.pipeline import TableDescription
 from iscp.runtime.admin_service import ALIVE_LOOK_S, JOB_NAME_LENGTH_MAX, OwnerAdmin
+from iscp.runtime.log_writer import LogLimits
 from iscp.runtime.moved import Moved
 from tests.fakes.owner import OwnerWorld, until
 from tests.fakes.pipeline import FakeCatalog, FakeKind
@@ -62,7 +63,7 @@ class Desk:
     def __init__(self) -> None:
         self.catalog, self.kind, self.moved = FakeCatalog(TABLE, OTHER), FakeKind(), Moved()
         self.world = OwnerWorld(on_moved=self.moved.tell)
-        self.notified: list[ShardId] = []
+        self.notified: list[tuple[ShardId, bool]] = []
         self.counters = {"waiting": 2, "running": 1, "completed": 5}
         self.admin = OwnerAdmin(
             self.world.owner,
@@ -70,7 +71,7 @@ class Desk:
             self.find_kind,
             self.world.clock,
             self.moved,
-            self.notified.append,
+            lambda shard, targets: self.notified.append((shard, targets)),
             lambda: self.counters,
         )
 
@@ -276,6 +277,16 @@ def test_changes_that_the_storage_refused_fail_as_a_whole(desk: Desk) -> None:
     assert desk.row().reason is Reason.NONE
 
 
+def test_changes_of_which_some_were_made_have_an_unknown_outcome_and_can_be_repeated(desk: Desk) -> None:
+    names = [f"j{number}" for number in range(LogLimits().batch_requests_max + 1)]
+    desk.admin.register([request(name) for name in names])
+    changes = [JobChange(ChangeVerb.PAUSE, JobName(TABLE.uri, name), f"r-{name}") for name in names]
+    desk.world.logs[-1].faults += [None, StorageError("disk full", code=ErrorCode.NO_SPACE)]
+    with pytest.raises(OutcomeUnknown, match="1 of 2001 changes failed"):
+        desk.admin.change(changes)
+    assert desk.admin.change(changes) == [True] * len(names)
+
+
 def test_unregister_answers_whether_there_was_such_a_job(desk: Desk) -> None:
     desk.admin.register([request()])
     assert not asked(desk, "unregister", JobName(TABLE.uri, "none"))
@@ -300,7 +311,7 @@ def test_a_table_is_found_by_path_by_any_spelling_of_it_and_by_id(desk: Desk) ->
     for table in (TABLE.uri, TABLE.uri + "/", "tables/orders", "t-1"):
         assert desk.admin.status(JobName(table, "x")).table_id == "t-1"
         assert desk.admin.notify(table) == 1
-    assert desk.notified == [ShardId("t-1")] * 4
+    assert desk.notified == [(ShardId("t-1"), True)] * 4
     with pytest.raises(TableNotFound):
         desk.admin.notify(OTHER.uri)
 
@@ -441,7 +452,7 @@ def test_a_wait_for_what_is_applied_returns_at_once(desk: Desk) -> None:
     desk.reach(row, 7)
     for version in (None, 0, 7):
         assert desk.admin.wait(X, version, 0.0, lambda: True).applied_version == 7
-    assert desk.notified == [ShardId("t-1")] * 3  # the node is told to look now
+    assert desk.notified == [(ShardId("t-1"), False)] * 3  # the node is told to look now
 
 
 def test_a_wait_returns_when_the_version_is_applied_and_not_before(desk: Desk) -> None:

@@ -126,7 +126,7 @@ def test_a_notify_wakes_a_loop_that_sleeps_for_long(make: Make) -> None:
     until(lambda: node.source.calls == 1)
     node.source.commit(URI)
     for _ in range(100):
-        node.scheduler.notify(SHARD)
+        node.scheduler.notify(SHARD, False)
     until(lambda: node.reached() == 3)
 
 
@@ -235,7 +235,7 @@ def test_the_inbox_is_bounded_and_never_waits() -> None:
     never_started.give(HoldIterations(False))
     with pytest.raises(QueueFull):
         never_started.give(HoldIterations(True))
-    never_started.notify(SHARD)
+    never_started.notify(SHARD, False)
     never_started.close(0)
     never_started.give(IterationEnded(1))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -70,6 +71,38 @@ def test_a_log_too_long_to_follow_or_made_anew_is_read_again(uri: str) -> None:
     assert not held.lack({"id": (900, 900)}, FOLLOWED_MAX + 3)
     assert not HeldKeys(uri).lack({"id": (900, 900)}, FOLLOWED_MAX + 3)
     assert HeldKeys(uri).lack({"id": (500, 500)}, FOLLOWED_MAX + 3), "it was overwritten before the first look"
+
+
+def test_a_table_made_anew_up_to_the_same_version_is_read_again(uri: str) -> None:
+    held = HeldKeys(uri)
+    assert held.lack({"id": (500, 500)}, 0)
+    shutil.rmtree(uri)
+    write_deltalake(uri, rows([500]))
+    assert not held.lack({"id": (500, 500)}, 0)
+
+
+def test_a_column_that_got_another_type_may_hold_anything(uri: str) -> None:
+    held = HeldKeys(uri)
+    assert held.lack({"id": (30, 40)}, 0)
+    write_deltalake(uri, pa.table({"Id": ["b"]}), mode="overwrite", schema_mode="overwrite")
+    assert not held.lack({"id": ("c", "d")}, 1)
+    assert not held.lack({"id": ("c", "d")}, 1)
+    assert HeldKeys(uri).lack({"id": ("c", "d")}, 1)
+
+
+def test_a_table_without_indexed_columns_may_hold_anything(tmp_path: Path) -> None:
+    uri = str(tmp_path / "table")
+    write_deltalake(uri, rows([1]), configuration={"delta.dataSkippingNumIndexedCols": "0"})
+    assert not HeldKeys(uri).lack({"id": (30, 40)}, 0)
+
+
+def test_strings_that_are_not_utf_8_have_no_bounds(tmp_path: Path) -> None:
+    raw = pa.Array.from_buffers(pa.string(), 2, pa.array([b"a", b"\xff"], pa.binary()).buffers())
+    assert bounds_of_arrow(pa.table({"s": raw, "id": [1, 2]}), ["s", "id"]) == {"id": (1, 2)}
+    assert bounds_of_row(["s"], ["a", "\ufffd", 0]) == {}
+    uri = str(tmp_path / "table")
+    write_deltalake(uri, rows([1], ["\ufffd"]))
+    assert not HeldKeys(uri).lack({"a.b": ("x", "y")}, 0)
 
 
 def test_an_empty_table_and_one_of_nulls_hold_no_value(tmp_path: Path) -> None:

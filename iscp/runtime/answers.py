@@ -1,0 +1,42 @@
+"""What the job log's writer answers, waited for within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, wait
+from typing import TypeVar
+
+from iscp.core.admin import ChangeOutcome
+from iscp.core.errors import OutcomeUnknown, PermanentError
+
+T = TypeVar("T")
+
+COMMIT_WAIT_S = 30.0
+
+
+def answer_of(future: Future[T]) -> T:
+    try:
+        return future.result(COMMIT_WAIT_S)
+    except TimeoutError as error:
+        raise OutcomeUnknown("the job log does not answer", remedy="Ask again with the same request_id") from error
+
+
+def answers_of(futures: Sequence[Future[bool]]) -> list[ChangeOutcome]:
+    """One for each change, within COMMIT_WAIT_S in all; raises OutcomeUnknown where some were made, others not."""
+    wait(futures, COMMIT_WAIT_S)
+    outcomes: list[ChangeOutcome] = []
+    failed: list[BaseException] = []
+    for future in futures:
+        error = future.exception() if future.done() else OutcomeUnknown("the job log does not answer")
+        if error is None:
+            outcomes.append(future.result())
+        elif isinstance(error, PermanentError):
+            outcomes.append(error)
+        else:
+            failed.append(error)
+    if outcomes and failed:
+        told = f"{len(failed)} of {len(futures)} changes failed: {failed[0]}"
+        raise OutcomeUnknown(told, remedy="Ask again with the same request ids") from failed[0]
+    if failed:
+        raise failed[0]
+    return outcomes
