@@ -14,11 +14,15 @@ T = TypeVar("T")
 COMMIT_WAIT_S = 30.0
 
 
+def _no_answer() -> OutcomeUnknown:
+    return OutcomeUnknown("the job log does not answer", remedy="Ask again with the same request_id")
+
+
 def answer_of(future: Future[T]) -> T:
     try:
         return future.result(COMMIT_WAIT_S)
     except TimeoutError as error:
-        raise OutcomeUnknown("the job log does not answer", remedy="Ask again with the same request_id") from error
+        raise _no_answer() from error
 
 
 def answers_of(futures: Sequence[Future[bool]]) -> list[ChangeOutcome]:
@@ -27,7 +31,7 @@ def answers_of(futures: Sequence[Future[bool]]) -> list[ChangeOutcome]:
     outcomes: list[ChangeOutcome] = []
     failed: list[BaseException] = []
     for future in futures:
-        error = future.exception() if future.done() else OutcomeUnknown("the job log does not answer")
+        error = future.exception() if future.done() else _no_answer()
         if error is None:
             outcomes.append(future.result())
         elif isinstance(error, PermanentError):
