@@ -35,7 +35,8 @@ from iscp.coordination.book import JobBook
 from iscp.coordination.draft import Pause, Register, Registration, Resume
 from iscp.core.admin import ChangeVerb, JobChange, JobName, RegisterRequest
 from iscp.core.ids import JobKey
-from iscp.core.job import ConsumerSpec, JobRow, JobSpec, JobStatus
+from iscp.core.job import JobRow, JobStatus
+from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.watermark import Watermark
 from iscp.runtime.log_writer import LogLimits, LogWriter
 

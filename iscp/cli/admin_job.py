@@ -8,9 +8,11 @@ import click
 
 from iscp.cli import render
 from iscp.cli.arguments import COLUMNS, DURATION, TABLE, Invocation, anywhere, invocation
+from iscp.cli.spec_options import OBJECT, run_options
 from iscp.core.admin import JobFilter, JobName, RegisterRequest
 from iscp.core.ids import DEFAULT_ACCOUNT
-from iscp.core.job import PRIORITY_MAX, PRIORITY_MIN, ConsumerSpec, JobSpec, JobState, Reason, TriggerType
+from iscp.core.job import JobState, Reason
+from iscp.core.spec_fields import to_spec_json
 
 ALIASES = {"create": "register", "delete": "unregister"}
 
@@ -54,8 +56,8 @@ def job() -> None:
 @click.option("--key", type=COLUMNS, metavar="a,b", help="The columns that identify a row; none: append-only.")
 @click.option("--columns", type=COLUMNS, metavar="a,b", help="Only these columns.")
 @click.option("--where", metavar="SQL", help="Only the rows for which this holds.")
-@click.option("--trigger", type=click.Choice([kind.value for kind in TriggerType]), help="When iterations start.")
-@click.option("--priority", type=click.IntRange(PRIORITY_MIN, PRIORITY_MAX), metavar="P", help="Higher goes first.")
+@click.option("--options", type=OBJECT, metavar="JSON", help="What the consumer is given besides.")
+@run_options
 @click.option("--account", metavar="A", help="The tenant.  [default: default]")
 @anywhere
 @invocation
@@ -74,30 +76,16 @@ def register(invocation: Invocation, /, file: IO[str] | None, **given: object) -
 def _requests(file: IO[str] | None, given: dict[str, object]) -> list[RegisterRequest]:
     if file:
         if given:
-            raise click.UsageError(f"-f cannot go with {', '.join(f'--{name}' for name in given)}")
+            raise click.UsageError(f"-f cannot go with {', '.join(f'--{name}' for name in given)}".replace("_", "-"))
         from iscp.cli.jobfile import read_jobs
 
         return read_jobs(file, file.name)
     for name in ("table", "name", "target"):
         if not given.get(name):
             raise click.UsageError(f"Missing option '--{name}' (or give the jobs with -f job.yaml)")
-    return [_request(**given)]  # type: ignore[arg-type]
-
-
-def _request(
-    table: str,
-    name: str,
-    target: str,
-    consumer: str = "replica",
-    key: tuple[str, ...] = (),
-    columns: tuple[str, ...] = (),
-    where: str = "",
-    trigger: str = TriggerType.DEFAULT.value,
-    priority: int = 0,
-    account: str = DEFAULT_ACCOUNT,
-) -> RegisterRequest:
-    spec = JobSpec(ConsumerSpec(consumer, target, key, columns, where), TriggerType(trigger), priority)
-    return RegisterRequest(JobName(table, name, account), spec.to_json())
+    account = str(given.pop("account", DEFAULT_ACCOUNT))
+    job = JobName(str(given.pop("table")), str(given.pop("name")), account)
+    return [RegisterRequest(job, to_spec_json({"consumer": "replica", **given}))]
 
 
 _state = click.option("--state", type=click.Choice([state.value for state in JobState]))

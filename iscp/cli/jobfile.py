@@ -12,14 +12,15 @@ from typing import IO, Any
 import yaml
 
 from iscp.adapters.grpc.endpoint import REGISTRATIONS_MAX
-from iscp.cli.arguments import absolute_table, split_columns
+from iscp.cli.arguments import absolute_table, parse_duration_s, split_columns
 from iscp.core.admin import JobName, RegisterRequest
 from iscp.core.errors import InvalidRequest
 from iscp.core.ids import DEFAULT_ACCOUNT
-from iscp.core.job import ConsumerSpec, JobSpec, TriggerType, parse_spec
+from iscp.core.spec import JobSpec, parse_spec
+from iscp.core.spec_fields import DURATIONS, PATHS, flat_name, to_spec_json
 
 _NAMING = {"table", "name", "account"}
-_FLAT = {"consumer", "target", "key", "columns", "where", "trigger", "priority"}
+_FLAT = set(PATHS)
 
 
 class _Loader(yaml.SafeLoader):
@@ -85,28 +86,21 @@ def _spec(entry: dict[str, Any], path: str) -> str:
         if consumer.target:
             spec["iteration"]["consumer"]["target"] = absolute_table(consumer.target)
         return json.dumps(spec, default=str)
-    trigger = _text(entry, "trigger", path) or TriggerType.DEFAULT.value
-    if trigger not in set(TriggerType):
-        raise InvalidRequest(
-            f"{trigger!r} is not a trigger", field=f"{path}.trigger", remedy=f"Use {', '.join(TriggerType)}"
-        )
-    priority = entry.get("priority", 0)
-    if not isinstance(priority, int) or isinstance(priority, bool):
-        raise InvalidRequest("must be a whole number", field=f"{path}.priority")
-    consumer = ConsumerSpec(
-        kind=_text(entry, "consumer", path) or "replica",
-        target=absolute_table(_text(entry, "target", path, required=True)),
-        key=_columns(entry, "key", path),
-        columns=_columns(entry, "columns", path),
-        where=_text(entry, "where", path),
-    )
-    spec_json = JobSpec(consumer, TriggerType(trigger), priority).to_json()
+    fields = {name: value for name, value in entry.items() if name not in _NAMING}
+    fields["consumer"] = fields.get("consumer") or "replica"
+    fields["target"] = absolute_table(_text(entry, "target", path, required=True))
+    for name in fields.keys() & {"key", "columns"}:
+        fields[name] = _columns(entry, name, path)
+    for name in fields.keys() & DURATIONS:
+        fields[name] = _duration_s(entry, name, path)
     try:
+        spec_json = to_spec_json(fields)
         parse_spec(spec_json)
     except InvalidRequest as error:
         # Named as it was written, not as the spec nests it.
-        name = error.field.rpartition(".")[2]
-        raise InvalidRequest(error.message, field=f"{path}.{name}", remedy=error.remedy) from error
+        raise InvalidRequest(error.message, field=f"{path}.{flat_name(error.field)}", remedy=error.remedy) from error
+    except TypeError as error:
+        raise InvalidRequest(f"cannot be written as JSON: {error}", field=path) from error
     return spec_json
 
 
@@ -130,12 +124,24 @@ def _text(entry: dict[str, Any], name: str, path: str, *, required: bool = False
     return value
 
 
-def _columns(entry: dict[str, Any], name: str, path: str) -> tuple[str, ...]:
+def _duration_s(entry: dict[str, Any], name: str, path: str) -> Any:
+    value = entry[name]
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_duration_s(value)
+    except ValueError:
+        raise InvalidRequest(
+            f"{value!r} is not a duration", field=f"{path}.{name}", remedy="Write it as in 500ms, 60s, 2m or 1h30m"
+        ) from None
+
+
+def _columns(entry: dict[str, Any], name: str, path: str) -> list[str] | None:
     value = entry.get(name)
     if value is None:
-        return ()
+        return None
     if isinstance(value, str):
         value = list(split_columns(value)) or [""]
     if not isinstance(value, list) or not all(isinstance(column, str) and column for column in value):
         raise InvalidRequest("must be a list of column names", field=f"{path}.{name}", remedy=f"Write `{name}: [a, b]`")
-    return tuple(value)
+    return value or None

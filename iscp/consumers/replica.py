@@ -18,8 +18,9 @@ from sqlglot import exp
 
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
 from iscp.core.iteration import DataType
-from iscp.core.job import ConsumerSpec, JobRow
+from iscp.core.job import JobRow
 from iscp.core.quoting import quoted
+from iscp.core.spec import ConsumerSpec
 from iscp.core.watermark import Position, Watermark
 from iscp.ports.pipeline import (
     Catalog,

@@ -14,7 +14,8 @@ from iscp.coordination.book import Entry, JobBook, target_of
 from iscp.core.admin import RegisterResult
 from iscp.core.errors import InvalidRequest, JobNotFound
 from iscp.core.ids import JobKey
-from iscp.core.job import JobRow, JobState, Reason, parse_spec
+from iscp.core.job import JobRow, JobState, Reason
+from iscp.core.spec import parse_spec
 
 TARGET_FIELD = "spec.iteration.consumer.target"
 

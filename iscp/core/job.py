@@ -1,23 +1,15 @@
-"""Jobs: what a user registers, and the row that the job log keeps of it.
-
-The JSON forms are those of the job log and of the API; they carry no defaults that were not given, so that a
-later default also reaches jobs registered before it.
-"""
+"""Jobs: the row that the job log keeps of each, and what is reported of it."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import lru_cache
-from typing import Any
 
-from iscp.core.errors import ErrorCode, InvalidRequest
+from iscp.core.errors import ErrorCode
 from iscp.core.ids import JobKey
+from iscp.core.spec import JobSpec, parse_spec
 from iscp.core.watermark import Watermark
-
-PRIORITY_MIN, PRIORITY_MAX = -1000, 1000
-NAME_LENGTH_MAX = 200
 
 
 class JobState(StrEnum):
@@ -34,121 +26,6 @@ class Reason(StrEnum):
     PAUSED = "paused"
     QUARANTINED = "quarantined"
     QUOTA = "quota"
-
-
-class TriggerType(StrEnum):
-    DEFAULT = "default"
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerSpec:
-    """What a job keeps, and where: `kind` names an entry point of the group `iscp.consumers`."""
-
-    kind: str
-    target: str
-    key: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
-    where: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class JobSpec:
-    """The parsed `job_spec`."""
-
-    consumer: ConsumerSpec
-    trigger: TriggerType = TriggerType.DEFAULT
-    priority: int = 0
-
-    def to_json(self) -> str:
-        consumer: dict[str, Any] = {"kind": self.consumer.kind, "target": self.consumer.target}
-        for name in ("key", "columns"):
-            if value := getattr(self.consumer, name):
-                consumer[name] = list(value)
-        if self.consumer.where:
-            consumer["where"] = self.consumer.where
-        iteration: dict[str, Any] = {"consumer": consumer}
-        if self.priority:
-            iteration["priority"] = self.priority
-        return json.dumps({"trigger": {"job_type": self.trigger.value}, "iteration": iteration}, separators=(",", ":"))
-
-
-def _section(parent: dict[str, Any], name: str, path: str, known: set[str]) -> dict[str, Any]:
-    value = parent.get(name) or {}
-    if not isinstance(value, dict):
-        raise InvalidRequest("must be an object", field=path, remedy="See `iscp-admin job register --help`")
-    _refuse_unknown(value, path, known)
-    return value
-
-
-def _refuse_unknown(value: dict[str, Any], path: str, known: set[str]) -> None:
-    for name in value:
-        if name not in known:
-            raise InvalidRequest(
-                "is not a known field", field=f"{path}.{name}", remedy=f"Known are {', '.join(sorted(known))}"
-            )
-
-
-def _names(value: Any, path: str) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
-        raise InvalidRequest("must be a list of column names", field=path)
-    if len(set(value)) != len(value):
-        raise InvalidRequest("names a column twice", field=path, remedy="Name each column once")
-    return tuple(value)
-
-
-def _text(value: Any, path: str) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise InvalidRequest("must be a text", field=path)
-    return value
-
-
-def _priority(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not PRIORITY_MIN <= value <= PRIORITY_MAX:
-        raise InvalidRequest(
-            f"must be a whole number from {PRIORITY_MIN} to {PRIORITY_MAX}", field="spec.iteration.priority"
-        )
-    return value
-
-
-@lru_cache(maxsize=4096)
-def parse_spec(text: str) -> JobSpec:
-    """Read a `job_spec` (JSON).
-
-    Raises InvalidRequest with the path of the first fault; whether tables and columns exist is not looked at here.
-    """
-    try:
-        root = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidRequest(f"is not JSON: {error}", field="spec") from error
-    if not isinstance(root, dict):
-        raise InvalidRequest("must be an object", field="spec")
-    _refuse_unknown(root, "spec", {"trigger", "iteration"})
-    trigger = _section(root, "trigger", "spec.trigger", {"job_type", "schedule"})
-    iteration = _section(root, "iteration", "spec.iteration", {"priority", "consumer"})
-    consumer_path = "spec.iteration.consumer"
-    consumer = _section(iteration, "consumer", consumer_path, {"kind", "target", "key", "columns", "where"})
-    kind = _text(consumer.get("kind"), f"{consumer_path}.kind")
-    target = _text(consumer.get("target"), f"{consumer_path}.target")
-    if not kind:
-        raise InvalidRequest("is missing", field=f"{consumer_path}.kind", remedy="Name a consumer, as replica")
-    job_type = trigger.get("job_type") or TriggerType.DEFAULT.value
-    if job_type not in set(TriggerType):
-        raise InvalidRequest(f"{job_type!r} is not a trigger", field="spec.trigger.job_type", remedy="Use default")
-    return JobSpec(
-        consumer=ConsumerSpec(
-            kind=kind,
-            target=target,
-            key=_names(consumer.get("key"), f"{consumer_path}.key"),
-            columns=_names(consumer.get("columns"), f"{consumer_path}.columns"),
-            where=_text(consumer.get("where"), f"{consumer_path}.where"),
-        ),
-        trigger=TriggerType(job_type),
-        priority=_priority(iteration.get("priority", 0)),
-    )
 
 
 @dataclass(frozen=True, slots=True)

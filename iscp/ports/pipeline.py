@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from iscp.core.iteration import Bounds, DataType, HistoryEntry, Iteration, JobOutcome
-from iscp.core.job import ConsumerSpec, JobReport, JobRow
+from iscp.core.job import JobReport, JobRow
+from iscp.core.spec import ConsumerSpec
 from iscp.core.trigger import ProbeState
 from iscp.core.watermark import Position, Watermark
 from iscp.ports.system import Guard

@@ -35,7 +35,8 @@ from iscp.core.errors import (
 )
 from iscp.core.ids import JobKey, ShardId, next_job_id
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job import JobRow, parse_spec
+from iscp.core.job import JobRow
+from iscp.core.spec import parse_spec
 from iscp.ports.pipeline import Catalog, ConsumerKind
 from iscp.ports.system import Clock
 from iscp.runtime.answers import answer_of, answers_of

@@ -23,7 +23,8 @@ from iscp.core.admin import (
 )
 from iscp.core.errors import InvalidRequest, JobFailed, JobNotFound, TableNotFound, TimedOut
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job import JobState, JobStatus, Reason, parse_spec
+from iscp.core.job import JobState, JobStatus, Reason
+from iscp.core.spec import parse_spec
 
 CREATED_AT_S = 1_700_000_000.0
 MISSING = "/missing"

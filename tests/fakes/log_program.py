@@ -18,7 +18,8 @@ from iscp.coordination.book import JobBook
 from iscp.coordination.draft import Register, Registration
 from iscp.core.errors import IscpError
 from iscp.core.ids import JobKey
-from iscp.core.job import ConsumerSpec, JobRow, JobSpec
+from iscp.core.job import JobRow
+from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.runtime.log_writer import LogLimits, LogWriter
 
 THREADS = 8

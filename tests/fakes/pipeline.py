@@ -15,7 +15,8 @@ from typing import Any
 
 from iscp.core.errors import Conflict, InvalidRequest, TableNotFound
 from iscp.core.iteration import Bounds, DataType
-from iscp.core.job import ConsumerSpec, JobRow
+from iscp.core.job import JobRow
+from iscp.core.spec import ConsumerSpec
 from iscp.core.watermark import Position, Watermark
 from iscp.ports.pipeline import (
     Catalog,

@@ -19,7 +19,8 @@ from iscp.adapters.grpc.endpoint import CHANGES_MAX, REGISTRATIONS_MAX, Tls
 from iscp.adapters.grpc.server import HISTORY_LIMIT_MAX, AdminServer
 from iscp.core import errors as core
 from iscp.core.admin import ChangeVerb, JobChange, JobName, RegisterRequest
-from iscp.core.job import ConsumerSpec, JobSpec, JobState, Reason, parse_spec
+from iscp.core.job import JobState, Reason
+from iscp.core.spec import ConsumerSpec, JobSpec, parse_spec
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 from tests.fakes.admin import MISSING, FakeAdmin

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 from uuid import uuid4
 
 import grpc
@@ -38,7 +38,8 @@ from iscp.core.errors import (
 )
 from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job import ConsumerSpec, JobSpec, JobState, Reason, TriggerType
+from iscp.core.job import JobState, Reason
+from iscp.core.spec_fields import RunFields, to_spec_json
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 
@@ -109,17 +110,17 @@ class Client:
         key: Sequence[str] = (),
         columns: Sequence[str] = (),
         where: str = "",
-        trigger: str = "default",
-        priority: int = 0,
+        options: Mapping[str, Any] | None = None,
         account: str = DEFAULT_ACCOUNT,
+        **run: Unpack[RunFields],
     ) -> RegisterResult:
-        """Create a job; `created` is False where there was one of that name, which is left as it is."""
-        spec = JobSpec(
-            consumer=ConsumerSpec(consumer, target, tuple(key), tuple(columns), where),
-            trigger=_member(TriggerType, trigger, "trigger"),
-            priority=priority,
-        )
-        return self.register_many([RegisterRequest(JobName(table, name, account), spec.to_json())])[0]
+        """Create a job; `created` is False where there was one of that name, which is left as it is.
+
+        `run`: trigger, every, target_lag, priority, … (see iscp.core.spec_fields.RunFields).
+        """
+        keep = {"consumer": consumer, "target": target, "key": list(key) or None, "columns": list(columns) or None}
+        spec_json = to_spec_json({**keep, "where": where or None, "options": options, **run})
+        return self.register_many([RegisterRequest(JobName(table, name, account), spec_json)])[0]
 
     def register_many(self, requests: Sequence[RegisterRequest]) -> list[RegisterResult]:
         """Create several jobs, all or none; the results run parallel to `requests`."""

@@ -123,7 +123,7 @@ Global___JobName: _TypeAlias = JobName  # noqa: Y015
 
 @_typing.final
 class Registration(_message.Message):
-    """One job to create. spec_json: {"trigger": {"job_type": …}, "iteration": {"priority": …, "consumer": {…}}}."""
+    """One job to create. spec_json: a job spec, {"trigger": {…}, "iteration": {"consumer": {…}}, …}; see docs/api.md."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

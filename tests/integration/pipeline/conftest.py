@@ -20,7 +20,8 @@ from iscp.adapters.delta.source import SMALL_BYTES_MAX, DeltaChangeSource
 from iscp.consumers.replica import Replica
 from iscp.core.ids import JobKey
 from iscp.core.iteration import Bounds, Iteration, JobOutcome
-from iscp.core.job import ConsumerSpec, JobRow, JobSpec
+from iscp.core.job import JobRow
+from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.runtime.runner import Runner
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 

@@ -82,6 +82,29 @@ def test_a_job_is_created_from_options(run: Run, verb: str) -> None:
     assert job["spec"] == {"trigger": {"job_type": "default"}, "iteration": {"consumer": consumer, "priority": -5}}
 
 
+def test_how_a_job_runs_is_given_by_options(run: Run) -> None:
+    options = ["--trigger", "custom", "--trigger-name", "nightly", "--trigger-options", '{"at": 3}']
+    options += ["--target-lag", "1h30m", "--change-source", "diff", "--on-duplicate", "stop", "--options", '{"x": [1]}']
+    register(run, "a", *options)
+    spec = answer(run("-o", "json", "job", "status", "/t", "a"))["spec"]
+    assert spec == {
+        "trigger": {"job_type": "custom", "name": "nightly", "options": {"at": 3}},
+        "target_lag": 5400.0,
+        "iteration": {
+            "change_source": "diff",
+            "on_duplicate": "stop",
+            "consumer": {"kind": "replica", "target": "/copy/a", "options": {"x": [1]}},
+        },
+    }
+
+
+@pytest.mark.parametrize("value", ["[1]", "{", "5"])
+def test_options_that_are_no_object_are_wrong_usage(run: Run, value: str) -> None:
+    result = register(run, "a", "--options", value)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "--options" in result.stderr
+
+
 def test_relative_tables_and_targets_are_made_absolute(run: Run) -> None:
     ok(run("job", "register", "--table", "data/orders", "--name", "a", "--target", "copies/orders"))
     table, target = os.path.abspath("data/orders"), os.path.abspath("copies/orders")

@@ -60,6 +60,16 @@ def test_a_whole_spec_may_be_given_and_its_target_is_made_absolute() -> None:
     assert spec == {"trigger": {"job_type": "default"}, "iteration": {"priority": 5, "consumer": consumer}}
 
 
+def test_how_a_job_runs_may_be_given_with_durations_as_people_write_them() -> None:
+    run = "trigger: periodic, every: 10m, share: true, target_lag: 90, on_replace: follow"
+    ((_, spec),) = read(f"{{table: /t, name: a, target: /x, {run}}}")
+    assert spec == {
+        "trigger": {"job_type": "periodic", "schedule": {"interval": 600.0, "share": True}},
+        "target_lag": 90,
+        "iteration": {"on_replace": "follow", "consumer": {"kind": "replica", "target": "/x"}},
+    }
+
+
 def test_documents_and_lists_of_jobs_may_be_mixed() -> None:
     one = "{table: /t, name: %s, target: /x}"
     text = f"{one % 'a'}\n---\n- {one % 'b'}\n- {one % 'c'}\n---\n"
@@ -87,6 +97,12 @@ def test_documents_and_lists_of_jobs_may_be_mixed() -> None:
         ("{table: /t, name: a, target: /x, trigger: hourly}", "job.yaml[0].trigger"),
         ("{table: /t, name: a, target: /x, priority: high}", "job.yaml[0].priority"),
         ("{table: /t, name: a, target: /x, priority: 5000}", "job.yaml[0].priority"),
+        ("{table: /t, name: a, target: /x, trigger: periodic}", "job.yaml[0].every"),
+        ("{table: /t, name: a, target: /x, trigger: periodic, every: often}", "job.yaml[0].every"),
+        ("{table: /t, name: a, target: /x, trigger: periodic, every: 0s}", "job.yaml[0].every"),
+        ("{table: /t, name: a, target: /x, every: 10m}", "job.yaml[0].every"),
+        ("{table: /t, name: a, target: /x, target_lag: 2013-01-01}", "job.yaml[0]"),
+        ("{table: /t, name: a, target: /x, on_replace: 5}", "job.yaml[0].on_replace"),
         ("{table: /t, name: a, spec: 5}", "job.yaml[0].spec"),
         ("{table: /t, name: a, spec: {2013-01-01: x}}", "job.yaml[0].spec"),
         ("{table: /t, name: a, spec: {}, target: /x}", "job.yaml[0].target"),

@@ -8,7 +8,7 @@ import pytest
 
 from iscp.consumers.replica import Replica
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
-from iscp.core.job import ConsumerSpec
+from iscp.core.spec import ConsumerSpec
 from iscp.ports.pipeline import TableDescription
 from tests.fakes.pipeline import FakeCatalog
 

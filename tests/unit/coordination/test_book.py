@@ -23,7 +23,8 @@ from iscp.coordination.draft import (
 from iscp.core.admin import RegisterResult
 from iscp.core.errors import ErrorCode, InvalidRequest, InvariantBroken, JobNotFound
 from iscp.core.ids import JobKey
-from iscp.core.job import ConsumerSpec, JobReport, JobRow, JobSpec, JobState, JobStatus, Reason
+from iscp.core.job import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.watermark import Watermark
 
 NOW_S = 1_000.0

@@ -15,7 +15,8 @@ from iscp.adapters.delta.probe import DeltaProbe
 from iscp.coordination.tracked import MADE_ANEW_S, TrackedJob, TrackedTable
 from iscp.core.config import BackoffConfig, ProbeConfig
 from iscp.core.ids import JobKey, ShardId
-from iscp.core.job import ConsumerSpec, JobRow, JobSpec
+from iscp.core.job import JobRow
+from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.trigger import ProbeState
 from iscp.core.watermark import Watermark
 

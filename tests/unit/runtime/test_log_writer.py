@@ -24,7 +24,8 @@ from iscp.core.errors import (
 )
 from iscp.core.ids import JobKey
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job import ConsumerSpec, JobReport, JobRow, JobSpec, JobState, Reason
+from iscp.core.job import JobReport, JobRow, JobState, Reason
+from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.watermark import Watermark
 from iscp.runtime.log_writer import LogLimits, LogWriter
 from tests.fakes.joblog import FakeJobLog, LogStorage

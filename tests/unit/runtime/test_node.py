@@ -20,7 +20,8 @@ from iscp.core.config import BackoffConfig, ProbeConfig, SchedulerConfig
 from iscp.core.errors import ConfigurationError, StorageError
 from iscp.core.ids import JobKey
 from iscp.core.iteration import Iteration, JobOutcome
-from iscp.core.job import ConsumerSpec, JobRow, JobSpec
+from iscp.core.job import JobRow
+from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.ports.system import Guard
 from iscp.runtime.executor import Executor
 from iscp.runtime.lease_keeper import LeaseKeeper

@@ -13,7 +13,8 @@ from iscp.core.cluster import NodeRecord
 from iscp.core.errors import InvariantBroken, NotOwner, StorageError, Unavailable
 from iscp.core.ids import JobKey, ShardId
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job import ConsumerSpec, JobRow, JobSpec, JobState
+from iscp.core.job import JobRow, JobState
+from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.runtime.owner_loop import CLAIM_RETRY_S
 from tests.fakes.etcd import FakeElection, FakeMembership
 from tests.fakes.owner import TIMES, OwnerWorld, until

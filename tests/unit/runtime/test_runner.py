@@ -11,7 +11,8 @@ import pytest
 from iscp.core.errors import Canceled, Conflict, EngineError, ErrorCode, PermanentError
 from iscp.core.ids import JobKey
 from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome
-from iscp.core.job import ConsumerSpec, JobRow, JobSpec
+from iscp.core.job import JobRow
+from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.watermark import Position, Watermark
 from iscp.ports.pipeline import ChangesUnavailable
 from iscp.runtime.runner import CONFLICT_TRIES_MAX, Runner

@@ -1,0 +1,148 @@
+"""Specs survive their JSON, carry no defaults, and are refused with the path of the first fault and what to do."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iscp.core.errors import InvalidRequest
+from iscp.core.spec import (
+    ChangeSource,
+    ConsumerSpec,
+    JobSpec,
+    OnDuplicate,
+    OnReplace,
+    OnSchemaChange,
+    TriggerSpec,
+    TriggerType,
+    parse_spec,
+)
+
+NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=5)
+SECONDS = st.floats(0, 1e9, exclude_min=True)
+OPTIONS = st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=3) | st.none(), max_size=2)
+COLUMNS = st.lists(NAMES, unique=True, max_size=3).map(tuple)
+CONSUMERS = st.builds(
+    ConsumerSpec, st.just("replica"), st.just("/x"), COLUMNS, COLUMNS, st.text(max_size=5), options=OPTIONS
+)
+TRIGGERS = st.one_of(
+    st.builds(TriggerSpec, st.sampled_from([TriggerType.DEFAULT, TriggerType.GREEDY])),
+    st.builds(TriggerSpec, st.just(TriggerType.PERIODIC), SECONDS, st.booleans()),
+    st.builds(TriggerSpec, st.just(TriggerType.CUSTOM), name=NAMES, options=OPTIONS),
+)
+SPECS = st.builds(
+    JobSpec,
+    CONSUMERS,
+    TRIGGERS,
+    target_lag_s=st.none() | SECONDS,
+    priority=st.integers(-1000, 1000),
+    change_source=st.sampled_from(ChangeSource),
+    on_replace=st.sampled_from(OnReplace),
+    on_duplicate=st.sampled_from(OnDuplicate),
+    on_schema_change=st.sampled_from(OnSchemaChange),
+)
+
+
+@given(SPECS)
+def test_a_spec_survives_its_json(spec: JobSpec) -> None:
+    assert parse_spec(spec.to_json()) == spec
+
+
+def test_only_the_default_trigger_is_independent() -> None:
+    spec = JobSpec(ConsumerSpec("replica", "/x"), independent=True)
+    assert parse_spec(spec.to_json()) == spec
+
+
+def test_defaults_are_not_written() -> None:
+    written = {
+        "trigger": {"job_type": "default", "schedule": {"share": False}, "options": {}},
+        "independent": False,
+        "target_lag": None,
+        "iteration": {
+            "priority": 0,
+            "change_source": "auto",
+            "on_replace": "fail",
+            "on_duplicate": "dead_letter",
+            "on_schema_change": "evolve",
+            "consumer": {"kind": "replica", "target": "/x", "key": [], "columns": None, "where": "", "options": {}},
+        },
+    }
+    assert json.loads(parse_spec(json.dumps(written)).to_json()) == {
+        "iteration": {"consumer": {"kind": "replica", "target": "/x"}}
+    }
+
+
+def of_trigger(**trigger: Any) -> dict[str, Any]:
+    return {"trigger": trigger}
+
+
+def of_iteration(**iteration: Any) -> dict[str, Any]:
+    return {"iteration": {"consumer": {"kind": "replica"}, **iteration}}
+
+
+def of_consumer(**consumer: Any) -> dict[str, Any]:
+    return of_iteration(consumer={"kind": "replica", **consumer})
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "remedy"),
+    [
+        ({"other": 1}, "spec.other", "Known are"),
+        (of_iteration(consumer={}), "spec.iteration.consumer.kind", "replica"),
+        (of_iteration(consumer=[1]), "spec.iteration.consumer", "Write it"),
+        (of_iteration(consumer=[]), "spec.iteration.consumer", "Write it"),
+        (of_iteration(priority=2000), "spec.iteration.priority", "Higher"),
+        (of_iteration(priority=True), "spec.iteration.priority", "Higher"),
+        (of_iteration(change_source="log"), "spec.iteration.change_source", "auto, cdf, append, diff"),
+        (of_iteration(on_replace=["fail"]), "spec.iteration.on_replace", "fail, follow"),
+        (of_iteration(on_duplicate="drop"), "spec.iteration.on_duplicate", "dead_letter, stop"),
+        (of_iteration(on_schema_change=""), "spec.iteration.on_schema_change", "evolve, stop"),
+        (of_consumer(key="id"), "spec.iteration.consumer.key", "Write it"),
+        (of_consumer(key=["a", "a"]), "spec.iteration.consumer.key", "once"),
+        (of_consumer(colour=1), "spec.iteration.consumer.colour", "Known are"),
+        (of_consumer(where=5), "spec.iteration.consumer.where", "Quote"),
+        (of_consumer(options=[1]), "spec.iteration.consumer.options", "Write it"),
+        (of_trigger(job_type="greedily"), "spec.trigger.job_type", "default, greedy, periodic, custom"),
+        (of_trigger(job_type="periodic"), "spec.trigger.schedule.interval", "--every 10m"),
+        (of_trigger(job_type="periodic", schedule={}), "spec.trigger.schedule.interval", "--every 10m"),
+        (of_trigger(job_type="periodic", schedule=60), "spec.trigger.schedule", "Write it"),
+        (of_trigger(job_type="periodic", schedule={"every": 1}), "spec.trigger.schedule.every", "interval, share"),
+        (of_trigger(schedule={"interval": 60}), "spec.trigger.schedule.interval", "choose the trigger periodic"),
+        (of_trigger(job_type="greedy", schedule={"share": True}), "spec.trigger.schedule.share", "Leave it out"),
+        (
+            of_trigger(job_type="periodic", schedule={"interval": 1, "share": 1}),
+            "spec.trigger.schedule.share",
+            "quotes",
+        ),
+        (of_trigger(job_type="custom"), "spec.trigger.name", "iscp.triggers"),
+        (of_trigger(job_type="custom", name="x", options=5), "spec.trigger.options", "Write it"),
+        (of_trigger(name="x"), "spec.trigger.name", "choose the trigger custom"),
+        (of_trigger(options={"x": 1}), "spec.trigger.options", "choose the trigger custom"),
+        ({"independent": True, "trigger": {"job_type": "greedy"}}, "spec.independent", "Leave it out"),
+        ({"independent": "yes"}, "spec.independent", "quotes"),
+        *(({"target_lag": lag}, "spec.target_lag", "as in 60") for lag in (0, -1, "1m", True, float("nan"))),
+        *(
+            (of_trigger(job_type="periodic", schedule={"interval": interval}), "spec.trigger.schedule.interval", "60")
+            for interval in (0, -5, "10m", [], False, float("inf"), float("nan"))
+        ),
+    ],
+)
+def test_a_wrong_spec_is_refused_by_the_path_of_what_is_wrong_with_the_remedy(
+    change: dict[str, Any], field: str, remedy: str
+) -> None:
+    spec = {"iteration": {"consumer": {"kind": "replica", "target": "/x"}}} | change
+    with pytest.raises(InvalidRequest) as refused:
+        parse_spec(json.dumps(spec))
+    assert refused.value.field == field
+    assert remedy in refused.value.remedy
+
+
+@pytest.mark.parametrize("text", ["nonsense", "[]", "[" * 100_000])
+def test_what_is_no_object_is_no_spec(text: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse_spec(text)
+    assert refused.value.field == "spec"
