@@ -188,6 +188,38 @@ def resume(invocation: Invocation, /, table: str, name: str, account: str) -> No
 @job.command()
 @_table
 @_name
+@click.option("--table", "new_table", type=TABLE, metavar="T", help="Where its source is now.")
+@click.option("--spec", metavar="JSON", help="What its job_spec is to be; @FILE reads it from a file.")
+@_account
+@anywhere
+@invocation
+def resync(
+    invocation: Invocation, /, table: str, name: str, new_table: str | None, spec: str | None, account: str
+) -> None:
+    """Build a job's target anew from its source.
+
+    Readers of the target see the old rows until the new ones are published, in one commit. A failed job is taken up
+    again, a paused one is built when it is resumed. A source that was dropped and made anew is followed.
+    """
+    with invocation.client() as client:
+        result = client.resync(table, name, new_table=new_table or "", spec=_spec_text(spec), account=account)
+    if not render.show({"job_id": result.job_id, "table_id": result.table_id}, invocation.output):
+        click.echo(f"is made anew as {result.job_id}; `iscp-admin job wait` tells when it is done")
+
+
+def _spec_text(spec: str | None) -> str:
+    if not spec or not spec.startswith("@"):
+        return spec or ""
+    try:
+        with open(spec[1:], encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"--spec: cannot read {spec[1:]}: {error}") from error
+
+
+@job.command()
+@_table
+@_name
 @click.option("--version", type=click.IntRange(0), help="The source version.  [default: the newest at the call]")
 @click.option("--timeout", "timeout_s", type=DURATION, default="60s", show_default=True, help="As in 60s or 2m.")
 @_account

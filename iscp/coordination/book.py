@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import JobKey
@@ -61,7 +61,7 @@ class JobBook:
         self._keys: dict[str, JobKey] = {}
         self._tables: dict[str, dict[str, JobKey]] = {}
         self._targets: dict[str, set[str]] = {}
-        self._called: dict[str, str] = {}
+        self._called: dict[str, dict[str, int]] = {}
         self.last_job_id = ""
         self._counts: Counter[tuple[str, JobState, Reason]] = Counter()
         self._requests: dict[str, str] = dict(requests or {})
@@ -85,9 +85,12 @@ class JobBook:
     def jobs_on(self, table_id: str) -> tuple[JobRow, ...]:
         return tuple(self._jobs[key] for key in self._tables.get(table_id, {}).values())
 
-    def table_called(self, name: str) -> str | None:
-        """The id of the table that has this URI, or was called so at a registration; None if it has no jobs."""
-        return self._called.get(name)
+    def tables_called(self, name: str) -> tuple[str, ...]:
+        """The ids of tables with jobs that have this URI, or were called so at a registration; the newest first.
+
+        There are several where a table was dropped and made anew: each job is on the one that it was registered on.
+        """
+        return tuple(reversed(self._called.get(name, {})))
 
     def has_jobs_on(self, table_id: str) -> bool:
         return table_id in self._tables
@@ -106,13 +109,13 @@ class JobBook:
     def select(
         self,
         account: str = "",
-        table_id: str = "",
+        tables: Sequence[str] = (),
         state: JobState | None = None,
         reason: Reason | None = None,
-        limit: int = 10_000,
+        limit: int | None = None,
     ) -> list[JobRow]:
-        """Jobs in the order in which they were registered; empty fields do not filter."""
-        rows: Iterable[JobRow] = self.jobs_on(table_id) if table_id else self._jobs.values()
+        """Jobs in the order in which they were registered (on each of `tables`); empty fields do not filter."""
+        rows = chain(*map(self.jobs_on, tables)) if tables else self._jobs.values()
         found = (
             row
             for row in rows
@@ -123,11 +126,11 @@ class JobBook:
         return list(islice(found, limit))
 
     def count(
-        self, account: str = "", table_id: str = "", state: JobState | None = None, reason: Reason | None = None
+        self, account: str = "", tables: Sequence[str] = (), state: JobState | None = None, reason: Reason | None = None
     ) -> int:
         """At a cost that does not depend on the number of jobs, unless a table is named."""
-        if table_id:
-            return len(self.select(account, table_id, state, reason, limit=len(self._jobs)))
+        if tables:
+            return len(self.select(account, tables, state, reason))
         states = (state,) if state is not None else tuple(JobState)
         reasons = (reason,) if reason is not None else tuple(Reason)
         return sum(self._counts[account, each, why] for each in states for why in reasons)
@@ -209,7 +212,7 @@ class JobBook:
             self._keys[row.job_id] = row.key
             self._tables.setdefault(row.key.table_id, {})[row.job_id] = row.key
             self._targets.setdefault(target_of(row.spec_json), set()).add(row.job_id)
-            self._called[row.table_uri] = self._called[row.table_name] = row.key.table_id
+            self._call(row, 1)
         self.last_job_id = max(self.last_job_id, row.job_id)
         if row.drop_at_s is not None:
             self._dropped[row.job_id] = row
@@ -221,6 +224,15 @@ class JobBook:
         self._counts[row.key.account, row.state, row.reason] += by
         self._counts["", row.state, row.reason] += by
 
+    def _call(self, row: JobRow, by: int) -> None:
+        for name in {row.table_uri, row.table_name}:
+            jobs = self._called.setdefault(name, {})
+            jobs[row.key.table_id] = jobs.get(row.key.table_id, 0) + by
+            if not jobs[row.key.table_id]:
+                del jobs[row.key.table_id]
+            if not jobs:
+                del self._called[name]
+
     def _forget(self, row: JobRow) -> None:
         del self._jobs[row.key], self._keys[row.job_id]
         self._status_due.pop(row.job_id, None)
@@ -229,7 +241,7 @@ class JobBook:
         del on_table[row.job_id]
         if not on_table:
             del self._tables[row.key.table_id]
-            self._called = {name: table_id for name, table_id in self._called.items() if table_id in self._tables}
+        self._call(row, -1)
         target = target_of(row.spec_json)
         self._targets[target].discard(row.job_id)
         if not self._targets[target]:

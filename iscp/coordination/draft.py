@@ -12,7 +12,7 @@ from typing import assert_never
 
 from iscp.coordination.book import Entry, JobBook, target_of
 from iscp.core.admin import RegisterResult
-from iscp.core.errors import InvalidRequest, JobNotFound
+from iscp.core.errors import Conflict, InvalidRequest, JobNotFound
 from iscp.core.ids import JobKey
 from iscp.core.job import JobRow, JobState, Reason
 from iscp.core.spec import parse_spec
@@ -63,8 +63,19 @@ class Resume:
     request_id: str = ""
 
 
-Request = Register | Unregister | Pause | Resume
-Answer = tuple[RegisterResult, ...] | bool
+@dataclass(frozen=True, slots=True)
+class Resync:
+    """Make `job` anew as `item`, under a new job_id and perhaps on another table. Answered with a RegisterResult.
+
+    `seen` is the job's row as it was when `item` was checked; one that was decided about since is a Conflict.
+    """
+
+    seen: JobRow
+    item: Registration
+
+
+Request = Register | Unregister | Pause | Resume | Resync
+Answer = tuple[RegisterResult, ...] | RegisterResult | bool
 
 
 def _paused(row: JobRow) -> JobRow | None:
@@ -105,6 +116,8 @@ class Draft:
                 return self._change(key, request_id, _paused)
             case Resume(key, request_id):
                 return self._change(key, request_id, _resumed)
+            case Resync(seen, item):
+                return self._resync(seen, item)
             case _:
                 assert_never(request)
 
@@ -156,6 +169,36 @@ class Draft:
             return RegisterResult(created=True, job_id=first, table_id=row.key.table_id)
         if (there := self._get(row.key)) is not None:
             return RegisterResult(created=False, job_id=there.job_id, table_id=row.key.table_id)
+        return self._create(item)
+
+    def _resync(self, seen: JobRow, item: Registration) -> RegisterResult:
+        """The job's row ends and another begins, in one commit: the node claims the target for it, and builds it anew.
+
+        The seq goes on, so that what is still under way for the old registration fails at the sink.
+        """
+        if (first := self._repeated(item.request_id, item.row.key)) is not None:
+            return RegisterResult(created=True, job_id=first, table_id=item.row.key.table_id)
+        row, made = self._get(seen.key), item.row
+        if row is None or (row.job_id, row.spec_json) != (seen.job_id, seen.spec_json):
+            raise Conflict(f"the job {seen.key.job_name!r} was changed meanwhile", remedy="Ask again")
+        if made.key != row.key and self._get(made.key) is not None:
+            raise InvalidRequest(
+                f"there is a job {made.key.job_name!r} on {made.table_name} already",
+                field="table",
+                remedy="Unregister one of the two first",
+            )
+        same_target = target_of(made.spec_json) == target_of(row.spec_json)
+        made = replace(made, seq=row.seq if same_target else 0, reason=Reason.PAUSED if row.paused else Reason.NONE)
+        mark = len(self.entries)
+        self._stage(replace(row, drop_at_s=self._now_s), "")
+        try:
+            return self._create(replace(item, row=made))
+        except InvalidRequest:
+            self._rewind(mark)
+            raise
+
+    def _create(self, item: Registration) -> RegisterResult:
+        row = item.row
         self._check_target(item)
         self._stage(row, item.request_id)
         self._targets.setdefault(target_of(row.spec_json), []).append(row)

@@ -37,12 +37,27 @@ class RegisterResult:
     table_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class ResyncRequest:
+    """Build a job's target anew from its source; the job goes on under a new job_id.
+
+    `table`: where its source is now (empty: where it was, whichever table is there); `spec_json`: what its spec is to
+    be (empty: what it is).
+    """
+
+    job: JobName
+    table: str = ""
+    spec_json: str = ""
+    request_id: str = ""
+
+
 class ChangeVerb(StrEnum):
     """What is asked of a job that is there."""
 
     UNREGISTER = "unregister"
     PAUSE = "pause"
     RESUME = "resume"
+    RESYNC = "resync"
 
 
 @dataclass(frozen=True, slots=True)

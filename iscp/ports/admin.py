@@ -14,6 +14,7 @@ from iscp.core.admin import (
     JobView,
     RegisterRequest,
     RegisterResult,
+    ResyncRequest,
 )
 from iscp.core.iteration import HistoryEntry
 
@@ -30,6 +31,9 @@ class AdminService(Protocol):
         A temporary error is raised for all, as OutcomeUnknown where some changes were made: whoever asks again with
         the same request ids gets their first answers.
         """
+
+    def resync(self, request: ResyncRequest) -> RegisterResult:
+        """The job's new registration, which is in the log. Raises JobNotFound; Conflict if it was changed meanwhile."""
 
     def list_jobs(self, wanted: JobFilter) -> list[JobView]: ...
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from iscp.coordination.book import JobBook
-from iscp.coordination.draft import Pause, Register, Registration, Resume, Unregister
+from iscp.coordination.draft import Pause, Register, Request, Resume, Resync, Unregister
 from iscp.coordination.messages import SourceSeen
 from iscp.core.admin import (
     ChangeOutcome,
@@ -21,6 +19,7 @@ from iscp.core.admin import (
     NodeView,
     RegisterRequest,
     RegisterResult,
+    ResyncRequest,
     ShardView,
 )
 from iscp.core.cluster import NodeRecord
@@ -33,13 +32,14 @@ from iscp.core.errors import (
     TimedOut,
     Unavailable,
 )
-from iscp.core.ids import JobKey, ShardId, next_job_id
+from iscp.core.ids import ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow
-from iscp.core.spec import parse_spec
 from iscp.ports.pipeline import Catalog, ConsumerKind
 from iscp.ports.system import Clock
 from iscp.runtime.answers import answer_of, answers_of
+from iscp.runtime.finding import Finder
+from iscp.runtime.intake import Intake
 from iscp.runtime.log_writer import LogWriter
 from iscp.runtime.moved import Moved
 from iscp.runtime.owner_loop import OwnerLoop
@@ -47,7 +47,6 @@ from iscp.runtime.owner_loop import OwnerLoop
 T = TypeVar("T")
 
 ALIVE_LOOK_S = 1.0
-JOB_NAME_LENGTH_MAX = 200
 
 _REQUESTS: dict[ChangeVerb, type[Unregister] | type[Pause] | type[Resume]] = {
     ChangeVerb.UNREGISTER: Unregister,
@@ -74,13 +73,12 @@ class OwnerAdmin:
     ) -> None:
         self._owner = owner
         self._catalog = catalog
-        self._kinds = kinds
+        self._finder = Finder(catalog)
+        self._intake = Intake(catalog, kinds, clock)
         self._clock = clock
         self._moved = moved
         self._notify_node = notify_node
         self._executor_counts = executor_counts
-        self._last_id = ""
-        self._id_lock = threading.Lock()
 
     # --- changes -----------------------------------------------------------------------------------------------
 
@@ -89,45 +87,59 @@ class OwnerAdmin:
         items = []
         for number, request in enumerate(requests):
             try:
-                items.append(self._registration(writer, request))
+                items.append(self._intake.registration(writer, request))
             except InvalidRequest as error:
                 if len(requests) > 1:
                     error.field = f"requests[{number}].{error.field}"
                 raise
-        with self._id_lock:
-            # Ids come in the order in which the requests will be decided. One drawn before a check that takes its time
-            # could be overtaken by a registration that is dropped again, and its job never claim their target.
-            numbered = (replace(item, row=replace(item.row, job_id=self._next_job_id(writer))) for item in items)
-            future = writer.submit(Register(tuple(numbered)))
-        answer = answer_of(future)
+        (future,) = self._intake.submit(writer, [Register(tuple(items))])
+        answer: tuple[RegisterResult, ...] = answer_of(future)
         return list(answer)
+
+    def resync(self, request: ResyncRequest) -> RegisterResult:
+        writer = self._owner.current_writer()
+        found = self._resync(writer, request)
+        if isinstance(found, RegisterResult):
+            return found
+        (future,) = self._intake.submit(writer, [found])
+        answer: RegisterResult = answer_of(future)
+        return answer
 
     def change(self, changes: Sequence[JobChange]) -> list[ChangeOutcome]:
         writer = self._owner.current_writer()
         found = [self._found(writer, change) for change in changes]
         requests = [each for each in found if not isinstance(each, (bool, PermanentError))]
-        answers = iter(answers_of(writer.submit_all(requests)))
+        answers = iter(answers_of(self._intake.submit(writer, requests)))
         return [each if isinstance(each, (bool, PermanentError)) else next(answers) for each in found]
 
-    def _found(self, writer: LogWriter, change: JobChange) -> ChangeOutcome | Unregister | Pause | Resume:
+    def _found(self, writer: LogWriter, change: JobChange) -> ChangeOutcome | Request:
         """What to ask the writer, or the outcome where it need not be asked."""
         try:
-            key = self._key(writer, change.job)
+            if change.verb is ChangeVerb.RESYNC:
+                found = self._resync(writer, ResyncRequest(change.job, request_id=change.request_id))
+                return True if isinstance(found, RegisterResult) else found
+            key = self._finder.row(writer, change.job).key
         except (JobNotFound, TableNotFound) as error:
             if change.verb is ChangeVerb.UNREGISTER:
-                return _was_dropped_by(writer, change.job, change.request_id)
+                return self._finder.of_request(writer, change.job, change.request_id) is not None
             return error
         except PermanentError as error:
             return error
         return _REQUESTS[change.verb](key, change.request_id)
 
+    def _resync(self, writer: LogWriter, request: ResyncRequest) -> Resync | RegisterResult:
+        """What to ask the writer, or the answer that the same request was given before."""
+        first = self._finder.of_request(writer, request.job, request.request_id)
+        if first is not None:
+            return RegisterResult(created=True, job_id=first.job_id, table_id=first.key.table_id)
+        return self._intake.resync(self._finder.row(writer, request.job), request)
+
     def notify(self, table: str) -> int:
         writer = self._owner.current_writer()
-        table_id = self._table_id(writer, table)
-        jobs = writer.read(lambda book: book.jobs_on(table_id))
-        if jobs:
-            self._notify_node(ShardId(jobs[0].key.table_id), True)
-        return len(jobs)
+        tables = self._finder.table_ids(writer, table)
+        for table_id in tables:
+            self._notify_node(ShardId(table_id), True)
+        return writer.read(lambda book: sum(len(book.jobs_on(table_id)) for table_id in tables))
 
     # --- questions ---------------------------------------------------------------------------------------------
 
@@ -136,19 +148,19 @@ class OwnerAdmin:
 
     def count_jobs(self, wanted: JobFilter) -> int:
         writer = self._owner.last_writer()
-        table_id = self._filtered_table(writer, wanted)
-        return writer.read(lambda book: book.count(wanted.account, table_id, wanted.state, wanted.reason))
+        tables = self._filtered_tables(writer, wanted)
+        return writer.read(lambda book: book.count(wanted.account, tables, wanted.state, wanted.reason))
 
     def status(self, job: JobName) -> JobView:
-        return self._views([self._row(self._owner.last_writer(), job)])[0]
+        return self._views([self._finder.row(self._owner.last_writer(), job)])[0]
 
     def history(self, job: JobName, limit: int) -> list[HistoryEntry]:
         writer = self._owner.last_writer()
-        return writer.history(self._row(writer, job).job_id, limit)
+        return writer.history(self._finder.row(writer, job).job_id, limit)
 
     def wait(self, job: JobName, version: int | None, timeout_s: float, alive: Callable[[], bool]) -> JobView:
         until_s = self._clock.monotonic_s() + timeout_s
-        row = self._row(self._owner.last_writer(), job)
+        row = self._finder.row(self._owner.last_writer(), job)
         wanted = self._catalog.newest_version(row.table_uri) if version is None else version
         self._notify_node(ShardId(row.key.table_id), False)
         while True:
@@ -181,77 +193,13 @@ class OwnerAdmin:
             counters=counters,
         )
 
-    # --- finding -----------------------------------------------------------------------------------------------
-
-    def _registration(self, writer: LogWriter, request: RegisterRequest) -> Registration:
-        name = request.job.name
-        if not name.strip() or len(name) > JOB_NAME_LENGTH_MAX:
-            raise InvalidRequest(
-                f"must have 1 to {JOB_NAME_LENGTH_MAX} characters", field="job.name", remedy="Name the job"
-            )
-        if not request.job.account.strip():
-            raise InvalidRequest("is empty", field="job.account", remedy="Leave it out for the default account")
-        source = self._catalog.describe(request.job.table)
-        key = JobKey(request.job.account, source.table_id, name)
-        there = writer.read(lambda book: book.get(key))
-        spec = parse_spec(request.spec_json)
-        kind = self._kinds(spec.consumer.kind)
-        if there is None:
-            # What is there already is answered so, whatever has become of its target meanwhile.
-            kind.validate(spec.consumer, source, self._catalog)
-        elif there.table_uri != source.uri:
-            raise InvalidRequest(
-                f"{source.uri} has the same table id as {there.table_uri}, on which this job is",
-                field="job.name",
-                remedy="Choose another name for the job on the copy",
-            )
-        target = self._catalog.normalize(spec.consumer.target) if spec.consumer.target else ""
-        row = JobRow(
-            key=key,
-            job_id="",
-            spec_json=replace(spec, consumer=replace(spec.consumer, target=target)).to_json(),
-            table_name=request.job.table,
-            table_uri=source.uri,
-            create_at_s=self._clock.now_s(),
-        )
-        return Registration(row, request.request_id, kind.shared_target)
-
-    def _next_job_id(self, writer: LogWriter) -> str:
-        last = max(self._last_id, writer.read(lambda book: book.last_job_id))
-        self._last_id = next_job_id(self._clock.now_s(), last)
-        return self._last_id
-
-    def _table_id(self, writer: LogWriter, table: str) -> str:
-        """The id of a table that has jobs, by id, name, or path; raises TableNotFound where it has none."""
-        found = writer.read(lambda book: table if book.has_jobs_on(table) else book.table_called(table))
-        if found is None:
-            path = self._catalog.normalize(table)
-            found = writer.read(lambda book: book.table_called(path))
-        if found is None:
-            raise TableNotFound(f"{table} has no jobs", field="table", remedy="See `iscp-admin job list`")
-        return found
-
-    def _key(self, writer: LogWriter, job: JobName) -> JobKey:
-        return self._row(writer, job).key
-
-    def _row(self, writer: LogWriter, job: JobName) -> JobRow:
-        key = JobKey(job.account, self._table_id(writer, job.table), job.name)
-        row = writer.read(lambda book: book.get(key))
-        if row is None:
-            raise JobNotFound(
-                f"there is no job {job.name!r} on {job.table}", field="job", remedy="See `iscp-admin job list`"
-            )
-        return row
-
-    def _filtered_table(self, writer: LogWriter, wanted: JobFilter) -> str:
-        return self._table_id(writer, wanted.table) if wanted.table else ""
-
     def _select(self, wanted: JobFilter) -> list[JobRow]:
         writer = self._owner.last_writer()
-        table_id = self._filtered_table(writer, wanted)
-        return writer.read(
-            lambda book: book.select(wanted.account, table_id, wanted.state, wanted.reason, wanted.limit)
-        )
+        tables = self._filtered_tables(writer, wanted)
+        return writer.read(lambda book: book.select(wanted.account, tables, wanted.state, wanted.reason, wanted.limit))
+
+    def _filtered_tables(self, writer: LogWriter, wanted: JobFilter) -> tuple[str, ...]:
+        return self._finder.table_ids(writer, wanted.table) if wanted.table else ()
 
     # --- views -------------------------------------------------------------------------------------------------
 
@@ -340,21 +288,11 @@ def _node_view(record: NodeRecord, shards: int) -> NodeView:
     )
 
 
-def _was_dropped_by(writer: LogWriter, job: JobName, request_id: str) -> bool:
-    """Whether it was this very request that dropped the job, and its answer was lost."""
-
-    def look(book: JobBook) -> JobRow | None:
-        return book.by_id(book.request(request_id) or "")
-
-    row = writer.read(look) if request_id else None
-    return row is not None and (row.key.account, row.key.job_name) == (job.account, job.name)
-
-
 def _refuse_hopeless(asked: JobRow, current: JobRow | None, version: int) -> None:
     """Raise JobFailed where waiting cannot help."""
     why, remedy = "", ""
     if current is None or current.job_id != asked.job_id:
-        why = "was dropped"
+        why = "was dropped, or made anew"
     elif current.watermark.version >= version:
         return
     elif current.paused:

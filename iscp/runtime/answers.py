@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from iscp.core.admin import ChangeOutcome
 from iscp.core.errors import OutcomeUnknown, PermanentError
@@ -25,7 +25,7 @@ def answer_of(future: Future[T]) -> T:
         raise _no_answer() from error
 
 
-def answers_of(futures: Sequence[Future[bool]]) -> list[ChangeOutcome]:
+def answers_of(futures: Sequence[Future[Any]]) -> list[ChangeOutcome]:
     """One for each change, within COMMIT_WAIT_S in all; raises OutcomeUnknown where some were made, others not."""
     wait(futures, COMMIT_WAIT_S)
     outcomes: list[ChangeOutcome] = []
@@ -33,7 +33,7 @@ def answers_of(futures: Sequence[Future[bool]]) -> list[ChangeOutcome]:
     for future in futures:
         error = future.exception() if future.done() else _no_answer()
         if error is None:
-            outcomes.append(future.result())
+            outcomes.append(bool(future.result()))
         elif isinstance(error, PermanentError):
             outcomes.append(error)
         else:

@@ -18,11 +18,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 from uuid import uuid4
 
 import pyarrow as pa
@@ -38,7 +41,19 @@ from iscp.cli.demo.lake import read
 from iscp.cli.stack import Layout, Ports, choose_ports, healthy, node_command, node_config, node_environ
 from iscp.core.admin import JobView
 
-__all__ = ["Cluster", "Job", "Process", "append", "assert_equal", "delete", "leftovers", "read", "upsert", "wait_for"]
+__all__ = [
+    "Cluster",
+    "Job",
+    "Process",
+    "Reader",
+    "append",
+    "assert_equal",
+    "delete",
+    "leftovers",
+    "read",
+    "upsert",
+    "wait_for",
+]
 
 START_WAIT_S = 120.0
 SETTLE_WAIT_S = 120.0
@@ -251,6 +266,44 @@ def delete(table: str, condition: str) -> int:
     source = DeltaTable(table)
     source.delete(condition)
     return int(source.version())
+
+
+class Reader:
+    """Reads a table over and over on a thread of its own: `seen` are the different contents that there were, in order.
+
+    with Reader(job.target) as reader: ...
+    assert reader.seen == [Reader.rows(old), Reader.rows(new)]
+    """
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(1)
+        self.seen: list[list[str]] = []
+
+    def __enter__(self) -> Self:
+        self._look()
+        self._reading = self._pool.submit(self._read)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._pool.shutdown()
+        self._reading.result()
+        self._look()
+
+    def _read(self) -> None:
+        while not self._stop.is_set():
+            self._look()
+
+    def _look(self) -> None:
+        rows = self.rows(read(self._table))
+        if not self.seen or rows != self.seen[-1]:
+            self.seen.append(rows)
+
+    @staticmethod
+    def rows(table: pa.Table) -> list[str]:
+        return sorted(str(sorted(row.items())) for row in table.to_pylist())
 
 
 def assert_equal(target: str, expected: pa.Table) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import iscp
@@ -16,7 +18,7 @@ from iscp.adapters.delta.session import SparkRuntime, SparkSettings
 from iscp.cli.demo.check import differences
 from iscp.core.errors import JobFailed, TimedOut
 from tests.e2e.evidence import Answer, admin, assert_in_order, sink_commits
-from tests.e2e.harness import Cluster, Job, append, assert_equal, delete, read, upsert, wait_for
+from tests.e2e.harness import Cluster, Job, Reader, append, assert_equal, delete, read, upsert, wait_for
 
 PAUSED_LOOK_S = 4.0
 """Twice the longest interval at which sources are asked here: who has not moved by then, is not going to."""
@@ -92,6 +94,34 @@ def test_one_job_from_register_to_delete_by_the_command_line(node: Cluster, sour
     assert ask(node, "job", "delete", source, "copy").json == {"deleted": False}
     assert ask(node, "job", "status", source, "copy").status == 1
     assert_equal(target, read(source))
+
+
+@pytest.mark.spark
+def test_a_resync_follows_a_source_made_anew_and_readers_see_the_old_rows_or_the_new_ones(
+    node: Cluster, source: str, job: Job
+) -> None:
+    first, old = node.status(job), Reader.rows(read(job.target))
+    shutil.rmtree(source)
+    assert node.table(Path(source).name, rows(20, 60, "anew")) == source
+    append(source, rows(80, 10, "anew"))
+    with Reader(job.target) as reader:
+        answer = ask(node, "job", "resync", source, job.name).json
+        assert answer["table_id"] != first.table_id
+        waited = node.settle(job)
+    assert (waited.job_id, waited.table_id, waited.applied_version) == (answer["job_id"], answer["table_id"], 1)
+    assert reader.seen == [old, Reader.rows(read(source))]
+    # The same again under another spec, in the middle of an iteration, of a paused job.
+    upsert(source, rows(0, 5, "b"), ("id",))
+    node.client.notify(source)
+    node.client.pause(source, job.name)
+    spec = {"iteration": {"consumer": {"kind": "replica", "target": job.target, "key": ["id"], "where": "id < 50"}}}
+    node.client.resync(source, job.name, spec=spec)
+    assert node.status(job).reason == "paused"
+    node.client.resume(source, job.name)
+    node.settle(job)
+    assert_equal(job.target, read(source).filter(pc.field("id") < 50))
+    assert_in_order(job.target)
+    assert len({commit.job_id for commit in sink_commits(job.target)}) == 3
 
 
 @pytest.mark.spark

@@ -7,10 +7,12 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from tests.e2e.evidence import job_log_rows
-from tests.e2e.harness import Cluster
+from tests.e2e.harness import Cluster, Reader, read
 from tests.e2e.load import Load
 
 BUILDING = ("snapshot.before", "snapshot.staged", "publish.before", "publish.after")
@@ -85,6 +87,26 @@ def test_killed_before_and_after_each_write_under_load(cluster: Cluster) -> None
         for failpoint in others:
             dies_at(cluster, failpoint)
     assert_right(load)
+
+
+@pytest.mark.spark
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_killed_in_the_middle_of_a_resync_readers_see_the_old_rows_or_the_new_ones(cluster: Cluster) -> None:
+    source = cluster.table("source", pa.table({"id": list(range(50)), "text": ["a"] * 50}))
+    cluster.start(ISCP_FAILPOINTS="snapshot.staged=kill:2")
+    job = cluster.replica("copy", source, key=("id",))
+    cluster.settle(job)
+    old = Reader.rows(read(job.target))
+    with Reader(job.target) as reader:
+        spec = {"iteration": {"consumer": {"kind": "replica", "target": job.target, "key": ["id"], "where": "id > 9"}}}
+        made = cluster.client.resync(source, job.name, spec=spec)
+        assert_killed(cluster, "snapshot.staged")
+        for failpoint in ("publish.before", "publish.after"):
+            dies_at(cluster, failpoint)
+        cluster.start_node()
+        assert cluster.settle(job).job_id == made.job_id
+    assert reader.seen == [old, Reader.rows(read(source).filter(pc.field("id") > 9))]
 
 
 @pytest.mark.spark

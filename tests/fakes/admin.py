@@ -19,6 +19,7 @@ from iscp.core.admin import (
     NodeView,
     RegisterRequest,
     RegisterResult,
+    ResyncRequest,
     ShardView,
 )
 from iscp.core.errors import InvalidRequest, JobFailed, JobNotFound, TableNotFound, TimedOut
@@ -94,9 +95,38 @@ class FakeAdmin:
             return found.reason is not reason
 
         try:
+            if change.verb is ChangeVerb.RESYNC:
+                return bool(self._resync(ResyncRequest(change.job, request_id=change.request_id)))
             return self._once(change.request_id, unregister if change.verb is ChangeVerb.UNREGISTER else set_reason)
         except JobNotFound as error:
             return error
+
+    def resync(self, request: ResyncRequest) -> RegisterResult:
+        self._enter("resync")
+        with self._moved:
+            result = self._resync(request)
+        self._leave()
+        return result
+
+    def _resync(self, request: ResyncRequest) -> RegisterResult:
+        self.request_ids.append(request.request_id)
+        if isinstance(earlier := self._answers.get(request.request_id), RegisterResult):
+            return earlier
+        found = self._find(request.job)
+        self._registered += 1
+        table = request.table or found.table
+        view = replace(
+            found,
+            table=table,
+            table_id=table_id_of(table),
+            job_id=f"job-{self._registered}",
+            spec_json=request.spec_json or found.spec_json,
+            applied_version=-1,
+        )
+        del self._jobs[self._key(request.job)]
+        self._jobs[self._key(replace(request.job, table=table))] = view
+        result = self._answers[request.request_id] = RegisterResult(True, view.job_id, view.table_id)
+        return result
 
     def list_jobs(self, wanted: JobFilter) -> list[JobView]:
         self._enter("list")

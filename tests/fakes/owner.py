@@ -148,6 +148,11 @@ class OwnerWorld:
         held = self.owner.ask(lambda loop: loop.machine.assignments.get(ShardId(table_id)))
         return held is not None and held.state is ShardState.RUNNING
 
+    def dispatched(self, table_id: str) -> list[str]:
+        """The job_ids that the node was told last to run of a table."""
+        told = [each for each in self.heard(DispatchTable) if each.shard == ShardId(table_id)]  # type: ignore[union-attr]
+        return [row.job_id for row in told[-1].jobs] if told else []  # type: ignore[union-attr]
+
     def job(self, key: JobKey) -> JobRow | None:
         return self.owner.last_writer().read(lambda book: book.get(key))
 

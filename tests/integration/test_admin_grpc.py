@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 import iscp
 from iscp.adapters.grpc import client as client_module
 from iscp.adapters.grpc.client import Client
-from iscp.adapters.grpc.endpoint import CHANGES_MAX, REGISTRATIONS_MAX, Tls
+from iscp.adapters.grpc.endpoint import CHANGES_MAX, REGISTRATIONS_MAX, SPEC_BYTES_MAX, Tls
 from iscp.adapters.grpc.server import HISTORY_LIMIT_MAX, AdminServer
 from iscp.core import errors as core
 from iscp.core.admin import ChangeVerb, JobChange, JobName, RegisterRequest
@@ -91,6 +91,23 @@ def test_many_changes_are_answered_each_for_itself(client: Client, service: Fake
     assert "job list" in unknown.remedy
     assert len(set(service.request_ids)) == 4
     assert client.change_many([]) == []
+
+
+def test_a_resync_takes_another_table_and_spec_and_is_made_once(client: Client, service: FakeAdmin) -> None:
+    first = client.register("/t", "a", target="/copy")
+    service.failures, service.fail_late = [core.OutcomeUnknown("the answer was lost")], True
+    again = client.resync(
+        "/t", "a", new_table="/u", spec={"iteration": {"consumer": {"kind": "replica", "target": "/x"}}}
+    )
+    assert (again.job_id, again.table_id) == ("job-2", "id-of-/u")
+    assert again.job_id != first.job_id
+    job = client.status("/u", "a")
+    assert (job.job_id, parse_spec(job.spec_json).consumer.target, job.applied_version) == (again.job_id, "/x", -1)
+    assert client.change_many([JobChange(ChangeVerb.RESYNC, JobName("/u", "a"))]) == [True]
+    with pytest.raises(core.JobNotFound):
+        client.resync("/t", "a")
+    with pytest.raises(core.InvalidRequest, match="spec_json: has"):
+        client.resync("/u", "a", spec="x" * (SPEC_BYTES_MAX + 1))
 
 
 def test_too_many_changes_and_verbs_of_another_version_are_refused(server: AdminServer, client: Client) -> None:

@@ -201,7 +201,7 @@ class DeltaChangeSource:
             raise PermanentError(
                 f"the log of {uri} ends at version {newest}, before the job's watermark {from_version}: "
                 "the table was dropped and created anew",
-                remedy="Delete the job and register it again",
+                remedy="Resync the job: `iscp-admin job resync`",
                 code=ErrorCode.SOURCE_REPLACED,
             )
         if wanted <= from_version:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ from iscp.core.admin import (
     JobView,
     RegisterRequest,
     RegisterResult,
+    ResyncRequest,
 )
 from iscp.core.errors import (
     ErrorCode,
@@ -143,8 +145,27 @@ class Client:
         """False if it was not paused, quarantined or failed; raises JobNotFound."""
         return self._change(self._admin.Resume, JobName(table, name, account))
 
+    def resync(
+        self,
+        table: str,
+        name: str,
+        *,
+        new_table: str = "",
+        spec: str | Mapping[str, Any] = "",
+        account: str = DEFAULT_ACCOUNT,
+    ) -> RegisterResult:
+        """Build the job's target anew, from `new_table` if its source is there now, with `spec` if that is to change.
+
+        Readers of the target see its old rows until the new ones are published. The job goes on under the new job_id
+        in the answer, a failed one too; a paused one stays so, and is built when it is resumed. Raises JobNotFound.
+        """
+        spec_json = spec if isinstance(spec, str) else json.dumps(spec)
+        request = ResyncRequest(JobName(table, name, account), new_table, spec_json, _request_id())
+        response = self._call(self._admin.Resync, convert.resync_to_wire(request), changes=True)
+        return RegisterResult(created=True, job_id=response.job_id, table_id=response.table_id)
+
     def change_many(self, changes: Sequence[JobChange]) -> list[ChangeOutcome]:
-        """Unregister, pause and resume many jobs, each for itself; the outcomes run parallel to `changes`.
+        """Unregister, pause, resume and resync many jobs, each for itself; the outcomes run parallel to `changes`.
 
         Raises OutcomeUnknown where some may have been made: give request ids to be able to repeat the call.
         """

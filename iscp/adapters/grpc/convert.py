@@ -18,6 +18,7 @@ from iscp.core.admin import (
     NodeView,
     RegisterRequest,
     RegisterResult,
+    ResyncRequest,
     ShardView,
 )
 from iscp.core.errors import InvalidRequest, PermanentError
@@ -117,6 +118,20 @@ def result_to_wire(result: RegisterResult) -> pb.RegisterResult:
 
 def result_from_wire(message: pb.RegisterResult) -> RegisterResult:
     return RegisterResult(**_fields(message, _RESULT_FIELDS))
+
+
+def resync_to_wire(request: ResyncRequest) -> pb.ResyncRequest:
+    return pb.ResyncRequest(
+        format_version=FORMAT_VERSION,
+        job=name_to_wire(request.job),
+        table=request.table,
+        spec_json=request.spec_json,
+        request_id=request.request_id,
+    )
+
+
+def resync_from_wire(message: pb.ResyncRequest) -> ResyncRequest:
+    return ResyncRequest(name_from_wire(message.job), message.table, message.spec_json, message.request_id)
 
 
 def change_to_wire(change: JobChange) -> pb.JobChange:

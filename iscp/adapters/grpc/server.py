@@ -79,14 +79,15 @@ def _check_number(number: int, most: int, field: str) -> None:
         )
 
 
+def _check_spec(spec_json: str, field: str) -> None:
+    if len(spec_json) > SPEC_BYTES_MAX:
+        raise InvalidRequest(f"has {len(spec_json)} characters, more than {SPEC_BYTES_MAX}", field=field)
+
+
 def _check_registrations(registrations: list[pb.Registration]) -> None:
     _check_number(len(registrations), REGISTRATIONS_MAX, "registrations")
     for number, registration in enumerate(registrations):
-        if len(registration.spec_json) > SPEC_BYTES_MAX:
-            raise InvalidRequest(
-                f"has {len(registration.spec_json)} characters, more than {SPEC_BYTES_MAX}",
-                field=f"registrations[{number}].spec_json",
-            )
+        _check_spec(registration.spec_json, f"registrations[{number}].spec_json")
 
 
 class _Admin(pb_grpc.AdminServicer):
@@ -124,6 +125,13 @@ class _Admin(pb_grpc.AdminServicer):
             if isinstance(outcome, IscpError):
                 raise outcome
             return pb.ChangeJobResponse(changed=outcome)
+
+    def Resync(self, request: pb.ResyncRequest, context: grpc.ServicerContext) -> pb.ResyncResponse:
+        with _translated(context, "resync"):
+            _check_format(request.format_version)
+            _check_spec(request.spec_json, "spec_json")
+            result = self._service.resync(convert.resync_from_wire(request))
+            return pb.ResyncResponse(job_id=result.job_id, table_id=result.table_id)
 
     def ChangeJobs(self, request: pb.ChangeJobsRequest, context: grpc.ServicerContext) -> pb.ChangeJobsResponse:
         with _translated(context, "change"):

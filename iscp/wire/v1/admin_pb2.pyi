@@ -84,6 +84,7 @@ class _ChangeVerbEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ChangeVerb
     CHANGE_VERB_UNREGISTER: _ChangeVerb.ValueType  # 1
     CHANGE_VERB_PAUSE: _ChangeVerb.ValueType  # 2
     CHANGE_VERB_RESUME: _ChangeVerb.ValueType  # 3
+    CHANGE_VERB_RESYNC: _ChangeVerb.ValueType  # 4
 
 class ChangeVerb(_ChangeVerb, metaclass=_ChangeVerbEnumTypeWrapper): ...
 
@@ -91,6 +92,7 @@ CHANGE_VERB_UNSPECIFIED: ChangeVerb.ValueType  # 0
 CHANGE_VERB_UNREGISTER: ChangeVerb.ValueType  # 1
 CHANGE_VERB_PAUSE: ChangeVerb.ValueType  # 2
 CHANGE_VERB_RESUME: ChangeVerb.ValueType  # 3
+CHANGE_VERB_RESYNC: ChangeVerb.ValueType  # 4
 Global___ChangeVerb: _TypeAlias = ChangeVerb  # noqa: Y015
 
 @_typing.final
@@ -268,6 +270,64 @@ class ChangeJobResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ChangeJobResponse: _TypeAlias = ChangeJobResponse  # noqa: Y015
+
+@_typing.final
+class ResyncRequest(_message.Message):
+    """table: where the source is now; empty: where it was, whichever table is there. spec_json: what the spec is to be;
+    empty: what it is.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORMAT_VERSION_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
+    SPEC_JSON_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    format_version: _builtins.int
+    table: _builtins.str
+    spec_json: _builtins.str
+    request_id: _builtins.str
+    @_builtins.property
+    def job(self) -> Global___JobName: ...
+    def __init__(
+        self,
+        *,
+        format_version: _builtins.int = ...,
+        job: Global___JobName | None = ...,
+        table: _builtins.str = ...,
+        spec_json: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["format_version", b"format_version", "job", b"job", "request_id", b"request_id", "spec_json", b"spec_json", "table", b"table"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResyncRequest: _TypeAlias = ResyncRequest  # noqa: Y015
+
+@_typing.final
+class ResyncResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    TABLE_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    table_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        table_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "table_id", b"table_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResyncResponse: _TypeAlias = ResyncResponse  # noqa: Y015
 
 @_typing.final
 class JobChange(_message.Message):

@@ -54,6 +54,11 @@ class AdminStub:
                 request_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobRequest.SerializeToString,
                 response_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobResponse.FromString,
                 _registered_method=True)
+        self.Resync = channel.unary_unary(
+                '/iscp.wire.v1.Admin/Resync',
+                request_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ResyncRequest.SerializeToString,
+                response_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ResyncResponse.FromString,
+                _registered_method=True)
         self.ChangeJobs = channel.unary_unary(
                 '/iscp.wire.v1.Admin/ChangeJobs',
                 request_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobsRequest.SerializeToString,
@@ -120,6 +125,13 @@ class AdminServicer:
 
     def Resume(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Resync(self, request, context):
+        """Builds the target anew from the source; readers see the old rows until then. The job goes on under a new job_id.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -198,6 +210,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Resume,
                     request_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobRequest.FromString,
                     response_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobResponse.SerializeToString,
+            ),
+            'Resync': grpc.unary_unary_rpc_method_handler(
+                    servicer.Resync,
+                    request_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ResyncRequest.FromString,
+                    response_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ResyncResponse.SerializeToString,
             ),
             'ChangeJobs': grpc.unary_unary_rpc_method_handler(
                     servicer.ChangeJobs,
@@ -348,6 +365,33 @@ class Admin:
             '/iscp.wire.v1.Admin/Resume',
             iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobRequest.SerializeToString,
             iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Resync(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/iscp.wire.v1.Admin/Resync',
+            iscp_dot_wire_dot_v1_dot_admin__pb2.ResyncRequest.SerializeToString,
+            iscp_dot_wire_dot_v1_dot_admin__pb2.ResyncResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,8 @@ class AdminStub:
     Unregister: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobRequest, _admin_pb2.ChangeJobResponse]
     Pause: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobRequest, _admin_pb2.ChangeJobResponse]
     Resume: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobRequest, _admin_pb2.ChangeJobResponse]
+    Resync: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResyncRequest, _admin_pb2.ResyncResponse]
+    """Builds the target anew from the source; readers see the old rows until then. The job goes on under a new job_id."""
     ChangeJobs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobsRequest, _admin_pb2.ChangeJobsResponse]
     """Many at once, each for itself: one that is refused holds up no other."""
     ListJobs: _grpc.UnaryStreamMultiCallable[_admin_pb2.ListJobsRequest, _admin_pb2.JobPage]
@@ -66,6 +68,8 @@ class AdminAsyncStub(AdminStub):
     Unregister: _aio.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobRequest, _admin_pb2.ChangeJobResponse]  # type: ignore[assignment]
     Pause: _aio.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobRequest, _admin_pb2.ChangeJobResponse]  # type: ignore[assignment]
     Resume: _aio.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobRequest, _admin_pb2.ChangeJobResponse]  # type: ignore[assignment]
+    Resync: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResyncRequest, _admin_pb2.ResyncResponse]  # type: ignore[assignment]
+    """Builds the target anew from the source; readers see the old rows until then. The job goes on under a new job_id."""
     ChangeJobs: _aio.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobsRequest, _admin_pb2.ChangeJobsResponse]  # type: ignore[assignment]
     """Many at once, each for itself: one that is refused holds up no other."""
     ListJobs: _aio.UnaryStreamMultiCallable[_admin_pb2.ListJobsRequest, _admin_pb2.JobPage]  # type: ignore[assignment]
@@ -108,6 +112,14 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ChangeJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ChangeJobResponse, _abc.Awaitable[_admin_pb2.ChangeJobResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def Resync(
+        self,
+        request: _admin_pb2.ResyncRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ResyncResponse, _abc.Awaitable[_admin_pb2.ResyncResponse]]:
+        """Builds the target anew from the source; readers see the old rows until then. The job goes on under a new job_id."""
 
     @_abc_1.abstractmethod
     def ChangeJobs(

@@ -184,6 +184,18 @@ def test_pause_resume_and_delete_say_whether_they_changed_anything(run: Run) -> 
     assert ok(run("job", "delete", "/t", "a")) == "there is no job a on /t\n"
 
 
+def test_a_resync_tells_the_new_registration_and_takes_a_table_and_a_spec(run: Run, tmp_path: Path) -> None:
+    register(run)
+    assert answer(run("-o", "json", "job", "resync", "/t", "a")) == {"job_id": "job-2", "table_id": "id-of-/t"}
+    spec = tmp_path / "spec.json"
+    spec.write_text('{"iteration": {"consumer": {"kind": "replica", "target": "/copy/b"}}}')
+    assert "job-3" in ok(run("job", "resync", "/t", "a", "--table", "/u", "--spec", f"@{spec}"))
+    job = answer(run("-o", "json", "job", "status", "/u", "a"))
+    assert (job["job_id"], job["spec"]["iteration"]["consumer"]["target"]) == ("job-3", "/copy/b")
+    assert run("job", "resync", "/t", "a").exit_code == 1
+    assert run("job", "resync", "/u", "a", "--spec", "@/no/such/file").exit_code == 2
+
+
 def test_wait_ends_with_0_or_3(run: Run, service: FakeAdmin) -> None:
     register(run)
     late = run("job", "wait", "/t", "a", "--version", "5", "--timeout", "50ms")

@@ -18,10 +18,11 @@ from iscp.coordination.draft import (
     Registration,
     Request,
     Resume,
+    Resync,
     Unregister,
 )
 from iscp.core.admin import RegisterResult
-from iscp.core.errors import ErrorCode, InvalidRequest, InvariantBroken, JobNotFound
+from iscp.core.errors import Conflict, ErrorCode, InvalidRequest, InvariantBroken, JobNotFound
 from iscp.core.ids import JobKey
 from iscp.core.job import JobReport, JobRow, JobState, JobStatus, Reason
 from iscp.core.spec import ConsumerSpec, JobSpec
@@ -219,6 +220,90 @@ def test_resume_leaves_a_job_alone_that_is_being_retried() -> None:
     assert decide(book, Resume(key()))[0] == [False]
 
 
+def resync(book: JobBook, request_id: str = "", of: str = "a", **fields: str) -> Resync:
+    seen = book.get(key(of))
+    assert seen is not None
+    return Resync(seen, registration(of, request_id, **{"job_id": "new", **fields}))
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "code"),
+    [
+        (JobState.COMPLETED, Reason.NONE, ErrorCode.OK),
+        (JobState.ERROR, Reason.NONE, ErrorCode.SOURCE_REPLACED),
+        (JobState.ERROR, Reason.QUARANTINED, ErrorCode.STORAGE),
+    ],
+)
+def test_a_resync_ends_the_row_and_begins_another_without_its_past_but_for_the_seq(
+    state: JobState, reason: Reason, code: ErrorCode
+) -> None:
+    status = JobStatus(error_code=code, error_msg="it broke")
+    old = replace(row(), watermark=Watermark(7, 7.0), seq=4, state=state, reason=reason, status_json=status.to_json())
+    book = JobBook([old])
+    answers, change = decide(book, resync(book))
+    assert answers == [RegisterResult(True, "new", "t1")]
+    assert change.rows == (replace(old, drop_at_s=NOW_S), replace(row(job_id="new"), seq=4))
+    assert book.get(key()) == replace(row(job_id="new"), seq=4)
+    assert book.apply([report(old, 9, seq=9, state=JobState.ERROR)]) == BookChange()
+    again = JobBook(change.rows)
+    assert (again.get(key()), again.jobs_with_target("/targets/a")) == (book.get(key()), (book.get(key()),))
+
+
+def test_a_resync_may_move_a_job_to_another_table_and_target_and_leaves_a_paused_one_so() -> None:
+    book = JobBook([replace(row(), seq=4, reason=Reason.PAUSED)])
+    _, change = decide(book, resync(book, table="t2", target="/targets/other"))
+    assert change.tables == ("t1", "t2")
+    assert (book.tables(), book.get(key())) == (("t2",), None)
+    moved = book.get(key(table="t2"))
+    assert moved == replace(row(job_id="new", table="t2", target="/targets/other"), reason=Reason.PAUSED)
+    assert book.jobs_with_target("/targets/a") == ()
+    decide(book, Register((registration("b", target="/targets/a"),)))
+
+
+def test_a_resync_that_is_refused_leaves_the_job_as_it_was_and_earlier_decisions_too() -> None:
+    book = JobBook([row(), row("b"), row(job_id="there", table="t2", target="/x")])
+    draft = Draft(book, NOW_S)
+    draft.decide(Pause(key("b")))
+    for request, why in (
+        (resync(book, target="/targets/b"), "is the target of job 'b'"),
+        (resync(book, table="t2"), "there is a job 'a' on t2 already"),
+    ):
+        with pytest.raises(InvalidRequest, match=why):
+            draft.decide(request)
+    assert [entry.row.key.job_name for entry in draft.entries] == ["b"]
+    assert draft.decide(resync(book)) == RegisterResult(True, "new", "t1")
+
+
+def test_a_resync_of_what_was_decided_about_meanwhile_is_to_be_asked_again() -> None:
+    book = book_with("a")
+    request = resync(book)
+    for earlier in (Unregister(key()), resync(book, job_id="first"), resync(book, target="/targets/other")):
+        draft = Draft(book, NOW_S)
+        draft.decide(earlier)
+        with pytest.raises(Conflict):
+            draft.decide(request)
+
+
+def test_a_resync_that_is_repeated_gets_its_first_answer_in_the_same_batch_and_in_later_ones() -> None:
+    book = book_with("a")
+    request = resync(book, "r1")
+    again = Resync(request.seen, replace(request.item, row=replace(request.item.row, job_id="newer")))
+    first = RegisterResult(True, "new", "t1")
+    assert decide(book, request, again)[0] == [first, first]
+    assert decide(book, again)[0] == [first]
+    assert len(book.rows()) == 2
+
+
+def test_a_table_that_was_made_anew_is_found_by_its_name_under_both_ids() -> None:
+    old, new = row("a"), replace(row("b", table="t2"), table_name="t1", table_uri="/tables/t1")
+    book = JobBook([old, new])
+    assert book.tables_called("t1") == book.tables_called("/tables/t1") == ("t2", "t1")
+    decide(book, Unregister(new.key))
+    assert book.tables_called("t1") == ("t1",)
+    decide(book, Unregister(old.key))
+    assert book.tables_called("t1") == ()
+
+
 def test_reports_move_the_book_at_once_and_only_statuses_are_due_before_the_flush() -> None:
     book = book_with("a", "b")
     a, b = row("a"), row("b")
@@ -266,7 +351,11 @@ def test_one_key_cannot_have_two_wanted_registrations() -> None:
 
 NAMES, TABLES = st.sampled_from("abc"), st.sampled_from(["t1", "t2"])
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["register", "unregister", "pause", "resume", "report", "flush", "lose"]), NAMES, TABLES),
+    st.tuples(
+        st.sampled_from(["register", "unregister", "pause", "resume", "resync", "report", "flush", "lose"]),
+        NAMES,
+        TABLES,
+    ),
     max_size=40,
 )
 
@@ -291,6 +380,9 @@ def test_indexes_and_counts_are_those_of_the_rows_and_a_reload_equals_the_book(
                 draft.decide(Pause(job.key))
             case "resume" if job:
                 draft.decide(Resume(job.key))
+            case "resync" if job:
+                anew = replace(job, job_id=f"j{number}", seq=0, watermark=Watermark(), status_json="")
+                draft.decide(Resync(job, Registration(anew)))
             case "report" if job:
                 state = JobState.ERROR if number % 2 else None
                 book.apply([report(job, number, seq=number, state=state)])
@@ -306,6 +398,7 @@ def test_indexes_and_counts_are_those_of_the_rows_and_a_reload_equals_the_book(
         for state in JobState:
             assert book.count("default", state=state) == sum(each.state is state for each in rows)
         assert {each.key for t in book.tables() for each in book.jobs_on(t)} == {each.key for each in rows}
+        assert set(book.tables()) == {t for each in rows for t in book.tables_called(each.table_name)}
         assert all(book.jobs_with_target(each.spec.consumer.target) == (each,) for each in rows)
     book.flush_watermarks()
     logged |= {each.job_id: each for each in book.due(100)}

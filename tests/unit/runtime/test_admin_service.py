@@ -11,7 +11,15 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.core.admin import ChangeVerb, JobChange, JobFilter, JobName, JobView, RegisterRequest
+from iscp.core.admin import (
+    ChangeVerb,
+    JobChange,
+    JobFilter,
+    JobName,
+    JobView,
+    RegisterRequest,
+    ResyncRequest,
+)
 from iscp.core.errors import (
     ErrorCode,
     InvalidRequest,
@@ -28,7 +36,8 @@ from iscp.core.ids import ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow, JobState, JobStatus, Reason
 from iscp.ports.pipeline import TableDescription
-from iscp.runtime.admin_service import ALIVE_LOOK_S, JOB_NAME_LENGTH_MAX, OwnerAdmin
+from iscp.runtime.admin_service import ALIVE_LOOK_S, OwnerAdmin
+from iscp.runtime.intake import JOB_NAME_LENGTH_MAX
 from iscp.runtime.log_writer import LogLimits
 from iscp.runtime.moved import Moved
 from tests.fakes.owner import OwnerWorld, until
@@ -322,6 +331,84 @@ def test_accounts_do_not_see_each_others_jobs(desk: Desk) -> None:
     assert [view.account for view in desk.admin.list_jobs(JobFilter(account="b"))] == ["b"]
     with pytest.raises(JobNotFound):
         desk.admin.status(JobName(TABLE.uri, "x", "c"))
+
+
+# --- resync ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_resync_is_a_new_registration_in_the_log_which_the_node_is_told_of(desk: Desk) -> None:
+    old = desk.running()
+    desk.reach(old, 7, JobState.ERROR, Reason.NONE, JobStatus(error_code=ErrorCode.SOURCE_REPLACED))
+    result = desk.admin.resync(ResyncRequest(X))
+    new = desk.row()
+    assert result.job_id == new.job_id > old.job_id
+    assert (new.watermark.version, new.seq, new.state, new.status_json) == (-1, 8, JobState.COMPLETED, "")
+    assert (new.spec_json, new.table_name, new.table_uri) == (old.spec_json, old.table_name, old.table_uri)
+    until(lambda: desk.world.dispatched("t-1") == [new.job_id])
+    desk.world.report(old, 9)
+    desk.world.settle()
+    assert desk.admin.status(X).applied_version == -1
+
+
+def test_a_job_follows_its_source_to_the_id_of_the_table_that_is_there_now(desk: Desk) -> None:
+    desk.admin.register([request(), request("y")])
+    desk.catalog.tables[TABLE.uri] = replace(TABLE, table_id="t-anew")
+    assert desk.admin.resync(ResyncRequest(X)).table_id == "t-anew"
+    assert desk.admin.status(X).table_id == "t-anew"
+    # The other job is on the table that was there before, and still found by the same path.
+    y = JobName(TABLE.uri, "y")
+    assert desk.admin.status(y).table_id == "t-1"
+    assert len(desk.admin.list_jobs(JobFilter(table=TABLE.uri))) == desk.admin.notify(TABLE.uri) == 2
+    until(lambda: desk.world.dispatched("t-anew") and len(desk.world.dispatched("t-1")) == 1)
+    assert desk.admin.resync(ResyncRequest(y)).table_id == "t-anew"
+
+
+def test_a_job_is_moved_to_another_table_with_another_spec(desk: Desk) -> None:
+    desk.admin.register([request()])
+    result = desk.admin.resync(ResyncRequest(X, OTHER.uri, spec("/targets/x/", key=["id"]), "r-1"))
+    assert desk.admin.resync(ResyncRequest(X, OTHER.uri, request_id="r-1")) == result
+    row = desk.row(table_id="t-2")
+    assert (row.table_name, row.table_uri, row.spec.consumer.key) == (OTHER.uri, OTHER.uri, ("id",))
+    assert row.spec.consumer.target == "/targets/x"
+    assert desk.rows() == 3
+    with pytest.raises(TableNotFound):
+        desk.admin.status(X)
+
+
+def test_a_resync_is_checked_as_a_registration_is_before_anything_is_written(desk: Desk) -> None:
+    desk.admin.register([request(), request("y")])
+    desk.admin.register([request("x", OTHER.uri, "/targets/z")])
+    bad = "spec.iteration.consumer"
+    desk.kind.refusals["/refused"] = InvalidRequest("is not ours", field=f"{bad}.target")
+    for asked_for, field in (
+        (ResyncRequest(JobName(TABLE.uri, "none")), "job"),
+        (ResyncRequest(X, "/tables/none"), "table"),
+        (ResyncRequest(X, OTHER.uri), "table"),
+        (ResyncRequest(X, spec_json="not json"), "spec"),
+        (ResyncRequest(X, spec_json=spec("/refused")), f"{bad}.target"),
+        (ResyncRequest(X, spec_json=spec("/targets/y")), f"{bad}.target"),
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            desk.admin.resync(asked_for)
+        assert refused.value.field == field
+    del desk.catalog.tables[TABLE.uri]
+    with pytest.raises(TableNotFound, match="unregister the job"):
+        desk.admin.resync(ResyncRequest(X))
+    assert desk.rows() == 3
+
+
+def test_many_are_resynced_each_for_itself(desk: Desk) -> None:
+    desk.admin.register([request(), request("y")])
+    before = [desk.row(name).job_id for name in "xy"]
+    names = [JobName(TABLE.uri, name) for name in ("x", "none", "y")]
+    changes = [JobChange(ChangeVerb.RESYNC, job, f"r-{job.name}") for job in names]
+    for _ in range(2):
+        done, unknown, also = desk.admin.change(changes)
+        assert (done, also) == (True, True)
+        assert isinstance(unknown, JobNotFound)
+    after = [desk.row(name).job_id for name in "xy"]
+    assert before < after
+    assert desk.rows() == 6
 
 
 # --- questions -------------------------------------------------------------------------------------------------------
