@@ -16,6 +16,7 @@ import sqlglot
 from pyspark.sql import functions as F
 from sqlglot import exp
 
+from iscp.consumers.check import ReplicaCheck
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
 from iscp.core.iteration import DataType
 from iscp.core.job import JobRow
@@ -98,6 +99,9 @@ class Replica:
 
     def open(self, row: JobRow, sinks: SinkFactory) -> ReplicaConsumer:
         return ReplicaConsumer(row.spec.consumer, sinks(row.spec.consumer.target))
+
+    def check(self, row: JobRow, sinks: SinkFactory) -> ReplicaCheck:
+        return ReplicaCheck(row.spec.consumer, sinks(row.spec.consumer.target), self.open(row, sinks).filtered)
 
 
 def _normalized(target: str, catalog: Catalog) -> str:
@@ -182,7 +186,7 @@ class ReplicaConsumer:
         tag = _tag(context, retriever, retriever.data_type)
         if retriever.data_type is DataType.TAIL:
             return self._tail(context, retriever, tag)
-        wanted = self._filtered(retriever.snapshot)
+        wanted = self.filtered(retriever.snapshot)
         same_schema = self._sink.schema_matches(wanted.schema.json())
         comparable = self._spec.key and same_schema and not _UNCOMPARED.search(wanted.schema.json())
         if retriever.data_type is DataType.DIFFERENCE and comparable:
@@ -230,7 +234,7 @@ class ReplicaConsumer:
     def _kept(self, frame: DataFrame) -> DataFrame:
         return frame.select(*[F.col(quoted(name)) for name in self._spec.columns]) if self._spec.columns else frame
 
-    def _filtered(self, frame: DataFrame) -> DataFrame:
+    def filtered(self, frame: DataFrame) -> DataFrame:
         return self._kept(frame.where(self._spec.where) if self._spec.where else frame)
 
     def _kept_changes(self, changes: Changes) -> DataFrame:

@@ -42,6 +42,8 @@ class ErrorCode(IntEnum):
     SELF_TEST = 10_009
     JOB_FAILED = 10_010
     SUPERSEDED = 10_011
+    VERSION_GONE = 10_015
+    ADOPT_DIFFERS = 10_016
 
     @property
     def temporary(self) -> bool:

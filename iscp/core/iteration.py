@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from iscp.core.errors import ErrorCode
 from iscp.core.job import JobRow
+from iscp.core.verify import VerifyReport
 from iscp.core.watermark import Watermark
 
 
@@ -23,6 +24,14 @@ class DataType(StrEnum):
     DIFFERENCE = "difference"
 
 
+class Purpose(StrEnum):
+    """APPLY changes; VERIFY: compare the target of the one job with its source; REPAIR: and make it equal."""
+
+    APPLY = "apply"
+    VERIFY = "verify"
+    REPAIR = "repair"
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """How much one iteration takes at the most; what is over follows in the next."""
@@ -34,7 +43,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """Work for the runner: bring `jobs` of one table to `to_version` (None: the newest).
+    """Work for the runner: bring `jobs` of one table to `to_version` (None: the newest), or what `purpose` says.
 
     Invariant: all jobs are of the table `table_id` at `table_uri`. `number` tells iterations of a node apart.
     """
@@ -46,6 +55,7 @@ class Iteration:
     to_version: int | None = None
     priority: int = 0
     deadline_s: float = 0.0
+    purpose: Purpose = Purpose.APPLY
 
     @property
     def account(self) -> str:
@@ -61,6 +71,7 @@ class JobOutcome:
     """What an iteration did for one job; on an error `watermark` and `seq` are the sink's last known.
 
     `target_commit_at_s` is when the sink's commit was done (Unix seconds; 0: nothing was committed).
+    `verified`: what a comparison found, if that was the purpose.
     """
 
     row: JobRow
@@ -73,6 +84,7 @@ class JobOutcome:
     data_type: DataType = DataType.TAIL
     from_version: int = -1
     target_commit_at_s: float = 0.0
+    verified: VerifyReport | None = None
 
     @property
     def ok(self) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from iscp.core.iteration import Bounds, DataType, HistoryEntry, Iteration, JobOutcome
 from iscp.core.job import JobReport, JobRow
 from iscp.core.spec import ConsumerSpec
 from iscp.core.trigger import ProbeState
+from iscp.core.verify import Comparison
 from iscp.core.watermark import Position, Watermark
 from iscp.ports.system import Guard
 
@@ -178,6 +179,19 @@ class Manifest:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """How a target differs from the rows that it should hold, and the changes that would make it equal.
+
+    `mending` is as Changes.frame, and besides: `n`, the row is inserted though its key is there (and taken away by a
+    `d`). Without a key it has the rows to be appended, each as `i`; rows too many nothing takes away. None: no range
+    differs.
+    """
+
+    comparison: Comparison
+    mending: DataFrame | None = None
+
+
 class Sink(Protocol):
     """A Delta table that a job keeps, written by compare-and-set on its seq.
 
@@ -198,12 +212,23 @@ class Sink(Protocol):
 
     def rows(self, session: SparkSession) -> DataFrame: ...
 
+    def compared(self, wanted: DataFrame, key: Sequence[str], version: int) -> AbstractContextManager[Compared]:
+        """The rows at the table's own `version` against `wanted`; raises ChangesUnavailable if that cannot be read.
+
+        It has to have the same columns.
+        """
+
     def append(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position: ...
 
     def merge(
         self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
     ) -> Position:
         """`frame` as in Changes.frame."""
+
+    def mend(
+        self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
+    ) -> Position:
+        """`frame` as in Compared.mending."""
 
     def replace(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position:
         """All rows and the schema at once, in one ordinary commit."""
@@ -270,6 +295,26 @@ class Consumer(Protocol):
 
     def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:
         """Raises Conflict where another writer won the seq."""
+
+
+class Check(Protocol):
+    """Compares one job's sink with the rows that it should hold, and mends it."""
+
+    def compared(self, context: ConsumeContext, source: DataFrame) -> AbstractContextManager[Compared]:
+        """Raises ChangesUnavailable where the source's rows cannot be read, PermanentError where nothing compares."""
+
+    def mend(self, context: ConsumeContext, compared: Compared, watermark: Watermark) -> Consumed:
+        """Make it equal in one commit at seq + 1; raises Conflict, and PermanentError where that cannot be done."""
+
+    def adopt(self, context: ConsumeContext, watermark: Watermark) -> Position:
+        """Take over a sink that holds the source's rows at `watermark`, by an empty commit that says so."""
+
+
+@runtime_checkable
+class Checked(Protocol):
+    """A kind of consumer whose sinks can be compared with their source."""
+
+    def check(self, row: JobRow, sinks: SinkFactory) -> Check: ...
 
 
 class SinkFactory(Protocol):

@@ -135,7 +135,7 @@ class Runner:
         works: list[Work] = []
         for row in iteration.jobs:
             try:
-                works.append(self._stand(row))
+                works.append(self.stand(row))
             except Exception as error:  # noqa: BLE001  (one job's fault is its own)
                 outcomes.append(self._failed(row, None, error))
         tails: dict[int, list[Work]] = {}
@@ -150,7 +150,8 @@ class Runner:
         outcomes += self._side_by_side(iteration, others, lambda work: self._whole(iteration, work, guard))
         return outcomes
 
-    def _stand(self, row: JobRow) -> Work:
+    def stand(self, row: JobRow) -> Work:
+        """Where the job's sink stands; raises Superseded where it belongs to a later registration."""
         kind = self._kinds(row.spec.consumer.kind)
         consumer = kind.open(row, self._sinks)
         position = consumer.position(row)
@@ -170,7 +171,7 @@ class Runner:
             try:
                 span = self._source.resolve(uri, from_version, iteration.to_version, self._bounds)
                 # Asked first: a table that was made anew may stand at the very same version.
-                if not self._same_source(group, span):
+                if not self.same_source(group, span):
                     raise ChangesUnavailable("the source was replaced")
                 if not span.changes_data:
                     return [self._unchanged(work, span) for work in group]
@@ -220,7 +221,7 @@ class Runner:
         failed = [(work, faults.get(work.row.spec.consumer.key)) for work in works]
         return able, [self._failed(work.row, work.position, error) for work, error in failed if error is not None]
 
-    def _same_source(self, group: list[Work], span: SourceRange) -> bool:
+    def same_source(self, group: list[Work], span: SourceRange) -> bool:
         """Whether the log is still the one that the watermarks are of; one restored from a backup has the same id."""
         applied = [work.position.watermark.at_s for work in group]
         return all(work.position.source_id == span.table_id for work in group) and not any(

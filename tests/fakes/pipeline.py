@@ -17,11 +17,13 @@ from iscp.core.errors import Conflict, InvalidRequest, TableNotFound
 from iscp.core.iteration import Bounds, DataType
 from iscp.core.job import JobRow
 from iscp.core.spec import ConsumerSpec
+from iscp.core.verify import Comparison
 from iscp.core.watermark import Position, Watermark
 from iscp.ports.pipeline import (
     Catalog,
     Changes,
     ChangesUnavailable,
+    Compared,
     ConsumeContext,
     Consumed,
     Retriever,
@@ -87,7 +89,8 @@ class FakeFeed:
 class FakeSource:
     """Port ChangeSource: `states[v]` are the rows at version v, `ids[v]` the table's id.
 
-    `feeds` and `snapshots` are the reads there were; versions in `gone` can be read no more.
+    `feeds` and `snapshots` are the reads there were; versions in `gone` can be read no more. `inserts_only` is what it
+    says of every range.
     """
 
     def __init__(self, table_id: str = "t-1") -> None:
@@ -101,6 +104,7 @@ class FakeSource:
         self.feeds: list[FakeFeed] = []
         self.read_columns: list[tuple[str, ...]] = []
         self.snapshots: list[int] = []
+        self.inserts_only = False
 
     @property
     def version(self) -> int:
@@ -132,7 +136,8 @@ class FakeSource:
             raise ChangesUnavailable("the log was cleaned")
         moved = any(self.states[v] != self.states[v - 1] for v in span)
         from_at_s = self.at_s[from_version]
-        return replace(self.at(uri, wanted), from_version=from_version, from_at_s=from_at_s, changes_data=moved)
+        found = replace(self.at(uri, wanted), from_version=from_version, from_at_s=from_at_s, changes_data=moved)
+        return replace(found, inserts_only=self.inserts_only)
 
     def newest(self, uri: str) -> SourceRange:
         return self.at(uri, self.version)
@@ -205,6 +210,33 @@ class FakeConsumer:
         return Consumed(position, len(rows), 0)
 
 
+class FakeCheck:
+    """Port Check: a target holds what it should where its rows are the source's."""
+
+    def __init__(self, target: FakeTarget) -> None:
+        self._target = target
+
+    @contextmanager
+    def compared(self, context: ConsumeContext, source: Any) -> Iterator[Compared]:
+        held = self._target.rows
+        said = Comparison(
+            rows_source=len(source),
+            rows_target=len(held),
+            missing=len(source.keys() - held.keys()),
+            extra=len(held.keys() - source.keys()),
+            different=sum(source[i] != held[i] for i in source.keys() & held.keys()),
+        )
+        yield Compared(said, source)
+
+    def mend(self, context: ConsumeContext, compared: Compared, watermark: Watermark) -> Consumed:
+        rows: Any = compared.mending
+        done = self._target.commit("repair", context.position.seq + 1, context, watermark, dict(rows))
+        return Consumed(done, 1, 0)
+
+    def adopt(self, context: ConsumeContext, watermark: Watermark) -> Position:
+        return self._target.commit("adopt", context.position.seq + 1, context, watermark, self._target.rows)
+
+
 class FakeKind:
     """Port ConsumerKind: one target for each path. `refusals` are raised by `validate`, by target."""
 
@@ -229,6 +261,9 @@ class FakeKind:
 
     def open(self, row: JobRow, sinks: SinkFactory) -> FakeConsumer:
         return FakeConsumer(self.target(row.spec.consumer.target))
+
+    def check(self, row: JobRow, sinks: SinkFactory) -> FakeCheck:
+        return FakeCheck(self.target(row.spec.consumer.target))
 
 
 class FakeCatalog:

@@ -29,6 +29,7 @@ from iscp.adapters.delta.commits import (
     newest_version,
     read_commit,
 )
+from iscp.adapters.delta.compare import comparing
 from iscp.adapters.delta.faults import delta_faults, spark_faults, storage_faults
 from iscp.adapters.delta.net import OP
 from iscp.adapters.delta.position import PositionReader, tag_json
@@ -37,7 +38,7 @@ from iscp.core.errors import Conflict, EngineError, ErrorCode, PermanentError
 from iscp.core.job import JobRow
 from iscp.core.quoting import quoted
 from iscp.core.watermark import Position
-from iscp.ports.pipeline import ChangesUnavailable, CommitTag, KeyBounds, Manifest
+from iscp.ports.pipeline import ChangesUnavailable, CommitTag, Compared, KeyBounds, Manifest
 from iscp.ports.system import Failpoints, Guard
 
 if TYPE_CHECKING:
@@ -92,6 +93,13 @@ class DeltaSink:
         with spark_faults(f"open {self._uri}"):
             return session.read.format("delta").load(self._uri)
 
+    @contextmanager
+    def compared(self, wanted: DataFrame, key: Sequence[str], version: int) -> Iterator[Compared]:
+        with spark_faults(f"open {self._uri} at version {version}"):
+            held = wanted.sparkSession.read.format("delta").option("versionAsOf", version).load(self._uri)
+        with comparing(wanted, held, key) as compared:
+            yield compared
+
     def append(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position:
         self._ready_to_commit(guard)
         with spark_faults(f"append to {self._uri}"):
@@ -123,13 +131,33 @@ class DeltaSink:
     def merge(
         self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
     ) -> Position:
-        """Upsert and delete by key (null equals null); the session's txn settings are unset afterwards.
+        """Upsert and delete by key (null equals null).
 
         Raises ChangesUnavailable where a key of op `i` is there already.
         """
+        return self._merge(session, frame, key, "", tag, guard)
+
+    def mend(
+        self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
+    ) -> Position:
+        if not key:
+            return self.append(frame.drop(OP), tag, guard)
+        # A row that matches nothing is inserted, whatever there is.
+        return self._merge(session, frame, key, f" AND s.{OP} <> 'n'", tag, guard)
+
+    def _merge(
+        self,
+        session: SparkSession,
+        frame: DataFrame,
+        key: Sequence[str],
+        besides: str,
+        tag: CommitTag,
+        guard: Guard,
+    ) -> Position:
+        """`besides` the key what has to hold for a match; the session's txn settings are unset afterwards."""
         self._ready_to_commit(guard)
         settings = {_TXN_APP: APP_ID, _TXN_VERSION: str(tag.seq), _USER_METADATA: tag_json(tag)}
-        matches = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(name)}" for name in key)
+        matches = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(name)}" for name in key) + besides
         values = {quoted(name): F.col(f"s.{quoted(name)}") for name in frame.columns if name != OP}
         # Either rows of the source share the key, or the target is not what it seems: a difference will tell.
         taken = {quoted(key[0]): F.raise_error(F.lit(_KEY_TAKEN))}

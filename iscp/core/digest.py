@@ -1,0 +1,99 @@
+"""Which parts of two tables differ, told by digests of ranges of their keys.
+
+A range is a class of keys: those whose hash leaves one remainder modulo the number of ranges. Twice as many ranges
+are halves of the former ones, so that what differs can be narrowed without keeping anything.
+
+How sure is it? A range's digest is its number of rows and the exact sums of two 64-bit hashes of each row. Sums do not
+depend on the rows' order, and a row that is there twice counts twice, which it would not in an exclusive or. If the
+rows of a range differ as multisets, some row's hash has one value at the most for which the sums agree: by chance
+that is 1 of 2^64 for one hash, and about 1 of 2^128 for both. That is beyond what disks and memory promise. The hashes
+are not cryptographic: who writes a target in order to deceive can find rows that look equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import ceil
+
+ROWS_PER_RANGE = 20_000
+RANGES_MAX = 4_096
+"""Digests that are collected at a time, about."""
+
+ROWS_READ_MAX = 1_000_000
+"""Rows of the ranges that differ, above which these are narrowed before rows are read."""
+
+NARROWINGS_MAX = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """Of some rows: how many, and the sums of their first and second hash, each taken as unsigned."""
+
+    rows: int = 0
+    first: int = 0
+    second: int = 0
+
+    def __add__(self, other: Digest) -> Digest:
+        return Digest(self.rows + other.rows, self.first + other.first, self.second + other.second)
+
+
+Digests = Mapping[int, Digest]
+"""By range; one that is missing has no rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """`number` classes of keys. Only those that are in one of the classes `within`, modulo `of`, are looked at (`of` 1:
+    all). `narrowings`: how often they were cut already.
+    """
+
+    number: int = 1
+    of: int = 1
+    within: frozenset[int] = field(default=frozenset({0}))
+    narrowings: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unequal:
+    """What the digests of `ranges` say: which ranges differ, and how many rows they have in the larger table."""
+
+    ranges: Ranges
+    differing: frozenset[int]
+    rows: int
+
+    def narrower(self) -> Ranges | None:
+        """The ranges to look at next; None: the rows of those that differ are to be read.
+
+        Where most differ, finer ones would too: a look at them would be in vain.
+        """
+        looked_at = self.ranges.number // self.ranges.of * len(self.ranges.within)
+        if (
+            self.rows <= ROWS_READ_MAX
+            or self.ranges.narrowings >= NARROWINGS_MAX
+            or 2 * len(self.differing) > looked_at
+        ):
+            return None
+        cuts = max(2, RANGES_MAX // len(self.differing))
+        number = self.ranges.number * cuts
+        return Ranges(number, self.ranges.number, self.differing, self.ranges.narrowings + 1)
+
+    @property
+    def to_read(self) -> Ranges:
+        return Ranges(self.ranges.number, self.ranges.number, self.differing, self.ranges.narrowings)
+
+
+def ranges_for(rows: int) -> Ranges:
+    """As many as a table of so many rows needs."""
+    return Ranges(min(RANGES_MAX, max(1, ceil(rows / ROWS_PER_RANGE))))
+
+
+def unequal(ranges: Ranges, source: Digests, target: Digests) -> Unequal:
+    empty = Digest()
+    differing = {each for each in source.keys() | target.keys() if source.get(each, empty) != target.get(each, empty)}
+    rows = sum(max(source.get(each, empty).rows, target.get(each, empty).rows) for each in differing)
+    return Unequal(ranges, frozenset(differing), rows)
+
+
+def total(digests: Digests) -> Digest:
+    return sum(digests.values(), Digest())
