@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import IO
+from typing import IO, Any
 
 import click
 
 from iscp.cli import render
-from iscp.cli.arguments import COLUMNS, DURATION, TABLE, Invocation, anywhere, invocation
+from iscp.cli.arguments import COLUMNS, DURATION, TABLE, TABLES, Invocation, anywhere, invocation
+from iscp.cli.many import Choice, change_matching, choosing
 from iscp.cli.spec_options import OBJECT, run_options
-from iscp.core.admin import JobFilter, JobName, RegisterRequest
+from iscp.core.admin import ChangeVerb, JobFilter, JobName, RegisterRequest
 from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.job import JobState, Reason
+from iscp.core.patterns import is_pattern
 from iscp.core.spec_fields import to_spec_json
 
 ALIASES = {"create": "register", "delete": "unregister"}
@@ -91,10 +93,24 @@ def _requests(file: IO[str] | None, given: dict[str, object]) -> list[RegisterRe
 _state = click.option("--state", type=click.Choice([state.value for state in JobState]))
 _reason = click.option("--reason", type=click.Choice([reason.value for reason in Reason]))
 _of_table = click.option("--table", type=TABLE, metavar="T", default=None, help="Only jobs on this table.")
+_tables = click.argument("tables", type=TABLES, metavar="[T]", default="*")
+_names = click.argument("names", metavar="[N]", default="*")
 _of_account = click.option("--account", metavar="A", default="", help="Only jobs of this tenant.")
 
 
+def _filter(tables: str, names: str, table: str | None, **wanted: Any) -> dict[str, Any]:
+    """As `Client.jobs` takes it; T without a pattern is one table, by whichever of its names."""
+    if not is_pattern(tables):
+        if table:
+            raise click.UsageError("Give the table once: as T, or by --table")
+        table, tables = tables, "*"
+    patterns = {"table_pattern": tables, "name_pattern": names}
+    return {"table": table or "", **wanted, **{name: value for name, value in patterns.items() if value != "*"}}
+
+
 @job.command(name="list")
+@_tables
+@_names
 @_state
 @_reason
 @_of_table
@@ -102,12 +118,10 @@ _of_account = click.option("--account", metavar="A", default="", help="Only jobs
 @click.option("--limit", type=click.IntRange(1), default=JobFilter().limit, show_default=True)
 @anywhere
 @invocation
-def list_jobs(
-    invocation: Invocation, /, state: str | None, reason: str | None, table: str | None, account: str, limit: int
-) -> None:
-    """Show jobs, all or those that match."""
+def list_jobs(invocation: Invocation, /, limit: int, **wanted: Any) -> None:
+    """Show jobs, all or those that match; T and N may be patterns, as 'sales.*'."""
     with invocation.client() as client:
-        jobs = client.jobs(state=state, reason=reason, table=table or "", account=account, limit=limit)
+        jobs = client.jobs(**_filter(**wanted), limit=limit)
     if not render.show([render.job_row(one) for one in jobs], invocation.output):
         render.show_jobs(jobs)
     if len(jobs) == limit:
@@ -115,16 +129,18 @@ def list_jobs(
 
 
 @job.command()
+@_tables
+@_names
 @_state
 @_reason
 @_of_table
 @_of_account
 @anywhere
 @invocation
-def count(invocation: Invocation, /, state: str | None, reason: str | None, table: str | None, account: str) -> None:
-    """Count jobs, all or those that match."""
+def count(invocation: Invocation, /, **wanted: Any) -> None:
+    """Count jobs, all or those that match; T and N may be patterns, as 'sales.*'."""
     with invocation.client() as client:
-        number = client.count(state=state, reason=reason, table=table or "", account=account)
+        number = client.count(**_filter(**wanted))
     if not render.show({"count": number}, invocation.output):
         click.echo(number)
 
@@ -144,65 +160,86 @@ def status(invocation: Invocation, /, table: str, name: str, account: str) -> No
 
 
 @job.command()
-@_table
-@_name
-@_account
+@choosing
 @anywhere
 @invocation
-def unregister(invocation: Invocation, /, table: str, name: str, account: str) -> None:
-    """Delete a job; its target stays as it is."""
+def unregister(invocation: Invocation, /, choice: Choice) -> None:
+    """Delete a job; its target stays as it is.
+
+    T and N may be patterns, as 'sales.*'; without N it is all jobs of T.
+    """
+    job = choice.one()
+    if job is None:
+        change_matching(invocation, choice, ChangeVerb.UNREGISTER)
+        return
     with invocation.client() as client:
-        deleted = client.unregister(table, name, account=account)
+        deleted = client.unregister(job.table, job.name, account=job.account)
     if not render.show({"deleted": deleted}, invocation.output):
-        click.echo("deleted" if deleted else f"there is no job {name} on {table}")
+        click.echo("deleted" if deleted else f"there is no job {job.name} on {job.table}")
 
 
 @job.command()
-@_table
-@_name
-@_account
+@choosing
 @anywhere
 @invocation
-def pause(invocation: Invocation, /, table: str, name: str, account: str) -> None:
-    """Start no more iterations of a job until it is resumed."""
+def pause(invocation: Invocation, /, choice: Choice) -> None:
+    """Start no more iterations of a job until it is resumed.
+
+    T and N may be patterns, as 'sales.*'; without N it is all jobs of T.
+    """
+    job = choice.one()
+    if job is None:
+        change_matching(invocation, choice, ChangeVerb.PAUSE)
+        return
     with invocation.client() as client:
-        changed = client.pause(table, name, account=account)
+        changed = client.pause(job.table, job.name, account=job.account)
     if not render.show({"changed": changed}, invocation.output):
         click.echo("paused" if changed else "was paused already")
 
 
 @job.command()
-@_table
-@_name
-@_account
+@choosing
 @anywhere
 @invocation
-def resume(invocation: Invocation, /, table: str, name: str, account: str) -> None:
-    """Go on with a job that is paused, quarantined or failed."""
+def resume(invocation: Invocation, /, choice: Choice) -> None:
+    """Go on with a job that is paused, quarantined or failed.
+
+    T and N may be patterns, as 'sales.*'; without N it is all jobs of T.
+    """
+    job = choice.one()
+    if job is None:
+        change_matching(invocation, choice, ChangeVerb.RESUME)
+        return
     with invocation.client() as client:
-        changed = client.resume(table, name, account=account)
+        changed = client.resume(job.table, job.name, account=job.account)
     if not render.show({"changed": changed}, invocation.output):
         click.echo("resumed" if changed else "was not paused")
 
 
 @job.command()
-@_table
-@_name
-@click.option("--table", "new_table", type=TABLE, metavar="T", help="Where its source is now.")
-@click.option("--spec", metavar="JSON", help="What its job_spec is to be; @FILE reads it from a file.")
-@_account
+@choosing
+@click.option("--table", "new_table", type=TABLE, metavar="T", help="Of one job: where its source is now.")
+@click.option("--spec", metavar="JSON", help="Of one job: what its job_spec is to be; @FILE reads it from a file.")
 @anywhere
 @invocation
-def resync(
-    invocation: Invocation, /, table: str, name: str, new_table: str | None, spec: str | None, account: str
-) -> None:
+def resync(invocation: Invocation, /, choice: Choice, new_table: str | None, spec: str | None) -> None:
     """Build a job's target anew from its source.
 
     Readers of the target see the old rows until the new ones are published, in one commit. A failed job is taken up
     again, a paused one is built when it is resumed. A source that was dropped and made anew is followed.
+
+    T and N may be patterns, as 'sales.*'; without N it is all jobs of T.
     """
+    job = choice.one()
+    if job is None:
+        if new_table or spec:
+            raise click.UsageError("--table and --spec are for one job: name it in full")
+        change_matching(invocation, choice, ChangeVerb.RESYNC)
+        return
     with invocation.client() as client:
-        result = client.resync(table, name, new_table=new_table or "", spec=_spec_text(spec), account=account)
+        result = client.resync(
+            job.table, job.name, new_table=new_table or "", spec=_spec_text(spec), account=job.account
+        )
     if not render.show({"job_id": result.job_id, "table_id": result.table_id}, invocation.output):
         click.echo(f"is made anew as {result.job_id}; `iscp-admin job wait` tells when it is done")
 

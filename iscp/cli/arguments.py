@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from iscp.core.patterns import is_pattern
+
 if TYPE_CHECKING:
     from iscp.adapters.grpc.client import Client
 
@@ -88,6 +90,17 @@ class TableType(click.ParamType):  # type: ignore[type-arg]
         return absolute_table(value)
 
 
+class TablesType(TableType):
+    """A table, or a shell-style pattern of tables as they were registered."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not is_pattern(value):
+            return super().convert(value, param, ctx)
+        # A pattern with a directory in it is of paths, which are kept absolute.
+        relative = "/" in value and not _URI.match(value) and not value.startswith(("/", "*"))
+        return os.path.abspath(os.path.expanduser(value)) if relative else str(value)
+
+
 class ColumnsType(click.ParamType):  # type: ignore[type-arg]
     name = "a,b"
 
@@ -103,7 +116,7 @@ def split_columns(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-DURATION, TABLE, COLUMNS = DurationType(), TableType(), ColumnsType()
+DURATION, TABLE, TABLES, COLUMNS = DurationType(), TableType(), TablesType(), ColumnsType()
 
 
 def _set_endpoint(ctx: click.Context, param: click.Parameter, value: str | None) -> None:

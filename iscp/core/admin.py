@@ -75,13 +75,15 @@ ChangeOutcome = bool | PermanentError
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Empty fields do not filter. `limit` bounds what one answer carries."""
+    """Empty fields do not filter. `limit` bounds what one answer carries; for the patterns see iscp.core.patterns."""
 
     account: str = ""
     table: str = ""
     state: JobState | None = None
     reason: Reason | None = None
     limit: int = 10_000
+    table_pattern: str = ""
+    name_pattern: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TypeVar
 
 from iscp.coordination.draft import Pause, Register, Request, Resume, Resync, Unregister
@@ -35,6 +37,7 @@ from iscp.core.errors import (
 from iscp.core.ids import ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow
+from iscp.core.patterns import matcher
 from iscp.ports.pipeline import Catalog, ConsumerKind
 from iscp.ports.system import Clock
 from iscp.runtime.answers import answer_of, answers_of
@@ -147,6 +150,8 @@ class OwnerAdmin:
         return self._views(self._select(wanted))
 
     def count_jobs(self, wanted: JobFilter) -> int:
+        if wanted.table_pattern or wanted.name_pattern:
+            return len(self._select(replace(wanted, limit=sys.maxsize)))
         writer = self._owner.last_writer()
         tables = self._filtered_tables(writer, wanted)
         return writer.read(lambda book: book.count(wanted.account, tables, wanted.state, wanted.reason))
@@ -196,7 +201,13 @@ class OwnerAdmin:
     def _select(self, wanted: JobFilter) -> list[JobRow]:
         writer = self._owner.last_writer()
         tables = self._filtered_tables(writer, wanted)
-        return writer.read(lambda book: book.select(wanted.account, tables, wanted.state, wanted.reason, wanted.limit))
+        patterns = wanted.table_pattern or wanted.name_pattern
+        limit = None if patterns else wanted.limit
+        rows = writer.read(lambda book: book.select(wanted.account, tables, wanted.state, wanted.reason, limit))
+        if not patterns:
+            return rows
+        # Not under the book's lock: it takes a while for many jobs.
+        return list(islice(filter(matcher(wanted.table_pattern, wanted.name_pattern), rows), wanted.limit))
 
     def _filtered_tables(self, writer: LogWriter, wanted: JobFilter) -> tuple[str, ...]:
         return self._finder.table_ids(writer, wanted.table) if wanted.table else ()

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 
 from iscp.core.admin import (
     ChangeOutcome,
@@ -250,16 +251,18 @@ class FakeAdmin:
 
     @staticmethod
     def _key(job: JobName) -> tuple[str, str, str]:
-        return (job.account, job.table, job.name)
+        return (job.account, job.table.removeprefix(table_id_of("")), job.name)
 
     def _matching(self, wanted: JobFilter) -> list[JobView]:
         return [
             job
             for _, job in sorted(self._jobs.items())
             if wanted.account in ("", job.account)
-            and wanted.table in ("", job.table)
+            and wanted.table in ("", job.table, job.table_id)
             and wanted.state in (None, job.state)
             and wanted.reason in (None, job.reason)
+            and fnmatchcase(job.table, wanted.table_pattern or "*")
+            and fnmatchcase(job.name, wanted.name_pattern or "*")
         ]
 
 

@@ -127,6 +127,8 @@ def test_jobs_are_filtered_limited_and_counted(client: Client) -> None:
     assert [(job.table, job.name) for job in client.jobs(table="/t")] == [("/t", "a"), ("/t", "b")]
     assert [job.name for job in client.jobs(reason="paused")] == ["b"]
     assert client.jobs(state=JobState.ERROR) == []
+    assert [job.table for job in client.jobs(table_pattern="/[tv]", name_pattern="a")] == ["/t"]
+    assert client.count(table_pattern="/*", name_pattern="a*") == 2
     assert len(client.jobs(limit=2)) == 2
     assert (client.count(), client.count(state="completed", table="/u"), client.notify("/t")) == (3, 1, 2)
     with pytest.raises(core.InvalidRequest, match=r"state: 'fine' is not known\. Use pending"):

@@ -183,10 +183,12 @@ class Client:
         reason: Reason | str | None = None,
         table: str = "",
         account: str = "",
+        table_pattern: str = "",
+        name_pattern: str = "",
         limit: int = JobFilter().limit,
     ) -> list[JobView]:
-        """The jobs that match all that is given, `limit` at the most."""
-        wanted = _filter(account, table, state, reason)
+        """The jobs that match all that is given, `limit` at the most; patterns are shell-style, as `sales.*`."""
+        wanted = _filter(account, table, state, reason, table_pattern, name_pattern)
         request = pb.ListJobsRequest(format_version=FORMAT_VERSION, filter=convert.filter_to_wire(wanted), limit=limit)
         pages = self._call(_gathered(self._admin.ListJobs), request)
         return [convert.job_from_wire(job) for page in pages for job in page.jobs]
@@ -198,8 +200,11 @@ class Client:
         reason: Reason | str | None = None,
         table: str = "",
         account: str = "",
+        table_pattern: str = "",
+        name_pattern: str = "",
     ) -> int:
-        wanted = convert.filter_to_wire(_filter(account, table, state, reason))
+        """How many jobs match, as in `jobs`."""
+        wanted = convert.filter_to_wire(_filter(account, table, state, reason, table_pattern, name_pattern))
         request = pb.CountJobsRequest(format_version=FORMAT_VERSION, filter=wanted)
         return int(self._call(self._admin.CountJobs, request).jobs)
 
@@ -280,12 +285,21 @@ def _request_id() -> str:
     return uuid4().hex
 
 
-def _filter(account: str, table: str, state: JobState | str | None, reason: Reason | str | None) -> JobFilter:
+def _filter(
+    account: str,
+    table: str,
+    state: JobState | str | None,
+    reason: Reason | str | None,
+    table_pattern: str,
+    name_pattern: str,
+) -> JobFilter:
     return JobFilter(
-        account,
-        table,
-        _member(JobState, state, "state") if state else None,
-        _member(Reason, reason, "reason") if reason else None,
+        account=account,
+        table=table,
+        state=_member(JobState, state, "state") if state else None,
+        reason=_member(Reason, reason, "reason") if reason else None,
+        table_pattern=table_pattern,
+        name_pattern=name_pattern,
     )
 
 

@@ -172,6 +172,8 @@ def filter_to_wire(wanted: JobFilter) -> pb.JobFilter:
         table=wanted.table,
         state=_STATE_TO_WIRE[wanted.state] if wanted.state else pb.JOB_STATE_UNSPECIFIED,
         reason=_REASON_TO_WIRE[wanted.reason] if wanted.reason else pb.REASON_UNSPECIFIED,
+        table_pattern=wanted.table_pattern,
+        name_pattern=wanted.name_pattern,
     )
 
 
@@ -183,6 +185,8 @@ def filter_from_wire(message: pb.JobFilter, limit: int) -> JobFilter:
         state=_STATE_FROM_WIRE.get(message.state),
         reason=_REASON_FROM_WIRE.get(message.reason),
         limit=limit or JobFilter().limit,
+        table_pattern=message.table_pattern,
+        name_pattern=message.name_pattern,
     )
     for name, known in (("state", wanted.state), ("reason", wanted.reason)):
         if getattr(message, name) and known is None:

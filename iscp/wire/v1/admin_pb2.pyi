@@ -438,10 +438,15 @@ class JobFilter(_message.Message):
     TABLE_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    TABLE_PATTERN_FIELD_NUMBER: _builtins.int
+    NAME_PATTERN_FIELD_NUMBER: _builtins.int
     account: _builtins.str
     table: _builtins.str
     state: Global___JobState.ValueType
     reason: Global___Reason.ValueType
+    table_pattern: _builtins.str
+    """Shell-style, as `sales.*`: the table as it was registered or as it lies; the job's name."""
+    name_pattern: _builtins.str
     def __init__(
         self,
         *,
@@ -449,10 +454,12 @@ class JobFilter(_message.Message):
         table: _builtins.str = ...,
         state: Global___JobState.ValueType = ...,
         reason: Global___Reason.ValueType = ...,
+        table_pattern: _builtins.str = ...,
+        name_pattern: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "reason", b"reason", "state", b"state", "table", b"table"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "name_pattern", b"name_pattern", "reason", b"reason", "state", b"state", "table", b"table", "table_pattern", b"table_pattern"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from iscp.cli.arguments import absolute_table, parse_duration_s
+from iscp.cli.arguments import TABLES, absolute_table, parse_duration_s
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,10 @@ def test_a_name_that_is_a_path_too_is_the_path(tmp_path: Path) -> None:
     existing = sorted(path.name for path in here.iterdir() if path.suffix == ".toml")[0]
     assert absolute_table(existing) == str(here / existing)
     assert absolute_table(str(tmp_path)) == str(tmp_path)
+
+
+def test_patterns_of_relative_paths_are_made_absolute_and_others_stay() -> None:
+    for text in ("sales.*", "/data/*", "*/orders", "s3a://bucket/*", "orders?"):
+        assert TABLES.convert(text, None, None) == text
+    assert TABLES.convert("data/*", None, None) == os.path.abspath("data/*")
+    assert TABLES.convert("data/orders", None, None) == os.path.abspath("data/orders")

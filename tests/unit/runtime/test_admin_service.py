@@ -425,10 +425,16 @@ def test_jobs_are_listed_and_counted_by_table_state_and_reason(desk: Desk) -> No
         (JobFilter(state=JobState.COMPLETED), 3),
         (JobFilter(state=JobState.ERROR), 0),
         (JobFilter(account="nobody"), 0),
+        (JobFilter(table_pattern="/tables/*"), 3),
+        (JobFilter(table_pattern="*/items"), 1),
+        (JobFilter(table=TABLE.uri, name_pattern="[xz]"), 1),
+        (JobFilter(table_pattern="/tables/orders", name_pattern="y", reason=Reason.PAUSED), 1),
+        (JobFilter(table_pattern="none*"), 0),
     }
     for each, number in wanted:
         assert len(desk.admin.list_jobs(each)) == desk.admin.count_jobs(each) == number
     assert len(desk.admin.list_jobs(JobFilter(limit=2))) == 2
+    assert [view.name for view in desk.admin.list_jobs(JobFilter(name_pattern="[yz]", limit=1))] == ["y"]
     with pytest.raises(TableNotFound):
         desk.admin.list_jobs(JobFilter(table="/tables/none"))
 
