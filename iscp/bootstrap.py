@@ -149,6 +149,7 @@ def _admin(
         clock,
         moved,
         notify_node=scheduler.notify,
+        interrupt_node=scheduler.interrupt,
         executor_counts=lambda: asdict(executor.counters()),
     )
 

@@ -9,7 +9,7 @@ import click
 from iscp.cli import render
 from iscp.cli.arguments import COLUMNS, DURATION, TABLE, TABLES, Invocation, anywhere, invocation
 from iscp.cli.many import Choice, change_matching, choosing
-from iscp.cli.spec_options import OBJECT, run_options
+from iscp.cli.spec_options import OBJECT, RUN_OPTIONS, run_changes, run_options
 from iscp.core.admin import ChangeVerb, JobFilter, JobName, RegisterRequest
 from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.job import JobState, Reason
@@ -176,6 +176,39 @@ def unregister(invocation: Invocation, /, choice: Choice) -> None:
         deleted = client.unregister(job.table, job.name, account=job.account)
     if not render.show({"deleted": deleted}, invocation.output):
         click.echo("deleted" if deleted else f"there is no job {job.name} on {job.table}")
+
+
+@job.command()
+@_table
+@_name
+@run_options
+@click.option("--default", "defaults", type=click.Choice(RUN_OPTIONS), multiple=True, help="Give up what was set.")
+@click.option("--interrupt", is_flag=True, help="Cancel what runs by the spec before, and start over.")
+@_account
+@anywhere
+@invocation
+def update(
+    invocation: Invocation,
+    /,
+    table: str,
+    name: str,
+    defaults: tuple[str, ...],
+    interrupt: bool,
+    account: str,
+    **given: object,
+) -> None:
+    """Change when and how a job runs; what is not given stays as it is.
+
+    An iteration that is under way ends first, unless it is to be interrupted. What the target holds (key, columns,
+    where, target) cannot be changed so: see `job resync`.
+    """
+    changes = run_changes(given, defaults)
+    if not changes:
+        raise click.UsageError("Give what to change, as in --target-lag 30s")
+    with invocation.client() as client:
+        changed = client.update(table, name, changes, interrupt=interrupt, account=account)
+    if not render.show({"changed": changed}, invocation.output):
+        click.echo("updated" if changed else "is so already")
 
 
 @job.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ import click
 
 from iscp.cli.arguments import DURATION
 from iscp.core.spec import PRIORITY_MAX, PRIORITY_MIN, ChangeSource, OnDuplicate, OnReplace, OnSchemaChange, TriggerType
+from iscp.core.spec_fields import RunFields, nest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,6 +52,18 @@ _OPTIONS = (
         "--on-schema-change", type=_choice(OnSchemaChange), help="If columns change otherwise.  [default: evolve]"
     ),
 )
+
+
+RUN_OPTIONS = tuple(name.replace("_", "-") for name in RunFields.__annotations__)
+
+
+def run_changes(given: Mapping[str, object], defaults: Sequence[str]) -> dict[str, Any]:
+    """A job_spec with the fields that are given, and null for those that are to go back to their defaults."""
+    fields = {name: value for name, value in given.items() if value is not None}
+    names = [name.replace("-", "_") for name in defaults]
+    if both := [option for option, name in zip(defaults, names, strict=True) if name in fields]:
+        raise click.UsageError(f"--default {both[0]} cannot go with --{both[0]}")
+    return nest(fields | dict.fromkeys(names), null=True)
 
 
 def run_options(command: F) -> F:

@@ -16,6 +16,7 @@ from iscp.core.errors import Conflict, InvalidRequest, JobNotFound
 from iscp.core.ids import JobKey
 from iscp.core.job import JobRow, JobState, Reason
 from iscp.core.spec import parse_spec
+from iscp.core.spec_merge import changed_spec
 
 TARGET_FIELD = "spec.iteration.consumer.target"
 
@@ -74,7 +75,16 @@ class Resync:
     item: Registration
 
 
-Request = Register | Unregister | Pause | Resume | Resync
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Change the fields of a job's spec that `changes_json` has. Answered with False where they are so already."""
+
+    key: JobKey
+    changes_json: str
+    request_id: str = ""
+
+
+Request = Register | Unregister | Pause | Resume | Update | Resync
 Answer = tuple[RegisterResult, ...] | RegisterResult | bool
 
 
@@ -87,6 +97,15 @@ def _resumed(row: JobRow) -> JobRow | None:
         return None
     stopped = row.state in (JobState.ERROR, JobState.CANCELED)
     return replace(row, reason=Reason.NONE, state=JobState.COMPLETED if stopped else row.state)
+
+
+def _updated(row: JobRow, changes_json: str) -> JobRow | None:
+    """A job that failed or was quarantined is tried by its new spec, a paused one stays so."""
+    spec = changed_spec(row.spec_json, changes_json)
+    if spec == row.spec:
+        return None
+    changed = replace(row, spec_json=spec.to_json())
+    return changed if row.paused else _resumed(changed) or changed
 
 
 class Draft:
@@ -118,6 +137,8 @@ class Draft:
                 return self._change(key, request_id, _resumed)
             case Resync(seen, item):
                 return self._resync(seen, item)
+            case Update(key, changes_json, request_id):
+                return self._change(key, request_id, lambda row: _updated(row, changes_json))
             case _:
                 assert_never(request)
 

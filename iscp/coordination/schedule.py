@@ -13,7 +13,6 @@ asked is decided here. Cost: a step touches one table, a Tick only tables that a
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -22,8 +21,10 @@ from typing import assert_never
 from iscp.coordination.due import DueTables
 from iscp.coordination.effects import HoldIterations, StartShard, StopAllShards, StopShard, UpdateShard
 from iscp.coordination.events import Reports, Seen, ShardStarted, ShardStopped, Tick
+from iscp.coordination.flights import Flight, Flights, announcement
 from iscp.coordination.schedule_events import (
     CancelIteration,
+    Interrupted,
     IterationEnded,
     IterationRejected,
     IterationStarted,
@@ -34,13 +35,13 @@ from iscp.coordination.schedule_events import (
     ScheduleEvent,
     Submit,
 )
-from iscp.coordination.settlement import Flight, Settlement
+from iscp.coordination.settlement import Settlement
 from iscp.coordination.tracked import TrackedJob, TrackedTable
 from iscp.core.config import BackoffConfig, ProbeConfig
 from iscp.core.errors import ErrorCode, InvariantBroken, IscpError
-from iscp.core.ids import JobKey, ShardId
-from iscp.core.iteration import HistoryEntry, Iteration, JobOutcome
-from iscp.core.job import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.ids import ShardId
+from iscp.core.iteration import HistoryEntry, JobOutcome
+from iscp.core.job import JobReport, JobRow
 from iscp.core.trigger import ProbeState, decide
 
 
@@ -75,10 +76,8 @@ class Schedule:
         self._shards: dict[ShardId, list[TrackedTable]] = {}
         self._due = DueTables()
         self._stopping: set[ShardId] = set()
-        self._flights: dict[int, Flight] = {}
-        self._announce: list[tuple[float, int]] = []
+        self._flights = Flights(self._times.announce_s)
         self._held: dict[TrackedTable, None] | None = None
-        self._numbers = 0
         self._now_s = 0.0
         self._at_s = 0.0
         self._out: list[ScheduleEffect] = []
@@ -93,8 +92,10 @@ class Schedule:
                 self._tick()
             case Notified(shard, targets):
                 self._notified(shard, targets)
+            case Interrupted(shard, job_id, spec_json):
+                self._interrupted(shard, job_id, spec_json)
             case IterationStarted(number):
-                self._started(number)
+                self._flights.started(number, self._now_s, self._at_s)
             case IterationEnded(number, outcomes, error):
                 self._ended(number, outcomes, error)
             case IterationRejected(number):
@@ -105,9 +106,7 @@ class Schedule:
 
     def next_due_s(self) -> float | None:
         """When the next Tick is due; None while nothing is."""
-        while self._announce and self._announce[0][1] not in self._flights:
-            heapq.heappop(self._announce)
-        announce_s = self._announce[0][0] if self._announce else None
+        announce_s = self._flights.next_due_s()
         return min((due_s for due_s in (self._due.next_due_s(), announce_s) if due_s is not None), default=None)
 
     # --- orders of the worker ----------------------------------------------------------------------------------
@@ -162,10 +161,11 @@ class Schedule:
             if job is not None and job.row.job_id == row.job_id:
                 del before[row.key]
                 job.take(row, self._backoff)
+                self._end_outdated(job)
             else:
                 job = TrackedJob(row, self._backoff)
                 # A job made anew waits until its former registration's iteration has really ended.
-                job.flight = self._flight_of(table, row.key)
+                job.flight = self._flights.of_job(table, row.key)
                 corrections += [report for report in [job.correction()] if report]
             table.jobs.append(job)
         for gone in before.values():
@@ -174,12 +174,6 @@ class Schedule:
         if table.jobs and table.seen is None and table.top >= 0:
             table.seen = ProbeState(table.top)
         self._bring_back(table)
-
-    def _flight_of(self, table: TrackedTable, key: JobKey) -> int:
-        """The number of the iteration that a job of this name is still in, whichever registration; 0: none."""
-        flights = self._flights.values() if table.flights else ()
-        mine = (flight.iteration for flight in flights if flight.table is table)
-        return next((its.number for its in mine if any(row.key == key for row in its.jobs)), 0)
 
     def _stop(self, shard: ShardId) -> None:
         if shard in self._stopping:
@@ -209,6 +203,21 @@ class Schedule:
         if flight is not None and not flight.canceled:
             flight.canceled = True
             self._out.append(CancelIteration(number))
+
+    def _interrupted(self, shard: ShardId, job_id: str, spec_json: str) -> None:
+        for job in (job for table in self._shards.get(shard, ()) for job in table.jobs if job.row.job_id == job_id):
+            job.awaited_spec = spec_json
+            self._end_outdated(job)
+
+    def _end_outdated(self, job: TrackedJob) -> None:
+        """Once the awaited spec is here: cancel the iteration that the job is in, if that was made by another."""
+        if not job.awaited_spec or job.awaited_spec != job.row.spec_json:
+            return
+        job.awaited_spec = ""
+        flight = self._flights.get(job.flight)
+        mine = (row for row in flight.iteration.jobs if row.key == job.row.key) if flight else ()
+        if any(row.spec_json != job.row.spec_json for row in mine):
+            self._cancel(job.flight)
 
     def _report(self, table: TrackedTable, reports: Sequence[JobReport], history: Sequence[HistoryEntry] = ()) -> None:
         if reports or history:
@@ -267,9 +276,10 @@ class Schedule:
                 break
             self._visit(table)
         for _ in range(self._times.due_max):
-            if not self._announce or self._announce[0][0] > self._now_s:
+            flight = self._flights.pop_due(self._now_s)
+            if flight is None:
                 break
-            self._announce_flight(heapq.heappop(self._announce)[1])
+            self._report(flight.table, announcement(flight))
 
     def _visit(self, table: TrackedTable) -> None:
         """Start what can start, ask what is to be asked, and set when to look again."""
@@ -305,57 +315,14 @@ class Schedule:
             self._submit(table, [jobs[index] for index in start.jobs], start.to_version)
 
     def _submit(self, table: TrackedTable, jobs: list[TrackedJob], to_version: int | None) -> None:
-        self._numbers += 1
-        table.flights += 1
-        for job in jobs:
-            if job.flight:
-                raise InvariantBroken(f"{job.row.key} would be in two iterations")
-            job.flight, job.stale = self._numbers, False
-        iteration = Iteration(
-            number=self._numbers,
-            table_id=table.shard.table_id,
-            table_uri=table.uri,
-            jobs=tuple(job.row for job in jobs),
-            to_version=to_version,
-            priority=max(job.row.spec.priority for job in jobs),
-            deadline_s=table.behind_at_s or self._at_s,
-        )
-        self._flights[iteration.number] = Flight(iteration, table, -1 if table.newest is None else table.newest)
-        heapq.heappush(self._announce, (self._now_s + self._times.announce_s, iteration.number))
+        iteration = self._flights.begin(table, jobs, to_version, table.behind_at_s or self._at_s, self._now_s)
         self._out.append(Submit(iteration))
 
-    def _started(self, number: int) -> None:
-        flight = self._flights.get(number)
-        if flight is not None:
-            flight.started_at_s = self._at_s
-            if flight.pending_told:
-                heapq.heappush(self._announce, (self._now_s + self._times.announce_s, number))
-
-    def _announce_flight(self, number: int) -> None:
-        flight = self._flights.get(number)
-        if flight is None or flight.canceled:
-            return
-        started = flight.started_at_s > 0
-        flight.pending_told = not started
-        state = JobState.RUNNING if started else JobState.PENDING
-        reports = []
-        for job in flight.table.jobs:
-            if job.flight == number and not job.row.paused:
-                to_version = flight.iteration.to_version
-                status = JobStatus(
-                    job.row.watermark.version, -1 if to_version is None else to_version, flight.started_at_s
-                )
-                reason = job.told_reason if job.failures else Reason.NONE
-                reports.append(job.report(state, reason, status if started else None))
-        self._report(flight.table, reports)
-
     def _ended(self, number: int, outcomes: tuple[JobOutcome, ...], error: IscpError | None) -> None:
-        flight = self._flights.pop(number, None)
+        flight = self._flights.end(number)
         if flight is None:
             return
         table = flight.table
-        table.flights -= 1
-        table.moved = True
         self._settle(flight, {outcome.row.job_id: outcome for outcome in outcomes}, error)
         if table.shard in self._stopping:
             self._finish_stop(table.shard)

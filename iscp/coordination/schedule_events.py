@@ -27,6 +27,15 @@ class Notified:
 
 
 @dataclass(frozen=True, slots=True)
+class Interrupted:
+    """What runs of this job by another spec than `spec_json` is to end now; that spec may still be on its way."""
+
+    shard: ShardId
+    job_id: str
+    spec_json: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeAnswered:
     """The answer to Probe, always: `state` is the very object that was asked with where nothing moved."""
 
@@ -66,6 +75,7 @@ ScheduleEvent = (
     | StopAllShards
     | HoldIterations
     | Notified
+    | Interrupted
     | ProbeAnswered
     | IterationStarted
     | IterationEnded

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from iscp.coordination.tracked import TrackedJob, TrackedTable
+from iscp.coordination.flights import Flight
+from iscp.coordination.tracked import TrackedJob
 from iscp.core.backoff import delay_s, jittered_s, quarantined
 from iscp.core.config import BackoffConfig
 from iscp.core.errors import PERMANENT_FROM, ErrorCode
-from iscp.core.iteration import HistoryEntry, Iteration, JobOutcome
+from iscp.core.iteration import HistoryEntry, JobOutcome
 from iscp.core.job import JobReport, JobRow, JobState, JobStatus, Reason
 
 _NOT_THE_JOBS_FAULT = frozenset({ErrorCode.CANCELED, ErrorCode.LEASE_LOST, ErrorCode.QUEUE_FULL})
-
-
-@dataclass(slots=True)
-class Flight:
-    """One iteration between its submission and its end; `newest` is the source version known at its submission."""
-
-    iteration: Iteration
-    table: TrackedTable
-    newest: int
-    started_at_s: float = 0.0
-    pending_told: bool = False
-    canceled: bool = False
 
 
 class Settlement:

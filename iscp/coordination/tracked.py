@@ -34,10 +34,22 @@ class TrackedJob:
 
     `row` is as it was given, but with the newest watermark and seq that are known here. Invariants: `flight` is the
     number of the iteration that it waits for or takes part in (0: none), so there is never more than one;
-    `retry_at_s` is 0 or the time before which it starts nothing; `failures` counts those in a row.
+    `retry_at_s` is 0 or the time before which it starts nothing; `failures` counts those in a row. `awaited_spec`: the
+    spec that is to end, when it comes, what runs by another one (empty: none).
     """
 
-    __slots__ = ("failed", "failures", "flight", "near", "retry_at_s", "row", "stale", "told_reason", "told_state")
+    __slots__ = (
+        "awaited_spec",
+        "failed",
+        "failures",
+        "flight",
+        "near",
+        "retry_at_s",
+        "row",
+        "stale",
+        "told_reason",
+        "told_state",
+    )
 
     def __init__(self, row: JobRow, backoff: BackoffConfig) -> None:
         self.row = row
@@ -45,6 +57,7 @@ class TrackedJob:
         self.retry_at_s = 0.0
         self.near = False
         self.stale = False
+        self.awaited_spec = ""
         self.failed = row.failed_for_good
         self.failures = {Reason.RETRYING: 1, Reason.QUARANTINED: backoff.quarantine_after}.get(row.reason, 0)
         self.told_state = row.state

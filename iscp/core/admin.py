@@ -51,6 +51,20 @@ class ResyncRequest:
     request_id: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class UpdateRequest:
+    """Change fields of a job's spec: those that `changes_json` has, a job_spec without what is to stay as it is.
+
+    null takes a field back to its default. `interrupt`: what runs or waits by the spec before is cancelled, and starts
+    over. `request_id` makes a retry get the first answer.
+    """
+
+    job: JobName
+    changes_json: str
+    interrupt: bool = False
+    request_id: str = ""
+
+
 class ChangeVerb(StrEnum):
     """What is asked of a job that is there."""
 

@@ -52,13 +52,16 @@ class RunFields(TypedDict, total=False):
     on_schema_change: str
 
 
-def nest(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The job_spec with these fields, as they are given; None is not given. Raises TypeError for unknown names."""
+def nest(fields: Mapping[str, Any], *, null: bool = False) -> dict[str, Any]:
+    """The job_spec with these fields, as they are given. Raises TypeError for unknown names.
+
+    None is not given, or, if `null`, the default.
+    """
     root: dict[str, Any] = {}
     for name, value in fields.items():
         if name not in PATHS:
             raise TypeError(f"a job has no field {name!r}; known are {', '.join(sorted(PATHS))}")
-        if value is None:
+        if value is None and not null:
             continue
         *sections, last = PATHS[name]
         place = root

@@ -15,6 +15,7 @@ from iscp.core.admin import (
     RegisterRequest,
     RegisterResult,
     ResyncRequest,
+    UpdateRequest,
 )
 from iscp.core.iteration import HistoryEntry
 
@@ -34,6 +35,9 @@ class AdminService(Protocol):
 
     def resync(self, request: ResyncRequest) -> RegisterResult:
         """The job's new registration, which is in the log. Raises JobNotFound; Conflict if it was changed meanwhile."""
+
+    def update(self, requests: Sequence[UpdateRequest]) -> list[ChangeOutcome]:
+        """As `change`: True where a spec has changed, False where it was so already, an error where it was refused."""
 
     def list_jobs(self, wanted: JobFilter) -> list[JobView]: ...
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
-from iscp.coordination.draft import Pause, Register, Request, Resume, Resync, Unregister
+from iscp.coordination.draft import Pause, Register, Request, Resume, Resync, Unregister, Update
 from iscp.coordination.messages import SourceSeen
 from iscp.core.admin import (
     ChangeOutcome,
@@ -23,6 +23,7 @@ from iscp.core.admin import (
     RegisterResult,
     ResyncRequest,
     ShardView,
+    UpdateRequest,
 )
 from iscp.core.cluster import NodeRecord
 from iscp.core.errors import (
@@ -34,7 +35,7 @@ from iscp.core.errors import (
     TimedOut,
     Unavailable,
 )
-from iscp.core.ids import ShardId
+from iscp.core.ids import JobKey, ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow
 from iscp.core.patterns import matcher
@@ -61,7 +62,7 @@ _REQUESTS: dict[ChangeVerb, type[Unregister] | type[Pause] | type[Resume]] = {
 class OwnerAdmin:
     """All answers come from the owner's book; while there is no owner, as of the end of the last one's term.
 
-    `executor_counts` are this node's; `notify_node` reaches its scheduler's `notify`.
+    `executor_counts` are this node's; `notify_node` and `interrupt_node` reach its scheduler's methods.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class OwnerAdmin:
         clock: Clock,
         moved: Moved,
         notify_node: Callable[[ShardId, bool], None],
+        interrupt_node: Callable[[ShardId, str, str], None],
         executor_counts: Callable[[], dict[str, int]],
     ) -> None:
         self._owner = owner
@@ -81,6 +83,7 @@ class OwnerAdmin:
         self._clock = clock
         self._moved = moved
         self._notify_node = notify_node
+        self._interrupt_node = interrupt_node
         self._executor_counts = executor_counts
 
     # --- changes -----------------------------------------------------------------------------------------------
@@ -136,6 +139,29 @@ class OwnerAdmin:
         if first is not None:
             return RegisterResult(created=True, job_id=first.job_id, table_id=first.key.table_id)
         return self._intake.resync(self._finder.row(writer, request.job), request)
+
+    def update(self, requests: Sequence[UpdateRequest]) -> list[ChangeOutcome]:
+        writer = self._owner.current_writer()
+        found = [self._update(writer, request) for request in requests]
+        asked = [each for each in found if isinstance(each, Update)]
+        answers = iter(answers_of(writer.submit_all(asked)))
+        outcomes = [next(answers) if isinstance(each, Update) else each for each in found]
+        for request, update, outcome in zip(requests, found, outcomes, strict=True):
+            if request.interrupt and isinstance(update, Update) and isinstance(outcome, bool):
+                self._interrupt(writer, update.key)
+        return outcomes
+
+    def _update(self, writer: LogWriter, request: UpdateRequest) -> Update | PermanentError:
+        try:
+            key = self._finder.row(writer, request.job).key
+            return Update(key, request.changes_json, request.request_id)
+        except PermanentError as error:
+            return error
+
+    def _interrupt(self, writer: LogWriter, key: JobKey) -> None:
+        row = writer.read(lambda book: book.get(key))
+        if row is not None:
+            self._interrupt_node(ShardId(key.table_id), row.job_id, row.spec_json)
 
     def notify(self, table: str) -> int:
         writer = self._owner.current_writer()

@@ -15,7 +15,7 @@ from threading import Condition, Lock, Thread, current_thread
 from typing import Any, TypeVar, overload
 
 from iscp.coordination.book import BookChange, JobBook
-from iscp.coordination.draft import Answer, Draft, Pause, Register, Request, Resume, Unregister
+from iscp.coordination.draft import Answer, Draft, Pause, Register, Request, Resume, Unregister, Update
 from iscp.core.admin import RegisterResult
 from iscp.core.errors import (
     InvariantBroken,
@@ -134,7 +134,7 @@ class LogWriter:
     @overload
     def submit(self, request: Register) -> Future[tuple[RegisterResult, ...]]: ...
     @overload
-    def submit(self, request: Unregister | Pause | Resume) -> Future[bool]: ...
+    def submit(self, request: Unregister | Pause | Resume | Update) -> Future[bool]: ...
     def submit(self, request: Request) -> Future[Any]:
         """Answered once it is in the log.
 

@@ -16,6 +16,7 @@ from iscp.coordination.events import Reports, Seen, ShardStarted, ShardStopped, 
 from iscp.coordination.schedule import Schedule
 from iscp.coordination.schedule_events import (
     CancelIteration,
+    Interrupted,
     IterationEnded,
     IterationRejected,
     Notified,
@@ -95,6 +96,10 @@ class Scheduler:
         with self._lock:
             self._notified[shard] = targets or self._notified.get(shard, False)
         self._wake.notify()
+
+    def interrupt(self, shard: ShardId, job_id: str, spec_json: str) -> None:
+        """What runs of this job by another spec is to end, now or as soon as this one is here. Raises QueueFull."""
+        self.give(Interrupted(shard, job_id, spec_json))
 
     def close(self, wait_s: float) -> bool:
         """Take what is there already, then end the loop; what runs is the executor's to close, before.

@@ -22,11 +22,13 @@ from iscp.core.admin import (
     RegisterResult,
     ResyncRequest,
     ShardView,
+    UpdateRequest,
 )
 from iscp.core.errors import InvalidRequest, JobFailed, JobNotFound, TableNotFound, TimedOut
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobState, JobStatus, Reason
 from iscp.core.spec import parse_spec
+from iscp.core.spec_merge import changed_spec
 
 CREATED_AT_S = 1_700_000_000.0
 MISSING = "/missing"
@@ -50,6 +52,7 @@ class FakeAdmin:
     before: Callable[[str], None] = lambda verb: None
     asked: dict[str, int] = field(default_factory=dict)
     request_ids: list[str] = field(default_factory=list)
+    interrupted: list[JobName] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._moved = threading.Condition()
@@ -128,6 +131,27 @@ class FakeAdmin:
         self._jobs[self._key(replace(request.job, table=table))] = view
         result = self._answers[request.request_id] = RegisterResult(True, view.job_id, view.table_id)
         return result
+
+    def update(self, requests: Sequence[UpdateRequest]) -> list[ChangeOutcome]:
+        self._enter("update")
+        with self._moved:
+            outcomes = [self._update(request) for request in requests]
+            self._moved.notify_all()
+        self._leave()
+        return outcomes
+
+    def _update(self, request: UpdateRequest) -> ChangeOutcome:
+        def change_spec() -> bool:
+            found = self._find(request.job)
+            spec = changed_spec(found.spec_json, request.changes_json)
+            self._jobs[self._key(request.job)] = replace(found, spec_json=spec.to_json())
+            self.interrupted += [request.job] * request.interrupt
+            return spec != parse_spec(found.spec_json)
+
+        try:
+            return self._once(request.request_id, change_spec)
+        except InvalidRequest as error:
+            return error
 
     def list_jobs(self, wanted: JobFilter) -> list[JobView]:
         self._enter("list")

@@ -10,6 +10,7 @@ from iscp.coordination.events import Reports, Seen, ShardStarted, ShardStopped, 
 from iscp.coordination.schedule import Schedule, ScheduleTimes
 from iscp.coordination.schedule_events import (
     CancelIteration,
+    Interrupted,
     IterationEnded,
     IterationRejected,
     IterationStarted,
@@ -111,6 +112,10 @@ class Timetable:
 
     def notify(self, shard: ShardId = SHARD, targets: bool = False) -> None:
         self.step(Notified(shard, targets))
+
+    def interrupt(self, row: JobRow) -> None:
+        """An update with --interrupt made this row, which may not be here yet."""
+        self.step(Interrupted(SHARD, row.job_id, row.spec_json))
 
     def started(self, number: int) -> None:
         self.step(IterationStarted(number))

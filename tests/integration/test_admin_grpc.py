@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from iscp.adapters.grpc.client import Client
 from iscp.adapters.grpc.endpoint import CHANGES_MAX, REGISTRATIONS_MAX, SPEC_BYTES_MAX, Tls
 from iscp.adapters.grpc.server import HISTORY_LIMIT_MAX, AdminServer
 from iscp.core import errors as core
-from iscp.core.admin import ChangeVerb, JobChange, JobName, RegisterRequest
+from iscp.core.admin import ChangeVerb, JobChange, JobName, RegisterRequest, UpdateRequest
 from iscp.core.job import JobState, Reason
 from iscp.core.spec import ConsumerSpec, JobSpec, parse_spec
 from iscp.wire.v1 import admin_pb2 as pb
@@ -80,6 +81,25 @@ def test_pause_resume_and_unregister_say_whether_they_changed_anything(client: C
     assert [client.unregister("/t", "a"), client.unregister("/t", "a")] == [True, False]
     with pytest.raises(core.JobNotFound):
         client.status("/t", "a")
+
+
+def test_an_update_changes_what_is_given(client: Client, service: FakeAdmin) -> None:
+    client.register("/t", "a", target="/copy", priority=3)
+    assert client.update("/t", "a", trigger="periodic", every=60.0, target_lag=90.0, interrupt=True)
+    assert not client.update("/t", "a", every=60.0)
+    spec = parse_spec(client.status("/t", "a").spec_json)
+    assert (spec.trigger.interval_s, spec.target_lag_s, spec.priority) == (60.0, 90.0, 3)
+    assert client.update("/t", "a", {"target_lag": None})
+    assert parse_spec(client.status("/t", "a").spec_json).target_lag_s is None
+    assert service.interrupted == [JobName("/t", "a")]
+    with pytest.raises(core.InvalidRequest) as refused:
+        client.update("/t", "a", every=0)
+    assert refused.value.field == "spec.trigger.schedule.interval"
+    with pytest.raises(core.JobNotFound):
+        client.update("/t", "none", priority=1)
+    long = UpdateRequest(JobName("/t", "a"), json.dumps({"x": "y" * SPEC_BYTES_MAX}))
+    with pytest.raises(core.InvalidRequest, match="characters"):
+        client.update_many([long])
 
 
 def test_many_changes_are_answered_each_for_itself(client: Client, service: FakeAdmin) -> None:

@@ -27,6 +27,7 @@ from iscp.core.admin import (
     RegisterRequest,
     RegisterResult,
     ResyncRequest,
+    UpdateRequest,
 )
 from iscp.core.errors import (
     ErrorCode,
@@ -163,6 +164,37 @@ class Client:
         request = ResyncRequest(JobName(table, name, account), new_table, spec_json, _request_id())
         response = self._call(self._admin.Resync, convert.resync_to_wire(request), changes=True)
         return RegisterResult(created=True, job_id=response.job_id, table_id=response.table_id)
+
+    def update(
+        self,
+        table: str,
+        name: str,
+        changes: Mapping[str, Any] | None = None,
+        *,
+        interrupt: bool = False,
+        account: str = DEFAULT_ACCOUNT,
+        **run: Unpack[RunFields],
+    ) -> bool:
+        """Change what is given of a job's spec; False if it is so already. Raises JobNotFound, InvalidRequest.
+
+        `run` are the fields as in `register`; `changes` may be given instead: a job_spec with the fields to change,
+        None for the default. `interrupt`: an iteration that runs or waits by the spec before is cancelled, and starts
+        over; otherwise it ends first.
+        """
+        changes_json = to_spec_json(run) if changes is None else json.dumps(changes)
+        (outcome,) = self.update_many([UpdateRequest(JobName(table, name, account), changes_json, interrupt)])
+        if isinstance(outcome, IscpError):
+            raise outcome
+        return outcome
+
+    def update_many(self, requests: Sequence[UpdateRequest]) -> list[ChangeOutcome]:
+        """Change many jobs' specs, each for itself; as `change_many`."""
+        named = [one if one.request_id else replace(one, request_id=_request_id()) for one in requests]
+        request = pb.UpdateJobsRequest(
+            format_version=FORMAT_VERSION, updates=[convert.update_to_wire(one) for one in named]
+        )
+        response = self._call(self._admin.UpdateJobs, request, changes=True)
+        return [convert.outcome_from_wire(one) for one in response.outcomes]
 
     def change_many(self, changes: Sequence[JobChange]) -> list[ChangeOutcome]:
         """Unregister, pause, resume and resync many jobs, each for itself; the outcomes run parallel to `changes`.

@@ -20,6 +20,7 @@ from iscp.core.admin import (
     RegisterResult,
     ResyncRequest,
     ShardView,
+    UpdateRequest,
 )
 from iscp.core.errors import InvalidRequest, PermanentError
 from iscp.core.ids import DEFAULT_ACCOUNT
@@ -132,6 +133,19 @@ def resync_to_wire(request: ResyncRequest) -> pb.ResyncRequest:
 
 def resync_from_wire(message: pb.ResyncRequest) -> ResyncRequest:
     return ResyncRequest(name_from_wire(message.job), message.table, message.spec_json, message.request_id)
+
+
+def update_to_wire(request: UpdateRequest) -> pb.JobUpdate:
+    return pb.JobUpdate(
+        job=name_to_wire(request.job),
+        changes_json=request.changes_json,
+        interrupt=request.interrupt,
+        request_id=request.request_id,
+    )
+
+
+def update_from_wire(message: pb.JobUpdate) -> UpdateRequest:
+    return UpdateRequest(name_from_wire(message.job), message.changes_json, message.interrupt, message.request_id)
 
 
 def change_to_wire(change: JobChange) -> pb.JobChange:

@@ -140,6 +140,15 @@ class _Admin(pb_grpc.AdminServicer):
             outcomes = self._service.change(convert.changes_from_wire(request.changes))
             return pb.ChangeJobsResponse(outcomes=[convert.outcome_to_wire(one) for one in outcomes])
 
+    def UpdateJobs(self, request: pb.UpdateJobsRequest, context: grpc.ServicerContext) -> pb.ChangeJobsResponse:
+        with _translated(context, "update"):
+            _check_format(request.format_version)
+            _check_number(len(request.updates), CHANGES_MAX, "updates")
+            for number, update in enumerate(request.updates):
+                _check_spec(update.changes_json, f"updates[{number}].changes_json")
+            outcomes = self._service.update([convert.update_from_wire(one) for one in request.updates])
+            return pb.ChangeJobsResponse(outcomes=[convert.outcome_to_wire(one) for one in outcomes])
+
     def ListJobs(self, request: pb.ListJobsRequest, context: grpc.ServicerContext) -> Iterator[pb.JobPage]:
         with _translated(context, "list"):
             _check_format(request.format_version)

@@ -330,6 +330,62 @@ class ResyncResponse(_message.Message):
 Global___ResyncResponse: _TypeAlias = ResyncResponse  # noqa: Y015
 
 @_typing.final
+class JobUpdate(_message.Message):
+    """changes_json: a job spec with the fields to change, null for the default; what is not there keeps its value.
+    interrupt: what runs or waits by the spec before is cancelled, and starts over by the new one.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    CHANGES_JSON_FIELD_NUMBER: _builtins.int
+    INTERRUPT_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    changes_json: _builtins.str
+    interrupt: _builtins.bool
+    request_id: _builtins.str
+    @_builtins.property
+    def job(self) -> Global___JobName: ...
+    def __init__(
+        self,
+        *,
+        job: Global___JobName | None = ...,
+        changes_json: _builtins.str = ...,
+        interrupt: _builtins.bool = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes_json", b"changes_json", "interrupt", b"interrupt", "job", b"job", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobUpdate: _TypeAlias = JobUpdate  # noqa: Y015
+
+@_typing.final
+class UpdateJobsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORMAT_VERSION_FIELD_NUMBER: _builtins.int
+    UPDATES_FIELD_NUMBER: _builtins.int
+    format_version: _builtins.int
+    @_builtins.property
+    def updates(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobUpdate]: ...
+    def __init__(
+        self,
+        *,
+        format_version: _builtins.int = ...,
+        updates: _abc.Iterable[Global___JobUpdate] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["format_version", b"format_version", "updates", b"updates"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateJobsRequest: _TypeAlias = UpdateJobsRequest  # noqa: Y015
+
+@_typing.final
 class JobChange(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -59,6 +59,11 @@ class AdminStub:
                 request_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ResyncRequest.SerializeToString,
                 response_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ResyncResponse.FromString,
                 _registered_method=True)
+        self.UpdateJobs = channel.unary_unary(
+                '/iscp.wire.v1.Admin/UpdateJobs',
+                request_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.UpdateJobsRequest.SerializeToString,
+                response_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobsResponse.FromString,
+                _registered_method=True)
         self.ChangeJobs = channel.unary_unary(
                 '/iscp.wire.v1.Admin/ChangeJobs',
                 request_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobsRequest.SerializeToString,
@@ -131,6 +136,13 @@ class AdminServicer:
 
     def Resync(self, request, context):
         """Builds the target anew from the source; readers see the old rows until then. The job goes on under a new job_id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateJobs(self, request, context):
+        """One or many, each for itself. Answers once the new specs are in the job log.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -215,6 +227,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Resync,
                     request_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ResyncRequest.FromString,
                     response_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ResyncResponse.SerializeToString,
+            ),
+            'UpdateJobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateJobs,
+                    request_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.UpdateJobsRequest.FromString,
+                    response_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobsResponse.SerializeToString,
             ),
             'ChangeJobs': grpc.unary_unary_rpc_method_handler(
                     servicer.ChangeJobs,
@@ -392,6 +409,33 @@ class Admin:
             '/iscp.wire.v1.Admin/Resync',
             iscp_dot_wire_dot_v1_dot_admin__pb2.ResyncRequest.SerializeToString,
             iscp_dot_wire_dot_v1_dot_admin__pb2.ResyncResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/iscp.wire.v1.Admin/UpdateJobs',
+            iscp_dot_wire_dot_v1_dot_admin__pb2.UpdateJobsRequest.SerializeToString,
+            iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobsResponse.FromString,
             options,
             channel_credentials,
             insecure,

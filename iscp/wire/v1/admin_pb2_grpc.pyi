@@ -47,6 +47,8 @@ class AdminStub:
     Resume: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobRequest, _admin_pb2.ChangeJobResponse]
     Resync: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResyncRequest, _admin_pb2.ResyncResponse]
     """Builds the target anew from the source; readers see the old rows until then. The job goes on under a new job_id."""
+    UpdateJobs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpdateJobsRequest, _admin_pb2.ChangeJobsResponse]
+    """One or many, each for itself. Answers once the new specs are in the job log."""
     ChangeJobs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobsRequest, _admin_pb2.ChangeJobsResponse]
     """Many at once, each for itself: one that is refused holds up no other."""
     ListJobs: _grpc.UnaryStreamMultiCallable[_admin_pb2.ListJobsRequest, _admin_pb2.JobPage]
@@ -70,6 +72,8 @@ class AdminAsyncStub(AdminStub):
     Resume: _aio.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobRequest, _admin_pb2.ChangeJobResponse]  # type: ignore[assignment]
     Resync: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResyncRequest, _admin_pb2.ResyncResponse]  # type: ignore[assignment]
     """Builds the target anew from the source; readers see the old rows until then. The job goes on under a new job_id."""
+    UpdateJobs: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpdateJobsRequest, _admin_pb2.ChangeJobsResponse]  # type: ignore[assignment]
+    """One or many, each for itself. Answers once the new specs are in the job log."""
     ChangeJobs: _aio.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobsRequest, _admin_pb2.ChangeJobsResponse]  # type: ignore[assignment]
     """Many at once, each for itself: one that is refused holds up no other."""
     ListJobs: _aio.UnaryStreamMultiCallable[_admin_pb2.ListJobsRequest, _admin_pb2.JobPage]  # type: ignore[assignment]
@@ -120,6 +124,14 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ResyncResponse, _abc.Awaitable[_admin_pb2.ResyncResponse]]:
         """Builds the target anew from the source; readers see the old rows until then. The job goes on under a new job_id."""
+
+    @_abc_1.abstractmethod
+    def UpdateJobs(
+        self,
+        request: _admin_pb2.UpdateJobsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ChangeJobsResponse, _abc.Awaitable[_admin_pb2.ChangeJobsResponse]]:
+        """One or many, each for itself. Answers once the new specs are in the job log."""
 
     @_abc_1.abstractmethod
     def ChangeJobs(

@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from iscp import __version__
 from iscp.adapters.grpc.server import AdminServer
 from iscp.cli.admin import cli
+from iscp.core.admin import JobName
 from iscp.core.errors import QueueFull
 from tests.fakes.admin import MISSING, FakeAdmin
 
@@ -194,6 +195,25 @@ def test_a_resync_tells_the_new_registration_and_takes_a_table_and_a_spec(run: R
     assert (job["job_id"], job["spec"]["iteration"]["consumer"]["target"]) == ("job-3", "/copy/b")
     assert run("job", "resync", "/t", "a").exit_code == 1
     assert run("job", "resync", "/u", "a", "--spec", "@/no/such/file").exit_code == 2
+
+
+def test_a_job_is_updated_by_the_options_of_register(run: Run, service: FakeAdmin) -> None:
+    register(run, "a", "--trigger", "periodic", "--every", "10m", "--share", "--priority", "3")
+    update = ("job", "update", "/t", "a")
+    changes = ("--every", "1m", "--no-share", "--target-lag", "2m", "--default", "priority", "--interrupt")
+    assert ok(run(*update, *changes)) == "updated\n"
+    assert answer(run("-o", "json", *update, "--every", "60s")) == {"changed": False}
+    assert service.interrupted == [JobName("/t", "a")]
+    assert answer(run("-o", "json", "job", "status", "/t", "a"))["spec"] == {
+        "trigger": {"job_type": "periodic", "schedule": {"interval": 60.0}},
+        "target_lag": 120.0,
+        "iteration": {"consumer": {"kind": "replica", "target": "/copy/a"}},
+    }
+    refused = run(*update, "--trigger", "custom")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "field: spec.trigger.name" in refused.stderr
+    for wrong in ((), ("--interrupt",), ("--default", "every", "--every", "1m"), ("--default", "key")):
+        assert run(*update, *wrong).exit_code == 2
 
 
 def test_wait_ends_with_0_or_3(run: Run, service: FakeAdmin) -> None:

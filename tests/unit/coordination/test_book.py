@@ -20,6 +20,7 @@ from iscp.coordination.draft import (
     Resume,
     Resync,
     Unregister,
+    Update,
 )
 from iscp.core.admin import RegisterResult
 from iscp.core.errors import Conflict, ErrorCode, InvalidRequest, InvariantBroken, JobNotFound
@@ -302,6 +303,48 @@ def test_a_table_that_was_made_anew_is_found_by_its_name_under_both_ids() -> Non
     assert book.tables_called("t1") == ("t1",)
     decide(book, Unregister(old.key))
     assert book.tables_called("t1") == ()
+
+
+def test_an_update_changes_the_spec_and_says_whether_it_did() -> None:
+    book = book_with("a")
+    book.apply([report(row(), 7, seq=4)])
+    answers, change = decide(book, Update(key(), '{"target_lag":60}', "r1"), Update(key(), '{"target_lag":60}', "r2"))
+    assert answers == [True, False]
+    (after,) = change.rows
+    assert (after.spec.target_lag_s, after.spec.consumer) == (60.0, row().spec.consumer)
+    assert (after.job_id, after.watermark.version, after.seq) == ("id-a", 7, 4), "it goes on where it was"
+    assert change.tables == ("t1",)
+    assert decide(book, Update(key(), '{"target_lag":5}', "r1"))[0] == [True], "a retry gets the first answer"
+    assert book.get(key()) == after
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "after"),
+    [
+        (JobState.ERROR, Reason.NONE, (JobState.COMPLETED, Reason.NONE)),
+        (JobState.ERROR, Reason.QUARANTINED, (JobState.COMPLETED, Reason.NONE)),
+        (JobState.ERROR, Reason.RETRYING, (JobState.ERROR, Reason.RETRYING)),
+        (JobState.ERROR, Reason.PAUSED, (JobState.ERROR, Reason.PAUSED)),
+        (JobState.RUNNING, Reason.NONE, (JobState.RUNNING, Reason.NONE)),
+    ],
+)
+def test_an_updated_job_that_had_failed_is_tried_by_its_new_spec(
+    state: JobState, reason: Reason, after: tuple[JobState, Reason]
+) -> None:
+    code = ErrorCode.ENGINE if reason is Reason.RETRYING else ErrorCode.DUPLICATE_KEY
+    stuck = replace(row(), state=state, reason=reason, status_json=JobStatus(error_code=code).to_json())
+    _, change = decide(JobBook([stuck]), Update(key(), '{"iteration":{"on_duplicate":"dead_letter","priority":1}}'))
+    assert [(changed.state, changed.reason) for changed in change.rows] == [after]
+
+
+def test_an_update_that_does_not_hold_leaves_nothing_behind() -> None:
+    draft = Draft(book_with("a"), NOW_S)
+    with pytest.raises(InvalidRequest) as refused:
+        draft.decide(Update(key(), '{"trigger":{"job_type":"periodic"}}'))
+    assert refused.value.field == "spec.trigger.schedule.interval"
+    with pytest.raises(JobNotFound):
+        draft.decide(Update(key("b"), "{}"))
+    assert draft.entries == []
 
 
 def test_reports_move_the_book_at_once_and_only_statuses_are_due_before_the_flush() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -328,6 +329,56 @@ def test_a_removed_jobs_iteration_is_cancelled_and_the_others_start_over(world: 
     world.end_cancelled(1)
     assert world.now_running == [(("y",), None)]
     assert world.reports == []
+
+
+def specified(row: JobRow, **spec: object) -> JobRow:
+    return replace(row, spec_json=json.dumps(json.loads(row.spec_json) | spec))
+
+
+def test_a_new_spec_waits_for_the_iteration_that_is_under_way(world: Timetable) -> None:
+    world.start(job("x", 2))
+    changed = specified(job("x", 2), target_lag=5)
+    world.update(changed)
+    assert world.cancelled == []
+    world.succeed(1)
+    world.source.commit(URI)
+    world.notify()
+    assert world.last.jobs[0].spec_json == changed.spec_json
+
+
+@pytest.mark.parametrize("first", ["order", "spec"])
+def test_an_interrupted_iteration_ends_when_the_new_spec_is_here_and_starts_over_by_it(
+    world: Timetable, first: str
+) -> None:
+    changed = specified(job("x", 2), target_lag=5)
+    world.start(job("x", 2), job("y", 2))
+    if first == "order":
+        world.interrupt(changed)
+        assert world.cancelled == [], "it would start over by the spec before"
+        world.update(changed, job("y", 2))
+    else:
+        world.update(changed, job("y", 2))
+        world.interrupt(changed)
+    assert world.cancelled == [1]
+    assert list(world.running) == [1], "not before the other one has really ended"
+    world.end_cancelled(1)
+    assert world.now_running == [(("x", "y"), None)]
+    assert world.last.jobs[0].spec_json == changed.spec_json
+    world.interrupt(changed)
+    assert world.cancelled == [1], "what runs by the new spec goes on"
+    world.succeed(2)
+    assert world.reports[-1].watermark.version == 3
+
+
+def test_an_interrupt_for_a_job_that_is_idle_or_unknown_changes_nothing(world: Timetable) -> None:
+    world.start(job("x", 3))
+    changed = specified(job("x", 3), target_lag=5)
+    world.interrupt(job("unknown"))
+    world.interrupt(changed)
+    world.source.commit(URI)
+    world.update(changed)
+    assert world.now_running == [(("x",), None)]
+    assert world.cancelled == []
 
 
 def test_a_job_made_anew_waits_until_the_old_one_has_really_ended(world: Timetable) -> None:

@@ -19,6 +19,7 @@ from iscp.core.admin import (
     JobView,
     RegisterRequest,
     ResyncRequest,
+    UpdateRequest,
 )
 from iscp.core.errors import (
     ErrorCode,
@@ -73,6 +74,7 @@ class Desk:
         self.catalog, self.kind, self.moved = FakeCatalog(TABLE, OTHER), FakeKind(), Moved()
         self.world = OwnerWorld(on_moved=self.moved.tell)
         self.notified: list[tuple[ShardId, bool]] = []
+        self.interrupted: list[tuple[ShardId, str, str]] = []
         self.counters = {"waiting": 2, "running": 1, "completed": 5}
         self.admin = OwnerAdmin(
             self.world.owner,
@@ -81,6 +83,7 @@ class Desk:
             self.world.clock,
             self.moved,
             lambda shard, targets: self.notified.append((shard, targets)),
+            lambda *interrupted: self.interrupted.append(interrupted),
             lambda: self.counters,
         )
 
@@ -205,7 +208,14 @@ def test_ids_sort_by_time_also_when_the_clock_steps_back_and_the_owner_changes(d
     desk.world.etcd.depose()
     until(lambda: desk.world.owner.writer not in (None, writer))
     other = OwnerAdmin(  # of another node: it remembers nothing
-        desk.world.owner, desk.catalog, desk.find_kind, desk.world.clock, desk.moved, lambda shard: None, dict
+        desk.world.owner,
+        desk.catalog,
+        desk.find_kind,
+        desk.world.clock,
+        desk.moved,
+        lambda shard, targets: None,
+        lambda shard, job_id, spec_json: None,
+        dict,
     )
     ids.append(other.register([request("d")])[0].job_id)
     assert ids == sorted(set(ids))
@@ -294,6 +304,40 @@ def test_changes_of_which_some_were_made_have_an_unknown_outcome_and_can_be_repe
     with pytest.raises(OutcomeUnknown, match="1 of 2001 changes failed"):
         desk.admin.change(changes)
     assert desk.admin.change(changes) == [True] * len(names)
+
+
+def test_updates_are_in_the_log_when_they_are_answered_each_for_itself(desk: Desk) -> None:
+    desk.admin.register([request("x"), request("y")])
+    wrong, missing = '{"trigger":{"schedule":{"interval":5}}}', JobName(TABLE.uri, "none")
+    updates = [
+        UpdateRequest(X, '{"target_lag":60}'),
+        UpdateRequest(JobName(TABLE.uri, "y"), wrong),
+        UpdateRequest(missing, "{}"),
+        UpdateRequest(X, '{"target_lag":60}'),
+    ]
+    first, refused, unknown, again = desk.admin.update(updates)
+    assert (first, again) == (True, False)
+    assert isinstance(refused, InvalidRequest)
+    assert refused.field == "spec.trigger.schedule.interval"
+    assert isinstance(unknown, JobNotFound)
+    assert desk.row("x").spec.target_lag_s == 60.0
+    assert desk.rows() == 3
+    assert desk.interrupted == []
+
+
+def test_an_update_interrupts_what_runs_once_it_is_in_the_log(desk: Desk) -> None:
+    desk.admin.register([request()])
+    update = UpdateRequest(X, '{"trigger":{"job_type":"greedy"}}', interrupt=True, request_id="r-1")
+    desk.world.logs[-1].faults.append(StorageError("disk full", code=ErrorCode.NO_SPACE))
+    with pytest.raises(StorageError):
+        desk.admin.update([update])
+    assert desk.interrupted == []
+    until(lambda: desk.admin.update([update]) == [True])
+    row = desk.row()
+    assert desk.interrupted == [(ShardId("t-1"), row.job_id, row.spec_json)]
+    assert row.spec.trigger.job_type == "greedy"
+    assert desk.admin.update([update]) == [True]
+    assert desk.interrupted == [desk.interrupted[0]] * 2, "a retry asks again: its first order may have been lost"
 
 
 def test_unregister_answers_whether_there_was_such_a_job(desk: Desk) -> None:

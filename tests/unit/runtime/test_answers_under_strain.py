@@ -28,7 +28,14 @@ def test_the_lag_of_a_paused_job_grows_while_its_table_has_none() -> None:
     world, moved = OwnerWorld(), Moved()
     world.lead()
     admin = OwnerAdmin(
-        world.owner, FakeCatalog(TABLE), lambda name: FakeKind(), world.clock, moved, lambda shard: None, dict[str, int]
+        world.owner,
+        FakeCatalog(TABLE),
+        lambda name: FakeKind(),
+        world.clock,
+        moved,
+        lambda *told: None,
+        lambda *told: None,
+        dict[str, int],
     )
     spec = {"iteration": {"consumer": {"kind": "replica", "target": "/targets/x"}}}
     admin.register([RegisterRequest(X, json.dumps(spec))])

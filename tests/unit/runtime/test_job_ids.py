@@ -36,7 +36,14 @@ def test_a_registration_that_came_and_went_while_another_was_checked_has_the_ear
     world, catalog = OwnerWorld(), SlowCatalog(FAST, SLOW)
     world.lead()
     admin = OwnerAdmin(
-        world.owner, catalog, lambda name: FakeKind(), world.clock, Moved(), lambda shard: None, dict[str, int]
+        world.owner,
+        catalog,
+        lambda name: FakeKind(),
+        world.clock,
+        Moved(),
+        lambda *told: None,
+        lambda *told: None,
+        dict[str, int],
     )
     passed: list[str] = []
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.adapters.grpc import convert
-from iscp.core.admin import ClusterView, JobFilter, JobName, JobView, RegisterRequest, RegisterResult
+from iscp.core.admin import ClusterView, JobFilter, JobName, JobView, RegisterRequest, RegisterResult, UpdateRequest
 from iscp.core.errors import InvalidRequest, PermanentError
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobStatus
@@ -40,11 +40,12 @@ def over_the_wire(message: Any) -> Any:
             convert.registration_to_wire,
             convert.registration_from_wire,
         ),
+        (st.builds(UpdateRequest, job=NAMES), convert.update_to_wire, convert.update_from_wire),
         (st.builds(RegisterResult), convert.result_to_wire, convert.result_from_wire),
         (JOBS, convert.job_to_wire, convert.job_from_wire),
         (st.builds(HistoryEntry, error_code=CODES), convert.history_to_wire, convert.history_from_wire),
     ],
-    ids=["name", "registration", "result", "job", "history"],
+    ids=["name", "registration", "update", "result", "job", "history"],
 )
 def test_every_value_comes_back_the_same(
     values: st.SearchStrategy[Any], there: Callable[[Any], Any], back: Callable[[Any], Any]

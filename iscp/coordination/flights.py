@@ -1,0 +1,114 @@
+"""Iterations between their submission and their end, and when it is to be told that they wait or run."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iscp.coordination.tracked import TrackedJob, TrackedTable
+from iscp.core.errors import InvariantBroken
+from iscp.core.ids import JobKey
+from iscp.core.iteration import Iteration
+from iscp.core.job import JobReport, JobState, JobStatus, Reason
+
+
+@dataclass(slots=True)
+class Flight:
+    """One iteration between its submission and its end; `newest` is the source version known at its submission."""
+
+    iteration: Iteration
+    table: TrackedTable
+    newest: int
+    started_at_s: float = 0.0
+    pending_told: bool = False
+    canceled: bool = False
+
+
+class Flights:
+    """Invariant: a job is in one flight at most.
+
+    A flight is announced (`pending`, then `running`) only when it is not over `announce_s` after its submission:
+    most are.
+    """
+
+    def __init__(self, announce_s: float) -> None:
+        self._announce_s = announce_s
+        self._open: dict[int, Flight] = {}
+        self._announce: list[tuple[float, int]] = []
+        self._numbers = 0
+
+    def get(self, number: int) -> Flight | None:
+        return self._open.get(number)
+
+    def begin(
+        self, table: TrackedTable, jobs: Sequence[TrackedJob], to_version: int | None, deadline_s: float, now_s: float
+    ) -> Iteration:
+        self._numbers += 1
+        table.flights += 1
+        for job in jobs:
+            if job.flight:
+                raise InvariantBroken(f"{job.row.key} would be in two iterations")
+            job.flight, job.stale = self._numbers, False
+        iteration = Iteration(
+            number=self._numbers,
+            table_id=table.shard.table_id,
+            table_uri=table.uri,
+            jobs=tuple(job.row for job in jobs),
+            to_version=to_version,
+            priority=max(job.row.spec.priority for job in jobs),
+            deadline_s=deadline_s,
+        )
+        self._open[iteration.number] = Flight(iteration, table, -1 if table.newest is None else table.newest)
+        heapq.heappush(self._announce, (now_s + self._announce_s, iteration.number))
+        return iteration
+
+    def started(self, number: int, now_s: float, at_s: float) -> None:
+        flight = self._open.get(number)
+        if flight is not None:
+            flight.started_at_s = at_s
+            if flight.pending_told:
+                heapq.heappush(self._announce, (now_s + self._announce_s, number))
+
+    def end(self, number: int) -> Flight | None:
+        flight = self._open.pop(number, None)
+        if flight is not None:
+            flight.table.flights -= 1
+            flight.table.moved = True
+        return flight
+
+    def of_job(self, table: TrackedTable, key: JobKey) -> int:
+        """The number of the iteration that a job of this name is still in, whichever registration; 0: none."""
+        flights = self._open.values() if table.flights else ()
+        mine = (flight.iteration for flight in flights if flight.table is table)
+        return next((its.number for its in mine if any(row.key == key for row in its.jobs)), 0)
+
+    def next_due_s(self) -> float | None:
+        """When the next one is to be announced."""
+        while self._announce and self._announce[0][1] not in self._open:
+            heapq.heappop(self._announce)
+        return self._announce[0][0] if self._announce else None
+
+    def pop_due(self, now_s: float) -> Flight | None:
+        """One that is to be announced now."""
+        due_s = self.next_due_s()
+        if due_s is None or due_s > now_s:
+            return None
+        return self._open[heapq.heappop(self._announce)[1]]
+
+
+def announcement(flight: Flight) -> list[JobReport]:
+    """What is told of the flight's jobs: that they wait, or run."""
+    if flight.canceled:
+        return []
+    started = flight.started_at_s > 0
+    flight.pending_told = not started
+    state = JobState.RUNNING if started else JobState.PENDING
+    reports = []
+    for job in flight.table.jobs:
+        if job.flight == flight.iteration.number and not job.row.paused:
+            to_version = flight.iteration.to_version
+            status = JobStatus(job.row.watermark.version, -1 if to_version is None else to_version, flight.started_at_s)
+            reason = job.told_reason if job.failures else Reason.NONE
+            reports.append(job.report(state, reason, status if started else None))
+    return reports
