@@ -8,17 +8,18 @@ import random
 import signal
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from iscp import __version__
 from iscp.adapters.clock import SystemClock
 from iscp.adapters.delta.catalog import DeltaCatalog, condition_analyzer, name_resolver
-from iscp.adapters.delta.commits import local_path
+from iscp.adapters.delta.commits import place
 from iscp.adapters.delta.engine import SparkEngine
 from iscp.adapters.delta.joblog import DeltaJobLog
 from iscp.adapters.delta.probe import DeltaProbe
+from iscp.adapters.delta.s3 import s3_environ
 from iscp.adapters.delta.selftest import kind_of, self_test
 from iscp.adapters.delta.session import SparkRuntime, SparkSettings
 from iscp.adapters.delta.sink import DeltaSink
@@ -73,10 +74,11 @@ def run_node(config: NodeConfig) -> int:
 
     with tempfile.TemporaryDirectory(prefix="iscp-") as scratch:
         work_dir = Path(config.data_dir or scratch)
+        os.environ.update(s3_environ(config.storage.s3))  # before the JVM and other children: they inherit it
         spark = SparkRuntime.start(_spark_settings(config, work_dir))
         try:
-            self_test(spark.root, local_path(config.log.uri), field="log.uri")
-            node = compose(config, spark, EnvironmentFailpoints(), on_broken)
+            tested = _tested_at_start(config, spark)
+            node = compose(config, spark, EnvironmentFailpoints(), on_broken, tested)
             node.start()
             while not stop.wait(JVM_LOOK_S):
                 if not spark.alive():
@@ -89,9 +91,16 @@ def run_node(config: NodeConfig) -> int:
 
 
 def compose(
-    config: NodeConfig, spark: SparkRuntime, failpoints: Failpoints, on_broken: Callable[[Exception], None]
+    config: NodeConfig,
+    spark: SparkRuntime,
+    failpoints: Failpoints,
+    on_broken: Callable[[Exception], None],
+    tested: Collection[str],
 ) -> Node:
-    """A node on its adapters, not started. What is for another node has nowhere to go while a cluster has one."""
+    """A node on its adapters, not started. What is for another node has nowhere to go while a cluster has one.
+
+    `tested` are the kinds of places where the self-test has passed.
+    """
     clock, kinds, moved = SystemClock(), ConsumerRegistry(), Moved()
     etcd, membership, election = _cluster(config, clock)
     times = replace(CoordinationTimes(), ttl_s=config.etcd.lease_ttl_s, margin_s=config.etcd.margin_s)
@@ -119,23 +128,27 @@ def compose(
     schedule = Schedule(config.node_id, config.probe, config.backoff, random.random)
     scheduler = Scheduler(schedule, DeltaProbe(), clock, worker.news, on_broken)
     executor = Executor(
-        _runner(config, spark, clock, kinds, failpoints, lambda: keeper.epoch),
+        _runner(config, spark, clock, kinds, failpoints, lambda: keeper.epoch, tested),
         clock,
         config.scheduler,
         lease_check=keeper.check,
         emit=scheduler.give,
         on_stuck=lambda iteration: spark.kill(),
     )
-    admin = _admin(owner, spark, clock, kinds, moved, scheduler, executor)
+    admin = _admin(_catalog(config, spark), owner, clock, kinds, moved, scheduler, executor)
     server = AdminServer(admin, config.listen)
     return Node(
         config.node_id, server, membership, election, keeper, owner, worker, scheduler, executor, moved, etcd.close
     )
 
 
+def _catalog(config: NodeConfig, spark: SparkRuntime) -> DeltaCatalog:
+    return DeltaCatalog(name_resolver(spark.root), condition_analyzer(spark.root), s3=config.storage.s3.used)
+
+
 def _admin(
+    catalog: DeltaCatalog,
     owner: OwnerLoop,
-    spark: SparkRuntime,
     clock: SystemClock,
     kinds: ConsumerRegistry,
     moved: Moved,
@@ -144,7 +157,7 @@ def _admin(
 ) -> OwnerAdmin:
     return OwnerAdmin(
         owner,
-        DeltaCatalog(name_resolver(spark.root), condition_analyzer(spark.root)),
+        catalog,
         kinds.kind,
         clock,
         moved,
@@ -174,12 +187,13 @@ def _runner(
     kinds: ConsumerRegistry,
     failpoints: Failpoints,
     epoch: Callable[[], int],
+    tested: Collection[str],
 ) -> Runner:
     return Runner(
         SparkEngine(spark.root, spark.new_session),
         DeltaChangeSource(),
         kinds.kind,
-        SinkPool(_tested_sinks(spark, failpoints)),
+        SinkPool(_tested_sinks(spark, failpoints, tested)),
         clock,
         failpoints,
         config.bounds,
@@ -187,14 +201,28 @@ def _runner(
     )
 
 
-def _tested_sinks(spark: SparkRuntime, failpoints: Failpoints) -> Callable[[str], Sink]:
-    """Opens sinks; the first one on each file system only after the self-test has passed there."""
+def _tested_at_start(config: NodeConfig, spark: SparkRuntime) -> set[str]:
+    """The kinds of places where the self-test has passed; raises where it does not, so that the node does not start."""
+    below = {"log.uri": config.log.uri}
+    below |= {f"storage.self_test.{n}": uri for n, uri in enumerate(config.storage.self_test)}
     passed: set[str] = set()
+    for field, uri in below.items():
+        table = f"{place(uri)}/table"
+        if kind_of(table) not in passed:
+            report = self_test(spark.root, table, field=field)
+            log.info("selftest.passed", extra={"beside": report.directory, "took_s": report.took_s})
+            passed.add(kind_of(table))
+    return passed
+
+
+def _tested_sinks(spark: SparkRuntime, failpoints: Failpoints, tested: Collection[str]) -> Callable[[str], Sink]:
+    """Opens sinks; the first one on each file system, or in each bucket, only after the self-test has passed there."""
+    passed = set(tested)
 
     def open_sink(uri: str) -> Sink:
-        kind = kind_of(local_path(uri))
+        kind = kind_of(place(uri))
         if kind not in passed:
-            self_test(spark.root, local_path(uri).parent, field="spec.iteration.consumer.target")
+            self_test(spark.root, place(uri), field="spec.iteration.consumer.target")
             passed.add(kind)
         return DeltaSink(uri, failpoints)
 
@@ -208,6 +236,7 @@ def _spark_settings(config: NodeConfig, work_dir: Path) -> SparkSettings:
         master=config.spark.master,
         driver_memory_mb=config.spark.driver_memory_mb,
         conf={**catalog, **config.spark.conf},
+        s3=config.storage.s3,
     )
 
 

@@ -18,6 +18,7 @@ ADMIN_PORT = 7430
 """Where a node listens if nothing else is said."""
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
+_URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?/?")
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d{1,5})")
 
 
@@ -83,6 +84,28 @@ class SparkConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class S3Config:
+    """Tables on S3, or on a store that speaks as it does. Who asks, the usual `AWS_*` variables and roles say."""
+
+    region: str = _setting("", "Region of the buckets, `us-east-1` where the store has none; empty: no tables on S3")
+    endpoint: str = _setting("", "URL of a store other than AWS's own; `http://` is not encrypted")
+
+    @property
+    def used(self) -> bool:
+        return bool(self.region)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageConfig:
+    """Where tables may lie besides local paths."""
+
+    self_test: tuple[str, ...] = _setting(
+        (), "Directories and URIs below which the node proves at its start that it can write safely"
+    )
+    s3: S3Config = field(default_factory=S3Config)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeConfig:
     """How tables are asked whether they moved. Invariant: `interval_min_s` <= `interval_max_s`."""
 
@@ -135,6 +158,7 @@ class NodeConfig:
     )
     etcd: EtcdConfig = field(default_factory=EtcdConfig)
     spark: SparkConfig = field(default_factory=SparkConfig)
+    storage: StorageConfig = field(default_factory=StorageConfig)
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     bounds: Bounds = field(default_factory=Bounds)
@@ -222,7 +246,13 @@ def range_fault(setting: Setting, value: object) -> Fault | None:
 
 def faults(config: NodeConfig) -> list[Fault]:
     """What no single number's bounds can tell: forms of names and addresses, and settings that must agree."""
-    return [*_name_faults(config), *_address_faults(config), *_etcd_faults(config.etcd), *_order_faults(config)]
+    return [
+        *_name_faults(config),
+        *_address_faults(config),
+        *_etcd_faults(config.etcd),
+        *_storage_faults(config),
+        *_order_faults(config),
+    ]
 
 
 def _name_faults(config: NodeConfig) -> Iterator[Fault]:
@@ -255,6 +285,19 @@ def _etcd_faults(etcd: EtcdConfig) -> Iterator[Fault]:
         yield Fault(missing, "is missing", "A client certificate and its key go together")
     elif etcd.cert_file and not etcd.ca_file:
         yield Fault("etcd.ca_file", "is missing", "Name the authorities to trust; TLS is used where they are given")
+
+
+def _storage_faults(config: NodeConfig) -> Iterator[Fault]:
+    s3 = config.storage.s3
+    if s3.endpoint and not _URL.fullmatch(s3.endpoint):
+        yield Fault("storage.s3.endpoint", f"{s3.endpoint!r} is not a URL", "Write https://HOST or https://HOST:PORT")
+    if s3.endpoint and not s3.used:
+        yield Fault("storage.s3.region", "is missing beside storage.s3.endpoint", "Write us-east-1 if it has none")
+    written = [("log.uri", config.log.uri)]
+    written += [(f"storage.self_test.{n}", uri) for n, uri in enumerate(config.storage.self_test)]
+    for path, uri in written:
+        if uri.startswith(("s3://", "s3a://")) and not s3.used:
+            yield Fault(path, f"{uri} lies on S3", "Set storage.s3.region")
 
 
 def _order_faults(config: NodeConfig) -> Iterator[Fault]:

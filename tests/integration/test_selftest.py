@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from iscp.adapters.delta.launch import LOG_STORE
-from iscp.adapters.delta.selftest import LOG_STORE_FIELD, ROUNDS, SelfTestFailed, self_test
+from iscp.adapters.delta.selftest import LOCAL, ROUNDS, SelfTestFailed, self_test
 from iscp.adapters.delta.session import SparkRuntime
 
 log = logging.getLogger(__name__)
@@ -20,18 +20,18 @@ DELTA_DEFAULT = "io.delta.storage.HDFSLogStore"
 
 @pytest.mark.spark
 def test_a_node_proves_its_path_and_leaves_nothing(tmp_path: Path, spark_runtime: SparkRuntime) -> None:
-    report = self_test(spark_runtime.root, tmp_path / "not" / "there" / "yet", field="target")
-    again = self_test(spark_runtime.root, tmp_path / "table", field="target")
+    report = self_test(spark_runtime.root, f"{tmp_path}/not/there/yet", field="target")
+    again = self_test(spark_runtime.root, f"{tmp_path}/table", field="target")
     log.info("self-tests took %.2f and %.2f s; %s, %s", report.took_s, again.took_s, report.wins, again.wins)
     assert sum(report.wins.values()) == sum(again.wins.values()) == ROUNDS
-    assert report.directory == tmp_path
+    assert report.directory == str(tmp_path)
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.spark
 def test_a_path_that_cannot_be_written_is_named(tmp_path: Path, spark_runtime: SparkRuntime) -> None:
     with pytest.raises(SelfTestFailed) as failed:
-        self_test(spark_runtime.root, Path("/proc/table"), field="jobs.target")
+        self_test(spark_runtime.root, "/proc/table", field="jobs.target")
     assert failed.value.field == "jobs.target"
 
 
@@ -42,9 +42,9 @@ def test_delta_default_log_store_is_refused(tmp_path: Path, spark_runtime: Spark
     conf.set("spark.delta.logStore.file.impl", DELTA_DEFAULT)
     try:
         with pytest.raises(SelfTestFailed) as failed:
-            self_test(spark_runtime.root, tmp_path / "table", field="target")
+            self_test(spark_runtime.root, f"{tmp_path}/table", field="target")
     finally:
         conf.set("spark.delta.logStore.file.impl", LOG_STORE)
-    assert failed.value.field == LOG_STORE_FIELD
+    assert failed.value.field == LOCAL.field
     assert LOG_STORE in failed.value.remedy
     assert os.listdir(tmp_path) == []

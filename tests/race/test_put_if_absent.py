@@ -13,35 +13,20 @@ import random
 import threading
 import time
 from collections import Counter
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import reduce
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
-from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from iscp.adapters.delta.jars import delta_jars, log_store_jar, spark_jars
-from iscp.adapters.delta.java import find_java
-from iscp.adapters.delta.launch import LOG_STORE, default_cache_dir
-from iscp.adapters.delta.race import (
-    DELTA_RS,
-    Breach,
-    Contender,
-    DeltaRsContender,
-    Round,
-    StoreContender,
-    author_of,
-    breaches,
-    commit_file,
-    hadoop_uri,
-    race,
-)
+from iscp.adapters.delta import race as races
+from iscp.adapters.delta.race import Breach, Contender, DeltaRsContender, Round, author_of, breaches, race
+from tests.race.jvms import AtOnce, Jvm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
@@ -52,104 +37,8 @@ SPARK_DEFAULT = "io.delta.storage.HDFSLogStore"
 LOOK_THEN_RENAME = "io.delta.storage.LocalLogStore"
 
 
-class Jvm:
-    """A JVM with the log stores on its class path, and nothing of Spark."""
-
-    def __init__(self) -> None:
-        environ = dict(os.environ)
-        java = find_java(environ)
-        own = log_store_jar()
-        assert own is not None
-        hadoop = [jar for jar in spark_jars() if jar.name.startswith(("hadoop-client", "slf4j-api", "commons-logging"))]
-        delta = delta_jars(default_cache_dir(environ), java, environ)
-        port, self.child = launch_gateway(
-            jarpath=str(next(jar for jar in spark_jars() if jar.name.startswith("py4j"))),
-            classpath=os.pathsep.join(map(str, [*hadoop, *delta, own])),
-            javaopts=["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"],
-            java_path=str(java.executable),
-            die_on_exit=True,
-            return_proc=True,
-        )
-        self._gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port))
-        self.view = self._gateway.jvm
-        self.conf = self.view.org.apache.hadoop.conf.Configuration()
-
-    def store(self, class_name: str = LOG_STORE) -> Any:
-        return reduce(getattr, class_name.split("."), self.view)(self.conf)
-
-    def path(self, path: Path) -> Any:
-        return self.view.org.apache.hadoop.fs.Path(hadoop_uri(path))
-
-    def lines(self, *lines: str) -> Any:
-        found = self.view.java.util.ArrayList()
-        for line in lines:
-            found.add(line)
-        return found.iterator()
-
-    def contender(self, log: Path, name: str, class_name: str = LOG_STORE) -> StoreContender:
-        return StoreContender(self.view, self.store(class_name), self.conf, log, name)
-
-    def close(self) -> None:
-        # py4j would tell it, whenever Python collects garbage, which objects it may free.
-        self._gateway._gateway_client.is_connected = False
-        self.child.kill()
-        self.child.wait()
-        for pipe in (self.child.stdin, self.child.stdout):
-            if pipe is not None:
-                pipe.close()
-
-
-class AtOnce:
-    """A contender whose `start` waits, run beside the others in a thread of its own."""
-
-    def __init__(self, inner: Contender, pool: ThreadPoolExecutor) -> None:
-        self.name = inner.name
-        self._inner, self._pool = inner, pool
-        self._attempt: Future[None] | None = None
-
-    def prepare(self, version: int) -> None:
-        self._inner.prepare(version)
-
-    def start(self) -> None:
-        self._attempt = self._pool.submit(self._inner.start)
-
-    def result(self) -> bool:
-        assert self._attempt is not None
-        self._attempt.result()
-        return self._inner.result()
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(2) as threads:
-        yield threads
-
-
-@pytest.fixture
-def jvms() -> Iterator[Callable[[], Jvm]]:
-    started: list[Jvm] = []
-
-    def start() -> Jvm:
-        started.append(Jvm())
-        return started[-1]
-
-    yield start
-    for jvm in started:
-        jvm.close()
-
-
-@pytest.fixture
-def delta_rs() -> Iterator[Callable[..., DeltaRsContender]]:
-    started: list[DeltaRsContender] = []
-
-    def start(table: Path, name: str = DELTA_RS) -> DeltaRsContender:
-        started.append(DeltaRsContender(table, name))
-        started[-1].await_ready()
-        return started[-1]
-
-    yield start
-    for contender in started:
-        contender.close()
+def commit_file(directory: Path, version: int) -> Path:
+    return Path(races.commit_file(str(directory), version))
 
 
 def race_on_one_table(table: Path, contenders: list[Contender], versions: int) -> tuple[list[Round], float]:
@@ -161,7 +50,7 @@ def race_on_one_table(table: Path, contenders: list[Contender], versions: int) -
     directory = table / "_delta_log"
     rounds, old, began_s = list[Round](), list[Round](), time.monotonic()
     for first in range(1, versions + 1, CHUNK):
-        chunk = race(directory, contenders, range(first, min(first + CHUNK, versions + 1)))
+        chunk = race(str(directory), contenders, range(first, min(first + CHUNK, versions + 1)))
         rounds += chunk
         for outcome in old:
             assert commit_file(directory, outcome.version).read_bytes() == outcome.content, "overwritten later"
@@ -231,7 +120,7 @@ def test_control_that_the_race_convicts_delta_own_stores(
     contenders = [AtOnce(jvms().contender(tmp_path, name, class_name), pool) for name in ("a", "b")]
     found, raced = list[tuple[int, Breach]](), 0
     while not found and raced < versions:
-        found = breaches(race(tmp_path, contenders, range(raced + 1, raced + CHUNK + 1)))
+        found = breaches(race(str(tmp_path), contenders, range(raced + 1, raced + CHUNK + 1)))
         raced += CHUNK
     log.info("%s: of %d went wrong: %s", class_name, raced, found)
     assert {breach for _, breach in found} & {Breach.SEVERAL_WINNERS, Breach.OVERWRITTEN}

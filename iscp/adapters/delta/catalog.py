@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
+from iscp.adapters.delta import storage
 from iscp.adapters.delta.commits import APP_ID, local_path, newest_version, read_commit
 from iscp.adapters.delta.faults import delta_faults, spark_faults
 from iscp.adapters.delta.target import target_fault
@@ -69,21 +70,35 @@ class DeltaCatalog:
     """Describes tables through deltalake (no JVM for paths); names are resolved by `resolve_name`.
 
     `resolve_name` maps `db.table` to a location; None: no catalog is configured. `analyze` is a `condition_analyzer`;
-    None: every condition passes.
+    None: every condition passes. `s3`: Spark and the log store were set up for S3.
     """
 
     def __init__(
         self,
         resolve_name: Callable[[str], str] | None = None,
         analyze: Callable[[str, str], str] | None = None,
+        *,
+        s3: bool = False,
     ) -> None:
         self._resolve_name = resolve_name
         self._analyze = analyze
+        self._s3 = s3
 
     def normalize(self, uri: str) -> str:
-        """An absolute path without a trailing slash or links; raises InvalidRequest for other stores."""
+        """An absolute path without a trailing slash or links, or `s3://BUCKET/KEY`.
+
+        Raises InvalidRequest for other stores.
+        """
         if not uri.strip():
             raise InvalidRequest("is empty", field="table", remedy="Give a path or a URI")
+        if storage.on_s3(uri):
+            if not self._s3:
+                raise InvalidRequest(
+                    "lies on S3, for which the node is not set up",
+                    field="table",
+                    remedy="Use a path, or set storage.s3.region in the node's configuration",
+                )
+            return storage.s3_place(uri)
         return str(Path(local_path(uri)).resolve())
 
     def condition_fault(self, condition: str, table: TableDescription) -> str:

@@ -1,6 +1,6 @@
 """Reads single commit files of a Delta log, without Spark and without a snapshot.
 
-Local paths only, so far; a commit file is small and read whole (Delta protocol, section "Delta Log Entries").
+A commit file is small and read whole (Delta protocol, section "Delta Log Entries").
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from iscp.adapters.delta import storage
 from iscp.adapters.delta.faults import storage_faults
 from iscp.core.errors import InvalidRequest, TableNotFound
 
@@ -48,31 +48,41 @@ def local_path(uri: str) -> Path:
     if "://" in path:
         scheme = path.split("://", 1)[0]
         raise InvalidRequest(
-            f"tables on {scheme} are not supported yet", field="table", remedy="Use a path or a file: URI"
+            f"tables on {scheme} are not supported yet", field="table", remedy="Use a path, a file: URI or s3://"
         )
     return Path(os.path.abspath(path))
 
 
+def place(uri: str) -> str:
+    """The one spelling of where a table lies: an absolute path, or `s3://BUCKET/KEY`. Raises InvalidRequest."""
+    return storage.s3_place(uri) if storage.on_s3(uri) else str(local_path(uri))
+
+
 def commit_path(uri: str, version: int) -> Path:
+    """The commit file of a local table."""
     return local_path(uri) / "_delta_log" / f"{version:020d}.json"
+
+
+def commit_file(uri: str, version: int) -> str:
+    return f"{log_of(uri)}/{version:020d}.json"
+
+
+def log_of(uri: str) -> str:
+    # A plain absolute path, as nearly all are, is not taken apart: it is asked for at every pass.
+    return f"{uri if uri.startswith('/') else place(uri)}/_delta_log"
 
 
 def commit_stamp(uri: str, version: int) -> tuple[int, ...] | None:
     """What tells this commit file from any other of its name; None: it is not there."""
-    try:
-        with storage_faults(f"look at version {version} of {uri}"):
-            found = os.stat(commit_path(uri, version))
-    except FileNotFoundError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    with storage_faults(f"look at version {version} of {uri}"):
+        return storage.stamp(commit_file(uri, version)) or None
 
 
 def newest_version(uri: str) -> int:
     """The newest version by listing the log; raises TableNotFound where there is none."""
-    log = local_path(uri) / "_delta_log"
-    versions: list[int] = []
-    with storage_faults(f"list {log}"), suppress(FileNotFoundError, NotADirectoryError), os.scandir(log) as entries:
-        versions = [int(m[1]) for entry in entries if (m := _COMMIT_NAME.match(entry.name))]
+    log = log_of(uri)
+    with storage_faults(f"list {log}"):
+        versions = [int(m[1]) for name in storage.names(log) if (m := _COMMIT_NAME.match(name))]
     if not versions:
         raise TableNotFound("is not a Delta table", field=uri, remedy="Check the path; create the table first")
     return max(versions)
@@ -99,12 +109,13 @@ def statistics_added(uri: str, version: int) -> list[dict[str, Any]] | None:
 
 def _actions(uri: str, version: int) -> tuple[list[dict[str, Any]], float] | None:
     """One commit's actions, and when its file was written (Unix seconds)."""
-    path = commit_path(uri, version)
+    path = commit_file(uri, version)
     try:
-        with storage_faults(f"read {path}"), open(path, "rb") as lines:
-            return [json.loads(line) for line in lines if line.strip()], os.fstat(lines.fileno()).st_mtime
+        with storage_faults(f"read {path}"):
+            content, modified_at_s = storage.read(path)
     except FileNotFoundError:
         return None
+    return [json.loads(line) for line in content.splitlines() if line.strip()], modified_at_s
 
 
 def _statistics(add: dict[str, Any]) -> dict[str, Any]:

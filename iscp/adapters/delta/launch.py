@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.jars import log_store_jar, spark_home
+from iscp.adapters.delta.s3 import s3_conf
+from iscp.core.config import S3Config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,6 +62,7 @@ class SparkSettings:
     master: str = "local[*]"
     driver_memory_mb: int = 2048
     conf: Mapping[str, str] = field(default_factory=dict)
+    s3: S3Config = field(default_factory=S3Config)
 
     @property
     def local(self) -> bool:
@@ -96,7 +99,7 @@ def default_conf(settings: SparkSettings, jars: Sequence[Path]) -> dict[str, str
         conf |= {"spark.jars": ",".join(map(str, jars))}
     if log_store_jar() is not None:
         conf |= {"spark.delta.logStore.file.impl": LOG_STORE}
-    return conf
+    return conf | s3_conf(settings.s3, os.environ, settings.scratch_dir / "s3" if settings.local else None)
 
 
 def java_command(

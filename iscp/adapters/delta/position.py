@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.commits import APP_ID, Commit, commit_stamp, local_path, newest_version, read_commit
+from iscp.adapters.delta import storage
+from iscp.adapters.delta.commits import APP_ID, Commit, commit_stamp, newest_version, place, read_commit
 from iscp.adapters.delta.faults import delta_faults
 from iscp.core.errors import StorageError, TableNotFound
 from iscp.core.job import JobRow
@@ -93,7 +94,7 @@ class PositionReader:
                 seq = DeltaTable(self._uri).transaction_version(APP_ID)
         except TableNotFound as error:
             self._known = None
-            if row.seq and not local_path(self._uri).parent.is_dir():
+            if row.seq and not storage.parent_is_there(place(self._uri)):
                 raise StorageError(
                     f"the directory of the target {self._uri} is not there", remedy="Mount or create it"
                 ) from error

@@ -1,18 +1,17 @@
-"""Asks a Delta log on a local path whether it has moved, at the cost of two `stat`s where it has not.
+"""Asks a Delta log whether it has moved, at the cost of two `stat`s (on S3: two HEAD requests) where it has not.
 
 The next commit's file is asked for by its name. That it is not there can also mean that it was cleaned away, or that
-the log was made anew at a lower version: so the last commit file seen must still be the same one (its inode and
-time; a new file may get an old inode). If it is not, the log is looked at from the start.
+the log was made anew at a lower version: so the last commit file seen must still be the same one (its inode, or
+ETag, and time; a new file may get an old inode). If it is not, the log is looked at from the start.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-from pathlib import Path
 
-from iscp.adapters.delta.commits import local_path
+from iscp.adapters.delta import storage
+from iscp.adapters.delta.commits import log_of
 from iscp.core.errors import StorageError, TableNotFound
 from iscp.core.trigger import ProbeState
 
@@ -28,11 +27,11 @@ class DeltaProbe:
 
     def look(self, table_uri: str, seen: ProbeState) -> ProbeState:
         try:
-            log = _log_of(table_uri)
-            stamp = _stamp(f"{log}/{seen.version:020d}.json")
+            log = log_of(table_uri)
+            stamp = storage.stamp(f"{log}/{seen.version:020d}.json")
             if not stamp or (seen.stamp and stamp != seen.stamp):
                 return _same_or(seen, _from_start(log, table_uri, seen.version))
-            if seen.stamp and not os.access(f"{log}/{seen.version + 1:020d}.json", os.F_OK):
+            if seen.stamp and not storage.exists(f"{log}/{seen.version + 1:020d}.json"):
                 return seen
             return _forward(log, table_uri, seen if seen.stamp else ProbeState(seen.version, stamp, stamp[1] / 1e9))
         except OSError as error:
@@ -40,28 +39,14 @@ class DeltaProbe:
 
     def first_look(self, table_uri: str) -> ProbeState:
         try:
-            return _from_start(_log_of(table_uri), table_uri, None)
+            return _from_start(log_of(table_uri), table_uri, None)
         except OSError as error:
             raise _unreadable(table_uri, error) from error
 
 
-def _log_of(table_uri: str) -> str:
-    # A plain absolute path, as nearly all are, is not taken apart: it is asked for at every pass.
-    return f"{table_uri if table_uri.startswith('/') else local_path(table_uri)}/_delta_log"
-
-
-def _stamp(path: str) -> tuple[int, ...]:
-    """Empty where the file is not there."""
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return ()
-    return found.st_ino, found.st_mtime_ns
-
-
 def _stamp_of(log: str, version: int) -> tuple[int, ...]:
     """Of the commit, or of the checkpoint that stands for it where the commit was cleaned away."""
-    return _stamp(f"{log}/{version:020d}.json") or _stamp(f"{log}/{version:020d}.checkpoint.parquet")
+    return storage.stamp(f"{log}/{version:020d}.json") or storage.stamp(f"{log}/{version:020d}.checkpoint.parquet")
 
 
 def _same_or(seen: ProbeState, state: ProbeState) -> ProbeState:
@@ -72,7 +57,7 @@ def _forward(log: str, table_uri: str, state: ProbeState) -> ProbeState:
     """From `state`, which is there, to the newest; `state` itself where there is no next."""
     since_s, newest = 0.0, state
     for version in range(state.version + 1, state.version + 1 + FORWARD_MAX):
-        stamp = _stamp(f"{log}/{version:020d}.json")
+        stamp = storage.stamp(f"{log}/{version:020d}.json")
         if not stamp:
             return newest
         since_s = since_s or stamp[1] / 1e9
@@ -94,24 +79,18 @@ def _from_start(log: str, table_uri: str, seen_version: int | None) -> ProbeStat
 
 def _last_checkpoint(log: str) -> int | None:
     try:
-        return int(json.loads(Path(log, "_last_checkpoint").read_bytes())["version"])
+        return int(json.loads(storage.read(f"{log}/_last_checkpoint")[0])["version"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 
 
 def _listed(log: str, table_uri: str) -> ProbeState:
-    newest: tuple[int, str] | None = None
-    try:
-        with os.scandir(log) as entries:
-            for entry in entries:
-                if found := _VERSION_NAME.fullmatch(entry.name):
-                    # Of one version the commit counts, not its checkpoint: ".json" sorts after ".checkpoint".
-                    newest = max(newest or (-1, ""), (int(found[1]), entry.name))
-    except FileNotFoundError:
-        newest = None
+    found = [(int(match[1]), name) for name in storage.names(log) if (match := _VERSION_NAME.fullmatch(name))]
+    # Of one version the commit counts, not its checkpoint: ".json" sorts after ".checkpoint".
+    newest = max(found, default=None)
     if newest is None:
         raise TableNotFound("is not a Delta table", field=table_uri, remedy="Check the path; create the table first")
-    return ProbeState(newest[0], _stamp(f"{log}/{newest[1]}"))
+    return ProbeState(newest[0], storage.stamp(f"{log}/{newest[1]}"))
 
 
 def _unreadable(table_uri: str, error: OSError) -> StorageError:

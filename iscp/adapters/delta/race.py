@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
+from iscp.adapters.delta import storage
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
 
 ANSWER_TIMEOUT_S = 20.0
 READ_BYTES_MAX = 4096
@@ -101,17 +102,17 @@ def breaches(rounds: Iterable[Round]) -> list[tuple[int, Breach]]:
     return [(outcome.version, breach) for outcome in rounds if (breach := breach_of(outcome))]
 
 
-def commit_file(log: Path, version: int) -> Path:
+def commit_file(log: str, version: int) -> str:
     """Where Delta keeps a commit."""
-    return log / f"{version:020}.json"
+    return f"{log}/{version:020}.json"
 
 
-def hadoop_uri(path: Path) -> str:
-    """What Hadoop's Path takes for a local file: the name as it is; %20 would be no space to it."""
-    return f"file:{path}"
+def hadoop_uri(path: str) -> str:
+    """What Hadoop's Path takes for a file: a local name as it is, as %20 would be no space to it."""
+    return path if storage.on_s3(path) else f"file:{path}"
 
 
-def race(log: Path, contenders: Sequence[Contender], versions: Iterable[int]) -> list[Round]:
+def race(log: str, contenders: Sequence[Contender], versions: Iterable[int]) -> list[Round]:
     """Lets all contenders loose on each version at once; the files are read when all is over.
 
     They start in turn, each first as often as the others: one whose `start` waits for the end of its attempt
@@ -128,9 +129,9 @@ def race(log: Path, contenders: Sequence[Contender], versions: Iterable[int]) ->
     return [Round(version, winners, _content(commit_file(log, version))) for version, winners in won.items()]
 
 
-def _content(path: Path) -> bytes | None:
+def _content(path: str) -> bytes | None:
     try:
-        return path.read_bytes()
+        return storage.read(path)[0]
     except FileNotFoundError:
         return None
 
@@ -138,7 +139,7 @@ def _content(path: Path) -> bytes | None:
 class StoreContender:
     """Commits through an `io.delta.storage.LogStore` of the JVM behind a gateway; `start` waits for the end."""
 
-    def __init__(self, jvm: Any, store: Any, conf: Any, log: Path, name: str = SPARK) -> None:
+    def __init__(self, jvm: Any, store: Any, conf: Any, log: str, name: str = SPARK) -> None:
         self.name = name
         self._store, self._conf, self._log = store, conf, log
         # Each step of a Java name is a question to the JVM: asked once, not in every round.
@@ -174,10 +175,10 @@ class DeltaRsContender:
     Its handle of the table follows the log: each version must have a winner before the next is tried.
     """
 
-    def __init__(self, table: Path, name: str = DELTA_RS) -> None:
+    def __init__(self, table: str, name: str = DELTA_RS) -> None:
         self.name = name
         self._child = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(table), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+            [sys.executable, "-m", __name__, table, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
         self._version = -1
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from iscp.adapters.delta.archive import ClassArchive
 from iscp.adapters.delta.gateway import Gateway
-from iscp.adapters.delta.jars import delta_jars, log_store_jar, spark_jars
+from iscp.adapters.delta.jars import delta_jars, log_store_jar, s3_jars, spark_jars
 from iscp.adapters.delta.java import find_java, trust_options
 from iscp.adapters.delta.launch import (
     SparkSettings,
@@ -71,8 +71,10 @@ class SparkRuntime:
             environ = dict(os.environ)
             java = find_java(environ)
             jars = _own_jars(settings.cache_dir, java, environ)
+            archive = ClassArchive(settings.cache_dir, java, [*spark_jars(), *jars])
+            if settings.s3.used:
+                jars += s3_jars(settings.cache_dir, java, environ)  # at the end: the archive is of what comes before
             class_path = [*spark_jars(), *jars]
-            archive = ClassArchive(settings.cache_dir, java, class_path)
             options = archive.options() if training is None else archive.training_options(training)
             options += trust_options(settings.cache_dir, environ)
             command = java_command(java.executable, settings, class_path, options, environ)

@@ -9,7 +9,6 @@ publishing of staged files go through deltalake, which commits at exactly the ne
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -19,13 +18,14 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import functions as F
 
+from iscp.adapters.delta import storage
 from iscp.adapters.delta.bounds import HeldKeys
 from iscp.adapters.delta.commits import (
     APP_ID,
-    commit_path,
+    commit_file,
     commit_stamp,
     exists,
-    local_path,
+    log_of,
     newest_version,
     read_commit,
 )
@@ -192,10 +192,10 @@ class DeltaSink:
             frame.write.format("delta").mode("errorifexists").save(staged)
             self._failpoints.reach("snapshot.staged")
         with storage_faults(f"read the manifest of {staged}"):
-            lines = commit_path(staged, 0).read_text().splitlines()
+            lines = storage.read(commit_file(staged, 0))[0].splitlines()
         adds = [action["add"] for action in map(json.loads, lines) if "add" in action]
         with storage_faults(f"clear the log of {staged}"):
-            shutil.rmtree(local_path(staged) / "_delta_log")
+            storage.remove_tree(log_of(staged))
         for add in adds:
             add["path"] = f"{folder}/{add['path']}"
         rows = sum(json.loads(add["stats"])["numRecords"] for add in adds)

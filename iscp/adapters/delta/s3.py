@@ -1,0 +1,51 @@
+"""How those who go to S3 are told where it is: delta-rs and obstore by the environment, Spark by its settings.
+
+Who asks is never written down here: credentials come from the environment, a web identity, a container or an instance,
+which all three understand.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from iscp.core.config import S3Config
+
+LOG_STORE = "io.iscp.delta.ConditionalPutLogStore"
+_SCHEMES = ("s3", "s3a")
+
+
+def s3_environ(config: S3Config) -> dict[str, str]:
+    """Variables for delta-rs and obstore, of this process and of its children; none where S3 is not used."""
+    if not config.used:
+        return {}
+    found = {"AWS_REGION": config.region, "AWS_CONDITIONAL_PUT": "etag"}
+    if config.endpoint:
+        plain = config.endpoint.startswith("http://")
+        found |= {"AWS_ENDPOINT_URL": config.endpoint.rstrip("/"), "AWS_ALLOW_HTTP": str(plain).lower()}
+    return found
+
+
+def s3_conf(config: S3Config, environ: Mapping[str, str], buffer_dir: Path | None) -> dict[str, str]:
+    """Settings of Spark; none where S3 is not used. `buffer_dir`: where what is uploaded is gathered (None: Hadoop's).
+
+    `s3` is the one spelling inside, so Hadoop is told that its `s3a` is meant.
+    """
+    if not config.used:
+        return {}
+    hadoop = {
+        "fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
+        "fs.s3a.endpoint.region": config.region,
+        "fs.s3a.aws.credentials.provider": "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",
+    }
+    if endpoint := config.endpoint or environ.get("AWS_ENDPOINT_URL"):
+        # Buckets by path, as delta-rs has it too.
+        hadoop |= {"fs.s3a.endpoint": endpoint.rstrip("/"), "fs.s3a.path.style.access": "true"}
+    if buffer_dir is not None:
+        hadoop |= {"fs.s3a.buffer.dir": str(buffer_dir)}
+    conf = {f"spark.hadoop.{name}": value for name, value in hadoop.items()}
+    return conf | {f"spark.delta.logStore.{scheme}.impl": LOG_STORE for scheme in _SCHEMES}

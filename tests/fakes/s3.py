@@ -1,0 +1,83 @@
+"""S3 in a process of its own (`tests.fakes.s3_program`), and how those that go there are told of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from iscp.adapters.children import end, spawn, tail
+from iscp.adapters.delta.s3 import s3_environ
+from iscp.adapters.free_port import free_port
+from iscp.core.config import S3Config
+
+START_WAIT_S = 60.0
+POLL_S = 0.1
+BUCKET = "lake"
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "iscp", "AWS_SECRET_ACCESS_KEY": "of-no-use-elsewhere"}
+
+
+@dataclass(frozen=True, slots=True)
+class FakeS3:
+    """A store with one bucket; with `port` alone it need not be up."""
+
+    port: int
+
+    @property
+    def config(self) -> S3Config:
+        return S3Config(region="us-east-1", endpoint=f"http://127.0.0.1:{self.port}")
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """As a node has it: what follows from its configuration, and who it is."""
+        return CREDENTIALS | s3_environ(self.config)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Variables that configure a node for it."""
+        return CREDENTIALS | {
+            "ISCP_STORAGE__S3__REGION": self.config.region,
+            "ISCP_STORAGE__S3__ENDPOINT": self.config.endpoint,
+        }
+
+    def uri(self, key: str) -> str:
+        return f"s3://{BUCKET}/{key}"
+
+
+@contextmanager
+def s3_server(log: Path, server: FakeS3 | None = None, *, ignore_conditions: bool = False) -> Iterator[FakeS3]:
+    """A server with an empty bucket, for as long as it is needed."""
+    server = server or FakeS3(free_port())
+    program = str(Path(__file__).with_name("s3_program.py"))
+    command = [sys.executable, program, str(server.port), *(["ignore-conditions"] if ignore_conditions else [])]
+    child = spawn(command, log, os.environ)
+    try:
+        deadline_s = time.monotonic() + START_WAIT_S
+        while True:
+            try:
+                urlopen(Request(f"{server.config.endpoint}/{BUCKET}", method="PUT"), timeout=START_WAIT_S).close()
+                break
+            except (URLError, ConnectionError):
+                assert child.poll() is None, tail(log)
+                assert time.monotonic() < deadline_s, f"no S3 within {START_WAIT_S:g} s: {tail(log)}"
+                time.sleep(POLL_S)
+        yield server
+    finally:
+        end(child, wait_s=0.1)
+
+
+@contextmanager
+def asking(server: FakeS3) -> Iterator[None]:
+    """This process, and children that it starts, go to `server`."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environ.items():
+            patch.setenv(name, value)
+        yield

@@ -1,0 +1,44 @@
+"""An S3 with conditional writes, on the loopback interface: moto's, whose tables are gone when it ends.
+
+Arguments: the port and, where it is to take every write whatever its conditions, as stores do that do not know them,
+`ignore-conditions`. Moto looks and then writes; here one write follows the other, as S3's own promise is that one wins.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from werkzeug.serving import make_server
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+
+class QuietHandler(MotoRequestHandler):
+    protocol_version = "HTTP/1.1"  # clients keep their connections
+
+    def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002  (the name is werkzeug's)
+        pass
+
+
+def main(port: int, ignore_conditions: bool) -> None:
+    moto = DomainDispatcherApplication(create_backend_app)
+    one_at_a_time = Lock()
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if ignore_conditions:
+            environ.pop("HTTP_IF_NONE_MATCH", None)
+        if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
+            return moto(environ, start_response)  # type: ignore[no-any-return]
+        with one_at_a_time:
+            return moto(environ, start_response)  # type: ignore[no-any-return]
+
+    make_server("127.0.0.1", port, answer, threaded=True, request_handler=QuietHandler).serve_forever()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), "ignore-conditions" in sys.argv[2:])

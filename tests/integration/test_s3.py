@@ -1,0 +1,101 @@
+"""What a store that speaks as S3 does answers, without Spark: commits, the probe, a log that was made anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import obstore
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+from obstore.store import S3Store
+
+from iscp.adapters.delta import storage
+from iscp.adapters.delta.catalog import DeltaCatalog
+from iscp.adapters.delta.commits import commit_file, commit_stamp, exists, log_of, newest_version, read_commit
+from iscp.adapters.delta.probe import DeltaProbe
+from iscp.core.errors import StorageError, TableNotFound
+from tests.fakes.s3 import BUCKET, FakeS3, asking, s3_server
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeS3]:
+    with s3_server(tmp_path_factory.mktemp("s3") / "log") as server, asking(server):
+        yield server
+
+
+@pytest.fixture
+def uri(s3: FakeS3, request: pytest.FixtureRequest) -> str:
+    return s3.uri(f"tables/{request.node.name}")
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64())})
+
+
+def test_commits_are_read_and_listed(uri: str) -> None:
+    assert not exists(uri)
+    assert read_commit(uri, 0) is None
+    assert commit_stamp(uri, 0) is None
+    with pytest.raises(TableNotFound):
+        newest_version(uri)
+    write_deltalake(uri, rows(1, 2))
+    write_deltalake(uri, rows(3), mode="append")
+    DeltaTable(uri).create_checkpoint()
+    assert newest_version(uri) == 1
+    commit = read_commit(uri, 1)
+    assert commit is not None
+    assert (commit.operation, commit.rows_added, commit.only_adds) == ("WRITE", 1, True)
+    assert commit_stamp(uri, 1) == commit_stamp(uri, 1) != commit_stamp(uri, 0)
+    assert DeltaCatalog(s3=True).describe(uri.replace("s3://", "s3a://")).uri == uri
+
+
+def test_delta_rs_commits_a_version_once(uri: str) -> None:
+    write_deltalake(uri, rows(1))
+    late = DeltaTable(uri)
+    write_deltalake(uri, rows(2), mode="append")
+    with pytest.raises(CommitFailedError):
+        late.create_write_transaction(
+            [], "append", late.schema(), commit_properties=CommitProperties(max_commit_retries=0)
+        )
+
+
+def test_the_probe_follows_a_table_and_sees_that_it_was_made_anew(uri: str) -> None:
+    probe = DeltaProbe()
+    with pytest.raises(TableNotFound):
+        probe.first_look(uri)
+    write_deltalake(uri, rows(1))
+    seen = probe.first_look(uri)
+    assert probe.look(uri, seen) is seen
+    write_deltalake(uri, rows(2), mode="append")
+    moved = probe.look(uri, seen)
+    assert moved.version == 1
+    storage.remove_tree(uri)
+    write_deltalake(uri, rows(1))
+    write_deltalake(uri, rows(2), mode="append")
+    anew = probe.look(uri, moved)
+    assert (anew.version, anew.stamp == moved.stamp) == (1, False)
+
+
+def test_removing_a_directory_spares_what_lies_beside_it(uri: str) -> None:
+    write_deltalake(uri, rows(1))
+    store = S3Store(BUCKET, client_options={"allow_http": True})
+    beside = f"{log_of(uri)}2/x"
+    obstore.put(store, beside.removeprefix(f"s3://{BUCKET}/"), b"x")
+    storage.remove_tree(log_of(uri))
+    assert not storage.exists(commit_file(uri, 0))
+    assert storage.read(beside)[0] == b"x"
+
+
+def test_a_bucket_that_is_not_there_is_no_missing_table(s3: FakeS3) -> None:
+    with pytest.raises(StorageError, match="NoSuchBucket"):
+        newest_version("s3://nobodys/table")
+
+
+def test_a_store_that_does_not_answer_is_a_fault_that_passes() -> None:
+    nobody = FakeS3(port=9)
+    with asking(nobody):
+        for look in (lambda: read_commit("s3://lake/t", 0), lambda: DeltaProbe().first_look("s3://lake/t")):
+            with pytest.raises(StorageError):
+                look()
