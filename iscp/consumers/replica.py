@@ -20,6 +20,7 @@ from iscp.consumers.check import ReplicaCheck
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
 from iscp.core.iteration import DataType
 from iscp.core.job import JobRow
+from iscp.core.kept import OP, kept_op
 from iscp.core.quoting import quoted
 from iscp.core.spec import ConsumerSpec
 from iscp.core.watermark import Position, Watermark
@@ -30,6 +31,7 @@ from iscp.ports.pipeline import (
     CommitTag,
     ConsumeContext,
     Consumed,
+    Needs,
     Retriever,
     Sink,
     SinkFactory,
@@ -39,7 +41,7 @@ from iscp.ports.pipeline import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_OP, _ROWS = "_iscp_op", "_iscp_rows"
+_ROWS = "_iscp_rows"
 _PATH = "spec.iteration.consumer"
 _DUPLICATES_SHOWN = 3
 # Of these types, also within others, Spark cannot tell whether two values are equal.
@@ -51,6 +53,7 @@ class Replica:
 
     name = "replica"
     shared_target = False
+    needs = Needs()
 
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         if not spec.target:
@@ -81,6 +84,9 @@ class Replica:
                     remedy="Write what holds or does not for a row, as after WHERE",
                 )
         _refuse_unusable(target, catalog)
+
+    def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
+        return catalog.normalize(spec.target) if spec.target else ""
 
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
         if not spec.columns:
@@ -201,10 +207,10 @@ class ReplicaConsumer:
     def _tail(self, context: ConsumeContext, retriever: Retriever, tag: CommitTag) -> Consumed:
         changes = retriever.changes(self._spec.key)
         frame = self._kept_changes(changes)
-        if not self._sink.schema_matches(frame.drop(_OP).schema.json()):
+        if not self._sink.schema_matches(frame.drop(OP).schema.json()):
             raise ChangesUnavailable("the source's columns are not the target's any more")
         if self._appendable(changes, tag):
-            position = self._sink.append(frame.drop(_OP), tag, context.guard)
+            position = self._sink.append(frame.drop(OP), tag, context.guard)
         else:
             position = self._sink.merge(context.session, frame, self._spec.key, tag, context.guard)
         return Consumed(position, changes.rows, 0)
@@ -238,15 +244,12 @@ class ReplicaConsumer:
         return self._kept(frame.where(self._spec.where) if self._spec.where else frame)
 
     def _kept_changes(self, changes: Changes) -> DataFrame:
-        """A row that the filter refuses is deleted if it may have been there, and ignored if it is new."""
         frame = changes.frame
         if self._spec.where:
-            passes = F.coalesce(F.expr(self._spec.where), F.lit(False)) | (F.col(_OP) == "d")
-            frame = frame.withColumn(_OP, F.when(passes, F.col(_OP)).when(F.col(_OP) == "u", "d"))
-            frame = frame.where(f"{_OP} IS NOT NULL")
+            frame = frame.withColumn(OP, F.expr(kept_op(self._spec.where))).where(f"{OP} IS NOT NULL")
         if not self._spec.columns:
             return frame
-        return frame.select(*[F.col(quoted(name)) for name in self._spec.columns], _OP)
+        return frame.select(*[F.col(quoted(name)) for name in self._spec.columns], OP)
 
     def _refuse_duplicates(self, frame: DataFrame) -> None:
         if not self._spec.key:
@@ -281,7 +284,7 @@ def _differing(wanted: DataFrame, held: DataFrame, key: Sequence[str]) -> DataFr
         F.when(gone, F.col(f"h.{quoted(name)}")).otherwise(F.col(f"w.{quoted(name)}")).alias(name)
         for name in wanted.columns
     ]
-    return joined.select(*columns, F.when(gone, "d").otherwise("u").alias(_OP))
+    return joined.select(*columns, F.when(gone, "d").otherwise("u").alias(OP))
 
 
 def _tag(context: ConsumeContext, retriever: Retriever | None, kind: DataType) -> CommitTag:

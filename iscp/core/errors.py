@@ -28,6 +28,7 @@ class ErrorCode(IntEnum):
     ENGINE = 10
     OUTCOME_UNKNOWN = 11
     NOT_READY = 12
+    CONSUMER_FAILED = 13
     INTERNAL = 99
     # Permanent: retrying alone cannot help.
     INVALID_REQUEST = 10_000
@@ -42,6 +43,8 @@ class ErrorCode(IntEnum):
     SELF_TEST = 10_009
     JOB_FAILED = 10_010
     SUPERSEDED = 10_011
+    CONSUMER_BROKEN = 10_012
+    CONSUMER_NOT_ALLOWED = 10_013
     VERSION_GONE = 10_015
     ADOPT_DIFFERS = 10_016
 

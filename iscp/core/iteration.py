@@ -32,6 +32,13 @@ class Purpose(StrEnum):
     REPAIR = "repair"
 
 
+class ChangeDetail(StrEnum):
+    """How much of what happened a consumer wants to see: one final change for each key, or every change in order."""
+
+    NET = "net"
+    ALL = "all"
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """How much one iteration takes at the most; what is over follows in the next."""

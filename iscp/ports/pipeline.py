@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from iscp.core.iteration import Bounds, DataType, HistoryEntry, Iteration, JobOutcome
+from iscp.core.iteration import Bounds, ChangeDetail, DataType, HistoryEntry, Iteration, JobOutcome
 from iscp.core.job import JobReport, JobRow
+from iscp.core.record import WatermarkRecord
 from iscp.core.spec import ConsumerSpec
 from iscp.core.trigger import ProbeState
 from iscp.core.verify import Comparison
@@ -16,6 +17,7 @@ from iscp.core.watermark import Position, Watermark
 from iscp.ports.system import Guard
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -121,8 +123,18 @@ class ChangesUnavailable(Exception):
 class Feed(Protocol):
     """The changes of one range, read from the source once and kept until `release`."""
 
-    def net(self, key: Sequence[str]) -> Changes:
-        """Raises ChangesUnavailable, also where rows share a key: the source's rows must tell then."""
+    def net(self, key: Sequence[str], stamped: bool = False) -> Changes:
+        """Raises ChangesUnavailable, also where rows share a key: the source's rows must tell then.
+
+        `stamped`: each row has the `_commit_version` and the `_commit_timestamp` of the key's last change too.
+        """
+
+    def all(self, key: Sequence[str]) -> DataFrame:
+        """Every change, with `_change_type`, `_commit_version` and `_commit_timestamp`, as Delta names them.
+
+        In order of version and key; of one key what was (`delete`, `update_preimage`) before what is. Raises
+        ChangesUnavailable.
+        """
 
     def release(self) -> None: ...
 
@@ -239,8 +251,25 @@ class Sink(Protocol):
         """Make staged files the table's whole content, in one commit."""
 
 
+class WatermarkTxn(Protocol):
+    """A transaction of a consumer's own sink, as far as the watermark needs it.
+
+    What `get` answers has to hold until the transaction is committed, and `put` has to be undone with it: SQLite's
+    BEGIN IMMEDIATE, PostgreSQL's SERIALIZABLE or SELECT … FOR UPDATE.
+    """
+
+    def get(self, key: str) -> str | None:
+        """The text under `key`; None: there is none."""
+
+    def put(self, key: str, value: str) -> None: ...
+
+
 class Retriever(Protocol):
-    """What one consumer is handed of one iteration (after MatrixOne ISCP's DataRetriever)."""
+    """What one consumer is handed of one iteration (after MatrixOne ISCP's DataRetriever).
+
+    A consumer reads it in one of three ways: `snapshot` and `changes`, as frames of the source's columns; `inserts`
+    and `deletes`, or `all`, as frames of the job's columns and rows; or `next`, the same as Arrow, in batches.
+    """
 
     @property
     def data_type(self) -> DataType: ...
@@ -249,8 +278,14 @@ class Retriever(Protocol):
     @property
     def to(self) -> Watermark: ...
     @property
+    def to_version(self) -> int: ...
+    @property
     def seq(self) -> int:
         """The number under which the consumer has to commit; one more than its position's."""
+
+    @property
+    def record(self) -> WatermarkRecord:
+        """What the sink has to keep once the data is in it; `update_watermark` writes just that."""
 
     @property
     def snapshot(self) -> DataFrame:
@@ -258,6 +293,38 @@ class Retriever(Protocol):
 
     def changes(self, key: Sequence[str]) -> Changes:
         """Net changes by `key` (TAIL)."""
+
+    @property
+    def inserts(self) -> DataFrame:
+        """Rows to write: the job's columns, `_commit_version` and `_commit_timestamp`.
+
+        TAIL: to be written over those with the same key, if there are any. SNAPSHOT: all there are, instead of
+        whatever the sink holds; they bear the snapshot's version and time.
+        """
+
+    @property
+    def deletes(self) -> DataFrame:
+        """Keys to take away, with `_commit_version` and `_commit_timestamp`; none in a SNAPSHOT."""
+
+    def all(self) -> DataFrame:
+        """Every change in order: the job's columns, `_change_type`, `_commit_version` and `_commit_timestamp`.
+
+        Of a SNAPSHOT all rows, as inserts of its version.
+        """
+
+    def next(self) -> tuple[pa.Table, pa.Table] | None:
+        """The next (inserts, deletes), bounded in rows; None: there are no more.
+
+        Deletes come first, so that a table with further unique columns may take a pair's deletes before its inserts.
+        For consumers that want every change the first are those of `all`, in order, and the second is empty.
+        """
+
+    def update_watermark(self, txn: WatermarkTxn) -> None:
+        """Compare and set, within the consumer's transaction: call it once for each iteration, before the commit.
+
+        Raises Conflict where another writer has committed since the consumer was asked for its position, and what
+        the guard raises where no write may be committed any more: the transaction has to be rolled back then.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,14 +388,31 @@ class SinkFactory(Protocol):
     def __call__(self, target_uri: str) -> Sink: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a kind of consumer wants to be handed.
+
+    `stamped`: net changes with version and time. `compares`: it takes a DIFFERENCE, against what its sink holds; the
+    others get a SNAPSHOT instead.
+    """
+
+    changes: ChangeDetail = ChangeDetail.NET
+    stamped: bool = False
+    compares: bool = True
+
+
 class ConsumerKind(Protocol):
     """One kind of consumer, found by entry point (`iscp.consumers`)."""
 
     name: str
     shared_target: bool
+    needs: Needs
 
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         """Raises InvalidRequest with the field's path below `spec.iteration.consumer`."""
+
+    def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
+        """The one spelling of the job's target, by which two jobs of one target are told; empty: it has none."""
 
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
         """The source columns that have to be read for this job."""
@@ -347,6 +431,12 @@ class Engine(Protocol):
 
     def spent_s(self) -> float:
         """How long this thread has been waiting for Spark, in all."""
+
+    def batches(self, frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
+        """The frame's rows, in its order, in tables of 1 to `rows_max` rows; one without rows if there are none.
+
+        Read while they are taken: never more than a partition of Spark's is in memory.
+        """
 
     def cancel(self, label: str) -> None:
         """Stop all Spark jobs under `label`, running or still to come; they raise Canceled."""

@@ -71,7 +71,7 @@ class Intake:
         kind = self._kinds(spec.consumer.kind)
         if check:
             kind.validate(spec.consumer, source, self._catalog)
-        target = self._catalog.normalize(spec.consumer.target) if spec.consumer.target else ""
+        target = kind.target_of(spec.consumer, self._catalog)
         row = JobRow(
             key=JobKey(job.account, source.table_id, job.name),
             job_id="",

@@ -8,17 +8,18 @@ its watermark. A fault of one job is its own.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from iscp.core.errors import Conflict, ErrorCode, IscpError, PermanentError, Superseded
-from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome
+from iscp.core.iteration import Bounds, ChangeDetail, DataType, Iteration, JobOutcome
 from iscp.core.job import JobRow
-from iscp.core.watermark import Position, Watermark
+from iscp.core.record import WatermarkRecord
+from iscp.core.watermark import NOTHING_APPLIED, Position, Watermark
 from iscp.ports.pipeline import (
-    Changes,
     ChangeSource,
     ChangesUnavailable,
     ConsumeContext,
@@ -31,6 +32,7 @@ from iscp.ports.pipeline import (
     SourceRange,
 )
 from iscp.ports.system import Clock, Failpoints, Guard
+from iscp.runtime.retriever import Handed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,27 +58,6 @@ class Work:
         if self.position.job_id != self.row.job_id or self.position.watermark.version < 0:
             return DataType.SNAPSHOT
         return DataType.DIFFERENCE if self.position.void else DataType.TAIL
-
-
-@dataclass(frozen=True, slots=True)
-class Handed:
-    """What a consumer is handed (port Retriever)."""
-
-    data_type: DataType
-    from_version: int
-    to: Watermark
-    seq: int
-    rows: DataFrame | None = None
-    feed: Feed | None = None
-
-    @property
-    def snapshot(self) -> DataFrame:
-        assert self.rows is not None
-        return self.rows
-
-    def changes(self, key: Sequence[str]) -> Changes:
-        assert self.feed is not None
-        return self.feed.net(key)
 
 
 class Runner:
@@ -210,15 +191,16 @@ class Runner:
     def _reduced(self, feed: Feed, works: list[Work]) -> tuple[list[Work], list[JobOutcome]]:
         """Net the changes by every key there is; a fault is that of the jobs of its key alone."""
         faults: dict[tuple[str, ...], PermanentError] = {}
-        for key in {work.row.spec.consumer.key for work in works}:
+        netted = [work for work in works if work.kind.needs.changes is ChangeDetail.NET]
+        for key, stamped in {(work.row.spec.consumer.key, work.kind.needs.stamped) for work in netted}:
             try:
-                feed.net(key)
+                feed.net(key, stamped)
             except PermanentError as error:
                 faults[key] = error
             except ChangesUnavailable:
                 continue  # each of its consumers will come upon that, and compare
-        able = [work for work in works if work.row.spec.consumer.key not in faults]
-        failed = [(work, faults.get(work.row.spec.consumer.key)) for work in works]
+        failed = [(work, faults.get(work.row.spec.consumer.key) if work in netted else None) for work in works]
+        able = [work for work, error in failed if error is None]
         return able, [self._failed(work.row, work.position, error) for work, error in failed if error is not None]
 
     def same_source(self, group: list[Work], span: SourceRange) -> bool:
@@ -231,9 +213,9 @@ class Runner:
     def _consume_tail(
         self, iteration: Iteration, work: Work, span: SourceRange, feed: Feed, guard: Guard
     ) -> JobOutcome:
-        handed = Handed(DataType.TAIL, span.from_version, span.to, work.position.seq + 1, feed=feed)
+        handed = self._handed(DataType.TAIL, work, span, span.from_version, guard, feed=feed)
         try:
-            return self._consume(work, handed, span.table_id, guard)
+            return self._consume(work, handed, guard)
         except ChangesUnavailable as unfit:
             log.warning("changes.unfit", extra={"job": work.row.key.job_name, "reason": str(unfit)})
             return self._whole(iteration, work, guard)
@@ -250,20 +232,44 @@ class Runner:
             rows = self._source.snapshot(session, uri, span.to.version)
         if work.position.job_id != work.row.job_id:
             work = self._claimed(work, rows, span, guard)
-        data_type = DataType.SNAPSHOT if work.data_type is DataType.SNAPSHOT else DataType.DIFFERENCE
-        from_version = -1 if data_type is DataType.SNAPSHOT else work.position.watermark.version
-        handed = Handed(data_type, from_version, span.to, work.position.seq + 1, rows=rows)
+        anew = work.data_type is DataType.SNAPSHOT or not work.kind.needs.compares
+        data_type = DataType.SNAPSHOT if anew else DataType.DIFFERENCE
+        from_version = NOTHING_APPLIED if anew else work.position.watermark.version
+        handed = self._handed(data_type, work, span, from_version, guard, rows=rows)
         self._failpoints.reach("snapshot.before")
-        return self._consume(work, handed, span.table_id, guard)
+        return self._consume(work, handed, guard)
 
     def _claimed(self, work: Work, rows: DataFrame, span: SourceRange, guard: Guard) -> Work:
         with self._engine.session() as session:
             context = ConsumeContext(session, work.row, span.table_id, self._epoch(), work.position, guard)
             return replace(work, position=work.consumer.claim(context, rows))
 
-    def _consume(self, work: Work, handed: Handed, source_id: str, guard: Guard) -> JobOutcome:
+    def _handed(
+        self,
+        data_type: DataType,
+        work: Work,
+        span: SourceRange,
+        from_version: int,
+        guard: Guard,
+        rows: DataFrame | None = None,
+        feed: Feed | None = None,
+    ) -> Handed:
+        record = WatermarkRecord(
+            seq=work.position.seq + 1,
+            watermark=span.to,
+            job_id=work.row.job_id,
+            source_id=span.table_id,
+            from_version=from_version,
+            epoch=self._epoch(),
+            attempt=uuid.uuid4().hex[:12],
+        )
+        base_seq, needs = work.position.base_version, work.kind.needs
+        return Handed(data_type, work.row, needs, record, base_seq, self._engine, guard, self._failpoints, rows, feed)
+
+    def _consume(self, work: Work, handed: Handed, guard: Guard) -> JobOutcome:
+        record = handed.record
         with self._engine.session() as session:
-            context = ConsumeContext(session, work.row, source_id, self._epoch(), work.position, guard)
+            context = ConsumeContext(session, work.row, record.source_id, record.epoch, work.position, guard)
             consumed: Consumed = work.consumer.consume(context, handed)
         self._failpoints.reach("report.before")
         return JobOutcome(

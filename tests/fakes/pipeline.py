@@ -13,6 +13,8 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pyarrow as pa
+
 from iscp.core.errors import Conflict, InvalidRequest, TableNotFound
 from iscp.core.iteration import Bounds, DataType
 from iscp.core.job import JobRow
@@ -26,6 +28,7 @@ from iscp.ports.pipeline import (
     Compared,
     ConsumeContext,
     Consumed,
+    Needs,
     Retriever,
     SinkFactory,
     SourceRange,
@@ -60,12 +63,17 @@ class FakeEngine:
     def spent_s(self) -> float:
         return 0.0
 
+    def batches(self, frame: Any, rows_max: int) -> Iterator[Any]:
+        """Of a frame that is a list of numbers."""
+        table = pa.table({"n": pa.array(frame, pa.int64())})
+        yield from (table.slice(start, rows_max) for start in range(0, max(len(table), 1), rows_max))
+
     def cancel(self, label: str) -> None:
         self.cancelled.append(label)
 
 
 class FakeFeed:
-    """Port Feed. `nets` are the keys that were asked for; those in the source's `shared_keys` are refused."""
+    """Port Feed. `nets` are the keys that were asked for; those in the source's `net_faults` are refused."""
 
     def __init__(self, source: FakeSource, span: SourceRange) -> None:
         self.span = span
@@ -73,7 +81,7 @@ class FakeFeed:
         self.released = False
         self._source = source
 
-    def net(self, key: Sequence[str]) -> Changes:
+    def net(self, key: Sequence[str], stamped: bool = False) -> Changes:
         self.nets.append(tuple(key))
         if fault := self._source.net_faults.get(tuple(key)):
             raise fault
@@ -81,6 +89,11 @@ class FakeFeed:
         changed = {i: after.get(i) for i in before.keys() | after.keys() if before.get(i) != after.get(i)}
         deletes = sum(value is None for value in changed.values())
         return Changes(changed, 0, len(changed) - deletes, deletes)  # type: ignore[arg-type]
+
+    def all(self, key: Sequence[str]) -> Any:
+        span = range(self.span.from_version + 1, self.span.to.version + 1)
+        states = self._source.states
+        return [(v, i, states[v].get(i)) for v in span for i in sorted(states[v - 1].keys() | states[v].keys())]
 
     def release(self) -> None:
         self.released = True
@@ -243,7 +256,8 @@ class FakeKind:
     name = "replica"
     shared_target = False
 
-    def __init__(self) -> None:
+    def __init__(self, needs: Needs | None = None) -> None:
+        self.needs = needs or Needs()
         self.targets: dict[str, FakeTarget] = {}
         self.refusals: dict[str, Exception] = {}
         self.validated: list[str] = []
@@ -255,6 +269,9 @@ class FakeKind:
         self.validated.append(spec.target)
         if refusal := self.refusals.get(spec.target):
             raise copy(refusal)
+
+    def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
+        return catalog.normalize(spec.target) if spec.target else ""
 
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
         return tuple(source[source.index(name)] for name in spec.columns) if spec.columns else tuple(source)

@@ -7,10 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+from pyspark import RDD
+from pyspark.serializers import NoOpSerializer
+from pyspark.sql.pandas.types import to_arrow_schema
+
 from iscp.adapters.delta.faults import spark_faults, spent_in_spark
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 SESSIONS_KEPT_MAX = 16
 """Idle sessions kept for reuse: each holds a catalog and code caches of its own."""
@@ -46,7 +51,27 @@ class SparkEngine:
     def spent_s(self) -> float:
         return spent_in_spark.seconds
 
+    def batches(self, frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
+        with spark_faults("open the rows"):
+            schema = to_arrow_schema(frame.schema)
+            # What toArrow collects, but not all at once.
+            raw = frame._jdf.toArrowBatchRdd().toJavaRDD()
+            encoded: Iterator[bytes] = iter(RDD(raw, self._root.sparkContext, NoOpSerializer()).toLocalIterator())
+        empty = True
+        while (batch := _next(encoded)) is not None:
+            table = pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(batch), schema)])
+            for start in range(0, len(table), rows_max):
+                empty = False
+                yield table.slice(start, rows_max)
+        if empty:
+            yield schema.empty_table()
+
     def cancel(self, label: str) -> None:
         # Not cancelJobGroup: that lets an iteration which is between two jobs go on to its commit.
         with spark_faults("cancel the job group"):
             self._root.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(label)
+
+
+def _next(encoded: Iterator[bytes]) -> bytes | None:
+    with spark_faults("read the rows"):
+        return next(encoded, None)

@@ -21,17 +21,18 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.window import Window
 
+from iscp.core.kept import OP as OP
 from iscp.core.quoting import quoted
 from iscp.ports.pipeline import ChangesUnavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-OP = "_iscp_op"
-CHANGE_TYPE, COMMIT_VERSION = "_change_type", "_commit_version"
+CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
+STAMPS = (COMMIT_VERSION, COMMIT_TIMESTAMP)
 SAME = "_iscp_same"
 _WRITTEN, _ROW = "_iscp_written", "_iscp_row"
-_WRITES = ("insert", "update_postimage")
+WRITES = ("insert", "update_postimage")
 # Types whose values come back from Arrow as they were, and whose equality is the same there.
 _KEY_TYPES = (T.IntegralType, T.StringType, T.BooleanType, T.DateType, T.TimestampType, T.DecimalType, T.BinaryType)
 _VALUE_TYPES = (*_KEY_TYPES, T.TimestampNTZType, T.FloatType, T.DoubleType)
@@ -48,10 +49,10 @@ def fits_arrow(schema: T.StructType, key: Sequence[str]) -> bool:
 
 
 def net_by_arrow(raw: pa.Table, key: Sequence[str]) -> pa.Table:
-    """As `net_by_spark`; raises ChangesUnavailable itself where rows share a key, and leaves out `_iscp_same`."""
+    """As `net_by_spark`, but raises ChangesUnavailable itself where rows share a key, and leaves out `_iscp_same`."""
     names = {name.lower(): name for name in raw.column_names}
     keys = [names[name.lower()] for name in key]
-    written = pc.is_in(raw[CHANGE_TYPE], value_set=pa.array(_WRITES)).cast(pa.int8())
+    written = pc.is_in(raw[CHANGE_TYPE], value_set=pa.array(WRITES)).cast(pa.int8())
     raw = raw.append_column(_WRITTEN, written)
     raw = raw.take(pc.sort_indices(raw, [(COMMIT_VERSION, "ascending"), (_WRITTEN, "ascending")]))
     raw = raw.append_column(_ROW, pa.array(range(len(raw)), pa.int64()))
@@ -70,26 +71,26 @@ def net_by_arrow(raw: pa.Table, key: Sequence[str]) -> pa.Table:
     if pc.any(pc.not_equal(left, there.cast(pa.int64()))).as_py():
         doubt(key)
     op = pc.if_else(there, pc.if_else(new, "i", "u"), "d")
-    net = last.drop_columns([CHANGE_TYPE, COMMIT_VERSION, _WRITTEN, _ROW]).append_column(OP, op)
+    net = last.drop_columns([CHANGE_TYPE, _WRITTEN, _ROW]).append_column(OP, op)
     return net.filter(pc.or_(before, there))
 
 
 def net_by_spark(raw: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Takes the wanted columns, `_change_type` and `_commit_version`; gives the wanted columns, `_iscp_op` and
-    `_iscp_same`, above 1 where rows share the key.
+    """Takes the wanted columns, `_change_type` and the stamps; gives the wanted columns, `_iscp_op`, the stamps of the
+    key's last change, and `_iscp_same`, above 1 where rows share the key.
     """
     keys = [F.col(quoted(name)) for name in key]
     by_key = Window.partitionBy(*keys)
     last_first = by_key.orderBy(F.col(COMMIT_VERSION).desc(), F.col(_WRITTEN).desc())
     first_first = by_key.orderBy(F.col(COMMIT_VERSION), F.col(_WRITTEN))
     ranked = (
-        raw.withColumn(_WRITTEN, F.col(CHANGE_TYPE).isin(*_WRITES).cast("int"))
+        raw.withColumn(_WRITTEN, F.col(CHANGE_TYPE).isin(*WRITES).cast("int"))
         .withColumn("_iscp_rank", F.row_number().over(last_first))
         .withColumn("_iscp_first", F.first(CHANGE_TYPE).over(first_first))
         .withColumn(SAME, F.sum(_WRITTEN).over(Window.partitionBy(*keys, COMMIT_VERSION)))
         .withColumn(_ROW, F.sum(2 * F.col(_WRITTEN) - 1).over(by_key))
     )
-    before = (~F.col("_iscp_first").isin(*_WRITES)).cast("int")
+    before = (~F.col("_iscp_first").isin(*WRITES)).cast("int")
     doubtful = before + F.col(_ROW) != F.col(_WRITTEN)
     op = (
         F.when(F.col(_WRITTEN) == 0, F.lit("d"))
@@ -99,7 +100,7 @@ def net_by_spark(raw: DataFrame, key: Sequence[str]) -> DataFrame:
     last = ranked.where("_iscp_rank = 1").withColumn(OP, op)
     last = last.withColumn(SAME, F.when(doubtful, 2).otherwise(F.col(SAME)))
     last = last.where((before == 1) | (F.col(_WRITTEN) == 1) | (F.col(SAME) > 1))
-    return last.drop(CHANGE_TYPE, COMMIT_VERSION, _WRITTEN, _ROW, "_iscp_rank", "_iscp_first")
+    return last.drop(CHANGE_TYPE, _WRITTEN, _ROW, "_iscp_rank", "_iscp_first")
 
 
 def doubt(key: Sequence[str]) -> NoReturn:

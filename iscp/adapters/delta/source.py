@@ -24,6 +24,8 @@ from iscp.adapters.delta.net import (
     COMMIT_VERSION,
     OP,
     SAME,
+    STAMPS,
+    WRITES,
     doubt,
     fits_arrow,
     net_by_arrow,
@@ -61,25 +63,35 @@ _GONE = (
 class DeltaFeed:
     """The changes of one range (port Feed).
 
-    `frame` has the wanted columns, `_change_type` and `_commit_version`. A small range is read into this process, a
-    large one kept by Spark; either way once.
+    `frame` has the wanted columns, `_change_type` and the stamps. A small range is read into this process, a large one
+    kept by Spark; either way once.
     """
 
     def __init__(self, frame: DataFrame, inserts_only: bool, small: bool) -> None:
         self._inserts_only = inserts_only
         self._rows: pa.Table | None = None
-        if small and fits_arrow(frame.drop(CHANGE_TYPE, COMMIT_VERSION).schema, ()):
+        if small and fits_arrow(frame.drop(CHANGE_TYPE, *STAMPS).schema, ()):
             with reading_changes("read the changes"):
                 self._rows = frame.toArrow()
         self._raw = frame if self._rows is not None else frame.persist()
-        self._net: dict[tuple[str, ...], Changes] = {}
+        self._net: dict[tuple[tuple[str, ...], bool], Changes] = {}
         self._kept: list[DataFrame] = []
 
-    def net(self, key: Sequence[str]) -> Changes:
-        known = self._net.get(tuple(key))
+    def net(self, key: Sequence[str], stamped: bool = False) -> Changes:
+        known = self._net.get((tuple(key), stamped))
         if known is None:
-            known = self._net[tuple(key)] = self._compute(tuple(key))
+            known = self._net[tuple(key), stamped] = self._compute(tuple(key), stamped)
         return known
+
+    def all(self, key: Sequence[str]) -> DataFrame:
+        raw = self._raw
+        with reading_changes("read the changes"):
+            if self._rows is not None:
+                raw = raw.sparkSession.createDataFrame(self._rows, raw.schema)
+            else:
+                raw.count()  # what cannot be read has to show here
+        is_written = F.col(CHANGE_TYPE).isin(*WRITES)
+        return raw.orderBy(COMMIT_VERSION, *[F.col(quoted(name)) for name in key], is_written)
 
     def release(self) -> None:
         for frame in self._kept:
@@ -87,26 +99,28 @@ class DeltaFeed:
         if self._rows is None:
             self._raw.unpersist(blocking=False)
 
-    def _compute(self, key: tuple[str, ...]) -> Changes:
+    def _compute(self, key: tuple[str, ...], stamped: bool) -> Changes:
+        left_out = (CHANGE_TYPE,) if stamped else (CHANGE_TYPE, *STAMPS)
         if self._rows is not None and fits_arrow(self._raw.schema, key):
-            return self._by_arrow(self._rows, key)
-        return self._inserted(key) if not key or self._inserts_only else self._by_spark(key)
+            return self._by_arrow(self._rows, key, left_out)
+        return self._inserted(key, left_out) if not key or self._inserts_only else self._by_spark(key, left_out)
 
-    def _by_arrow(self, rows: pa.Table, key: tuple[str, ...]) -> Changes:
+    def _by_arrow(self, rows: pa.Table, key: tuple[str, ...], left_out: tuple[str, ...]) -> Changes:
         if not key:
-            inserted = rows.filter(pc.equal(rows[CHANGE_TYPE], "insert")).drop_columns([CHANGE_TYPE, COMMIT_VERSION])
+            inserted = rows.filter(pc.equal(rows[CHANGE_TYPE], "insert"))
             net = inserted.append_column(OP, pa.array(["i"] * len(inserted), pa.string()))
         else:
             net = net_by_arrow(rows, key)
+        net = net.drop_columns([name for name in left_out if name in net.column_names])
         counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(net[OP]).to_pylist()}
-        schema = self._raw.drop(CHANGE_TYPE, COMMIT_VERSION).schema
+        schema = self._raw.drop(*left_out).schema
         bounds = bounds_of_arrow(net, bounded(schema, key))
         with spark_faults("hand the changes to Spark"):
             frame = self._raw.sparkSession.createDataFrame(net, schema.add(OP, "string"))
         return _changes(frame, counts, bounds)
 
-    def _inserted(self, key: tuple[str, ...]) -> Changes:
-        frame = self._raw.where(F.col(CHANGE_TYPE) == "insert").drop(CHANGE_TYPE, COMMIT_VERSION)
+    def _inserted(self, key: tuple[str, ...], left_out: tuple[str, ...]) -> Changes:
+        frame = self._raw.where(F.col(CHANGE_TYPE) == "insert").drop(*left_out)
         frame = frame.withColumn(OP, F.lit("i"))
         if key:
             with reading_changes("look for shared keys"):
@@ -116,13 +130,13 @@ class DeltaFeed:
                     doubt(key)
         return _counted(frame, F.lit(0), key).changes(frame)
 
-    def _by_spark(self, key: tuple[str, ...]) -> Changes:
+    def _by_spark(self, key: tuple[str, ...], left_out: tuple[str, ...]) -> Changes:
         frame = net_by_spark(self._raw, key).persist()
         self._kept.append(frame)  # what is made of it cannot be given back in its place
         counted = _counted(frame, F.max(SAME), key)
         if counted.shared > 1:
             doubt(key)
-        narrowed = frame.drop(SAME).coalesce(1 + sum(counted.rows.values()) // _ROWS_PER_PARTITION)
+        narrowed = frame.drop(SAME, *left_out).coalesce(1 + sum(counted.rows.values()) // _ROWS_PER_PARTITION)
         return counted.changes(narrowed)
 
 
@@ -239,7 +253,7 @@ class DeltaChangeSource:
                 .option("startingVersion", span.from_version + 1)
                 .option("endingVersion", span.to.version)
                 .load(uri)
-                .select(*[F.col(quoted(name)) for name in columns], CHANGE_TYPE, COMMIT_VERSION)
+                .select(*[F.col(quoted(name)) for name in columns], CHANGE_TYPE, *STAMPS)
             )
             return DeltaFeed(frame, span.inserts_only, span.bytes <= self._small_bytes_max)
 

@@ -1,0 +1,65 @@
+"""What a sink with transactions of its own keeps beside its data: where it stands, as one text.
+
+It goes into the very transaction of the data (after MatrixOne ISCP's DataRetriever.UpdateWatermark), and is all that
+the next iteration needs: the seq to compare and set, the watermark to go on from, and whose commit it was.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from iscp.core.errors import ErrorCode, PermanentError
+from iscp.core.ids import JobKey
+from iscp.core.watermark import NOTHING_APPLIED, Position, Watermark
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkRecord:
+    """One commit of a sink: its number, the range that it applied, for which registration and from which source.
+
+    `attempt` is unique: it tells our commit from another writer's with the same seq.
+    """
+
+    seq: int
+    watermark: Watermark
+    job_id: str
+    source_id: str
+    from_version: int
+    epoch: int
+    attempt: str
+
+    def to_json(self) -> str:
+        return json.dumps({"format": FORMAT, **asdict(self)}, separators=(",", ":"))
+
+    @property
+    def position(self) -> Position:
+        """Where a sink stands whose last commit this is."""
+        return Position(self.seq, self.watermark, self.job_id, self.source_id, base_version=self.seq)
+
+
+def parse_record(text: str) -> WatermarkRecord:
+    """Read what `to_json` wrote; raises PermanentError where it is something else."""
+    try:
+        found = json.loads(text)
+        if found.pop("format") != FORMAT:
+            raise ValueError("its format is another version's")
+        return WatermarkRecord(**{**found, "watermark": Watermark(**found["watermark"])})
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise PermanentError(
+            f"the sink's watermark record cannot be read ({error}): {text[:200]}",
+            remedy="Put back what was written there, or empty the sink and its record: it is then built anew",
+            code=ErrorCode.CONSUMER_BROKEN,
+        ) from error
+
+
+def position_of(text: str | None) -> Position:
+    """Where a sink stands that holds this record; None: it was never written to."""
+    return parse_record(text).position if text else Position(base_version=NOTHING_APPLIED)
+
+
+def record_key(key: JobKey, target: str) -> str:
+    """Under which name a sink keeps the record: that of its place, which outlives registrations."""
+    return f"iscp:{target}" if target else f"iscp:{key.account}/{key.table_id}/{key.job_name}"
