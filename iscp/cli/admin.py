@@ -13,6 +13,7 @@ import click
 from iscp import __version__
 from iscp.cli import render
 from iscp.cli.admin_job import job
+from iscp.cli.apply import apply, export
 from iscp.cli.arguments import TABLE, Invocation, anywhere, invocation
 from iscp.core.errors import ErrorCode, IscpError
 
@@ -43,6 +44,8 @@ def cli() -> None:
 
 
 cli.add_command(job)
+cli.add_command(apply)
+cli.add_command(export)
 
 
 @cli.command()

@@ -6,24 +6,35 @@ A job is written as the options are named (table, name, target, key, …), or wi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 import yaml
 
 from iscp.adapters.grpc.endpoint import REGISTRATIONS_MAX
 from iscp.cli.arguments import absolute_table, parse_duration_s, split_columns
-from iscp.core.admin import JobName, RegisterRequest
+from iscp.cli.plan import Wanted
+from iscp.core.admin import JobName, JobView, RegisterRequest
 from iscp.core.errors import InvalidRequest
 from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.spec import JobSpec, parse_spec
-from iscp.core.spec_fields import DURATIONS, PATHS, flat_name, to_spec_json
+from iscp.core.spec_fields import DURATIONS, PATHS, flat_name, flatten, to_spec_json
 
 _NAMING = {"table", "name", "account"}
 _FLAT = set(PATHS)
+_CONSUMER_DEFAULT = "replica"
+
+SUFFIXES = (".json", ".yaml", ".yml")
 
 
-class _Loader(yaml.SafeLoader):
+# In C where libyaml is there: thousands of jobs take seconds without it.
+_Safe: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Dumper: type[yaml.SafeDumper] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+class _Loader(_Safe):  # type: ignore[misc, valid-type]
     """Refuses a field that is given twice, of which YAML itself would silently take the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -36,11 +47,51 @@ class _Loader(yaml.SafeLoader):
                     None, None, f"the field {key.value!r} is given twice", key.start_mark
                 )
             seen.add(key.value)
-        return super().construct_mapping(node, deep)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+def read_paths(paths: Sequence[str]) -> list[Wanted]:
+    """All jobs of files and of those named *.yaml, *.yml and *.json below directories; `-` is stdin.
+
+    Raises InvalidRequest whose field is the path of the first fault.
+    """
+    return [wanted for path in paths for file in _files(path) for wanted in _read_file(file)]
+
+
+def _files(path: str) -> list[Path]:
+    given = Path(path)
+    if not given.is_dir():
+        return [given]
+    found = sorted(file for file in given.rglob("*") if file.suffix in SUFFIXES and file.is_file())
+    if not found:
+        raise InvalidRequest(f"holds no file *{', *'.join(SUFFIXES)}", field=path, remedy="Name a file, or another one")
+    return found
+
+
+def _read_file(path: Path) -> list[Wanted]:
+    if str(path) == "-":
+        return _wanted(sys.stdin, "stdin")
+    try:
+        with path.open(encoding="utf-8") as stream:
+            return _wanted(stream, str(path))
+    except OSError as error:
+        raise InvalidRequest(f"cannot be read: {error}", field=str(path)) from error
 
 
 def read_jobs(stream: IO[str], source: str) -> list[RegisterRequest]:
     """All jobs of a file; raises InvalidRequest whose field is the path of the first fault, as `job.yaml[1].key`."""
+    found = _wanted(stream, source)
+    if len(found) > REGISTRATIONS_MAX:
+        raise InvalidRequest(
+            f"holds {len(found)} jobs, more than {REGISTRATIONS_MAX}",
+            field=source,
+            remedy="Split it, or use `iscp-admin apply`",
+        )
+    return [each.request for each in found]
+
+
+def _wanted(stream: IO[str], source: str) -> list[Wanted]:
     try:
         documents = list(yaml.load_all(stream, _Loader))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -48,11 +99,21 @@ def read_jobs(stream: IO[str], source: str) -> list[RegisterRequest]:
     entries = [entry for document in documents for entry in _entries(document)]
     if not entries:
         raise InvalidRequest("holds no job", field=source, remedy="Write at least table, name and target")
-    if len(entries) > REGISTRATIONS_MAX:
-        raise InvalidRequest(
-            f"holds {len(entries)} jobs, more than {REGISTRATIONS_MAX}", field=source, remedy="Split it"
-        )
-    return [_request(entry, f"{source}[{number}]") for number, entry in enumerate(entries)]
+    places = (f"{source}[{number}]" for number in range(len(entries)))
+    return [Wanted(_request(entry, place), place) for entry, place in zip(entries, places, strict=True)]
+
+
+def entry_of(job: JobView) -> dict[str, Any]:
+    """A job as a file says it."""
+    account = {} if job.account == DEFAULT_ACCOUNT else {"account": job.account}
+    fields = flatten(job.spec_json)
+    if fields.get("consumer") == _CONSUMER_DEFAULT:
+        del fields["consumer"]
+    return {"table": job.table, "name": job.name, **account, **fields}
+
+
+def to_yaml(entries: Sequence[dict[str, Any]]) -> str:
+    return str(yaml.dump(entries, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
 
 
 def _entries(document: Any) -> Iterator[Any]:
@@ -87,7 +148,7 @@ def _spec(entry: dict[str, Any], path: str) -> str:
             spec["iteration"]["consumer"]["target"] = absolute_table(consumer.target)
         return json.dumps(spec, default=str)
     fields = {name: value for name, value in entry.items() if name not in _NAMING}
-    fields["consumer"] = fields.get("consumer") or "replica"
+    fields["consumer"] = fields.get("consumer") or _CONSUMER_DEFAULT
     fields["target"] = absolute_table(_text(entry, "target", path, required=True))
     for name in fields.keys() & {"key", "columns"}:
         fields[name] = _columns(entry, name, path)

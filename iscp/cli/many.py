@@ -123,14 +123,14 @@ def _confirm(verb: ChangeVerb, jobs: Sequence[JobView]) -> None:
         click.echo(f"  {job.name} on {job.table}", err=True)
     if len(jobs) > SHOWN_MAX:
         click.echo(f"  and {len(jobs) - SHOWN_MAX} more (--dry-run shows all)", err=True)
-    click.confirm(f"{verb} {_jobs(len(jobs))}?", abort=True, err=True)
+    click.confirm(f"{verb} {job_words(len(jobs))}?", abort=True, err=True)
 
 
 def _show_matching(invocation: Invocation, jobs: Sequence[JobView]) -> None:
     if not render.show([_named(job) for job in jobs], invocation.output):
         for job in jobs:
             click.echo(f"{job.name} on {job.table}")
-        click.echo(f"{_jobs(len(jobs))} match" + ("es" if len(jobs) == 1 else ""), err=True)
+        click.echo(f"{job_words(len(jobs))} match" + ("es" if len(jobs) == 1 else ""), err=True)
 
 
 def _show(invocation: Invocation, tally: _Tally, verb: ChangeVerb) -> None:
@@ -142,7 +142,7 @@ def _show(invocation: Invocation, tally: _Tally, verb: ChangeVerb) -> None:
         click.echo(f"{each['name']} on {each['table']}: {each['error']}. {each['remedy']}", err=True)
     asked = tally.changed + tally.unchanged + len(refused)
     left = f", {tally.matched - asked} not asked for" if asked < tally.matched else ""
-    done = f"{verb}: {_jobs(tally.changed)} changed, {tally.unchanged} were so already, {len(refused)} refused"
+    done = f"{verb}: {job_words(tally.changed)} changed, {tally.unchanged} were so already, {len(refused)} refused"
     click.echo(done + left)
 
 
@@ -150,5 +150,5 @@ def _named(job: JobView) -> dict[str, str]:
     return {"account": job.account, "table": job.table, "name": job.name}
 
 
-def _jobs(number: int) -> str:
+def job_words(number: int) -> str:
     return "1 job" if number == 1 else f"{number} jobs"

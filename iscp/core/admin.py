@@ -65,6 +65,32 @@ class UpdateRequest:
     request_id: str = ""
 
 
+class Action(StrEnum):
+    """What has to be done so that a job is as it is wanted."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    RESYNC = "resync"
+    UNCHANGED = "unchanged"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What it takes to have a job as a RegisterRequest says, checked as a registration is; nothing was written.
+
+    `spec_json` is as it would be kept. `job_id`, `there_id` and `there_json` are of the job that is there: its
+    registration, the table that it is on, its spec (empty: there is none). `error`: why it cannot be had so.
+    """
+
+    action: Action = Action.CREATE
+    table_id: str = ""
+    spec_json: str = ""
+    job_id: str = ""
+    there_id: str = ""
+    there_json: str = ""
+    error: PermanentError | None = None
+
+
 class ChangeVerb(StrEnum):
     """What is asked of a job that is there."""
 

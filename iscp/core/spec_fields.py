@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from iscp.core.errors import InvalidRequest
@@ -31,6 +31,9 @@ PATHS: dict[str, tuple[str, ...]] = {
     "on_schema_change": ("iteration", "on_schema_change"),
 }
 """Where each flat name lies in the job_spec."""
+
+CONSUMER_FIELDS = frozenset(name for name, path in PATHS.items() if path[:-1] == _CONSUMER)
+"""Those that decide over what the target holds."""
 
 DURATIONS = frozenset({"every", "target_lag"})
 
@@ -69,6 +72,20 @@ def nest(fields: Mapping[str, Any], *, null: bool = False) -> dict[str, Any]:
             place = place.setdefault(section, {})
         place[last] = value
     return root
+
+
+def flatten(spec_json: str) -> dict[str, Any]:
+    """The fields that a job_spec has, under their flat names."""
+    root = json.loads(spec_json)
+    return {name: value for name, path in PATHS.items() if (value := _at(root, path)) is not None}
+
+
+def _at(place: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        if not isinstance(place, dict) or name not in place:
+            return None
+        place = place[name]
+    return place
 
 
 def to_spec_json(fields: Mapping[str, Any]) -> str:

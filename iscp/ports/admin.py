@@ -7,6 +7,7 @@ from typing import Protocol
 
 from iscp.core.admin import (
     ChangeOutcome,
+    Checked,
     ClusterView,
     JobChange,
     JobFilter,
@@ -32,6 +33,9 @@ class AdminService(Protocol):
         A temporary error is raised for all, as OutcomeUnknown where some changes were made: whoever asks again with
         the same request ids gets their first answers.
         """
+
+    def check(self, requests: Sequence[RegisterRequest]) -> list[Checked]:
+        """Each for itself, on top of those before it; nothing is written."""
 
     def resync(self, request: ResyncRequest) -> RegisterResult:
         """The job's new registration, which is in the log. Raises JobNotFound; Conflict if it was changed meanwhile."""

@@ -13,6 +13,7 @@ from iscp.coordination.messages import SourceSeen
 from iscp.core.admin import (
     ChangeOutcome,
     ChangeVerb,
+    Checked,
     ClusterView,
     JobChange,
     JobFilter,
@@ -101,6 +102,9 @@ class OwnerAdmin:
         (future,) = self._intake.submit(writer, [Register(tuple(items))])
         answer: tuple[RegisterResult, ...] = answer_of(future)
         return list(answer)
+
+    def check(self, requests: Sequence[RegisterRequest]) -> list[Checked]:
+        return self._intake.check(self._owner.last_writer(), requests)
 
     def resync(self, request: ResyncRequest) -> RegisterResult:
         writer = self._owner.current_writer()

@@ -8,9 +8,10 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from iscp.coordination.draft import Register, Registration, Request, Resync
-from iscp.core.admin import JobName, RegisterRequest, ResyncRequest
-from iscp.core.errors import InvalidRequest, TableNotFound
+from iscp.coordination.book import JobBook
+from iscp.coordination.draft import Draft, Register, Registration, Request, Resync
+from iscp.core.admin import Action, Checked, JobName, RegisterRequest, ResyncRequest
+from iscp.core.errors import Conflict, InvalidRequest, PermanentError, TableNotFound
 from iscp.core.ids import JobKey, next_job_id
 from iscp.core.job import JobRow
 from iscp.core.spec import parse_spec
@@ -33,25 +34,50 @@ class Intake:
 
     def registration(self, writer: LogWriter, request: RegisterRequest) -> Registration:
         """Raises InvalidRequest."""
-        name = request.job.name
-        if not name.strip() or len(name) > JOB_NAME_LENGTH_MAX:
-            raise InvalidRequest(
-                f"must have 1 to {JOB_NAME_LENGTH_MAX} characters", field="job.name", remedy="Name the job"
-            )
-        if not request.job.account.strip():
-            raise InvalidRequest("is empty", field="job.account", remedy="Leave it out for the default account")
+        _check_names(request.job)
         source = self._catalog.describe(request.job.table)
-        key = JobKey(request.job.account, source.table_id, name)
+        key = JobKey(request.job.account, source.table_id, request.job.name)
         there = writer.read(lambda book: book.get(key))
-        if there is not None and there.table_uri != source.uri:
-            raise InvalidRequest(
-                f"{source.uri} has the same table id as {there.table_uri}, on which this job is",
-                field="job.name",
-                remedy="Choose another name for the job on the copy",
-            )
+        if there is not None:
+            _refuse_copy(there, source)
         # What is there already is answered so, whatever has become of its target meanwhile.
         item = self._item(request.job, request.spec_json, source, check=there is None)
         return replace(item, request_id=request.request_id)
+
+    def check(self, writer: LogWriter, requests: Sequence[RegisterRequest]) -> list[Checked]:
+        """What it takes to have each job as it is wanted, and why not where it cannot be."""
+        looked = [self._look(writer, request) for request in requests]
+        now_s = self._clock.now_s()
+
+        def decide(book: JobBook) -> list[Checked]:
+            draft = Draft(book, now_s)  # thrown away
+            return [each if isinstance(each, Checked) else _decided(draft, *each) for each in looked]
+
+        return writer.read(decide)
+
+    def _look(self, writer: LogWriter, request: RegisterRequest) -> Checked | tuple[JobRow | None, Registration]:
+        """The job that is there and what it is to be, or why not."""
+        try:
+            _check_names(request.job)
+            source = self._catalog.describe(request.job.table)
+            there = self._there(writer, request.job, source)
+            item = self._item(request.job, request.spec_json, source, check=False)
+            if there is None or action_for(there, item.row) is not Action.UNCHANGED:
+                self._item(request.job, request.spec_json, source, check=True)
+            return there, item
+        except PermanentError as error:
+            return Checked(error=error)
+
+    def _there(self, writer: LogWriter, job: JobName, source: TableDescription) -> JobRow | None:
+        """The job of this name on the table, or on one that was at its place before and is not there any more."""
+        before = writer.read(lambda book: book.tables_called(source.uri))
+        for table_id in (source.table_id, *before):
+            key = JobKey(job.account, table_id, job.name)
+            there: JobRow | None = writer.read(lambda book, key=key: book.get(key))  # type: ignore[misc]
+            if there is not None:
+                _refuse_copy(there, source)
+                return there
+        return None
 
     def resync(self, seen: JobRow, request: ResyncRequest) -> Resync:
         """The job `seen` on the table that its source is now, or on another. Raises InvalidRequest."""
@@ -104,3 +130,46 @@ class Intake:
         last = max(self._last_id, writer.read(lambda book: book.last_job_id))
         self._last_id = next_job_id(self._clock.now_s(), last)
         return replace(item, row=replace(item.row, job_id=self._last_id))
+
+
+def _check_names(job: JobName) -> None:
+    if not job.name.strip() or len(job.name) > JOB_NAME_LENGTH_MAX:
+        raise InvalidRequest(
+            f"must have 1 to {JOB_NAME_LENGTH_MAX} characters", field="job.name", remedy="Name the job"
+        )
+    if not job.account.strip():
+        raise InvalidRequest("is empty", field="job.account", remedy="Leave it out for the default account")
+
+
+def _refuse_copy(there: JobRow, source: TableDescription) -> None:
+    if there.table_uri != source.uri:
+        raise InvalidRequest(
+            f"{source.uri} has the same table id as {there.table_uri}, on which this job is",
+            field="job.name",
+            remedy="Choose another name for the job on the copy",
+        )
+
+
+def action_for(there: JobRow, wanted: JobRow) -> Action:
+    """What makes the job `there` as it is `wanted`: what its target holds can only be built anew."""
+    before, after = there.spec, wanted.spec
+    if there.key.table_id != wanted.key.table_id or before.consumer != after.consumer:
+        return Action.RESYNC
+    return Action.UNCHANGED if before == after else Action.UPDATE
+
+
+def _decided(draft: Draft, there: JobRow | None, item: Registration) -> Checked:
+    action = Action.CREATE if there is None else action_for(there, item.row)
+    checked = Checked(action, item.row.key.table_id, item.row.spec_json)
+    if there is not None:
+        checked = replace(checked, job_id=there.job_id, there_id=there.key.table_id, there_json=there.spec_json)
+    try:
+        if there is None:
+            draft.decide(Register((item,)))
+        elif action is Action.RESYNC:
+            draft.decide(Resync(there, item))
+    except PermanentError as error:
+        return replace(checked, error=error)
+    except Conflict as error:  # another of these is the same job, by another spelling of its table
+        return replace(checked, error=InvalidRequest(f"{error.message}, by another of these", field="job.name"))
+    return checked

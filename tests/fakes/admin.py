@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from iscp.core.admin import (
+    Action,
     ChangeOutcome,
     ChangeVerb,
+    Checked,
     ClusterView,
     JobChange,
     JobFilter,
@@ -104,6 +106,24 @@ class FakeAdmin:
             return self._once(change.request_id, unregister if change.verb is ChangeVerb.UNREGISTER else set_reason)
         except JobNotFound as error:
             return error
+
+    def check(self, requests: Sequence[RegisterRequest]) -> list[Checked]:
+        self._enter("check")
+        with self._moved:
+            return [self._check(request) for request in requests]
+
+    def _check(self, request: RegisterRequest) -> Checked:
+        if request.job.table.startswith(MISSING):
+            return Checked(error=TableNotFound(f"there is no Delta table at {request.job.table}", field="table"))
+        wanted = parse_spec(request.spec_json)
+        made = Checked(Action.CREATE, table_id_of(request.job.table), wanted.to_json())
+        there = self._jobs.get(self._key(request.job))
+        if there is None:
+            return made
+        before = parse_spec(there.spec_json)
+        kept = Action.UNCHANGED if before == wanted else Action.UPDATE
+        action = kept if before.consumer == wanted.consumer else Action.RESYNC
+        return replace(made, action=action, job_id=there.job_id, there_id=there.table_id, there_json=before.to_json())
 
     def resync(self, request: ResyncRequest) -> RegisterResult:
         self._enter("resync")

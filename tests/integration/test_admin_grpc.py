@@ -19,7 +19,7 @@ from iscp.adapters.grpc.client import Client
 from iscp.adapters.grpc.endpoint import CHANGES_MAX, REGISTRATIONS_MAX, SPEC_BYTES_MAX, Tls
 from iscp.adapters.grpc.server import HISTORY_LIMIT_MAX, AdminServer
 from iscp.core import errors as core
-from iscp.core.admin import ChangeVerb, JobChange, JobName, RegisterRequest, UpdateRequest
+from iscp.core.admin import Action, ChangeVerb, JobChange, JobName, RegisterRequest, UpdateRequest
 from iscp.core.job import JobState, Reason
 from iscp.core.spec import ConsumerSpec, JobSpec, parse_spec
 from iscp.wire.v1 import admin_pb2 as pb
@@ -71,6 +71,23 @@ def test_one_faulty_job_of_many_leaves_none(client: Client, service: FakeAdmin) 
     assert caught.value.field == "requests[1].table"
     assert "_delta_log" in caught.value.remedy
     assert client.count() == 0
+
+
+def test_a_check_tells_of_each_what_it_takes_or_why_not(client: Client) -> None:
+    first = client.register("/t", "a", target="/copy")
+    requests = [
+        RegisterRequest(JobName(table, name), SPEC) for table, name in (("/t", "a"), ("/t", "b"), (MISSING, "a"))
+    ]
+    there, new, missing = client.check_many(requests)
+    assert (there.action, there.job_id, there.there_id, there.there_json) == (
+        Action.UNCHANGED,
+        first.job_id,
+        "id-of-/t",
+        there.spec_json,
+    )
+    assert (new.action, new.job_id, new.error) == (Action.CREATE, "", None)
+    assert isinstance(missing.error, core.TableNotFound)
+    assert client.count() == 1
 
 
 def test_pause_resume_and_unregister_say_whether_they_changed_anything(client: Client) -> None:

@@ -19,6 +19,7 @@ from iscp.adapters.grpc.endpoint import FORMAT_VERSION, MESSAGE_BYTES_MAX, Tls, 
 from iscp.adapters.grpc.errors import from_rpc
 from iscp.core.admin import (
     ChangeOutcome,
+    Checked,
     ClusterView,
     JobChange,
     JobFilter,
@@ -133,6 +134,14 @@ class Client:
         )
         response = self._call(self._admin.Register, request, changes=True)
         return [convert.result_from_wire(one) for one in response.results]
+
+    def check_many(self, requests: Sequence[RegisterRequest], *, timeout_s: float | None = None) -> list[Checked]:
+        """What it takes to have the jobs as `requests` say, checked as a registration is; nothing is written."""
+        request = pb.RegisterRequest(
+            format_version=FORMAT_VERSION, registrations=[convert.registration_to_wire(one) for one in requests]
+        )
+        response = self._call(self._admin.Check, request, timeout_s=timeout_s)
+        return [convert.checked_from_wire(one) for one in response.checked]
 
     def unregister(self, table: str, name: str, *, account: str = DEFAULT_ACCOUNT) -> bool:
         """Drop a job; False if there is none."""

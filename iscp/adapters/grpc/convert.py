@@ -8,8 +8,10 @@ from typing import Any, Protocol, TypeVar
 from iscp.adapters.grpc.endpoint import FORMAT_VERSION
 from iscp.adapters.grpc.errors import detail_of, error_of
 from iscp.core.admin import (
+    Action,
     ChangeOutcome,
     ChangeVerb,
+    Checked,
     ClusterView,
     JobChange,
     JobFilter,
@@ -39,6 +41,10 @@ _REASON_FROM_WIRE = {number: reason for reason, number in _REASON_TO_WIRE.items(
 _VERB_TO_WIRE = {verb: pb.ChangeVerb.Value(f"CHANGE_VERB_{verb.name}") for verb in ChangeVerb}
 _VERB_FROM_WIRE = {number: verb for verb, number in _VERB_TO_WIRE.items()}
 
+_ACTION_TO_WIRE = {action: pb.Action.Value(f"ACTION_{action.name}") for action in Action}
+_ACTION_FROM_WIRE = {number: action for action, number in _ACTION_TO_WIRE.items()}
+
+_CHECKED_FIELDS = ("table_id", "spec_json", "job_id", "there_id", "there_json")
 _STATUS_FIELDS = (
     "from_version",
     "to_version",
@@ -121,6 +127,22 @@ def result_from_wire(message: pb.RegisterResult) -> RegisterResult:
     return RegisterResult(**_fields(message, _RESULT_FIELDS))
 
 
+def checked_to_wire(checked: Checked) -> pb.Checked:
+    message = pb.Checked(action=_ACTION_TO_WIRE[checked.action], **_fields(checked, _CHECKED_FIELDS))
+    if checked.error is not None:
+        message.error.CopyFrom(detail_of(checked.error))
+    return message
+
+
+def checked_from_wire(message: pb.Checked) -> Checked:
+    """Raises PermanentError where the node is newer and speaks of an action unknown here."""
+    action = _ACTION_FROM_WIRE.get(message.action)
+    if action is None:
+        raise PermanentError(f"action {message.action} is not known here", remedy="Use a client as new as the node")
+    error = _refusal(message.error) if message.HasField("error") else None
+    return Checked(action=action, error=error, **_fields(message, _CHECKED_FIELDS))
+
+
 def resync_to_wire(request: ResyncRequest) -> pb.ResyncRequest:
     return pb.ResyncRequest(
         format_version=FORMAT_VERSION,
@@ -174,7 +196,11 @@ def outcome_to_wire(outcome: ChangeOutcome) -> pb.ChangeOutcome:
 def outcome_from_wire(message: pb.ChangeOutcome) -> ChangeOutcome:
     if message.HasField("changed"):
         return message.changed
-    error = error_of(message.error)
+    return _refusal(message.error)
+
+
+def _refusal(detail: pb.ErrorDetail) -> PermanentError:
+    error = error_of(detail)
     if isinstance(error, PermanentError):
         return error
     return PermanentError(error.message or "the answer is of a newer kind", field=error.field, remedy=error.remedy)

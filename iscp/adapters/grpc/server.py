@@ -106,6 +106,14 @@ class _Admin(pb_grpc.AdminServicer):
             results = self._service.register([convert.registration_from_wire(one) for one in registrations])
             return pb.RegisterResponse(results=[convert.result_to_wire(one) for one in results])
 
+    def Check(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.CheckResponse:
+        with _translated(context, "check"):
+            _check_format(request.format_version)
+            registrations = list(request.registrations)
+            _check_registrations(registrations)
+            checked = self._service.check([convert.registration_from_wire(one) for one in registrations])
+            return pb.CheckResponse(checked=[convert.checked_to_wire(one) for one in checked])
+
     def Unregister(self, request: pb.ChangeJobRequest, context: grpc.ServicerContext) -> pb.ChangeJobResponse:
         return self._change(ChangeVerb.UNREGISTER, request, context)
 

@@ -74,6 +74,27 @@ REASON_QUARANTINED: Reason.ValueType  # 4
 REASON_QUOTA: Reason.ValueType  # 5
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
+class _Action:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Action.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ACTION_UNSPECIFIED: _Action.ValueType  # 0
+    ACTION_CREATE: _Action.ValueType  # 1
+    ACTION_UPDATE: _Action.ValueType  # 2
+    ACTION_RESYNC: _Action.ValueType  # 3
+    ACTION_UNCHANGED: _Action.ValueType  # 4
+
+class Action(_Action, metaclass=_ActionEnumTypeWrapper): ...
+
+ACTION_UNSPECIFIED: Action.ValueType  # 0
+ACTION_CREATE: Action.ValueType  # 1
+ACTION_UPDATE: Action.ValueType  # 2
+ACTION_RESYNC: Action.ValueType  # 3
+ACTION_UNCHANGED: Action.ValueType  # 4
+Global___Action: _TypeAlias = Action  # noqa: Y015
+
 class _ChangeVerb:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -223,6 +244,70 @@ class RegisterResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RegisterResponse: _TypeAlias = RegisterResponse  # noqa: Y015
+
+@_typing.final
+class Checked(_message.Message):
+    """table_id, spec_json: as the job would be kept. job_id, there_id, there_json: of the job that is there, its
+    registration, its table and its spec; empty: there is none. error: set where it cannot be had so.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTION_FIELD_NUMBER: _builtins.int
+    TABLE_ID_FIELD_NUMBER: _builtins.int
+    SPEC_JSON_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    THERE_ID_FIELD_NUMBER: _builtins.int
+    THERE_JSON_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    action: Global___Action.ValueType
+    table_id: _builtins.str
+    spec_json: _builtins.str
+    job_id: _builtins.str
+    there_id: _builtins.str
+    there_json: _builtins.str
+    @_builtins.property
+    def error(self) -> Global___ErrorDetail: ...
+    def __init__(
+        self,
+        *,
+        action: Global___Action.ValueType = ...,
+        table_id: _builtins.str = ...,
+        spec_json: _builtins.str = ...,
+        job_id: _builtins.str = ...,
+        there_id: _builtins.str = ...,
+        there_json: _builtins.str = ...,
+        error: Global___ErrorDetail | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "error", b"error", "job_id", b"job_id", "spec_json", b"spec_json", "table_id", b"table_id", "there_id", b"there_id", "there_json", b"there_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Checked: _TypeAlias = Checked  # noqa: Y015
+
+@_typing.final
+class CheckResponse(_message.Message):
+    """checked run parallel to the registrations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHECKED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def checked(self) -> _containers.RepeatedCompositeFieldContainer[Global___Checked]: ...
+    def __init__(
+        self,
+        *,
+        checked: _abc.Iterable[Global___Checked] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked", b"checked"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckResponse: _TypeAlias = CheckResponse  # noqa: Y015
 
 @_typing.final
 class ChangeJobRequest(_message.Message):

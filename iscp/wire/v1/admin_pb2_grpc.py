@@ -39,6 +39,11 @@ class AdminStub:
                 request_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.RegisterRequest.SerializeToString,
                 response_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.RegisterResponse.FromString,
                 _registered_method=True)
+        self.Check = channel.unary_unary(
+                '/iscp.wire.v1.Admin/Check',
+                request_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.RegisterRequest.SerializeToString,
+                response_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.CheckResponse.FromString,
+                _registered_method=True)
         self.Unregister = channel.unary_unary(
                 '/iscp.wire.v1.Admin/Unregister',
                 request_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobRequest.SerializeToString,
@@ -111,6 +116,13 @@ class AdminServicer:
 
     def Register(self, request, context):
         """One or many jobs, all or none. Answers once they are in the job log.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Check(self, request, context):
+        """What it takes to have each job as it says, checked as Register does; nothing is written.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -208,6 +220,11 @@ def add_AdminServicer_to_server(servicer, server):
                     request_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.RegisterRequest.FromString,
                     response_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.RegisterResponse.SerializeToString,
             ),
+            'Check': grpc.unary_unary_rpc_method_handler(
+                    servicer.Check,
+                    request_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.RegisterRequest.FromString,
+                    response_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.CheckResponse.SerializeToString,
+            ),
             'Unregister': grpc.unary_unary_rpc_method_handler(
                     servicer.Unregister,
                     request_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ChangeJobRequest.FromString,
@@ -301,6 +318,33 @@ class Admin:
             '/iscp.wire.v1.Admin/Register',
             iscp_dot_wire_dot_v1_dot_admin__pb2.RegisterRequest.SerializeToString,
             iscp_dot_wire_dot_v1_dot_admin__pb2.RegisterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Check(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/iscp.wire.v1.Admin/Check',
+            iscp_dot_wire_dot_v1_dot_admin__pb2.RegisterRequest.SerializeToString,
+            iscp_dot_wire_dot_v1_dot_admin__pb2.CheckResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,6 +42,8 @@ class AdminStub:
     def __new__(cls, channel: _aio.Channel) -> AdminAsyncStub: ...
     Register: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RegisterRequest, _admin_pb2.RegisterResponse]
     """One or many jobs, all or none. Answers once they are in the job log."""
+    Check: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RegisterRequest, _admin_pb2.CheckResponse]
+    """What it takes to have each job as it says, checked as Register does; nothing is written."""
     Unregister: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobRequest, _admin_pb2.ChangeJobResponse]
     Pause: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobRequest, _admin_pb2.ChangeJobResponse]
     Resume: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobRequest, _admin_pb2.ChangeJobResponse]
@@ -67,6 +69,8 @@ class AdminAsyncStub(AdminStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Register: _aio.UnaryUnaryMultiCallable[_admin_pb2.RegisterRequest, _admin_pb2.RegisterResponse]  # type: ignore[assignment]
     """One or many jobs, all or none. Answers once they are in the job log."""
+    Check: _aio.UnaryUnaryMultiCallable[_admin_pb2.RegisterRequest, _admin_pb2.CheckResponse]  # type: ignore[assignment]
+    """What it takes to have each job as it says, checked as Register does; nothing is written."""
     Unregister: _aio.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobRequest, _admin_pb2.ChangeJobResponse]  # type: ignore[assignment]
     Pause: _aio.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobRequest, _admin_pb2.ChangeJobResponse]  # type: ignore[assignment]
     Resume: _aio.UnaryUnaryMultiCallable[_admin_pb2.ChangeJobRequest, _admin_pb2.ChangeJobResponse]  # type: ignore[assignment]
@@ -95,6 +99,14 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.RegisterResponse, _abc.Awaitable[_admin_pb2.RegisterResponse]]:
         """One or many jobs, all or none. Answers once they are in the job log."""
+
+    @_abc_1.abstractmethod
+    def Check(
+        self,
+        request: _admin_pb2.RegisterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.CheckResponse, _abc.Awaitable[_admin_pb2.CheckResponse]]:
+        """What it takes to have each job as it says, checked as Register does; nothing is written."""
 
     @_abc_1.abstractmethod
     def Unregister(

@@ -455,6 +455,71 @@ def test_many_are_resynced_each_for_itself(desk: Desk) -> None:
     assert desk.rows() == 6
 
 
+# --- check -----------------------------------------------------------------------------------------------------------
+
+
+def lines(desk: Desk, *requests: RegisterRequest) -> list[tuple[str, str, str]]:
+    """(action, job that is there, fault) of each."""
+    checked = desk.admin.check(requests)
+    return [(str(each.action), each.job_id, each.error.field if each.error else "") for each in checked]
+
+
+def test_a_check_tells_what_each_job_takes_and_writes_nothing(desk: Desk) -> None:
+    first, second, third = (result.job_id for result in desk.admin.register([request(name) for name in "xyz"]))
+    later = replace(request("y"), spec_json=json.dumps({**json.loads(spec("/targets/y")), "target_lag": 5}))
+    filtered = replace(request("z"), spec_json=spec("/targets/z", where="id > 1"))
+    assert lines(desk, request("x", target="/targets/x/"), later, filtered, request("new")) == [
+        ("unchanged", first, ""),
+        ("update", second, ""),
+        ("resync", third, ""),
+        ("create", "", ""),
+    ]
+    (kept,) = desk.admin.check([request("x", target="/targets/x/")])
+    assert (kept.table_id, kept.there_id, kept.spec_json) == ("t-1", "t-1", desk.row("x").spec_json)
+    assert desk.rows() == 3
+
+
+def test_a_check_finds_the_faults_of_each_on_top_of_those_before_it(desk: Desk) -> None:
+    desk.admin.register([request()])
+    desk.kind.refusals["/refused"] = InvalidRequest("no", field="spec.iteration.consumer.target")
+    target = "spec.iteration.consumer.target"
+    assert lines(
+        desk,
+        request("a", target="/targets/x"),
+        request("b"),
+        request("c", target="/targets/b"),
+        request("d", table="/tables/none"),
+        request("e", target="/refused"),
+        request("x", target="/refused"),
+        RegisterRequest(JobName(TABLE.uri, "f"), "not json"),
+        request(" "),
+    ) == [
+        ("create", "", target),
+        ("create", "", ""),
+        ("create", "", target),
+        ("create", "", "table"),
+        ("create", "", target),
+        ("create", "", target),
+        ("create", "", "spec"),
+        ("create", "", "job.name"),
+    ]
+
+
+def test_a_check_finds_a_job_on_the_table_that_was_there_before(desk: Desk) -> None:
+    desk.admin.register([request()])
+    desk.catalog.tables[TABLE.uri] = replace(TABLE, table_id="t-anew")
+    (checked,) = desk.admin.check([request()])
+    assert (checked.action, checked.there_id, checked.table_id, checked.error) == ("resync", "t-1", "t-anew", None)
+    desk.kind.refusals["/targets/x"] = InvalidRequest("is kept by nobody knows whom")
+    assert desk.admin.check([request()])[0].error is not None
+
+
+def test_what_is_unchanged_is_not_checked_again(desk: Desk) -> None:
+    desk.admin.register([request()])
+    desk.kind.refusals["/targets/x"] = InvalidRequest("has rows by now")
+    assert desk.admin.check([request()])[0].error is None
+
+
 # --- questions -------------------------------------------------------------------------------------------------------
 
 
