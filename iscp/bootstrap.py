@@ -101,7 +101,7 @@ def compose(
 
     `tested` are the kinds of places where the self-test has passed.
     """
-    clock, kinds, moved = SystemClock(), ConsumerRegistry(), Moved()
+    clock, kinds, moved = SystemClock(), _kinds(config), Moved()
     etcd, membership, election = _cluster(config, clock)
     times = replace(CoordinationTimes(), ttl_s=config.etcd.lease_ttl_s, margin_s=config.etcd.margin_s)
     record = NodeRecord(config.node_id, 0, config.address, os.getpid(), __version__, clock.now_s())
@@ -165,6 +165,13 @@ def _admin(
         interrupt_node=scheduler.interrupt,
         executor_counts=lambda: asdict(executor.counters()),
     )
+
+
+def _kinds(config: NodeConfig) -> ConsumerRegistry:
+    kinds = ConsumerRegistry(config.consumers.allow)
+    if kinds.absent:
+        log.warning("consumers.not_installed", extra={"names": ", ".join(kinds.absent)})
+    return kinds
 
 
 def _cluster(config: NodeConfig, clock: SystemClock) -> tuple[EtcdClient, EtcdMembership, EtcdElection]:

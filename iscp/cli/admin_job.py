@@ -82,7 +82,9 @@ def _requests(file: IO[str] | None, given: dict[str, object]) -> list[RegisterRe
         from iscp.cli.jobfile import read_jobs
 
         return read_jobs(file, file.name)
-    for name in ("table", "name", "target"):
+    # Some consumers can do without a target; those that cannot say so.
+    own = given.get("consumer", "replica") == "replica"
+    for name in ("table", "name", *(("target",) if own else ())):
         if not given.get(name):
             raise click.UsageError(f"Missing option '--{name}' (or give the jobs with -f job.yaml)")
     account = str(given.pop("account", DEFAULT_ACCOUNT))

@@ -149,7 +149,9 @@ def _spec(entry: dict[str, Any], path: str) -> str:
         return json.dumps(spec, default=str)
     fields = {name: value for name, value in entry.items() if name not in _NAMING}
     fields["consumer"] = fields.get("consumer") or _CONSUMER_DEFAULT
-    fields["target"] = absolute_table(_text(entry, "target", path, required=True))
+    # Some consumers can do without one; those that cannot say so.
+    target = _text(entry, "target", path, required=fields["consumer"] == _CONSUMER_DEFAULT)
+    fields["target"] = absolute_table(target) if target else ""
     for name in fields.keys() & {"key", "columns"}:
         fields[name] = _columns(entry, name, path)
     for name in fields.keys() & DURATIONS:

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
-import sqlglot
 from pyspark.sql import functions as F
-from sqlglot import exp
 
 from iscp.consumers.check import ReplicaCheck
+from iscp.consumers.checks import CONSUMER_PATH, check_columns, wanted_columns
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
 from iscp.core.iteration import DataType
 from iscp.core.job import JobRow
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _ROWS = "_iscp_rows"
-_PATH = "spec.iteration.consumer"
 _DUPLICATES_SHOWN = 3
 # Of these types, also within others, Spark cannot tell whether two values are equal.
 _UNCOMPARED = re.compile(r':"(map|variant)"')
@@ -57,51 +55,22 @@ class Replica:
 
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         if not spec.target:
-            raise InvalidRequest("is missing", field=f"{_PATH}.target", remedy="Give the path or URI of the target")
+            raise InvalidRequest(
+                "is missing", field=f"{CONSUMER_PATH}.target", remedy="Give the path or URI of the target"
+            )
         target = _normalized(spec.target, catalog)
         if target == source.uri or target.startswith(source.uri + "/") or source.uri.startswith(target + "/"):
             raise InvalidRequest(
-                "is the source, or lies within it", field=f"{_PATH}.target", remedy="Choose another path"
+                "is the source, or lies within it", field=f"{CONSUMER_PATH}.target", remedy="Choose another path"
             )
-        for name in ("key", "columns"):
-            _refuse_unknown(getattr(spec, name), source, f"{_PATH}.{name}")
-            _refuse_doubled(getattr(spec, name), f"{_PATH}.{name}")
-        kept = {name.lower() for name in spec.columns}
-        missing = [name for name in spec.key if kept and name.lower() not in kept]
-        if missing:
-            raise InvalidRequest(
-                f"leaves out the key column {', '.join(missing)}",
-                field=f"{_PATH}.columns",
-                remedy="Add the key's columns",
-            )
-        if spec.where:
-            _refuse_unknown(_where_columns(spec.where), source, f"{_PATH}.where")
-            # sqlglot knows neither the functions nor the types that Spark has.
-            if fault := catalog.condition_fault(spec.where, source):
-                raise InvalidRequest(
-                    f"is not a condition that Spark takes: {fault}",
-                    field=f"{_PATH}.where",
-                    remedy="Write what holds or does not for a row, as after WHERE",
-                )
+        check_columns(spec, source, catalog)
         _refuse_unusable(target, catalog)
 
     def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
         return catalog.normalize(spec.target) if spec.target else ""
 
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
-        if not spec.columns:
-            return tuple(source)
-        by_name = {name.lower(): name for name in source}
-        wanted = [*spec.columns, *(_where_columns(spec.where) if spec.where else [])]
-        lost = [name for name in wanted if name.lower() not in by_name]
-        if lost:
-            raise PermanentError(
-                f"the source has no column {', '.join(lost)} any more",
-                field=f"{_PATH}.columns",
-                remedy="Bring it back, or register the job anew without it",
-                code=ErrorCode.SCHEMA_CHANGED,
-            )
-        return tuple(dict.fromkeys(by_name[name.lower()] for name in wanted))
+        return wanted_columns(spec, source)
 
     def open(self, row: JobRow, sinks: SinkFactory) -> ReplicaConsumer:
         return ReplicaConsumer(row.spec.consumer, sinks(row.spec.consumer.target))
@@ -114,26 +83,7 @@ def _normalized(target: str, catalog: Catalog) -> str:
     try:
         return catalog.normalize(target)
     except InvalidRequest as error:
-        raise InvalidRequest(error.message, field=f"{_PATH}.target", remedy=error.remedy) from error
-
-
-def _refuse_unknown(names: Sequence[str], source: TableDescription, field: str) -> None:
-    """Names count without regard to case, as Spark has it."""
-    known = {name.lower() for name in source.columns}
-    unknown = [name for name in names if name.lower() not in known]
-    if unknown:
-        raise InvalidRequest(
-            f"names {', '.join(unknown)}, which {source.name} does not have",
-            field=field,
-            remedy=f"Its columns are {', '.join(source.columns)}",
-        )
-
-
-def _refuse_doubled(names: Sequence[str], field: str) -> None:
-    if len({name.lower() for name in names}) < len(names):
-        raise InvalidRequest(
-            "names a column twice, but for upper and lower case", field=field, remedy="Name each column once"
-        )
+        raise InvalidRequest(error.message, field=f"{CONSUMER_PATH}.target", remedy=error.remedy) from error
 
 
 def _refuse_unusable(target: str, catalog: Catalog) -> None:
@@ -144,33 +94,14 @@ def _refuse_unusable(target: str, catalog: Catalog) -> None:
         return
     fault, remedy = there.target_fault
     if fault:
-        raise InvalidRequest(fault, field=f"{_PATH}.target", remedy=remedy, code=ErrorCode.TARGET_UNUSABLE)
+        raise InvalidRequest(fault, field=f"{CONSUMER_PATH}.target", remedy=remedy, code=ErrorCode.TARGET_UNUSABLE)
     if not there.empty and not there.sink_seq:
         raise InvalidRequest(
             "is a table with rows that iscp did not write",
-            field=f"{_PATH}.target",
+            field=f"{CONSUMER_PATH}.target",
             remedy="Choose a new path, or empty the table",
             code=ErrorCode.TARGET_UNUSABLE,
         )
-
-
-def _where_columns(where: str) -> list[str]:
-    """The columns that a filter names; raises InvalidRequest where it is not one SQL condition."""
-    try:
-        condition = sqlglot.parse_one(where, dialect="spark", into=exp.Condition)
-    except sqlglot.errors.SqlglotError as error:
-        reason = str(error).splitlines()[0]
-        raise InvalidRequest(
-            f"is not a SQL condition: {reason}", field=f"{_PATH}.where", remedy="Write it as after WHERE"
-        ) from error
-    if condition.find(exp.Query, exp.AggFunc, exp.Window):
-        raise InvalidRequest(
-            "has a subquery, an aggregate or a window",
-            field=f"{_PATH}.where",
-            remedy="Use only conditions on the row's own columns",
-        )
-    # Of a field in a struct the column is the first part.
-    return [column.parts[0].name for column in condition.find_all(exp.Column)]
 
 
 class ReplicaConsumer:
@@ -258,7 +189,7 @@ class ReplicaConsumer:
         if shared:
             raise PermanentError(
                 f"rows of the source share a key, as {'; '.join(shared)}",
-                field=f"{_PATH}.key",
+                field=f"{CONSUMER_PATH}.key",
                 remedy="Choose a key that is unique, or mend the source",
                 code=ErrorCode.DUPLICATE_KEY,
             )

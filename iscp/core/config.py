@@ -136,6 +136,13 @@ class BackoffConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumersConfig:
+    """Whose code runs in the node besides iscp's own."""
+
+    allow: tuple[str, ...] = _setting((), "Entry points of `iscp.consumers` that jobs may use beside iscp's own")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     """One node. Invariants: those of `faults`, which is empty for a valid configuration."""
 
@@ -163,6 +170,7 @@ class NodeConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     bounds: Bounds = field(default_factory=Bounds)
     backoff: BackoffConfig = field(default_factory=BackoffConfig)
+    consumers: ConsumersConfig = field(default_factory=ConsumersConfig)
 
     @property
     def address(self) -> str:

@@ -319,6 +319,10 @@ class Retriever(Protocol):
         For consumers that want every change the first are those of `all`, in order, and the second is empty.
         """
 
+    @property
+    def rows_given(self) -> int:
+        """How many rows `next` has given."""
+
     def update_watermark(self, txn: WatermarkTxn) -> None:
         """Compare and set, within the consumer's transaction: call it once for each iteration, before the commit.
 

@@ -33,7 +33,7 @@ _SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _LINK = re.compile(r"\]\((?!https?://)([^)\s]*)\)")
 _COMMAND = re.compile(r"(?:\$ )?(?:[A-Z_]+=\S+ )*((?:iscp|iscp-admin) .+)")
 _SYNOPSIS = re.compile(r"[\[…|]")
-_TOPS = ("iscp/", "tests/", "docs/", "scripts/", "proto/", "jvm/", "benchmarks/", ".ci/")
+_TOPS = ("iscp/", "examples/", "tests/", "docs/", "scripts/", "proto/", "jvm/", "benchmarks/", ".ci/")
 _DOTTED = re.compile(r"[a-z]+(\.[a-z_]+)+")
 _ELSEWHERE = re.compile(
     r"spark\.(sql|delta|databricks|jars|driver|executor|scheduler)\.|iscp\.|.*\.(json|log|md|py|toml|yaml)$"
@@ -208,6 +208,11 @@ def number(value: ast.expr) -> float:
             return number(left) * number(right)
         case _:
             raise AssertionError(ast.unparse(value))
+
+
+def test_the_example_in_the_text_is_the_one_that_is_tested() -> None:
+    (block,) = blocks((ROOT / "docs/consumers.md").read_text(), "python")
+    assert block == (ROOT / "examples/iscp_sqlite.py").read_text()
 
 
 def test_every_decision_is_in_the_index() -> None:

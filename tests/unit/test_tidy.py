@@ -24,7 +24,7 @@ SKIPPING = re.compile(r"\bmark\.(skip|xfail)\b|\bmark\.skipif\((?!sys\.platform)
 MACHINE_PATHS = re.compile(r"(?<![\w.$}/-])/(work|root|home/(?!dev\b)[a-z]+)\b")
 ITS_OWN_MAKING = re.compile(r"\bissues?\b|\b(this|last|next|previous|earlier) session\b|\bsub-?agent", re.IGNORECASE)
 
-PROSE_AND_CODE = ("iscp", "tests", "benchmarks", "docs", "scripts", "proto", "jvm", ".ci")
+PROSE_AND_CODE = ("iscp", "examples", "tests", "benchmarks", "docs", "scripts", "proto", "jvm", ".ci")
 TEXT_SUFFIXES = {".py", ".pyi", ".md", ".proto", ".java", ".toml", ".txt", ".xml", ".properties", ""}
 
 

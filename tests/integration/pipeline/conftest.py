@@ -22,6 +22,7 @@ from iscp.core.ids import JobKey
 from iscp.core.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.ports.pipeline import ConsumerKind
 from iscp.runtime.runner import Runner
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 
@@ -49,12 +50,13 @@ class Pipeline:
         failpoints: ScriptedFailpoints,
         bounds: Bounds | None = None,
         small_bytes_max: int = SMALL_BYTES_MAX,
+        kinds: Callable[[str], ConsumerKind] = lambda name: Replica(),
     ) -> Runner:
         sinks: dict[str, DeltaSink] = {}
         return Runner(
             self.engine,
             DeltaChangeSource(small_bytes_max),
-            lambda name: Replica(),
+            kinds,
             lambda uri: sinks.setdefault(uri, DeltaSink(uri, failpoints)),
             SystemClock(),
             failpoints,

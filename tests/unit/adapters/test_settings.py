@@ -45,11 +45,13 @@ def test_lists_and_sections_in_variables() -> None:
         "ISCP_ETCD__ENDPOINTS": "a:1, b:2",
         "ISCP_SPARK__CONF": '{"spark.x.y": "1"}',
         "ISCP_BACKOFF__CAP_S": "60",
+        "ISCP_CONSUMERS__ALLOW": "sqlite",
     }
     config = load_settings(None, LEAST | environ)
     assert config.etcd.endpoints == ("a:1", "b:2")
     assert config.spark.conf == {"spark.x.y": "1"}
     assert config.backoff.cap_s == 60.0
+    assert config.consumers.allow == ("sqlite",)
     assert load_settings(None, LEAST | {"ISCP_ETCD__ENDPOINTS": '["c:3"]'}).etcd.endpoints == ("c:3",)
 
 

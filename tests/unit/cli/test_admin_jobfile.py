@@ -53,6 +53,11 @@ def test_the_fields_are_those_of_the_options() -> None:
     ]
 
 
+def test_a_consumer_that_is_not_ours_may_do_without_a_target() -> None:
+    ((_, spec),) = read("{table: /data/orders, name: bus, consumer: queue, options: {topic: orders}}")
+    assert spec == {"iteration": {"consumer": {"kind": "queue", "target": "", "options": {"topic": "orders"}}}}
+
+
 def test_a_whole_spec_may_be_given_and_its_target_is_made_absolute() -> None:
     ((job, spec),) = read(SPEC)
     assert job == JobName("sales.orders", "copy", "default")

@@ -1,0 +1,93 @@
+"""What every kind of consumer asks of a spec's key, columns and filter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlglot
+from sqlglot import exp
+
+from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.core.spec import ConsumerSpec
+from iscp.ports.pipeline import Catalog, TableDescription
+
+CONSUMER_PATH = "spec.iteration.consumer"
+
+
+def check_columns(spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
+    """Raises InvalidRequest where the source does not have what the spec names, or the filter is none."""
+    for name in ("key", "columns"):
+        _refuse_unknown(getattr(spec, name), source, f"{CONSUMER_PATH}.{name}")
+        _refuse_doubled(getattr(spec, name), f"{CONSUMER_PATH}.{name}")
+    kept = {name.lower() for name in spec.columns}
+    missing = [name for name in spec.key if kept and name.lower() not in kept]
+    if missing:
+        raise InvalidRequest(
+            f"leaves out the key column {', '.join(missing)}",
+            field=f"{CONSUMER_PATH}.columns",
+            remedy="Add the key's columns",
+        )
+    if spec.where:
+        _refuse_unknown(_where_columns(spec.where), source, f"{CONSUMER_PATH}.where")
+        # sqlglot knows neither the functions nor the types that Spark has.
+        if fault := catalog.condition_fault(spec.where, source):
+            raise InvalidRequest(
+                f"is not a condition that Spark takes: {fault}",
+                field=f"{CONSUMER_PATH}.where",
+                remedy="Write what holds or does not for a row, as after WHERE",
+            )
+
+
+def wanted_columns(spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
+    """The source columns that have to be read; raises PermanentError where some are gone."""
+    if not spec.columns:
+        return tuple(source)
+    by_name = {name.lower(): name for name in source}
+    wanted = [*spec.columns, *(_where_columns(spec.where) if spec.where else [])]
+    lost = [name for name in wanted if name.lower() not in by_name]
+    if lost:
+        raise PermanentError(
+            f"the source has no column {', '.join(lost)} any more",
+            field=f"{CONSUMER_PATH}.columns",
+            remedy="Bring it back, or register the job anew without it",
+            code=ErrorCode.SCHEMA_CHANGED,
+        )
+    return tuple(dict.fromkeys(by_name[name.lower()] for name in wanted))
+
+
+def _refuse_unknown(names: Sequence[str], source: TableDescription, field: str) -> None:
+    """Names count without regard to case, as Spark has it."""
+    known = {name.lower() for name in source.columns}
+    unknown = [name for name in names if name.lower() not in known]
+    if unknown:
+        raise InvalidRequest(
+            f"names {', '.join(unknown)}, which {source.name} does not have",
+            field=field,
+            remedy=f"Its columns are {', '.join(source.columns)}",
+        )
+
+
+def _refuse_doubled(names: Sequence[str], field: str) -> None:
+    if len({name.lower() for name in names}) < len(names):
+        raise InvalidRequest(
+            "names a column twice, but for upper and lower case", field=field, remedy="Name each column once"
+        )
+
+
+def _where_columns(where: str) -> list[str]:
+    """The columns that a filter names; raises InvalidRequest where it is not one SQL condition."""
+    try:
+        condition = sqlglot.parse_one(where, dialect="spark", into=exp.Condition)
+    except sqlglot.errors.SqlglotError as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidRequest(
+            f"is not a SQL condition: {reason}", field=f"{CONSUMER_PATH}.where", remedy="Write it as after WHERE"
+        ) from error
+    if condition.find(exp.Query, exp.AggFunc, exp.Window):
+        raise InvalidRequest(
+            "has a subquery, an aggregate or a window",
+            field=f"{CONSUMER_PATH}.where",
+            remedy="Use only conditions on the row's own columns",
+        )
+    # Of a field in a struct the column is the first part.
+    return [column.parts[0].name for column in condition.find_all(exp.Column)]

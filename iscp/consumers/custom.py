@@ -1,0 +1,189 @@
+"""Consumers of other people's making (docs/consumers.md): derive from CustomConsumer, and name the class in an entry
+point of the group `iscp.consumers`.
+
+Whatever such a class raises or answers is its job's fault alone: it is translated here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, ClassVar
+
+from iscp.consumers.checks import CONSUMER_PATH, check_columns, wanted_columns
+from iscp.core.errors import Conflict, ErrorCode, InvalidRequest, IscpError, PermanentError, TemporaryError
+from iscp.core.iteration import ChangeDetail, DataType
+from iscp.core.job import JobRow
+from iscp.core.record import position_of, record_key
+from iscp.core.spec import ConsumerSpec
+from iscp.core.watermark import Position
+from iscp.ports.pipeline import (
+    Catalog,
+    ChangesUnavailable,
+    ConsumeContext,
+    Consumed,
+    Needs,
+    Retriever,
+    SinkFactory,
+    TableDescription,
+    WatermarkTxn,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = [
+    "ChangeDetail",
+    "ConsumeContext",
+    "ConsumerSpec",
+    "CustomConsumer",
+    "DataType",
+    "InvalidRequest",
+    "PermanentError",
+    "Position",
+    "Retriever",
+    "TableDescription",
+    "WatermarkTxn",
+    "position_of",
+]
+
+
+class CustomConsumer(ABC):
+    """Keeps the sink of one job. An instance lives for one iteration, and is used by one thread.
+
+    `changes`: NET, one final change for each key, or ALL, every change in order. `needs_target`: a job without a
+    target is refused; where it is not needed, `options` may say where the sink is.
+    """
+
+    changes: ClassVar[ChangeDetail] = ChangeDetail.NET
+    needs_target: ClassVar[bool] = True
+
+    def __init__(self, row: JobRow) -> None:
+        self.row = row
+        self.spec = row.spec.consumer
+        self.options = self.spec.options
+        self.watermark_key = record_key(row.key, self.spec.target)
+        """Under which key `update_watermark` keeps the record, and `position` finds it."""
+
+    @classmethod  # noqa: B027  (there may be nothing to check)
+    def check(cls, spec: ConsumerSpec, source: TableDescription) -> None:
+        """Raise InvalidRequest for a target or options that will not do; asked before a job is registered.
+
+        Key, columns and filter are looked at already.
+        """
+
+    @abstractmethod
+    def position(self) -> Position:
+        """Where the sink stands: `position_of` the text under `watermark_key`. Read it, never remember it."""
+
+    @abstractmethod
+    def consume(self, context: ConsumeContext, retriever: Retriever) -> int | None:
+        """Write what `retriever` gives, call its `update_watermark`, and commit: one transaction.
+
+        Answers how many rows were applied; None: as many as `next` has given. Raises what it likes: the
+        transaction has to be rolled back then. TemporaryError (or anything foreign) is tried again, PermanentError
+        stops the job, ChangesUnavailable asks for a SNAPSHOT instead of a TAIL.
+        """
+
+
+class CustomKind:
+    """A class of CustomConsumer as a kind of consumer (port ConsumerKind)."""
+
+    shared_target = False
+
+    def __init__(self, name: str, consumer: type[CustomConsumer]) -> None:
+        self.name = name
+        self.needs = Needs(ChangeDetail(consumer.changes), stamped=True, compares=False)
+        self._consumer = consumer
+
+    def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
+        if self._consumer.needs_target and not spec.target:
+            raise InvalidRequest("is missing", field=f"{CONSUMER_PATH}.target", remedy="Say where to keep it")
+        check_columns(spec, source, catalog)
+        try:
+            self._consumer.check(spec, source)
+        except IscpError:
+            raise
+        except BaseException as error:
+            raise InvalidRequest(
+                f"the consumer {self.name!r} cannot check it: {type(error).__name__}: {error}",
+                field=CONSUMER_PATH,
+                remedy="See what it says of its target and options, or mend its check",
+                code=ErrorCode.CONSUMER_BROKEN,
+            ) from error
+
+    def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
+        """Only the consumer knows what a target is: it counts as it is written."""
+        return spec.target
+
+    def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
+        return wanted_columns(spec, source)
+
+    def open(self, row: JobRow, sinks: SinkFactory) -> CustomSink:
+        with _translated(self.name, "was made"):
+            return CustomSink(self.name, self._consumer(row))
+
+
+class CustomSink:
+    """One job's custom consumer, held to the contract (port Consumer)."""
+
+    def __init__(self, name: str, consumer: CustomConsumer) -> None:
+        self._name = name
+        self._consumer = consumer
+
+    def position(self, row: JobRow) -> Position:
+        with _translated(self._name, "told its position"):
+            position: object = self._consumer.position()
+        if not isinstance(position, Position):
+            raise _broken(self._name, f"position() answers {position!r}, which is no Position")
+        return position
+
+    def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
+        """Nothing is committed: the snapshot that follows is one transaction, and fails what is on its way as well."""
+        return context.position
+
+    def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:
+        try:
+            with _translated(self._name, "consumed"):
+                rows = self._consumer.consume(context, retriever)
+        except IscpError:
+            context.guard.check()  # what fails because its end was ordered is to be told so
+            raise
+        position = self.position(context.row)
+        self._check_committed(position, retriever)
+        return Consumed(position, retriever.rows_given if rows is None else rows, 0)
+
+    def _check_committed(self, position: Position, retriever: Retriever) -> None:
+        record = retriever.record
+        if (position.seq, position.job_id, position.watermark) == (record.seq, record.job_id, record.watermark):
+            return
+        if position.seq > record.seq:
+            raise Conflict(f"another writer has committed seq {position.seq} after {record.seq}")
+        raise _broken(
+            self._name,
+            f"after consume() it stands at seq {position.seq}, version {position.watermark.version}, "
+            f"instead of seq {record.seq}, version {record.watermark.version}",
+        )
+
+
+@contextmanager
+def _translated(name: str, doing: str) -> Iterator[None]:
+    try:
+        yield
+    except (IscpError, ChangesUnavailable):
+        raise
+    except BaseException as error:  # an exit that it asks for is not the node's
+        raise TemporaryError(
+            f"the consumer {name!r} failed when it {doing}: {type(error).__name__}: {error}",
+            code=ErrorCode.CONSUMER_FAILED,
+        ) from error
+
+
+def _broken(name: str, what: str) -> PermanentError:
+    return PermanentError(
+        f"the consumer {name!r} does not keep to its contract: {what}",
+        remedy="Its update_watermark has to be called within the transaction, that has to be committed, and position() "
+        "has to read what is there",
+        code=ErrorCode.CONSUMER_BROKEN,
+    )
