@@ -79,7 +79,7 @@ def show(value: Any, output: str) -> bool:
 
 def show_jobs(jobs: Sequence[JobView]) -> None:
     table(
-        ("TABLE", "NAME", "STATE", "REASON", "APPLIED", "SOURCE", "LAG", "ERROR"),
+        ("TABLE", "NAME", "STATE", "REASON", "APPLIED", "SOURCE", "LAG", "DEAD", "ERROR"),
         [
             (
                 job.table,
@@ -89,6 +89,7 @@ def show_jobs(jobs: Sequence[JobView]) -> None:
                 version(job.applied_version),
                 version(job.source_version),
                 seconds(job.lag_s),
+                str(job.status.dead_letters or ""),
                 job.status.error_msg,
             )
             for job in jobs
@@ -113,6 +114,8 @@ def show_job(job: JobView) -> None:
             "iterations": str(job.seq),
             "last iteration": f"({status.from_version}, {status.to_version}]  {moment(status.end_at_s)}  "
             f"{status.rows} rows, {status.bytes} bytes",
+            "dead letters": f"{status.dead_letters} rows share a key" if status.dead_letters else "",
+            "warning": status.warning,
             "error": f"{status.error_code} {status.error_msg}" if status.error_code else "",
             "created": moment(job.create_at_s),
             "node": job.node_id,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from iscp.consumers.dead_letter import shared_keys
 from iscp.core.errors import ErrorCode, PermanentError
 from iscp.core.spec import ConsumerSpec
 from iscp.core.watermark import Position, Watermark
@@ -26,7 +27,7 @@ class ReplicaCheck:
 
     @contextmanager
     def compared(self, context: ConsumeContext, source: DataFrame) -> Iterator[Compared]:
-        wanted = self._filtered(source)
+        wanted = self._wanted(context, source)
         if not self._sink.schema_matches(wanted.schema.json()):
             raise PermanentError(
                 f"the target's columns are not {', '.join(wanted.columns)}, or have other types",
@@ -35,6 +36,13 @@ class ReplicaCheck:
             )
         with self._sink.compared(wanted, self._spec.key, context.position.base_version) as compared:
             yield compared
+
+    def _wanted(self, context: ConsumeContext, source: DataFrame) -> DataFrame:
+        wanted, key = self._filtered(source), self._spec.key
+        if not context.position.dead.rows or (shared := shared_keys(wanted, key)) is None:
+            return wanted
+        shared.release()
+        return shared.split(wanted, key)[0]
 
     def mend(self, context: ConsumeContext, compared: Compared, watermark: Watermark) -> Consumed:
         said, frame = compared.comparison, compared.mending
@@ -68,4 +76,5 @@ def _tag(context: ConsumeContext, watermark: Watermark, kind: str) -> CommitTag:
         base_version=context.position.base_version,
         attempt=uuid.uuid4().hex[:12],
         kind=kind,
+        dead=context.position.dead,
     )

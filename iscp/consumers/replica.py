@@ -9,20 +9,22 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Sequence
-from functools import reduce
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from iscp.consumers.check import ReplicaCheck
 from iscp.consumers.checks import CONSUMER_PATH, check_columns, wanted_columns
+from iscp.consumers.dead_letter import DEAD_LETTER_SUFFIX, ROWS_MAX, DeadLetterBox, Shared, dead_letter_uri, shared_keys
+from iscp.consumers.keys import matches
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
 from iscp.core.iteration import DataType
 from iscp.core.job import JobRow
-from iscp.core.kept import OP, kept_op
+from iscp.core.kept import OP
 from iscp.core.quoting import quoted
-from iscp.core.spec import ConsumerSpec
-from iscp.core.watermark import Position, Watermark
+from iscp.core.spec import ConsumerSpec, JobSpec, OnDuplicate, OnSchemaChange
+from iscp.core.watermark import NO_DEAD_LETTERS, DeadLetters, Position, Watermark
 from iscp.ports.pipeline import (
     Catalog,
     Changes,
@@ -40,8 +42,6 @@ from iscp.ports.pipeline import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_ROWS = "_iscp_rows"
-_DUPLICATES_SHOWN = 3
 # Of these types, also within others, Spark cannot tell whether two values are equal.
 _UNCOMPARED = re.compile(r':"(map|variant)"')
 
@@ -63,8 +63,22 @@ class Replica:
             raise InvalidRequest(
                 "is the source, or lies within it", field=f"{CONSUMER_PATH}.target", remedy="Choose another path"
             )
+        if target.endswith(DEAD_LETTER_SUFFIX):
+            raise InvalidRequest(
+                f"ends in {DEAD_LETTER_SUFFIX}, as tables do in which rows are set aside",
+                field=f"{CONSUMER_PATH}.target",
+                remedy="Choose another path",
+            )
         check_columns(spec, source, catalog)
+        if unwritable := _unwritable(spec.columns or tuple(source.columns)):
+            raise InvalidRequest(
+                f"would keep the column {unwritable!r}, whose name a target cannot have",
+                field=f"{CONSUMER_PATH}.columns",
+                remedy="Name the columns to keep, without it; or rename it",
+            )
         _refuse_unusable(target, catalog)
+        if spec.key:
+            _refuse_unusable(dead_letter_uri(target), catalog)
 
     def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
         return catalog.normalize(spec.target) if spec.target else ""
@@ -73,10 +87,17 @@ class Replica:
         return wanted_columns(spec, source)
 
     def open(self, row: JobRow, sinks: SinkFactory) -> ReplicaConsumer:
-        return ReplicaConsumer(row.spec.consumer, sinks(row.spec.consumer.target))
+        spec = row.spec
+        target = spec.consumer.target
+        return ReplicaConsumer(spec, sinks(target), DeadLetterBox(target, sinks) if spec.consumer.key else None)
 
     def check(self, row: JobRow, sinks: SinkFactory) -> ReplicaCheck:
         return ReplicaCheck(row.spec.consumer, sinks(row.spec.consumer.target), self.open(row, sinks).filtered)
+
+
+def _unwritable(names: Sequence[str]) -> str:
+    """A name that a table without mapped names cannot have (Delta's own rule); empty: there is none."""
+    return next((name for name in names if any(sign in name for sign in " ,;{}()\n\t=")), "")
 
 
 def _normalized(target: str, catalog: Catalog) -> str:
@@ -87,17 +108,19 @@ def _normalized(target: str, catalog: Catalog) -> str:
 
 
 def _refuse_unusable(target: str, catalog: Catalog) -> None:
-    """A target must be new, empty, or have been kept by iscp before."""
+    """A target, and where its dead letters go, must be new, empty, or have been kept by iscp before."""
     try:
         there = catalog.describe(target)
     except TableNotFound:
         return
     fault, remedy = there.target_fault
     if fault:
-        raise InvalidRequest(fault, field=f"{CONSUMER_PATH}.target", remedy=remedy, code=ErrorCode.TARGET_UNUSABLE)
+        raise InvalidRequest(
+            f"{target} {fault}", field=f"{CONSUMER_PATH}.target", remedy=remedy, code=ErrorCode.TARGET_UNUSABLE
+        )
     if not there.empty and not there.sink_seq:
         raise InvalidRequest(
-            "is a table with rows that iscp did not write",
+            f"{target} is a table with rows that iscp did not write",
             field=f"{CONSUMER_PATH}.target",
             remedy="Choose a new path, or empty the table",
             code=ErrorCode.TARGET_UNUSABLE,
@@ -107,12 +130,19 @@ def _refuse_unusable(target: str, catalog: Catalog) -> None:
 class ReplicaConsumer:
     """Keeps one replica (port Consumer)."""
 
-    def __init__(self, spec: ConsumerSpec, sink: Sink) -> None:
-        self._spec = spec
+    def __init__(self, spec: JobSpec, sink: Sink, dead: DeadLetterBox | None) -> None:
+        self._policies = spec
+        self._spec = spec.consumer
         self._sink = sink
+        self._dead = dead
 
     def position(self, row: JobRow) -> Position:
-        return self._sink.position(row)
+        position = self._sink.position(row)
+        if self._dead is None:
+            return position
+        if position.dead.rows and self._policies.on_duplicate is OnDuplicate.STOP and not position.void:
+            return replace(position, void="rows were left out, which is not allowed any more")
+        return self._dead.checked(row, position)
 
     def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
         kept = self._kept(source)
@@ -124,19 +154,38 @@ class ReplicaConsumer:
         if retriever.data_type is DataType.TAIL:
             return self._tail(context, retriever, tag)
         wanted = self.filtered(retriever.snapshot)
-        same_schema = self._sink.schema_matches(wanted.schema.json())
-        comparable = self._spec.key and same_schema and not _UNCOMPARED.search(wanted.schema.json())
-        if retriever.data_type is DataType.DIFFERENCE and comparable:
-            return self._difference(context, wanted, tag)
-        if not same_schema:
-            self._refuse_duplicates(wanted)
+        self._refuse_unwritable(wanted)
+        if retriever.data_type is DataType.DIFFERENCE:
+            self._refuse_changed_schema(context, wanted)
+        shared = self._shared(wanted)
+        try:
+            if shared is not None:
+                wanted, letters = shared.split(wanted, self._spec.key)
+                tag = replace(tag, dead=self._keep_dead(context, letters, shared.rows, retriever.to))
+            else:
+                tag = replace(tag, dead=self._keep_dead(context, None, 0, retriever.to))
+            return self._write_whole(context, retriever.data_type, wanted, tag)
+        finally:
+            if shared is not None:
+                shared.release()
+
+    def _write_whole(self, context: ConsumeContext, kind: DataType, wanted: DataFrame, tag: CommitTag) -> Consumed:
+        schema = wanted.schema.json()
+        if not self._sink.schema_matches(schema):
             return Consumed(self._sink.replace(wanted, tag, context.guard), 0, 0)
-        self._refuse_duplicates(wanted)
+        if kind is DataType.DIFFERENCE and not _UNCOMPARED.search(schema):
+            if self._spec.key:
+                return self._difference(context, wanted, tag)
+            if not context.position.void:
+                return self._append_lacking(context, wanted, tag)
         manifest = self._sink.stage(wanted, tag)
         return Consumed(self._sink.publish([manifest], tag, context.guard), manifest.rows, manifest.bytes)
 
     def _tail(self, context: ConsumeContext, retriever: Retriever, tag: CommitTag) -> Consumed:
-        changes = retriever.changes(self._spec.key)
+        changes = retriever.changes(self._spec.key, self._spec.where)
+        if self._dead and context.position.dead.rows and self._dead.touched(context, changes.frame, self._spec.key):
+            # Which of the rows is left, if any, only the source can tell.
+            raise ChangesUnavailable("a key has changed that rows shared")
         frame = self._kept_changes(changes)
         if not self._sink.schema_matches(frame.drop(OP).schema.json()):
             raise ChangesUnavailable("the source's columns are not the target's any more")
@@ -154,11 +203,11 @@ class ReplicaConsumer:
 
     def _difference(self, context: ConsumeContext, wanted: DataFrame, tag: CommitTag) -> Consumed:
         """What the target lacks, has too much, or has otherwise than the source, as ordinary changes."""
-        self._refuse_duplicates(wanted)
         key = self._spec.key
-        held = self._sink.rows(context.session).select(*[F.col(quoted(name)) for name in wanted.columns])
-        if _shared_keys(held, key):
+        held = self._held(context, wanted)
+        if (doubled := shared_keys(held, key)) is not None:
             # A merge cannot take away one of two rows with one key.
+            doubled.release()
             return Consumed(self._sink.replace(wanted, tag, context.guard), 0, 0)
         frame = _differing(wanted, held, key).persist()
         try:
@@ -168,6 +217,18 @@ class ReplicaConsumer:
             frame.unpersist(blocking=False)
         return Consumed(position, rows, 0)
 
+    def _append_lacking(self, context: ConsumeContext, wanted: DataFrame, tag: CommitTag) -> Consumed:
+        """Append-only: what the source has and the target lacks, each row as often; none is taken away."""
+        lacking = wanted.exceptAll(self._held(context, wanted)).persist()
+        try:
+            rows = lacking.count()
+            return Consumed(self._sink.append(lacking, tag, context.guard), rows, 0)
+        finally:
+            lacking.unpersist(blocking=False)
+
+    def _held(self, context: ConsumeContext, wanted: DataFrame) -> DataFrame:
+        return self._sink.rows(context.session).select(*[F.col(quoted(name)) for name in wanted.columns])
+
     def _kept(self, frame: DataFrame) -> DataFrame:
         return frame.select(*[F.col(quoted(name)) for name in self._spec.columns]) if self._spec.columns else frame
 
@@ -175,41 +236,60 @@ class ReplicaConsumer:
         return self._kept(frame.where(self._spec.where) if self._spec.where else frame)
 
     def _kept_changes(self, changes: Changes) -> DataFrame:
-        frame = changes.frame
-        if self._spec.where:
-            frame = frame.withColumn(OP, F.expr(kept_op(self._spec.where))).where(f"{OP} IS NOT NULL")
         if not self._spec.columns:
-            return frame
-        return frame.select(*[F.col(quoted(name)) for name in self._spec.columns], OP)
+            return changes.frame
+        return changes.frame.select(*[F.col(quoted(name)) for name in self._spec.columns], OP)
 
-    def _refuse_duplicates(self, frame: DataFrame) -> None:
-        if not self._spec.key:
-            return
-        shared = _shared_keys(frame, self._spec.key)
-        if shared:
+    def _shared(self, frame: DataFrame) -> Shared | None:
+        """The keys that rows share, if they are to be set aside; raises PermanentError where the job is to stop."""
+        shared = shared_keys(frame, self._spec.key) if self._spec.key else None
+        stops = self._policies.on_duplicate is OnDuplicate.STOP
+        if shared is None or (not stops and shared.rows <= ROWS_MAX):
+            return shared
+        shared.release()
+        raise PermanentError(
+            f"{shared.rows} rows of the source share a key, as {shared.examples}"
+            + ("" if stops else f"; at most {ROWS_MAX} are set aside"),
+            field=f"{CONSUMER_PATH}.key",
+            remedy="Choose a key that is unique, or mend the source",
+            code=ErrorCode.DUPLICATE_KEY,
+        )
+
+    def _keep_dead(self, context: ConsumeContext, letters: DataFrame | None, rows: int, to: Watermark) -> DeadLetters:
+        return self._dead.keep(context, letters, rows, to) if self._dead else NO_DEAD_LETTERS
+
+    def _refuse_unwritable(self, wanted: DataFrame) -> None:
+        if unwritable := _unwritable(wanted.columns):
             raise PermanentError(
-                f"rows of the source share a key, as {'; '.join(shared)}",
-                field=f"{CONSUMER_PATH}.key",
-                remedy="Choose a key that is unique, or mend the source",
-                code=ErrorCode.DUPLICATE_KEY,
+                f"the source has a column {unwritable!r} now, whose name a target cannot have",
+                field=f"{CONSUMER_PATH}.columns",
+                remedy="Rename it; or register the job anew with the columns to keep",
+                code=ErrorCode.SCHEMA_CHANGED,
             )
 
-
-def _shared_keys(frame: DataFrame, key: Sequence[str]) -> list[str]:
-    counted = frame.groupBy(*[F.col(quoted(name)) for name in key]).agg(F.count("*").alias(_ROWS))
-    shared = counted.where(f"{_ROWS} > 1").drop(_ROWS)
-    return [str(row.asDict()) for row in shared.limit(_DUPLICATES_SHOWN).collect()]
+    def _refuse_changed_schema(self, context: ConsumeContext, wanted: DataFrame) -> None:
+        """With `on_schema_change` stop: a column that is gone, or of another type; new ones are always followed."""
+        # Where others wrote to the target it may be the target's columns that have changed.
+        if self._policies.on_schema_change is not OnSchemaChange.STOP or context.position.void:
+            return
+        now = {field.name.lower(): field.dataType.simpleString() for field in wanted.schema.fields}
+        held = {field.name: field.dataType.simpleString() for field in self._sink.rows(context.session).schema.fields}
+        changed = [f"{name} {kind}" for name, kind in held.items() if now.get(name.lower()) != kind]
+        if changed:
+            raise PermanentError(
+                f"the source has no column {', '.join(changed)} any more",
+                field="spec.iteration.on_schema_change",
+                remedy="Bring it back; or build the target anew with `iscp-admin job resync`; or set it to evolve",
+                code=ErrorCode.SCHEMA_CHANGED,
+            )
 
 
 def _differing(wanted: DataFrame, held: DataFrame, key: Sequence[str]) -> DataFrame:
     """Rows of `wanted` that `held` lacks or has otherwise (op `u`), and keys that only `held` has (op `d`)."""
-    on = reduce(lambda a, b: a & b, [F.col(f"w.{quoted(name)}").eqNullSafe(F.col(f"h.{quoted(name)}")) for name in key])
     w, h = wanted.withColumn("_iscp_w", F.lit(1)).alias("w"), held.withColumn("_iscp_h", F.lit(1)).alias("h")
-    same = reduce(
-        lambda a, b: a & b,
-        [F.col(f"w.{quoted(name)}").eqNullSafe(F.col(f"h.{quoted(name)}")) for name in wanted.columns],
-    )
-    joined = w.join(h, on, "full_outer").where(F.col("_iscp_w").isNull() | F.col("_iscp_h").isNull() | ~same)
+    same = matches("w", "h", wanted.columns)
+    joined = w.join(h, matches("w", "h", key), "full_outer")
+    joined = joined.where(F.col("_iscp_w").isNull() | F.col("_iscp_h").isNull() | ~same)
     gone = F.col("_iscp_w").isNull()
     columns = [
         F.when(gone, F.col(f"h.{quoted(name)}")).otherwise(F.col(f"w.{quoted(name)}")).alias(name)
@@ -229,4 +309,5 @@ def _tag(context: ConsumeContext, retriever: Retriever | None, kind: DataType) -
         base_version=context.position.base_version,
         attempt=uuid.uuid4().hex[:12],
         kind=kind.value if retriever else "claim",
+        dead=context.position.dead,
     )

@@ -92,6 +92,8 @@ class Settlement:
             error_msg=message,
             rows=outcome.rows,
             bytes=outcome.bytes,
+            dead_letters=outcome.dead_letters,
+            warning=outcome.warning,
         )
 
     def _history(self, outcome: JobOutcome, code: int, message: str) -> HistoryEntry:

@@ -87,7 +87,7 @@ class TrackedJob:
         if (clean and (stuck or self.row.paused)) or row.spec_json != self.row.spec_json:
             self.failed, self.failures, self.retry_at_s = False, 0, 0.0
             self.told_state, self.told_reason = row.state, row.reason
-        if row.seq < self.row.seq or row.watermark.version < self.row.watermark.version:
+        if (row.seq, row.watermark.version) < (self.row.seq, self.row.watermark.version):
             row = replace(row, watermark=self.row.watermark, seq=self.row.seq)
         self.row = row
 

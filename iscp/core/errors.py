@@ -47,6 +47,7 @@ class ErrorCode(IntEnum):
     CONSUMER_NOT_ALLOWED = 10_013
     VERSION_GONE = 10_015
     ADOPT_DIFFERS = 10_016
+    FEED_OFF = 10_017
 
     @property
     def temporary(self) -> bool:

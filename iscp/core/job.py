@@ -30,7 +30,10 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """A job's last iteration over (`from_version`, `to_version`]; times are Unix seconds, 0 where not yet."""
+    """A job's last iteration over (`from_version`, `to_version`]; times are Unix seconds, 0 where not yet.
+
+    `dead_letters` rows are left out of the target, as they share a key. `warning`: what is not as it should be.
+    """
 
     from_version: int = -1
     to_version: int = -1
@@ -40,6 +43,8 @@ class JobStatus:
     error_msg: str = ""
     rows: int = 0
     bytes: int = 0
+    dead_letters: int = 0
+    warning: str = ""
 
     def to_json(self) -> str:
         return json.dumps(
@@ -52,6 +57,8 @@ class JobStatus:
                 "error_msg": self.error_msg,
                 "rows": self.rows,
                 "bytes": self.bytes,
+                **({"dead_letters": self.dead_letters} if self.dead_letters else {}),
+                **({"warning": self.warning} if self.warning else {}),
             },
             separators=(",", ":"),
         )
@@ -71,6 +78,8 @@ def parse_status(text: str) -> JobStatus:
         error_msg=root.get("error_msg", ""),
         rows=root.get("rows", 0),
         bytes=root.get("bytes", 0),
+        dead_letters=root.get("dead_letters", 0),
+        warning=root.get("warning", ""),
     )
 
 
@@ -132,13 +141,14 @@ class JobReport:
 def apply_report(row: JobRow, report: JobReport) -> JobRow | None:
     """The row after a report, or None where the report changes nothing.
 
-    A report of another registration (`job_id`) or of a dropped job is ignored, and so is one whose seq or
-    watermark lies behind the row's: reports may come late, doubled or out of order. A pause that was asked for
-    is not undone by an iteration which ends after it.
+    A report of another registration (`job_id`) or of a dropped job is ignored, and so is one whose seq, or with the
+    same seq whose watermark, lies behind the row's: reports may come late, doubled or out of order. Only a later seq
+    may have a lower watermark: of a job that follows a source made anew. A pause that was asked for is not undone by
+    an iteration which ends after it.
     """
     if row.job_id != report.job_id or row.drop_at_s is not None:
         return None
-    if report.seq < row.seq or report.watermark.version < row.watermark.version:
+    if (report.seq, report.watermark.version) < (row.seq, row.watermark.version):
         return None
     state, reason = report.state or row.state, report.reason or row.reason
     if row.paused:

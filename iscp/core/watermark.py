@@ -19,13 +19,27 @@ class Watermark:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """What a target leaves out: `rows` rows that share a key, kept in a table beside it at that table's `seq`.
+
+    Seq 0: there is no such table; -1: nobody knows.
+    """
+
+    seq: int = 0
+    rows: int = 0
+
+
+NO_DEAD_LETTERS = DeadLetters()
+
+
+@dataclass(frozen=True, slots=True)
 class Position:
     """Where a sink stands: the seq of its last commit and the watermark in that commit.
 
     Invariants: `seq` >= 0, it is 0 only for a sink that was never claimed; `job_id` and `source_id` are those of
     the commit that carries `seq`. `void` says why the rows cannot be trusted to equal the source at the
     watermark (empty: they can); then only a snapshot difference or a new snapshot makes them right.
-    `base_version` is the sink's own version up to which all this was checked.
+    `base_version` is the sink's own version up to which all this was checked. `dead` goes with the rows.
     """
 
     seq: int = 0
@@ -34,3 +48,4 @@ class Position:
     source_id: str = ""
     void: str = ""
     base_version: int = -1
+    dead: DeadLetters = NO_DEAD_LETTERS

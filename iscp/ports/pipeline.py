@@ -13,7 +13,7 @@ from iscp.core.record import WatermarkRecord
 from iscp.core.spec import ConsumerSpec
 from iscp.core.trigger import ProbeState
 from iscp.core.verify import Comparison
-from iscp.core.watermark import Position, Watermark
+from iscp.core.watermark import NO_DEAD_LETTERS, DeadLetters, Position, Watermark
 from iscp.ports.system import Guard
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ class SourceRange:
 
     `first_commit_at_s` is the commit time of the first version in it (Unix seconds), `from_at_s` that of
     `from_version` (0: not known any more). `inserts_only`: no commit in it took a row away; `changes_data` is False
-    where none has rows or metadata; `bytes` are of the files to read.
+    where none has rows or metadata; `bytes` are of the files to read. `feed_on`: its last version has the change data
+    feed.
     """
 
     from_version: int
@@ -90,6 +91,7 @@ class SourceRange:
     bytes: int = 0
     changes_data: bool = False
     inserts_only: bool = False
+    feed_on: bool = True
 
 
 KeyBounds = Mapping[str, tuple[Any, Any]]
@@ -123,10 +125,11 @@ class ChangesUnavailable(Exception):
 class Feed(Protocol):
     """The changes of one range, read from the source once and kept until `release`."""
 
-    def net(self, key: Sequence[str], stamped: bool = False) -> Changes:
-        """Raises ChangesUnavailable, also where rows share a key: the source's rows must tell then.
+    def net(self, key: Sequence[str], where: str = "", stamped: bool = False) -> Changes:
+        """As if the source held only the rows for which `where` holds.
 
-        `stamped`: each row has the `_commit_version` and the `_commit_timestamp` of the key's last change too.
+        `stamped`: each row has the `_commit_version` and the `_commit_timestamp` of the key's last change too. Raises
+        ChangesUnavailable, also where rows share a key: the source's rows must tell then.
         """
 
     def all(self, key: Sequence[str]) -> DataFrame:
@@ -157,6 +160,12 @@ class ChangeSource(Protocol):
     def feed(self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str]) -> Feed:
         """Only `columns` are read."""
 
+    def added(self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str]) -> Feed:
+        """As `feed`, for a range of `inserts_only`: from the files that it added, so that no feed is needed.
+
+        All rows bear the range's last version.
+        """
+
     def snapshot(self, session: SparkSession, uri: str, version: int) -> DataFrame: ...
 
     def columns(self, session: SparkSession, uri: str) -> tuple[str, ...]: ...
@@ -167,7 +176,8 @@ class CommitTag:
     """What a commit of a sink carries: its seq, and for whom and from what it was made.
 
     `attempt` is unique: it tells our commit from another writer's with the same seq. `base_version` is the
-    sink's version up to which every commit was seen to be ours or harmless when the work began.
+    sink's version up to which every commit was seen to be ours or harmless when the work began. `dead`: the rows that
+    the target leaves out as of this commit.
     """
 
     seq: int
@@ -179,6 +189,7 @@ class CommitTag:
     base_version: int
     attempt: str
     kind: str
+    dead: DeadLetters = NO_DEAD_LETTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,8 +302,8 @@ class Retriever(Protocol):
     def snapshot(self) -> DataFrame:
         """All rows at `to` (SNAPSHOT and DIFFERENCE)."""
 
-    def changes(self, key: Sequence[str]) -> Changes:
-        """Net changes by `key` (TAIL)."""
+    def changes(self, key: Sequence[str], where: str = "") -> Changes:
+        """Net changes by `key` (TAIL), of the rows for which `where` holds."""
 
     @property
     def inserts(self) -> DataFrame:

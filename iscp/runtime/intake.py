@@ -18,6 +18,7 @@ from iscp.core.spec import parse_spec
 from iscp.ports.pipeline import Catalog, ConsumerKind, TableDescription
 from iscp.ports.system import Clock
 from iscp.runtime.log_writer import LogWriter
+from iscp.runtime.policy import refuse_unfit
 
 JOB_NAME_LENGTH_MAX = 200
 
@@ -96,6 +97,7 @@ class Intake:
         spec = parse_spec(spec_json)
         kind = self._kinds(spec.consumer.kind)
         if check:
+            refuse_unfit(spec, source)
             kind.validate(spec.consumer, source, self._catalog)
         target = kind.target_of(spec.consumer, self._catalog)
         row = JobRow(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from iscp.core.errors import Conflict
 from iscp.core.iteration import ChangeDetail, DataType
 from iscp.core.job import JobRow
-from iscp.core.kept import OP, kept_op
+from iscp.core.kept import OP
 from iscp.core.quoting import quoted
 from iscp.core.record import WatermarkRecord, position_of, record_key
 from iscp.core.spec import ConsumerSpec
@@ -84,9 +84,9 @@ class Handed:
         assert self._rows is not None
         return self._rows
 
-    def changes(self, key: Sequence[str]) -> Changes:
+    def changes(self, key: Sequence[str], where: str = "") -> Changes:
         assert self._feed is not None
-        return self._feed.net(key)
+        return self._feed.net(key, where)
 
     @property
     def inserts(self) -> DataFrame:
@@ -135,11 +135,7 @@ class Handed:
 
     def _net(self) -> DataFrame:
         assert self._feed is not None
-        frame = self._feed.net(self._spec.key, stamped=True).frame
-        if not self._spec.where:
-            return frame
-        others = [quoted(name) for name in frame.columns if name != OP]
-        return frame.selectExpr(*others, f"{kept_op(self._spec.where)} AS {OP}")
+        return self._feed.net(self._spec.key, self._spec.where, stamped=True).frame
 
     def _columns(self, frame: DataFrame) -> list[str]:
         names = self._spec.columns or [name for name in frame.columns if name not in _OF_CHANGES]

@@ -32,6 +32,8 @@ from iscp.ports.pipeline import (
     SourceRange,
 )
 from iscp.ports.system import Clock, Failpoints, Guard
+from iscp.runtime import policy
+from iscp.runtime.policy import Reading
 from iscp.runtime.retriever import Handed
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ log = logging.getLogger(__name__)
 
 CONSUMERS_AT_ONCE_MAX = 4
 CONFLICT_TRIES_MAX = 3
-_SAME_S = 0.001  # what is left of a commit's time when it has been written and read
+_Netted = tuple[tuple[str, ...], str, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,20 +149,42 @@ class Runner:
 
     def _tail(self, iteration: Iteration, from_version: int, group: list[Work], guard: Guard) -> list[JobOutcome]:
         """All jobs of one watermark share one read; what cannot be read as changes is taken by difference."""
+        uri = iteration.table_uri
+        try:
+            span = self._source.resolve(uri, from_version, iteration.to_version, self._bounds)
+            # Asked first: a table that was made anew may stand at the very same version.
+            if not policy.same_log((work.position for work in group), span):
+                raise ChangesUnavailable("the source was replaced")
+        except ChangesUnavailable as gone:
+            return self._compared(iteration, group, str(gone), guard)
+        except Exception as error:  # noqa: BLE001  (reported for each job)
+            return [self._failed(work.row, work.position, error) for work in group]
+        if not span.changes_data:
+            return [self._unchanged(work, span) for work in group]
+        outcomes = []
+        for way in Reading:
+            works = [work for work in group if policy.reading(work.row.spec, span) is way]
+            if way is Reading.COMPARE:
+                outcomes += self._side_by_side(
+                    iteration, works, lambda work: self._whole(iteration, work, guard, policy.unread(work.row.spec))
+                )
+            elif works:
+                outcomes += self._read(iteration, works, span, way, guard)
+        return outcomes
+
+    def _read(
+        self, iteration: Iteration, group: list[Work], span: SourceRange, way: Reading, guard: Guard
+    ) -> list[JobOutcome]:
+        """Hand the changes of `span`, read once, to `group`."""
         uri, feed = iteration.table_uri, None
         with self._engine.session() as session:
             try:
-                span = self._source.resolve(uri, from_version, iteration.to_version, self._bounds)
-                # Asked first: a table that was made anew may stand at the very same version.
-                if not self.same_source(group, span):
-                    raise ChangesUnavailable("the source was replaced")
-                if not span.changes_data:
-                    return [self._unchanged(work, span) for work in group]
                 self._failpoints.reach("read.before")
                 guard.check()
                 available = self._source.columns(session, uri)
                 wanted, out = self._wanted_columns(group, available)
-                feed = self._source.feed(session, uri, span, [name for name in available if name in wanted])
+                open_feed = self._source.feed if way is Reading.FEED else self._source.added
+                feed = open_feed(session, uri, span, [name for name in available if name in wanted])
                 able, shared = self._reduced(feed, [work for work in group if work.row.job_id not in out])
                 self._failpoints.reach("read.after")
                 kept = feed
@@ -169,13 +193,15 @@ class Runner:
                 )
                 return [*done, *out.values(), *shared]
             except ChangesUnavailable as gone:
-                log.warning("changes.unavailable", extra={"table": uri, "reason": str(gone)})
-                return self._side_by_side(iteration, group, lambda work: self._whole(iteration, work, guard))
+                return self._compared(iteration, group, str(gone), guard)
             except Exception as error:  # noqa: BLE001  (reported for each job)
                 return [self._failed(work.row, work.position, error) for work in group]
             finally:
                 if feed is not None:
                     feed.release()
+
+    def _compared(self, iteration: Iteration, group: list[Work], reason: str, guard: Guard) -> list[JobOutcome]:
+        return self._side_by_side(iteration, group, lambda work: self._whole(iteration, work, guard, reason))
 
     def _wanted_columns(self, group: list[Work], available: Sequence[str]) -> tuple[set[str], dict[str, JobOutcome]]:
         """What the jobs want to be read, and the outcomes of those whose columns the source has lost, by job_id."""
@@ -189,45 +215,39 @@ class Runner:
         return wanted, out
 
     def _reduced(self, feed: Feed, works: list[Work]) -> tuple[list[Work], list[JobOutcome]]:
-        """Net the changes by every key there is; a fault is that of the jobs of its key alone."""
-        faults: dict[tuple[str, ...], PermanentError] = {}
-        netted = [work for work in works if work.kind.needs.changes is ChangeDetail.NET]
-        for key, stamped in {(work.row.spec.consumer.key, work.kind.needs.stamped) for work in netted}:
+        """Net the changes by every key and filter there is; a fault is that of their jobs alone."""
+        faults: dict[_Netted | None, PermanentError] = {}
+        for key, where, stamped in {netted for work in works if (netted := _netted(work)) is not None}:
             try:
-                feed.net(key, stamped)
+                feed.net(key, where, stamped)
             except PermanentError as error:
-                faults[key] = error
+                faults[key, where, stamped] = error
             except ChangesUnavailable:
                 continue  # each of its consumers will come upon that, and compare
-        failed = [(work, faults.get(work.row.spec.consumer.key) if work in netted else None) for work in works]
+        failed = [(work, faults.get(_netted(work))) for work in works]
         able = [work for work, error in failed if error is None]
         return able, [self._failed(work.row, work.position, error) for work, error in failed if error is not None]
-
-    def same_source(self, group: list[Work], span: SourceRange) -> bool:
-        """Whether the log is still the one that the watermarks are of; one restored from a backup has the same id."""
-        applied = [work.position.watermark.at_s for work in group]
-        return all(work.position.source_id == span.table_id for work in group) and not any(
-            at_s and span.from_at_s and abs(at_s - span.from_at_s) > _SAME_S for at_s in applied
-        )
 
     def _consume_tail(
         self, iteration: Iteration, work: Work, span: SourceRange, feed: Feed, guard: Guard
     ) -> JobOutcome:
         handed = self._handed(DataType.TAIL, work, span, span.from_version, guard, feed=feed)
         try:
-            return self._consume(work, handed, guard)
+            return self._consume(work, handed, span, guard)
         except ChangesUnavailable as unfit:
-            log.warning("changes.unfit", extra={"job": work.row.key.job_name, "reason": str(unfit)})
-            return self._whole(iteration, work, guard)
+            return self._whole(iteration, work, guard, str(unfit))
 
-    def _whole(self, iteration: Iteration, work: Work, guard: Guard) -> JobOutcome:
-        """A snapshot or a difference: all rows of the source at one version."""
+    def _whole(self, iteration: Iteration, work: Work, guard: Guard, reason: str = "") -> JobOutcome:
+        """A snapshot or a difference: all rows of the source at one version. `reason`: why changes do not do."""
         uri = iteration.table_uri
         to_version = iteration.to_version if work.data_type is DataType.SNAPSHOT else None
         try:
             span = self._source.newest(uri) if to_version is None else self._source.at(uri, to_version)
         except ChangesUnavailable:
             span = self._source.newest(uri)
+        if work.data_type is not DataType.SNAPSHOT:
+            policy.refuse_anew(work.row.spec, work.position, span, self._committed_at_s(uri, work.position.watermark))
+            policy.refuse_feed_off(work.row.spec, span)
         with self._engine.session() as session:
             rows = self._source.snapshot(session, uri, span.to.version)
         if work.position.job_id != work.row.job_id:
@@ -237,7 +257,16 @@ class Runner:
         from_version = NOTHING_APPLIED if anew else work.position.watermark.version
         handed = self._handed(data_type, work, span, from_version, guard, rows=rows)
         self._failpoints.reach("snapshot.before")
-        return self._consume(work, handed, guard)
+        reason = "" if work.data_type is DataType.SNAPSHOT else reason or work.position.void
+        if reason:
+            log.warning("changes.unavailable", extra={"table": uri, "job": work.row.key.job_name, "reason": reason})
+        return self._consume(work, handed, span, guard, reason)
+
+    def _committed_at_s(self, uri: str, applied: Watermark) -> float:
+        try:
+            return self._source.at(uri, applied.version).to.at_s
+        except ChangesUnavailable:
+            return 0.0
 
     def _claimed(self, work: Work, rows: DataFrame, span: SourceRange, guard: Guard) -> Work:
         with self._engine.session() as session:
@@ -266,7 +295,7 @@ class Runner:
         base_seq, needs = work.position.base_version, work.kind.needs
         return Handed(data_type, work.row, needs, record, base_seq, self._engine, guard, self._failpoints, rows, feed)
 
-    def _consume(self, work: Work, handed: Handed, guard: Guard) -> JobOutcome:
+    def _consume(self, work: Work, handed: Handed, span: SourceRange, guard: Guard, compared: str = "") -> JobOutcome:
         record = handed.record
         with self._engine.session() as session:
             context = ConsumeContext(session, work.row, record.source_id, record.epoch, work.position, guard)
@@ -281,6 +310,8 @@ class Runner:
             data_type=handed.data_type,
             from_version=handed.from_version,
             target_commit_at_s=self._clock.now_s(),
+            dead_letters=consumed.position.dead.rows,
+            warning=policy.warning(work.row.spec, span, compared),
         )
 
     def _side_by_side(
@@ -304,7 +335,8 @@ class Runner:
     def _unchanged(self, work: Work, span: SourceRange) -> JobOutcome:
         """Nothing to apply: only the watermark moves, in memory."""
         at = _later(work.position.watermark, span.to)
-        return JobOutcome(row=work.row, watermark=at, seq=work.position.seq, from_version=span.from_version)
+        dead_letters = work.position.dead.rows
+        return JobOutcome(work.row, at, work.position.seq, from_version=span.from_version, dead_letters=dead_letters)
 
     def _failed(self, row: JobRow, position: Position | None, error: Exception) -> JobOutcome:
         known = isinstance(error, IscpError)
@@ -322,7 +354,14 @@ class Runner:
             seq=seq,
             error_code=error.code if isinstance(error, IscpError) else ErrorCode.INTERNAL,
             error_msg=str(error) or type(error).__name__,
+            dead_letters=position.dead.rows if position is not None else 0,
         )
+
+
+def _netted(work: Work) -> _Netted | None:
+    """How the job's changes are netted; None: it takes every change."""
+    needs, spec = work.kind.needs, work.row.spec.consumer
+    return (spec.key, spec.where, needs.stamped) if needs.changes is ChangeDetail.NET else None
 
 
 def _later(first: Watermark, second: Watermark) -> Watermark:

@@ -23,6 +23,7 @@ from iscp.ports.pipeline import (
     SourceRange,
 )
 from iscp.ports.system import Clock, Guard
+from iscp.runtime.policy import same_log
 from iscp.runtime.runner import CONFLICT_TRIES_MAX, Runner, Work
 
 _CATCH_UP = "Bring the job up to date (`iscp-admin notify`, `iscp-admin job wait`), and verify then"
@@ -76,7 +77,7 @@ class Verifier:
             ) from gone
 
     def _compared(self, iteration: Iteration, work: Work, span: SourceRange, guard: Guard) -> JobOutcome:
-        if not self.runner.same_source([work], span):
+        if not same_log([work.position], span):
             raise PermanentError(
                 f"version {span.to.version} of the source is not the one that was applied: it was replaced or restored",
                 remedy=_CATCH_UP,

@@ -81,7 +81,7 @@ class FakeFeed:
         self.released = False
         self._source = source
 
-    def net(self, key: Sequence[str], stamped: bool = False) -> Changes:
+    def net(self, key: Sequence[str], where: str = "", stamped: bool = False) -> Changes:
         self.nets.append(tuple(key))
         if fault := self._source.net_faults.get(tuple(key)):
             raise fault
@@ -102,8 +102,8 @@ class FakeFeed:
 class FakeSource:
     """Port ChangeSource: `states[v]` are the rows at version v, `ids[v]` the table's id.
 
-    `feeds` and `snapshots` are the reads there were; versions in `gone` can be read no more. `inserts_only` is what it
-    says of every range.
+    `feeds` and `snapshots` are the reads there were, `added_ranges` those of them that read added files; versions in
+    `gone` can be read no more. `inserts_only` and `feed_on` are what it says of every range.
     """
 
     def __init__(self, table_id: str = "t-1") -> None:
@@ -117,7 +117,9 @@ class FakeSource:
         self.feeds: list[FakeFeed] = []
         self.read_columns: list[tuple[str, ...]] = []
         self.snapshots: list[int] = []
+        self.feed_on = True
         self.inserts_only = False
+        self.added_ranges: list[tuple[int, int]] = []
 
     @property
     def version(self) -> int:
@@ -136,11 +138,15 @@ class FakeSource:
         self._clock_s += 1000.0
 
     def anew(self, table_id: str, rows: Rows) -> None:
-        """Dropped and made again, up to the same version."""
+        """Dropped and made again, up to the same version; the commits have other times."""
+        self._clock_s += 1000.0
         self.states = [dict(rows) for _ in self.states]
         self.ids = [table_id for _ in self.ids]
+        self.at_s = [self._clock_s + version for version in range(len(self.states))]
 
     def resolve(self, uri: str, from_version: int, to_version: int | None, bounds: Bounds) -> SourceRange:
+        if from_version > self.version:
+            raise ChangesUnavailable(f"the log ends at version {self.version}")
         wanted = min(self.version if to_version is None else to_version, from_version + bounds.versions_max)
         if wanted <= from_version:
             return self.at(uri, from_version)
@@ -156,15 +162,26 @@ class FakeSource:
         return self.at(uri, self.version)
 
     def at(self, uri: str, version: int) -> SourceRange:
-        if version in self.gone:
+        if version in self.gone or version > self.version:
             raise ChangesUnavailable(f"version {version} is gone")
         at_s = self.at_s[version]
-        return SourceRange(version, Watermark(version, at_s), self.ids[version], from_at_s=at_s)
+        return SourceRange(
+            version,
+            Watermark(version, at_s),
+            self.ids[version],
+            from_at_s=at_s,
+            inserts_only=self.inserts_only,
+            feed_on=self.feed_on,
+        )
 
     def feed(self, session: Any, uri: str, span: SourceRange, columns: Sequence[str]) -> FakeFeed:
         self.read_columns.append(tuple(columns))
         self.feeds.append(FakeFeed(self, span))
         return self.feeds[-1]
+
+    def added(self, session: Any, uri: str, span: SourceRange, columns: Sequence[str]) -> FakeFeed:
+        self.added_ranges.append((span.from_version, span.to.version))
+        return self.feed(session, uri, span, columns)
 
     def snapshot(self, session: Any, uri: str, version: int) -> Any:
         self.snapshots.append(version)

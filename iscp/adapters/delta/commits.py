@@ -107,6 +107,14 @@ def statistics_added(uri: str, version: int) -> list[dict[str, Any]] | None:
     return None if read is None else [_statistics(action["add"]) for action in read[0] if "add" in action]
 
 
+def added_files(uri: str, version: int) -> list[str] | None:
+    """The actions by which one commit added rows, as JSON; None where the commit is not there."""
+    read = _actions(uri, version)
+    if read is None:
+        return None
+    return [json.dumps(action) for action in read[0] if "add" in action and action["add"].get("dataChange", True)]
+
+
 def _actions(uri: str, version: int) -> tuple[list[dict[str, Any]], float] | None:
     """One commit's actions, and when its file was written (Unix seconds)."""
     path = commit_file(uri, version)

@@ -1,11 +1,14 @@
 """Reduces the changes of a range to the net change of each key.
 
 The last change of a key wins; in one version what is written wins over what is taken away, since an update, or a
-merge that deletes and inserts, is both. A key whose first change is an insert was not there before: op `i` if it is
+merge that deletes and inserts, is both. A key that is first of all written was not there before: op `i` if it is
 there now, `u` for any other that is, `d` for one that is gone. What came and went within the range is left out.
 
 Rows that share a key show in two ways: several are written in one version, or they do not add up: a key that was
 there once, or not at all, plus what is written, less what is taken away, must be there once, or not at all.
+
+Rows that a filter refuses are left out before: what enters it is new then, what leaves it is gone, and a key counts as
+shared only by rows that pass.
 
 Small ranges are reduced in this process, on Arrow: planning and running Spark jobs costs more than the rows do.
 """
@@ -64,13 +67,12 @@ def net_by_arrow(raw: pa.Table, key: Sequence[str]) -> pa.Table:
     if pc.any(pc.is_in(shared[f"{_ROW}_max"], value_set=last[_ROW].combine_chunks())).as_py():
         doubt(key)
     there = pc.equal(last[_WRITTEN], 1)
-    new = pc.equal(first[CHANGE_TYPE], "insert")
     before, written = pc.equal(first[_WRITTEN], 0), by_key[f"{_WRITTEN}_sum"]
     taken = pc.subtract(by_key[f"{_ROW}_count"], written)
     left = pc.subtract(pc.add(before.cast(pa.int64()), written), taken)
     if pc.any(pc.not_equal(left, there.cast(pa.int64()))).as_py():
         doubt(key)
-    op = pc.if_else(there, pc.if_else(new, "i", "u"), "d")
+    op = pc.if_else(there, pc.if_else(before, "u", "i"), "d")
     net = last.drop_columns([CHANGE_TYPE, _WRITTEN, _ROW]).append_column(OP, op)
     return net.filter(pc.or_(before, there))
 
@@ -94,7 +96,7 @@ def net_by_spark(raw: DataFrame, key: Sequence[str]) -> DataFrame:
     doubtful = before + F.col(_ROW) != F.col(_WRITTEN)
     op = (
         F.when(F.col(_WRITTEN) == 0, F.lit("d"))
-        .when(F.col("_iscp_first") == "insert", F.lit("i"))
+        .when(F.col("_iscp_first").isin(*WRITES), F.lit("i"))
         .otherwise(F.lit("u"))
     )
     last = ranked.where("_iscp_rank = 1").withColumn(OP, op)

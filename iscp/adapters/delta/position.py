@@ -17,7 +17,7 @@ from iscp.adapters.delta.commits import APP_ID, Commit, commit_stamp, newest_ver
 from iscp.adapters.delta.faults import delta_faults
 from iscp.core.errors import StorageError, TableNotFound
 from iscp.core.job import JobRow
-from iscp.core.watermark import Position, Watermark
+from iscp.core.watermark import DeadLetters, Position, Watermark
 from iscp.ports.pipeline import CommitTag
 
 FORMAT = 1
@@ -39,6 +39,7 @@ def tag_json(tag: CommitTag) -> str:
             "base": tag.base_version,
             "attempt": tag.attempt,
             "kind": tag.kind,
+            **({"dead": [tag.dead.seq, tag.dead.rows]} if tag.dead.seq else {}),
         },
         separators=(",", ":"),
     )
@@ -65,6 +66,7 @@ def _ours(commit: Commit) -> _Ours | None:
             job_id=tag["job_id"],
             source_id=tag["source_id"],
             base_version=commit.version,
+            dead=DeadLetters(*tag.get("dead", (0, 0))),
         )
         return _Ours(commit.version, position, tag["base"], tag["attempt"])
     except (ValueError, KeyError, TypeError):
@@ -128,7 +130,7 @@ class PositionReader:
         Otherwise nobody knows whose rows these are: without a job_id they are taken for another's, and replaced.
         """
         if row.seq == seq and row.watermark.version >= 0:
-            return Position(seq, row.watermark, row.job_id, row.key.table_id, void, base_version=newest)
+            return Position(seq, row.watermark, row.job_id, row.key.table_id, void, newest, DeadLetters(seq=-1))
         return Position(seq, void=void or f"the log begins at {earliest}, after our commit {seq}", base_version=newest)
 
     def _checked(self, ours: _Ours) -> Position:

@@ -247,6 +247,7 @@ class DeltaSink:
             job_id=tag.job_id,
             source_id=tag.source_id,
             base_version=commit.version if commit else winner[0],
+            dead=tag.dead,
         )
 
     def _refuse_unusable(self) -> None:

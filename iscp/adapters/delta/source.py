@@ -16,11 +16,13 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
+from iscp.adapters.delta.added import added_rows
 from iscp.adapters.delta.bounds import bounded, bounds_aggregates, bounds_of_arrow, bounds_of_row
 from iscp.adapters.delta.commits import Commit, commit_stamp, newest_version, read_commit
 from iscp.adapters.delta.faults import delta_faults, spark_faults
 from iscp.adapters.delta.net import (
     CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     OP,
     SAME,
@@ -31,7 +33,7 @@ from iscp.adapters.delta.net import (
     net_by_arrow,
     net_by_spark,
 )
-from iscp.core.errors import EngineError, ErrorCode, PermanentError, StorageError, TableNotFound
+from iscp.core.errors import EngineError, StorageError, TableNotFound
 from iscp.core.iteration import Bounds
 from iscp.core.quoting import quoted
 from iscp.core.watermark import Watermark
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 SMALL_BYTES_MAX = 8 * 1024**2
 """Changes whose files are not larger than that are reduced in this process."""
 
+_FEED = "delta.enableChangeDataFeed"
 _ROWS_PER_PARTITION = 250_000
 _GONE = (
     "DELTA_MISSING_CHANGE_DATA",
@@ -74,13 +77,13 @@ class DeltaFeed:
             with reading_changes("read the changes"):
                 self._rows = frame.toArrow()
         self._raw = frame if self._rows is not None else frame.persist()
-        self._net: dict[tuple[tuple[str, ...], bool], Changes] = {}
+        self._net: dict[tuple[tuple[str, ...], str, bool], Changes] = {}
         self._kept: list[DataFrame] = []
 
-    def net(self, key: Sequence[str], stamped: bool = False) -> Changes:
-        known = self._net.get((tuple(key), stamped))
+    def net(self, key: Sequence[str], where: str = "", stamped: bool = False) -> Changes:
+        known = self._net.get((tuple(key), where, stamped))
         if known is None:
-            known = self._net[tuple(key), stamped] = self._compute(tuple(key), stamped)
+            known = self._net[tuple(key), where, stamped] = self._compute(tuple(key), where, stamped)
         return known
 
     def all(self, key: Sequence[str]) -> DataFrame:
@@ -99,11 +102,20 @@ class DeltaFeed:
         if self._rows is None:
             self._raw.unpersist(blocking=False)
 
-    def _compute(self, key: tuple[str, ...], stamped: bool) -> Changes:
+    def _compute(self, key: tuple[str, ...], where: str, stamped: bool) -> Changes:
         left_out = (CHANGE_TYPE,) if stamped else (CHANGE_TYPE, *STAMPS)
         if self._rows is not None and fits_arrow(self._raw.schema, key):
-            return self._by_arrow(self._rows, key, left_out)
-        return self._inserted(key, left_out) if not key or self._inserts_only else self._by_spark(key, left_out)
+            return self._by_arrow(self._passing(self._rows, where), key, left_out)
+        raw = self._raw.where(where) if where else self._raw
+        return (
+            self._inserted(raw, key, left_out) if not key or self._inserts_only else self._by_spark(raw, key, left_out)
+        )
+
+    def _passing(self, rows: pa.Table, where: str) -> pa.Table:
+        if not where:
+            return rows
+        with spark_faults("filter the changes"):
+            return self._raw.sparkSession.createDataFrame(rows, self._raw.schema).where(where).toArrow()
 
     def _by_arrow(self, rows: pa.Table, key: tuple[str, ...], left_out: tuple[str, ...]) -> Changes:
         if not key:
@@ -119,8 +131,8 @@ class DeltaFeed:
             frame = self._raw.sparkSession.createDataFrame(net, schema.add(OP, "string"))
         return _changes(frame, counts, bounds)
 
-    def _inserted(self, key: tuple[str, ...], left_out: tuple[str, ...]) -> Changes:
-        frame = self._raw.where(F.col(CHANGE_TYPE) == "insert").drop(*left_out)
+    def _inserted(self, raw: DataFrame, key: tuple[str, ...], left_out: tuple[str, ...]) -> Changes:
+        frame = raw.where(F.col(CHANGE_TYPE) == "insert").drop(*left_out)
         frame = frame.withColumn(OP, F.lit("i"))
         if key:
             with reading_changes("look for shared keys"):
@@ -130,8 +142,8 @@ class DeltaFeed:
                     doubt(key)
         return _counted(frame, F.lit(0), key).changes(frame)
 
-    def _by_spark(self, key: tuple[str, ...], left_out: tuple[str, ...]) -> Changes:
-        frame = net_by_spark(self._raw, key).persist()
+    def _by_spark(self, raw: DataFrame, key: tuple[str, ...], left_out: tuple[str, ...]) -> Changes:
+        frame = net_by_spark(raw, key).persist()
         self._kept.append(frame)  # what is made of it cannot be given back in its place
         counted = _counted(frame, F.max(SAME), key)
         if counted.shared > 1:
@@ -188,6 +200,7 @@ class _Known:
     stamp: tuple[int, ...] | None
     table_id: str
     committed_at_s: float
+    feed_on: bool
 
 
 class DeltaChangeSource:
@@ -205,19 +218,16 @@ class DeltaChangeSource:
         if commit is None:
             raise ChangesUnavailable(f"version {version} is not in the log any more")
         at = Watermark(version, commit.committed_at_s)
-        table_id = self._table_id(uri, version, at.at_s)
-        return SourceRange(version, at, table_id, first_commit_at_s=at.at_s, from_at_s=at.at_s)
+        known = self._look(uri, version, at.at_s)
+        return SourceRange(
+            version, at, known.table_id, first_commit_at_s=at.at_s, from_at_s=at.at_s, feed_on=known.feed_on
+        )
 
     def resolve(self, uri: str, from_version: int, to_version: int | None, bounds: Bounds) -> SourceRange:
         newest = self._newest_version(uri)
         wanted = newest if to_version is None else min(to_version, newest)
         if newest < from_version:
-            raise PermanentError(
-                f"the log of {uri} ends at version {newest}, before the job's watermark {from_version}: "
-                "the table was dropped and created anew",
-                remedy="Resync the job: `iscp-admin job resync`",
-                code=ErrorCode.SOURCE_REPLACED,
-            )
+            raise ChangesUnavailable(f"the log ends at version {newest}, before the watermark {from_version}")
         if wanted <= from_version:
             return self.at(uri, from_version)
         taken: list[Commit] = []
@@ -232,10 +242,11 @@ class DeltaChangeSource:
                 break
             taken.append(commit)
         last, from_at_s = taken[-1], self._committed_at_s(uri, from_version)
+        known = self._look(uri, last.version, last.committed_at_s)
         return SourceRange(
             from_version,
             Watermark(last.version, last.committed_at_s),
-            self._table_id(uri, last.version, last.committed_at_s),
+            known.table_id,
             more=last.version < wanted,
             first_commit_at_s=taken[0].committed_at_s,
             from_at_s=from_at_s,
@@ -243,6 +254,7 @@ class DeltaChangeSource:
             # Columns may have come, gone or been renamed without a row.
             changes_data=any(commit.changes_data or commit.metadata_id is not None for commit in taken),
             inserts_only=all(commit.only_adds or not commit.changes_data for commit in taken),
+            feed_on=known.feed_on,
         )
 
     def feed(self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str]) -> DeltaFeed:
@@ -256,6 +268,16 @@ class DeltaChangeSource:
                 .select(*[F.col(quoted(name)) for name in columns], CHANGE_TYPE, *STAMPS)
             )
             return DeltaFeed(frame, span.inserts_only, span.bytes <= self._small_bytes_max)
+
+    def added(self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str]) -> DeltaFeed:
+        with reading_changes(f"read what was added to {uri}"):
+            frame = added_rows(session, uri, span).select(
+                *[F.col(quoted(name)) for name in columns],
+                F.lit("insert").alias(CHANGE_TYPE),
+                F.lit(span.to.version).cast("long").alias(COMMIT_VERSION),
+                F.timestamp_micros(F.lit(round(span.to.at_s * 1_000_000))).alias(COMMIT_TIMESTAMP),
+            )
+            return DeltaFeed(frame, True, span.bytes <= self._small_bytes_max)
 
     def snapshot(self, session: SparkSession, uri: str, version: int) -> DataFrame:
         with spark_faults(f"open {uri} at version {version}"):
@@ -279,17 +301,20 @@ class DeltaChangeSource:
         commit = read_commit(uri, version)
         return commit.committed_at_s if commit else 0.0
 
-    def _table_id(self, uri: str, version: int, committed_at_s: float) -> str:
-        """The table's id as of `version`, kept up by the commits alone: opening a table costs with its size."""
+    def _look(self, uri: str, version: int, committed_at_s: float) -> _Known:
+        """What the table is as of `version`; opened only if its metadata may have changed: that costs with its size."""
         known = self._known.get(uri)
-        if known is None or known.version > version or commit_stamp(uri, known.version) != known.stamp:
-            with delta_faults(f"open {uri}"):
-                opened = DeltaTable(uri, version=version)
-                table_id = str(opened.metadata().id)
+        if known is not None and self._same_metadata(uri, known, version):
+            table_id, feed_on = known.table_id, known.feed_on
         else:
-            table_id = known.table_id
-            for later in range(known.version + 1, version + 1):
-                commit = read_commit(uri, later)
-                table_id = (commit.metadata_id if commit else None) or table_id
-        self._known[uri] = _Known(version, commit_stamp(uri, version), table_id, committed_at_s)
-        return table_id
+            with delta_faults(f"open {uri}"):
+                metadata = DeltaTable(uri, version=version).metadata()
+            table_id, feed_on = str(metadata.id), metadata.configuration.get(_FEED, "false").lower() == "true"
+        self._known[uri] = _Known(version, commit_stamp(uri, version), table_id, committed_at_s, feed_on)
+        return self._known[uri]
+
+    def _same_metadata(self, uri: str, known: _Known, version: int) -> bool:
+        if known.version > version or commit_stamp(uri, known.version) != known.stamp:
+            return False
+        commits = (read_commit(uri, later) for later in range(known.version + 1, version + 1))
+        return not any(commit is None or commit.metadata_id is not None for commit in commits)

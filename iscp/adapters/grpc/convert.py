@@ -54,6 +54,8 @@ _STATUS_FIELDS = (
     "error_msg",
     "rows",
     "bytes",
+    "dead_letters",
+    "warning",
 )
 _JOB_FIELDS = (
     "account",

@@ -678,7 +678,8 @@ Global___CountJobsResponse: _TypeAlias = CountJobsResponse  # noqa: Y015
 @_typing.final
 class JobStatus(_message.Message):
     """The last iteration over (from_version, to_version]; times are 0 where not yet. error_code: 0 ok, 1-9999
-    temporary, 10000 and up permanent.
+    temporary, 10000 and up permanent. dead_letters: rows that share a key, left out of the target. warning: what the
+    job's user should know, though nothing is wrong.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -691,6 +692,8 @@ class JobStatus(_message.Message):
     ERROR_MSG_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
+    DEAD_LETTERS_FIELD_NUMBER: _builtins.int
+    WARNING_FIELD_NUMBER: _builtins.int
     from_version: _builtins.int
     to_version: _builtins.int
     start_at_s: _builtins.float
@@ -699,6 +702,8 @@ class JobStatus(_message.Message):
     error_msg: _builtins.str
     rows: _builtins.int
     bytes: _builtins.int
+    dead_letters: _builtins.int
+    warning: _builtins.str
     def __init__(
         self,
         *,
@@ -710,10 +715,12 @@ class JobStatus(_message.Message):
         error_msg: _builtins.str = ...,
         rows: _builtins.int = ...,
         bytes: _builtins.int = ...,
+        dead_letters: _builtins.int = ...,
+        warning: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "end_at_s", b"end_at_s", "error_code", b"error_code", "error_msg", b"error_msg", "from_version", b"from_version", "rows", b"rows", "start_at_s", b"start_at_s", "to_version", b"to_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "dead_letters", b"dead_letters", "end_at_s", b"end_at_s", "error_code", b"error_code", "error_msg", b"error_msg", "from_version", b"from_version", "rows", b"rows", "start_at_s", b"start_at_s", "to_version", b"to_version", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,6 +24,7 @@ from iscp.core.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.ports.pipeline import ConsumerKind
+from iscp.runtime.policy import refuse_unfit
 from iscp.runtime.runner import Runner
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 
@@ -64,12 +66,14 @@ class Pipeline:
             epoch=lambda: 1,
         )
 
-    def job(self, name: str, registration: int = 1, **consumer: object) -> JobRow:
-        spec = ConsumerSpec("replica", self.target(name), **consumer)  # type: ignore[arg-type]
+    def job(self, name: str, registration: int = 1, policies: dict[str, Any] | None = None, **consumer: Any) -> JobRow:
+        spec = ConsumerSpec("replica", self.target(name), **consumer)
+        job_spec = JobSpec(spec, **(policies or {}))
         source = DeltaCatalog().describe(self.source)
+        refuse_unfit(job_spec, source)
         Replica().validate(spec, source, DeltaCatalog())
         key = JobKey("default", source.table_id, name)
-        return JobRow(key, f"{name}-{registration}", JobSpec(spec).to_json(), self.source, self.source)
+        return JobRow(key, f"{name}-{registration}", job_spec.to_json(), self.source, self.source)
 
     def target(self, name: str) -> str:
         return str(self.root / name)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from iscp.core.errors import ErrorCode
+from iscp.core.spec import OnDuplicate
 
 from .conftest import Pipeline
 
@@ -33,7 +34,8 @@ def one_of_several_deleted(pipeline: Pipeline) -> None:
 def test_shared_keys_are_refused_and_followed_once_they_are_mended(
     pipeline: Pipeline, event: Callable[[Pipeline], None]
 ) -> None:
-    small, large = pipeline.job("small", key=("id",)), pipeline.job("large", key=("id",))
+    stop = {"on_duplicate": OnDuplicate.STOP}
+    small, large = (pipeline.job(name, key=("id",), policies=stop) for name in ("small", "large"))
     by_spark = pipeline.new_runner(pipeline.failpoints, small_bytes_max=-1)
     pipeline.run(small, large)
     event(pipeline)

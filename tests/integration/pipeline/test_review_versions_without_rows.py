@@ -11,6 +11,7 @@ from iscp.coordination.book import JobBook
 from iscp.core.errors import ErrorCode
 from iscp.core.iteration import Bounds, JobOutcome
 from iscp.core.job import JobReport, JobRow, JobState
+from iscp.core.spec import OnDuplicate
 
 from .conftest import Pipeline
 
@@ -43,7 +44,7 @@ def test_more_of_them_than_one_iteration_takes(pipeline: Pipeline) -> None:
 
 
 def test_a_fault_after_them_reaches_the_owners_book(pipeline: Pipeline) -> None:
-    job = pipeline.job("full", key=("id",))
+    job = pipeline.job("full", key=("id",), policies={"on_duplicate": OnDuplicate.STOP})
     job = after(job, pipeline.run(job)[0])
     empty_commits(pipeline, 1)
     job = after(job, pipeline.run(job)[0])

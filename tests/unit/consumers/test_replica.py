@@ -13,7 +13,7 @@ from iscp.ports.pipeline import TableDescription
 from tests.fakes.pipeline import FakeCatalog
 
 PATH = "spec.iteration.consumer"
-COLUMNS = {"id": "long", "Name": "string", "s": "struct", "order date": "date"}
+COLUMNS = {"id": "long", "Name": "string", "s": "struct", "order.date": "date"}
 SOURCE = TableDescription("t-1", "orders", "/lake/orders", 3, 1.0, COLUMNS)
 TARGET = TableDescription("t-9", "target", "/lake/target", 3, 1.0, {"id": "long"}, sink_seq=4, empty=False)
 GOOD = ConsumerSpec("replica", "/lake/target", ("id",))
@@ -31,7 +31,7 @@ def validate(spec: ConsumerSpec, *tables: TableDescription) -> None:
         replace(GOOD, columns=("Name", "id")),
         replace(GOOD, key=("ID",), columns=("id", "NAME")),
         replace(GOOD, where="id > 3 AND name IN ('a', 'b')"),
-        replace(GOOD, where="`order date` >= DATE '2020-01-01'"),
+        replace(GOOD, where="`order.date` >= DATE '2020-01-01'"),
         replace(GOOD, where="s.f.g = 1 AND ID IS NULL"),
         replace(GOOD, target="/lake/orders-copy"),
         replace(GOOD, target="/lake/order"),
@@ -50,6 +50,7 @@ def test_what_is_taken(spec: ConsumerSpec) -> None:
         ({"target": "/lake/orders/"}, "target", "is the source"),
         ({"target": "/lake/orders/inner"}, "target", "within"),
         ({"target": "/lake"}, "target", "within"),
+        ({"target": "/lake/copy_dead_letter"}, "target", "ends in _dead_letter"),
         ({"key": ("id", "nope")}, "key", "names nope, which orders does not have"),
         ({"columns": ("id", "nope")}, "columns", "names nope"),
         ({"columns": ("Name",)}, "columns", "leaves out the key column id"),
@@ -70,6 +71,21 @@ def test_what_is_refused_by_its_field_and_with_a_remedy(change: dict[str, object
         validate(replace(GOOD, **change))  # type: ignore[arg-type]
     assert refused.value.field == f"{PATH}.{field}"
     assert refused.value.remedy
+
+
+def test_a_column_that_a_target_cannot_have_is_refused_unless_it_is_left_out() -> None:
+    source = replace(SOURCE, columns={"id": "long", "odd name": "string"})
+    Replica().validate(replace(GOOD, columns=("id",), where="`odd name` = 'a'"), source, FakeCatalog(source))
+    with pytest.raises(InvalidRequest, match="'odd name', whose name a target cannot have") as refused:
+        Replica().validate(GOOD, source, FakeCatalog(source))
+    assert refused.value.field == f"{PATH}.columns"
+
+
+def test_a_table_of_somebody_else_where_dead_letters_would_go_is_refused() -> None:
+    letters = replace(TARGET, uri="/lake/target_dead_letter", sink_seq=0)
+    validate(replace(GOOD, key=()), letters)
+    with pytest.raises(InvalidRequest, match="/lake/target_dead_letter is a table with rows that iscp did not write"):
+        validate(GOOD, letters)
 
 
 def test_a_condition_that_the_engine_does_not_take_is_refused_with_its_reason() -> None:

@@ -39,13 +39,20 @@ def test_a_report_moves_its_row() -> None:
     [
         report(job_id="j-0"),
         report(seq=2),
-        report(version=4),
+        report(version=4, seq=3),
         report(version=5, seq=3, watermark=ROW.watermark),
     ],
     ids=["of another registration", "a lower seq", "a lower watermark", "nothing new"],
 )
 def test_a_report_that_does_not_count_changes_nothing(late: JobReport) -> None:
     assert apply_report(ROW, late) is None
+
+
+def test_only_a_later_iteration_may_go_back_to_a_lower_version() -> None:
+    """That of a job which follows a source that was made anew."""
+    moved = apply_report(ROW, report(version=2))
+    assert moved is not None
+    assert (moved.watermark.version, moved.seq) == (2, 4)
 
 
 def test_a_dropped_job_stays_as_it_was() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from iscp.core.errors import Canceled, Conflict, EngineError, ErrorCode, Permane
 from iscp.core.ids import JobKey
 from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome
 from iscp.core.job import JobRow
-from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.spec import POLICIES, ChangeSource, ConsumerSpec, JobSpec, OnReplace
 from iscp.core.watermark import Position, Watermark
 from iscp.ports.pipeline import ChangesUnavailable
 from iscp.runtime.runner import CONFLICT_TRIES_MAX, Runner
@@ -50,9 +51,9 @@ class Bench:
         assert all(feed.released for feed in self.source.feeds)
         return outcomes
 
-    def built(self, *names: str, **consumer: object) -> list[JobRow]:
+    def built(self, *names: str, **spec: object) -> list[JobRow]:
         """Jobs whose sinks stand at the source's newest version."""
-        jobs = [job(name, **consumer) for name in names]
+        jobs = [job(name, **spec) for name in names]
         assert all(outcome.ok for outcome in self.run(*jobs))
         self.source.snapshots.clear()
         for each in jobs:
@@ -68,8 +69,10 @@ class Bench:
             assert self.target(each).position.watermark.version == self.source.version
 
 
-def job(name: str, registration: int = 1, **consumer: object) -> JobRow:
-    spec = JobSpec(ConsumerSpec("replica", f"/targets/{name}", **{"key": ("id",), **consumer}))  # type: ignore[arg-type]
+def job(name: str, registration: int = 1, **given: Any) -> JobRow:
+    """`given`: policies, and fields of the consumer."""
+    policies = {field: given.pop(field) for field in POLICIES if field in given}
+    spec = JobSpec(ConsumerSpec("replica", f"/targets/{name}", **{"key": ("id",), **given}), **policies)
     return JobRow(JobKey("a", "t-1", name), f"{registration:012x}-{name}", spec.to_json(), "t", URI)
 
 
@@ -195,11 +198,60 @@ def test_a_changed_id_counts_also_where_no_rows_changed_with_it(bench: Bench) ->
     assert bench.target(x).position.source_id == "t-2"
 
 
-def test_a_source_made_anew_at_the_very_version_of_the_watermark_is_not_taken_for_the_old_one(bench: Bench) -> None:
-    (x,) = bench.built("x")
+def test_a_source_made_anew_is_followed_by_those_who_are_to_and_no_other(bench: Bench) -> None:
+    """Also at the very version of the watermark, and below it."""
+    (fails,), (follows,) = bench.built("fails"), bench.built("follows", on_replace=OnReplace.FOLLOW)
     bench.source.anew("t-2", {7: "other"})
-    assert bench.run(x)[0].data_type is DataType.DIFFERENCE
-    bench.assert_fresh(x)
+    first, second = bench.run(fails, follows)
+    assert (first.error_code, "resync" in first.error_msg) == (ErrorCode.SOURCE_REPLACED, True)
+    assert (first.watermark.version, bench.target(fails).commits) == (1, [])
+    assert second.data_type is DataType.DIFFERENCE
+    bench.assert_fresh(follows)
+    bench.source.restored(0)
+    outcomes = bench.run(fails, follows)
+    assert [(o.error_code, o.watermark.version) for o in outcomes] == [(ErrorCode.SOURCE_REPLACED, 1), (0, 0)]
+    bench.assert_fresh(follows)
+
+
+def test_changes_are_read_as_each_jobs_policy_says(bench: Bench) -> None:
+    """The feed by `auto` and `cdf`, once; added files by `append`, all rows by `diff`; nothing where there is none."""
+    (auto,), (cdf,) = bench.built("auto"), bench.built("cdf", change_source=ChangeSource.CDF)
+    (append,) = bench.built("append", change_source=ChangeSource.APPEND)
+    (diff,) = bench.built("diff", change_source=ChangeSource.DIFF)
+    jobs = (auto, cdf, append, diff)
+    bench.source.commit()
+    assert [o.watermark.version for o in bench.run(*jobs)] == [2] * 4
+    assert (bench.source.feeds, bench.source.snapshots) == ([], [])
+    bench.source.commit({3: "c"})
+    bench.source.inserts_only = True
+    tail, difference = DataType.TAIL, DataType.DIFFERENCE
+    assert [o.data_type for o in bench.run(*jobs)] == [tail, tail, tail, difference]
+    assert (len(bench.source.feeds), bench.source.added_ranges, bench.source.snapshots) == (2, [(1, 3)], [3])
+    bench.source.commit({3: None})
+    bench.source.inserts_only = False
+    outcomes = bench.run(*jobs)
+    assert [o.data_type for o in outcomes] == [tail, tail, difference, difference]
+    assert ["took rows away" in o.warning for o in outcomes] == [False, False, True, False]
+    bench.assert_fresh(*jobs)
+
+
+def test_a_feed_that_is_off_stops_cdf_and_costs_auto_a_warning(bench: Bench) -> None:
+    (auto,), (cdf,) = bench.built("auto"), bench.built("cdf", change_source=ChangeSource.CDF)
+    bench.source.feed_on = False
+    bench.source.net_faults[("id",)] = ChangesUnavailable("off")
+    bench.source.commit({3: "c"})
+    outcomes = bench.run(auto, cdf)
+    assert [(o.error_code, o.data_type) for o in outcomes[:1]] == [(0, DataType.DIFFERENCE)]
+    assert "is off" in outcomes[0].warning
+    assert (outcomes[1].error_code, outcomes[1].watermark.version) == (ErrorCode.FEED_OFF, 1)
+    bench.assert_fresh(auto)
+    bench.source.feed_on = True
+    healed = bench.run(cdf)[0]
+    assert (healed.error_code, healed.data_type, healed.warning) == (
+        0,
+        DataType.DIFFERENCE,
+        "all rows were compared: off",
+    )
 
 
 def test_a_source_restored_from_a_backup_and_written_on_is_not_taken_for_the_log_it_was(bench: Bench) -> None:

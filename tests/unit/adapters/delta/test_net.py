@@ -37,7 +37,10 @@ BEFORE, AFTER = "update_preimage", "update_postimage"
         # A key that came and went was never seen; one of that key that was there all the time must not be lost.
         ([(1, "insert", 7), (2, "delete", 7)], {}),
         # An update that changes keys, also one for another.
-        ([(1, BEFORE, 7), (1, AFTER, 8)], {7: "d", 8: "u"}),
+        ([(1, BEFORE, 7), (1, AFTER, 8)], {7: "d", 8: "i"}),
+        # Of an update that a filter lets in or out only one half is left.
+        ([(1, AFTER, 7)], {7: "i"}),
+        ([(1, BEFORE, 7)], {7: "d"}),
         ([(1, BEFORE, 7), (1, AFTER, 8), (1, BEFORE, 8), (1, AFTER, 7)], {7: "u", 8: "u"}),
     ],
 )

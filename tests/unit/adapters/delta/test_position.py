@@ -21,7 +21,7 @@ from iscp.adapters.delta.position import PositionReader, tag_json
 from iscp.core.errors import StorageError
 from iscp.core.ids import JobKey
 from iscp.core.job import JobRow
-from iscp.core.watermark import Position, Watermark
+from iscp.core.watermark import DeadLetters, Position, Watermark
 from iscp.ports.pipeline import CommitTag
 
 SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
@@ -200,7 +200,7 @@ def test_our_commit_was_cleaned_away_and_the_job_log_is_of_the_same_seq(log: Log
     log.ours()
     log.harmless()
     log.remove(upto=1)
-    expected = Position(2, Watermark(20, 0.0), "job-1", "s-1", base_version=2)
+    expected = Position(2, Watermark(20, 0.0), "job-1", "s-1", base_version=2, dead=DeadLetters(seq=-1))
     assert read(log, job(seq=2, version=20)) == expected
     log.foreign()
     assert read(log, job(seq=2, version=20)).void

@@ -1,0 +1,109 @@
+"""What the policies of a job's spec mean for its iterations: how its changes are read, and which source it follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum, auto
+
+from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.core.spec import ChangeSource, JobSpec, OnReplace
+from iscp.core.watermark import Position
+from iscp.ports.pipeline import SourceRange, TableDescription
+
+_FEED = "delta.enableChangeDataFeed"
+_TURN_ON = f"ALTER TABLE ... SET TBLPROPERTIES ({_FEED} = true)"
+_SAME_S = 0.001  # what is left of a commit's time when it has been written and read
+
+
+class Reading(Enum):
+    """How a range is read: the change data feed, the files that were added, or all rows, to be compared."""
+
+    FEED = auto()
+    FILES = auto()
+    COMPARE = auto()
+
+
+def reading(spec: JobSpec, span: SourceRange) -> Reading:
+    """Added files say all where no commit took rows away."""
+    match spec.change_source:
+        case ChangeSource.DIFF:
+            return Reading.COMPARE
+        case ChangeSource.CDF:
+            return Reading.FEED
+        case ChangeSource.AUTO if span.feed_on:
+            return Reading.FEED
+        case _:
+            return Reading.FILES if span.inserts_only else Reading.COMPARE
+
+
+def unread(spec: JobSpec) -> str:
+    """Why a range is read as COMPARE; empty: as the policy says."""
+    match spec.change_source:
+        case ChangeSource.DIFF:
+            return ""
+        case ChangeSource.APPEND:
+            return "a commit took rows away"
+        case _:
+            return "the change data feed is off"
+
+
+def warning(spec: JobSpec, span: SourceRange, compared: str) -> str:
+    """What the user of a job is told after an iteration: that it costs more than it needs to, and why.
+
+    `compared`: why changes did not do where all rows were compared; empty: the policy says so.
+    """
+    if spec.change_source is ChangeSource.AUTO and not span.feed_on:
+        return f"the change data feed of the source is off: what is not appended is found by comparing. {_TURN_ON}"
+    return f"all rows were compared: {compared}" if compared else ""
+
+
+def refuse_unfit(spec: JobSpec, source: TableDescription) -> None:
+    """At the registration; raises InvalidRequest."""
+    if spec.change_source is ChangeSource.CDF and source.configuration.get(_FEED, "false").lower() != "true":
+        raise InvalidRequest(
+            f"is cdf, and the change data feed of {source.name} is off",
+            field="spec.iteration.change_source",
+            remedy=f"{_TURN_ON}; or use auto, which compares",
+        )
+
+
+def refuse_feed_off(spec: JobSpec, span: SourceRange) -> None:
+    """A job that wants the feed is not to compare with each commit from now on; a gap in it costs one comparison."""
+    if spec.change_source is ChangeSource.CDF and not span.feed_on:
+        raise PermanentError(
+            "the change data feed of the source was switched off",
+            field="spec.iteration.change_source",
+            remedy=f"{_TURN_ON}, then `iscp-admin job resume`; or set it to auto",
+            code=ErrorCode.FEED_OFF,
+        )
+
+
+def same_log(positions: Iterable[Position], span: SourceRange) -> bool:
+    """Whether the log is still the one that the watermarks are of; one restored from a backup has the same id."""
+    return all(
+        position.source_id == span.table_id and not _other_time(position, span.from_at_s) for position in positions
+    )
+
+
+def refuse_anew(spec: JobSpec, position: Position, now: SourceRange, applied_at_s: float) -> None:
+    """Where the log was started anew, and the job is not to follow that.
+
+    A table that was replaced has another id, but its log goes on: the commit at the watermark is the same.
+    `applied_at_s` is the time of that commit now (0: it is not there any more).
+    """
+    lower = now.to.version < position.watermark.version
+    other = now.table_id != position.source_id and (not applied_at_s or _other_time(position, applied_at_s))
+    if spec.on_replace is OnReplace.FOLLOW or not (lower or other):
+        return
+    ends = f"; its log ends at version {now.to.version}, before {position.watermark.version}" if lower else ""
+    raise PermanentError(
+        f"the source was dropped and created anew{ends}",
+        remedy="`iscp-admin job resync` builds the target from what is there now; with on_replace follow jobs do so "
+        "by themselves",
+        code=ErrorCode.SOURCE_REPLACED,
+    )
+
+
+def _other_time(position: Position, at_s: float) -> bool:
+    applied_s = position.watermark.at_s
+    return bool(applied_s and at_s) and abs(applied_s - at_s) > _SAME_S
