@@ -51,6 +51,8 @@ from iscp.runtime.owner_loop import OwnerLoop
 from iscp.runtime.runner import Runner
 from iscp.runtime.scheduler import Scheduler
 from iscp.runtime.sinks import SinkPool
+from iscp.runtime.verifier import Verifier
+from iscp.runtime.verify_desk import VerifyDesk
 from iscp.runtime.worker_loop import WorkerLoop
 
 log = logging.getLogger(__name__)
@@ -125,8 +127,9 @@ def compose(
         on_broken=on_broken,
     )
     keeper = LeaseKeeper(membership, record, clock, worker.lease_lost, worker.lease_regained, on_broken)
+    desk = VerifyDesk(lambda event: scheduler.give(event), clock)
     schedule = Schedule(config.node_id, config.probe, config.backoff, random.random)
-    scheduler = Scheduler(schedule, DeltaProbe(), clock, worker.news, on_broken)
+    scheduler = Scheduler(schedule, DeltaProbe(), clock, worker.news, on_broken, answered=desk.answered)
     executor = Executor(
         _runner(config, spark, clock, kinds, failpoints, lambda: keeper.epoch, tested),
         clock,
@@ -135,8 +138,7 @@ def compose(
         emit=scheduler.give,
         on_stuck=lambda iteration: spark.kill(),
     )
-    admin = _admin(_catalog(config, spark), owner, clock, kinds, moved, scheduler, executor)
-    server = AdminServer(admin, config.listen)
+    server = _server(config, _catalog(config, spark), owner, clock, kinds, moved, scheduler, executor, desk)
     return Node(
         config.node_id, server, membership, election, keeper, owner, worker, scheduler, executor, moved, etcd.close
     )
@@ -146,7 +148,8 @@ def _catalog(config: NodeConfig, spark: SparkRuntime) -> DeltaCatalog:
     return DeltaCatalog(name_resolver(spark.root), condition_analyzer(spark.root), s3=config.storage.s3.used)
 
 
-def _admin(
+def _server(
+    config: NodeConfig,
     catalog: DeltaCatalog,
     owner: OwnerLoop,
     clock: SystemClock,
@@ -154,8 +157,9 @@ def _admin(
     moved: Moved,
     scheduler: Scheduler,
     executor: Executor,
-) -> OwnerAdmin:
-    return OwnerAdmin(
+    desk: VerifyDesk,
+) -> AdminServer:
+    admin = OwnerAdmin(
         owner,
         catalog,
         kinds.kind,
@@ -164,7 +168,9 @@ def _admin(
         notify_node=scheduler.notify,
         interrupt_node=scheduler.interrupt,
         executor_counts=lambda: asdict(executor.counters()),
+        desk=desk,
     )
+    return AdminServer(admin, config.listen)
 
 
 def _kinds(config: NodeConfig) -> ConsumerRegistry:
@@ -195,17 +201,11 @@ def _runner(
     failpoints: Failpoints,
     epoch: Callable[[], int],
     tested: Collection[str],
-) -> Runner:
-    return Runner(
-        SparkEngine(spark.root, spark.new_session),
-        DeltaChangeSource(),
-        kinds.kind,
-        SinkPool(_tested_sinks(spark, failpoints, tested)),
-        clock,
-        failpoints,
-        config.bounds,
-        epoch,
-    )
+) -> Verifier:
+    engine, source = SparkEngine(spark.root, spark.new_session), DeltaChangeSource()
+    sinks = SinkPool(_tested_sinks(spark, failpoints, tested))
+    runner = Runner(engine, source, kinds.kind, sinks, clock, failpoints, config.bounds, epoch)
+    return Verifier(runner, engine, source, sinks, clock, epoch)
 
 
 def _tested_at_start(config: NodeConfig, spark: SparkRuntime) -> set[str]:

@@ -7,6 +7,7 @@ from typing import IO, Any
 import click
 
 from iscp.cli import render
+from iscp.cli.admin_verify import verify
 from iscp.cli.arguments import COLUMNS, DURATION, TABLE, TABLES, Invocation, anywhere, invocation
 from iscp.cli.many import Choice, change_matching, choosing
 from iscp.cli.spec_options import OBJECT, RUN_OPTIONS, run_changes, run_options
@@ -306,6 +307,9 @@ def wait(invocation: Invocation, /, table: str, name: str, version: int | None, 
         found = client.wait(table, name, version, timeout_s=timeout_s, account=account)
     if not render.show(render.job_row(found), invocation.output):
         click.echo(f"version {found.applied_version} is applied")
+
+
+job.add_command(verify)
 
 
 @job.command()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from iscp.core.iteration import Purpose
+from iscp.coordination.schedule_events import VerifyAnswered
+from iscp.core.errors import IscpError, Unavailable
+from iscp.core.iteration import JobOutcome, Purpose
 from iscp.core.verify import VerifyAsk
 
 
@@ -45,14 +47,17 @@ class VerifyAsks:
         """These jobs got an iteration of their own."""
         self._served.difference_update(job_ids)
 
-    def ended(self, number: int) -> tuple[VerifyAsk, ...]:
-        return self._flying.pop(number, ())
+    def answers(self, number: int, outcomes: Sequence[JobOutcome], error: IscpError | None) -> list[VerifyAnswered]:
+        """What an iteration that ended has to say to those who wait for it."""
+        asks = self._flying.pop(number, ())
+        found = next((outcome.verified for outcome in outcomes), None)
+        answer = error or found or IscpError("the iteration gave no outcome")
+        return [VerifyAnswered(ask.ask_id, answer) for ask in asks]
 
-    def give_up(self, job_ids: Iterable[str]) -> list[VerifyAsk]:
-        """Those that wait for jobs that are gone."""
-        gone = [ask for job_id in job_ids for ask in self._waiting.pop(job_id, ())]
-        self._served.difference_update(job_ids)
-        return gone
+    def give_up(self, job_id: str) -> list[VerifyAnswered]:
+        """The job does not run here any more."""
+        self._served.discard(job_id)
+        return [not_here(ask) for ask in self._waiting.pop(job_id, ())]
 
     def withdraw(self, ask_id: str) -> int:
         """Nobody waits for this answer any more; gives the iteration that nobody wants then (0: none)."""
@@ -67,3 +72,7 @@ class VerifyAsks:
                 self._flying[number] = tuple(ask for ask in asks if ask.ask_id != ask_id)
                 return 0 if self._flying[number] else number
         return 0
+
+
+def not_here(ask: VerifyAsk) -> VerifyAnswered:
+    return VerifyAnswered(ask.ask_id, Unavailable("the node does not run this job now", remedy="Ask again"))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from iscp.coordination.tracked import TrackedJob, TrackedTable
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import JobKey
-from iscp.core.iteration import Iteration
+from iscp.core.iteration import Iteration, Purpose
 from iscp.core.job import JobReport, JobState, JobStatus, Reason
 
 
@@ -42,14 +42,20 @@ class Flights:
         return self._open.get(number)
 
     def begin(
-        self, table: TrackedTable, jobs: Sequence[TrackedJob], to_version: int | None, deadline_s: float, now_s: float
+        self,
+        table: TrackedTable,
+        jobs: Sequence[TrackedJob],
+        to_version: int | None,
+        deadline_s: float,
+        now_s: float,
+        purpose: Purpose = Purpose.APPLY,
     ) -> Iteration:
         self._numbers += 1
         table.flights += 1
         for job in jobs:
             if job.flight:
                 raise InvariantBroken(f"{job.row.key} would be in two iterations")
-            job.flight, job.stale = self._numbers, False
+            job.flight, job.stale = self._numbers, job.stale and purpose is not Purpose.APPLY
         iteration = Iteration(
             number=self._numbers,
             table_id=table.shard.table_id,
@@ -58,10 +64,20 @@ class Flights:
             to_version=to_version,
             priority=max(job.row.spec.priority for job in jobs),
             deadline_s=deadline_s,
+            purpose=purpose,
         )
         self._open[iteration.number] = Flight(iteration, table, -1 if table.newest is None else table.newest)
-        heapq.heappush(self._announce, (now_s + self._announce_s, iteration.number))
+        if purpose is Purpose.APPLY:
+            heapq.heappush(self._announce, (now_s + self._announce_s, iteration.number))
         return iteration
+
+    def next_number(self) -> int:
+        return self._numbers + 1
+
+    def verifying(self, job: TrackedJob) -> bool:
+        """Whether the job's target is being compared: the table's others need not wait for that."""
+        flight = self._open.get(job.flight)
+        return flight is not None and flight.iteration.purpose is not Purpose.APPLY
 
     def started(self, number: int, now_s: float, at_s: float) -> None:
         flight = self._open.get(number)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import assert_never
 
+from iscp.coordination.asks import VerifyAsks, not_here
 from iscp.coordination.due import DueTables
 from iscp.coordination.effects import HoldIterations, StartShard, StopAllShards, StopShard, UpdateShard
 from iscp.coordination.events import Reports, Seen, ShardStarted, ShardStopped, Tick
@@ -34,15 +35,18 @@ from iscp.coordination.schedule_events import (
     ScheduleEffect,
     ScheduleEvent,
     Submit,
+    VerifyAsked,
+    VerifyWithdrawn,
 )
 from iscp.coordination.settlement import Settlement
 from iscp.coordination.tracked import TrackedJob, TrackedTable
 from iscp.core.config import BackoffConfig, ProbeConfig
 from iscp.core.errors import ErrorCode, InvariantBroken, IscpError
 from iscp.core.ids import ShardId
-from iscp.core.iteration import HistoryEntry, JobOutcome
+from iscp.core.iteration import HistoryEntry, JobOutcome, Purpose
 from iscp.core.job import JobReport, JobRow
 from iscp.core.trigger import ProbeState, decide
+from iscp.core.verify import VerifyAsk
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ class Schedule:
         self._due = DueTables()
         self._stopping: set[ShardId] = set()
         self._flights = Flights(self._times.announce_s)
+        self._asks = VerifyAsks()
         self._held: dict[TrackedTable, None] | None = None
         self._now_s = 0.0
         self._at_s = 0.0
@@ -94,6 +99,10 @@ class Schedule:
                 self._notified(shard, targets)
             case Interrupted(shard, job_id, spec_json):
                 self._interrupted(shard, job_id, spec_json)
+            case VerifyAsked(ask):
+                self._verify(ask)
+            case VerifyWithdrawn(_, ask_id):
+                self._cancel(self._asks.withdraw(ask_id))
             case IterationStarted(number):
                 self._flights.started(number, self._now_s, self._at_s)
             case IterationEnded(number, outcomes, error):
@@ -170,6 +179,7 @@ class Schedule:
             table.jobs.append(job)
         for gone in before.values():
             self._cancel(gone.flight)
+            self._out += self._asks.give_up(gone.row.job_id)
         self._report(table, corrections)
         if table.jobs and table.seen is None and table.top >= 0:
             table.seen = ProbeState(table.top)
@@ -180,6 +190,8 @@ class Schedule:
             return
         self._stopping.add(shard)
         tables = self._shards.get(shard, [])
+        for job in (job for table in tables for job in table.jobs):
+            self._out += self._asks.give_up(job.row.job_id)
         for table in tables:
             self._due.clear(table)
             if self._held:
@@ -302,21 +314,43 @@ class Schedule:
     # --- running -----------------------------------------------------------------------------------------------
 
     def _start_iterations(self, table: TrackedTable) -> None:
-        jobs = [job for job in table.jobs if job.runnable]
-        for job in jobs:
-            if job.retry_at_s <= self._now_s:
+        for job in table.jobs:
+            if job.runnable and job.retry_at_s <= self._now_s:
                 job.retry_at_s = 0.0
         table.wake = self._held is not None
         if self._held is not None:
             self._held[table] = None
             return
+        self._start_verifying(table, served=False)
+        jobs = [job for job in table.jobs if job.runnable and not self._flights.verifying(job)]
         candidates = [job.candidate(self._now_s) for job in jobs]
         for start in decide(candidates, table.newest):
             self._submit(table, [jobs[index] for index in start.jobs], start.to_version)
+        self._start_verifying(table, served=True)
 
-    def _submit(self, table: TrackedTable, jobs: list[TrackedJob], to_version: int | None) -> None:
-        iteration = self._flights.begin(table, jobs, to_version, table.behind_at_s or self._at_s, self._now_s)
+    def _start_verifying(self, table: TrackedTable, served: bool) -> None:
+        for job in table.jobs if self._asks else ():
+            if not job.flight and self._asks.wait(job.row.job_id, served):
+                purpose = self._asks.begin(job.row.job_id, self._flights.next_number())
+                self._submit(table, [job], None, purpose)
+
+    def _submit(
+        self, table: TrackedTable, jobs: list[TrackedJob], to_version: int | None, purpose: Purpose = Purpose.APPLY
+    ) -> None:
+        if purpose is Purpose.APPLY:
+            self._asks.applied(job.row.job_id for job in jobs)
+        deadline_s = table.behind_at_s or self._at_s
+        iteration = self._flights.begin(table, jobs, to_version, deadline_s, self._now_s, purpose)
         self._out.append(Submit(iteration))
+
+    def _verify(self, ask: VerifyAsk) -> None:
+        for table in self._shards.get(ask.shard, ()) if ask.shard not in self._stopping else ():
+            if any(job.row.job_id == ask.job_id for job in table.jobs):
+                self._asks.put(ask)
+                table.wake = True
+                self._visit(table)
+                return
+        self._out.append(not_here(ask))
 
     def _ended(self, number: int, outcomes: tuple[JobOutcome, ...], error: IscpError | None) -> None:
         flight = self._flights.end(number)
@@ -324,6 +358,7 @@ class Schedule:
             return
         table = flight.table
         self._settle(flight, {outcome.row.job_id: outcome for outcome in outcomes}, error)
+        self._out += self._asks.answers(number, outcomes, error)
         if table.shard in self._stopping:
             self._finish_stop(table.shard)
             return
@@ -332,18 +367,6 @@ class Schedule:
         self._forget_empty(table.shard)
 
     def _settle(self, flight: Flight, outcomes: dict[str, JobOutcome], error: IscpError | None) -> None:
-        code = error.code if error else ErrorCode.INTERNAL
-        message = str(error or "the iteration gave no outcome")
-        table = flight.table
-        table.waiting = True
         settlement = Settlement(self._node_id, self._backoff, flight, self._now_s, self._at_s)
-        ran = {row.job_id for row in flight.iteration.jobs}
-        for job in table.jobs:
-            if job.flight != flight.iteration.number:
-                continue
-            job.flight = 0
-            if job.row.job_id in ran:
-                row = job.row
-                missing = JobOutcome(row, row.watermark, row.seq, code, message)
-                settlement.settle(job, outcomes.get(row.job_id, missing), self._draw())
-        self._report(table, settlement.reports, settlement.history)
+        settlement.settle_all(outcomes, error, self._draw)
+        self._report(flight.table, settlement.reports, settlement.history)

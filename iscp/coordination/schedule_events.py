@@ -14,6 +14,7 @@ from iscp.core.errors import IscpError
 from iscp.core.ids import ShardId
 from iscp.core.iteration import Iteration, JobOutcome
 from iscp.core.trigger import ProbeState
+from iscp.core.verify import VerifyAsk, VerifyReport
 
 # --- events ----------------------------------------------------------------------------------------------------
 
@@ -33,6 +34,21 @@ class Interrupted:
     shard: ShardId
     job_id: str
     spec_json: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyAsked:
+    """VerifyAnswered follows, whatever becomes of it; but not after VerifyWithdrawn."""
+
+    ask: VerifyAsk
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyWithdrawn:
+    """Nobody waits for this answer any more."""
+
+    shard: ShardId
+    ask_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +92,8 @@ ScheduleEvent = (
     | HoldIterations
     | Notified
     | Interrupted
+    | VerifyAsked
+    | VerifyWithdrawn
     | ProbeAnswered
     | IterationStarted
     | IterationEnded
@@ -110,5 +128,13 @@ class CancelIteration:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class VerifyAnswered:
+    """For whoever asked under `ask_id`."""
+
+    ask_id: str
+    answer: VerifyReport | IscpError
+
+
 WorkerNews = ShardStarted | ShardStopped | Reports | Seen
-ScheduleEffect = Probe | Submit | CancelIteration | WorkerNews
+ScheduleEffect = Probe | Submit | CancelIteration | VerifyAnswered | WorkerNews

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from iscp.coordination.flights import Flight
 from iscp.coordination.tracked import TrackedJob
 from iscp.core.backoff import delay_s, jittered_s, quarantined
 from iscp.core.config import BackoffConfig
-from iscp.core.errors import PERMANENT_FROM, ErrorCode
-from iscp.core.iteration import HistoryEntry, JobOutcome
+from iscp.core.errors import PERMANENT_FROM, ErrorCode, IscpError
+from iscp.core.iteration import HistoryEntry, JobOutcome, Purpose
 from iscp.core.job import JobReport, JobRow, JobState, JobStatus, Reason
 
 _NOT_THE_JOBS_FAULT = frozenset({ErrorCode.CANCELED, ErrorCode.LEASE_LOST, ErrorCode.QUEUE_FULL})
@@ -27,6 +28,28 @@ class Settlement:
         self.reports: list[JobReport] = []
         self.history: list[HistoryEntry] = []
 
+    def settle_all(
+        self, outcomes: Mapping[str, JobOutcome], error: IscpError | None, draw: Callable[[], float]
+    ) -> None:
+        """`outcomes` by job_id; a job without one has failed by `error`."""
+        code = error.code if error else ErrorCode.INTERNAL
+        message = str(error or "the iteration gave no outcome")
+        iteration, table = self._flight.iteration, self._flight.table
+        table.waiting = True
+        ran = {row.job_id for row in iteration.jobs}
+        for job in table.jobs:
+            if job.flight != iteration.number:
+                continue
+            job.flight = 0
+            if job.row.job_id not in ran:
+                continue
+            row = job.row
+            outcome = outcomes.get(row.job_id) or JobOutcome(row, row.watermark, row.seq, code, message)
+            if iteration.purpose is Purpose.APPLY:
+                self.settle(job, outcome, draw())
+            else:
+                self.verified(job, outcome)
+
     def settle(self, job: TrackedJob, outcome: JobOutcome, draw: float) -> None:
         before = job.row
         job.row = replace(before, watermark=outcome.watermark, seq=outcome.seq)
@@ -39,6 +62,15 @@ class Settlement:
             self._interrupted(job, draw)
         else:
             self._failed(job, outcome, code, message, draw)
+
+    def verified(self, job: TrackedJob, outcome: JobOutcome) -> None:
+        """Of a comparison nothing is told but a repair that it led to; how the job stands otherwise it does not say."""
+        if outcome.seq == job.row.seq:
+            return
+        job.row = replace(job.row, watermark=outcome.watermark, seq=outcome.seq)
+        status = self._status(outcome, ErrorCode.OK, "") if job.told_state is JobState.COMPLETED else None
+        self.reports.append(job.report(job.told_state, job.told_reason, status))
+        self.history.append(self._history(outcome, ErrorCode.OK, ""))
 
     def _stalled(self, before: JobRow, outcome: JobOutcome) -> bool:
         """Whether what was known to be outstanding still is, all of it: going on at once would never end."""

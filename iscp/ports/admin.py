@@ -19,6 +19,7 @@ from iscp.core.admin import (
     UpdateRequest,
 )
 from iscp.core.iteration import HistoryEntry
+from iscp.core.verify import VerifyReport
 
 
 class AdminService(Protocol):
@@ -55,6 +56,13 @@ class AdminService(Protocol):
 
         Given up, within about a second, when `alive` says that nobody waits for the answer any more. Raises
         TimedOut, JobFailed (failed for good, paused, or dropped meanwhile), JobNotFound.
+        """
+
+    def verify(self, job: JobName, repair: bool, timeout_s: float, alive: Callable[[], bool]) -> VerifyReport:
+        """Compare the job's target with its source at its watermark, after whatever runs of the job.
+
+        Given up, and the work with it, after `timeout_s` or when `alive` says that nobody waits. Raises TimedOut,
+        JobFailed (not built, failed; paused and `repair`), PermanentError (it cannot be told), JobNotFound.
         """
 
     def history(self, job: JobName, limit: int) -> list[HistoryEntry]:

@@ -40,6 +40,7 @@ from iscp.core.ids import JobKey, ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow
 from iscp.core.patterns import matcher
+from iscp.core.verify import VerifyReport, refuse_unverifiable
 from iscp.ports.pipeline import Catalog, ConsumerKind
 from iscp.ports.system import Clock
 from iscp.runtime.answers import answer_of, answers_of
@@ -48,6 +49,7 @@ from iscp.runtime.intake import Intake
 from iscp.runtime.log_writer import LogWriter
 from iscp.runtime.moved import Moved
 from iscp.runtime.owner_loop import OwnerLoop
+from iscp.runtime.verify_desk import VerifyDesk
 
 T = TypeVar("T")
 
@@ -76,6 +78,7 @@ class OwnerAdmin:
         notify_node: Callable[[ShardId, bool], None],
         interrupt_node: Callable[[ShardId, str, str], None],
         executor_counts: Callable[[], dict[str, int]],
+        desk: VerifyDesk,
     ) -> None:
         self._owner = owner
         self._catalog = catalog
@@ -86,6 +89,7 @@ class OwnerAdmin:
         self._notify_node = notify_node
         self._interrupt_node = interrupt_node
         self._executor_counts = executor_counts
+        self._desk = desk
 
     # --- changes -----------------------------------------------------------------------------------------------
 
@@ -211,6 +215,12 @@ class OwnerAdmin:
                 at = current.watermark.version if current else -1
                 raise TimedOut(f"version {wanted} was not applied within {timeout_s:.3g} s; the job is at {at}")
             self._moved.wait(seen, min(left_s, ALIVE_LOOK_S))
+
+    def verify(self, job: JobName, repair: bool, timeout_s: float, alive: Callable[[], bool]) -> VerifyReport:
+        row = self._finder.row(self._owner.current_writer(), job)
+        refuse_unverifiable(row, repair)
+        shard = ShardId(row.key.table_id)
+        return self._desk.ask(shard, row.job_id, repair, timeout_s, lambda: alive() and not self._moved.closed)
 
     def cluster(self) -> ClusterView:
         writer = self._owner.last_writer()

@@ -25,6 +25,7 @@ from iscp.coordination.schedule_events import (
     ScheduleEffect,
     ScheduleEvent,
     Submit,
+    VerifyAnswered,
     WorkerNews,
 )
 from iscp.core.errors import Canceled, InvariantBroken, IscpError, QueueFull
@@ -47,7 +48,8 @@ EVENTS_AT_ONCE_MAX = 500
 
 
 class Scheduler:
-    """`tell` gets what the worker machine has to know. It may wait for the worker, for `give` never waits.
+    """`tell` gets what the worker machine has to know. It may wait for the worker, for `give` never waits. `answered`
+    gets the answers to VerifyAsked.
 
     `on_broken` is called once, from the loop's thread, when an invariant broke: the node has to stop.
     """
@@ -60,12 +62,14 @@ class Scheduler:
         tell: Callable[[WorkerNews], None],
         on_broken: Callable[[Exception], None],
         inbox_max: int = INBOX_MAX,
+        answered: Callable[[VerifyAnswered], None] = lambda answer: None,
     ) -> None:
         self._schedule = schedule
         self._probe = probe
         self._clock = clock
         self._tell = tell
         self._on_broken = on_broken
+        self._answered = answered
         self._inbox: deque[ScheduleEvent] = deque()
         self._notified: dict[ShardId, bool] = {}
         self._inbox_max = inbox_max
@@ -175,6 +179,8 @@ class Scheduler:
             case CancelIteration(number):
                 over = self._running.cancel(number)
                 return IterationEnded(number, error=Canceled("cancelled before it ran")) if over else None
+            case VerifyAnswered():
+                self._answered(effect)
             case ShardStarted() | ShardStopped() | Reports() | Seen():
                 self._tell(effect)
             case _:

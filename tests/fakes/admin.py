@@ -31,6 +31,7 @@ from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobState, JobStatus, Reason
 from iscp.core.spec import parse_spec
 from iscp.core.spec_merge import changed_spec
+from iscp.core.verify import Comparison, VerifyReport
 
 CREATED_AT_S = 1_700_000_000.0
 MISSING = "/missing"
@@ -44,12 +45,14 @@ def table_id_of(table: str) -> str:
 class FakeAdmin:
     """Every table exists but those below MISSING; `source_version` is that of all tables.
 
-    `failures` are raised by the next calls, one each, after a change was made if `fail_late` (a lost answer).
-    `before` runs at the start of each call with its verb. `asked` counts calls by verb.
+    `comparisons` are what is found at jobs of these names; all others are equal. `failures` are raised by the next
+    calls, one each, after a change was made if `fail_late` (a lost answer). `before` runs at the start of each
+    call with its verb. `asked` counts calls by verb.
     """
 
     source_version: int = 7
     failures: list[Exception] = field(default_factory=list)
+    comparisons: dict[str, Comparison] = field(default_factory=dict)
     fail_late: bool = False
     before: Callable[[str], None] = lambda verb: None
     asked: dict[str, int] = field(default_factory=dict)
@@ -200,6 +203,14 @@ class FakeAdmin:
                 if left_s <= 0 or not self._moved.wait(left_s):
                     raise TimedOut(f"version {wanted} is not applied yet", remedy="Wait longer")
             return found
+
+    def verify(self, job: JobName, repair: bool, timeout_s: float, alive: Callable[[], bool]) -> VerifyReport:
+        self._enter("verify")
+        with self._moved:
+            found = self._find(job)
+        comparison = self.comparisons.get(found.name, Comparison(rows_source=10, rows_target=10, ranges=1))
+        repaired = repair and not comparison.equal
+        return VerifyReport(found.applied_version, found.seq + repaired, comparison, repaired=repaired)
 
     def history(self, job: JobName, limit: int) -> list[HistoryEntry]:
         self._enter("history")

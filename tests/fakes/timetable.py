@@ -20,6 +20,7 @@ from iscp.coordination.schedule_events import (
     ScheduleEffect,
     ScheduleEvent,
     Submit,
+    VerifyAnswered,
 )
 from iscp.core.config import BackoffConfig, ProbeConfig
 from iscp.core.errors import Canceled, ErrorCode, IscpError
@@ -64,7 +65,7 @@ class Timetable:
         self.running: dict[int, Iteration] = {}
         self.submitted: list[Iteration] = []
         self.cancelled: list[int] = []
-        self.news: list[ShardStarted | ShardStopped | Seen] = []
+        self.news: list[ShardStarted | ShardStopped | Seen | VerifyAnswered] = []
         self.reports: list[JobReport] = []
         self.history: list[HistoryEntry] = []
         self.hold_probes = False

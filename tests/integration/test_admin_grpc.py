@@ -22,6 +22,7 @@ from iscp.core import errors as core
 from iscp.core.admin import Action, ChangeVerb, JobChange, JobName, RegisterRequest, UpdateRequest
 from iscp.core.job import JobState, Reason
 from iscp.core.spec import ConsumerSpec, JobSpec, parse_spec
+from iscp.core.verify import Comparison, Sample
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 from tests.fakes.admin import MISSING, FakeAdmin
@@ -232,6 +233,18 @@ def test_waits_are_bounded_and_leave_the_other_calls_their_threads(client: Clien
         service.apply("/t", "a", service.source_version)
         assert {wait.result(10).applied_version for wait in waits} == {service.source_version}
     assert client.wait("/t", "a").applied_version == service.source_version
+
+
+def test_a_comparison_comes_back_as_it_was_found(client: Client, service: FakeAdmin) -> None:
+    client.register("/t", "a", target="/copy")
+    samples = (Sample("different", '{"id":null}', ("v", "w")), Sample("extra", "{}"))
+    service.comparisons["a"] = Comparison(10, 11, 4, 1, 2, 3, 1, shared=5, samples=samples)
+    report = client.verify("/t", "a", repair=True)
+    assert (report.comparison, report.repaired) == (service.comparisons["a"], True)
+    with pytest.raises(core.JobNotFound):
+        client.verify("/t", "b")
+    with pytest.raises(core.InvalidRequest, match="must be 0 to"):
+        client.verify("/t", "a", timeout_s=1e9)
 
 
 @pytest.mark.parametrize("kind", KINDS)

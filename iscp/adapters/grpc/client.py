@@ -44,6 +44,7 @@ from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobState, Reason
 from iscp.core.spec_fields import RunFields, to_spec_json
+from iscp.core.verify import VerifyReport
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 
@@ -277,6 +278,29 @@ class Client:
 
         request = pb.WaitJobRequest(format_version=FORMAT_VERSION, job=job, version=version)
         return convert.job_from_wire(self._call(attempt, request, timeout_s=timeout_s + WAIT_MARGIN_S))
+
+    def verify(
+        self,
+        table: str,
+        name: str,
+        *,
+        repair: bool = False,
+        timeout_s: float = 600.0,
+        account: str = DEFAULT_ACCOUNT,
+    ) -> VerifyReport:
+        """Compare the job's target with its source at the job's watermark; with `repair` make it equal.
+
+        Raises TimedOut after `timeout_s`, and the comparison is given up then; JobFailed where there is nothing to
+        compare, PermanentError where nobody can tell, JobNotFound.
+        """
+        job = convert.name_to_wire(JobName(table, name, account))
+
+        def attempt(request: pb.VerifyJobRequest, *, timeout: float) -> Any:
+            request.timeout_s = max(0.0, timeout - WAIT_MARGIN_S)
+            return self._admin.VerifyJob(request, timeout=timeout)
+
+        request = pb.VerifyJobRequest(format_version=FORMAT_VERSION, job=job, repair=repair)
+        return convert.report_from_wire(self._call(attempt, request, timeout_s=timeout_s + WAIT_MARGIN_S))
 
     def history(self, table: str, name: str, *, limit: int = 20, account: str = DEFAULT_ACCOUNT) -> list[HistoryEntry]:
         """The job's iterations, newest first."""

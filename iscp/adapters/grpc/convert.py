@@ -28,6 +28,7 @@ from iscp.core.errors import InvalidRequest, PermanentError
 from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobState, JobStatus, Reason
+from iscp.core.verify import Comparison, Sample, VerifyReport
 from iscp.wire.v1 import admin_pb2 as pb
 
 PAGE_BYTES_MAX = 512 * 1024
@@ -74,6 +75,17 @@ _JOB_FIELDS = (
     "node_id",
 )
 _HISTORY_FIELDS = tuple(field.name for field in pb.HistoryEntry.DESCRIPTOR.fields)
+_REPORT_FIELDS = ("version", "seq", "void", "repaired")
+_COMPARISON_FIELDS = (
+    "rows_source",
+    "rows_target",
+    "ranges",
+    "ranges_differing",
+    "missing",
+    "extra",
+    "different",
+    "shared",
+)
 _NODE_FIELDS = tuple(field.name for field in pb.Node.DESCRIPTOR.fields)
 _SHARD_FIELDS = tuple(field.name for field in pb.Shard.DESCRIPTOR.fields)
 _RESULT_FIELDS = tuple(field.name for field in pb.RegisterResult.DESCRIPTOR.fields)
@@ -267,6 +279,19 @@ def history_to_wire(entry: HistoryEntry) -> pb.HistoryEntry:
 
 def history_from_wire(message: pb.HistoryEntry) -> HistoryEntry:
     return HistoryEntry(**_fields(message, _HISTORY_FIELDS))
+
+
+def report_to_wire(report: VerifyReport) -> pb.VerifyReport:
+    samples = [pb.VerifySample(fault=one.fault, key=one.key, columns=one.columns) for one in report.comparison.samples]
+    return pb.VerifyReport(
+        **_fields(report, _REPORT_FIELDS), **_fields(report.comparison, _COMPARISON_FIELDS), samples=samples
+    )
+
+
+def report_from_wire(message: pb.VerifyReport) -> VerifyReport:
+    samples = tuple(Sample(one.fault, one.key, tuple(one.columns)) for one in message.samples)
+    comparison = Comparison(**_fields(message, _COMPARISON_FIELDS), samples=samples)
+    return VerifyReport(**_fields(message, _REPORT_FIELDS), comparison=comparison)
 
 
 def cluster_to_wire(cluster: ClusterView) -> Iterator[pb.ClusterPage]:

@@ -1,7 +1,7 @@
 """Serves an AdminService by gRPC, with health and reflection.
 
 Threads: each call takes one while it runs. `max_workers` of them are for calls that answer soon, `waits_max` more
-for WaitJob, which may take minutes; as waits are counted, they can never take the others' threads.
+for WaitJob and VerifyJob, which may take minutes; as waits are counted, they can never take the others' threads.
 """
 
 # ruff: noqa: N802  (the methods have the wire's names)
@@ -180,20 +180,31 @@ class _Admin(pb_grpc.AdminServicer):
             version = request.version if request.HasField("version") else None
             if version is not None and version < 0:
                 raise InvalidRequest("must be 0 or more", field="version", remedy="Leave it out for the newest")
-            if not 0 <= request.timeout_s <= WAIT_TIMEOUT_MAX_S:
-                raise InvalidRequest(f"must be 0 to {WAIT_TIMEOUT_MAX_S:.0f} seconds", field="timeout_s")
-            if not self._waits.acquire(blocking=False):
-                raise QueueFull(
-                    f"{self._waits_max} waits are under way already", remedy="Wait for fewer jobs at a time"
-                )
-            try:
-                # A caller who has gone holds a place no longer than its own deadline.
-                remaining_s = context.time_remaining()
-                timeout_s = request.timeout_s if remaining_s is None else min(request.timeout_s, remaining_s)
+            with self._waiting(request.timeout_s, context) as timeout_s:
                 job = convert.name_from_wire(request.job)
                 return convert.job_to_wire(self._service.wait(job, version, timeout_s, context.is_active))
-            finally:
-                self._waits.release()
+
+    def VerifyJob(self, request: pb.VerifyJobRequest, context: grpc.ServicerContext) -> pb.VerifyReport:
+        with _translated(context, "verify"):
+            _check_format(request.format_version)
+            with self._waiting(request.timeout_s, context) as timeout_s:
+                job = convert.name_from_wire(request.job)
+                report = self._service.verify(job, request.repair, timeout_s, context.is_active)
+                return convert.report_to_wire(report)
+
+    @contextmanager
+    def _waiting(self, timeout_s: float, context: grpc.ServicerContext) -> Iterator[float]:
+        """One of the places for calls that may take long; gives how long this one may."""
+        if not 0 <= timeout_s <= WAIT_TIMEOUT_MAX_S:
+            raise InvalidRequest(f"must be 0 to {WAIT_TIMEOUT_MAX_S:.0f} seconds", field="timeout_s")
+        if not self._waits.acquire(blocking=False):
+            raise QueueFull(f"{self._waits_max} waits are under way already", remedy="Wait for fewer jobs at a time")
+        try:
+            # A caller who has gone holds a place no longer than its own deadline.
+            remaining_s = context.time_remaining()
+            yield timeout_s if remaining_s is None else min(timeout_s, remaining_s)
+        finally:
+            self._waits.release()
 
     def History(self, request: pb.HistoryRequest, context: grpc.ServicerContext) -> Iterator[pb.HistoryPage]:
         with _translated(context, "history"):

@@ -875,6 +875,129 @@ class WaitJobRequest(_message.Message):
 Global___WaitJobRequest: _TypeAlias = WaitJobRequest  # noqa: Y015
 
 @_typing.final
+class VerifyJobRequest(_message.Message):
+    """repair: make the target equal."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORMAT_VERSION_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    REPAIR_FIELD_NUMBER: _builtins.int
+    TIMEOUT_S_FIELD_NUMBER: _builtins.int
+    format_version: _builtins.int
+    repair: _builtins.bool
+    timeout_s: _builtins.float
+    @_builtins.property
+    def job(self) -> Global___JobName: ...
+    def __init__(
+        self,
+        *,
+        format_version: _builtins.int = ...,
+        job: Global___JobName | None = ...,
+        repair: _builtins.bool = ...,
+        timeout_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["format_version", b"format_version", "job", b"job", "repair", b"repair", "timeout_s", b"timeout_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyJobRequest: _TypeAlias = VerifyJobRequest  # noqa: Y015
+
+@_typing.final
+class VerifySample(_message.Message):
+    """One key that is not as it should be. fault: `missing` in the target, `extra` there, or `different`, in columns. key:
+    JSON, cut where it is long; without a key the row.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FAULT_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    fault: _builtins.str
+    key: _builtins.str
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        fault: _builtins.str = ...,
+        key: _builtins.str = ...,
+        columns: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "fault", b"fault", "key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifySample: _TypeAlias = VerifySample  # noqa: Y015
+
+@_typing.final
+class VerifyReport(_message.Message):
+    """The target against the source at version, the job's watermark. Of so many ranges of keys, ranges_differing were read row
+    by row. missing, extra: rows; different: keys with other values; shared: keys that rows of the source share, about
+    which nothing else is said. void: why the rows were in doubt before. repaired: by the iteration seq, which is the
+    target's last otherwise.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    SEQ_FIELD_NUMBER: _builtins.int
+    REPAIRED_FIELD_NUMBER: _builtins.int
+    VOID_FIELD_NUMBER: _builtins.int
+    ROWS_SOURCE_FIELD_NUMBER: _builtins.int
+    ROWS_TARGET_FIELD_NUMBER: _builtins.int
+    RANGES_FIELD_NUMBER: _builtins.int
+    RANGES_DIFFERING_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
+    EXTRA_FIELD_NUMBER: _builtins.int
+    DIFFERENT_FIELD_NUMBER: _builtins.int
+    SHARED_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    seq: _builtins.int
+    repaired: _builtins.bool
+    void: _builtins.str
+    rows_source: _builtins.int
+    rows_target: _builtins.int
+    ranges: _builtins.int
+    ranges_differing: _builtins.int
+    missing: _builtins.int
+    extra: _builtins.int
+    different: _builtins.int
+    shared: _builtins.int
+    @_builtins.property
+    def samples(self) -> _containers.RepeatedCompositeFieldContainer[Global___VerifySample]: ...
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        seq: _builtins.int = ...,
+        repaired: _builtins.bool = ...,
+        void: _builtins.str = ...,
+        rows_source: _builtins.int = ...,
+        rows_target: _builtins.int = ...,
+        ranges: _builtins.int = ...,
+        ranges_differing: _builtins.int = ...,
+        missing: _builtins.int = ...,
+        extra: _builtins.int = ...,
+        different: _builtins.int = ...,
+        shared: _builtins.int = ...,
+        samples: _abc.Iterable[Global___VerifySample] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["different", b"different", "extra", b"extra", "missing", b"missing", "ranges", b"ranges", "ranges_differing", b"ranges_differing", "repaired", b"repaired", "rows_source", b"rows_source", "rows_target", b"rows_target", "samples", b"samples", "seq", b"seq", "shared", b"shared", "version", b"version", "void", b"void"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyReport: _TypeAlias = VerifyReport  # noqa: Y015
+
+@_typing.final
 class HistoryRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -94,6 +94,11 @@ class AdminStub:
                 request_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.WaitJobRequest.SerializeToString,
                 response_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.Job.FromString,
                 _registered_method=True)
+        self.VerifyJob = channel.unary_unary(
+                '/iscp.wire.v1.Admin/VerifyJob',
+                request_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.VerifyJobRequest.SerializeToString,
+                response_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.VerifyReport.FromString,
+                _registered_method=True)
         self.History = channel.unary_stream(
                 '/iscp.wire.v1.Admin/History',
                 request_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.HistoryRequest.SerializeToString,
@@ -192,6 +197,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def VerifyJob(self, request, context):
+        """Compares the job's target with its source; answers with what it found, or DEADLINE_EXCEEDED after timeout_s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def History(self, request, context):
         """Newest first.
         """
@@ -274,6 +286,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.WaitJob,
                     request_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.WaitJobRequest.FromString,
                     response_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.Job.SerializeToString,
+            ),
+            'VerifyJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.VerifyJob,
+                    request_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.VerifyJobRequest.FromString,
+                    response_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.VerifyReport.SerializeToString,
             ),
             'History': grpc.unary_stream_rpc_method_handler(
                     servicer.History,
@@ -615,6 +632,33 @@ class Admin:
             '/iscp.wire.v1.Admin/WaitJob',
             iscp_dot_wire_dot_v1_dot_admin__pb2.WaitJobRequest.SerializeToString,
             iscp_dot_wire_dot_v1_dot_admin__pb2.Job.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifyJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/iscp.wire.v1.Admin/VerifyJob',
+            iscp_dot_wire_dot_v1_dot_admin__pb2.VerifyJobRequest.SerializeToString,
+            iscp_dot_wire_dot_v1_dot_admin__pb2.VerifyReport.FromString,
             options,
             channel_credentials,
             insecure,

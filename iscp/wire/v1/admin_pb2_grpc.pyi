@@ -58,6 +58,8 @@ class AdminStub:
     GetJob: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetJobRequest, _admin_pb2.Job]
     WaitJob: _grpc.UnaryUnaryMultiCallable[_admin_pb2.WaitJobRequest, _admin_pb2.Job]
     """Answers once the job has applied a version, or fails with DEADLINE_EXCEEDED after timeout_s."""
+    VerifyJob: _grpc.UnaryUnaryMultiCallable[_admin_pb2.VerifyJobRequest, _admin_pb2.VerifyReport]
+    """Compares the job's target with its source; answers with what it found, or DEADLINE_EXCEEDED after timeout_s."""
     History: _grpc.UnaryStreamMultiCallable[_admin_pb2.HistoryRequest, _admin_pb2.HistoryPage]
     """Newest first."""
     Notify: _grpc.UnaryUnaryMultiCallable[_admin_pb2.NotifyRequest, _admin_pb2.NotifyResponse]
@@ -85,6 +87,8 @@ class AdminAsyncStub(AdminStub):
     GetJob: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetJobRequest, _admin_pb2.Job]  # type: ignore[assignment]
     WaitJob: _aio.UnaryUnaryMultiCallable[_admin_pb2.WaitJobRequest, _admin_pb2.Job]  # type: ignore[assignment]
     """Answers once the job has applied a version, or fails with DEADLINE_EXCEEDED after timeout_s."""
+    VerifyJob: _aio.UnaryUnaryMultiCallable[_admin_pb2.VerifyJobRequest, _admin_pb2.VerifyReport]  # type: ignore[assignment]
+    """Compares the job's target with its source; answers with what it found, or DEADLINE_EXCEEDED after timeout_s."""
     History: _aio.UnaryStreamMultiCallable[_admin_pb2.HistoryRequest, _admin_pb2.HistoryPage]  # type: ignore[assignment]
     """Newest first."""
     Notify: _aio.UnaryUnaryMultiCallable[_admin_pb2.NotifyRequest, _admin_pb2.NotifyResponse]  # type: ignore[assignment]
@@ -181,6 +185,14 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.Job, _abc.Awaitable[_admin_pb2.Job]]:
         """Answers once the job has applied a version, or fails with DEADLINE_EXCEEDED after timeout_s."""
+
+    @_abc_1.abstractmethod
+    def VerifyJob(
+        self,
+        request: _admin_pb2.VerifyJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.VerifyReport, _abc.Awaitable[_admin_pb2.VerifyReport]]:
+        """Compares the job's target with its source; answers with what it found, or DEADLINE_EXCEEDED after timeout_s."""
 
     @_abc_1.abstractmethod
     def History(

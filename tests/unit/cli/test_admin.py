@@ -20,6 +20,7 @@ from iscp.adapters.grpc.server import AdminServer
 from iscp.cli.admin import cli
 from iscp.core.admin import JobName
 from iscp.core.errors import QueueFull
+from iscp.core.verify import Comparison, Sample
 from tests.fakes.admin import MISSING, FakeAdmin
 
 PROGRAM = Path(sys.executable).with_name("iscp-admin")
@@ -224,6 +225,39 @@ def test_wait_ends_with_0_or_3(run: Run, service: FakeAdmin) -> None:
     service.apply("/t", "a", service.source_version)
     assert ok(run("job", "wait", "/t", "a")) == "version 7 is applied\n"
     assert answer(run("job", "wait", "/t", "a", "--timeout", "2m", "-o", "json"))["applied_version"] == 7
+
+
+def test_verify_ends_with_1_only_where_the_target_is_left_different(run: Run, service: FakeAdmin) -> None:
+    register(run)
+    service.apply("/t", "a", 7)
+    assert ok(run("job", "verify", "/t", "a")).splitlines()[0].split(maxsplit=1) == ["verdict", "equal, at version 7"]
+    sample = Sample("different", '{"id":8}', ("v",))
+    service.comparisons["a"] = Comparison(10, 9, 4, 1, missing=1, different=1, samples=(sample,))
+    differs = run("job", "verify", "/t", "a")
+    assert differs.exit_code == 1
+    assert '{"id":8}' in differs.stdout
+    told = run("job", "verify", "/t", "a", "--timeout", "2m", "-o", "json")
+    assert told.exit_code == 1
+    assert json.loads(told.stdout) == {
+        "version": 7,
+        "seq": 1,
+        "equal": False,
+        "repaired": False,
+        "void": "",
+        "rows_source": 10,
+        "rows_target": 9,
+        "ranges": 4,
+        "ranges_differing": 1,
+        "missing": 1,
+        "extra": 0,
+        "different": 1,
+        "shared": 0,
+        "samples": [{"fault": "different", "key": '{"id":8}', "columns": ["v"]}],
+    }
+    mended = answer(run("job", "verify", "/t", "a", "--repair", "-o", "json"))
+    assert (mended["repaired"], mended["seq"]) == (True, 2)
+    assert run("job", "verify", "/t", "other").exit_code == 1
+    assert run("job", "verify", "/t", "a", "--timeout", "soon").exit_code == 2
 
 
 def test_history_is_shown_newest_first(run: Run, service: FakeAdmin) -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from iscp.coordination.schedule_events import VerifyAnswered, VerifyAsked, VerifyWithdrawn
 from iscp.core.admin import (
     ChangeVerb,
     JobChange,
@@ -36,11 +37,13 @@ from iscp.core.errors import (
 from iscp.core.ids import ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow, JobState, JobStatus, Reason
+from iscp.core.verify import Comparison, VerifyReport
 from iscp.ports.pipeline import TableDescription
 from iscp.runtime.admin_service import ALIVE_LOOK_S, OwnerAdmin
 from iscp.runtime.intake import JOB_NAME_LENGTH_MAX
 from iscp.runtime.log_writer import LogLimits
 from iscp.runtime.moved import Moved
+from iscp.runtime.verify_desk import VerifyDesk
 from tests.fakes.owner import OwnerWorld, until
 from tests.fakes.pipeline import FakeCatalog, FakeKind
 
@@ -75,6 +78,8 @@ class Desk:
         self.world = OwnerWorld(on_moved=self.moved.tell)
         self.notified: list[tuple[ShardId, bool]] = []
         self.interrupted: list[tuple[ShardId, str, str]] = []
+        self.asks: list[VerifyAsked | VerifyWithdrawn] = []
+        self.verifying = VerifyDesk(self.asks.append, self.world.clock)
         self.counters = {"waiting": 2, "running": 1, "completed": 5}
         self.admin = OwnerAdmin(
             self.world.owner,
@@ -85,6 +90,7 @@ class Desk:
             lambda shard, targets: self.notified.append((shard, targets)),
             lambda *interrupted: self.interrupted.append(interrupted),
             lambda: self.counters,
+            self.verifying,
         )
 
     def find_kind(self, name: str) -> FakeKind:
@@ -216,6 +222,7 @@ def test_ids_sort_by_time_also_when_the_clock_steps_back_and_the_owner_changes(d
         lambda shard, targets: None,
         lambda shard, job_id, spec_json: None,
         dict,
+        desk.verifying,
     )
     ids.append(other.register([request("d")])[0].job_id)
     assert ids == sorted(set(ids))
@@ -784,3 +791,41 @@ def test_whoever_waits_is_woken() -> None:
     moved.tell()
     waiting.join(10.0)
     assert not waiting.is_alive()
+
+
+# --- comparisons -------------------------------------------------------------------------------------------------
+
+
+def test_a_comparison_is_asked_of_the_tables_node_and_its_answer_comes_back(desk: Desk) -> None:
+    desk.reach(desk.running(), 7)
+    report = VerifyReport(7, 3, Comparison())
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(desk.admin.verify, X, True, 30.0, lambda: True)
+        until(lambda: desk.asks)
+        (asked,) = desk.asks
+        assert isinstance(asked, VerifyAsked)
+        assert (asked.ask.shard, asked.ask.job_id, asked.ask.repair) == (ShardId("t-1"), desk.row().job_id, True)
+        desk.verifying.answered(VerifyAnswered(asked.ask.ask_id, report))
+        assert waiting.result(10.0) == report
+
+
+def test_what_cannot_be_compared_is_refused_before_anything_is_asked(desk: Desk) -> None:
+    row = desk.running()
+    with pytest.raises(JobFailed, match="has not been built yet"):
+        desk.admin.verify(X, False, 1.0, lambda: True)
+    desk.reach(row, 5)
+    asked(desk, "pause", X)
+    with pytest.raises(JobFailed, match="is paused, and a repair writes") as refused:
+        desk.admin.verify(X, True, 1.0, lambda: True)
+    assert (refused.value.field, "job resume" in refused.value.remedy) == ("repair", True)
+    assert desk.asks == []
+    with pytest.raises(TimedOut):  # who only looks may look at a paused job
+        desk.admin.verify(X, False, 0.0, lambda: True)
+    asked(desk, "resume", X)
+    fail(desk, row)
+    until(lambda: desk.admin.status(X).state is JobState.ERROR)
+    with pytest.raises(JobFailed, match="has failed: rows share a key"):
+        desk.admin.verify(X, False, 1.0, lambda: True)
+    asked(desk, "unregister", X)
+    with pytest.raises((JobNotFound, TableNotFound)):
+        desk.admin.verify(X, False, 1.0, lambda: True)

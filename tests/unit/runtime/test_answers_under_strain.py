@@ -11,6 +11,7 @@ from iscp.core.errors import Unavailable
 from iscp.ports.pipeline import TableDescription
 from iscp.runtime.admin_service import OwnerAdmin
 from iscp.runtime.moved import Moved
+from iscp.runtime.verify_desk import VerifyDesk
 from tests.fakes.owner import OwnerWorld, until
 from tests.fakes.pipeline import FakeCatalog, FakeKind
 
@@ -36,6 +37,7 @@ def test_the_lag_of_a_paused_job_grows_while_its_table_has_none() -> None:
         lambda *told: None,
         lambda *told: None,
         dict[str, int],
+        VerifyDesk(lambda event: None, world.clock),
     )
     spec = {"iteration": {"consumer": {"kind": "replica", "target": "/targets/x"}}}
     admin.register([RegisterRequest(X, json.dumps(spec))])

@@ -9,6 +9,7 @@ from iscp.core.admin import ChangeVerb, JobChange, JobName, RegisterRequest
 from iscp.ports.pipeline import TableDescription
 from iscp.runtime.admin_service import OwnerAdmin
 from iscp.runtime.moved import Moved
+from iscp.runtime.verify_desk import VerifyDesk
 from tests.fakes.owner import OwnerWorld
 from tests.fakes.pipeline import FakeCatalog, FakeKind
 
@@ -44,6 +45,7 @@ def test_a_registration_that_came_and_went_while_another_was_checked_has_the_ear
         lambda *told: None,
         lambda *told: None,
         dict[str, int],
+        VerifyDesk(lambda event: None, world.clock),
     )
     passed: list[str] = []
 
