@@ -164,7 +164,7 @@ def test_a_faulty_job_file_creates_none_of_its_jobs(unwritten: Lake, tmp_path: P
 @pytest.mark.spark
 def test_questions_about_what_is_not_there(unwritten: Lake) -> None:
     endpoint, orders = unwritten.cluster.endpoint, unwritten.orders
-    for verb in ("status", "wait", "history", "pause", "resume"):
+    for verb in ("status", "wait", "verify", "history", "pause", "resume"):
         assert_refused(admin(endpoint, "job", verb, orders, "nope"), 1, "no job 'nope'", "iscp-admin job list")
         assert_refused(admin(endpoint, "job", verb, "/nowhere", "kept"), 1, "/nowhere has no jobs")
     assert_refused(admin(endpoint, "notify", "/nowhere"), 1, "/nowhere has no jobs")

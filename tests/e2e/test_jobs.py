@@ -232,6 +232,32 @@ def test_a_target_that_was_damaged_is_mended_though_its_source_stands_still(
 
 
 @pytest.mark.spark
+def test_a_target_is_compared_with_its_source_and_repaired_where_it_differs(
+    node: Cluster, source: str, job: Job
+) -> None:
+    verify = ("job", "verify", source, job.name)
+    equal = ask(node, *verify).json
+    assert (equal["equal"], equal["version"], equal["rows_source"], equal["rows_target"]) == (True, 0, 50, 50)
+    delete(job.target, "id < 3")
+    node.client.pause(source, job.name)
+    told = ask(node, *verify)
+    assert (told.status, json.loads(told.out)["missing"]) == (1, 3)
+    refused = admin(node.endpoint, *verify, "--repair")
+    assert refused.status == 1
+    assert "is paused, and a repair writes" in refused.err
+    node.client.resume(source, job.name)
+    mended = node.client.verify(source, job.name, repair=True)
+    assert mended.repaired
+    assert_equal(job.target, read(source))
+    assert node.client.history(source, job.name)[0].seq == mended.seq
+    upsert(source, rows(40, 20, "b"), ("id",))
+    node.settle(job)
+    assert_equal(job.target, read(source))
+    assert node.client.verify(source, job.name).equal
+    assert_in_order(job.target)
+
+
+@pytest.mark.spark
 def test_a_burst_of_changes_and_wishes_ends_where_the_last_of_them_said(node: Cluster, source: str, job: Job) -> None:
     """Pauses, resumes, notifies and changes from several sides at once."""
 
