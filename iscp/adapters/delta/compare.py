@@ -46,7 +46,7 @@ def comparing(wanted: DataFrame, held: DataFrame, key: Sequence[str]) -> Iterato
     held = held.select(*[F.col(quoted(name)) for name in wanted.columns])
     with spark_faults("count the target's rows"):
         ranges = ranges_for(held.count())  # told by statistics
-    sides = _Side(wanted, key), _Side(held, key)
+    sides = Side(wanted, key), Side(held, key)
     found, rows = _narrowed(sides, ranges)
     said = Comparison(*rows, ranges=found.ranges.number, ranges_differing=len(found.differing))
     if not found.differing:
@@ -59,7 +59,7 @@ def comparing(wanted: DataFrame, held: DataFrame, key: Sequence[str]) -> Iterato
         differing.unpersist(blocking=False)
 
 
-class _Side:
+class Side:
     """One of the two tables: its rows with their hashes and the class of their keys, nothing of it computed yet."""
 
     def __init__(self, frame: DataFrame, key: Sequence[str]) -> None:
@@ -77,12 +77,14 @@ class _Side:
         wanted = self.rows.sparkSession.createDataFrame(numbers)
         return self.rows.join(F.broadcast(wanted), F.pmod(_CLASS, F.lit(ranges.of)) == F.col(_WITHIN), "left_semi")
 
-    def digests(self, ranges: Ranges) -> dict[int, Digest]:
+    def digested(self, ranges: Ranges) -> DataFrame:
         rows = self.within(ranges).select(F.pmod(_CLASS, F.lit(ranges.number)).alias(_RANGE), *_HASHES)
-        sums = [F.sum(half) for half in _halves()]
+        return rows.groupBy(_RANGE).agg(F.count("*"), *[F.sum(half) for half in _halves()])
+
+    def digests(self, ranges: Ranges) -> dict[int, Digest]:
         return {
             row[0]: Digest(row[1], (row[2] << 32) + row[3], (row[4] << 32) + row[5])
-            for row in rows.groupBy(_RANGE).agg(F.count("*"), *sums).collect()
+            for row in self.digested(ranges).collect()
         }
 
 
@@ -93,7 +95,7 @@ def _halves() -> list[Column]:
     ]
 
 
-def _narrowed(sides: tuple[_Side, _Side], ranges: Ranges) -> tuple[Unequal, tuple[int, int]]:
+def _narrowed(sides: tuple[Side, Side], ranges: Ranges) -> tuple[Unequal, tuple[int, int]]:
     """The ranges whose rows are to be read, and how many rows each table has in all."""
     rows: tuple[int, int] | None = None
     while True:
@@ -109,7 +111,7 @@ def _narrowed(sides: tuple[_Side, _Side], ranges: Ranges) -> tuple[Unequal, tupl
         ranges = narrower
 
 
-def _differing(sides: tuple[_Side, _Side], ranges: Ranges, keyed: bool) -> DataFrame:
+def _differing(sides: tuple[Side, Side], ranges: Ranges, keyed: bool) -> DataFrame:
     """One row for each key whose rows differ: how often it is wanted and held, and one row of each side.
 
     Rows of the source that share a key are not wanted: they are kept elsewhere, or stop the job.

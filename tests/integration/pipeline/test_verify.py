@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.clock import SystemClock
 from iscp.adapters.delta.commits import commit_path
+from iscp.adapters.delta.compare import Side
 from iscp.adapters.delta.sink import DeltaSink
 from iscp.adapters.delta.source import DeltaChangeSource
-from iscp.core.digest import ROWS_PER_RANGE
+from iscp.core.digest import ROWS_PER_RANGE, Ranges
 from iscp.core.errors import ErrorCode, JobFailed, PermanentError
 from iscp.core.iteration import DataType, Iteration, Purpose
 from iscp.core.job import JobRow
@@ -119,6 +121,19 @@ def test_every_type_and_null_counts(pipeline: Pipeline) -> None:
     assert verify(pipeline, job, Purpose.REPAIR).repaired
     assert verify(pipeline, job).equal
     pipeline.assert_equal_by_spark("full")
+
+
+def test_only_columns_that_are_kept_are_read_and_rows_only_within_ranges(pipeline: Pipeline) -> None:
+    with pipeline.engine.session() as session:
+        source = session.read.format("delta").load(pipeline.source)
+        side = Side(source.select("id").where("g <> 3"), ("id",))
+        plan = side.digested(Ranges(4))._jdf.queryExecution().executedPlan().toString()
+        assert re.findall(r"ReadSchema: struct<([^>]*)>", plan) == ["id:bigint,g:bigint"]
+        found = {each: digest.rows for each, digest in side.digests(Ranges(8)).items()}
+        within = Ranges(8, 4, frozenset({1}), 1)
+        assert {each: digest.rows for each, digest in side.digests(within).items()} == {
+            each: rows for each, rows in found.items() if each % 4 == 1
+        }
 
 
 def test_an_append_only_target_is_told_while_the_source_only_grows(pipeline: Pipeline) -> None:
