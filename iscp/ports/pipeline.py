@@ -63,6 +63,9 @@ class CommitProbe(Protocol):
     Raises TableNotFound, StorageError.
     """
 
+    def remote(self, table_uri: str) -> bool:
+        """Whether a look goes over a network, and so may take long; of these many may be under way at once."""
+
     def look(self, table_uri: str, seen: ProbeState) -> ProbeState:
         """The newest version, going on from `seen`; `seen` itself where nothing moved.
 

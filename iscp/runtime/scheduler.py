@@ -1,7 +1,8 @@
 """The loop around the schedule: one thread, one inbox, asleep until something happens or is due.
 
 Everything that happens becomes an event of the pure machine, one at a time; its effects are carried out here. Sources
-on local storage are asked in this thread, some at a time, so that events never wait for a whole pass.
+on local storage are asked in this thread, some at a time, so that events never wait for a whole pass; those behind a
+network in threads of their own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import assert_never
 
 from iscp.coordination.events import Reports, Seen, ShardStarted, ShardStopped, Tick
@@ -42,6 +44,9 @@ INBOX_MAX = 1_000_000
 
 PROBES_AT_ONCE_MAX = 500
 """Sources asked before the inbox is looked at again."""
+
+REMOTE_LOOKS_MAX = 16
+"""Sources behind a network that are asked at once."""
 
 EVENTS_AT_ONCE_MAX = 500
 """Events taken before due tables are looked at again."""
@@ -76,6 +81,7 @@ class Scheduler:
         self._lock = threading.Lock()
         self._wake = Notifier()
         self._probes: deque[Probe] = deque()
+        self._remote = ThreadPoolExecutor(REMOTE_LOOKS_MAX, "iscp-look")
         self._closed = False
         self._executor: Executor | None = None
         self._thread = threading.Thread(target=self._loop, name="iscp-scheduler", daemon=True)
@@ -127,6 +133,7 @@ class Scheduler:
             while events := self._take():  # how the last iterations ended
                 for event in events:
                     self._step(event)
+            self._remote.shutdown(wait=False, cancel_futures=True)
         except Exception as error:
             log.exception("scheduler.broken")
             self._on_broken(error)
@@ -139,7 +146,13 @@ class Scheduler:
         if due_s is not None and due_s <= self._clock.monotonic_s() and len(self._probes) < PROBES_AT_ONCE_MAX:
             self._step(Tick())
         for _ in range(min(len(self._probes), PROBES_AT_ONCE_MAX)):
-            self._step(self._answer(self._probes.popleft()))
+            self._ask(self._probes.popleft())
+
+    def _ask(self, probe: Probe) -> None:
+        if self._probe.remote(probe.uri):
+            self._remote.submit(lambda: self.give(self._answer(probe)))
+        else:
+            self._step(self._answer(probe))
 
     def _sleep_s(self) -> float | None:
         with self._lock:

@@ -10,13 +10,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+import obstore
 import pyarrow as pa
 from deltalake import DeltaTable
+from obstore.store import from_url
 
 ADMIN = str(Path(sys.executable).parent / "iscp-admin")
 ADMIN_WAIT_S = 120.0
@@ -67,15 +69,24 @@ class SinkCommit:
 def sink_commits(target: str) -> list[SinkCommit]:
     """All commits that carry a seq, oldest first; the target's log must not have been cleaned."""
     found = []
-    for file in sorted((Path(target) / "_delta_log").glob("*.json")):
-        actions = [json.loads(line) for line in file.read_text().splitlines()]
+    for version, content in sorted(_commit_files(target)):
+        actions = [json.loads(line) for line in content.splitlines()]
         seqs = [a["txn"]["version"] for a in actions if "txn" in a and a["txn"]["appId"] == SINK]
         for seq in seqs:
             about = next(a["commitInfo"] for a in actions if "commitInfo" in a)
             tag = json.loads(about["userMetadata"])
-            commit = SinkCommit(int(file.stem), about["timestamp"] / 1000, seq, tag["job_id"], tag["kind"], tag["to"])
+            commit = SinkCommit(version, about["timestamp"] / 1000, seq, tag["job_id"], tag["kind"], tag["to"])
             found.append(commit)
     return found
+
+
+def _commit_files(target: str) -> Iterator[tuple[int, bytes]]:
+    """Versions and what their files hold, on a local path or on S3."""
+    log = from_url(target if "://" in target else Path(target).as_uri())
+    for each in obstore.list_with_delimiter(log, "_delta_log")["objects"]:
+        name = PurePosixPath(each["path"])
+        if name.suffix == ".json":
+            yield int(name.stem), bytes(obstore.get(log, each["path"]).bytes())
 
 
 def assert_in_order(target: str) -> None:

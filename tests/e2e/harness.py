@@ -159,6 +159,8 @@ class Cluster:
         self.layout.create()
         self.ports: Ports = choose_ports(self.layout, 0)
         self.lake = self.root / "lake"
+        self.derived = str(self.lake / "derived")
+        """Where targets lie; on S3, if a test says so."""
 
     @property
     def endpoint(self) -> str:
@@ -231,7 +233,7 @@ class Cluster:
         self, name: str, source: str, key: Sequence[str] = (), columns: Sequence[str] = (), where: str = ""
     ) -> Job:
         """Register a job; its target is a table of the lake by the job's name."""
-        job = Job(source, name, str(self.lake / "derived" / name))
+        job = Job(source, name, f"{self.derived}/{name}")
         self.client.register(source, name, target=job.target, key=key, columns=columns, where=where)
         return job
 

@@ -39,10 +39,12 @@ class Load:
         """Two tables, and jobs that are not registered yet."""
         source = cluster.table("orders", orders(list(range(100)), random.Random(0)))
         log = cluster.table("events", events(0, 50))
-        derived = cluster.lake / "derived"
         return cls(
             cluster,
-            *(Job(uri, n, str(derived / n)) for uri, n in ((source, "full"), (source, "filtered"), (log, "appended"))),
+            *(
+                Job(uri, n, f"{cluster.derived}/{n}")
+                for uri, n in ((source, "full"), (source, "filtered"), (log, "appended"))
+            ),
         )
 
     @property

@@ -7,13 +7,17 @@ from iscp.core.trigger import ProbeState
 
 
 class FakeProbe:
-    """`versions` and `errors` by URI; `anew` makes a log over. `looks` counts what was asked, by URI."""
+    """`versions` and `errors` by URI; `anew` makes a log over. `looks` counts what was asked. `far` are remote."""
 
     def __init__(self) -> None:
         self.versions: dict[str, int] = {}
         self.errors: dict[str, IscpError] = {}
         self.looks: dict[str, int] = {}
         self._lives: dict[str, int] = {}
+        self.far: set[str] = set()
+
+    def remote(self, table_uri: str) -> bool:
+        return table_uri in self.far
 
     def commit(self, table_uri: str, count: int = 1) -> int:
         self.versions[table_uri] = self.versions.get(table_uri, -1) + count

@@ -21,15 +21,15 @@ from iscp.core.config import S3Config
 
 START_WAIT_S = 60.0
 POLL_S = 0.1
-BUCKET = "lake"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "iscp", "AWS_SECRET_ACCESS_KEY": "of-no-use-elsewhere"}
 
 
 @dataclass(frozen=True, slots=True)
 class FakeS3:
-    """A store with one bucket; with `port` alone it need not be up."""
+    """A store with one bucket; it need not be up."""
 
     port: int
+    bucket: str = "lake"
 
     @property
     def config(self) -> S3Config:
@@ -49,21 +49,23 @@ class FakeS3:
         }
 
     def uri(self, key: str) -> str:
-        return f"s3://{BUCKET}/{key}"
+        return f"s3://{self.bucket}/{key}"
 
 
 @contextmanager
-def s3_server(log: Path, server: FakeS3 | None = None, *, ignore_conditions: bool = False) -> Iterator[FakeS3]:
-    """A server with an empty bucket, for as long as it is needed."""
+def s3_server(log: Path, server: FakeS3 | None = None, *, fault: str = "") -> Iterator[FakeS3]:
+    """A server with an empty bucket, for as long as it is needed; for its `fault` see the program."""
     server = server or FakeS3(free_port())
     program = str(Path(__file__).with_name("s3_program.py"))
-    command = [sys.executable, program, str(server.port), *(["ignore-conditions"] if ignore_conditions else [])]
+    command = [sys.executable, program, str(server.port), *filter(None, [fault])]
     child = spawn(command, log, os.environ)
     try:
         deadline_s = time.monotonic() + START_WAIT_S
         while True:
             try:
-                urlopen(Request(f"{server.config.endpoint}/{BUCKET}", method="PUT"), timeout=START_WAIT_S).close()
+                urlopen(
+                    Request(f"{server.config.endpoint}/{server.bucket}", method="PUT"), timeout=START_WAIT_S
+                ).close()
                 break
             except (URLError, ConnectionError):
                 assert child.poll() is None, tail(log)

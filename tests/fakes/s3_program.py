@@ -1,7 +1,8 @@
 """An S3 with conditional writes, on the loopback interface: moto's, whose tables are gone when it ends.
 
-Arguments: the port and, where it is to take every write whatever its conditions, as stores do that do not know them,
-`ignore-conditions`. Moto looks and then writes; here one write follows the other, as S3's own promise is that one wins.
+Arguments: the port and, if it is not to be as it should, how: `ignore-conditions`, to take every write whatever its
+conditions, as stores do that do not know them; `lose-answers`, to say of each file's first conditional write that it
+failed when it is done. Moto looks and then writes; here one write follows the other: S3's own promise is that one wins.
 """
 
 from __future__ import annotations
@@ -25,20 +26,27 @@ class QuietHandler(MotoRequestHandler):
         pass
 
 
-def main(port: int, ignore_conditions: bool) -> None:
+def main(port: int, fault: str) -> None:
     moto = DomainDispatcherApplication(create_backend_app)
     one_at_a_time = Lock()
+    answers_lost = set[str]()
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        if ignore_conditions:
+        if fault == "ignore-conditions":
             environ.pop("HTTP_IF_NONE_MATCH", None)
         if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
             return moto(environ, start_response)  # type: ignore[no-any-return]
         with one_at_a_time:
+            path = environ["PATH_INFO"]
+            if fault == "lose-answers" and "HTTP_IF_NONE_MATCH" in environ and path not in answers_lost:
+                answers_lost.add(path)
+                list(moto(environ, lambda *_: None))
+                start_response("503 Slow Down", [("Content-Length", "0")])
+                return []
             return moto(environ, start_response)  # type: ignore[no-any-return]
 
     make_server("127.0.0.1", port, answer, threaded=True, request_handler=QuietHandler).serve_forever()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), "ignore-conditions" in sys.argv[2:])
+    main(int(sys.argv[1]), *(sys.argv[2:] or [""]))

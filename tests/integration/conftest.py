@@ -7,16 +7,33 @@ from typing import TYPE_CHECKING
 import pytest
 
 from iscp.adapters.delta.session import SparkRuntime, SparkSettings
+from iscp.adapters.free_port import free_port
+from tests.fakes.s3 import FakeS3, asking, s3_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 @pytest.fixture(scope="session")
-def spark_runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkRuntime]:
+def s3_to_be() -> FakeS3:
+    """Where S3 is once `s3` has started it: Spark is told before."""
+    return FakeS3(free_port())
+
+
+@pytest.fixture(scope="module")
+def s3(s3_to_be: FakeS3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeS3]:
+    """An empty bucket, on a server of its own, to which this process goes too."""
+    with s3_server(tmp_path_factory.mktemp("s3") / "log", s3_to_be), asking(s3_to_be):
+        yield s3_to_be
+
+
+@pytest.fixture(scope="session")
+def spark_runtime(tmp_path_factory: pytest.TempPathFactory, s3_to_be: FakeS3) -> Iterator[SparkRuntime]:
     # Within a few minutes neither the optimizing compiler nor fused operators give back what they cost
     # (docs/adr/0001-starting-spark.md); the demo's tests run with both.
     conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.sql.codegen.wholeStage": "false"}
-    runtime = SparkRuntime.start(SparkSettings(work_dir=tmp_path_factory.mktemp("spark"), conf=conf))
+    with asking(s3_to_be):  # the JVM inherits who asks
+        settings = SparkSettings(work_dir=tmp_path_factory.mktemp("spark"), conf=conf, s3=s3_to_be.config)
+        runtime = SparkRuntime.start(settings)
     yield runtime
     runtime.stop()

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import obstore
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
-from obstore.store import S3Store
+from obstore.store import from_url
 
+from iscp.adapters.clock import SystemClock
 from iscp.adapters.delta import storage
 from iscp.adapters.delta.catalog import DeltaCatalog
 from iscp.adapters.delta.commits import commit_file, commit_stamp, exists, log_of, newest_version, read_commit
+from iscp.adapters.delta.joblog import DeltaJobLog
 from iscp.adapters.delta.probe import DeltaProbe
-from iscp.core.errors import StorageError, TableNotFound
-from tests.fakes.s3 import BUCKET, FakeS3, asking, s3_server
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeS3]:
-    with s3_server(tmp_path_factory.mktemp("s3") / "log") as server, asking(server):
-        yield server
+from iscp.adapters.failpoints import EnvironmentFailpoints
+from iscp.core.errors import NotOwner, StorageError, TableNotFound
+from tests.fakes.log_program import job
+from tests.fakes.s3 import FakeS3, asking
 
 
 @pytest.fixture
@@ -78,14 +74,27 @@ def test_the_probe_follows_a_table_and_sees_that_it_was_made_anew(uri: str) -> N
     assert (anew.version, anew.stamp == moved.stamp) == (1, False)
 
 
-def test_removing_a_directory_spares_what_lies_beside_it(uri: str) -> None:
+def test_removing_a_directory_spares_what_lies_beside_it(s3: FakeS3, uri: str) -> None:
     write_deltalake(uri, rows(1))
-    store = S3Store(BUCKET, client_options={"allow_http": True})
     beside = f"{log_of(uri)}2/x"
-    obstore.put(store, beside.removeprefix(f"s3://{BUCKET}/"), b"x")
+    obstore.put(from_url(f"s3://{s3.bucket}"), beside.removeprefix(f"s3://{s3.bucket}/"), b"x")
     storage.remove_tree(log_of(uri))
     assert not storage.exists(commit_file(uri, 0))
     assert storage.read(beside)[0] == b"x"
+
+
+def test_the_job_log_lies_there_too(uri: str) -> None:
+    """Terms, rows and compaction; of two owners the earlier one is deposed."""
+    early = DeltaJobLog(uri, SystemClock(), EnvironmentFailpoints())
+    assert early.claim_term() == 1
+    early.append([job(0)], ["r0"])
+    late = DeltaJobLog(uri, SystemClock(), EnvironmentFailpoints())
+    assert late.claim_term() == 2
+    with pytest.raises(NotOwner):
+        early.append([job(1)], ["r1"])
+    late.append([job(2)], ["r2"])
+    late.compact(late.load())
+    assert sorted(row.key.job_name for row in late.load()) == ["j0", "j2"]
 
 
 def test_a_bucket_that_is_not_there_is_no_missing_table(s3: FakeS3) -> None:

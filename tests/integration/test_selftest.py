@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 
 from iscp.adapters.delta.launch import LOG_STORE
-from iscp.adapters.delta.selftest import LOCAL, ROUNDS, SelfTestFailed, self_test
+from iscp.adapters.delta.selftest import LOCAL, ON_S3, ROUNDS, SelfTestFailed, self_test
 from iscp.adapters.delta.session import SparkRuntime
+from iscp.adapters.delta.storage import names
+from iscp.adapters.free_port import free_port
+from iscp.core.errors import StorageError
+from tests.fakes.s3 import FakeS3, asking, s3_server
 
 log = logging.getLogger(__name__)
 
@@ -48,3 +52,30 @@ def test_delta_default_log_store_is_refused(tmp_path: Path, spark_runtime: Spark
     assert failed.value.field == LOCAL.field
     assert LOG_STORE in failed.value.remedy
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.spark
+def test_a_bucket_is_tried_like_a_path(s3: FakeS3, spark_runtime: SparkRuntime) -> None:
+    report = self_test(spark_runtime.root, s3.uri("derived/table"), field="target")
+    log.info("self-test on S3 took %.2f s; %s", report.took_s, report.wins)
+    assert sum(report.wins.values()) == ROUNDS
+    assert report.directory == s3.uri("derived")
+    assert names(s3.uri("derived")) == []
+    with pytest.raises(StorageError, match="nobodys"):
+        self_test(spark_runtime.root, "s3://nobodys/table", field="target")
+
+
+@pytest.mark.spark
+def test_a_store_that_ignores_conditions_is_refused(tmp_path: Path, spark_runtime: SparkRuntime) -> None:
+    """Spark is led to it by a setting of the bucket, delta-rs by the environment."""
+    naive = FakeS3(free_port(), bucket="naive")
+    spark_runtime.root._jsc.hadoopConfiguration().set("fs.s3a.bucket.naive.endpoint", naive.config.endpoint)
+    with (
+        s3_server(tmp_path / "log", naive, fault="ignore-conditions"),
+        asking(naive),
+        pytest.raises(SelfTestFailed) as failed,
+    ):
+        self_test(spark_runtime.root, naive.uri("table"), field="storage.self_test.0")
+    assert failed.value.field == "storage.self_test.0"
+    assert failed.value.remedy == ON_S3.remedy
+    assert "was overwritten by another" in failed.value.message

@@ -18,6 +18,7 @@ from py4j.protocol import Py4JJavaError
 from iscp.adapters.delta import storage
 from iscp.adapters.delta.race import Breach, Contender, DeltaRsContender, Round, breaches, commit_file, race
 from iscp.adapters.delta.s3 import LOG_STORE, s3_conf
+from iscp.adapters.free_port import free_port
 from tests.fakes.s3 import FakeS3, asking, s3_server
 from tests.race.jvms import AtOnce, Jvm
 
@@ -61,7 +62,7 @@ def raced(table: str, contenders: list[Contender], versions: int) -> list[Round]
     return rounds
 
 
-@pytest.mark.parametrize("versions", [100, pytest.param(5_000, marks=[pytest.mark.full, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("versions", [50, pytest.param(2_000, marks=[pytest.mark.full, pytest.mark.timeout(1800)])])
 def test_two_jvms_and_delta_rs(
     s3: FakeS3,
     table: str,
@@ -85,13 +86,14 @@ def test_two_jvms_and_delta_rs(
     assert all(wins[contender.name] >= versions / 100 for contender in contenders), wins
 
 
+@pytest.mark.full
 def test_control_that_the_race_convicts_a_store_that_takes_every_write(
     tmp_path: Path,
     jvms: Callable[..., Jvm],
     delta_rs: Callable[..., DeltaRsContender],
     pool: ThreadPoolExecutor,
 ) -> None:
-    with s3_server(tmp_path / "log", ignore_conditions=True) as server, asking(server):
+    with s3_server(tmp_path / "log", fault="ignore-conditions") as server, asking(server):
         table = server.uri("table")
         other = delta_rs(table)
         own = jvms(hadoop_settings(server, tmp_path)).contender(f"{table}/_delta_log", "spark", LOG_STORE)
@@ -99,6 +101,7 @@ def test_control_that_the_race_convicts_a_store_that_takes_every_write(
     assert found & {Breach.SEVERAL_WINNERS, Breach.OVERWRITTEN}
 
 
+@pytest.mark.full
 def test_control_that_the_race_convicts_delta_own_store(
     s3: FakeS3, table: str, jvm: Jvm, jvms: Callable[..., Jvm], pool: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
@@ -148,3 +151,16 @@ def test_the_log_store_by_itself(table: str, jvm: Jvm) -> None:
     with pytest.raises(Py4JJavaError):
         write(jvm, commit_file(f"{table}/_delta_log", 2), None)
     assert not storage.exists(commit_file(f"{table}/_delta_log", 2)), "a fault in the lines puts nothing"
+
+
+def test_a_writer_whose_answer_was_lost_is_told_that_it_won(jvm: Jvm, tmp_path: Path) -> None:
+    """The put is repeated, and refused, since the object is there: it is the writer's own, and no other's."""
+    lossy = FakeS3(free_port(), bucket="lossy")
+    jvm.conf.set("fs.s3a.bucket.lossy.endpoint", lossy.config.endpoint)
+    commit = commit_file(lossy.uri("t/_delta_log"), 1)
+    with s3_server(tmp_path / "log", lossy, fault="lose-answers"), asking(lossy):
+        write(jvm, commit, jvm.lines("ours"))
+        with pytest.raises(Py4JJavaError) as refused:
+            write(jvm, commit, jvm.lines("ours"))
+        assert refused.value.java_exception.getClass().getName() == "java.nio.file.FileAlreadyExistsException"
+        assert storage.read(commit)[0] == b"ours\n"

@@ -23,7 +23,10 @@ _VERSION_NAME = re.compile(r"(\d{20})\.(?:json|checkpoint\.(?:.+\.)?(?:parquet|j
 
 
 class DeltaProbe:
-    """Port CommitProbe."""
+    """Port CommitProbe; safe for threads."""
+
+    def remote(self, table_uri: str) -> bool:
+        return storage.on_s3(table_uri)
 
     def look(self, table_uri: str, seen: ProbeState) -> ProbeState:
         try:

@@ -150,6 +150,7 @@ def _race_in(spark: SparkSession, scratch: str, store: _Store, field: str, round
         context: Any = spark.sparkContext._jsc
         own = StoreContender(spark._jvm, _own_store(spark, log, store), context.hadoopConfiguration(), log)
         other.await_ready()
+        _require_refusal(own, scratch, store, field)
         return race(log, [own, other], range(1, rounds + 1))
     except (OSError, Py4JJavaError) as fault:
         reason = getattr(fault, "java_exception", fault)
@@ -157,6 +158,16 @@ def _race_in(spark: SparkSession, scratch: str, store: _Store, field: str, round
         raise verdict(fault, message, field, store.remedy, remote=store is ON_S3) from fault
     finally:
         other.close()
+
+
+def _require_refusal(own: StoreContender, scratch: str, store: _Store, field: str) -> None:
+    """The version that made the table must be refused, without any race: who takes it takes everything."""
+    own.prepare(0)
+    own.start()
+    if own.result():
+        raise SelfTestFailed(
+            f"a commit in {os.path.dirname(scratch)} was overwritten by another", field=field, remedy=store.remedy
+        )
 
 
 def _own_store(spark: SparkSession, log: str, store: _Store) -> Any:

@@ -1,6 +1,7 @@
 """Makes once, for a machine, what lets Spark start quickly: jars, trust store, archive of classes.
 
-`python -m iscp.adapters.delta.warm` does it from a setup script; when all is there it costs next to nothing.
+`python -m iscp.adapters.delta.warm` does it from a setup script; when all is there it costs next to nothing. With
+`--s3` it fetches the jars for S3 too.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from iscp.adapters.delta.jars import s3_jars
+from iscp.adapters.delta.java import find_java
 from iscp.adapters.delta.session import SparkRuntime, SparkSettings, class_archive, default_cache_dir
 from iscp.core.errors import EngineError, IscpError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
@@ -81,9 +86,12 @@ def _train(spark: SparkSession, tables: Path) -> None:
     spark.sql(f"DESCRIBE HISTORY delta.`{target}`").collect()
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
+    cache_dir, environ = default_cache_dir(os.environ), dict(os.environ)
     try:
-        made = warm(default_cache_dir(os.environ))
+        made = warm(cache_dir)
+        if "--s3" in arguments:
+            s3_jars(cache_dir, find_java(environ), environ)
     except IscpError as fault:
         print(f"iscp: {fault}", file=sys.stderr)  # noqa: T201
         return 1
@@ -92,4 +100,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

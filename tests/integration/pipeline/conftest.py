@@ -38,10 +38,10 @@ def rows(ids: range | list[int], value: str = "x") -> pa.Table:
 class Pipeline:
     """One source with `id`, `v`, `g`, and as many runners as a test asks for, each like a node of its own."""
 
-    def __init__(self, root: Path, runtime: SparkRuntime) -> None:
+    def __init__(self, root: Path | str, runtime: SparkRuntime) -> None:
         self.root = root
         self.engine = SparkEngine(runtime.root, runtime.new_session)
-        self.source = str(root / "source")
+        self.source = f"{root}/source"
         write_deltalake(self.source, rows(range(ROWS)), configuration={"delta.enableChangeDataFeed": "true"})
         self.failpoints = ScriptedFailpoints()
         self.runner = self.new_runner(self.failpoints)
@@ -69,14 +69,15 @@ class Pipeline:
     def job(self, name: str, registration: int = 1, policies: dict[str, Any] | None = None, **consumer: Any) -> JobRow:
         spec = ConsumerSpec("replica", self.target(name), **consumer)
         job_spec = JobSpec(spec, **(policies or {}))
-        source = DeltaCatalog().describe(self.source)
+        catalog = DeltaCatalog(s3=True)
+        source = catalog.describe(self.source)
         refuse_unfit(job_spec, source)
-        Replica().validate(spec, source, DeltaCatalog())
+        Replica().validate(spec, source, catalog)
         key = JobKey("default", source.table_id, name)
         return JobRow(key, f"{name}-{registration}", job_spec.to_json(), self.source, self.source)
 
     def target(self, name: str) -> str:
-        return str(self.root / name)
+        return f"{self.root}/{name}"
 
     def run(self, *jobs: JobRow, runner: Runner | None = None, to: int | None = None) -> list[JobOutcome]:
         iteration = Iteration(next(self._numbers), jobs[0].key.table_id, self.source, jobs, to_version=to)

@@ -21,7 +21,7 @@ from iscp.core.job import JobReport
 from iscp.core.trigger import ProbeState
 from iscp.ports.system import Guard
 from iscp.runtime.executor import Executor
-from iscp.runtime.scheduler import Scheduler
+from iscp.runtime.scheduler import REMOTE_LOOKS_MAX, Scheduler
 from tests.fakes.probe import FakeProbe
 from tests.fakes.runner import FakeRunner, GatedRunner, applied
 from tests.fakes.timetable import EPOCH, SHARD, URI, job
@@ -179,6 +179,29 @@ def test_a_probe_that_breaks_is_an_error_of_its_table_alone(make: Make) -> None:
     node.scheduler.give(StartShard(SHARD, EPOCH, (job("x", 1),)))
     until(lambda: node.reached() == 2)
     until(lambda: any(r.key.job_name == "bad" and r.status and r.status.error_code for r in node.reports()))
+
+
+def test_a_source_behind_a_network_that_hangs_holds_up_no_other(make: Make) -> None:
+    let_go = threading.Event()
+
+    class Hanging(Sources):
+        def first_look(self, table_uri: str) -> ProbeState:
+            if table_uri in self.far:
+                assert let_go.wait(WAIT_S)
+            return super().first_look(table_uri)
+
+    source = Hanging()
+    source.far = {f"s3://far/{n}" for n in range(REMOTE_LOOKS_MAX + 1)}
+    node = make(source=source)
+    for uri in (URI, *source.far):
+        source.commit(uri, 3)
+    for n, uri in enumerate(sorted(source.far)):
+        shard = ShardId(f"far-{n}")
+        node.scheduler.give(StartShard(shard, EPOCH, (job(f"far-{n}", 1, uri=uri, shard=shard),)))
+    node.scheduler.give(StartShard(SHARD, EPOCH, (job("x", 1),)))
+    until(lambda: node.reached() == 2)
+    let_go.set()
+    until(lambda: all(node.reached(f"far-{n}") == 2 for n in range(len(source.far))))
 
 
 def test_while_held_nothing_runs(make: Make) -> None:

@@ -1,0 +1,78 @@
+"""Targets and job log on S3: a node for which that is not safe does not start, one that is killed loses nothing."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.e2e.evidence import assert_in_order
+from tests.e2e.harness import Cluster, assert_equal, read, upsert
+from tests.e2e.load import Load
+from tests.e2e.test_kills import SHORT, assert_killed, assert_right, dies_at
+from tests.fakes.s3 import FakeS3, asking, s3_server
+
+
+@pytest.fixture
+def s3(tmp_path: Path) -> Iterator[FakeS3]:
+    with s3_server(tmp_path / "s3.log") as server, asking(server):
+        yield server
+
+
+def rows(ids: range, text: str) -> pa.Table:
+    return pa.table({"id": list(ids), "text": [text] * len(ids)})
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_refused_where_conditions_are_ignored_and_killed_where_they_are_obeyed(
+    cluster: Cluster, s3: FakeS3, tmp_path: Path
+) -> None:
+    cluster.start_etcd()
+    with s3_server(tmp_path / "naive.log", fault="ignore-conditions") as naive:
+        cluster.start_node(wait=False, **naive.settings, ISCP_STORAGE__SELF_TEST=naive.uri("derived"))
+        assert cluster.node.wait_end() == 1
+    told = cluster.node.log.read_text()
+    assert "storage.self_test.0: a commit in s3://lake/derived was overwritten by another" in told
+    assert "If-None-Match" in told
+    assert not any(secret in told for secret in naive.settings.values() if "elsewhere" in secret)
+
+    settings = s3.settings | {"ISCP_STORAGE__SELF_TEST": s3.uri("derived"), "ISCP_LOG__URI": s3.uri("joblog")}
+    cluster.derived = s3.uri("derived")
+    source = cluster.table("source", rows(range(50), "old"))
+    cluster.start_node(**settings, ISCP_FAILPOINTS="publish.after=kill:1")
+    job = cluster.replica("copy", source, key=("id",))
+    assert cluster.node.wait_end() == -signal.SIGKILL
+    upsert(source, rows(range(40, 60), "new"), ("id",))
+    cluster.start_node(**settings)
+    cluster.settle(job)
+    assert_equal(job.target, read(source))
+    assert_in_order(job.target)
+
+
+@pytest.mark.spark
+@pytest.mark.full
+@pytest.mark.timeout(1_800)
+def test_killed_before_and_after_each_write_under_load(
+    cluster: Cluster, s3: FakeS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3.settings.items():
+        monkeypatch.setenv(name, value)  # for all nodes that are started
+    cluster.derived = s3.uri("derived")
+    load = Load.make(cluster)
+    first, second, *others = SHORT
+    cluster.start(ISCP_FAILPOINTS=f"{first}=kill:1")
+    with ThreadPoolExecutor(1) as pool:
+        registering = pool.submit(load.register)
+        assert_killed(cluster, first)
+        cluster.start_node(wait=False, ISCP_FAILPOINTS=f"{second}=kill:1")
+        registering.result()
+    assert_killed(cluster, second)
+    with load.writing(seed=2):
+        for failpoint in others:
+            dies_at(cluster, failpoint)
+    assert_right(load)

@@ -1,0 +1,52 @@
+"""Source and targets on S3: the iterations are those on local paths, with the same promises."""
+
+from __future__ import annotations
+
+import obstore
+import pytest
+from obstore.store import from_url
+
+from iscp.adapters.delta import storage
+from iscp.adapters.delta.session import SparkRuntime
+from iscp.core.iteration import DataType
+from tests.fakes.guards import ScriptedFailpoints
+from tests.fakes.s3 import FakeS3
+
+from .conftest import Pipeline
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_snapshot_an_append_and_a_merge_that_two_try(s3: FakeS3, spark_runtime: SparkRuntime) -> None:
+    pipeline = Pipeline(s3.uri("pipeline"), spark_runtime)
+    job = pipeline.job("full", key=("id",), columns=("id", "g"), where="g < 3")
+    built = pipeline.run(job)
+    assert [(each.error_code, each.data_type) for each in built] == [(0, DataType.SNAPSHOT)]
+
+    def assert_equal() -> None:
+        pipeline.assert_equal("full", keeps=lambda row: row["g"] < 3, columns=("id", "g"))  # type: ignore[operator]
+
+    assert_equal()
+    pipeline.insert(range(100, 110))
+    assert pipeline.run(job)[0].ok
+    assert_equal()
+
+    pipeline.upsert(range(40, 60), "changed")
+    pipeline.delete("id < 5")
+    other = pipeline.new_runner(ScriptedFailpoints())
+    pipeline.failpoints.once("commit.before", lambda: pipeline.run(job, runner=other) and None)
+    assert pipeline.run(job)[0].ok
+    assert_equal()
+    seqs = [commit.seq for commit in pipeline.commits("full") if commit.seq]
+    assert seqs == sorted(set(seqs)), "a seq was committed twice"
+
+    target = pipeline.target("full")
+    assert [each for each in storage.names(f"{target}/_delta_log") if not each.endswith((".json", ".crc"))] == []
+    staged = next(name for name in folders(target) if name.startswith("iscp-staged"))
+    assert storage.names(f"{target}/{staged}/_delta_log") == [], "what lies below is no table of its own"
+
+
+def folders(uri: str) -> list[str]:
+    """The folders right below a place on S3."""
+    listed = obstore.list_with_delimiter(from_url(uri))
+    return [prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"]]
