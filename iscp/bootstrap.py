@@ -35,6 +35,7 @@ from iscp.adapters.grpc.server import AdminServer
 from iscp.consumers.registry import ConsumerRegistry
 from iscp.coordination.owner import OwnerMachine
 from iscp.coordination.schedule import Schedule
+from iscp.coordination.schedule_events import JobCommitted
 from iscp.coordination.times import CoordinationTimes
 from iscp.coordination.worker import WorkerMachine
 from iscp.core.cluster import NodeRecord
@@ -131,7 +132,7 @@ def compose(
     schedule = Schedule(config.node_id, config.probe, config.backoff, random.random)
     scheduler = Scheduler(schedule, DeltaProbe(), clock, worker.news, on_broken, answered=desk.answered)
     executor = Executor(
-        _runner(config, spark, clock, kinds, failpoints, lambda: keeper.epoch, tested),
+        _runner(config, spark, clock, kinds, failpoints, lambda: keeper.epoch, tested, scheduler),
         clock,
         config.scheduler,
         lease_check=keeper.check,
@@ -201,10 +202,21 @@ def _runner(
     failpoints: Failpoints,
     epoch: Callable[[], int],
     tested: Collection[str],
+    scheduler: Scheduler,
 ) -> Verifier:
     engine, source = SparkEngine(spark.root, spark.new_session), DeltaChangeSource()
     sinks = SinkPool(_tested_sinks(spark, failpoints, tested))
-    runner = Runner(engine, source, kinds.kind, sinks, clock, failpoints, config.bounds, epoch)
+    runner = Runner(
+        engine,
+        source,
+        kinds.kind,
+        sinks,
+        clock,
+        failpoints,
+        config.bounds,
+        epoch,
+        on_committed=lambda outcome: scheduler.give(JobCommitted(outcome)),
+    )
     return Verifier(runner, engine, source, sinks, clock, epoch)
 
 

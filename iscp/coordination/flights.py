@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from iscp.coordination.tracked import TrackedJob, TrackedTable
 from iscp.core.errors import InvariantBroken
@@ -23,6 +23,7 @@ class Flight:
     started_at_s: float = 0.0
     pending_told: bool = False
     canceled: bool = False
+    settled: set[str] = field(default_factory=set)
 
 
 class Flights:
@@ -122,7 +123,8 @@ def announcement(flight: Flight) -> list[JobReport]:
     state = JobState.RUNNING if started else JobState.PENDING
     reports = []
     for job in flight.table.jobs:
-        if job.flight == flight.iteration.number and not job.row.paused:
+        running = job.flight == flight.iteration.number and job.row.job_id not in flight.settled
+        if running and not job.row.paused:
             to_version = flight.iteration.to_version
             status = JobStatus(job.row.watermark.version, -1 if to_version is None else to_version, flight.started_at_s)
             reason = job.told_reason if job.failures else Reason.NONE

@@ -29,6 +29,7 @@ from iscp.coordination.schedule_events import (
     IterationEnded,
     IterationRejected,
     IterationStarted,
+    JobCommitted,
     Notified,
     Probe,
     ProbeAnswered,
@@ -105,6 +106,8 @@ class Schedule:
                 self._cancel(self._asks.withdraw(ask_id))
             case IterationStarted(number):
                 self._flights.started(number, self._now_s, self._at_s)
+            case JobCommitted(outcome):
+                self._committed(outcome)
             case IterationEnded(number, outcomes, error):
                 self._ended(number, outcomes, error)
             case IterationRejected(number):
@@ -351,6 +354,17 @@ class Schedule:
                 self._visit(table)
                 return
         self._out.append(not_here(ask))
+
+    def _committed(self, outcome: JobOutcome) -> None:
+        """Tell of it at once: whoever waits for the job need not wait for the others of its iteration."""
+        for table in self._shards.get(ShardId(outcome.row.key.table_id), ()):
+            for job in table.jobs:
+                flight = self._flights.get(job.flight) if job.row.job_id == outcome.row.job_id else None
+                if flight is not None:
+                    settlement = Settlement(self._node_id, self._backoff, flight, self._now_s, self._at_s)
+                    settlement.settle(job, outcome, self._draw())
+                    flight.settled.add(job.row.job_id)
+                    self._report(table, settlement.reports, settlement.history)
 
     def _ended(self, number: int, outcomes: tuple[JobOutcome, ...], error: IscpError | None) -> None:
         flight = self._flights.end(number)

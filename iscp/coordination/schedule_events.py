@@ -69,6 +69,13 @@ class IterationStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class JobCommitted:
+    """A job's part of an iteration is in its sink, while the rest of the iteration may go on."""
+
+    outcome: JobOutcome
+
+
+@dataclass(frozen=True, slots=True)
 class IterationEnded:
     """Nothing of it runs any more. `error`: it failed as a whole, and `outcomes` lacks jobs."""
 
@@ -96,6 +103,7 @@ ScheduleEvent = (
     | VerifyWithdrawn
     | ProbeAnswered
     | IterationStarted
+    | JobCommitted
     | IterationEnded
     | IterationRejected
     | Tick

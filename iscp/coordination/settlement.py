@@ -51,6 +51,8 @@ class Settlement:
                 self.verified(job, outcome)
 
     def settle(self, job: TrackedJob, outcome: JobOutcome, draw: float) -> None:
+        if job.row.job_id in self._flight.settled:
+            return
         before = job.row
         job.row = replace(before, watermark=outcome.watermark, seq=outcome.seq)
         code, message = outcome.error_code, outcome.error_msg

@@ -22,7 +22,7 @@ class CoordinationTimes:
     operation_deadline_s: float = 120.0
     settle_s: float = 0.5
     resend_s: float = 1.0
-    checkpoint_s: float = 0.1
+    checkpoint_s: float = 0.02
 
     def __post_init__(self) -> None:
         if not 0 < self.margin_s < self.ttl_s:

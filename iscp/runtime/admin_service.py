@@ -204,7 +204,7 @@ class OwnerAdmin:
         self._notify_node(ShardId(row.key.table_id), False)
         while True:
             seen = self._moved.count()
-            current = self._owner.last_writer().read(lambda book: book.get(row.key))
+            current = self._owner.last_writer().job(row.key, row.job_id)
             _refuse_hopeless(row, current, wanted)
             if current is not None and current.watermark.version >= wanted:
                 return self._views([current])[0]

@@ -26,8 +26,9 @@ from iscp.core.errors import (
     TemporaryError,
     Unavailable,
 )
+from iscp.core.ids import JobKey
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job import JobReport, JobRow
+from iscp.core.job import JobReport, JobRow, apply_report
 from iscp.ports.pipeline import JobLog
 from iscp.ports.system import Clock
 from iscp.runtime.history_writer import HistoryWriter
@@ -179,6 +180,15 @@ class LogWriter:
         """What `look` finds in the book, which does not change meanwhile; it must be quick and keep no reference."""
         with self._book_lock:
             return look(self._book)
+
+    def job(self, key: JobKey, job_id: str) -> JobRow | None:
+        """The row of `key` as the last report of `job_id` has it, also of one that waits for a commit to end."""
+        with self._wake:
+            waiting = [self._reports[each] for each in ((job_id, False), (job_id, True)) if each in self._reports]
+        row = self.read(lambda book: book.get(key))
+        for report in waiting:
+            row = (apply_report(row, report) or row) if row is not None else None
+        return row
 
     def history(self, job_id: str, limit: int) -> list[HistoryEntry]:
         """Newest first, what is not written yet too. Raises StorageError."""

@@ -270,5 +270,5 @@ class OwnerLoop:
         self.writer.report(checkpoint.reports, checkpoint.history, lambda: self._inbox.put(recorded))
         for seen in checkpoint.seen:
             self.seen[seen.shard] = seen
-        if checkpoint.seen:
+        if checkpoint.seen or checkpoint.reports:
             self._on_moved()

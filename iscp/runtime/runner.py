@@ -75,7 +75,9 @@ class Runner:
         failpoints: Failpoints,
         bounds: Bounds,
         epoch: Callable[[], int],
+        on_committed: Callable[[JobOutcome], None] = lambda outcome: None,
     ) -> None:
+        """`on_committed` is told of each job as soon as its part is in its sink, on the thread that committed it."""
         self._engine = engine
         self._source = source
         self._kinds = kinds
@@ -84,6 +86,7 @@ class Runner:
         self._failpoints = failpoints
         self._bounds = bounds
         self._epoch = epoch
+        self._on_committed = on_committed
 
     def run(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
         """One outcome a job. A job that lost its seq to another writer starts over from what the sink says."""
@@ -301,7 +304,7 @@ class Runner:
             context = ConsumeContext(session, work.row, record.source_id, record.epoch, work.position, guard)
             consumed: Consumed = work.consumer.consume(context, handed)
         self._failpoints.reach("report.before")
-        return JobOutcome(
+        outcome = JobOutcome(
             row=work.row,
             watermark=consumed.position.watermark,
             seq=consumed.position.seq,
@@ -313,6 +316,8 @@ class Runner:
             dead_letters=consumed.position.dead.rows,
             warning=policy.warning(work.row.spec, span, compared),
         )
+        self._on_committed(outcome)
+        return outcome
 
     def _side_by_side(
         self, iteration: Iteration, works: list[Work], consume: Callable[[Work], JobOutcome]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +20,8 @@ from iscp.cli.demo.check import differences
 from iscp.core.errors import JobFailed, TimedOut
 from tests.e2e.evidence import Answer, admin, assert_in_order, sink_commits
 from tests.e2e.harness import Cluster, Job, Reader, append, assert_equal, delete, read, upsert, wait_for
+
+WAKE_MEDIAN_MAX_S = 0.3
 
 PAUSED_LOOK_S = 4.0
 """Twice the longest interval at which sources are asked here: who has not moved by then, is not going to."""
@@ -122,6 +125,19 @@ def test_a_resync_follows_a_source_made_anew_and_readers_see_the_old_rows_or_the
     assert_equal(job.target, read(source).filter(pc.field("id") < 50))
     assert_in_order(job.target)
     assert len({commit.job_id for commit in sink_commits(job.target)}) == 3
+
+
+@pytest.mark.spark
+def test_a_wait_ends_soon_after_the_commit(node: Cluster, source: str, job: Job) -> None:
+    took_s = []
+    for turn in range(5):
+        version = upsert(source, rows(turn, 5, f"turn {turn}"), ("id",))
+        node.settle(job, version)
+        ended_s = time.time()
+        commit = max(Path(job.target, "_delta_log").glob("*.json"))
+        took_s.append(ended_s - commit.stat().st_mtime)
+    # Some milliseconds; the bound leaves room for a machine that does other work beside.
+    assert median(took_s) < WAKE_MEDIAN_MAX_S
 
 
 @pytest.mark.spark

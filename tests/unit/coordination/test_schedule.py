@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from iscp.coordination.effects import HoldIterations, StopAllShards
 from iscp.coordination.events import Seen, ShardStarted, ShardStopped, Tick
 from iscp.coordination.schedule import ScheduleTimes
-from iscp.core.errors import ErrorCode, InvariantBroken, LeaseLost, StorageError
+from iscp.coordination.schedule_events import JobCommitted
+from iscp.core.errors import ErrorCode, InvariantBroken, IscpError, LeaseLost, StorageError
 from iscp.core.ids import ShardId
 from iscp.core.job import JobRow, JobState, JobStatus, Reason
 from tests.fakes.timetable import BACKOFF, PROBE, SHARD, URI, Timetable, job, outcome
@@ -541,6 +542,39 @@ def test_a_commit_without_rows_moves_only_the_watermark(world: Timetable) -> Non
     (report,) = world.reports
     assert (report.watermark.version, report.seq, report.state, report.status) == (3, 3, None, None)
     assert world.history == []
+
+
+@pytest.mark.parametrize("error", [None, LeaseLost("the rest was given up")])
+def test_who_has_committed_is_told_of_at_once_and_only_once_while_the_others_of_the_iteration_go_on(
+    world: Timetable, error: IscpError | None
+) -> None:
+    world.start(job("x", 3), job("y", 3))
+    world.source.commit(URI)
+    world.notify()
+    world.started(1)
+    x, y = world.last.jobs
+    world.step(JobCommitted(outcome(x, 4)))
+    assert (world.told("x"), world.told("y")) == ([("completed", "none")], [])
+    assert [(entry.job_name, entry.to_version) for entry in world.history] == [("x", 4)]
+    world.source.commit(URI)
+    world.notify()
+    world.wait(2)
+    assert (world.told("x"), world.told("y")) == ([("completed", "none")], [("running", "none")])
+    assert len(world.submitted) == 1, "it is in that iteration until that ends"
+    world.end(1, *(() if error else (outcome(x, 4), outcome(y, 4))), error=error)
+    assert world.told("x") == [("completed", "none")]
+    assert [entry.job_name for entry in world.history] == (["x"] if error else ["x", "y"])
+    assert max(report.watermark.version for report in world.reports if report.key == x.key) == 4
+
+
+def test_what_a_former_registration_has_committed_is_not_told_of_the_one_that_waits_for_its_end(
+    world: Timetable,
+) -> None:
+    world.start(job("x"))
+    former = world.last.jobs[0]
+    world.update(job("x", job_id="anew"))
+    world.step(JobCommitted(outcome(former, 4)))
+    assert (world.reports, world.history) == ([], [])
 
 
 def test_a_failure_says_which_and_when(world: Timetable) -> None:

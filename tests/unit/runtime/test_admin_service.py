@@ -677,6 +677,25 @@ def test_a_wait_returns_when_the_version_is_applied_and_not_before(desk: Desk) -
     assert time.monotonic() - began_s < ALIVE_LOOK_S  # woken, not found by looking
 
 
+def test_a_wait_does_not_wait_for_the_log(desk: Desk) -> None:
+    row = desk.running()
+    desk.admin.register([request("y")])
+    waiter = Waiter(desk)
+    assert waiter.waits()
+    log = desk.world.logs[-1]
+    log.faults.append(OutcomeUnknown("the storage does not answer"))
+    with ThreadPoolExecutor(1) as pool:
+        pausing = pool.submit(asked, desk, "pause", JobName(TABLE.uri, "y"))
+        until(lambda: not log.faults)
+        began_s = time.monotonic()
+        desk.world.report(row, 7)
+        assert waiter.answer.result(10.0).applied_version == 7
+        assert time.monotonic() - began_s < ALIVE_LOOK_S
+        assert not pausing.done()
+        desk.world.pass_s(LogLimits().retry_s)
+        until(lambda: desk.world.pass_s(1.0) or pausing.done())
+
+
 def test_a_wait_ends_when_its_time_is_up(desk: Desk) -> None:
     desk.reach(desk.running(), 5)
     with pytest.raises(TimedOut, match=r"version 7 was not applied within 0 s; the job is at 5"):

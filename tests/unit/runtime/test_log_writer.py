@@ -219,6 +219,23 @@ def test_a_commit_in_doubt_is_repeated_until_it_is_known_and_counted_once(owner:
     assert [len(commit) for commit in owner.storage.commits] == [1, 1]
 
 
+def test_a_report_that_waits_for_the_log_shows_at_once_to_who_asks_for_its_job(owner: Owner) -> None:
+    owner.registered("a", "b")
+    owner.log.faults = [OutcomeUnknown("the storage does not answer")]
+    owner.register("c")
+    owner.writer.turn()
+    owner.report("a", 4)
+    owner.report("a", 5, JobState.ERROR)
+    owner.writer.turn()
+    assert owner.version("a") == -1
+    told = owner.writer.job(key("a"), "id-a")
+    assert told is not None
+    assert (told.watermark.version, told.state) == (5, JobState.ERROR)
+    assert owner.writer.job(key("a"), "another") == row("a")
+    assert owner.writer.job(key("b"), "id-b") == row("b")
+    assert owner.writer.job(key("none"), "id-none") is None
+
+
 def test_another_owner_deposes_once_and_everything_pending_fails(owner: Owner) -> None:
     owner.registered("a")
     successor = Owner(storage=owner.storage)

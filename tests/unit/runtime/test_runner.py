@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -31,6 +32,7 @@ class Bench:
     def __init__(self, bounds: Bounds | None = None) -> None:
         self.source, self.kind, self.engine = FakeSource(), FakeKind(), FakeEngine()
         self.guard, self.failpoints, self.clock = OpenGuard(), ScriptedFailpoints(), FakeClock()
+        self.on_committed: Callable[[JobOutcome], None] = lambda outcome: None
         self.runner = Runner(
             self.engine,
             self.source,
@@ -40,6 +42,7 @@ class Bench:
             self.failpoints,
             bounds or Bounds(),
             epoch=lambda: 7,
+            on_committed=lambda outcome: self.on_committed(outcome),
         )
         self.source.commit({1: "a", 2: "b"})
 
@@ -443,6 +446,32 @@ def test_consumers_run_side_by_side(bench: Bench) -> None:
     for each in jobs:
         bench.target(each).before_commit = both.wait
     assert all(outcome.ok for outcome in bench.run(*jobs))
+
+
+def test_each_commit_is_told_of_while_other_consumers_are_still_at_work(bench: Bench) -> None:
+    x, y = bench.built("x", "y")
+    bench.source.commit({3: "c"})
+    told: list[str] = []
+    first = threading.Event()
+
+    def tell(outcome: JobOutcome) -> None:
+        told.append(outcome.row.key.job_name)
+        first.set()
+
+    bench.on_committed = tell
+    bench.target(y).before_commit = lambda: told.append(f"y waited: {first.wait(5.0)}")
+    assert all(outcome.ok for outcome in bench.run(x, y))
+    assert told == ["x", "y waited: True", "y"]
+
+
+def test_what_has_not_committed_is_not_told_of(bench: Bench) -> None:
+    (x,) = bench.built("x")
+    bench.on_committed = lambda outcome: pytest.fail("it has not")
+    bench.source.commit()
+    assert bench.run(x)[0].ok
+    bench.source.commit({3: "c"})
+    bench.target(x).faults.append(Canceled("stop"))
+    assert not bench.run(x)[0].ok
 
 
 def test_a_canceled_consumer_is_told_as_canceled(bench: Bench) -> None:
