@@ -43,6 +43,7 @@ from iscp.core.config import NodeConfig
 from iscp.ports.pipeline import Sink
 from iscp.ports.system import Failpoints
 from iscp.runtime.admin_service import OwnerAdmin
+from iscp.runtime.adopter import Adopter
 from iscp.runtime.executor import Executor
 from iscp.runtime.lease_keeper import LeaseKeeper
 from iscp.runtime.log_writer import LogLimits
@@ -203,7 +204,7 @@ def _runner(
     epoch: Callable[[], int],
     tested: Collection[str],
     scheduler: Scheduler,
-) -> Verifier:
+) -> Adopter:
     engine, source = SparkEngine(spark.root, spark.new_session), DeltaChangeSource()
     sinks = SinkPool(_tested_sinks(spark, failpoints, tested))
     runner = Runner(
@@ -217,7 +218,8 @@ def _runner(
         epoch,
         on_committed=lambda outcome: scheduler.give(JobCommitted(outcome)),
     )
-    return Verifier(runner, engine, source, sinks, clock, epoch)
+    verifier = Verifier(runner, engine, source, sinks, clock, epoch)
+    return Adopter(runner, verifier, engine, source, sinks, clock, epoch)
 
 
 def _tested_at_start(config: NodeConfig, spark: SparkRuntime) -> set[str]:

@@ -15,7 +15,11 @@ from iscp.core.admin import ChangeVerb, JobFilter, JobName, RegisterRequest
 from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.job import JobState, Reason
 from iscp.core.patterns import is_pattern
+from iscp.core.spec import parse_spec
 from iscp.core.spec_fields import to_spec_json
+
+ADOPT_WAIT_S = 3_600.0
+"""For a comparison of two large tables."""
 
 ALIASES = {"create": "register", "delete": "unregister"}
 
@@ -61,14 +65,29 @@ def job() -> None:
 @click.option("--where", metavar="SQL", help="Only the rows for which this holds.")
 @click.option("--options", type=OBJECT, metavar="JSON", help="What the consumer is given besides.")
 @run_options
+@click.option("--adopt", is_flag=True, default=None, help="The target is there, and holds the source's rows already.")
+@click.option("--from-version", type=click.IntRange(0), metavar="V", help="With --adopt: as of this source version.")
 @click.option("--account", metavar="A", help="The tenant.  [default: default]")
 @anywhere
 @invocation
 def register(invocation: Invocation, /, file: IO[str] | None, **given: object) -> None:
-    """Create a job; one that is there already is left as it is."""
+    """Create a job; one that is there already is left as it is.
+
+    With --adopt an existing table becomes the target as it is: its rows are compared with the source's at
+    --from-version. If they differ, nothing is written, the difference is shown, and the exit status is 1.
+    """
     requests = _requests(file, {name: value for name, value in given.items() if value is not None})
     with invocation.client() as client:
         results = client.register_many(requests)
+        if given.get("adopt"):
+            job = requests[0].job
+            client.wait(
+                job.table,
+                job.name,
+                parse_spec(requests[0].spec_json).adopt_from,
+                timeout_s=ADOPT_WAIT_S,
+                account=job.account,
+            )
     rows = [render.register_row(request, result) for request, result in zip(requests, results, strict=True)]
     if render.show(rows if file else rows[0], invocation.output):
         return
@@ -88,6 +107,9 @@ def _requests(file: IO[str] | None, given: dict[str, object]) -> list[RegisterRe
     for name in ("table", "name", *(("target",) if own else ())):
         if not given.get(name):
             raise click.UsageError(f"Missing option '--{name}' (or give the jobs with -f job.yaml)")
+    if bool(given.pop("adopt", False)) is not ("from_version" in given):
+        raise click.UsageError("--adopt and --from-version go together")
+    given["adopt_from"] = given.pop("from_version", None)
     account = str(given.pop("account", DEFAULT_ACCOUNT))
     job = JobName(str(given.pop("table")), str(given.pop("name")), account)
     return [RegisterRequest(job, to_spec_json({"consumer": "replica", **given}))]

@@ -54,6 +54,14 @@ class Replica:
     needs = Needs()
 
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
+        self._validate_spec(spec, source, catalog)
+        _refuse_unusable(_normalized(spec.target, catalog), catalog)
+
+    def validate_adoption(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
+        self._validate_spec(spec, source, catalog)
+        _refuse_unlike(spec, source, catalog.describe(_normalized(spec.target, catalog)))
+
+    def _validate_spec(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         if not spec.target:
             raise InvalidRequest(
                 "is missing", field=f"{CONSUMER_PATH}.target", remedy="Give the path or URI of the target"
@@ -76,7 +84,6 @@ class Replica:
                 field=f"{CONSUMER_PATH}.columns",
                 remedy="Name the columns to keep, without it; or rename it",
             )
-        _refuse_unusable(target, catalog)
         if spec.key:
             _refuse_unusable(dead_letter_uri(target), catalog)
 
@@ -123,6 +130,24 @@ def _refuse_unusable(target: str, catalog: Catalog) -> None:
             f"{target} is a table with rows that iscp did not write",
             field=f"{CONSUMER_PATH}.target",
             remedy="Choose a new path, or empty the table",
+            code=ErrorCode.TARGET_UNUSABLE,
+        )
+
+
+def _refuse_unlike(spec: ConsumerSpec, source: TableDescription, target: TableDescription) -> None:
+    """A table that is taken over has the columns that the job would give it."""
+    fault, remedy = target.target_fault
+    if fault:
+        raise InvalidRequest(fault, field=f"{CONSUMER_PATH}.target", remedy=remedy, code=ErrorCode.TARGET_UNUSABLE)
+    kept = {name.lower() for name in spec.columns or source.columns}
+    wanted = {name.lower(): kind for name, kind in source.columns.items() if name.lower() in kept}
+    held = {name.lower(): kind for name, kind in target.columns.items()}
+    if wanted != held:
+        unlike = sorted(name for name in wanted.keys() | held.keys() if wanted.get(name) != held.get(name))
+        raise InvalidRequest(
+            f"has other columns than the job would keep; they differ in {', '.join(unlike)}",
+            field=f"{CONSUMER_PATH}.target",
+            remedy="Choose the job's columns as the table has them, or leave out adopt_from to have a new one built",
             code=ErrorCode.TARGET_UNUSABLE,
         )
 

@@ -88,7 +88,8 @@ class JobSpec:
     """The parsed `job_spec`.
 
     `target_lag_s`: by how much the target may lie behind its source before the job counts as late. `independent`:
-    the default trigger, but in iterations of the job's own.
+    the default trigger, but in iterations of the job's own. `adopt_from`: the target is there and holds the source's
+    rows at this version; the job's first iteration looks whether it does, and goes on from there.
     """
 
     consumer: ConsumerSpec
@@ -100,6 +101,7 @@ class JobSpec:
     on_replace: OnReplace = OnReplace.FAIL
     on_duplicate: OnDuplicate = OnDuplicate.DEAD_LETTER
     on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE
+    adopt_from: int | None = None
 
     def to_json(self) -> str:
         return json.dumps(self._document(), separators=(",", ":"))
@@ -126,7 +128,7 @@ class JobSpec:
                     where=consumer.where or None,
                     options=dict(consumer.options) or None,
                 ),
-                **_given(priority=self.priority or None),
+                **_given(priority=self.priority or None, adopt_from=self.adopt_from),
                 **{name: value for name, kind in POLICIES.items() if (value := getattr(self, name)) != _default(kind)},
             },
         )
@@ -163,7 +165,7 @@ def parse_spec(text: str) -> JobSpec:
         raise InvalidRequest("must be an object", field="spec")
     _refuse_unknown(root, "spec", {"trigger", "target_lag", "independent", "iteration"})
     path = "spec.iteration"
-    iteration = _section(root, "iteration", path, {"priority", "consumer", *POLICIES})
+    iteration = _section(root, "iteration", path, {"priority", "consumer", "adopt_from", *POLICIES})
     spec = JobSpec(
         consumer=_consumer(iteration, f"{path}.consumer"),
         trigger=_trigger(root, "spec.trigger"),
@@ -174,6 +176,7 @@ def parse_spec(text: str) -> JobSpec:
         on_replace=_choice(OnReplace, iteration.get("on_replace"), f"{path}.on_replace"),
         on_duplicate=_choice(OnDuplicate, iteration.get("on_duplicate"), f"{path}.on_duplicate"),
         on_schema_change=_choice(OnSchemaChange, iteration.get("on_schema_change"), f"{path}.on_schema_change"),
+        adopt_from=_version(iteration.get("adopt_from"), f"{path}.adopt_from"),
     )
     if spec.independent and spec.trigger.job_type is not TriggerType.DEFAULT:
         raise InvalidRequest(
@@ -286,6 +289,14 @@ def _seconds(value: Any, path: str) -> float | None:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not isfinite(value) or value <= 0:
         raise InvalidRequest("must be a number of seconds above 0", field=path, remedy="Write it as in 60 or 0.5")
     return float(value)
+
+
+def _version(value: Any, path: str) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+        raise InvalidRequest(
+            "must be a version of the source", field=path, remedy="Give the one whose rows the target holds, as 12"
+        )
+    return value
 
 
 def _choice(kind: type[E], value: Any, path: str) -> E:

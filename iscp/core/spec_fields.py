@@ -29,6 +29,7 @@ PATHS: dict[str, tuple[str, ...]] = {
     "on_replace": ("iteration", "on_replace"),
     "on_duplicate": ("iteration", "on_duplicate"),
     "on_schema_change": ("iteration", "on_schema_change"),
+    "adopt_from": ("iteration", "adopt_from"),
 }
 """Where each flat name lies in the job_spec."""
 

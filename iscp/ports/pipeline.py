@@ -47,6 +47,9 @@ class Catalog(Protocol):
     def describe(self, table: str) -> TableDescription:
         """`table`: a path, a URI, or `db.table` of the configured catalog."""
 
+    def has_version(self, uri: str, version: int) -> bool:
+        """Whether the log still tells of this version."""
+
     def newest_version(self, uri: str) -> int:
         """At a cost that does not follow the table's size, unlike `describe`."""
 
@@ -400,6 +403,14 @@ class Checked(Protocol):
     """A kind of consumer whose sinks can be compared with their source."""
 
     def check(self, row: JobRow, sinks: SinkFactory) -> Check: ...
+
+
+@runtime_checkable
+class Adopting(Checked, Protocol):
+    """A kind of consumer that can take over a table which somebody else has written."""
+
+    def validate_adoption(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
+        """As `validate`, of a target that is there and may hold rows; whether they are right is not looked at."""
 
 
 class SinkFactory(Protocol):

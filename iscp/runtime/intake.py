@@ -14,8 +14,8 @@ from iscp.core.admin import Action, Checked, JobName, RegisterRequest, ResyncReq
 from iscp.core.errors import Conflict, InvalidRequest, PermanentError, TableNotFound
 from iscp.core.ids import JobKey, next_job_id
 from iscp.core.job import JobRow
-from iscp.core.spec import parse_spec
-from iscp.ports.pipeline import Catalog, ConsumerKind, TableDescription
+from iscp.core.spec import JobSpec, parse_spec
+from iscp.ports.pipeline import Adopting, Catalog, ConsumerKind, TableDescription
 from iscp.ports.system import Clock
 from iscp.runtime.log_writer import LogWriter
 from iscp.runtime.policy import refuse_unfit
@@ -90,7 +90,9 @@ class Intake:
                 error.message, field="table", remedy="Name where the source is now, or unregister the job"
             ) from error
         job = JobName(table, seen.key.job_name, seen.key.account)
-        item = self._item(job, request.spec_json or seen.spec_json, source, check=True)
+        # What was taken over once is built now.
+        spec_json = request.spec_json or replace(seen.spec, adopt_from=None).to_json()
+        item = self._item(job, spec_json, source, check=True)
         return Resync(seen, replace(item, request_id=request.request_id))
 
     def _item(self, job: JobName, spec_json: str, source: TableDescription, *, check: bool) -> Registration:
@@ -98,7 +100,7 @@ class Intake:
         kind = self._kinds(spec.consumer.kind)
         if check:
             refuse_unfit(spec, source)
-            kind.validate(spec.consumer, source, self._catalog)
+            self._validate(kind, spec, source)
         target = kind.target_of(spec.consumer, self._catalog)
         row = JobRow(
             key=JobKey(job.account, source.table_id, job.name),
@@ -109,6 +111,26 @@ class Intake:
             create_at_s=self._clock.now_s(),
         )
         return Registration(row, shared_target=kind.shared_target)
+
+    def _validate(self, kind: ConsumerKind, spec: JobSpec, source: TableDescription) -> None:
+        if spec.adopt_from is None:
+            kind.validate(spec.consumer, source, self._catalog)
+            return
+        field = "spec.iteration.adopt_from"
+        if not isinstance(kind, Adopting):
+            raise InvalidRequest(f"a consumer {kind.name} takes over no table", field=field, remedy="Leave it out")
+        try:
+            kind.validate_adoption(spec.consumer, source, self._catalog)
+        except TableNotFound as error:
+            raise TableNotFound(
+                error.message, field="spec.iteration.consumer.target", remedy="Leave out adopt_from to have it built"
+            ) from error
+        if not self._catalog.has_version(source.uri, spec.adopt_from):
+            raise InvalidRequest(
+                f"version {spec.adopt_from} is not in the log of {source.uri}, which ends at {source.version}",
+                field=field,
+                remedy="Name the version of the source whose rows the target holds",
+            )
 
     def submit(self, writer: LogWriter, requests: Sequence[Request]) -> list[Future[Any]]:
         """Hand them to the writer, each for itself; raises as it does, and then none was taken.

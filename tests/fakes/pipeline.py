@@ -287,6 +287,10 @@ class FakeKind:
         if refusal := self.refusals.get(spec.target):
             raise copy(refusal)
 
+    def validate_adoption(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
+        catalog.describe(spec.target)
+        self.validate(spec, source, catalog)
+
     def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
         return catalog.normalize(spec.target) if spec.target else ""
 
@@ -312,6 +316,9 @@ class FakeCatalog:
         if uri not in self.tables:
             raise TableNotFound(f"{table} is not a Delta table", field="table", remedy="Check the path")
         return self.tables[uri]
+
+    def has_version(self, uri: str, version: int) -> bool:
+        return version <= self.describe(uri).version
 
     def newest_version(self, uri: str) -> int:
         return self.describe(uri).version

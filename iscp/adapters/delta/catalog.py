@@ -104,6 +104,9 @@ class DeltaCatalog:
     def condition_fault(self, condition: str, table: TableDescription) -> str:
         return self._analyze(table.schema_json, condition) if self._analyze else ""
 
+    def has_version(self, uri: str, version: int) -> bool:
+        return read_commit(uri, version) is not None
+
     def newest_version(self, uri: str) -> int:
         return newest_version(uri)
 

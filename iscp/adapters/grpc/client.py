@@ -116,15 +116,19 @@ class Client:
         columns: Sequence[str] = (),
         where: str = "",
         options: Mapping[str, Any] | None = None,
+        adopt_from: int | None = None,
         account: str = DEFAULT_ACCOUNT,
         **run: Unpack[RunFields],
     ) -> RegisterResult:
         """Create a job; `created` is False where there was one of that name, which is left as it is.
 
+        `adopt_from`: the target is there and holds the source's rows at this version. The first iteration compares
+        them; if they differ nothing is written, and the job has failed: `wait` raises JobFailed with the difference.
+
         `run`: trigger, every, target_lag, priority, … (see iscp.core.spec_fields.RunFields).
         """
         keep = {"consumer": consumer, "target": target, "key": list(key) or None, "columns": list(columns) or None}
-        spec_json = to_spec_json({**keep, "where": where or None, "options": options, **run})
+        spec_json = to_spec_json({**keep, "where": where or None, "options": options, "adopt_from": adopt_from, **run})
         return self.register_many([RegisterRequest(JobName(table, name, account), spec_json)])[0]
 
     def register_many(self, requests: Sequence[RegisterRequest]) -> list[RegisterResult]:

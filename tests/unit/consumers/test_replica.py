@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from iscp.consumers.replica import Replica
-from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
 from iscp.core.spec import ConsumerSpec
 from iscp.ports.pipeline import TableDescription
 from tests.fakes.pipeline import FakeCatalog
@@ -131,3 +131,29 @@ def test_a_column_that_the_source_has_lost_needs_a_person(spec: ConsumerSpec) ->
 
 def test_a_replica_keeps_its_target_for_itself() -> None:
     assert Replica.shared_target is False
+
+
+def adopted(target: TableDescription | None, spec: ConsumerSpec = GOOD) -> None:
+    tables = [replace(target, uri=spec.target)] if target else []
+    Replica().validate_adoption(spec, SOURCE, FakeCatalog(SOURCE, *tables))
+
+
+def test_a_table_that_is_taken_over_has_rows_and_the_columns_that_the_job_would_give_it() -> None:
+    there = replace(SOURCE, name="copy", empty=False)
+    adopted(there)
+    few = {name: kind for name, kind in SOURCE.columns.items() if name == "id"}
+    adopted(replace(there, columns=few), replace(GOOD, columns=("ID",)))
+    for columns, told in (
+        (few, "they differ in .*name"),
+        ({**SOURCE.columns, "more": "long"}, "they differ in more"),
+        ({**SOURCE.columns, "id": "string"}, "they differ in id"),
+    ):
+        with pytest.raises(InvalidRequest, match=told) as refused:
+            adopted(replace(there, columns=columns))
+        assert (refused.value.field, refused.value.code) == (f"{PATH}.target", ErrorCode.TARGET_UNUSABLE)
+    with pytest.raises(TableNotFound):
+        adopted(None)
+    with pytest.raises(InvalidRequest, match="names nope"):
+        adopted(there, replace(GOOD, key=("nope",)))
+    with pytest.raises(InvalidRequest, match="expires"):
+        adopted(replace(there, target_fault=("expires transactions", "Unset it")))

@@ -44,6 +44,7 @@ SPECS = st.builds(
     on_replace=st.sampled_from(OnReplace),
     on_duplicate=st.sampled_from(OnDuplicate),
     on_schema_change=st.sampled_from(OnSchemaChange),
+    adopt_from=st.none() | st.integers(0, 2**40),
 )
 
 
@@ -101,6 +102,9 @@ def of_consumer(**consumer: Any) -> dict[str, Any]:
         (of_iteration(on_replace=["fail"]), "spec.iteration.on_replace", "fail, follow"),
         (of_iteration(on_duplicate="drop"), "spec.iteration.on_duplicate", "dead_letter, stop"),
         (of_iteration(on_schema_change=""), "spec.iteration.on_schema_change", "evolve, stop"),
+        (of_iteration(adopt_from=-1), "spec.iteration.adopt_from", "the one whose rows"),
+        (of_iteration(adopt_from=True), "spec.iteration.adopt_from", "the one whose rows"),
+        (of_iteration(adopt_from="7"), "spec.iteration.adopt_from", "the one whose rows"),
         (of_consumer(key="id"), "spec.iteration.consumer.key", "Write it"),
         (of_consumer(key=["a", "a"]), "spec.iteration.consumer.key", "once"),
         (of_consumer(colour=1), "spec.iteration.consumer.colour", "Known are"),

@@ -527,6 +527,42 @@ def test_what_is_unchanged_is_not_checked_again(desk: Desk) -> None:
     assert desk.admin.check([request()])[0].error is None
 
 
+# --- taking over a table ---------------------------------------------------------------------------------------------
+
+
+def adopting(version: int, target: str = "/targets/x", kind: str = "replica") -> RegisterRequest:
+    iteration = {"adopt_from": version, "consumer": {"kind": kind, "target": target}}
+    return RegisterRequest(X, json.dumps({"iteration": iteration}))
+
+
+def test_a_table_that_is_taken_over_has_to_be_there_and_the_version_in_the_log(desk: Desk) -> None:
+    desk.catalog.tables["/targets/x"] = replace(OTHER, table_id="t-9", uri="/targets/x", empty=False)
+    desk.kind.refusals["/targets/y"] = InvalidRequest("has other columns", field="spec.iteration.consumer.target")
+    desk.catalog.tables["/targets/y"] = replace(OTHER, table_id="t-8", uri="/targets/y")
+    for bad, field in (
+        (adopting(8), "spec.iteration.adopt_from"),
+        (adopting(3, "/targets/none"), "spec.iteration.consumer.target"),
+        (adopting(3, "/targets/y"), "spec.iteration.consumer.target"),
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            desk.admin.register([bad])
+        assert refused.value.field == field
+    assert desk.rows() == 0
+    desk.admin.register([adopting(7)])
+    assert desk.row().spec.adopt_from == 7
+    desk.admin.resync(ResyncRequest(X))
+    assert desk.row().spec.adopt_from is None
+
+
+def test_not_every_consumer_takes_over_a_table(desk: Desk) -> None:
+    class Plain:
+        name, shared_target = "plain", False
+
+    desk.kind = Plain()  # type: ignore[assignment]
+    with pytest.raises(InvalidRequest, match="takes over no table"):
+        desk.admin.register([adopting(7)])
+
+
 # --- questions -------------------------------------------------------------------------------------------------------
 
 

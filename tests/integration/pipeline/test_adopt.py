@@ -1,0 +1,66 @@
+"""A Delta table that somebody else wrote becomes a target as it is, if it holds the source's rows."""
+
+from __future__ import annotations
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from iscp.adapters.clock import SystemClock
+from iscp.adapters.delta.catalog import DeltaCatalog
+from iscp.adapters.delta.sink import DeltaSink
+from iscp.adapters.delta.source import DeltaChangeSource
+from iscp.consumers.replica import Replica
+from iscp.core.errors import PermanentError
+from iscp.core.ids import JobKey
+from iscp.core.iteration import Iteration, JobOutcome
+from iscp.core.job import JobRow
+from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.runtime.adopter import Adopter
+from tests.fakes.guards import OpenGuard
+
+from .conftest import Pipeline, rows
+
+pytestmark = pytest.mark.spark
+
+
+def adopting(pipeline: Pipeline, name: str, version: int, **consumer: object) -> JobRow:
+    spec = ConsumerSpec("replica", pipeline.target(name), **consumer)  # type: ignore[arg-type]
+    source = DeltaCatalog().describe(pipeline.source)
+    Replica().validate_adoption(spec, source, DeltaCatalog())
+    key = JobKey("default", source.table_id, name)
+    return JobRow(key, f"{name}-1", JobSpec(spec, adopt_from=version).to_json(), pipeline.source, pipeline.source)
+
+
+def adopt(pipeline: Pipeline, job: JobRow) -> JobOutcome:
+    def sinks(uri: str) -> DeltaSink:
+        return DeltaSink(uri, pipeline.failpoints)
+
+    adopter = Adopter(
+        pipeline.runner, pipeline.runner, pipeline.engine, DeltaChangeSource(), sinks, SystemClock(), lambda: 1
+    )
+    (outcome,) = adopter.run(Iteration(1, job.key.table_id, pipeline.source, (job,)), OpenGuard())
+    return outcome
+
+
+def test_a_copy_that_is_equal_is_followed_from_its_version_and_its_rows_are_not_written_again(
+    pipeline: Pipeline,
+) -> None:
+    write_deltalake(pipeline.target("copy"), rows(range(50)))
+    files = set(DeltaTable(pipeline.target("copy")).file_uris())
+    pipeline.insert(range(100, 110))
+    job = adopting(pipeline, "copy", 0, key=("id",))
+    outcome = adopt(pipeline, job)
+    assert (outcome.ok, outcome.watermark.version, outcome.seq) == (True, 0, 1)
+    assert set(DeltaTable(pipeline.target("copy")).file_uris()) == files
+    assert pipeline.run(job)[0].watermark.version == 1
+    pipeline.assert_equal("copy")
+    assert files <= set(DeltaTable(pipeline.target("copy")).file_uris())
+
+
+def test_a_copy_that_differs_is_left_alone_and_told_by_its_keys(pipeline: Pipeline) -> None:
+    write_deltalake(pipeline.target("other"), rows(range(2, 52)))
+    before = DeltaTable(pipeline.target("other")).version()
+    with pytest.raises(PermanentError, match="2 rows are missing, 2 are too many, 0 are different") as refused:
+        adopt(pipeline, adopting(pipeline, "other", 0, key=("id",)))
+    assert "51" in str(refused.value)
+    assert DeltaTable(pipeline.target("other")).version() == before
