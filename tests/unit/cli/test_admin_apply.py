@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import given
 
 from iscp.adapters.grpc.server import AdminServer
 from iscp.cli.admin import cli
+from iscp.cli.jobfile import entry_of, read_jobs, to_yaml
+from iscp.cli.plan import Step, update_json
+from iscp.core.admin import Checked, JobFilter, JobName, RegisterRequest
+from iscp.core.spec import JobSpec, parse_spec
+from iscp.core.spec_merge import changed_spec
 from tests.fakes.admin import MISSING, FakeAdmin
+from tests.unit.core.test_spec import SPECS
 
 Run = Callable[..., Result]
 
@@ -183,3 +192,19 @@ def test_files_that_are_not_there_are_refused(run: Run, service: FakeAdmin, tmp_
         assert str(path) in result.stderr
     assert run("apply").exit_code == 2
     assert service.asked == {}
+
+
+@given(SPECS)
+def test_any_spec_survives_its_export(spec: JobSpec) -> None:
+    service = FakeAdmin()
+    service.register([RegisterRequest(JobName("/t", "a", "acme"), spec.to_json())])
+    (job,) = service.list_jobs(JobFilter())
+    (read,) = read_jobs(io.StringIO(to_yaml([entry_of(job)])), "jobs.yaml")
+    assert (read.job, parse_spec(read.spec_json)) == (JobName("/t", "a", "acme"), spec)
+
+
+@given(SPECS, SPECS)
+def test_an_update_makes_any_spec_the_one_that_is_wanted(before: JobSpec, wanted: JobSpec) -> None:
+    after = replace(wanted, consumer=before.consumer)
+    step = Step("update", JobName("t-1", "a"), "/t", checked=Checked(spec_json=after.to_json()))
+    assert changed_spec(before.to_json(), update_json(step)) == after
