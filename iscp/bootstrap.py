@@ -53,6 +53,7 @@ from iscp.runtime.owner_loop import OwnerLoop
 from iscp.runtime.runner import Runner
 from iscp.runtime.scheduler import Scheduler
 from iscp.runtime.sinks import SinkPool
+from iscp.runtime.upkeep import Upkeep
 from iscp.runtime.verifier import Verifier
 from iscp.runtime.verify_desk import VerifyDesk
 from iscp.runtime.worker_loop import WorkerLoop
@@ -122,7 +123,7 @@ def compose(
     )
     worker = WorkerLoop(
         lambda epoch: WorkerMachine(config.node_id, epoch, __version__, times),
-        lambda: scheduler,
+        lambda: upkeep,
         election,
         clock,
         send=lambda owner_id, message: owner.heard(config.node_id, message) if owner_id == config.node_id else None,
@@ -140,10 +141,10 @@ def compose(
         emit=scheduler.give,
         on_stuck=lambda iteration: spark.kill(),
     )
+    upkeep = Upkeep(kinds.kind, clock, config.backoff, random.random, keeper.check, scheduler.give, on_broken)
     server = _server(config, _catalog(config, spark), owner, clock, kinds, moved, scheduler, executor, desk)
-    return Node(
-        config.node_id, server, membership, election, keeper, owner, worker, scheduler, executor, moved, etcd.close
-    )
+    parts = (keeper, owner, worker, scheduler, executor, moved, upkeep)
+    return Node(config.node_id, server, membership, election, *parts, etcd.close)
 
 
 def _catalog(config: NodeConfig, spark: SparkRuntime) -> DeltaCatalog:

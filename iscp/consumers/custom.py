@@ -96,6 +96,10 @@ class CustomKind:
         self.name = name
         self.needs = Needs(ChangeDetail(consumer.changes), stamped=True, compares=False)
         self._consumer = consumer
+        # What makes it a RefreshHandler or a PurgeHandler, where the class is one.
+        for offered in ("refresh", "purge"):
+            if hasattr(consumer, offered):
+                setattr(self, offered, getattr(consumer, offered))
 
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         if self._consumer.needs_target and not spec.target:

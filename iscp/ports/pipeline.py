@@ -449,6 +449,25 @@ class ConsumerKind(Protocol):
     def open(self, row: JobRow, sinks: SinkFactory) -> Consumer: ...
 
 
+@runtime_checkable
+class RefreshHandler(Protocol):
+    """What a kind of consumer may offer besides: work on a job at times of its own choice, not of its source's."""
+
+    def refresh(self, job: JobRow) -> tuple[Sequence[str], float]:
+        """The ids of the tables that were read, and when to come again (Unix seconds, yet to come).
+
+        May be called again after it failed or was cut short, and at the same time as an iteration of the job.
+        """
+
+
+@runtime_checkable
+class PurgeHandler(Protocol):
+    """What a kind of consumer may offer besides: letting go of what it held of a source for its jobs on it."""
+
+    def purge(self, table_id: str) -> float:
+        """When to come again (Unix seconds, yet to come). Called sooner after a refresh that has read the table."""
+
+
 class Engine(Protocol):
     """Spark, as the runner uses it: sessions to borrow, and work that can be cancelled by its label."""
 

@@ -14,6 +14,7 @@ from iscp.runtime.lease_keeper import LeaseKeeper
 from iscp.runtime.moved import Moved
 from iscp.runtime.owner_loop import OwnerLoop
 from iscp.runtime.scheduler import Scheduler
+from iscp.runtime.upkeep import Upkeep
 from iscp.runtime.worker_loop import WorkerLoop
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class Node:
         scheduler: Scheduler,
         executor: Executor,
         moved: Moved,
+        upkeep: Upkeep,
         disconnect: Callable[[], None],
     ) -> None:
         self._node_id = node_id
@@ -57,6 +59,7 @@ class Node:
         self._scheduler = scheduler
         self._executor = executor
         self._moved = moved
+        self._upkeep = upkeep
         self._disconnect = disconnect
         self._unwatch: Callable[[], None] = lambda: None
 
@@ -64,6 +67,7 @@ class Node:
         """Raises ConfigurationError, Unavailable."""
         self._keeper.start()
         self._scheduler.start(self._executor)
+        self._upkeep.start()
         self._worker.start(self._keeper.epoch)
         self._owner.start()
         self._unwatch = self._membership.watch(self._owner.members_changed)
@@ -76,6 +80,7 @@ class Node:
         """Take no new work, let what runs end within `drain_s`, tell the owner, write the log, leave."""
         self._moved.close()
         self._server.stop(GRACE_S)
+        self._upkeep.close(GRACE_S)
         self._executor.close(drain=drain_s > 0, wait_s=drain_s)
         self._scheduler.close(GRACE_S)
         if drain_s > 0:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from iscp.coordination.effects import (
     CheckElection,
@@ -27,7 +27,7 @@ from iscp.core.errors import IscpError
 from iscp.ports.cluster import Election
 from iscp.ports.system import Clock
 from iscp.runtime.inbox import Inbox
-from iscp.runtime.scheduler import Scheduler
+from iscp.runtime.upkeep import Order
 
 log = logging.getLogger(__name__)
 
@@ -39,13 +39,17 @@ class _Flush:
     done: threading.Event
 
 
+class TakesOrders(Protocol):
+    def give(self, order: Order) -> None: ...
+
+
 class WorkerLoop:
     """One thread for the machine, one more for the look at the election key, which may take etcd's time-out."""
 
     def __init__(
         self,
         new_machine: Callable[[int], WorkerMachine],
-        scheduler: Callable[[], Scheduler],
+        scheduler: Callable[[], TakesOrders],
         election: Election,
         clock: Clock,
         send: Callable[[str, NodeMessage], None],

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 
@@ -20,9 +22,11 @@ from iscp.cli.demo.check import differences
 from iscp.core.errors import JobFailed, TimedOut
 from tests.e2e.evidence import Answer, admin, assert_in_order, sink_commits
 from tests.e2e.harness import Cluster, Job, Reader, append, assert_equal, delete, read, upsert, wait_for
+from tests.fakes.packages import install
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "iscp_sqlite.py"
+GROUP = "iscp.consumers"
 WAKE_MEDIAN_MAX_S = 0.3
-
 PAUSED_LOOK_S = 4.0
 """Twice the longest interval at which sources are asked here: who has not moved by then, is not going to."""
 
@@ -34,8 +38,10 @@ def rows(first: int, count: int, text: str = "a") -> pa.Table:
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path_factory.mktemp("cluster"))
+    site = cluster.root / "site"
+    install(site, "iscp_sqlite", EXAMPLE.read_text(), GROUP, sqlite="SqliteTable", forbidden="SqliteTable")
     try:
-        cluster.start()
+        cluster.start(PYTHONPATH=str(site), ISCP_CONSUMERS__ALLOW="sqlite")
         yield cluster
     finally:
         cluster.stop()
@@ -324,3 +330,20 @@ def test_a_table_is_found_by_its_name_in_a_catalog(cluster: Cluster) -> None:
     unknown = ask(cluster, "job", "create", "--table", "sales.nothing", *create[4:])
     assert unknown.status == 1
     assert "sales.nothing is not a table of the catalog" in unknown.err
+
+
+@pytest.mark.spark
+def test_a_consumer_of_ones_own_keeps_what_it_wants_if_it_is_allowed(node: Cluster, source: str) -> None:
+    file = str(node.root / "mirror.db")
+    create = ("job", "register", "--table", source, "--target", file, "--key", "id", "--options", '{"table": "copies"}')
+    assert ask(node, *create, "--name", "mirror", "--consumer", "sqlite").json["created"] is True
+    upsert(source, rows(40, 20, "b"), ("id",))
+    ask(node, "job", "wait", source, "mirror")
+    with closing(sqlite3.connect(file)) as db:
+        kept = db.execute("SELECT id, text FROM copies ORDER BY id").fetchall()
+    assert kept == [(number, "b" if number >= 40 else "a") for number in range(60)]
+
+    refused = admin(node.endpoint, *create, "--name", "another", "--consumer", "forbidden")
+    assert refused.status != 0
+    assert "spec.iteration.consumer.kind" in refused.err
+    assert "consumers.allow" in refused.err

@@ -45,8 +45,8 @@ class Sqlite:
 
     def __init__(self, pipeline: Pipeline, root: Path, path: pytest.MonkeyPatch) -> None:
         self.pipeline, self.file = pipeline, str(root / "target.db")
-        (root / "site").mkdir()
-        install(root / "site", path, "iscp_sqlite", EXAMPLE.read_text(), GROUP, sqlite="SqliteTable")
+        install(root / "site", "iscp_sqlite", EXAMPLE.read_text(), GROUP, sqlite="SqliteTable")
+        path.syspath_prepend(str(root / "site"))
         self.kinds = ConsumerRegistry(allowed=("sqlite",)).kind
         self.runner = pipeline.new_runner(pipeline.failpoints, kinds=self.kinds)
         self.job = self.registered(1)

@@ -10,13 +10,21 @@ from typing import ClassVar
 import pytest
 
 from iscp.consumers.custom import CustomConsumer, CustomKind, DataType, position_of
+from iscp.consumers.registry import ConsumerRegistry
 from iscp.core.errors import ErrorCode, InvalidRequest
 from iscp.core.ids import JobKey
 from iscp.core.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.watermark import Position
-from iscp.ports.pipeline import ChangesUnavailable, ConsumeContext, Retriever, TableDescription
+from iscp.ports.pipeline import (
+    ChangesUnavailable,
+    ConsumeContext,
+    PurgeHandler,
+    RefreshHandler,
+    Retriever,
+    TableDescription,
+)
 from iscp.runtime.runner import Runner
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
@@ -82,7 +90,7 @@ class Bench:
         self.runner = Runner(
             FakeEngine(),
             self.source,
-            lambda name: kinds[name],  # type: ignore[return-value]
+            lambda name: kinds[name] if name in kinds else ConsumerRegistry().kind(name),  # type: ignore[return-value]
             lambda uri: None,  # type: ignore[arg-type,return-value]
             FakeClock(),
             self.failpoints,
@@ -211,6 +219,13 @@ def test_a_position_that_is_none_is_told(bench: Bench) -> None:
     assert bench.run().error_code == ErrorCode.CONSUMER_BROKEN
 
 
+def test_a_job_in_the_log_whose_consumer_is_not_there_any_more_is_told_so_alone(bench: Bench) -> None:
+    outcome = bench.run(job("gone"))
+    assert outcome.error_code == ErrorCode.CONSUMER_UNKNOWN
+    assert not ErrorCode(outcome.error_code).temporary
+    assert "'gone' is not a consumer" in outcome.error_msg
+
+
 def test_another_writer_of_the_seq_makes_it_start_over(bench: Bench) -> None:
     bench.run()
     bench.source.commit({2: "b"})
@@ -245,3 +260,15 @@ def test_a_check_that_breaks_is_told_and_a_target_counts_as_it_is_written() -> N
     with pytest.raises(InvalidRequest, match="ValueError: boom") as refusal:
         kind.validate(ConsumerSpec("keeper", "x", options={"fault": "boom"}), SOURCE, FakeCatalog())
     assert refusal.value.code is ErrorCode.CONSUMER_BROKEN
+
+
+def test_a_class_that_refreshes_or_purges_makes_its_kind_one_that_does() -> None:
+    class Merging(Keeper):
+        @classmethod
+        def refresh(cls, job: JobRow) -> tuple[list[str], float]:
+            return [job.key.table_id], 7.0
+
+    kind, plain = CustomKind("merging", Merging), CustomKind("keeper", Keeper)
+    assert isinstance(kind, RefreshHandler)
+    assert kind.refresh(job("merging")) == (["t-1"], 7.0)
+    assert not isinstance(plain, (RefreshHandler, PurgeHandler))

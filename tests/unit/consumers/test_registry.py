@@ -33,7 +33,8 @@ class Exits:
 @pytest.fixture
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = {"good": "Good", "plain": "Plain", "exits": "Exits", "absent": "Absent", "replica": "Plain"}
-    install(tmp_path, monkeypatch, "theirs_for_registry", THEIRS, GROUP, **entries)
+    install(tmp_path, "theirs_for_registry", THEIRS, GROUP, **entries)
+    monkeypatch.syspath_prepend(str(tmp_path))
 
 
 def refused(registry: ConsumerRegistry, name: str) -> InvalidRequest:

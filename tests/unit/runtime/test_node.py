@@ -30,10 +30,12 @@ from iscp.runtime.moved import Moved
 from iscp.runtime.node import Node
 from iscp.runtime.owner_loop import CLAIM_RETRY_S, OwnerLoop
 from iscp.runtime.scheduler import Scheduler
+from iscp.runtime.upkeep import Upkeep
 from iscp.runtime.worker_loop import WorkerLoop
 from tests.fakes.etcd import FakeElection, FakeEtcd, FakeMembership
 from tests.fakes.joblog import LogStorage
 from tests.fakes.owner import FlakyLog, until
+from tests.fakes.pipeline import FakeKind
 from tests.fakes.probe import FakeProbe
 from tests.fakes.runner import FakeRunner, applied
 
@@ -85,7 +87,7 @@ class World:
         )
         worker = WorkerLoop(
             lambda epoch: WorkerMachine("n-1", epoch, "v", TIMES),
-            lambda: scheduler,
+            lambda: upkeep,
             election,
             clock,
             lambda owner_id, message: owner.heard("n-1", message),
@@ -97,6 +99,9 @@ class World:
         scheduler = Scheduler(schedule, self.probe, clock, worker.news, broken)
         executor = Executor(
             self.runner, clock, SchedulerConfig(concurrency=2), keeper.check, scheduler.give, lambda iteration: None
+        )
+        upkeep = Upkeep(
+            lambda name: FakeKind(), clock, BackoffConfig(), lambda: 0.5, keeper.check, scheduler.give, broken
         )
         self.server = Server(self)
         self.node = Node(
@@ -110,6 +115,7 @@ class World:
             scheduler,
             executor,
             self.moved,
+            upkeep,
             lambda: setattr(self, "disconnected", True),
         )
 
