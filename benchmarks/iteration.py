@@ -35,7 +35,7 @@ from iscp.cli.launch import start_up
 AIM_MIXED, AIM_INSERT_ONLY, AIM_OVERHEAD_MS = 0.7, 0.4, 20.0
 SMALL = (10, 1_000)
 POLL_S = 0.002
-WAIT_S = 300.0
+WAIT_S = 900.0
 FEED = {"delta.enableChangeDataFeed": "true"}
 
 
@@ -90,15 +90,21 @@ def change(source: str, case: Case, round_number: int) -> None:
 
 def measure(contender: Contender, case: Case, round_number: int) -> tuple[float, float]:
     """Milliseconds from the source's commit to the target's, and when it began (Unix seconds)."""
-    waiting_for = Path(contender.target, "_delta_log", f"{DeltaTable(contender.target).version() + 1:020d}.json")
+    before = DeltaTable(contender.target).version()
     change(contender.source, case, round_number)
-    began_at_s, began_s = time.time(), time.perf_counter()
+    began_at_s = time.time()
+    return elapsed_s(contender, before + 1) * 1000, began_at_s
+
+
+def elapsed_s(contender: Contender, version: int) -> float:
+    """From now to the target's commit of `version`."""
+    waiting_for, began_s = Path(contender.target, "_delta_log", f"{version:020d}.json"), time.perf_counter()
     contender.wake()
     while not waiting_for.exists():
         if time.perf_counter() - began_s > WAIT_S:
-            raise TimeoutError(f"{contender.name} did not commit within {WAIT_S} s: {case}")
+            raise TimeoutError(f"{contender.name} did not commit within {WAIT_S} s")
         time.sleep(POLL_S)
-    return (time.perf_counter() - began_s) * 1000, began_at_s
+    return time.perf_counter() - began_s
 
 
 def stream(session: SparkSession, source: str, target: str, checkpoint: Path) -> Any:
@@ -144,17 +150,19 @@ def await_version(query: Any, table: str, version: int) -> None:
         time.sleep(POLL_S * 10)
 
 
-def overheads_ms(log: Path, table: str, begun_at_s: list[float]) -> list[float]:
+def outside_spark_ms(log: Path, table: str, begun_at_s: list[float]) -> tuple[list[float], list[float]]:
     """From each commit to the end of its iteration, less what the iteration waited for Spark, by the node's log.
 
-    The end lies behind the target's commit: Spark has something to do after it, which counts on both sides.
+    The first figures are also without the time in which it read and wrote the data itself; the second with it. The
+    end lies behind the target's commit: Spark has something to do after it, which counts on both sides.
     """
     events = (json.loads(line) for line in log.read_text().splitlines() if line.startswith("{"))
     done = [event for event in events if event["event"] == "iteration.done" and event["table"] == table]
-    return [
-        (datetime.fromisoformat(event["time"]).timestamp() - began_at_s - event["spark_s"]) * 1000
+    outside = [
+        (datetime.fromisoformat(event["time"]).timestamp() - began_at_s - event["spark_s"], event["direct_s"])
         for began_at_s, event in zip(begun_at_s, done[-len(begun_at_s) :], strict=True)
     ]
+    return [(all_s - direct_s) * 1000 for all_s, direct_s in outside], [all_s * 1000 for all_s, _ in outside]
 
 
 def run_table(root: Path, cases: list[Case], client: Client, session: SparkSession, log: Path, rounds: int) -> Iterator:
@@ -165,7 +173,7 @@ def run_table(root: Path, cases: list[Case], client: Client, session: SparkSessi
     copy = f"{theirs}-copy"
     write_deltalake(copy, rows(range(1), "first").slice(0, 0))
     name = f"copy-{table_rows}"
-    client.register(ours, name, target=f"{ours}-copy", key=["id"])
+    client.register(ours, name, target=f"{ours}-copy", key=["id"], trigger="greedy")
     client.wait(ours, name, timeout_s=WAIT_S)
     query = stream(session, theirs, copy, root / f"checkpoint-{table_rows}")
     await_version(query, copy, 1)  # the table's first rows
@@ -186,13 +194,13 @@ def run_table(root: Path, cases: list[Case], client: Client, session: SparkSessi
                         times[contender.name].append(took_ms)
                         begun_at_s += [began_at_s] if contender.name == "iscp" else []
             client.wait(ours, name, timeout_s=WAIT_S)
-            yield figures(case, times, overheads_ms(log, ours, begun_at_s))
+            yield figures(case, times, *outside_spark_ms(log, ours, begun_at_s))
     finally:
         query.stop()
         client.unregister(ours, name)
 
 
-def figures(case: Case, times: dict[str, list[float]], overheads: list[float]) -> dict[str, Any]:
+def figures(case: Case, times: dict[str, list[float]], overheads: list[float], outside: list[float]) -> dict[str, Any]:
     medians = {name: statistics.median(values) for name, values in times.items()}
     return {
         "table_rows": case.table_rows,
@@ -200,7 +208,8 @@ def figures(case: Case, times: dict[str, list[float]], overheads: list[float]) -
         "kind": case.kind,
         **{f"{name}_ms": round(median) for name, median in medians.items()},
         **{f"{name}_range_ms": [round(min(values)), round(max(values))] for name, values in times.items()},
-        "overhead_ms": round(statistics.median(overheads)),
+        "overhead_ms": round(statistics.median(overheads), 1),
+        "outside_spark_ms": round(statistics.median(outside), 1),
         "ratio": round(medians["iscp"] / medians["streaming"], 3),
     }
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from iscp.consumers.check import ReplicaCheck
 from iscp.consumers.checks import CONSUMER_PATH, check_columns, wanted_columns
@@ -40,7 +41,9 @@ from iscp.ports.pipeline import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 # Of these types, also within others, Spark cannot tell whether two values are equal.
 _UNCOMPARED = re.compile(r':"(map|variant)"')
@@ -211,14 +214,32 @@ class ReplicaConsumer:
         if self._dead and context.position.dead.rows and self._dead.touched(context, changes.frame, self._spec.key):
             # Which of the rows is left, if any, only the source can tell.
             raise ChangesUnavailable("a key has changed that rows shared")
-        frame = self._kept_changes(changes)
-        if not self._sink.schema_matches(frame.drop(OP).schema.json()):
-            raise ChangesUnavailable("the source's columns are not the target's any more")
-        if self._appendable(changes, tag):
-            position = self._sink.append(frame.drop(OP), tag, context.guard)
-        else:
-            position = self._sink.merge(context.session, frame, self._spec.key, tag, context.guard)
+        append = self._appendable(changes, tag)
+        position = self._written_directly(context, changes, tag, append)
+        if position is None:
+            frame = self._kept_changes(changes)
+            self._refuse_unlike(frame.drop(OP).schema)
+            if append:
+                position = self._sink.append(frame.drop(OP), tag, context.guard)
+            else:
+                position = self._sink.merge(context.session, frame, self._spec.key, tag, context.guard)
         return Consumed(position, changes.rows, 0)
+
+    def _written_directly(
+        self, context: ConsumeContext, changes: Changes, tag: CommitTag, append: bool
+    ) -> Position | None:
+        """Few rows, without Spark; None where that cannot be."""
+        if changes.table is None:
+            return None
+        rows = self._kept_rows(changes.table)
+        self._refuse_unlike(from_arrow_schema(rows.drop_columns([OP]).schema))
+        if append:
+            return self._sink.append_rows(rows, tag, context.guard)
+        return self._sink.merge_rows(rows, self._spec.key, tag, context.guard)
+
+    def _refuse_unlike(self, schema: StructType) -> None:
+        if not self._sink.schema_matches(schema.json()):
+            raise ChangesUnavailable("the source's columns are not the target's any more")
 
     def _appendable(self, changes: Changes, tag: CommitTag) -> bool:
         """Whether rows can be added without a look at those that are there: new ones, whose keys cannot be there."""
@@ -256,6 +277,13 @@ class ReplicaConsumer:
 
     def _kept(self, frame: DataFrame) -> DataFrame:
         return frame.select(*[F.col(quoted(name)) for name in self._spec.columns]) if self._spec.columns else frame
+
+    def _kept_rows(self, rows: pa.Table) -> pa.Table:
+        if not self._spec.columns:
+            return rows
+        names = {name.lower(): name for name in rows.schema.names}
+        kept = [*self._spec.columns, OP]
+        return rows.select([names[name.lower()] for name in kept]).rename_columns(kept)
 
     def filtered(self, frame: DataFrame) -> DataFrame:
         return self._kept(frame.where(self._spec.where) if self._spec.where else frame)

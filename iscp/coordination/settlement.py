@@ -78,8 +78,9 @@ class Settlement:
         """Whether what was known to be outstanding still is, all of it: going on at once would never end."""
         target = self._flight.iteration.to_version
         wanted = self._flight.newest if target is None else target
-        version = outcome.watermark.version
-        return version < 0 or (version == before.watermark.version and version < wanted)
+        after, steps = outcome.watermark, (outcome.watermark.step, before.watermark.step)
+        stands = after.version == before.watermark.version and steps[0] == steps[1]
+        return after.version < 0 or (stands and after.version < wanted)
 
     def _succeeded(self, job: TrackedJob, outcome: JobOutcome, committed: bool) -> None:
         target = self._flight.iteration.to_version

@@ -41,7 +41,10 @@ class ChangeDetail(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much one iteration takes at the most; what is over follows in the next."""
+    """How much one iteration takes at the most; what is over follows in the next.
+
+    One commit that is larger is cut into steps, by the keys of its rows.
+    """
 
     rows_max: int = 5_000_000
     bytes_max: int = 2 * 1024**3

@@ -11,11 +11,15 @@ NOTHING_APPLIED = -1
 class Watermark:
     """The last source version durably applied, with its commit time (Unix seconds).
 
-    `version` is -1 before anything was applied; never goes back except by an explicit resync.
+    `version` is -1 before anything was applied; never goes back except by an explicit resync. A commit that is too
+    large for one iteration is applied in steps, each the changes of one class of keys: of the commit after `version`
+    the first `step` of `steps` are applied (both 0: none of it is).
     """
 
     version: int = NOTHING_APPLIED
     at_s: float = 0.0
+    step: int = 0
+    steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -80,7 +80,10 @@ class CommitProbe(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SourceRange:
-    """Versions to read, (`from_version`, `to.version`]; `more` where bounds cut it short of what was asked.
+    """Versions to read, (`from_version`, `last_version`]; `more` where bounds cut it short of what was asked.
+
+    `to` is the watermark afterwards. With `steps` above 0 only a part of the one commit in it is taken: the changes
+    whose keys are of class `step` of so many.
 
     `first_commit_at_s` is the commit time of the first version in it (Unix seconds), `from_at_s` that of
     `from_version` (0: not known any more). `inserts_only`: no commit in it took a row away; `changes_data` is False
@@ -98,6 +101,12 @@ class SourceRange:
     changes_data: bool = False
     inserts_only: bool = False
     feed_on: bool = True
+    step: int = 0
+    steps: int = 0
+
+    @property
+    def last_version(self) -> int:
+        return self.from_version + 1 if self.steps else self.to.version
 
 
 KeyBounds = Mapping[str, tuple[Any, Any]]
@@ -110,14 +119,19 @@ class Changes:
 
     `frame` has the wanted columns and `_iscp_op`: `i` the key is new since `from_version`, `u` it may have been
     there, `d` it is gone (then only the key's columns count). The counts are rows of `frame`. All its keys lie within
-    `bounds`.
+    `bounds`. Few changes are held in this process, and are there as `table` too.
     """
 
-    frame: DataFrame
+    make_frame: Callable[[], DataFrame]
     inserts: int
     updates: int
     deletes: int
     bounds: KeyBounds = field(default_factory=dict)
+    table: pa.Table | None = None
+
+    @property
+    def frame(self) -> DataFrame:
+        return self.make_frame()
 
     @property
     def rows(self) -> int:
@@ -151,8 +165,8 @@ class Feed(Protocol):
 class ChangeSource(Protocol):
     """Reads a source table for the runner; raises TableNotFound, StorageError, EngineError."""
 
-    def resolve(self, uri: str, from_version: int, to_version: int | None, bounds: Bounds) -> SourceRange:
-        """How far one iteration goes from `from_version` (None: towards the newest).
+    def resolve(self, uri: str, since: Watermark, to_version: int | None, bounds: Bounds) -> SourceRange:
+        """How far one iteration goes from `since`, and not beyond `to_version` (None: towards the newest).
 
         Raises ChangesUnavailable if the commits between cannot be read.
         """
@@ -174,7 +188,8 @@ class ChangeSource(Protocol):
 
     def snapshot(self, session: SparkSession, uri: str, version: int) -> DataFrame: ...
 
-    def columns(self, session: SparkSession, uri: str) -> tuple[str, ...]: ...
+    def columns(self, uri: str, version: int) -> tuple[str, ...]:
+        """The columns as of `version`, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +273,12 @@ class Sink(Protocol):
         self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
     ) -> Position:
         """`frame` as in Compared.mending."""
+
+    def append_rows(self, rows: pa.Table, tag: CommitTag, guard: Guard) -> Position | None:
+        """As `append`, without Spark. None: this is for Spark to do, and nothing was done."""
+
+    def merge_rows(self, rows: pa.Table, key: Sequence[str], tag: CommitTag, guard: Guard) -> Position | None:
+        """As `merge`, without Spark. None: this is for Spark to do, and nothing was done."""
 
     def replace(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position:
         """All rows and the schema at once, in one ordinary commit."""
@@ -477,8 +498,8 @@ class Engine(Protocol):
     def label(self, label: str) -> None:
         """Put what this thread does from now on under `label`."""
 
-    def spent_s(self) -> float:
-        """How long this thread has been waiting for Spark, in all."""
+    def spent_s(self) -> tuple[float, float]:
+        """How long this thread has been waiting for Spark, and has been reading and writing data itself, in all."""
 
     def batches(self, frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
         """The frame's rows, in its order, in tables of 1 to `rows_max` rows; one without rows if there are none.

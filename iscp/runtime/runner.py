@@ -91,7 +91,7 @@ class Runner:
     def run(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
         """One outcome a job. A job that lost its seq to another writer starts over from what the sink says."""
         self._engine.label(iteration.label)
-        began_s, spent_s = self._clock.monotonic_s(), self._engine.spent_s()
+        began_s, (spark_s, direct_s) = self._clock.monotonic_s(), self._engine.spent_s()
         outcomes: dict[str, JobOutcome] = {}
         waiting = iteration.jobs
         for _ in range(CONFLICT_TRIES_MAX):
@@ -100,6 +100,7 @@ class Runner:
             waiting = tuple(outcome.row for outcome in done if outcome.error_code == ErrorCode.CONFLICT)
             if not waiting:
                 break
+        spark_now_s, direct_now_s = self._engine.spent_s()
         log.info(
             "iteration.done",
             extra={
@@ -107,8 +108,9 @@ class Runner:
                 "number": iteration.number,
                 "jobs": len(iteration.jobs),
                 "failed": sum(not outcome.ok for outcome in outcomes.values()),
-                "took_s": round(self._clock.monotonic_s() - began_s, 3),
-                "spark_s": round(self._engine.spent_s() - spent_s, 3),
+                "took_s": round(self._clock.monotonic_s() - began_s, 4),
+                "spark_s": round(spark_now_s - spark_s, 4),
+                "direct_s": round(direct_now_s - direct_s, 4),
             },
         )
         return tuple(outcomes[row.job_id] for row in iteration.jobs)
@@ -124,15 +126,15 @@ class Runner:
                 works.append(self.stand(row))
             except Exception as error:  # noqa: BLE001  (one job's fault is its own)
                 outcomes.append(self._failed(row, None, error))
-        tails: dict[int, list[Work]] = {}
+        tails: dict[Watermark, list[Work]] = {}
         others: list[Work] = []
         for work in works:
             if work.data_type is DataType.TAIL:
-                tails.setdefault(work.position.watermark.version, []).append(work)
+                tails.setdefault(work.position.watermark, []).append(work)
             else:
                 others.append(work)
-        for from_version, group in tails.items():
-            outcomes += self._tail(iteration, from_version, group, guard)
+        for since, group in tails.items():
+            outcomes += self._tail(iteration, since, group, guard)
         outcomes += self._side_by_side(iteration, others, lambda work: self._whole(iteration, work, guard))
         return outcomes
 
@@ -150,11 +152,11 @@ class Runner:
         # A target that is gone says nothing: its seq goes on from what the job log knows.
         return Work(row, kind, consumer, replace(position, seq=max(position.seq, row.seq)))
 
-    def _tail(self, iteration: Iteration, from_version: int, group: list[Work], guard: Guard) -> list[JobOutcome]:
+    def _tail(self, iteration: Iteration, since: Watermark, group: list[Work], guard: Guard) -> list[JobOutcome]:
         """All jobs of one watermark share one read; what cannot be read as changes is taken by difference."""
         uri = iteration.table_uri
         try:
-            span = self._source.resolve(uri, from_version, iteration.to_version, self._bounds)
+            span = self._source.resolve(uri, since, iteration.to_version, self._bounds)
             # Asked first: a table that was made anew may stand at the very same version.
             if not policy.same_log((work.position for work in group), span):
                 raise ChangesUnavailable("the source was replaced")
@@ -184,8 +186,10 @@ class Runner:
             try:
                 self._failpoints.reach("read.before")
                 guard.check()
-                available = self._source.columns(session, uri)
+                available = self._source.columns(uri, span.last_version)
                 wanted, out = self._wanted_columns(group, available)
+                if span.steps and any(not work.row.spec.consumer.key for work in group):
+                    wanted = set(available)  # rows without a key are told apart by all that they hold
                 open_feed = self._source.feed if way is Reading.FEED else self._source.added
                 feed = open_feed(session, uri, span, [name for name in available if name in wanted])
                 able, shared = self._reduced(feed, [work for work in group if work.row.job_id not in out])

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from iscp.core.errors import Conflict, ErrorCode, JobFailed, PermanentError
 from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome, Purpose
 from iscp.core.verify import Comparison, VerifyReport
+from iscp.core.watermark import Watermark
 from iscp.ports.pipeline import (
     ChangeSource,
     ChangesUnavailable,
@@ -67,6 +68,11 @@ class Verifier:
                 f"the target of {row.key.job_name!r} holds nothing of this job: {why}",
                 remedy="Wait until it is built (`iscp-admin job wait`), and verify then",
             )
+        if work.position.watermark.steps:
+            raise JobFailed(
+                f"the target is between two versions: of version {version + 1} a part is applied",
+                remedy="Wait until the job has caught up (`iscp-admin job wait`), and verify then",
+            )
         try:
             return self._compared(iteration, work, self.source.at(iteration.table_uri, version), guard)
         except ChangesUnavailable as gone:
@@ -116,7 +122,7 @@ class Verifier:
             return
         try:
             version = work.position.watermark.version
-            if self.source.resolve(iteration.table_uri, -1, version, _UNBOUNDED).inserts_only:
+            if self.source.resolve(iteration.table_uri, Watermark(), version, _UNBOUNDED).inserts_only:
                 return
         except ChangesUnavailable:
             pass

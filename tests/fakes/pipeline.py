@@ -60,8 +60,8 @@ class FakeEngine:
     def label(self, label: str) -> None:
         self.labels[threading.current_thread().name] = label
 
-    def spent_s(self) -> float:
-        return 0.0
+    def spent_s(self) -> tuple[float, float]:
+        return 0.0, 0.0
 
     def batches(self, frame: Any, rows_max: int) -> Iterator[Any]:
         """Of a frame that is a list of numbers."""
@@ -88,7 +88,7 @@ class FakeFeed:
         before, after = (self._source.states[v] for v in (self.span.from_version, self.span.to.version))
         changed = {i: after.get(i) for i in before.keys() | after.keys() if before.get(i) != after.get(i)}
         deletes = sum(value is None for value in changed.values())
-        return Changes(changed, 0, len(changed) - deletes, deletes)  # type: ignore[arg-type]
+        return Changes(lambda: changed, 0, len(changed) - deletes, deletes)  # type: ignore[arg-type,return-value]
 
     def all(self, key: Sequence[str]) -> Any:
         span = range(self.span.from_version + 1, self.span.to.version + 1)
@@ -144,7 +144,8 @@ class FakeSource:
         self.ids = [table_id for _ in self.ids]
         self.at_s = [self._clock_s + version for version in range(len(self.states))]
 
-    def resolve(self, uri: str, from_version: int, to_version: int | None, bounds: Bounds) -> SourceRange:
+    def resolve(self, uri: str, since: Watermark, to_version: int | None, bounds: Bounds) -> SourceRange:
+        from_version = since.version
         if from_version > self.version:
             raise ChangesUnavailable(f"the log ends at version {self.version}")
         wanted = min(self.version if to_version is None else to_version, from_version + bounds.versions_max)
@@ -187,7 +188,7 @@ class FakeSource:
         self.snapshots.append(version)
         return dict(self.states[version])
 
-    def columns(self, session: Any, uri: str) -> tuple[str, ...]:
+    def columns(self, uri: str, version: int) -> tuple[str, ...]:
         return self.names
 
 

@@ -22,9 +22,9 @@ def added_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFrame:
     jvm: Any = session._jvm
     delta = jvm.org.apache.spark.sql.delta
     log = delta.DeltaLog.forTable(session._jsparkSession, uri)
-    snapshot = log.getSnapshotAt(span.to.version, *_defaults(log, "getSnapshotAt", range(2, 5)))
+    snapshot = log.getSnapshotAt(span.last_version, *_defaults(log, "getSnapshotAt", range(2, 5)))
     files = jvm.java.util.ArrayList()
-    for version in range(span.from_version + 1, span.to.version + 1):
+    for version in range(span.from_version + 1, span.last_version + 1):
         lines = added_files(uri, version)
         if lines is None:
             raise ChangesUnavailable(f"version {version} is not in the log any more")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,10 @@ APP_ID = "iscp"
 class Commit:
     """What one commit did.
 
-    `committed_at_s` is Unix seconds; `rows_added` is None where a file carries no statistics; `bytes` counts
+    `committed_at_s` is Unix seconds; `rows_added` is None where a file carries no statistics,
+    and where change data says what changed; `bytes` counts
     what a reader of its changes has to read. `only_adds`: it added rows and did nothing else to the data.
-    `metadata_id` is set where the commit carries the table's metadata.
+    `metadata_id` is set where the commit carries the table's metadata. `reshapes`: it carries metadata or protocol.
     """
 
     version: int
@@ -40,6 +42,20 @@ class Commit:
     only_adds: bool
     rows_added: int | None
     bytes: int
+    reshapes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFile:
+    """A file that holds changes. `change` is that of all its rows (`insert`, `delete`); empty: each row says its own.
+
+    `path` is as the log has it; `masked`: a deletion vector takes rows out of it.
+    """
+
+    path: str
+    change: str
+    partition_values: Mapping[str, str | None]
+    masked: bool
 
 
 def local_path(uri: str) -> Path:
@@ -115,6 +131,29 @@ def added_files(uri: str, version: int) -> list[str] | None:
     return [json.dumps(action) for action in read[0] if "add" in action and action["add"].get("dataChange", True)]
 
 
+def change_files(uri: str, version: int) -> list[ChangeFile] | None:
+    """The files that hold the changes of one commit, None where the commit is not there.
+
+    Change data if the commit has any, else what it added and removed (Delta protocol, "Add CDC File").
+    """
+    read = _actions(uri, version)
+    if read is None:
+        return None
+    by_kind = _by_kind(read[0])
+    if cdc := by_kind.get("cdc"):
+        return [_change_file(body, "") for body in cdc]
+    return [
+        _change_file(body, change)
+        for kind, change in (("remove", "delete"), ("add", "insert"))
+        for body in by_kind.get(kind, [])
+        if body.get("dataChange", True)
+    ]
+
+
+def _change_file(body: dict[str, Any], change: str) -> ChangeFile:
+    return ChangeFile(body["path"], change, body.get("partitionValues") or {}, body.get("deletionVector") is not None)
+
+
 def _actions(uri: str, version: int) -> tuple[list[dict[str, Any]], float] | None:
     """One commit's actions, and when its file was written (Unix seconds)."""
     path = commit_file(uri, version)
@@ -130,11 +169,16 @@ def _statistics(add: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads(add["stats"])) if add.get("stats") else {}
 
 
-def _summarize(version: int, actions: list[dict[str, Any]], modified_at_s: float) -> Commit:
+def _by_kind(actions: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for action in actions:
         for kind, body in action.items():
             by_kind.setdefault(kind, []).append(body)
+    return by_kind
+
+
+def _summarize(version: int, actions: list[dict[str, Any]], modified_at_s: float) -> Commit:
+    by_kind = _by_kind(actions)
     about = (by_kind.get("commitInfo") or [{}])[0]
     adds = [add for add in by_kind.get("add", []) if add.get("dataChange", True)]
     removes = [remove for remove in by_kind.get("remove", []) if remove.get("dataChange", True)]
@@ -151,8 +195,9 @@ def _summarize(version: int, actions: list[dict[str, Any]], modified_at_s: float
         metadata_id=metadata[0]["id"] if metadata else None,
         changes_data=bool(adds or removes or cdc),
         only_adds=bool(adds) and not removes and not cdc,
-        rows_added=_rows(adds),
+        rows_added=_rows(adds) if not cdc else None,
         bytes=sum(body.get("size") or 0 for body in (cdc or adds + removes)),
+        reshapes=bool(metadata) or "protocol" in by_kind,
     )
 
 

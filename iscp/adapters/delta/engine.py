@@ -12,7 +12,7 @@ from pyspark import RDD
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from iscp.adapters.delta.faults import spark_faults, spent_in_spark
+from iscp.adapters.delta.faults import spark_faults, spent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,8 +48,8 @@ class SparkEngine:
         with spark_faults("name the job group"):
             self._root.sparkContext.setJobGroup(label, label, interruptOnCancel=False)
 
-    def spent_s(self) -> float:
-        return spent_in_spark.seconds
+    def spent_s(self) -> tuple[float, float]:
+        return spent.seconds, spent.direct_s
 
     def batches(self, frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
         with spark_faults("open the rows"):

@@ -61,20 +61,31 @@ def delta_faults(what: str) -> Iterator[None]:
 
 
 class _Spent(threading.local):
-    """Seconds that this thread has spent in Spark, and whether it is there now."""
+    """Seconds that this thread has spent in Spark, or directly at data, and whether it is in Spark now."""
 
     seconds = 0.0
+    direct_s = 0.0
     inside = False
 
 
-spent_in_spark = _Spent()
+spent = _Spent()
+
+
+@contextmanager
+def direct_work() -> Iterator[None]:
+    """Counts the time that this thread reads or writes data itself."""
+    began_s = time.perf_counter()
+    try:
+        yield
+    finally:
+        spent.direct_s += time.perf_counter() - began_s
 
 
 @contextmanager
 def spark_faults(what: str) -> Iterator[None]:
     """Turn what Spark and the gateway raise into errors of iscp; counts the time spent there."""
-    outermost, began_s = not spent_in_spark.inside, time.perf_counter()
-    spent_in_spark.inside = True
+    outermost, began_s = not spent.inside, time.perf_counter()
+    spent.inside = True
     try:
         yield
     except IscpError:
@@ -85,8 +96,8 @@ def spark_faults(what: str) -> Iterator[None]:
         raise Unavailable(f"{what}: Spark's JVM does not answer: {str(error)[:_MESSAGE_LENGTH_MAX]}") from error
     finally:
         if outermost:
-            spent_in_spark.inside = False
-            spent_in_spark.seconds += time.perf_counter() - began_s
+            spent.inside = False
+            spent.seconds += time.perf_counter() - began_s
 
 
 def _translated(what: str, error: PySparkException | Py4JJavaError) -> IscpError:

@@ -77,6 +77,11 @@ def net_by_arrow(raw: pa.Table, key: Sequence[str]) -> pa.Table:
     return net.filter(pc.or_(before, there))
 
 
+def unhashable(kind: T.DataType) -> bool:
+    """Whether Spark gives no hash of such values."""
+    return any(mark in kind.json() for mark in ('"map"', "variant", "interval"))
+
+
 def net_by_spark(raw: DataFrame, key: Sequence[str]) -> DataFrame:
     """Takes the wanted columns, `_change_type` and the stamps; gives the wanted columns, `_iscp_op`, the stamps of the
     key's last change, and `_iscp_same`, above 1 where rows share the key.

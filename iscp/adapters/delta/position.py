@@ -35,6 +35,7 @@ def tag_json(tag: CommitTag) -> str:
             "from": tag.from_version,
             "to": tag.watermark.version,
             "at": tag.watermark.at_s,
+            **({"step": tag.watermark.step, "steps": tag.watermark.steps} if tag.watermark.steps else {}),
             "epoch": tag.epoch,
             "base": tag.base_version,
             "attempt": tag.attempt,
@@ -62,7 +63,7 @@ def _ours(commit: Commit) -> _Ours | None:
         tag = json.loads(commit.user_metadata)
         position = Position(
             seq=commit.seq,
-            watermark=Watermark(tag["to"], tag["at"]),
+            watermark=Watermark(tag["to"], tag["at"], tag.get("step", 0), tag.get("steps", 0)),
             job_id=tag["job_id"],
             source_id=tag["source_id"],
             base_version=commit.version,

@@ -30,6 +30,7 @@ from iscp.adapters.delta.commits import (
     read_commit,
 )
 from iscp.adapters.delta.compare import comparing
+from iscp.adapters.delta.direct_write import KEY_TAKEN, DirectWriter
 from iscp.adapters.delta.faults import delta_faults, spark_faults, storage_faults
 from iscp.adapters.delta.net import OP
 from iscp.adapters.delta.position import PositionReader, tag_json
@@ -42,13 +43,13 @@ from iscp.ports.pipeline import ChangesUnavailable, CommitTag, Compared, KeyBoun
 from iscp.ports.system import Failpoints, Guard
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _STAGED = "iscp-staged"
-_KEY_TAKEN = "a key that is new is in the target already"
 
 
 class DeltaSink:
@@ -59,6 +60,7 @@ class DeltaSink:
         self._failpoints = failpoints
         self._reader = PositionReader(uri)
         self._held = HeldKeys(uri)
+        self._direct = DirectWriter(uri, self._held)
         self._columns: dict[str, str] | None = None
 
     def position(self, row: JobRow) -> Position:
@@ -113,6 +115,16 @@ class DeltaSink:
             )
         return self._confirmed(tag)
 
+    def append_rows(self, rows: pa.Table, tag: CommitTag, guard: Guard) -> Position | None:
+        self._ready_to_commit(guard)
+        done = self._direct.append(rows, tag.base_version, _properties(tag))
+        return self._confirmed(tag) if done else None
+
+    def merge_rows(self, rows: pa.Table, key: Sequence[str], tag: CommitTag, guard: Guard) -> Position | None:
+        self._ready_to_commit(guard)
+        done = self._direct.merge(rows, key, tag.base_version, _properties(tag))
+        return self._confirmed(tag) if done else None
+
     def replace(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position:
         self._ready_to_commit(guard)
         self._columns = None
@@ -160,7 +172,7 @@ class DeltaSink:
         matches = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(name)}" for name in key) + besides
         values = {quoted(name): F.col(f"s.{quoted(name)}") for name in frame.columns if name != OP}
         # Either rows of the source share the key, or the target is not what it seems: a difference will tell.
-        taken = {quoted(key[0]): F.raise_error(F.lit(_KEY_TAKEN))}
+        taken = {quoted(key[0]): F.raise_error(F.lit(KEY_TAKEN))}
         with _merging(self._uri):
             try:
                 for name, value in settings.items():
@@ -268,8 +280,8 @@ def _merging(uri: str) -> Iterator[None]:
         with spark_faults(f"merge into {uri}"):
             yield
     except EngineError as error:
-        if _KEY_TAKEN in str(error.__cause__):  # its message is cut before that
-            raise ChangesUnavailable(_KEY_TAKEN) from error
+        if KEY_TAKEN in str(error.__cause__):  # its message is cut before that
+            raise ChangesUnavailable(KEY_TAKEN) from error
         raise
 
 

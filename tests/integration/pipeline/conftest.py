@@ -30,16 +30,23 @@ from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 
 ROWS = 50
 
+BOTH_WAYS = pytest.mark.parametrize("pipeline", ["direct", "spark"], indirect=True)
+"""Tails are taken without Spark, as changes as small as these are, and by Spark, as large ones are."""
+
 
 def rows(ids: range | list[int], value: str = "x") -> pa.Table:
     return pa.table({"id": pa.array(list(ids), pa.int64()), "v": [value] * len(ids), "g": [i % 7 for i in ids]})
 
 
+BY_SPARK = pytest.mark.parametrize("pipeline", ["spark"], indirect=True)
+
+
 class Pipeline:
     """One source with `id`, `v`, `g`, and as many runners as a test asks for, each like a node of its own."""
 
-    def __init__(self, root: Path | str, runtime: SparkRuntime) -> None:
+    def __init__(self, root: Path | str, runtime: SparkRuntime, small_bytes_max: int = SMALL_BYTES_MAX) -> None:
         self.root = root
+        self.small_bytes_max = small_bytes_max
         self.engine = SparkEngine(runtime.root, runtime.new_session)
         self.source = f"{root}/source"
         write_deltalake(self.source, rows(range(ROWS)), configuration={"delta.enableChangeDataFeed": "true"})
@@ -51,13 +58,13 @@ class Pipeline:
         self,
         failpoints: ScriptedFailpoints,
         bounds: Bounds | None = None,
-        small_bytes_max: int = SMALL_BYTES_MAX,
+        small_bytes_max: int | None = None,
         kinds: Callable[[str], ConsumerKind] = lambda name: Replica(),
     ) -> Runner:
         sinks: dict[str, DeltaSink] = {}
         return Runner(
             self.engine,
-            DeltaChangeSource(small_bytes_max),
+            DeltaChangeSource(self.small_bytes_max if small_bytes_max is None else small_bytes_max),
             kinds,
             lambda uri: sinks.setdefault(uri, DeltaSink(uri, failpoints)),
             SystemClock(),
@@ -134,5 +141,6 @@ def _sortable(row: dict[str, object]) -> tuple[tuple[str, str], ...]:
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, spark_runtime: SparkRuntime) -> Pipeline:
-    return Pipeline(tmp_path, spark_runtime)
+def pipeline(request: pytest.FixtureRequest, tmp_path: Path, spark_runtime: SparkRuntime) -> Pipeline:
+    by_spark = getattr(request, "param", "direct") == "spark"
+    return Pipeline(tmp_path, spark_runtime, 0 if by_spark else SMALL_BYTES_MAX)

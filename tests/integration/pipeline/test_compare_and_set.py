@@ -7,16 +7,18 @@ import time
 from dataclasses import replace
 
 import pytest
+from deltalake import write_deltalake
 
 from iscp.core.errors import ErrorCode
 from iscp.core.iteration import DataType, Iteration
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 
-from .conftest import Pipeline
+from .conftest import BOTH_WAYS, BY_SPARK, Pipeline, rows
 
 pytestmark = pytest.mark.spark
 
 
+@BOTH_WAYS
 def test_two_runners_of_one_job_in_turns_at_the_worst_moment(pipeline: Pipeline) -> None:
     """Another runner commits the same seq right before our commit: ours is skipped, seen, and started over."""
     job = pipeline.job("target", key=("id",))
@@ -32,6 +34,7 @@ def test_two_runners_of_one_job_in_turns_at_the_worst_moment(pipeline: Pipeline)
 
 
 @pytest.mark.parametrize("appends", [True, False], ids=["append", "merge"])
+@BOTH_WAYS
 def test_two_runners_side_by_side(pipeline: Pipeline, appends: bool) -> None:
     job = pipeline.job("target", key=("id",))
     runners = [pipeline.new_runner(ScriptedFailpoints()) for _ in range(2)]
@@ -53,6 +56,7 @@ def test_two_runners_side_by_side(pipeline: Pipeline, appends: bool) -> None:
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["snapshot", "tail"])
+@BOTH_WAYS
 def test_a_late_commit_of_a_former_registration_fails(pipeline: Pipeline, first: bool) -> None:
     """A job is deleted and created again while an iteration of the old one is about to commit."""
     old, new = pipeline.job("target", 1, key=("id",)), pipeline.job("target", 2, key=("id",), where="id < 5")
@@ -66,12 +70,11 @@ def test_a_late_commit_of_a_former_registration_fails(pipeline: Pipeline, first:
     pipeline.assert_equal("target", lambda row: row["id"] < 5)
 
 
+@BOTH_WAYS
 def test_a_commit_on_a_state_that_others_changed_meanwhile_is_mended(pipeline: Pipeline) -> None:
-    """Rows that somebody appends between our look and our commit are found at the next look, behind our commit."""
-    from deltalake import write_deltalake
-
-    from .conftest import rows
-
+    """Rows that somebody appends between our look and our commit: written without Spark, our commit fails, and starts
+    over; Spark's stands on a state that it did not see, and the rows are found at the next look, behind it.
+    """
     job = pipeline.job("target", key=("id",))
     pipeline.run(job)
     pipeline.insert(range(100, 110))
@@ -79,12 +82,15 @@ def test_a_commit_on_a_state_that_others_changed_meanwhile_is_mended(pipeline: P
         "commit.before",
         lambda: write_deltalake(pipeline.target("target"), rows(range(900, 905), "foreign"), mode="append"),
     )
-    pipeline.run(job)
-    fresh = pipeline.new_runner(ScriptedFailpoints())
-    assert pipeline.run(job, runner=fresh)[0].data_type is DataType.DIFFERENCE
+    outcome = pipeline.run(job)[0]
+    if not pipeline.small_bytes_max:
+        outcome = pipeline.run(job, runner=pipeline.new_runner(ScriptedFailpoints()))[0]
+    assert outcome.ok
+    assert outcome.data_type is DataType.DIFFERENCE
     pipeline.assert_equal("target")
 
 
+@BY_SPARK
 def test_a_cancel_between_two_spark_jobs_commits_nothing_afterwards(pipeline: Pipeline) -> None:
     job = pipeline.job("target", key=("id",))
     pipeline.run(job)
@@ -101,6 +107,7 @@ def test_a_cancel_between_two_spark_jobs_commits_nothing_afterwards(pipeline: Pi
     pipeline.assert_equal("target")
 
 
+@BOTH_WAYS
 def test_a_shut_guard_lets_nothing_be_committed(pipeline: Pipeline) -> None:
     """The guard is asked right before the commit: a lease that can no longer be confirmed ends the work there."""
     job = pipeline.job("target", key=("id",))
@@ -113,6 +120,7 @@ def test_a_shut_guard_lets_nothing_be_committed(pipeline: Pipeline) -> None:
     assert len(pipeline.commits("target")) == before
 
 
+@BOTH_WAYS
 def test_a_registration_goes_on_from_the_seq_of_the_one_before(pipeline: Pipeline) -> None:
     old = pipeline.job("target", 1, key=("id",))
     seq = pipeline.run(old)[0].seq

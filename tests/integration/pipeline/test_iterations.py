@@ -11,11 +11,12 @@ from iscp.core.errors import ErrorCode
 from iscp.core.iteration import Bounds, DataType
 from iscp.core.spec import OnDuplicate
 
-from .conftest import rows
+from .conftest import BOTH_WAYS, rows
 
 pytestmark = pytest.mark.spark
 
 
+@BOTH_WAYS
 def test_snapshot_then_tail_with_columns_and_filter(pipeline) -> None:
     full = pipeline.job("full", key=("id",))
     part = pipeline.job("part", key=("id",), columns=("id", "v"), where="g <> 3 AND v <> 'gone'")

@@ -1,0 +1,216 @@
+"""The changes of one range, read from the source once and kept until all who want them are done (port Feed)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from iscp.adapters.delta.bounds import bounded, bounds_aggregates, bounds_of_arrow, bounds_of_row
+from iscp.adapters.delta.faults import spark_faults
+from iscp.adapters.delta.net import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    OP,
+    SAME,
+    STAMPS,
+    WRITES,
+    doubt,
+    fits_arrow,
+    net_by_arrow,
+    net_by_spark,
+    unhashable,
+)
+from iscp.core.errors import EngineError
+from iscp.core.quoting import quoted
+from iscp.ports.pipeline import Changes, ChangesUnavailable, KeyBounds, SourceRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_ROWS_PER_PARTITION = 250_000
+_GONE = (
+    "DELTA_MISSING_CHANGE_DATA",
+    "DELTA_CHANGE_TABLE_FEED_DISABLED",
+    "DELTA_CHANGE_DATA_READ_INCOMPATIBLE",
+    "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE",
+    "DELTA_VERSION_NOT_CONTIGUOUS",
+    "DELTA_LOG_FILE_NOT_FOUND",
+    "DELTA_TRUNCATED_TRANSACTION_LOG",
+    "FileNotFoundException",
+    "FAILED_READ_FILE",
+    "VersionNotFoundException",
+    "DELTA_CANNOT_RECONSTRUCT_PATH",
+    "DELTA_STATE_RECOVER_ERROR",
+    "UNRESOLVED_COLUMN",  # it is there at the version that was asked for, but the feed has the newest columns
+)
+_STAMP_FIELDS = (
+    T.StructField(CHANGE_TYPE, T.StringType()),
+    T.StructField(COMMIT_VERSION, T.LongType()),
+    T.StructField(COMMIT_TIMESTAMP, T.TimestampType()),
+)
+
+
+class DeltaFeed:
+    """The wanted columns, `_change_type` and the stamps of all changes; `schema` is that of the wanted columns.
+
+    A small range is held in this process as `rows`, a large one kept by Spark as `frame`; either way it is read once.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        schema: T.StructType,
+        span: SourceRange,
+        rows: pa.Table | None = None,
+        frame: DataFrame | None = None,
+    ) -> None:
+        self._session = session
+        self._schema = schema
+        self._span = span
+        self._rows = rows
+        self._kept = [frame.persist()] if frame is not None else []
+        self._frame = self._kept[0] if self._kept else None
+        self._net: dict[tuple[tuple[str, ...], str, bool], Changes] = {}
+
+    @classmethod
+    def read_by_spark(cls, frame: DataFrame, span: SourceRange, small: bool) -> DeltaFeed:
+        schema = frame.drop(CHANGE_TYPE, *STAMPS).schema
+        if not (small and fits_arrow(schema, ())):
+            return cls(frame.sparkSession, schema, span, frame=frame)
+        with reading_changes("read the changes"):
+            return cls(frame.sparkSession, schema, span, rows=frame.toArrow())
+
+    def net(self, key: Sequence[str], where: str = "", stamped: bool = False) -> Changes:
+        known = self._net.get((tuple(key), where, stamped))
+        if known is None:
+            known = self._net[tuple(key), where, stamped] = self._compute(tuple(key), where, stamped)
+        return known
+
+    def all(self, key: Sequence[str]) -> DataFrame:
+        raw = self._raw(tuple(key))
+        if self._rows is None:
+            with reading_changes("read the changes"):
+                raw.count()  # what cannot be read has to show here
+        is_written = F.col(CHANGE_TYPE).isin(*WRITES)
+        return raw.orderBy(COMMIT_VERSION, *[F.col(quoted(name)) for name in key], is_written)
+
+    def release(self) -> None:
+        for frame in self._kept:
+            frame.unpersist(blocking=False)
+
+    def _compute(self, key: tuple[str, ...], where: str, stamped: bool) -> Changes:
+        left_out = (CHANGE_TYPE,) if stamped else (CHANGE_TYPE, *STAMPS)
+        if self._rows is not None and fits_arrow(self._schema, key):
+            return self._by_arrow(self._passing(self._rows, where), key, left_out)
+        raw = self._raw(key).where(where) if where else self._raw(key)
+        if not key or self._span.inserts_only:
+            return self._inserted(raw, key, left_out)
+        return self._by_spark(raw, key, left_out)
+
+    def _passing(self, rows: pa.Table, where: str) -> pa.Table:
+        if not where:
+            return rows
+        with spark_faults("filter the changes"):
+            return self._raw(()).where(where).toArrow()
+
+    def _raw(self, key: tuple[str, ...]) -> DataFrame:
+        """The changes; those of the range's step, where it is one."""
+        if self._frame is None:
+            assert self._rows is not None
+            schema = T.StructType([*self._schema.fields, *_STAMP_FIELDS])
+            with spark_faults("hand the changes to Spark"):
+                self._frame = self._session.createDataFrame(self._rows, schema)
+        if not self._span.steps:
+            return self._frame
+        # The hash of rows without a key must not follow from what the jobs at work want to have read.
+        names = key or [field.name for field in self._schema.fields if not unhashable(field.dataType)]
+        classes = F.pmod(F.xxhash64(*[F.col(quoted(name)) for name in names]), F.lit(self._span.steps))
+        return self._frame.where(classes == self._span.step)
+
+    def _by_arrow(self, rows: pa.Table, key: tuple[str, ...], left_out: tuple[str, ...]) -> Changes:
+        if not key:
+            inserted = rows.filter(pc.equal(rows[CHANGE_TYPE], "insert"))
+            net = inserted.append_column(OP, pa.array(["i"] * len(inserted), pa.string()))
+        else:
+            net = net_by_arrow(rows, key)
+        net = net.drop_columns([name for name in left_out if name in net.column_names])
+        counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(net[OP]).to_pylist()}
+        bounds = bounds_of_arrow(net, bounded(self._schema, key))
+        stamps = [field for field in _STAMP_FIELDS if field.name not in left_out]
+        schema = T.StructType([*self._schema.fields, *stamps, T.StructField(OP, T.StringType())])
+
+        def make_frame() -> DataFrame:
+            with spark_faults("hand the changes to Spark"):
+                return self._session.createDataFrame(net, schema)
+
+        return _changes(make_frame, counts, bounds, net)
+
+    def _inserted(self, raw: DataFrame, key: tuple[str, ...], left_out: tuple[str, ...]) -> Changes:
+        frame = raw.where(F.col(CHANGE_TYPE) == "insert").drop(*left_out)
+        frame = frame.withColumn(OP, F.lit("i"))
+        if key:
+            with reading_changes("look for shared keys"):
+                rows = F.count("*").alias(SAME)  # no name that a column of the source may have
+                counted = frame.groupBy(*[F.col(quoted(name)) for name in key]).agg(rows)
+                if not counted.where(f"{SAME} > 1").isEmpty():
+                    doubt(key)
+        return _counted(frame, F.lit(0), key).changes(frame)
+
+    def _by_spark(self, raw: DataFrame, key: tuple[str, ...], left_out: tuple[str, ...]) -> Changes:
+        frame = net_by_spark(raw, key).persist()
+        self._kept.append(frame)  # what is made of it cannot be given back in its place
+        counted = _counted(frame, F.max(SAME), key)
+        if counted.shared > 1:
+            doubt(key)
+        narrowed = frame.drop(SAME, *left_out).coalesce(1 + sum(counted.rows.values()) // _ROWS_PER_PARTITION)
+        return counted.changes(narrowed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Rows by operation, the most that share a key, and the bounds of keys that are new, if there are no others."""
+
+    rows: dict[str, int]
+    shared: int
+    bounds: KeyBounds
+
+    def changes(self, frame: DataFrame) -> Changes:
+        return _changes(lambda: frame, self.rows, self.bounds)
+
+
+def _counted(frame: DataFrame, shared: Column, key: Sequence[str]) -> _Counted:
+    """This is what really reads the source."""
+    names = bounded(frame.schema, key)
+    with reading_changes("read the changes"):
+        each = frame.groupBy(OP).agg(F.count("*"), shared, *bounds_aggregates(names)).collect()
+    return _Counted(
+        rows={row[0]: int(row[1]) for row in each},
+        shared=max((int(row[2]) for row in each), default=0),
+        bounds=bounds_of_row(names, each[0][3:]) if {row[0] for row in each} == {"i"} else {},
+    )
+
+
+def _changes(
+    make_frame: Callable[[], DataFrame], rows: Mapping[str, int], bounds: KeyBounds, table: pa.Table | None = None
+) -> Changes:
+    return Changes(make_frame, rows.get("i", 0), rows.get("u", 0), rows.get("d", 0), bounds, table)
+
+
+@contextmanager
+def reading_changes(what: str) -> Iterator[None]:
+    """Tells changes that are gone (ChangesUnavailable) from a Spark that fails."""
+    try:
+        with spark_faults(what):
+            yield
+    except EngineError as error:
+        if any(mark in error.message for mark in _GONE):
+            raise ChangesUnavailable(error.message) from error
+        raise

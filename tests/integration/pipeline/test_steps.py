@@ -1,0 +1,46 @@
+"""One commit that is too large for an iteration is applied in steps, each a commit of the sink, none of them twice."""
+
+from __future__ import annotations
+
+from deltalake import DeltaTable
+
+from iscp.adapters.delta.commits import read_commit
+from iscp.core.iteration import Bounds, DataType
+from tests.fakes.guards import ScriptedFailpoints
+
+from .conftest import Pipeline
+
+
+class Crash(Exception):
+    """The process is gone."""
+
+
+def test_a_large_commit_is_applied_step_by_step_and_goes_on_where_it_was(pipeline: Pipeline) -> None:
+    """By key with updates, inserts and deletes in one commit; append-only; both in the same iterations."""
+    keyed, appended = pipeline.job("keyed", key=("id",)), pipeline.job("appended", columns=("v",))
+    pipeline.run(keyed, appended)
+    pipeline.upsert(range(25, 125), "large")
+    pipeline.upsert(range(3), "behind it")
+    large = read_commit(pipeline.source, 1)
+    assert large is not None
+    bounds = Bounds(bytes_max=large.bytes // 4 + 1)
+    steps: dict[str, list[tuple[int, int, int]]] = {"keyed": [], "appended": []}
+    for number in range(9):
+        # Each time as after a crash: the sinks alone tell where it goes on. Every third time one dies at its commit.
+        failpoints = ScriptedFailpoints()
+        if number % 3 == 1:
+            failpoints.once("commit.before", _crash)
+        for outcome in pipeline.run(keyed, appended, runner=pipeline.new_runner(failpoints, bounds)):
+            assert outcome.data_type is DataType.TAIL
+            watermark, name = outcome.watermark, outcome.row.key.job_name
+            if outcome.ok and watermark.version < 2:
+                steps[name].append((watermark.version, watermark.step, watermark.steps))
+    for name in steps:
+        assert steps[name][:4] == [(0, 1, 4), (0, 2, 4), (0, 3, 4), (1, 0, 0)]
+    pipeline.assert_equal("keyed")
+    assert sum(commit.rows_added or 0 for commit in pipeline.commits("appended")) == 50 + 75
+    assert DeltaTable(pipeline.target("appended")).to_pyarrow_table()["v"].to_pylist().count("large") == 75
+
+
+def _crash() -> None:
+    raise Crash
