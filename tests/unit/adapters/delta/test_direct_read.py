@@ -38,11 +38,8 @@ def test_every_kind_of_commit(tmp_path: Path) -> None:
     DeltaTable(uri).delete("id = 2")
     DeltaTable(uri).optimize.compact()
     write_deltalake(uri, rows(9), mode="overwrite")
-    assert read(uri, range(1, 3), "id", "v") == [
-        (3, "v3", "insert", 1),
-        (1, "v1", "update_preimage", 2),
-        (1, "new", "update_postimage", 2),
-    ]
+    assert read(uri, range(1, 2)) == [(3, "v3", "insert", 1)]
+    assert {*read(uri, range(2, 3))} == {(1, "v1", "update_preimage", 2), (1, "new", "update_postimage", 2)}
     assert read(uri, range(3, 5), "id") == [(2, "delete", 3)]
     gone = {(1, "new", "delete", 5), (3, "v3", "delete", 5), (9, "v9", "insert", 5)}
     assert {*read(uri, range(5, 6))} == gone
