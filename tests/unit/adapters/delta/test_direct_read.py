@@ -23,9 +23,8 @@ def rows(*ids: int, **more: object) -> pa.Table:
 
 def read(uri: str, versions: range, *columns: str) -> list[tuple[object, ...]]:
     commits = [read_commit(uri, version) for version in versions]
-    table = read_changes(
-        uri, [commit for commit in commits if commit], Shape.of(DeltaTable(uri)), columns or ("id", "v")
-    )
+    shape = Shape.of(DeltaTable(uri))
+    table = read_changes(uri, [commit for commit in commits if commit], shape, columns or ("id", "v"), by_feed=True)
     assert table.schema.names[-3:] == ["_change_type", "_commit_version", "_commit_timestamp"]
     return [tuple(row.values())[:-1] for row in table.to_pylist()]
 
