@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
 
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
@@ -85,15 +85,16 @@ def same_log(positions: Iterable[Position], span: SourceRange) -> bool:
     )
 
 
-def refuse_anew(spec: JobSpec, position: Position, now: SourceRange, applied_at_s: float) -> None:
+def refuse_anew(spec: JobSpec, position: Position, now: SourceRange, applied_at_s: Callable[[], float]) -> None:
     """Where the log was started anew, and the job is not to follow that.
 
     A table that was replaced has another id, but its log goes on: the commit at the watermark is the same.
-    `applied_at_s` is the time of that commit now (0: it is not there any more).
+    `applied_at_s` looks for the time of that commit now (0: it is not there any more).
     """
     lower = now.to.version < position.watermark.version
-    other = now.table_id != position.source_id and (not applied_at_s or _other_time(position, applied_at_s))
-    if spec.on_replace is OnReplace.FOLLOW or not (lower or other):
+    if spec.on_replace is OnReplace.FOLLOW or not (lower or now.table_id != position.source_id):
+        return
+    if not lower and (at_s := applied_at_s()) and not _other_time(position, at_s):
         return
     ends = f"; its log ends at version {now.to.version}, before {position.watermark.version}" if lower else ""
     raise PermanentError(

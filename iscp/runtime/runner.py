@@ -253,7 +253,8 @@ class Runner:
         except ChangesUnavailable:
             span = self._source.newest(uri)
         if work.data_type is not DataType.SNAPSHOT:
-            policy.refuse_anew(work.row.spec, work.position, span, self._committed_at_s(uri, work.position.watermark))
+            applied = work.position.watermark
+            policy.refuse_anew(work.row.spec, work.position, span, lambda: self._committed_at_s(uri, applied))
             policy.refuse_feed_off(work.row.spec, span)
         with self._engine.session() as session:
             rows = self._source.snapshot(session, uri, span.to.version)

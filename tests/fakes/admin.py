@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 from iscp.core.admin import (
     Action,
@@ -237,11 +238,13 @@ class FakeAdmin:
             counters={"submitted": 9, "completed": 8, "failed": 1},
         )
 
-    def apply(self, table: str, name: str, version: int, account: str = "default") -> None:
+    def apply(self, table: str, name: str, version: int, account: str = "default", **status: Any) -> None:
         """An iteration of the job ends at `version`."""
         with self._moved:
             job = self._find(JobName(table, name, account))
-            status = JobStatus(job.applied_version, version, CREATED_AT_S, CREATED_AT_S + 1, rows=10, bytes=100)
+            status = JobStatus(
+                job.applied_version, version, CREATED_AT_S, CREATED_AT_S + 1, rows=10, bytes=100, **status
+            )
             now = replace(job, applied_version=version, seq=job.seq + 1, status=status, lag_s=0.0)
             self._jobs[self._key(JobName(table, name, account))] = now
             self._history.setdefault(job.job_id, []).append(_entry(job, now))

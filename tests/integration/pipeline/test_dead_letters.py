@@ -17,6 +17,7 @@ from iscp.core.spec import OnDuplicate
 from tests.fakes.guards import ScriptedFailpoints
 
 from .conftest import Pipeline, rows
+from .test_verify import verify
 
 pytestmark = pytest.mark.spark
 
@@ -50,6 +51,7 @@ def test_they_are_set_aside_and_come_back(pipeline: Pipeline) -> None:
     tail = pipeline.run(job)[0]
     assert_split(pipeline, job, tail, dead=4)
     assert tail.data_type is DataType.TAIL
+    assert verify(pipeline, job).comparison.equal
     pipeline.delete("id = 3 AND v = 'x'")  # the feed shows a row that goes; one of that key has to appear
     gone = pipeline.run(job)[0]
     assert_split(pipeline, job, gone, dead=2)

@@ -173,6 +173,16 @@ def test_jobs_are_listed_and_counted_by_what_is_asked(run: Run) -> None:
     assert "b" not in limited.stdout.splitlines()[1].split()
 
 
+def test_rows_that_are_left_out_and_a_warning_are_shown(run: Run, service: FakeAdmin) -> None:
+    register(run)
+    assert "share a key" not in ok(run("job", "status", "/t", "a"))
+    service.apply("/t", "a", 4, dead_letters=12, warning="all rows were compared: vacuumed")
+    shown = ok(run("job", "status", "/t", "a"))
+    assert "12 rows share a key" in shown
+    assert "all rows were compared: vacuumed" in shown
+    assert "12" in ok(run("job", "list")).splitlines()[1].split()
+
+
 def test_a_job_has_stable_names_in_json_and_yaml(run: Run, service: FakeAdmin) -> None:
     register(run)
     service.apply("/t", "a", 4)

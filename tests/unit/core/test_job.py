@@ -23,7 +23,7 @@ def report(version: int = 6, seq: int = 4, **changes: object) -> JobReport:
 
 
 def test_a_status_survives_its_json() -> None:
-    status = JobStatus(1, 2, 3.5, 4.5, 9, 'disk "full"', 6, 7)
+    status = JobStatus(1, 2, 3.5, 4.5, 9, 'disk "full"', 6, 7, 8, "slow")
     assert parse_status(status.to_json()) == status
     assert parse_status("") == JobStatus()
 

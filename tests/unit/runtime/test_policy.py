@@ -71,10 +71,10 @@ def test_cdf_is_refused_at_once_where_the_feed_is_off(configured: dict[str, str]
 def test_a_log_that_was_started_anew_is_told_from_one_that_goes_on(
     now: SourceRange, applied_at_s: float, anew: bool
 ) -> None:
-    policy.refuse_anew(replace(SPEC, on_replace=OnReplace.FOLLOW), APPLIED, now, applied_at_s)
+    policy.refuse_anew(replace(SPEC, on_replace=OnReplace.FOLLOW), APPLIED, now, lambda: applied_at_s)
     if not anew:
-        policy.refuse_anew(SPEC, APPLIED, now, applied_at_s)
+        policy.refuse_anew(SPEC, APPLIED, now, lambda: applied_at_s)
         return
     with pytest.raises(PermanentError, match="created anew") as fault:
-        policy.refuse_anew(SPEC, APPLIED, now, applied_at_s)
+        policy.refuse_anew(SPEC, APPLIED, now, lambda: applied_at_s)
     assert (fault.value.code, "resync" in fault.value.remedy) == (ErrorCode.SOURCE_REPLACED, True)

@@ -1,0 +1,229 @@
+"""Random histories of a source, random jobs, random stops: in the end every target equals a recomputation.
+
+`ISCP_HISTORIES=100 pytest -m full` runs so many; each seed makes the same choices again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from iscp.adapters.delta.session import SparkRuntime
+from iscp.consumers.dead_letter import dead_letter_uri
+from iscp.core.job import JobRow
+from iscp.core.spec import ChangeSource
+from tests.fakes.guards import ScriptedFailpoints
+
+from .conftest import Pipeline, rows
+
+pytestmark = pytest.mark.spark
+
+FAILED_ONCE: tuple[int, ...] = ()
+"""Seeds that found something: tried each time."""
+
+SHORT, LONG = (1, 2), int(os.environ.get("ISCP_HISTORIES", "20"))
+STEPS, RUNS_MAX = 8, 12
+STOP_SHARE, RUN_SHARE = 0.4, 0.6
+KEYS_MAX = 60
+PLACES = (
+    "read.before",
+    "read.after",
+    "snapshot.before",
+    "snapshot.staged",
+    "publish.before",
+    "publish.after",
+    "commit.before",
+    "commit.after",
+    "report.before",
+)
+
+FILTERS: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "": lambda row: True,
+    "g < 4": lambda row: row["g"] < 4,
+    "v <> 'x'": lambda row: row["v"] != "x",
+}
+
+
+class History:
+    """One source and its jobs, all chosen by `seed`; `told` is what was done, for whoever has to look into it."""
+
+    def __init__(self, pipeline: Pipeline, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.pipeline = pipeline
+        self.told: list[str] = []
+        self.vacuumed = False
+        shutil.rmtree(pipeline.source)
+        partitions = self.draw.choice([None, ["g"]])
+        feed = self.draw.random() < 0.8
+        configuration = {"delta.enableChangeDataFeed": str(feed).lower()}
+        write_deltalake(pipeline.source, self._rows(), partition_by=partitions, configuration=configuration)
+        self.grows_only = self.draw.random() < 0.3
+        self.jobs = [self._job(f"job{number}") for number in range(3)]
+
+    def _job(self, name: str) -> JobRow:
+        key = self.draw.choice([("id",), ("g", "id")])
+        spec: dict[str, Any] = {"where": self.draw.choice([*FILTERS])}
+        if not (self.grows_only and self.draw.random() < 0.5):
+            spec["key"] = key
+        if self.draw.random() < 0.3:
+            spec["columns"] = ("id", "g")
+        sources = [ChangeSource.AUTO, ChangeSource.AUTO, ChangeSource.APPEND, ChangeSource.DIFF]
+        self.told.append(f"{name} {spec}")
+        return self.pipeline.job(name, policies={"change_source": self.draw.choice(sources)}, **spec)
+
+    def _rows(self) -> Any:
+        first = self.draw.randrange(KEYS_MAX)
+        return rows(range(first, first + self.draw.randrange(1, 12)), self.draw.choice("xyz"))
+
+    def step(self) -> None:
+        grows = [self.insert, self.insert, self.insert_by_spark, self.optimize, self.touch]
+        others = [self.delete, self.update, self.update_by_spark, self.upsert, self.upsert, self.overwrite]
+        others += [self.restore, self.replace, self.vacuum, self.clean_log, self.switch_feed]
+        done = self.draw.choice(grows if self.grows_only else grows + others)
+        self.told.append(str(done.__name__))
+        done()
+
+    def insert(self) -> None:
+        write_deltalake(self.pipeline.source, self._rows(), mode="append")
+
+    def insert_by_spark(self) -> None:
+        first = self.draw.randrange(KEYS_MAX)
+        self.pipeline.sql(f"INSERT INTO SOURCE SELECT id, 's', CAST(id % 7 AS BIGINT) FROM range({first}, {first + 5})")
+
+    def optimize(self) -> None:
+        DeltaTable(self.pipeline.source).optimize.compact()
+
+    def touch(self) -> None:
+        self.pipeline.sql(f"ALTER TABLE SOURCE SET TBLPROPERTIES ('touched' = '{self.draw.random()}')")
+
+    def delete(self) -> None:
+        self.pipeline.delete(f"id % 5 = {self.draw.randrange(5)}")
+
+    def update(self) -> None:
+        condition = f"id % 4 = {self.draw.randrange(4)}"
+        DeltaTable(self.pipeline.source).update({"v": f"'{self.draw.choice('xyz')}'"}, predicate=condition)
+
+    def update_by_spark(self) -> None:
+        """Some of it changes keys."""
+        change = self.draw.choice(["v = 'x'", "g = (g + 1) % 7", "id = id + 1", "id = 3"])
+        self.pipeline.sql(f"UPDATE SOURCE SET {change} WHERE id % 9 = {self.draw.randrange(9)}")
+
+    def upsert(self) -> None:
+        first = self.draw.randrange(KEYS_MAX)
+        self.pipeline.upsert(range(first, first + 10), self.draw.choice("xyz"))
+
+    def overwrite(self) -> None:
+        write_deltalake(self.pipeline.source, self._rows(), mode="overwrite")
+
+    def restore(self) -> None:
+        if not self.vacuumed:
+            version = self.draw.randrange(DeltaTable(self.pipeline.source).version() + 1)
+            self.pipeline.sql(f"RESTORE TABLE SOURCE TO VERSION AS OF {version}")
+
+    def replace(self) -> None:
+        self.pipeline.sql(
+            "CREATE OR REPLACE TABLE SOURCE USING delta TBLPROPERTIES (delta.enableChangeDataFeed = true) AS"
+            " SELECT id, 'r' AS v, CAST(id % 7 AS BIGINT) AS g FROM range(20)"
+        )
+
+    def vacuum(self) -> None:
+        self.vacuumed = True
+        table = DeltaTable(self.pipeline.source)
+        table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+
+    def clean_log(self) -> None:
+        self.vacuumed = True
+        table = DeltaTable(self.pipeline.source)
+        table.create_checkpoint()
+        for version in range(table.version()):
+            Path(self.pipeline.source, "_delta_log", f"{version:020d}.json").unlink(missing_ok=True)
+
+    def switch_feed(self) -> None:
+        table = DeltaTable(self.pipeline.source)
+        now = table.metadata().configuration.get("delta.enableChangeDataFeed", "false")
+        other = "false" if now == "true" else "true"
+        table.alter.set_table_properties({"delta.enableChangeDataFeed": other})
+
+    def run(self) -> None:
+        """An iteration of some jobs, that may be stopped anywhere; a new process each time."""
+        failpoints = ScriptedFailpoints()
+        if self.draw.random() < STOP_SHARE:
+            place = self.draw.choice(PLACES)
+            failpoints.once(place, _stop)
+            self.told.append(f"stopped at {place}")
+        jobs = self.draw.sample(self.jobs, self.draw.randrange(1, len(self.jobs) + 1))
+        self.told.append(f"run {[job.key.job_name for job in jobs]}")
+        small = self.draw.choice([-1, 2**20])
+        self.pipeline.run(*jobs, runner=self.pipeline.new_runner(failpoints, small_bytes_max=small))
+
+    def finish(self) -> None:
+        runner = self.pipeline.new_runner(ScriptedFailpoints())
+        newest = DeltaTable(self.pipeline.source).version()
+        for _ in range(RUNS_MAX):
+            outcomes = self.pipeline.run(*self.jobs, runner=runner)
+            assert [outcome.error_msg for outcome in outcomes] == [""] * len(self.jobs)
+            if all(outcome.watermark.version == newest for outcome in outcomes):
+                return
+        pytest.fail("the jobs do not come to the newest version")
+
+    def assert_equal(self) -> None:
+        source = DeltaTable(self.pipeline.source).to_pyarrow_table().to_pylist()
+        for job in self.jobs:
+            spec = job.spec.consumer
+            columns = spec.columns or ("id", "v", "g")
+            passing = [row for row in source if FILTERS[spec.where](row)]
+            kept = [tuple(row[column] for column in columns) for row in passing]
+            by_place = [(place,) for place in range(len(passing))]
+            keys = [tuple(row[column] for column in spec.key) for row in passing] if spec.key else by_place
+            often = Counter(keys)
+            alone = Counter(row for row, key in zip(kept, keys, strict=True) if often[key] == 1)
+            shared = Counter(row for row, key in zip(kept, keys, strict=True) if often[key] > 1)
+            assert _held(spec.target, columns) == alone, job.key.job_name
+            letters = dead_letter_uri(spec.target)
+            assert (_held(letters, columns) if Path(letters).is_dir() else Counter()) == shared, job.key.job_name
+
+
+def _stop() -> None:
+    raise RuntimeError("stopped")
+
+
+def _held(uri: str, columns: tuple[str, ...]) -> Counter[tuple[Any, ...]]:
+    found = DeltaTable(uri).to_pyarrow_table().to_pylist()
+    return Counter(tuple(row[column] for column in columns) for row in found)
+
+
+def play(root: Path, spark_runtime: SparkRuntime, seed: int) -> None:
+    history = History(Pipeline(root, spark_runtime), seed)
+    try:
+        for _ in range(STEPS):
+            history.step()
+            if history.draw.random() < RUN_SHARE:
+                history.run()
+        history.finish()
+        history.assert_equal()
+    except BaseException as failure:
+        failure.add_note("\n  ".join([f"seed {seed}:", *history.told]))
+        raise
+
+
+@pytest.mark.parametrize("seed", [*FAILED_ONCE, *SHORT])
+def test_targets_equal_a_recomputation(tmp_path: Path, spark_runtime: SparkRuntime, seed: int) -> None:
+    play(tmp_path, spark_runtime, seed)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(7200)
+def test_many_histories(tmp_path: Path, spark_runtime: SparkRuntime) -> None:
+    for seed in range(1000, 1000 + LONG):
+        root = tmp_path / str(seed)
+        root.mkdir()
+        play(root, spark_runtime, seed)
+        shutil.rmtree(root)
