@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from iscp.core.errors import Conflict, ErrorCode, PermanentError
 from iscp.core.iteration import DataType, Iteration, JobOutcome
 from iscp.core.job import JobRow
+from iscp.core.verify import Comparison
 from iscp.ports.pipeline import (
     Adopting,
     ChangeSource,
@@ -64,24 +65,29 @@ class Adopter:
 
     def _adopted(self, uri: str, work: Work, version: int, guard: Guard) -> JobOutcome:
         """Raises PermanentError where the target is not what it is said to be."""
-        row, kind = work.row, work.kind
+        kind = work.kind
         if not isinstance(kind, Adopting):
             raise PermanentError(f"a consumer {kind.name} takes over no table", field=FIELD)
         try:
-            span = self.source.at(uri, version)
+            return self._compared(uri, work, kind, version, guard)
         except ChangesUnavailable as gone:
             raise PermanentError(
                 f"the source cannot be read any more as it was: {gone}",
                 field=FIELD,
                 remedy="Have the target built by `iscp-admin job resync`",
+                code=ErrorCode.VERSION_GONE,
             ) from gone
+
+    def _compared(self, uri: str, work: Work, kind: Adopting, version: int, guard: Guard) -> JobOutcome:
+        row, span = work.row, self.source.at(uri, version)
         check = kind.check(row, self.sinks)
         with self.engine.session() as session:
             context = ConsumeContext(session, row, span.table_id, self.epoch(), work.position, guard)
             rows = self.source.snapshot(session, uri, version)
             with check.compared(context, rows) as compared:
-                if not compared.comparison.equal:
-                    raise _unlike(row, version, str(compared.comparison))
+                # Rows that share a key would be set aside, which nobody has done yet.
+                if not compared.comparison.equal or compared.comparison.shared:
+                    raise _unlike(version, compared.comparison)
                 position = check.adopt(context, span.to)
         return JobOutcome(
             row=row,
@@ -92,11 +98,12 @@ class Adopter:
         )
 
 
-def _unlike(row: JobRow, version: int, difference: str) -> PermanentError:
+def _unlike(version: int, said: Comparison) -> PermanentError:
+    shared = f"; {said.shared} keys of the source have several rows" if said.shared else ""
     return PermanentError(
-        f"the target does not hold the source's rows at version {version}: {difference}",
+        f"the target does not hold the source's rows at version {version}: {said}{shared}",
         field=FIELD,
         remedy="Nothing was written. Mend the target and resume the job; or delete it and register it with the right "
         "version; or have the target built by `iscp-admin job resync`",
-        code=ErrorCode.TARGET_UNUSABLE,
+        code=ErrorCode.ADOPT_DIFFERS,
     )

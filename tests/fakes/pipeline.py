@@ -195,7 +195,8 @@ class FakeSource:
 @dataclass
 class FakeTarget:
     """One sink: `commits` tells what each commit was, with its seq; `looks` counts how often it was asked where it
-    stands. `faults` are raised by the next commits.
+    stands. `faults` are raised by the next commits. For comparisons: `shared` keys of the source have several rows, and
+    with `rows_gone` its rows cannot be read.
     """
 
     rows: Rows = field(default_factory=dict)
@@ -204,6 +205,8 @@ class FakeTarget:
     faults: list[Exception] = field(default_factory=list)
     before_commit: Callable[[], None] = lambda: None
     looks: int = 0
+    shared: int = 0
+    rows_gone: bool = False
 
     def commit(self, kind: str, seq: int, context: ConsumeContext, watermark: Watermark, rows: Rows) -> Position:
         self.before_commit()
@@ -249,6 +252,8 @@ class FakeCheck:
 
     @contextmanager
     def compared(self, context: ConsumeContext, source: Any) -> Iterator[Compared]:
+        if self._target.rows_gone:
+            raise ChangesUnavailable("the source's files are gone")
         held = self._target.rows
         said = Comparison(
             rows_source=len(source),
@@ -256,6 +261,7 @@ class FakeCheck:
             missing=len(source.keys() - held.keys()),
             extra=len(held.keys() - source.keys()),
             different=sum(source[i] != held[i] for i in source.keys() & held.keys()),
+            shared=self._target.shared,
         )
         yield Compared(said, source)
 

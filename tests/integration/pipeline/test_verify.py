@@ -176,3 +176,18 @@ def test_what_cannot_be_compared_is_said(pipeline: Pipeline) -> None:
     write_deltalake(pipeline.target("full"), rows([1]).append_column("w", [["?"]]), mode="append", schema_mode="merge")
     with pytest.raises(PermanentError, match="the target's columns are not id, v, g"):
         verify(pipeline, job)
+
+
+def test_rows_that_are_set_aside_are_not_missed(pipeline: Pipeline) -> None:
+    pipeline.insert([7], "shares a key")
+    job = pipeline.job("full", key=("id",))
+    pipeline.run(job)
+    report = verify(pipeline, job)
+    assert (report.equal, report.void, report.comparison.rows_target) == (True, "", 49)
+    write_deltalake(pipeline.target("full"), rows([7], "foreign"), mode="append")
+    assert counts(verify(pipeline, job)) == (0, 1, 0)
+    assert verify(pipeline, job, Purpose.REPAIR).repaired
+    report = verify(pipeline, job)
+    assert (report.equal, report.void) == (True, "")
+    pipeline.upsert([8], "after")
+    assert [o.data_type for o in pipeline.run(job)] == [DataType.TAIL]

@@ -75,7 +75,7 @@ def test_an_equal_table_is_taken_over_by_one_empty_commit_and_followed_from_ther
 def test_a_table_with_other_rows_is_left_as_it_is_and_the_difference_told(bench: Bench) -> None:
     bench.target.rows = {1: "A", 9: "z"}
     error = bench.refused(job())
-    assert error.code == ErrorCode.TARGET_UNUSABLE
+    assert error.code == ErrorCode.ADOPT_DIFFERS
     assert "1 rows are missing, 1 are too many, 1 are different" in str(error)
     assert "job resync" in error.remedy
     assert bench.target.rows == {1: "A", 9: "z"}
@@ -84,7 +84,17 @@ def test_a_table_with_other_rows_is_left_as_it_is_and_the_difference_told(bench:
 
 def test_a_version_that_cannot_be_read_any_more_is_a_fault_of_the_job(bench: Bench) -> None:
     bench.source.gone.add(1)
-    assert "version 1 is gone" in str(bench.refused(job()))
+    error = bench.refused(job())
+    assert (error.code, "version 1 is gone" in str(error)) == (ErrorCode.VERSION_GONE, True)
+    bench.source.gone.clear()
+    bench.target.rows_gone = True  # its files are, which shows only when they are read
+    assert bench.refused(job()).code == ErrorCode.VERSION_GONE
+
+
+def test_a_source_with_rows_that_share_a_key_is_not_adopted_from(bench: Bench) -> None:
+    bench.target.shared = 2
+    error = bench.refused(job())
+    assert (error.code, "2 keys of the source" in str(error)) == (ErrorCode.ADOPT_DIFFERS, True)
 
 
 def test_what_was_adopted_before_the_node_died_is_not_looked_at_again(bench: Bench) -> None:
