@@ -28,6 +28,7 @@ from iscp.core.admin import (
 )
 from iscp.core.cluster import NodeRecord
 from iscp.core.errors import (
+    Conflict,
     InvalidRequest,
     JobFailed,
     JobNotFound,
@@ -54,6 +55,7 @@ from iscp.runtime.verify_desk import VerifyDesk
 T = TypeVar("T")
 
 ALIVE_LOOK_S = 1.0
+RESYNC_TRIES_MAX = 3
 
 _REQUESTS: dict[ChangeVerb, type[Unregister] | type[Pause] | type[Resume]] = {
     ChangeVerb.UNREGISTER: Unregister,
@@ -111,6 +113,14 @@ class OwnerAdmin:
         return self._intake.check(self._owner.last_writer(), requests)
 
     def resync(self, request: ResyncRequest) -> RegisterResult:
+        for _ in range(RESYNC_TRIES_MAX - 1):
+            try:
+                return self._resynced(request)
+            except Conflict:  # the job was decided about while this was checked
+                continue
+        return self._resynced(request)
+
+    def _resynced(self, request: ResyncRequest) -> RegisterResult:
         writer = self._owner.current_writer()
         found = self._resync(writer, request)
         if isinstance(found, RegisterResult):

@@ -15,6 +15,7 @@ from statistics import median
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 import iscp
 from iscp.adapters.delta.session import SparkRuntime, SparkSettings
@@ -131,6 +132,23 @@ def test_a_resync_follows_a_source_made_anew_and_readers_see_the_old_rows_or_the
     assert_equal(job.target, read(source).filter(pc.field("id") < 50))
     assert_in_order(job.target)
     assert len({commit.job_id for commit in sink_commits(job.target)}) == 3
+
+
+@pytest.mark.spark
+def test_a_table_is_taken_over_by_the_command_line_or_the_difference_is_told(node: Cluster, source: str) -> None:
+    target = str(node.lake / "derived" / "taken_over")
+    write_deltalake(target, read(source))
+    upsert(source, rows(40, 20, "b"), ("id",))
+    command = ("job", "create", "--table", source, "--name", "copy", "--target", target, "--key", "id")
+    wrong = ask(node, *command, "--adopt", "--from-version", "1")
+    assert wrong.status == 1
+    assert "10 rows are missing, 0 are too many, 10 are different" in wrong.err
+    assert ask(node, "job", "delete", source, "copy").json == {"deleted": True}
+    assert DeltaTable(target).version() == 0
+    assert ask(node, *command, "--adopt", "--from-version", "0").json["created"] is True
+    assert ask(node, "job", "wait", source, "copy").json["applied_version"] == 1
+    assert_equal(target, read(source))
+    assert [commit.kind for commit in sink_commits(target)] == ["adopt", "tail"]
 
 
 @pytest.mark.spark

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from iscp.core.admin import ChangeVerb, JobChange, JobName, RegisterRequest
+from iscp.core.admin import ChangeVerb, JobChange, JobName, RegisterRequest, ResyncRequest
 from iscp.ports.pipeline import TableDescription
 from iscp.runtime.admin_service import OwnerAdmin
 from iscp.runtime.moved import Moved
@@ -33,10 +33,9 @@ class SlowCatalog(FakeCatalog):
         return super().describe(table)
 
 
-def test_a_registration_that_came_and_went_while_another_was_checked_has_the_earlier_id() -> None:
-    world, catalog = OwnerWorld(), SlowCatalog(FAST, SLOW)
+def admin_of(world: OwnerWorld, catalog: SlowCatalog) -> OwnerAdmin:
     world.lead()
-    admin = OwnerAdmin(
+    return OwnerAdmin(
         world.owner,
         catalog,
         lambda name: FakeKind(),
@@ -47,6 +46,11 @@ def test_a_registration_that_came_and_went_while_another_was_checked_has_the_ear
         dict[str, int],
         VerifyDesk(lambda event: None, world.clock),
     )
+
+
+def test_a_registration_that_came_and_went_while_another_was_checked_has_the_earlier_id() -> None:
+    world, catalog = OwnerWorld(), SlowCatalog(FAST, SLOW)
+    admin = admin_of(world, catalog)
     passed: list[str] = []
 
     def come_and_go() -> None:
@@ -56,4 +60,22 @@ def test_a_registration_that_came_and_went_while_another_was_checked_has_the_ear
     catalog.meanwhile = come_and_go
     first, second = admin.register([request("long", FAST, "/targets/x"), request("other", SLOW, "/targets/y")])
     assert passed[0] < first.job_id < second.job_id
+    world.close()
+
+
+def test_a_resync_that_another_overtook_while_it_was_checked_is_decided_anew_under_a_later_id() -> None:
+    world, catalog = OwnerWorld(), SlowCatalog(SLOW)
+    admin = admin_of(world, catalog)
+    admin.register([request("x", SLOW, "/targets/x")])
+    job = JobName(SLOW.uri, "x")
+    overtaking: list[str] = []
+
+    def overtake() -> None:
+        catalog.meanwhile = lambda: None
+        overtaking.append(admin.resync(ResyncRequest(job)).job_id)
+
+    catalog.meanwhile = overtake
+    result = admin.resync(ResyncRequest(job))
+    assert overtaking[0] < result.job_id == admin.status(job).job_id
+    assert len(world.storage.entries) == 5
     world.close()
