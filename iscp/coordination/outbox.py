@@ -17,8 +17,8 @@ from iscp.core.ids import JobKey, ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobReport
 
-IN_FLIGHT_MAX = 8
-"""Checkpoints sent and not yet recorded."""
+IN_FLIGHT_MAX = 64
+"""Checkpoints sent and not yet recorded: more than are cut while the history is written once, about a second."""
 
 HISTORY_MAX = 50_000
 """History entries waiting for the owner above which no new iterations are to be started."""
