@@ -77,6 +77,10 @@ def show(value: Any, output: str) -> bool:
     return True
 
 
+def lag(job: JobView) -> str:
+    return f"{seconds(job.lag_s)} late" if job.late else seconds(job.lag_s)
+
+
 def show_jobs(jobs: Sequence[JobView]) -> None:
     table(
         ("TABLE", "NAME", "STATE", "REASON", "APPLIED", "SOURCE", "LAG", "DEAD", "ERROR"),
@@ -88,7 +92,7 @@ def show_jobs(jobs: Sequence[JobView]) -> None:
                 "" if job.reason.value == "none" else job.reason.value,
                 version(job.applied_version),
                 version(job.source_version),
-                seconds(job.lag_s),
+                lag(job),
                 str(job.status.dead_letters or ""),
                 job.status.error_msg,
             )
@@ -110,7 +114,7 @@ def show_job(job: JobView) -> None:
             "reason": job.reason.value,
             "applied version": f"{version(job.applied_version)}  {moment(job.applied_at_s)}",
             "source version": f"{version(job.source_version)}  seen {moment(job.checked_at_s)}",
-            "lag": seconds(job.lag_s),
+            "lag": lag(job),
             "iterations": str(job.seq),
             "last iteration": f"({status.from_version}, {status.to_version}]  {moment(status.end_at_s)}  "
             f"{status.rows} rows, {status.bytes} bytes",

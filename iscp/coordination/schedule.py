@@ -172,17 +172,21 @@ class Schedule:
             job = before.get(row.key)
             if job is not None and job.row.job_id == row.job_id:
                 del before[row.key]
+                changed = row.spec_json != job.row.spec_json
                 job.take(row, self._backoff)
                 self._end_outdated(job)
             else:
-                job = TrackedJob(row, self._backoff)
+                changed, job = True, TrackedJob(row, self._backoff)
                 # A job made anew waits until its former registration's iteration has really ended.
                 job.flight = self._flights.of_job(table, row.key)
                 corrections += [report for report in [job.correction()] if report]
+            if changed:
+                job.go_by_spec(self._now_s, self._at_s)
             table.jobs.append(job)
         for gone in before.values():
             self._cancel(gone.flight)
             self._out += self._asks.give_up(gone.row.job_id)
+        table.heed_target_lags()
         self._report(table, corrections)
         if table.jobs and table.seen is None and table.top >= 0:
             table.seen = ProbeState(table.top)
@@ -318,8 +322,12 @@ class Schedule:
 
     def _start_iterations(self, table: TrackedTable) -> None:
         for job in table.jobs:
-            if job.runnable and job.retry_at_s <= self._now_s:
+            if not job.runnable:
+                continue
+            if job.retry_at_s <= self._now_s:
                 job.retry_at_s = 0.0
+            job.heed_trigger(table.newest, self._now_s, self._at_s)
+            table.waiting |= job.waits_until_s > 0.0
         table.wake = self._held is not None
         if self._held is not None:
             self._held[table] = None
@@ -342,7 +350,7 @@ class Schedule:
     ) -> None:
         if purpose is Purpose.APPLY:
             self._asks.applied(job.row.job_id for job in jobs)
-        deadline_s = table.behind_at_s or self._at_s
+        deadline_s = table.deadline_s(jobs, self._at_s)
         iteration = self._flights.begin(table, jobs, to_version, deadline_s, self._now_s, purpose)
         self._out.append(Submit(iteration))
 

@@ -86,6 +86,8 @@ class Settlement:
         target = self._flight.iteration.to_version
         job.near = outcome.watermark.version >= (self._flight.newest if target is None else target)
         job.failures, job.retry_at_s = 0, 0.0
+        if job.near and job.pace is not None:
+            job.pace.came_up_to_date(self._now_s, self._at_s)
         if committed or (job.told_state, job.told_reason) != (JobState.COMPLETED, Reason.NONE):
             report = job.report(JobState.COMPLETED, Reason.NONE, self._status(outcome, ErrorCode.OK, ""))
             self.reports.append(report)

@@ -7,22 +7,28 @@ derived.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil, inf
 
 from iscp.coordination.messages import SourceSeen
+from iscp.coordination.pace import Pace
 from iscp.core.backoff import doubled_s, jittered_s, quarantined
 from iscp.core.config import BackoffConfig, ProbeConfig
 from iscp.core.errors import ErrorCode
 from iscp.core.ids import ShardId
 from iscp.core.job import JobReport, JobRow, JobState, JobStatus, Reason
-from iscp.core.trigger import Candidate, ProbeState
+from iscp.core.trigger import TARGET_LAG_S, Candidate, Company, ProbeState, company_of, run_spec
 
 _UNFINISHED = frozenset({JobState.PENDING, JobState.RUNNING, JobState.CANCELED})
 
 
 GRIDS_PER_INTERVAL = 20
 """Times within the shortest interval at which sources are asked."""
+
+
+PROBE_LEAST_S = 0.1
+"""No source is asked more often of itself, however small a target lag is."""
 
 
 MADE_ANEW_S = 60.0
@@ -34,19 +40,23 @@ class TrackedJob:
 
     `row` is as it was given, but with the newest watermark and seq that are known here. Invariants: `flight` is the
     number of the iteration that it waits for or takes part in (0: none), so there is never more than one;
+    `company`, `target_lag_s` and `pace` (None: whenever the source is ahead) are what the spec says of when it runs;
     `retry_at_s` is 0 or the time before which it starts nothing; `failures` counts those in a row. `awaited_spec`: the
     spec that is to end, when it comes, what runs by another one (empty: none).
     """
 
     __slots__ = (
         "awaited_spec",
+        "company",
         "failed",
         "failures",
         "flight",
         "near",
+        "pace",
         "retry_at_s",
         "row",
         "stale",
+        "target_lag_s",
         "told_reason",
         "told_state",
     )
@@ -58,6 +68,9 @@ class TrackedJob:
         self.near = False
         self.stale = False
         self.awaited_spec = ""
+        self.company = Company.TABLE
+        self.target_lag_s: float | None = None
+        self.pace: Pace | None = None
         self.failed = row.failed_for_good
         self.failures = {Reason.RETRYING: 1, Reason.QUARANTINED: backoff.quarantine_after}.get(row.reason, 0)
         self.told_state = row.state
@@ -67,6 +80,28 @@ class TrackedJob:
     def runnable(self) -> bool:
         return not self.failed and not self.row.paused
 
+    @property
+    def waits_until_s(self) -> float:
+        """The time before which it starts nothing, in whatever a retry or its trigger wait for; 0: none."""
+        return self.retry_at_s or (self.pace.held_until_s if self.pace else 0.0)
+
+    def go_by_spec(self, now_s: float, at_s: float) -> None:
+        """The job is new here, or its spec has changed."""
+        spec = run_spec(self.row.spec_json)
+        self.company = company_of(spec)
+        self.target_lag_s = spec.target_lag_s if spec else None
+        timed = spec is not None and spec.trigger.interval_s is not None
+        self.pace = Pace(spec.trigger, self.row, now_s, at_s) if spec and timed else None
+
+    def heed_trigger(self, newest: int | None, now_s: float, at_s: float) -> None:
+        """Set until when its trigger holds back what is outstanding, if it does."""
+        if self.pace is None:
+            return
+        self.pace.held_until_s = 0.0
+        candidate = self.candidate(now_s)
+        if candidate.built and candidate.outstanding(newest) and not (candidate.busy or candidate.failing):
+            self.pace.hold(now_s, at_s)
+
     def candidate(self, now_s: float) -> Candidate:
         return Candidate(
             account=self.row.key.account,
@@ -75,6 +110,8 @@ class TrackedJob:
             failing=self.failures > 0,
             near=self.near,
             stale=self.stale,
+            company=self.company,
+            held=self.pace is not None and self.pace.held_until_s > now_s,
         )
 
     def take(self, row: JobRow, backoff: BackoffConfig) -> None:
@@ -113,7 +150,7 @@ class TrackedTable:
     before something happens); `flights` counts iterations that have not ended. `wake`: it has to be decided again
     what starts. `waiting`: some job may have to wait for a time. `again`: what is asked now may be answered from
     before a change. `moved`: an iteration ended since the source was asked. `behind_at_s`: Unix time of the oldest
-    commit that some job has not applied, as far as known (0: none).
+    commit that some job has not applied, as far as known (0: none). `target_lag_s`: the smallest of its jobs'.
     """
 
     __slots__ = (
@@ -130,6 +167,7 @@ class TrackedTable:
         "probe_failures",
         "seen",
         "shard",
+        "target_lag_s",
         "told",
         "uri",
         "waiting",
@@ -153,6 +191,7 @@ class TrackedTable:
         self.probe_failures = 0
         self.fault = ""
         self.behind_at_s = 0.0
+        self.target_lag_s = inf
         self.told: SourceSeen | None = None
 
     @property
@@ -168,8 +207,8 @@ class TrackedTable:
         at_s = inf
         if self.waiting:
             for job in self.jobs:
-                if job.retry_at_s and job.retry_at_s < at_s and not job.flight and job.runnable:
-                    at_s = job.retry_at_s
+                if 0.0 < job.waits_until_s < at_s and not job.flight and job.runnable:
+                    at_s = job.waits_until_s
             self.waiting = at_s < inf
         return at_s
 
@@ -180,15 +219,27 @@ class TrackedTable:
         self.wake = True
         self.again = self.asked
 
+    def heed_target_lags(self) -> None:
+        """Its jobs have changed."""
+        self.target_lag_s = min((job.target_lag_s or inf for job in self.jobs if job.runnable), default=inf)
+
+    def deadline_s(self, jobs: Sequence[TrackedJob], at_s: float) -> float:
+        """Unix time by which an iteration of these jobs should have applied what is outstanding for them."""
+        applied_at_s = min(job.row.watermark.at_s for job in jobs)
+        lag_s = min(TARGET_LAG_S if job.target_lag_s is None else job.target_lag_s for job in jobs)
+        return max(self.behind_at_s or at_s, applied_at_s) + lag_s
+
     def ask(self) -> None:
         self.asked, self.again, self.moved = True, False, False
 
     def still(self, config: ProbeConfig, now_s: float, draw: float) -> None:
         """The source has not moved; ask ever more rarely."""
+        limit_s = min(config.interval_max_s, max(PROBE_LEAST_S, self.target_lag_s / 2))
+        interval_s = min(self.interval_s, limit_s)
         # Due times lie on a grid: one wake-up serves all tables due about then.
-        grid_s = config.interval_min_s / GRIDS_PER_INTERVAL
-        self.probe_at_s = ceil((now_s + jittered_s(self.interval_s, draw)) / grid_s) * grid_s
-        self.interval_s = min(2 * self.interval_s, config.interval_max_s)
+        grid_s = min(config.interval_min_s, limit_s) / GRIDS_PER_INTERVAL
+        self.probe_at_s = min(ceil((now_s + jittered_s(interval_s, draw)) / grid_s) * grid_s, now_s + limit_s)
+        self.interval_s = min(2 * interval_s, limit_s)
 
     def doubt_targets(self) -> None:
         """Every job has to run, even if the source stands still: an iteration begins with a look at the target."""

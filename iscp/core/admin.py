@@ -133,7 +133,8 @@ class JobView:
     `applied_version` is the job's watermark, `source_version` the newest source version that the node has seen,
     as of `checked_at_s`. `lag_s`: 0 when nothing was outstanding at `checked_at_s`, otherwise the age of the
     oldest commit not yet applied; -1 while it is not known. While no node holds the table (`node_id` is empty), the
-    time since `checked_at_s` counts as lag.
+    time since `checked_at_s` counts as lag. `late`: it lies behind by more than its target lag (while it is not built:
+    since it was registered).
     """
 
     account: str
@@ -153,6 +154,7 @@ class JobView:
     status: JobStatus
     create_at_s: float
     node_id: str = ""
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Which iterations of a table start now: the default trigger (after MatrixOne ISCP's "select candidate iterations").
+"""Which iterations of a table start now (after MatrixOne ISCP's "select candidate iterations").
 
-Jobs of one account on a table keep one watermark and share iterations. Decides only from what it is handed; when
-it is asked again, and what a job's failures mean in time, is the schedule's business.
+Jobs of one account on a table keep one watermark and share iterations, unless their trigger says otherwise. Decides
+only from what it is handed; when it is asked again, and what a job's failures mean in time, is the schedule's business.
 
 1. A new job starts its first iteration at once, alone, without a look at the source: to the others' watermark,
    so that they go on together, or to now. The others do not wait for it.
@@ -12,14 +12,47 @@ it is asked again, and what a job's failures mean in time, is the schedule's bus
    catching up may take long, and the leaders would be held up by another's trouble.
 4. A failing job is retried alone, by its own backoff, and counts for nobody else.
 5. Jobs of different accounts have nothing to do with each other.
+6. Jobs that go alone (greedy, independent, periodic, custom) start to now whenever the source is ahead and their
+   trigger does not hold them back, whatever others do, who neither wait for them nor go to their watermark.
+7. Periodic jobs that share go together where they are due and at one watermark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
+from iscp.core.spec import JobSpec, TriggerType, parse_spec
 from iscp.core.watermark import NOTHING_APPLIED
+
+TARGET_LAG_S = 60.0
+"""What counts as the target lag of a job that has none, where iterations are ordered by their deadlines."""
+
+_SAYING_WHEN = ('"trigger"', '"target_lag"', '"independent"')
+
+
+class Company(Enum):
+    """With whom a job shares iterations: its table's, the other periodic ones that share, or nobody."""
+
+    TABLE = "table"
+    PERIOD = "period"
+    NONE = "none"
+
+
+def run_spec(spec_json: str) -> JobSpec | None:
+    """The spec, if it may say when the job runs; of a hundred thousand others, None without the cost of parsing."""
+    return parse_spec(spec_json) if any(name in spec_json for name in _SAYING_WHEN) else None
+
+
+def company_of(spec: JobSpec | None) -> Company:
+    if spec is None:
+        return Company.TABLE
+    trigger = spec.trigger
+    if trigger.job_type is TriggerType.PERIODIC and trigger.share:
+        return Company.PERIOD
+    shares = trigger.job_type is TriggerType.DEFAULT and not spec.independent
+    return Company.TABLE if shares else Company.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +75,7 @@ class Candidate:
 
     `watermark` is -1 until its first iteration is done. `busy`: it is in an iteration, or has to wait for a time.
     `stale`: the source at its watermark is another one than before, so it must run though the versions agree.
+    `held`: its trigger holds back what is outstanding.
     """
 
     account: str
@@ -50,10 +84,16 @@ class Candidate:
     failing: bool = False
     near: bool = False
     stale: bool = False
+    company: Company = Company.TABLE
+    held: bool = False
 
     @property
     def built(self) -> bool:
         return self.watermark > NOTHING_APPLIED
+
+    def outstanding(self, newest: int | None) -> bool:
+        """Whether there is something to do for a job that is built."""
+        return self.stale or (newest is not None and newest > self.watermark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +110,31 @@ def decide(jobs: Sequence[Candidate], newest: int | None) -> list[Start]:
     Invariants: no busy job is in any, no job is in two, all jobs of one are of the same account.
     """
     accounts: dict[str, list[int]] = {}
+    alone: list[int] = []
     for index, job in enumerate(jobs):
-        accounts.setdefault(job.account, []).append(index)
-    return [start for group in accounts.values() for start in _of_account(jobs, group, newest)]
+        if job.company is Company.TABLE:
+            accounts.setdefault(job.account, []).append(index)
+        else:
+            alone.append(index)
+    starts = [start for group in accounts.values() for start in _of_account(jobs, group, newest)]
+    return starts + list(_by_themselves(jobs, alone, newest)) if alone else starts
+
+
+def _by_themselves(jobs: Sequence[Candidate], group: list[int], newest: int | None) -> Iterator[Start]:
+    together: dict[tuple[str, int], list[int]] = {}
+    for index in group:
+        job = jobs[index]
+        if job.busy:
+            continue
+        if job.failing or not job.built:
+            yield Start((index,), None)
+        elif job.outstanding(newest) and not job.held:
+            if job.company is Company.PERIOD:
+                together.setdefault((job.account, job.watermark), []).append(index)
+            else:
+                yield Start((index,), None)
+    for shared in together.values():
+        yield Start(tuple(shared), None)
 
 
 def _of_account(jobs: Sequence[Candidate], group: list[int], newest: int | None) -> Iterator[Start]:
@@ -87,7 +149,7 @@ def _of_account(jobs: Sequence[Candidate], group: list[int], newest: int | None)
         lagging = [index for index in healthy if jobs[index].watermark < top]
         yield from _catch_up(jobs, lagging, top)
         if not any(jobs[index].near for index in lagging):
-            yield from _lead(jobs, leaders, newest is not None and newest > top)
+            yield from _lead(jobs, leaders, newest)
 
 
 def _catch_up(jobs: Sequence[Candidate], lagging: list[int], top: int) -> Iterator[Start]:
@@ -98,7 +160,7 @@ def _catch_up(jobs: Sequence[Candidate], lagging: list[int], top: int) -> Iterat
             yield Start((max(alike, key=lambda index: jobs[index].watermark),), top)
 
 
-def _lead(jobs: Sequence[Candidate], leaders: tuple[int, ...], ahead: bool) -> Iterator[Start]:
-    stale = any(jobs[index].stale for index in leaders)
-    if (ahead or stale) and not any(jobs[index].busy for index in leaders):
+def _lead(jobs: Sequence[Candidate], leaders: tuple[int, ...], newest: int | None) -> Iterator[Start]:
+    outstanding = any(jobs[index].outstanding(newest) for index in leaders)
+    if outstanding and not any(jobs[index].busy for index in leaders):
         yield Start(leaders, None)

@@ -41,6 +41,7 @@ from iscp.core.ids import JobKey, ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow
 from iscp.core.patterns import matcher
+from iscp.core.trigger import run_spec
 from iscp.core.verify import VerifyReport, refuse_unverifiable
 from iscp.ports.pipeline import Catalog, ConsumerKind
 from iscp.ports.system import Clock
@@ -281,6 +282,7 @@ class OwnerAdmin:
 
     def _view(self, row: JobRow, node_id: str, seen: SourceSeen | None) -> JobView:
         source_version = max(seen.source_version if seen else -1, row.watermark.version)
+        lag_s = self._lag_s(row, seen, held=bool(node_id))
         return JobView(
             account=row.key.account,
             table_id=row.key.table_id,
@@ -294,12 +296,19 @@ class OwnerAdmin:
             applied_at_s=row.watermark.at_s,
             source_version=source_version,
             checked_at_s=seen.checked_at_s if seen else 0.0,
-            lag_s=self._lag_s(row, seen, held=bool(node_id)),
+            lag_s=lag_s,
             seq=row.seq,
             status=row.status,
             create_at_s=row.create_at_s,
             node_id=node_id,
+            late=self._late(row, lag_s),
         )
+
+    def _late(self, row: JobRow, lag_s: float) -> bool:
+        spec = run_spec(row.spec_json)
+        if spec is None or spec.target_lag_s is None:
+            return False
+        return (lag_s if row.watermark.version >= 0 else self._clock.now_s() - row.create_at_s) > spec.target_lag_s
 
     def _lag_s(self, row: JobRow, seen: SourceSeen | None, held: bool) -> float:
         """How stale the job is; a job that is up to date with what was last seen is so as of that look.

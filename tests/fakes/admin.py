@@ -238,6 +238,12 @@ class FakeAdmin:
             counters={"submitted": 9, "completed": 8, "failed": 1},
         )
 
+    def delay(self, table: str, name: str, account: str = "default") -> None:
+        """The job is past its target lag."""
+        with self._moved:
+            key = self._key(JobName(table, name, account))
+            self._jobs[key] = replace(self._jobs[key], late=True)
+
     def apply(self, table: str, name: str, version: int, account: str = "default", **status: Any) -> None:
         """An iteration of the job ends at `version`."""
         with self._moved:

@@ -73,6 +73,7 @@ _JOB_FIELDS = (
     "seq",
     "create_at_s",
     "node_id",
+    "late",
 )
 _HISTORY_FIELDS = tuple(field.name for field in pb.HistoryEntry.DESCRIPTOR.fields)
 _REPORT_FIELDS = ("version", "seq", "void", "repaired")

@@ -729,7 +729,7 @@ Global___JobStatus: _TypeAlias = JobStatus  # noqa: Y015
 @_typing.final
 class Job(_message.Message):
     """applied_version: what the target holds. source_version: the newest seen, as of checked_at_s. lag_s: the age of
-    the oldest commit that is not applied, 0 if there was none, -1 while unknown.
+    the oldest commit that is not applied, 0 if there was none, -1 while unknown. late: it is more than the target lag.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -751,6 +751,7 @@ class Job(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     CREATE_AT_S_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
+    LATE_FIELD_NUMBER: _builtins.int
     account: _builtins.str
     table_id: _builtins.str
     table: _builtins.str
@@ -767,6 +768,7 @@ class Job(_message.Message):
     seq: _builtins.int
     create_at_s: _builtins.float
     node_id: _builtins.str
+    late: _builtins.bool
     @_builtins.property
     def status(self) -> Global___JobStatus: ...
     def __init__(
@@ -789,10 +791,11 @@ class Job(_message.Message):
         status: Global___JobStatus | None = ...,
         create_at_s: _builtins.float = ...,
         node_id: _builtins.str = ...,
+        late: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "applied_at_s", b"applied_at_s", "applied_version", b"applied_version", "checked_at_s", b"checked_at_s", "create_at_s", b"create_at_s", "job_id", b"job_id", "lag_s", b"lag_s", "name", b"name", "node_id", b"node_id", "reason", b"reason", "seq", b"seq", "source_version", b"source_version", "spec_json", b"spec_json", "state", b"state", "status", b"status", "table", b"table", "table_id", b"table_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "applied_at_s", b"applied_at_s", "applied_version", b"applied_version", "checked_at_s", b"checked_at_s", "create_at_s", b"create_at_s", "job_id", b"job_id", "lag_s", b"lag_s", "late", b"late", "name", b"name", "node_id", b"node_id", "reason", b"reason", "seq", b"seq", "source_version", b"source_version", "spec_json", b"spec_json", "state", b"state", "status", b"status", "table", b"table", "table_id", b"table_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

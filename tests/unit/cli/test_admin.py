@@ -183,6 +183,14 @@ def test_rows_that_are_left_out_and_a_warning_are_shown(run: Run, service: FakeA
     assert "12" in ok(run("job", "list")).splitlines()[1].split()
 
 
+def test_a_late_job_says_so(run: Run, service: FakeAdmin) -> None:
+    register(run)
+    service.delay("/t", "a")
+    assert answer(run("-o", "json", "job", "status", "/t", "a"))["late"] is True
+    assert " late" in ok(run("job", "list"))
+    assert " late" in ok(run("job", "status", "/t", "a"))
+
+
 def test_a_job_has_stable_names_in_json_and_yaml(run: Run, service: FakeAdmin) -> None:
     register(run)
     service.apply("/t", "a", 4)

@@ -17,6 +17,7 @@ from iscp.coordination.schedule_events import JobCommitted
 from iscp.core.errors import ErrorCode, InvariantBroken, IscpError, LeaseLost, StorageError
 from iscp.core.ids import ShardId
 from iscp.core.job import JobRow, JobState, JobStatus, Reason
+from iscp.core.trigger import TARGET_LAG_S
 from tests.fakes.timetable import BACKOFF, PROBE, SHARD, URI, Timetable, job, outcome
 
 
@@ -444,6 +445,190 @@ def test_the_higher_priority_of_the_jobs_counts(world: Timetable) -> None:
     assert world.last.priority == 7
 
 
+# --- triggers ----------------------------------------------------------------------------------------------------
+
+
+def greedy(row: JobRow) -> JobRow:
+    return specified(row, trigger={"job_type": "greedy"})
+
+
+def periodic(row: JobRow, interval_s: float = 60.0, *, share: bool = False) -> JobRow:
+    return specified(row, trigger={"job_type": "periodic", "schedule": {"interval": interval_s, "share": share}})
+
+
+def commits_every(world: Timetable, wait_s: float, until_s: float) -> None:
+    """Commits come and are told of, and iterations take no time."""
+    for _ in range(int(until_s / wait_s)):
+        world.source.commit(URI)
+        world.notify()
+        for number in list(world.running):
+            world.succeed(number)
+        world.wait(wait_s)
+        for number in list(world.running):
+            world.succeed(number)
+
+
+@pytest.mark.parametrize("alone", [greedy, lambda row: specified(row, independent=True)])
+def test_a_job_that_goes_alone_neither_waits_nor_is_waited_for(
+    world: Timetable, alone: Callable[[JobRow], JobRow]
+) -> None:
+    world.start(job("x", 2), job("y", 2), alone(job("own", 2)))
+    assert world.now_running == [(("x", "y"), None), (("own",), None)]
+    world.succeed(2)
+    world.source.commit(URI)
+    world.notify()
+    assert world.now_running == [(("x", "y"), None), (("own",), None)], "though the others' iteration still runs"
+    world.succeed(1, version=3)
+    assert world.now_running == [(("own",), None), (("x", "y"), None)], "though its own still runs"
+    world.update(job("x", 2), job("y", 2), alone(job("own", 2)), alone(job("new")))
+    assert world.now_running[-1] == (("new",), None), "to now, not to the others' watermark"
+
+
+def test_a_periodic_job_starts_at_most_once_in_its_interval(world: Timetable) -> None:
+    world.start(periodic(job("x")))
+    assert world.now_running == [(("x",), None)], "a new job does not wait"
+    world.succeed(1)
+    world.source.commit(URI)
+    world.notify()
+    assert world.running == {}
+    world.wait(59.9)
+    assert world.running == {}
+    world.wait(0.1)
+    assert world.now_running == [(("x",), None)]
+    world.succeed(2)
+    world.forget()
+    commits_every(world, 7, 700)
+    assert len(world.submitted) == pytest.approx(700 / 60, abs=2)
+
+
+def test_a_periodic_job_whose_source_stands_still_costs_nothing_and_starts_at_once_afterwards(
+    world: Timetable,
+) -> None:
+    world.start(periodic(job("x"), 0.01))
+    world.succeed(1)
+    before = world.source.looks[URI]
+    world.wait(7_200)
+    assert len(world.submitted) == 1
+    assert world.source.looks[URI] - before < 30
+    world.source.commit(URI)
+    world.notify()
+    assert world.now_running == [(("x",), None)], "its interval is long over"
+
+
+def test_a_periodic_job_that_bounds_have_cut_off_goes_on_at_once_and_one_that_failed_by_its_backoff(
+    world: Timetable,
+) -> None:
+    world.start(periodic(job("x", 0)))
+    world.succeed(1, version=2)
+    assert world.now_running == [(("x",), None)]
+    world.fail(2)
+    world.wait(BACKOFF.base_s)
+    assert world.now_running == [(("x",), None)]
+    world.succeed(3)
+    world.source.commit(URI)
+    world.wait(59)
+    assert world.running == {}
+
+
+def test_a_node_that_takes_a_periodic_job_over_goes_on_with_its_wait(world: Timetable) -> None:
+    ended = JobStatus(-1, 2, end_at_s=world.clock.now_s() - 45)
+    world.start(periodic(replace(job("x", 2), status_json=ended.to_json())))
+    assert world.running == {}
+    world.wait(15)
+    assert world.now_running == [(("x",), None)]
+
+
+def test_periodic_jobs_that_share_come_together_whenever_they_were_made(world: Timetable) -> None:
+    rows = [periodic(job(name), share=True) for name in "xyz"] + [periodic(job("alone"))]
+    for number in range(4):
+        world.update(*rows[: number + 1]) if number else world.start(rows[0])
+        world.source.commit(URI)
+        world.succeed(world.last.number)
+        world.wait(13)
+    for _ in range(2):
+        world.forget()
+        world.source.commit(URI)
+        world.notify()
+        world.wait(60)
+        for number in list(world.running):
+            world.succeed(number)
+        world.wait(0.01)
+    names = [tuple(row.key.job_name for row in iteration.jobs) for iteration in world.submitted]
+    assert sorted(names) == [("alone",), ("x", "y", "z")]
+
+
+def test_a_wall_clock_that_steps_back_delays_periodic_jobs_by_an_interval_at_the_most(world: Timetable) -> None:
+    world.start(periodic(job("x"), share=True), periodic(job("y")))
+    for number in list(world.running):
+        world.succeed(number)
+    world.clock.step(-86_400)
+    world.source.commit(URI)
+    world.notify()
+    world.wait(60)
+    assert sorted(world.now_running) == [(("x",), None), (("y",), None)]
+
+
+def test_a_new_trigger_takes_effect_after_the_current_iteration(world: Timetable) -> None:
+    world.start(periodic(job("x"), 3_600))
+    world.source.commit(URI)
+    world.update(greedy(job("x")))
+    assert len(world.running) == 1
+    world.succeed(1)
+    world.source.commit(URI)
+    world.notify()
+    assert world.now_running == [(("x",), None)]
+
+
+def test_a_paused_periodic_job_is_waited_for_by_nobody(world: Timetable) -> None:
+    world.start(periodic(job("x")), job("y", 3))
+    world.succeed(1)
+    world.source.commit(URI)
+    world.notify()
+    world.update(replace(periodic(job("x", 4)), reason=Reason.PAUSED), job("y", 3))
+    world.wait(600)
+    assert [names for names, _ in world.now_running] == [("y",)]
+
+
+def test_while_held_a_periodic_job_that_comes_due_does_not_spin(world: Timetable) -> None:
+    world.start(periodic(job("x")))
+    world.succeed(1)
+    world.source.commit(URI)
+    world.notify()
+    world.step(HoldIterations(True))
+    world.wait(600)
+    assert world.running == {}
+    world.step(HoldIterations(False))
+    world.wait(0)
+    assert world.now_running == [(("x",), None)]
+
+
+def test_deadlines_are_the_oldest_change_not_applied_and_the_smallest_target_lag(world: Timetable) -> None:
+    world.start(specified(greedy(job("slow", 3)), target_lag=600), specified(greedy(job("fast", 3)), target_lag=5))
+    world.start(job("plain", 3, uri="/other"), shard=ShardId("other"))
+    world.source.commit("/other", 5)
+    world.source.commit(URI)
+    at_s = world.clock.now_s()
+    world.notify()
+    world.notify(ShardId("other"))
+    deadlines = {iteration.jobs[0].key.job_name: iteration.deadline_s - at_s for iteration in world.submitted}
+    assert deadlines == {"slow": 600.0, "fast": 5.0, "plain": TARGET_LAG_S}
+
+
+def test_a_source_is_asked_at_least_twice_in_the_smallest_target_lag(world: Timetable) -> None:
+    def looks(*rows: JobRow) -> int:
+        world.update(*rows)
+        world.wait(600)
+        world.forget()
+        world.wait(600)
+        return world.source.looks[URI]
+
+    world.start(job("x", 3))
+    assert looks(specified(job("x", 3), target_lag=60), job("y", 3)) == 20
+    assert looks(specified(job("x", 3), target_lag=4), specified(job("y", 3), target_lag=60)) == 300
+    assert looks(specified(job("x", 3), target_lag=0.001)) <= 6_001, "but not without end"
+    assert looks(replace(specified(job("x", 3), target_lag=4), reason=Reason.PAUSED), job("y", 3)) == 2
+
+
 # --- stopping ----------------------------------------------------------------------------------------------------
 
 
@@ -639,6 +824,15 @@ class Anything:
     def newest(self) -> int | None:
         return self.world.source.versions.get(URI)
 
+    def respecify(self, pick: int) -> None:
+        name, kind = NAMES[pick % len(NAMES)], pick // len(NAMES)
+        if name in self.rows:
+            plain = replace(self.rows[name], spec_json=job(name).spec_json)
+            self.rows[name] = [plain, greedy(plain), periodic(plain, 30.0), periodic(plain, 30.0, share=True)][kind]
+            self.dispatch()
+            if pick % 2:
+                self.world.interrupt(self.rows[name])
+
     # The source
 
     def commit(self, pick: int) -> None:
@@ -779,7 +973,7 @@ ACTIONS = st.lists(
             (
                 *("commit", "anew", "vanish", "reappear", "notify", "wait", "hold", "slow_probes"),
                 *("succeed", "succeed_partly", "fail", "fail_x", "turn_away", "end_cancelled"),
-                *("add", "remove", "recreate", "pause", "restart"),
+                *("add", "remove", "recreate", "pause", "restart", "respecify"),
             )
         ),
         st.integers(0, 11),
@@ -800,6 +994,7 @@ def test_whatever_happened_each_job_reaches_the_newest_version(actions: list[tup
     world.source.commit(URI)
     world.notify()
     for _ in range(10):
+        world.wait(60)
         for number in list(world.running):
             world.succeed(number)
     newest = world.source.versions[URI]

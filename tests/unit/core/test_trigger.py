@@ -1,16 +1,20 @@
-"""The default trigger: who starts, together with whom, and to which version."""
+"""The triggers: who starts, together with whom, and to which version."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.core.trigger import Candidate, Start, decide
+from iscp.core.spec import ConsumerSpec, JobSpec, TriggerSpec, TriggerType
+from iscp.core.trigger import Candidate, Company, Start, company_of, decide, run_spec
+
+ALONE, PERIOD = {"company": Company.NONE}, {"company": Company.PERIOD}
 
 
-def job(watermark: int = -1, **facts: bool) -> Candidate:
+def job(watermark: int = -1, **facts: Any) -> Candidate:
     return Candidate(account="a", watermark=watermark, **facts)
 
 
@@ -70,6 +74,62 @@ def test_a_source_made_anew_is_read_though_the_versions_agree() -> None:
     assert decide([job(5, stale=True)], newest=2) == [Start((0,), None)]
 
 
+def test_one_that_goes_alone_starts_whenever_the_source_is_ahead_whatever_the_others_do() -> None:
+    assert decide([job(5), job(5, **ALONE)], newest=6) == [Start((0,), None), Start((1,), None)]
+    assert decide([job(5, busy=True), job(2, **ALONE), job(4, **ALONE)], newest=6) == [
+        Start((1,), None),
+        Start((2,), None),
+    ]
+    assert decide([job(6, **ALONE), job(6, busy=True, stale=True, **ALONE)], newest=6) == []
+    assert decide([job(5, **ALONE)], newest=None) == []
+    assert decide([job(6, stale=True, **ALONE)], newest=6) == [Start((0,), None)]
+
+
+def test_nobody_waits_for_one_that_goes_alone_or_goes_to_its_watermark() -> None:
+    assert decide([job(5), job(4, near=True, **ALONE)], newest=5) == [Start((1,), None)]
+    assert decide([job(5), job(4, near=True, busy=True, **ALONE)], newest=6) == [Start((0,), None)]
+    assert decide([job(5), job(9, **ALONE)], newest=9) == [Start((0,), None)]
+    assert decide([job(), job(9, **ALONE)], newest=9) == [Start((0,), None)], "no goal for a new job"
+    assert decide([job(5), job(**ALONE)], newest=5) == [Start((1,), None)], "nor has a new one that of the others"
+
+
+def test_what_its_trigger_holds_back_is_not_started_but_for_a_first_iteration_and_a_retry() -> None:
+    assert decide([job(5, held=True, **ALONE)], newest=6) == []
+    assert decide([job(5, held=True, stale=True, **ALONE)], newest=6) == []
+    assert decide([job(held=True, **ALONE)], newest=6) == [Start((0,), None)]
+    assert decide([job(5, held=True, failing=True, **ALONE)], newest=6) == [Start((0,), None)]
+
+
+def test_periodic_ones_that_share_go_together_where_they_are_due_and_at_one_watermark() -> None:
+    assert decide([job(5, **PERIOD), job(5, **PERIOD), job(4, **PERIOD)], newest=6) == [
+        Start((0, 1), None),
+        Start((2,), None),
+    ]
+    assert decide([job(5, **PERIOD), job(5, held=True, **PERIOD), job(5)], newest=6) == [
+        Start((2,), None),
+        Start((0,), None),
+    ]
+    other = replace(job(5, **PERIOD), account="b")
+    assert decide([job(5, **PERIOD), other], newest=6) == [Start((0,), None), Start((1,), None)]
+    assert decide([job(5, **PERIOD), job(5, failing=True, **PERIOD), job(**PERIOD)], newest=6) == [
+        Start((1,), None),
+        Start((2,), None),
+        Start((0,), None),
+    ]
+
+
+def test_whom_a_job_goes_with_is_read_from_its_spec() -> None:
+    def company(**spec: Any) -> Company:
+        return company_of(run_spec(JobSpec(ConsumerSpec("replica", "/x"), **spec).to_json()))
+
+    assert company() is company(target_lag_s=5.0) is company(priority=5) is Company.TABLE
+    assert company(independent=True) is company(trigger=TriggerSpec(TriggerType.GREEDY)) is Company.NONE
+    assert company(trigger=TriggerSpec(TriggerType.CUSTOM, name="x")) is Company.NONE
+    assert company(trigger=TriggerSpec(TriggerType.PERIODIC, 5.0)) is Company.NONE
+    assert company(trigger=TriggerSpec(TriggerType.PERIODIC, 5.0, share=True)) is Company.PERIOD
+    assert run_spec(JobSpec(ConsumerSpec("replica", "/x"), priority=5).to_json()) is None
+
+
 CANDIDATES = st.lists(
     st.builds(
         Candidate,
@@ -79,6 +139,8 @@ CANDIDATES = st.lists(
         failing=st.booleans(),
         near=st.booleans(),
         stale=st.booleans(),
+        company=st.sampled_from(Company),
+        held=st.booleans(),
     ),
     max_size=8,
 )
@@ -94,6 +156,11 @@ def test_what_holds_for_every_decision(jobs: list[Candidate], newest: int | None
         assert not any(member.busy for member in members)
         assert len({member.account for member in members}) == 1
         assert len({member.watermark for member in members}) == 1
+        (company,) = {member.company for member in members}
+        assert company is not Company.NONE or len(members) == 1
+        assert not any(
+            member.held and member.built and not member.failing for member in members if company is not Company.TABLE
+        )
         assert start.to_version is None or start.to_version > members[0].watermark
         if len(members) > 1:
             assert not any(member.failing or not member.built for member in members)
@@ -109,10 +176,23 @@ def test_a_failing_job_changes_nothing_for_the_others(jobs: list[Candidate], new
     assert found == expected
 
 
+@given(jobs=CANDIDATES, newest=st.none() | st.integers(0, 5))
+def test_a_tables_company_and_the_others_change_nothing_for_each_other(
+    jobs: list[Candidate], newest: int | None
+) -> None:
+    def starts(places: list[int]) -> set[tuple[tuple[int, ...], int | None]]:
+        found = decide([jobs[place] for place in places], newest)
+        return {(tuple(places[i] for i in start.jobs), start.to_version) for start in found}
+
+    table = [index for index, candidate in enumerate(jobs) if candidate.company is Company.TABLE]
+    others = [index for index, candidate in enumerate(jobs) if candidate.company is not Company.TABLE]
+    assert starts(list(range(len(jobs)))) == starts(table) | starts(others)
+
+
 @given(jobs=CANDIDATES, newest=st.integers(0, 5))
 def test_somebody_runs_as_long_as_somebody_has_work(jobs: list[Candidate], newest: int) -> None:
     """Liveness: with nobody busy, decisions carried out bring every job to the newest version, and then all rest."""
-    state = [replace(candidate, busy=False) for candidate in jobs]
+    state = [replace(candidate, busy=False, held=False) for candidate in jobs]
     for _ in range(100):
         starts = decide(state, newest)
         if not starts:

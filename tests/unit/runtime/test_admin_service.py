@@ -634,6 +634,21 @@ def test_lag_grows_with_the_time_since_the_look_but_never_beyond_the_jobs_own_wa
     assert lag(desk) == 0.0  # never negative
 
 
+def test_a_job_past_its_target_lag_is_late_and_so_is_one_that_takes_longer_to_build(desk: Desk) -> None:
+    row = desk.running()
+    desk.admin.update([UpdateRequest(X, '{"target_lag":30}')])
+    assert not desk.admin.status(X).late
+    desk.world.clock.advance(31.0)
+    assert desk.admin.status(X).late, "nothing is built yet"
+    desk.reach(row, 7)
+    desk.world.see(9, lag_s=1.0)
+    assert not desk.admin.status(X).late
+    desk.world.clock.advance(31.0)
+    assert desk.admin.status(X).late
+    desk.admin.update([UpdateRequest(X, '{"target_lag":60}')])
+    assert not desk.admin.status(X).late
+
+
 def test_lag_counts_the_time_in_which_nobody_looks(desk: Desk) -> None:
     row = desk.running()
     desk.reach(row, 7)
