@@ -32,6 +32,7 @@ from iscp.adapters.etcd.server import production_warning
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.failpoints import EnvironmentFailpoints
 from iscp.adapters.grpc.server import AdminServer
+from iscp.adapters.triggers import TriggerRegistry
 from iscp.consumers.registry import ConsumerRegistry
 from iscp.coordination.owner import OwnerMachine
 from iscp.coordination.schedule import Schedule
@@ -106,7 +107,7 @@ def compose(
 
     `tested` are the kinds of places where the self-test has passed.
     """
-    clock, kinds, moved = SystemClock(), _kinds(config), Moved()
+    clock, kinds, triggers, moved = SystemClock(), _kinds(config), TriggerRegistry(config.triggers.allow), Moved()
     etcd, membership, election = _cluster(config, clock)
     times = replace(CoordinationTimes(), ttl_s=config.etcd.lease_ttl_s, margin_s=config.etcd.margin_s)
     record = NodeRecord(config.node_id, 0, config.address, os.getpid(), __version__, clock.now_s())
@@ -131,7 +132,7 @@ def compose(
     )
     keeper = LeaseKeeper(membership, record, clock, worker.lease_lost, worker.lease_regained, on_broken)
     desk = VerifyDesk(lambda event: scheduler.give(event), clock)
-    schedule = Schedule(config.node_id, config.probe, config.backoff, random.random)
+    schedule = Schedule(config.node_id, config.probe, config.backoff, random.random, ask_trigger=triggers.ask)
     scheduler = Scheduler(schedule, DeltaProbe(), clock, worker.news, on_broken, answered=desk.answered)
     executor = Executor(
         _runner(config, spark, clock, kinds, failpoints, lambda: keeper.epoch, tested, scheduler),
@@ -142,7 +143,7 @@ def compose(
         on_stuck=lambda iteration: spark.kill(),
     )
     upkeep = Upkeep(kinds.kind, clock, config.backoff, random.random, keeper.check, scheduler.give, on_broken)
-    server = _server(config, _catalog(config, spark), owner, clock, kinds, moved, scheduler, executor, desk)
+    server = _server(config, _catalog(config, spark), owner, clock, kinds, triggers, moved, scheduler, executor, desk)
     parts = (keeper, owner, worker, scheduler, executor, moved, upkeep)
     return Node(config.node_id, server, membership, election, *parts, etcd.close)
 
@@ -157,6 +158,7 @@ def _server(
     owner: OwnerLoop,
     clock: SystemClock,
     kinds: ConsumerRegistry,
+    triggers: TriggerRegistry,
     moved: Moved,
     scheduler: Scheduler,
     executor: Executor,
@@ -166,6 +168,7 @@ def _server(
         owner,
         catalog,
         kinds.kind,
+        triggers.check,
         clock,
         moved,
         notify_node=scheduler.notify,

@@ -100,6 +100,15 @@ class Flights:
         mine = (flight.iteration for flight in flights if flight.table is table)
         return next((its.number for its in mine if any(row.key == key for row in its.jobs)), 0)
 
+    def outdated(self, job: TrackedJob) -> int:
+        """Once the spec is here that is to end what runs by another: the number of that iteration; 0: none."""
+        if not job.awaited_spec or job.awaited_spec != job.row.spec_json:
+            return 0
+        job.awaited_spec = ""
+        flight = self._open.get(job.flight)
+        mine = (row for row in flight.iteration.jobs if row.key == job.row.key) if flight else ()
+        return job.flight if any(row.spec_json != job.row.spec_json for row in mine) else 0
+
     def next_due_s(self) -> float | None:
         """When the next one is to be announced."""
         while self._announce and self._announce[0][1] not in self._open:

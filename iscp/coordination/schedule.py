@@ -23,6 +23,7 @@ from iscp.coordination.due import DueTables
 from iscp.coordination.effects import HoldIterations, StartShard, StopAllShards, StopShard, UpdateShard
 from iscp.coordination.events import Reports, Seen, ShardStarted, ShardStopped, Tick
 from iscp.coordination.flights import Flight, Flights, announcement
+from iscp.coordination.pace import AskTrigger, no_triggers
 from iscp.coordination.schedule_events import (
     CancelIteration,
     Interrupted,
@@ -39,7 +40,7 @@ from iscp.coordination.schedule_events import (
     VerifyAsked,
     VerifyWithdrawn,
 )
-from iscp.coordination.settlement import Settlement
+from iscp.coordination.settlement import Settlement, heed_triggers
 from iscp.coordination.tracked import TrackedJob, TrackedTable
 from iscp.core.config import BackoffConfig, ProbeConfig
 from iscp.core.errors import ErrorCode, InvariantBroken, IscpError
@@ -62,7 +63,7 @@ class ScheduleTimes:
 class Schedule:
     """Invariants: a job is in one flight at most; every table that has jobs and no Probe out has a due time.
 
-    `draw` gives random numbers, uniform in [0, 1).
+    `draw` gives random numbers, uniform in [0, 1); `ask_trigger` has to answer at once.
     """
 
     def __init__(
@@ -72,11 +73,13 @@ class Schedule:
         backoff: BackoffConfig,
         draw: Callable[[], float],
         times: ScheduleTimes | None = None,
+        ask_trigger: AskTrigger = no_triggers,
     ) -> None:
         self._node_id = node_id
         self._probe = probe
         self._backoff = backoff
         self._draw = draw
+        self._ask_trigger = ask_trigger
         self._times = times or ScheduleTimes()
         self._shards: dict[ShardId, list[TrackedTable]] = {}
         self._due = DueTables()
@@ -174,7 +177,7 @@ class Schedule:
                 del before[row.key]
                 changed = row.spec_json != job.row.spec_json
                 job.take(row, self._backoff)
-                self._end_outdated(job)
+                self._cancel(self._flights.outdated(job))
             else:
                 changed, job = True, TrackedJob(row, self._backoff)
                 # A job made anew waits until its former registration's iteration has really ended.
@@ -226,17 +229,7 @@ class Schedule:
     def _interrupted(self, shard: ShardId, job_id: str, spec_json: str) -> None:
         for job in (job for table in self._shards.get(shard, ()) for job in table.jobs if job.row.job_id == job_id):
             job.awaited_spec = spec_json
-            self._end_outdated(job)
-
-    def _end_outdated(self, job: TrackedJob) -> None:
-        """Once the awaited spec is here: cancel the iteration that the job is in, if that was made by another."""
-        if not job.awaited_spec or job.awaited_spec != job.row.spec_json:
-            return
-        job.awaited_spec = ""
-        flight = self._flights.get(job.flight)
-        mine = (row for row in flight.iteration.jobs if row.key == job.row.key) if flight else ()
-        if any(row.spec_json != job.row.spec_json for row in mine):
-            self._cancel(job.flight)
+            self._cancel(self._flights.outdated(job))
 
     def _report(self, table: TrackedTable, reports: Sequence[JobReport], history: Sequence[HistoryEntry] = ()) -> None:
         if reports or history:
@@ -321,13 +314,8 @@ class Schedule:
     # --- running -----------------------------------------------------------------------------------------------
 
     def _start_iterations(self, table: TrackedTable) -> None:
-        for job in table.jobs:
-            if not job.runnable:
-                continue
-            if job.retry_at_s <= self._now_s:
-                job.retry_at_s = 0.0
-            job.heed_trigger(table.newest, self._now_s, self._at_s)
-            table.waiting |= job.waits_until_s > 0.0
+        news = heed_triggers(table, self._ask_trigger, self._backoff, self._now_s, self._at_s, self._draw)
+        self._report(table, news)
         table.wake = self._held is not None
         if self._held is not None:
             self._held[table] = None

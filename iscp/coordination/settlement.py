@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from iscp.coordination.flights import Flight
-from iscp.coordination.tracked import TrackedJob
+from iscp.coordination.pace import AskTrigger, Pace
+from iscp.coordination.tracked import TrackedJob, TrackedTable
 from iscp.core.backoff import delay_s, jittered_s, quarantined
 from iscp.core.config import BackoffConfig
 from iscp.core.errors import PERMANENT_FROM, ErrorCode, IscpError
@@ -14,6 +15,44 @@ from iscp.core.iteration import HistoryEntry, JobOutcome, Purpose
 from iscp.core.job import JobReport, JobRow, JobState, JobStatus, Reason
 
 _NOT_THE_JOBS_FAULT = frozenset({ErrorCode.CANCELED, ErrorCode.LEASE_LOST, ErrorCode.QUEUE_FULL})
+
+
+def heed_triggers(
+    table: TrackedTable,
+    ask: AskTrigger,
+    backoff: BackoffConfig,
+    now_s: float,
+    at_s: float,
+    draw: Callable[[], float],
+) -> list[JobReport]:
+    """Forget waits that are over, and let the jobs' triggers say whether they hold anything back.
+
+    What a trigger of the user's own does wrong is its job's fault, and holds up no other: it is asked again by backoff.
+    """
+    reports: list[JobReport | None] = []
+    for job in (job for job in table.jobs if job.runnable):
+        if job.retry_at_s <= now_s:
+            job.retry_at_s = 0.0
+        try:
+            reports.append(job.heed_trigger(table.newest, now_s, at_s, ask))
+        except IscpError as error:
+            if job.pace is None:
+                raise
+            reports.append(_trigger_failed(job, job.pace, error, backoff, now_s, at_s, draw()))
+        table.waiting |= job.waits_until_s > 0.0
+    return [report for report in reports if report]
+
+
+def _trigger_failed(
+    job: TrackedJob, pace: Pace, error: IscpError, backoff: BackoffConfig, now_s: float, at_s: float, draw: float
+) -> JobReport:
+    pace.faults += 1
+    job.wait(now_s, delay_s(backoff, pace.faults, draw))
+    reason = Reason.QUARANTINED if quarantined(backoff, pace.faults) else Reason.RETRYING
+    version, message = job.row.watermark.version, f"trigger {pace.trigger.name!r}: {error}"
+    return job.report(
+        JobState.ERROR, reason, JobStatus(version, version, at_s, at_s, ErrorCode.TRIGGER_FAILED, message)
+    )
 
 
 class Settlement:
@@ -86,8 +125,7 @@ class Settlement:
         target = self._flight.iteration.to_version
         job.near = outcome.watermark.version >= (self._flight.newest if target is None else target)
         job.failures, job.retry_at_s = 0, 0.0
-        if job.near and job.pace is not None:
-            job.pace.came_up_to_date(self._now_s, self._at_s)
+        self._ran(job, up_to_date=job.near)
         if committed or (job.told_state, job.told_reason) != (JobState.COMPLETED, Reason.NONE):
             report = job.report(JobState.COMPLETED, Reason.NONE, self._status(outcome, ErrorCode.OK, ""))
             self.reports.append(report)
@@ -110,6 +148,7 @@ class Settlement:
         if code == ErrorCode.TABLE_NOT_FOUND:
             code = ErrorCode.STORAGE
         job.near = False
+        self._ran(job, up_to_date=False)
         job.failures += 1
         if code >= PERMANENT_FROM:
             job.failed, reason = True, Reason.NONE
@@ -118,6 +157,10 @@ class Settlement:
             reason = Reason.QUARANTINED if quarantined(self._backoff, job.failures) else Reason.RETRYING
         self.reports.append(job.report(JobState.ERROR, reason, self._status(outcome, code, message)))
         self.history.append(self._history(outcome, code, message))
+
+    def _ran(self, job: TrackedJob, *, up_to_date: bool) -> None:
+        if job.pace is not None:
+            job.pace.ran(self._flight.started_at_s, self._now_s, self._at_s, up_to_date=up_to_date)
 
     def _status(self, outcome: JobOutcome, code: int, message: str) -> JobStatus:
         return JobStatus(

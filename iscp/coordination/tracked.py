@@ -12,12 +12,13 @@ from dataclasses import replace
 from math import ceil, inf
 
 from iscp.coordination.messages import SourceSeen
-from iscp.coordination.pace import Pace
+from iscp.coordination.pace import AskTrigger, Pace
 from iscp.core.backoff import doubled_s, jittered_s, quarantined
 from iscp.core.config import BackoffConfig, ProbeConfig
 from iscp.core.errors import ErrorCode
 from iscp.core.ids import ShardId
 from iscp.core.job import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.spec import TriggerType
 from iscp.core.trigger import TARGET_LAG_S, Candidate, Company, ProbeState, company_of, run_spec
 
 _UNFINISHED = frozenset({JobState.PENDING, JobState.RUNNING, JobState.CANCELED})
@@ -81,6 +82,11 @@ class TrackedJob:
         return not self.failed and not self.row.paused
 
     @property
+    def faults(self) -> int:
+        """Failures in a row, of its iterations or of its own trigger."""
+        return self.failures or (self.pace.faults if self.pace else 0)
+
+    @property
     def waits_until_s(self) -> float:
         """The time before which it starts nothing, in whatever a retry or its trigger wait for; 0: none."""
         return self.retry_at_s or (self.pace.held_until_s if self.pace else 0.0)
@@ -90,17 +96,28 @@ class TrackedJob:
         spec = run_spec(self.row.spec_json)
         self.company = company_of(spec)
         self.target_lag_s = spec.target_lag_s if spec else None
-        timed = spec is not None and spec.trigger.interval_s is not None
+        timed = spec is not None and spec.trigger.job_type in (TriggerType.PERIODIC, TriggerType.CUSTOM)
         self.pace = Pace(spec.trigger, self.row, now_s, at_s) if spec and timed else None
+        if self.pace and self.failures and self.row.status.error_code == ErrorCode.TRIGGER_FAILED:
+            # Not its iterations have failed, so that no retry of one is due.
+            self.pace.faults, self.failures = self.failures, 0
 
-    def heed_trigger(self, newest: int | None, now_s: float, at_s: float) -> None:
-        """Set until when its trigger holds back what is outstanding, if it does."""
+    def heed_trigger(self, newest: int | None, now_s: float, at_s: float, ask: AskTrigger) -> JobReport | None:
+        """Set until when its trigger holds back what is outstanding, if it does; the news if it had failed before.
+
+        Raises IscpError if the trigger fails.
+        """
         if self.pace is None:
-            return
+            return None
         self.pace.held_until_s = 0.0
         candidate = self.candidate(now_s)
-        if candidate.built and candidate.outstanding(newest) and not (candidate.busy or candidate.failing):
-            self.pace.hold(now_s, at_s)
+        if not (candidate.built and candidate.outstanding(newest)) or candidate.busy or candidate.failing:
+            return None
+        self.pace.hold(self.row, newest, now_s, at_s, ask)
+        if not self.pace.faults:
+            return None
+        self.pace.faults = 0
+        return self.report(JobState.COMPLETED, Reason.NONE)
 
     def candidate(self, now_s: float) -> Candidate:
         return Candidate(
@@ -120,9 +137,11 @@ class TrackedJob:
         A row without the fault that was reported says that a person wants another try.
         """
         clean = row.state is not JobState.ERROR and row.reason is Reason.NONE
-        stuck = self.failed or quarantined(backoff, self.failures)
+        stuck = self.failed or quarantined(backoff, self.faults)
         if (clean and (stuck or self.row.paused)) or row.spec_json != self.row.spec_json:
             self.failed, self.failures, self.retry_at_s = False, 0, 0.0
+            if self.pace is not None:
+                self.pace.faults = 0
             self.told_state, self.told_reason = row.state, row.reason
         if (row.seq, row.watermark.version) < (self.row.seq, self.row.watermark.version):
             row = replace(row, watermark=self.row.watermark, seq=self.row.seq)
@@ -282,7 +301,7 @@ class TrackedTable:
         self.fault = message
         reports = []
         for job in self.jobs:
-            if job.runnable and not job.flight and not job.failures:
+            if job.runnable and not job.flight and not job.faults:
                 version = job.row.watermark.version
                 status = JobStatus(version, version, at_s, at_s, ErrorCode.STORAGE, message)
                 reports.append(job.report(JobState.ERROR, Reason.RETRYING, status))
@@ -292,7 +311,7 @@ class TrackedTable:
         if not self.fault:
             return ()
         self.fault = ""
-        told = (job for job in self.jobs if job.runnable and not job.failures and job.told_state is JobState.ERROR)
+        told = (job for job in self.jobs if job.runnable and not job.faults and job.told_state is JobState.ERROR)
         return tuple(job.report(JobState.COMPLETED, Reason.NONE) for job in told)
 
     def news(self, at_s: float, every_s: float) -> SourceSeen | None:

@@ -143,6 +143,13 @@ class ConsumersConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TriggersConfig:
+    """Code of others that this node runs to decide when jobs start."""
+
+    allow: tuple[str, ...] = _setting((), "Entry points of `iscp.triggers` that custom jobs may name")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     """One node. Invariants: those of `faults`, which is empty for a valid configuration."""
 
@@ -168,6 +175,7 @@ class NodeConfig:
     storage: StorageConfig = field(default_factory=StorageConfig)
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    triggers: TriggersConfig = field(default_factory=TriggersConfig)
     bounds: Bounds = field(default_factory=Bounds)
     backoff: BackoffConfig = field(default_factory=BackoffConfig)
     consumers: ConsumersConfig = field(default_factory=ConsumersConfig)

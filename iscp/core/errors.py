@@ -29,6 +29,7 @@ class ErrorCode(IntEnum):
     OUTCOME_UNKNOWN = 11
     NOT_READY = 12
     CONSUMER_FAILED = 13
+    TRIGGER_FAILED = 14
     INTERNAL = 99
     # Permanent: retrying alone cannot help.
     INVALID_REQUEST = 10_000

@@ -41,6 +41,7 @@ from iscp.core.ids import JobKey, ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow
 from iscp.core.patterns import matcher
+from iscp.core.spec import TriggerSpec
 from iscp.core.trigger import run_spec
 from iscp.core.verify import VerifyReport, refuse_unverifiable
 from iscp.ports.pipeline import Catalog, ConsumerKind
@@ -76,6 +77,7 @@ class OwnerAdmin:
         owner: OwnerLoop,
         catalog: Catalog,
         kinds: Callable[[str], ConsumerKind],
+        check_trigger: Callable[[TriggerSpec], None],
         clock: Clock,
         moved: Moved,
         notify_node: Callable[[ShardId, bool], None],
@@ -86,7 +88,7 @@ class OwnerAdmin:
         self._owner = owner
         self._catalog = catalog
         self._finder = Finder(catalog)
-        self._intake = Intake(catalog, kinds, clock)
+        self._intake = Intake(catalog, kinds, check_trigger, clock)
         self._clock = clock
         self._moved = moved
         self._notify_node = notify_node
@@ -172,8 +174,7 @@ class OwnerAdmin:
 
     def _update(self, writer: LogWriter, request: UpdateRequest) -> Update | PermanentError:
         try:
-            key = self._finder.row(writer, request.job).key
-            return Update(key, request.changes_json, request.request_id)
+            return self._intake.update(self._finder.row(writer, request.job), request)
         except PermanentError as error:
             return error
 

@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from iscp.coordination.book import JobBook
-from iscp.coordination.draft import Draft, Register, Registration, Request, Resync
-from iscp.core.admin import Action, Checked, JobName, RegisterRequest, ResyncRequest
+from iscp.coordination.draft import Draft, Register, Registration, Request, Resync, Update
+from iscp.core.admin import Action, Checked, JobName, RegisterRequest, ResyncRequest, UpdateRequest
 from iscp.core.errors import Conflict, InvalidRequest, PermanentError, TableNotFound
 from iscp.core.ids import JobKey, next_job_id
 from iscp.core.job import JobRow
-from iscp.core.spec import JobSpec, parse_spec
+from iscp.core.spec import JobSpec, TriggerSpec, parse_spec
+from iscp.core.spec_merge import changed_spec
 from iscp.ports.pipeline import Adopting, Catalog, ConsumerKind, TableDescription
 from iscp.ports.system import Clock
 from iscp.runtime.log_writer import LogWriter
@@ -26,9 +27,16 @@ JOB_NAME_LENGTH_MAX = 200
 class Intake:
     """Makes what the log's writer decides of what users ask, and hands it in under job_ids in their order."""
 
-    def __init__(self, catalog: Catalog, kinds: Callable[[str], ConsumerKind], clock: Clock) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        kinds: Callable[[str], ConsumerKind],
+        check_trigger: Callable[[TriggerSpec], None],
+        clock: Clock,
+    ) -> None:
         self._catalog = catalog
         self._kinds = kinds
+        self._check_trigger = check_trigger
         self._clock = clock
         self._last_id = ""
         self._id_lock = threading.Lock()
@@ -95,12 +103,18 @@ class Intake:
         item = self._item(job, spec_json, source, check=True)
         return Resync(seen, replace(item, request_id=request.request_id))
 
+    def update(self, seen: JobRow, request: UpdateRequest) -> Update:
+        """Raises InvalidRequest."""
+        self._check_trigger(changed_spec(seen.spec_json, request.changes_json).trigger)
+        return Update(seen.key, request.changes_json, request.request_id)
+
     def _item(self, job: JobName, spec_json: str, source: TableDescription, *, check: bool) -> Registration:
         spec = parse_spec(spec_json)
         kind = self._kinds(spec.consumer.kind)
         if check:
             refuse_unfit(spec, source)
             self._validate(kind, spec, source)
+            self._check_trigger(spec.trigger)
         target = kind.target_of(spec.consumer, self._catalog)
         row = JobRow(
             key=JobKey(job.account, source.table_id, job.name),

@@ -23,6 +23,7 @@ from iscp.coordination.schedule_events import (
     VerifyAnswered,
 )
 from iscp.core.config import BackoffConfig, ProbeConfig
+from iscp.core.custom_trigger import TriggerFacts
 from iscp.core.errors import Canceled, ErrorCode, IscpError
 from iscp.core.ids import JobKey, ShardId, TableEpoch
 from iscp.core.iteration import HistoryEntry, Iteration, JobOutcome
@@ -56,12 +57,17 @@ def outcome(
 
 
 class Timetable:
-    """Probes are answered at once from `source` unless `hold_probes`; iterations end when the test says so."""
+    """Probes are answered at once from `source` unless `hold_probes`; iterations end when the test says so.
+
+    `triggers` are those of the user's own, by name; `asked` are the facts that they were handed.
+    """
 
     def __init__(self, times: ScheduleTimes | None = None, draw: Callable[[], float] = lambda: 0.0) -> None:
         self.clock = FakeClock()
         self.source = FakeProbe()
-        self.schedule = Schedule("n-1", PROBE, BACKOFF, draw, times)
+        self.schedule = Schedule("n-1", PROBE, BACKOFF, draw, times, self.ask)
+        self.triggers: dict[str, Callable[[TriggerFacts], object]] = {}
+        self.asked: list[TriggerFacts] = []
         self.running: dict[int, Iteration] = {}
         self.submitted: list[Iteration] = []
         self.cancelled: list[int] = []
@@ -92,6 +98,10 @@ class Timetable:
         while self.probes and not self.hold_probes:
             self.answer()
         return effects
+
+    def ask(self, name: str, facts: TriggerFacts) -> object:
+        self.asked.append(facts)
+        return self.triggers[name](facts)
 
     def answer(self) -> None:
         probe = self.probes.pop(0)

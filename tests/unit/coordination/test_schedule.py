@@ -14,7 +14,8 @@ from iscp.coordination.effects import HoldIterations, StopAllShards
 from iscp.coordination.events import Seen, ShardStarted, ShardStopped, Tick
 from iscp.coordination.schedule import ScheduleTimes
 from iscp.coordination.schedule_events import JobCommitted
-from iscp.core.errors import ErrorCode, InvariantBroken, IscpError, LeaseLost, StorageError
+from iscp.core.custom_trigger import NotBefore, StartNow, TriggerFacts
+from iscp.core.errors import ErrorCode, InvariantBroken, IscpError, LeaseLost, StorageError, TemporaryError
 from iscp.core.ids import ShardId
 from iscp.core.job import JobRow, JobState, JobStatus, Reason
 from iscp.core.trigger import TARGET_LAG_S
@@ -576,6 +577,97 @@ def test_a_new_trigger_takes_effect_after_the_current_iteration(world: Timetable
     world.succeed(1)
     world.source.commit(URI)
     world.notify()
+    assert world.now_running == [(("x",), None)]
+
+
+def custom(row: JobRow, name: str = "own", **options: object) -> JobRow:
+    return specified(row, trigger={"job_type": "custom", "name": name, "options": options})
+
+
+def test_a_custom_trigger_is_asked_when_there_is_something_to_do_and_starts_the_job_alone(world: Timetable) -> None:
+    world.triggers["own"] = lambda facts: StartNow()
+    world.start(custom(job("x", 2), hour=3), job("y", 2))
+    assert world.now_running == [(("y",), None), (("x",), None)]
+    (facts,) = world.asked
+    assert (facts.account, facts.table, facts.job, facts.options) == ("a", "t", "x", {"hour": 3})
+    assert (facts.applied_version, facts.source_version, facts.now_s) == (2, 3, world.clock.now_s())
+    world.started(2)
+    world.wait(5)
+    world.succeed(2)
+    world.wait(7_200)
+    assert len(world.asked) == 1, "the source stands still"
+    world.source.commit(URI)
+    world.notify()
+    last = world.asked[-1]
+    assert (last.last_end_at_s - last.last_start_at_s, last.applied_at_s) == (5.0, 3.0)
+
+
+def test_a_custom_trigger_is_asked_again_at_its_time_and_when_something_happens(world: Timetable) -> None:
+    at_s = world.clock.now_s() + 1_000
+    world.triggers["own"] = lambda facts: StartNow() if facts.now_s >= at_s else NotBefore(at_s)
+    world.start(custom(job("x")))
+    assert world.now_running == [(("x",), None)], "a new job does not wait"
+    assert world.asked == []
+    world.succeed(1)
+    world.source.commit(URI)
+    world.notify()
+    world.notify()
+    assert world.running == {}
+    asked = len(world.asked)
+    world.wait(999)
+    assert (world.running, len(world.asked)) == ({}, asked)
+    world.wait(1)
+    assert world.now_running == [(("x",), None)]
+
+
+def raising(facts: TriggerFacts) -> object:
+    raise TemporaryError("ValueError: broken", code=ErrorCode.TRIGGER_FAILED)
+
+
+@pytest.mark.parametrize("wrong", [raising, lambda facts: None, lambda facts: NotBefore(facts.now_s - 1)])
+def test_a_custom_trigger_that_fails_is_asked_again_by_backoff_and_holds_up_nobody(
+    world: Timetable, wrong: Callable[[TriggerFacts], object]
+) -> None:
+    world.triggers["own"] = wrong
+    world.start(custom(job("x", 2)), job("y", 2))
+    assert world.now_running == [(("y",), None)]
+    world.succeed(1)
+    (report,) = [report for report in world.reports if report.key.job_name == "x"]
+    assert report.status is not None
+    assert (report.status.error_code, report.reason) == (ErrorCode.TRIGGER_FAILED, Reason.RETRYING)
+    assert report.status.error_msg.startswith("trigger 'own': ")
+    waits = []
+    for _ in range(5):
+        asked, before_s = len(world.asked), world.clock.monotonic_s()
+        while len(world.asked) == asked:
+            world.wait(1)
+        waits.append(round(world.clock.monotonic_s() - before_s))
+    assert waits == [5, 10, 20, 3_600, 3_600]
+    assert world.told("x")[-1] == ("error", "quarantined")
+    assert world.running == {}
+    world.triggers["own"] = lambda facts: NotBefore(facts.now_s + 60)
+    world.update(custom(job("x", 2)), job("y", 3))
+    assert world.running == {}, "resumed, and it answers again"
+    world.triggers["own"] = lambda facts: StartNow()
+    world.wait(60)
+    assert world.now_running == [(("x",), None)]
+
+
+def test_a_node_that_takes_over_a_job_whose_trigger_failed_asks_it_first(world: Timetable) -> None:
+    failed = JobStatus(2, 2, error_code=ErrorCode.TRIGGER_FAILED)
+    world.triggers["own"] = lambda facts: NotBefore(facts.now_s + 60)
+    row = custom(replace(job("x", 2), state=JobState.ERROR, reason=Reason.RETRYING, status_json=failed.to_json()))
+    world.start(row)
+    assert world.running == {}
+    assert world.told("x") == [("completed", "none")]
+
+
+def test_a_custom_job_that_fails_is_retried_by_its_backoff_whatever_its_trigger_says(world: Timetable) -> None:
+    world.triggers["own"] = lambda facts: StartNow()
+    world.start(custom(job("x", 2)))
+    world.triggers["own"] = lambda facts: NotBefore(facts.now_s + 3_600)
+    world.fail(1)
+    world.wait(BACKOFF.base_s)
     assert world.now_running == [(("x",), None)]
 
 

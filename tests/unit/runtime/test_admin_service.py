@@ -37,6 +37,7 @@ from iscp.core.errors import (
 from iscp.core.ids import ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow, JobState, JobStatus, Reason
+from iscp.core.spec import TriggerSpec
 from iscp.core.verify import Comparison, VerifyReport
 from iscp.ports.pipeline import TableDescription
 from iscp.runtime.admin_service import ALIVE_LOOK_S, OwnerAdmin
@@ -85,6 +86,7 @@ class Desk:
             self.world.owner,
             self.catalog,
             self.find_kind,
+            self.check_trigger,
             self.world.clock,
             self.moved,
             lambda shard, targets: self.notified.append((shard, targets)),
@@ -97,6 +99,10 @@ class Desk:
         if name != "replica":
             raise InvalidRequest(f"{name!r} is not a consumer", field="spec.iteration.consumer.kind")
         return self.kind
+
+    def check_trigger(self, trigger: TriggerSpec) -> None:
+        if trigger.name not in ("", "nightly"):
+            raise InvalidRequest(f"{trigger.name!r} is not allowed", field="spec.trigger.name", remedy="Allow it")
 
     def row(self, name: str = "x", table_id: str = "t-1") -> JobRow:
         found = [
@@ -217,6 +223,7 @@ def test_ids_sort_by_time_also_when_the_clock_steps_back_and_the_owner_changes(d
         desk.world.owner,
         desk.catalog,
         desk.find_kind,
+        desk.check_trigger,
         desk.world.clock,
         desk.moved,
         lambda shard, targets: None,
@@ -330,6 +337,20 @@ def test_updates_are_in_the_log_when_they_are_answered_each_for_itself(desk: Des
     assert desk.row("x").spec.target_lag_s == 60.0
     assert desk.rows() == 3
     assert desk.interrupted == []
+
+
+def test_a_trigger_that_is_not_allowed_is_refused_before_anything_is_written(desk: Desk) -> None:
+    def trigger(name: str) -> str:
+        return json.dumps({"trigger": {"job_type": "custom", "name": name}})
+
+    desk.admin.register([request("x")])
+    refused, taken = desk.admin.update([UpdateRequest(X, trigger("mine")), UpdateRequest(X, trigger("nightly"))])
+    assert isinstance(refused, InvalidRequest)
+    assert (refused.field, taken) == ("spec.trigger.name", True)
+    spec_json = json.dumps(json.loads(spec("/targets/y")) | json.loads(trigger("mine")))
+    with pytest.raises(InvalidRequest, match="is not allowed"):
+        desk.admin.register([RegisterRequest(JobName(TABLE.uri, "y"), spec_json)])
+    assert desk.rows() == 2
 
 
 def test_an_update_interrupts_what_runs_once_it_is_in_the_log(desk: Desk) -> None:

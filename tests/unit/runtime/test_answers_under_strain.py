@@ -32,6 +32,7 @@ def test_the_lag_of_a_paused_job_grows_while_its_table_has_none() -> None:
         world.owner,
         FakeCatalog(TABLE),
         lambda name: FakeKind(),
+        lambda trigger: None,
         world.clock,
         moved,
         lambda *told: None,

@@ -39,6 +39,7 @@ def admin_of(world: OwnerWorld, catalog: SlowCatalog) -> OwnerAdmin:
         world.owner,
         catalog,
         lambda name: FakeKind(),
+        lambda trigger: None,
         world.clock,
         Moved(),
         lambda *told: None,
