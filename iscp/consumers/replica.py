@@ -232,7 +232,7 @@ class ReplicaConsumer:
         if changes.table is None:
             return None
         rows = self._kept_rows(changes.table)
-        self._refuse_unlike(from_arrow_schema(rows.drop_columns([OP]).schema))
+        self._refuse_unlike(from_arrow_schema(rows.drop_columns([OP]).schema, prefer_timestamp_ntz=True))
         if append:
             return self._sink.append_rows(rows, tag, context.guard)
         return self._sink.merge_rows(rows, self._spec.key, tag, context.guard)

@@ -7,12 +7,13 @@ makes the table the job's, and the next iteration takes the changes since then; 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from iscp.core.errors import Conflict, ErrorCode, PermanentError
 from iscp.core.iteration import DataType, Iteration, JobOutcome
 from iscp.core.job import JobRow
 from iscp.core.verify import Comparison
+from iscp.core.watermark import NO_DEAD_LETTERS
 from iscp.ports.pipeline import (
     Adopting,
     ChangeSource,
@@ -82,7 +83,9 @@ class Adopter:
         row, span = work.row, self.source.at(uri, version)
         check = kind.check(row, self.sinks)
         with self.engine.session() as session:
-            context = ConsumeContext(session, row, span.table_id, self.epoch(), work.position, guard)
+            # Rows that a former job has set aside are not known to be those of this version.
+            position = replace(work.position, dead=NO_DEAD_LETTERS)
+            context = ConsumeContext(session, row, span.table_id, self.epoch(), position, guard)
             rows = self.source.snapshot(session, uri, version)
             with check.compared(context, rows) as compared:
                 # Rows that share a key would be set aside, which nobody has done yet.

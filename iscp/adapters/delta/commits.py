@@ -49,13 +49,14 @@ class Commit:
 class ChangeFile:
     """A file that holds changes. `change` is that of all its rows (`insert`, `delete`); empty: each row says its own.
 
-    `path` is as the log has it; `masked`: a deletion vector takes rows out of it.
+    `path` is as the log has it; `masked`: a deletion vector takes rows out of it; `size` in bytes (None: not known).
     """
 
     path: str
     change: str
     partition_values: Mapping[str, str | None]
     masked: bool
+    size: int | None
 
 
 def local_path(uri: str) -> Path:
@@ -142,6 +143,8 @@ def change_files(uri: str, version: int) -> list[ChangeFile] | None:
     by_kind = _by_kind(read[0])
     if cdc := by_kind.get("cdc"):
         return [_change_file(body, "") for body in cdc]
+    if _merged_nothing(by_kind):
+        return []
     return [
         _change_file(body, change)
         for kind, change in (("remove", "delete"), ("add", "insert"))
@@ -150,8 +153,17 @@ def change_files(uri: str, version: int) -> list[ChangeFile] | None:
     ]
 
 
+def _merged_nothing(by_kind: dict[str, list[dict[str, Any]]]) -> bool:
+    """A merge without an effect may have written files anew; Delta's readers of changes leave them out too."""
+    about = (by_kind.get("commitInfo") or [{}])[0]
+    metrics = about.get("operationMetrics") or {}
+    counts = [metrics.get(f"numTargetRows{what}") for what in ("Inserted", "Updated", "Deleted")]
+    return about.get("operation") == "MERGE" and all(count in ("0", 0) for count in counts)
+
+
 def _change_file(body: dict[str, Any], change: str) -> ChangeFile:
-    return ChangeFile(body["path"], change, body.get("partitionValues") or {}, body.get("deletionVector") is not None)
+    masked = body.get("deletionVector") is not None
+    return ChangeFile(body["path"], change, body.get("partitionValues") or {}, masked, body.get("size"))
 
 
 def _actions(uri: str, version: int) -> tuple[list[dict[str, Any]], float] | None:

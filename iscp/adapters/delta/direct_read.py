@@ -144,7 +144,7 @@ def _files(uri: str, commit: Commit) -> list[ChangeFile]:
 def _read_file(uri: str, file: ChangeFile, shape: Shape, schema: pa.Schema) -> pa.Table:
     """The schema's columns, and `_change_type` where the file has one."""
     elsewhere = "://" in file.path or file.path.startswith("/")
-    if file.masked or elsewhere or not file.partition_values.keys() >= {*shape.partitions}:
+    if file.masked or file.size is None or elsewhere or not file.partition_values.keys() >= {*shape.partitions}:
         raise NotDirect
     parquet = _open(uri, file.path)
     if any(mark in (parquet.metadata.metadata or {}) for mark in _LEGACY):

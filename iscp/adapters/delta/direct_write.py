@@ -25,6 +25,7 @@ REWRITTEN_BYTES_MAX = 256 * 1024**2
 _FEATURES = frozenset({"appendOnly", "invariants", "changeDataFeed", "timestampNtz", "v2Checkpoint"})
 _WRITER_VERSION_MAX, _WRITER_VERSION_FEATURES = 4, 7
 _CONSTRAINT = "delta.constraints."
+_DIGITS_OF_A_DOUBLE = 15
 KEY_TAKEN = "a key that is new is in the target already"
 
 
@@ -42,7 +43,7 @@ class DirectWriter:
         """Commit as version + 1; False: this is for Spark to do. Raises Conflict."""
         with direct_work(), delta_faults(f"append to {self._uri}"):
             table = self._at(version)
-            if not _plain(table):
+            if not _plain(table) or not _described(rows):
                 return False
             write_deltalake(table, rows.drop_columns([OP]), mode="append", commit_properties=properties)
             self._remember(table)
@@ -54,7 +55,8 @@ class DirectWriter:
             table = self._at(version)
             names = {name.lower(): name for name in rows.schema.names}
             keys = [names[name.lower()] for name in key]
-            if not _plain(table) or any(rows[name].null_count for name in keys) or not self._little(table, rows, keys):
+            plain = _plain(table) and _described(rows) and not any(rows[name].null_count for name in keys)
+            if not plain or not self._little(table, rows, keys):
                 return False
             self._refuse_taken(table, rows, keys)
             columns = {quoted(name): f"s.{quoted(name)}" for name in rows.schema.names if name != OP}
@@ -131,6 +133,17 @@ def _literal(value: int | str) -> str:
 def _ordered(rows: pa.Table, name: str) -> bool:
     kind = rows.schema.field(name).type
     return bool(pa.types.is_integer(kind) or pa.types.is_string(kind))
+
+
+def _described(rows: pa.Table) -> bool:
+    """Whether the statistics that deltalake writes are bounds of these rows: it takes decimals for doubles, and leaves
+    out NaN, which Spark takes for the largest. Who skips files by them would miss rows, its own merge too.
+    """
+    return not any(
+        (pa.types.is_decimal(field.type) and field.type.precision > _DIGITS_OF_A_DOUBLE)
+        or (pa.types.is_floating(field.type) and pc.any(pc.is_nan(rows[field.name])).as_py())
+        for field in rows.schema
+    )
 
 
 def _plain(table: DeltaTable) -> bool:

@@ -65,8 +65,8 @@ class DeltaSink:
 
     def position(self, row: JobRow) -> Position:
         position = self._reader.read(row)
-        if position.void:
-            self._columns = None
+        if position.void or position.job_id != row.job_id:
+            self._columns = None  # others may have changed them
         return position
 
     def claim(self, schema_json: str, tag: CommitTag) -> Position:

@@ -107,6 +107,7 @@ class DeltaChangeSource:
                 .load(uri)
                 .select(*[F.col(quoted(name)) for name in columns], CHANGE_TYPE, *STAMPS)
             )
+            self._refuse_other_types(uri, span, frame)
             return DeltaFeed.read_by_spark(frame, span, self._is_small(span))
 
     def added(self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str]) -> DeltaFeed:
@@ -119,7 +120,19 @@ class DeltaChangeSource:
                 F.lit(span.last_version).cast("long").alias(COMMIT_VERSION),
                 F.timestamp_micros(F.lit(round(span.to.at_s * 1_000_000))).alias(COMMIT_TIMESTAMP),
             )
+            self._refuse_other_types(uri, span, frame)
             return DeltaFeed.read_by_spark(frame, span, self._is_small(span))
+
+    def _refuse_other_types(self, uri: str, span: SourceRange, frame: DataFrame) -> None:
+        """Spark reads with the newest types; with others a row could be of another step than it was before."""
+        if span.steps:
+            names = [name for name in frame.columns if name not in (CHANGE_TYPE, *STAMPS)]
+            committed_at_s = self._committed_at_s(uri, span.last_version)
+            then = self._shape(uri, span.last_version, committed_at_s).selected(names)
+            if [each.dataType.simpleString() for each in then] != [
+                frame.schema[name].dataType.simpleString() for name in names
+            ]:
+                raise ChangesUnavailable("columns have had other types since")
 
     def _is_small(self, span: SourceRange) -> bool:
         return span.bytes <= self._small_bytes_max and not span.steps

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from datetime import datetime
+from decimal import Decimal
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -170,3 +173,26 @@ def test_large_changes_are_reduced_by_spark_to_the_same(pipeline) -> None:
     assert [(o.error_code, o.rows) for o in outcomes] == [(0, 22), (0, 22), (0, 20), (0, 20)]
     pipeline.assert_equal("small")
     pipeline.assert_equal("large")
+
+
+@BOTH_WAYS
+def test_types_that_are_easily_taken_for_others_are_followed_by_changes(pipeline) -> None:
+    """Times without a zone, and decimals with more digits than a double has, in keys too: no comparison, no double."""
+    pipeline.source = str(pipeline.root / "typed")
+    long = [Decimal("123456789012345.67"), Decimal("123456789012345.68")]
+
+    def typed(decimals: list[Decimal], year: int) -> pa.Table:
+        at = pa.array([datetime(year, 1, 1)] * len(decimals), pa.timestamp("us"))
+        return pa.table({"d": pa.array(decimals, pa.decimal128(18, 2)), "at": at})
+
+    write_deltalake(pipeline.source, typed(long[:1], 2001), configuration={"delta.enableChangeDataFeed": "true"})
+    keyed, appended = pipeline.job("keyed", key=("d",)), pipeline.job("appended")
+    pipeline.run(keyed, appended)
+    write_deltalake(pipeline.source, typed(long[1:], 2002), mode="append")
+    for statement in ("UPDATE SOURCE SET at = at + INTERVAL 1 DAY WHERE d > 1", "DELETE FROM SOURCE WHERE d = {}"):
+        assert {outcome.data_type for outcome in pipeline.run(keyed, appended)} == {DataType.TAIL}
+        pipeline.assert_equal("keyed", columns=("d", "at"))
+        pipeline.sql(statement.format(long[0]))
+    assert pipeline.run(keyed)[0].data_type is DataType.TAIL
+    pipeline.assert_equal("keyed", columns=("d", "at"))
+    assert DeltaTable(pipeline.target("appended")).count() == 2

@@ -128,3 +128,33 @@ def test_old_timestamps_and_strings_that_are_no_text(tmp_path: Path) -> None:
         pq.write_table(wrong, file)
     with pytest.raises(NotDirect):
         read(uri, range(1, 2), "v")
+
+
+def test_a_merge_that_changed_nothing_has_no_changes_though_it_wrote_files_anew(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    for mode in ("error", "append"):
+        write_deltalake(uri, rows(1), mode=mode, configuration=FEED)  # type: ignore[arg-type]
+    commit = Path(uri, "_delta_log", f"{1:020d}.json")
+    for counts, found in ((("0", "0", "0"), []), (("1", "0", "0"), [(1, "v1", "insert", 1)])):
+        metrics = {
+            f"numTargetRows{what}": n for what, n in zip(("Inserted", "Updated", "Deleted"), counts, strict=True)
+        }
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        for action in actions:
+            if "commitInfo" in action:
+                action["commitInfo"] |= {"operation": "MERGE", "operationMetrics": metrics}
+        commit.write_text("\n".join(map(json.dumps, actions)))
+        assert read(uri, range(1, 2)) == found
+
+
+def test_a_file_of_unknown_size_is_left_to_spark(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    write_deltalake(uri, rows(1), configuration=FEED)
+    DeltaTable(uri).delete()
+    commit = Path(uri, "_delta_log", f"{1:020d}.json")
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    for action in actions:
+        action.get("remove", {}).pop("size", None)
+    commit.write_text("\n".join(map(json.dumps, actions)))
+    with pytest.raises(NotDirect):
+        read(uri, range(1, 2))

@@ -125,3 +125,17 @@ def test_only_files_that_may_hold_a_key_count_against_the_limit(tmp_path: Path) 
     one_file = DirectWriter(uri, HeldKeys(uri), rewritten_bytes_max=max(sizes))
     assert not one_file.merge(changes((5, "x", "u"), (1005, "x", "u")), ["Id"], 1, properties(1))
     assert one_file.merge(changes((5, "x", "u"), (6, "x", "u")), ["Id"], 1, properties(1))
+
+
+def test_values_whose_statistics_would_be_no_bounds_are_left_to_spark(tmp_path: Path) -> None:
+    """Deltalake takes decimals for doubles in them, and leaves out NaN: a merge would miss files by them."""
+    uri, columns = str(tmp_path / "t"), {"k": pa.decimal128(18, 2), "x": pa.float64()}
+    write_deltalake(uri, pa.schema([pa.field(name, kind) for name, kind in columns.items()]).empty_table())
+    long = pa.table(
+        {"k": pa.array([], columns["k"]), "x": pa.array([], pa.float64()), "_iscp_op": pa.array([], pa.string())}
+    )
+    assert not writer(uri).append(long, 0, properties(1))
+    assert not writer(uri).merge(long, ["k"], 0, properties(1))
+    odd = pa.table({"Id": [1], "a.b": ["x"], "x": [float("nan")], "_iscp_op": ["i"]})
+    assert not writer(uri).append(odd, 0, properties(1))
+    assert writer(target(tmp_path / "u", [1])).append(changes((2, "x", "i")), 0, properties(1))
