@@ -174,6 +174,8 @@ class Settlement:
             bytes=outcome.bytes,
             dead_letters=outcome.dead_letters,
             warning=outcome.warning,
+            step=outcome.watermark.step,
+            steps=outcome.watermark.steps,
         )
 
     def _history(self, outcome: JobOutcome, code: int, message: str) -> HistoryEntry:

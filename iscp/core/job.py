@@ -32,7 +32,8 @@ class Reason(StrEnum):
 class JobStatus:
     """A job's last iteration over (`from_version`, `to_version`]; times are Unix seconds, 0 where not yet.
 
-    `dead_letters` rows are left out of the target, as they share a key. `warning`: what is not as it should be.
+    `dead_letters` rows are left out of the target, as they share a key. `warning`: what is not as it should be. `step`
+    and `steps` are those of the watermark that it came to.
     """
 
     from_version: int = -1
@@ -45,6 +46,8 @@ class JobStatus:
     bytes: int = 0
     dead_letters: int = 0
     warning: str = ""
+    step: int = 0
+    steps: int = 0
 
     def to_json(self) -> str:
         return json.dumps(
@@ -59,6 +62,7 @@ class JobStatus:
                 "bytes": self.bytes,
                 **({"dead_letters": self.dead_letters} if self.dead_letters else {}),
                 **({"warning": self.warning} if self.warning else {}),
+                **({"step": self.step, "steps": self.steps} if self.steps else {}),
             },
             separators=(",", ":"),
         )
@@ -79,6 +83,8 @@ def parse_status(text: str) -> JobStatus:
         rows=root.get("rows", 0),
         bytes=root.get("bytes", 0),
         dead_letters=root.get("dead_letters", 0),
+        step=root.get("step", 0),
+        steps=root.get("steps", 0),
         warning=root.get("warning", ""),
     )
 

@@ -131,7 +131,10 @@ class PositionReader:
         Otherwise nobody knows whose rows these are: without a job_id they are taken for another's, and replaced.
         """
         if row.seq == seq and row.watermark.version >= 0:
-            return Position(seq, row.watermark, row.job_id, row.key.table_id, void, newest, DeadLetters(seq=-1))
+            watermark, status = row.watermark, row.status
+            if not watermark.steps and status.to_version == watermark.version:
+                watermark = replace(watermark, step=status.step, steps=status.steps)  # the log has them there alone
+            return Position(seq, watermark, row.job_id, row.key.table_id, void, newest, DeadLetters(seq=-1))
         return Position(seq, void=void or f"the log begins at {earliest}, after our commit {seq}", base_version=newest)
 
     def _checked(self, ours: _Ours) -> Position:

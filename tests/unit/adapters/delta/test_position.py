@@ -20,7 +20,7 @@ from iscp.adapters.delta.commits import APP_ID, commit_path
 from iscp.adapters.delta.position import PositionReader, tag_json
 from iscp.core.errors import StorageError
 from iscp.core.ids import JobKey
-from iscp.core.job import JobRow
+from iscp.core.job import JobRow, JobStatus
 from iscp.core.watermark import DeadLetters, Position, Watermark
 from iscp.ports.pipeline import CommitTag
 
@@ -204,6 +204,18 @@ def test_our_commit_was_cleaned_away_and_the_job_log_is_of_the_same_seq(log: Log
     assert read(log, job(seq=2, version=20)) == expected
     log.foreign()
     assert read(log, job(seq=2, version=20)).void
+
+
+def test_our_commit_between_two_steps_was_cleaned_away_and_the_job_log_knows_the_step(log: Log) -> None:
+    """Otherwise an append-only target would be given the steps before it once more."""
+    log.ours()
+    log.harmless()
+    log.remove(upto=0)
+    status = JobStatus(from_version=10, to_version=10, step=2, steps=5)
+    row = replace(job(seq=1, version=10), status_json=status.to_json())
+    assert read(log, row).watermark == Watermark(10, 0.0, 2, 5)
+    other = replace(status, to_version=9)
+    assert read(log, replace(row, status_json=other.to_json())).watermark == Watermark(10, 0.0)
 
 
 @pytest.mark.parametrize(("seq", "version"), [(1, 10), (3, 30), (2, -1), (0, -1)])
