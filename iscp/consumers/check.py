@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from iscp.consumers.dead_letter import shared_keys
+from iscp.consumers.tags import commit_tag
 from iscp.core.errors import ErrorCode, PermanentError
 from iscp.core.spec import ConsumerSpec
 from iscp.core.watermark import Position, Watermark
-from iscp.ports.pipeline import CommitTag, Compared, ConsumeContext, Consumed, Sink
+from iscp.ports.pipeline import Compared, ConsumeContext, Consumed, Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -53,7 +53,7 @@ class ReplicaCheck:
                 remedy="Have the target built anew with `iscp-admin job resync`",
                 code=ErrorCode.TARGET_UNUSABLE,
             )
-        tag = _tag(context, watermark, "repair")
+        tag = commit_tag(context, "repair", watermark.version, watermark)
         if frame is None:
             # Others have written, and all is equal again: the commit says so.
             return Consumed(self._sink.claim("", tag), 0, 0)
@@ -62,19 +62,4 @@ class ReplicaCheck:
 
     def adopt(self, context: ConsumeContext, watermark: Watermark) -> Position:
         context.guard.check()
-        return self._sink.claim("", _tag(context, watermark, "adopt"))
-
-
-def _tag(context: ConsumeContext, watermark: Watermark, kind: str) -> CommitTag:
-    return CommitTag(
-        seq=context.position.seq + 1,
-        job_id=context.row.job_id,
-        source_id=context.source_id,
-        from_version=watermark.version,
-        watermark=watermark,
-        epoch=context.epoch,
-        base_version=context.position.base_version,
-        attempt=uuid.uuid4().hex[:12],
-        kind=kind,
-        dead=context.position.dead,
-    )
+        return self._sink.claim("", commit_tag(context, "adopt", watermark.version, watermark))

@@ -7,7 +7,6 @@ by difference: the source's rows at a version against the target's own, by key.
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,13 +18,14 @@ from iscp.consumers.check import ReplicaCheck
 from iscp.consumers.checks import CONSUMER_PATH, check_columns, wanted_columns
 from iscp.consumers.dead_letter import DEAD_LETTER_SUFFIX, ROWS_MAX, DeadLetterBox, Shared, dead_letter_uri, shared_keys
 from iscp.consumers.keys import matches
+from iscp.consumers.tags import commit_tag
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
 from iscp.core.iteration import DataType
 from iscp.core.job import JobRow
 from iscp.core.kept import OP
 from iscp.core.quoting import quoted
 from iscp.core.spec import ConsumerSpec, JobSpec, OnDuplicate, OnSchemaChange
-from iscp.core.watermark import NO_DEAD_LETTERS, DeadLetters, Position, Watermark
+from iscp.core.watermark import NO_DEAD_LETTERS, NOTHING_APPLIED, DeadLetters, Position, Watermark
 from iscp.ports.pipeline import (
     Catalog,
     Changes,
@@ -175,10 +175,10 @@ class ReplicaConsumer:
     def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
         kept = self._kept(source)
         context.guard.check()
-        return self._sink.claim(kept.schema.json(), _tag(context, None, DataType.SNAPSHOT))
+        return self._sink.claim(kept.schema.json(), commit_tag(context, "claim", NOTHING_APPLIED, Watermark()))
 
     def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:
-        tag = _tag(context, retriever, retriever.data_type)
+        tag = commit_tag(context, retriever.data_type.value, retriever.from_version, retriever.to)
         if retriever.data_type is DataType.TAIL:
             return self._tail(context, retriever, tag)
         wanted = self.filtered(retriever.snapshot)
@@ -187,11 +187,10 @@ class ReplicaConsumer:
             self._refuse_changed_schema(context, wanted)
         shared = self._shared(wanted)
         try:
+            letters, rows = None, 0
             if shared is not None:
-                wanted, letters = shared.split(wanted, self._spec.key)
-                tag = replace(tag, dead=self._keep_dead(context, letters, shared.rows, retriever.to))
-            else:
-                tag = replace(tag, dead=self._keep_dead(context, None, 0, retriever.to))
+                (wanted, letters), rows = shared.split(wanted, self._spec.key), shared.rows
+            tag = replace(tag, dead=self._keep_dead(context, letters, rows, retriever.to))
             return self._write_whole(context, retriever.data_type, wanted, tag)
         finally:
             if shared is not None:
@@ -217,7 +216,7 @@ class ReplicaConsumer:
         append = self._appendable(changes, tag)
         position = self._written_directly(context, changes, tag, append)
         if position is None:
-            frame = self._kept_changes(changes)
+            frame = self._kept(changes.frame, OP)
             self._refuse_unlike(frame.drop(OP).schema)
             if append:
                 position = self._sink.append(frame.drop(OP), tag, context.guard)
@@ -275,8 +274,11 @@ class ReplicaConsumer:
     def _held(self, context: ConsumeContext, wanted: DataFrame) -> DataFrame:
         return self._sink.rows(context.session).select(*[F.col(quoted(name)) for name in wanted.columns])
 
-    def _kept(self, frame: DataFrame) -> DataFrame:
-        return frame.select(*[F.col(quoted(name)) for name in self._spec.columns]) if self._spec.columns else frame
+    def _kept(self, frame: DataFrame, *besides: str) -> DataFrame:
+        """The job's columns, and those `besides`."""
+        if not self._spec.columns:
+            return frame
+        return frame.select(*[F.col(quoted(name)) for name in (*self._spec.columns, *besides)])
 
     def _kept_rows(self, rows: pa.Table) -> pa.Table:
         if not self._spec.columns:
@@ -287,11 +289,6 @@ class ReplicaConsumer:
 
     def filtered(self, frame: DataFrame) -> DataFrame:
         return self._kept(frame.where(self._spec.where) if self._spec.where else frame)
-
-    def _kept_changes(self, changes: Changes) -> DataFrame:
-        if not self._spec.columns:
-            return changes.frame
-        return changes.frame.select(*[F.col(quoted(name)) for name in self._spec.columns], OP)
 
     def _shared(self, frame: DataFrame) -> Shared | None:
         """The keys that rows share, if they are to be set aside; raises PermanentError where the job is to stop."""
@@ -349,18 +346,3 @@ def _differing(wanted: DataFrame, held: DataFrame, key: Sequence[str]) -> DataFr
         for name in wanted.columns
     ]
     return joined.select(*columns, F.when(gone, "d").otherwise("u").alias(OP))
-
-
-def _tag(context: ConsumeContext, retriever: Retriever | None, kind: DataType) -> CommitTag:
-    return CommitTag(
-        seq=context.position.seq + 1,
-        job_id=context.row.job_id,
-        source_id=context.source_id,
-        from_version=retriever.from_version if retriever else -1,
-        watermark=retriever.to if retriever else Watermark(),
-        epoch=context.epoch,
-        base_version=context.position.base_version,
-        attempt=uuid.uuid4().hex[:12],
-        kind=kind.value if retriever else "claim",
-        dead=context.position.dead,
-    )

@@ -132,15 +132,14 @@ def added_files(uri: str, version: int) -> list[str] | None:
     return [json.dumps(action) for action in read[0] if "add" in action and action["add"].get("dataChange", True)]
 
 
-def change_files(uri: str, version: int) -> list[ChangeFile] | None:
-    """The files that hold the changes of one commit, None where the commit is not there.
-
-    Change data if the commit has any, else what it added and removed (Delta protocol, "Add CDC File").
-    """
+def read_changed_files(uri: str, version: int) -> tuple[Commit, list[ChangeFile]] | None:
+    """One commit and the files that hold its changes, None where it is not there."""
     read = _actions(uri, version)
-    if read is None:
-        return None
-    by_kind = _by_kind(read[0])
+    return (_summarize(version, *read), _change_files(_by_kind(read[0]))) if read else None
+
+
+def _change_files(by_kind: dict[str, list[dict[str, Any]]]) -> list[ChangeFile]:
+    """Change data if the commit has any, else what it added and removed (Delta protocol, "Add CDC File")."""
     if cdc := by_kind.get("cdc"):
         return [_change_file(body, "") for body in cdc]
     if _merged_nothing(by_kind):

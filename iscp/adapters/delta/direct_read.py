@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from pyspark.sql import types as T
 
 from iscp.adapters.delta import storage
-from iscp.adapters.delta.commits import ChangeFile, Commit, change_files, place
+from iscp.adapters.delta.commits import ChangeFile, Commit, place
 from iscp.adapters.delta.faults import direct_work, storage_faults
 from iscp.adapters.delta.net import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, fits_arrow
 from iscp.ports.pipeline import ChangesUnavailable
@@ -105,22 +105,28 @@ class Shape:
         )
 
 
-def read_changes(uri: str, commits: Sequence[Commit], shape: Shape, columns: Sequence[str], by_feed: bool) -> pa.Table:
+def read_changes(
+    uri: str,
+    commits: Sequence[tuple[Commit, Sequence[ChangeFile]]],
+    shape: Shape,
+    columns: Sequence[str],
+    by_feed: bool,
+) -> pa.Table:
     """`columns` of all changes, with `_change_type`, `_commit_version` and `_commit_timestamp` (UTC), oldest first.
 
     `by_feed`: what the commits added and removed counts only if the table has a change data feed. Raises NotDirect, and
     ChangesUnavailable where a file is gone.
     """
-    if (by_feed and not shape.feed_on) or not shape.readable(columns) or any(commit.reshapes for commit in commits):
+    if (by_feed and not shape.feed_on) or not shape.readable(columns) or any(commit.reshapes for commit, _ in commits):
         raise NotDirect
     schema = pa.schema([pa.field(name, _arrow_type(shape.fields[name]["type"])) for name in columns])
     with direct_work(), _unfit_left_to_spark():
         parts = [
             _stamped(_read_file(uri, file, shape, schema), file.change, commit)
-            for commit in commits
-            for file in _files(uri, commit)
+            for commit, files in commits
+            for file in files
         ]
-        table = pa.concat_tables(parts) if parts else _stamped(schema.empty_table(), "insert", commits[0])
+        table = pa.concat_tables(parts) if parts else _stamped(schema.empty_table(), "insert", commits[0][0])
         table.validate(full=True)  # strings may hold bytes that are no text
     return table
 
@@ -132,13 +138,6 @@ def _unfit_left_to_spark() -> Iterator[None]:
         yield
     except pa.ArrowException as unfit:
         raise NotDirect(str(unfit)) from unfit
-
-
-def _files(uri: str, commit: Commit) -> list[ChangeFile]:
-    files = change_files(uri, commit.version)
-    if files is None:
-        raise ChangesUnavailable(f"version {commit.version} is not in the log any more")
-    return files
 
 
 def _read_file(uri: str, file: ChangeFile, shape: Shape, schema: pa.Schema) -> pa.Table:

@@ -6,16 +6,16 @@ and are reduced to the net change of each key: its last operation in the range, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.added import added_rows
-from iscp.adapters.delta.commits import Commit, commit_stamp, newest_version, read_commit
+from iscp.adapters.delta.commits import Commit, commit_stamp, newest_version, read_changed_files, read_commit
 from iscp.adapters.delta.direct_read import NotDirect, Shape, read_changes
 from iscp.adapters.delta.faults import delta_faults, spark_faults
 from iscp.adapters.delta.feed import DeltaFeed, reading_changes
@@ -28,6 +28,8 @@ from iscp.ports.pipeline import ChangesUnavailable, SourceRange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+R = TypeVar("R")
 
 SMALL_BYTES_MAX = 8 * 1024**2
 """Changes whose files are not larger than that are reduced in this process."""
@@ -47,7 +49,7 @@ class _Known:
 
 
 class DeltaChangeSource:
-    """Change data feed of Delta tables . Used by many threads: what it keeps is replaced whole."""
+    """Change data feed of Delta tables. Used by many threads: what it keeps is replaced whole."""
 
     def __init__(self, small_bytes_max: int = SMALL_BYTES_MAX) -> None:
         self._small_bytes_max = small_bytes_max
@@ -73,9 +75,9 @@ class DeltaChangeSource:
             raise ChangesUnavailable(f"the log ends at version {newest}, before the watermark {from_version}")
         if wanted <= from_version:
             return self.at(uri, from_version)
-        taken = _within(bounds, _commits(uri, from_version, wanted), alone=since.steps > 0)
+        taken = _within(bounds, _each(read_commit, uri, from_version, wanted), alone=since.steps > 0)
         last, from_at_s = taken[-1], self._committed_at_s(uri, from_version)
-        shape = self._shape(uri, last.version, last.committed_at_s)
+        shape = self._shape(uri, last.version, last.committed_at_s, taken)
         steps = since.steps or (_steps(last, bounds) if len(taken) == 1 else 0)
         final = since.step + 1 >= steps
         done = Watermark(last.version, last.committed_at_s)
@@ -145,7 +147,7 @@ class DeltaChangeSource:
             return None
         shape = self._shape(uri, span.last_version, span.to.at_s)
         try:
-            commits = list(_commits(uri, span.from_version, span.last_version))
+            commits = list(_each(read_changed_files, uri, span.from_version, span.last_version))
             rows = read_changes(uri, commits, shape, columns, by_feed)
         except NotDirect:
             return None
@@ -172,10 +174,13 @@ class DeltaChangeSource:
         commit = read_commit(uri, version)
         return commit.committed_at_s if commit else 0.0
 
-    def _shape(self, uri: str, version: int, committed_at_s: float) -> Shape:
-        """What the table is as of `version`; opened only if that may have changed, as opening costs with its size."""
+    def _shape(self, uri: str, version: int, committed_at_s: float, read: Sequence[Commit] = ()) -> Shape:
+        """What the table is as of `version`; opened only if that may have changed, as opening costs with its size.
+
+        Commits that were `read` already are not read again.
+        """
         known = self._known.get(uri)
-        if known is not None and self._same_shape(uri, known, version):
+        if known is not None and self._same_shape(uri, known, version, {commit.version: commit for commit in read}):
             shape = known.shape
         else:
             with delta_faults(f"open {uri}"):
@@ -183,19 +188,20 @@ class DeltaChangeSource:
         self._known[uri] = _Known(version, commit_stamp(uri, version), shape, committed_at_s)
         return shape
 
-    def _same_shape(self, uri: str, known: _Known, version: int) -> bool:
+    def _same_shape(self, uri: str, known: _Known, version: int, read: Mapping[int, Commit]) -> bool:
         if known.version > version or commit_stamp(uri, known.version) != known.stamp:
             return False
-        commits = (read_commit(uri, later) for later in range(known.version + 1, version + 1))
+        commits = (read.get(later) or read_commit(uri, later) for later in range(known.version + 1, version + 1))
         return not any(commit is None or commit.reshapes for commit in commits)
 
 
-def _commits(uri: str, from_version: int, to_version: int) -> Iterator[Commit]:
+def _each(read: Callable[[str, int], R | None], uri: str, from_version: int, to_version: int) -> Iterator[R]:
+    """What `read` gives of each commit of a range."""
     for version in range(from_version + 1, to_version + 1):
-        commit = read_commit(uri, version)
-        if commit is None:
+        found = read(uri, version)
+        if found is None:
             raise ChangesUnavailable(f"version {version} is not in the log any more")
-        yield commit
+        yield found
 
 
 def _within(bounds: Bounds, commits: Iterable[Commit], alone: bool) -> list[Commit]:

@@ -50,6 +50,7 @@ from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 
 R = TypeVar("R")
 E = TypeVar("E", bound=StrEnum)
+Asked = TypeVar("Asked", RegisterRequest, UpdateRequest, JobChange)
 
 ATTEMPTS_MAX = 6
 BACKOFF_S = 0.1
@@ -133,7 +134,7 @@ class Client:
 
     def register_many(self, requests: Sequence[RegisterRequest]) -> list[RegisterResult]:
         """Create several jobs, all or none; the results run parallel to `requests`."""
-        named = [one if one.request_id else replace(one, request_id=_request_id()) for one in requests]
+        named = _with_ids(requests)
         request = pb.RegisterRequest(
             format_version=FORMAT_VERSION, registrations=[convert.registration_to_wire(one) for one in named]
         )
@@ -203,7 +204,7 @@ class Client:
 
     def update_many(self, requests: Sequence[UpdateRequest]) -> list[ChangeOutcome]:
         """Change many jobs' specs, each for itself; as `change_many`."""
-        named = [one if one.request_id else replace(one, request_id=_request_id()) for one in requests]
+        named = _with_ids(requests)
         request = pb.UpdateJobsRequest(
             format_version=FORMAT_VERSION, updates=[convert.update_to_wire(one) for one in named]
         )
@@ -215,7 +216,7 @@ class Client:
 
         Raises OutcomeUnknown where some may have been made: give request ids to be able to repeat the call.
         """
-        named = [one if one.request_id else replace(one, request_id=_request_id()) for one in changes]
+        named = _with_ids(changes)
         request = pb.ChangeJobsRequest(
             format_version=FORMAT_VERSION, changes=[convert.change_to_wire(one) for one in named]
         )
@@ -352,6 +353,11 @@ class Client:
 
 def _request_id() -> str:
     return uuid4().hex
+
+
+def _with_ids(asked: Sequence[Asked]) -> list[Asked]:
+    """Each with a request id, so that a retry gets the first answer."""
+    return [one if one.request_id else replace(one, request_id=_request_id()) for one in asked]
 
 
 def _filter(

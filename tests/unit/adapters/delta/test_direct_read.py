@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.commits import read_commit
+from iscp.adapters.delta.commits import read_changed_files
 from iscp.adapters.delta.direct_read import NotDirect, Shape, read_changes
 from iscp.ports.pipeline import ChangesUnavailable
 
@@ -22,7 +22,7 @@ def rows(*ids: int, **more: object) -> pa.Table:
 
 
 def read(uri: str, versions: range, *columns: str) -> list[tuple[object, ...]]:
-    commits = [read_commit(uri, version) for version in versions]
+    commits = [read_changed_files(uri, version) for version in versions]
     shape = Shape.of(DeltaTable(uri))
     table = read_changes(uri, [commit for commit in commits if commit], shape, columns or ("id", "v"), by_feed=True)
     assert table.schema.names[-3:] == ["_change_type", "_commit_version", "_commit_timestamp"]

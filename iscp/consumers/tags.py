@@ -1,0 +1,24 @@
+"""What a commit of a replica carries, whatever it is for."""
+
+from __future__ import annotations
+
+import uuid
+
+from iscp.core.watermark import Watermark
+from iscp.ports.pipeline import CommitTag, ConsumeContext
+
+
+def commit_tag(context: ConsumeContext, kind: str, from_version: int, watermark: Watermark) -> CommitTag:
+    """For the commit that follows the position of `context`."""
+    return CommitTag(
+        seq=context.position.seq + 1,
+        job_id=context.row.job_id,
+        source_id=context.source_id,
+        from_version=from_version,
+        watermark=watermark,
+        epoch=context.epoch,
+        base_version=context.position.base_version,
+        attempt=uuid.uuid4().hex[:12],
+        kind=kind,
+        dead=context.position.dead,
+    )
