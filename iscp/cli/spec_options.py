@@ -51,6 +51,7 @@ _OPTIONS = (
     click.option(
         "--on-schema-change", type=_choice(OnSchemaChange), help="If columns change otherwise.  [default: evolve]"
     ),
+    click.option("--enable-cdf/--no-enable-cdf", default=None, help="Alter a source without a change data feed."),
 )
 
 

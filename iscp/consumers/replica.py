@@ -221,7 +221,7 @@ class ReplicaConsumer:
             if append:
                 position = self._sink.append(frame.drop(OP), tag, context.guard)
             else:
-                position = self._sink.merge(context.session, frame, self._spec.key, tag, context.guard)
+                position = self._sink.merge(context.session, frame, self._spec.key, tag, context.guard, changes.reread)
         return Consumed(position, changes.rows, 0)
 
     def _written_directly(

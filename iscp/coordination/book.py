@@ -86,9 +86,10 @@ class JobBook:
         return tuple(self._jobs[key] for key in self._tables.get(table_id, {}).values())
 
     def tables_called(self, name: str) -> tuple[str, ...]:
-        """The ids of tables with jobs that have this URI, or were called so at a registration; the newest first.
+        """The ids of tables with jobs that have this URI, were called so at a registration, or have this id by now.
 
-        There are several where a table was dropped and made anew: each job is on the one that it was registered on.
+        The newest first. There are several where a table was dropped and made anew: each job is on the one that it was
+        registered on.
         """
         return tuple(reversed(self._called.get(name, {})))
 
@@ -206,6 +207,9 @@ class JobBook:
             self._count(before, -1)
             if row.drop_at_s is not None:
                 self._forget(before)
+            elif row.source_id != before.source_id:
+                self._call(before, -1)
+                self._call(row, 1)
         elif row.drop_at_s is None:
             if before is not None:
                 raise InvariantBroken(f"{row.key} is registered twice, as {before.job_id} and {row.job_id}")
@@ -225,7 +229,7 @@ class JobBook:
         self._counts["", row.state, row.reason] += by
 
     def _call(self, row: JobRow, by: int) -> None:
-        for name in {row.table_uri, row.table_name}:
+        for name in {row.table_uri, row.table_name} | ({row.source_id} - {row.key.table_id}):
             jobs = self._called.setdefault(name, {})
             jobs[row.key.table_id] = jobs.get(row.key.table_id, 0) + by
             if not jobs[row.key.table_id]:

@@ -81,7 +81,8 @@ class JobOutcome:
     """What an iteration did for one job; on an error `watermark` and `seq` are the sink's last known.
 
     `target_commit_at_s` is when the sink's commit was done (Unix seconds; 0: nothing was committed). `dead_letters`:
-    how many rows the target leaves out. `warning`: what the job's user should know, though nothing is wrong.
+    how many rows the target leaves out. `source_id`: the table that the target is of, empty where that was not seen.
+    `warning`: what the job's user should know, though nothing is wrong.
     `verified`: what a comparison found, if that was the purpose.
     """
 
@@ -98,6 +99,7 @@ class JobOutcome:
     verified: VerifyReport | None = None
     dead_letters: int = 0
     warning: str = ""
+    source_id: str = ""
 
     @property
     def ok(self) -> bool:

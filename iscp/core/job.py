@@ -33,7 +33,8 @@ class JobStatus:
     """A job's last iteration over (`from_version`, `to_version`]; times are Unix seconds, 0 where not yet.
 
     `dead_letters` rows are left out of the target, as they share a key. `warning`: what is not as it should be. `step`
-    and `steps` are those of the watermark that it came to.
+    and `steps` are those of the watermark that it came to. `source_id`: which table the target follows now, if that
+    was replaced since the registration.
     """
 
     from_version: int = -1
@@ -48,6 +49,7 @@ class JobStatus:
     warning: str = ""
     step: int = 0
     steps: int = 0
+    source_id: str = ""
 
     def to_json(self) -> str:
         return json.dumps(
@@ -63,6 +65,7 @@ class JobStatus:
                 **({"dead_letters": self.dead_letters} if self.dead_letters else {}),
                 **({"warning": self.warning} if self.warning else {}),
                 **({"step": self.step, "steps": self.steps} if self.steps else {}),
+                **({"source_id": self.source_id} if self.source_id else {}),
             },
             separators=(",", ":"),
         )
@@ -86,6 +89,7 @@ def parse_status(text: str) -> JobStatus:
         step=root.get("step", 0),
         steps=root.get("steps", 0),
         warning=root.get("warning", ""),
+        source_id=root.get("source_id", ""),
     )
 
 
@@ -118,6 +122,11 @@ class JobRow:
     @property
     def status(self) -> JobStatus:
         return parse_status(self.status_json)
+
+    @property
+    def source_id(self) -> str:
+        """The id of the table that the target follows; not the key's where that was replaced since."""
+        return (self.status.source_id if '"source_id"' in self.status_json else "") or self.key.table_id
 
     @property
     def paused(self) -> bool:
@@ -159,12 +168,15 @@ def apply_report(row: JobRow, report: JobReport) -> JobRow | None:
     state, reason = report.state or row.state, report.reason or row.reason
     if row.paused:
         reason = Reason.PAUSED
+    status = report.status
+    if status is not None and status.error_code != ErrorCode.OK and not status.source_id:
+        status = replace(status, source_id=row.source_id if row.source_id != row.key.table_id else "")
     changed = replace(
         row,
         watermark=report.watermark,
         seq=report.seq,
         state=state,
         reason=reason,
-        status_json=report.status.to_json() if report.status else row.status_json,
+        status_json=status.to_json() if status else row.status_json,
     )
     return None if changed == row else changed

@@ -88,8 +88,9 @@ class JobSpec:
     """The parsed `job_spec`.
 
     `target_lag_s`: by how much the target may lie behind its source before the job counts as late. `independent`:
-    the default trigger, but in iterations of the job's own. `adopt_from`: the target is there and holds the source's
-    rows at this version; the job's first iteration looks whether it does, and goes on from there.
+    the default trigger, but in iterations of the job's own. `enable_cdf`: a source without a change data feed is
+    altered to have one. `adopt_from`: the target is there and holds the source's rows at this version; the job's first
+    iteration looks whether it does, and goes on from there.
     """
 
     consumer: ConsumerSpec
@@ -101,6 +102,7 @@ class JobSpec:
     on_replace: OnReplace = OnReplace.FAIL
     on_duplicate: OnDuplicate = OnDuplicate.DEAD_LETTER
     on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE
+    enable_cdf: bool = False
     adopt_from: int | None = None
 
     def to_json(self) -> str:
@@ -128,7 +130,9 @@ class JobSpec:
                     where=consumer.where or None,
                     options=dict(consumer.options) or None,
                 ),
-                **_given(priority=self.priority or None, adopt_from=self.adopt_from),
+                **_given(
+                    priority=self.priority or None, enable_cdf=self.enable_cdf or None, adopt_from=self.adopt_from
+                ),
                 **{name: value for name, kind in POLICIES.items() if (value := getattr(self, name)) != _default(kind)},
             },
         )
@@ -165,7 +169,7 @@ def parse_spec(text: str) -> JobSpec:
         raise InvalidRequest("must be an object", field="spec")
     _refuse_unknown(root, "spec", {"trigger", "target_lag", "independent", "iteration"})
     path = "spec.iteration"
-    iteration = _section(root, "iteration", path, {"priority", "consumer", "adopt_from", *POLICIES})
+    iteration = _section(root, "iteration", path, {"priority", "consumer", "enable_cdf", "adopt_from", *POLICIES})
     spec = JobSpec(
         consumer=_consumer(iteration, f"{path}.consumer"),
         trigger=_trigger(root, "spec.trigger"),
@@ -176,11 +180,18 @@ def parse_spec(text: str) -> JobSpec:
         on_replace=_choice(OnReplace, iteration.get("on_replace"), f"{path}.on_replace"),
         on_duplicate=_choice(OnDuplicate, iteration.get("on_duplicate"), f"{path}.on_duplicate"),
         on_schema_change=_choice(OnSchemaChange, iteration.get("on_schema_change"), f"{path}.on_schema_change"),
+        enable_cdf=_flag(iteration.get("enable_cdf"), f"{path}.enable_cdf"),
         adopt_from=_version(iteration.get("adopt_from"), f"{path}.adopt_from"),
     )
     if spec.independent and spec.trigger.job_type is not TriggerType.DEFAULT:
         raise InvalidRequest(
             "goes only with the default trigger", field="spec.independent", remedy="Leave it out: only that one shares"
+        )
+    if spec.enable_cdf and spec.change_source not in (ChangeSource.AUTO, ChangeSource.CDF):
+        raise InvalidRequest(
+            f"is of no use to a job whose change_source is {spec.change_source}",
+            field=f"{path}.enable_cdf",
+            remedy="Leave it out, or choose auto or cdf",
         )
     return spec
 

@@ -29,6 +29,7 @@ PATHS: dict[str, tuple[str, ...]] = {
     "on_replace": ("iteration", "on_replace"),
     "on_duplicate": ("iteration", "on_duplicate"),
     "on_schema_change": ("iteration", "on_schema_change"),
+    "enable_cdf": ("iteration", "enable_cdf"),
     "adopt_from": ("iteration", "adopt_from"),
 }
 """Where each flat name lies in the job_spec."""
@@ -54,6 +55,7 @@ class RunFields(TypedDict, total=False):
     on_replace: str
     on_duplicate: str
     on_schema_change: str
+    enable_cdf: bool
 
 
 def nest(fields: Mapping[str, Any], *, null: bool = False) -> dict[str, Any]:

@@ -22,6 +22,11 @@ class Watermark:
     steps: int = 0
 
 
+def later(first: Watermark, second: Watermark) -> Watermark:
+    """The one of the higher version; of one version the first."""
+    return second if second.version > first.version else first
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
     """What a target leaves out: `rows` rows that share a key, kept in a table beside it at that table's `seq`.

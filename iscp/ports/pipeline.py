@@ -119,7 +119,8 @@ class Changes:
 
     `frame` has the wanted columns and `_iscp_op`: `i` the key is new since `from_version`, `u` it may have been
     there, `d` it is gone (then only the key's columns count). The counts are rows of `frame`. All its keys lie within
-    `bounds`. Few changes are held in this process, and are there as `table` too.
+    `bounds`. Few changes are held in this process, and are there as `table` too. `reread`: nothing is kept of `frame`,
+    which is read from files whenever it is looked at, and always the same.
     """
 
     make_frame: Callable[[], DataFrame]
@@ -128,6 +129,7 @@ class Changes:
     deletes: int
     bounds: KeyBounds = field(default_factory=dict)
     table: pa.Table | None = None
+    reread: bool = False
 
     @property
     def frame(self) -> DataFrame:
@@ -143,7 +145,7 @@ class ChangesUnavailable(Exception):
 
 
 class Feed(Protocol):
-    """The changes of one range, read from the source once and kept until `release`."""
+    """The changes of one range, the same whenever they are looked at until `release`."""
 
     def net(self, key: Sequence[str], where: str = "", stamped: bool = False) -> Changes:
         """As if the source held only the rows for which `where` holds.
@@ -177,14 +179,17 @@ class ChangeSource(Protocol):
     def at(self, uri: str, version: int) -> SourceRange:
         """The empty range that stands at `version`; raises ChangesUnavailable where it is gone."""
 
-    def feed(self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str]) -> Feed:
-        """Only `columns` are read."""
+    def feed(self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int) -> Feed:
+        """Only `columns` are read; for so many `readers`, so that what several of them read may be kept."""
 
-    def added(self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str]) -> Feed:
+    def added(self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int) -> Feed:
         """As `feed`, for a range of `inserts_only`: from the files that it added, so that no feed is needed.
 
         All rows bear the range's last version.
         """
+
+    def enable_feed(self, session: SparkSession, uri: str) -> None:
+        """Alter the table to have a change data feed from its next commit on."""
 
     def snapshot(self, session: SparkSession, uri: str, version: int) -> DataFrame: ...
 
@@ -265,9 +270,15 @@ class Sink(Protocol):
     def append(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position: ...
 
     def merge(
-        self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
+        self,
+        session: SparkSession,
+        frame: DataFrame,
+        key: Sequence[str],
+        tag: CommitTag,
+        guard: Guard,
+        reread: bool = False,
     ) -> Position:
-        """`frame` as in Changes.frame."""
+        """`frame` and `reread` as in Changes."""
 
     def mend(
         self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard

@@ -98,6 +98,7 @@ class Adopter:
             seq=position.seq,
             data_type=DataType.DIFFERENCE,
             target_commit_at_s=self.clock.now_s(),
+            source_id=position.source_id,
         )
 
 

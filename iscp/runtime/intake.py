@@ -44,7 +44,7 @@ class Intake:
     def registration(self, writer: LogWriter, request: RegisterRequest) -> Registration:
         """Raises InvalidRequest."""
         _check_names(request.job)
-        source = self._catalog.describe(request.job.table)
+        source = self._described(writer, request.job.table)
         key = JobKey(request.job.account, source.table_id, request.job.name)
         there = writer.read(lambda book: book.get(key))
         if there is not None:
@@ -68,7 +68,7 @@ class Intake:
         """The job that is there and what it is to be, or why not."""
         try:
             _check_names(request.job)
-            source = self._catalog.describe(request.job.table)
+            source = self._described(writer, request.job.table)
             there = self._there(writer, request.job, source)
             item = self._item(request.job, request.spec_json, source, check=False)
             if there is None or action_for(there, item.row) is not Action.UNCHANGED:
@@ -88,6 +88,18 @@ class Intake:
                 return there
         return None
 
+    def _described(self, writer: LogWriter, table: str) -> TableDescription:
+        """With the id that its jobs are known by: the first, where it was replaced and they have followed."""
+        source = self._catalog.describe(table)
+
+        def known(book: JobBook) -> str:
+            if book.has_jobs_on(source.table_id):
+                return source.table_id
+            here = book.tables_called(source.uri)
+            return next((each for each in book.tables_called(source.table_id) if each in here), source.table_id)
+
+        return replace(source, table_id=writer.read(known))
+
     def resync(self, seen: JobRow, request: ResyncRequest) -> Resync:
         """The job `seen` on the table that its source is now, or on another. Raises InvalidRequest."""
         table = request.table or seen.table_name
@@ -105,7 +117,10 @@ class Intake:
 
     def update(self, seen: JobRow, request: UpdateRequest) -> Update:
         """Raises InvalidRequest."""
-        self._check_trigger(changed_spec(seen.spec_json, request.changes_json).trigger)
+        spec = changed_spec(seen.spec_json, request.changes_json)
+        self._check_trigger(spec.trigger)
+        if spec.change_source is not seen.spec.change_source:
+            refuse_unfit(spec, self._catalog.describe(seen.table_name))
         return Update(seen.key, request.changes_json, request.request_id)
 
     def _item(self, job: JobName, spec_json: str, source: TableDescription, *, check: bool) -> Registration:

@@ -53,17 +53,19 @@ def warning(spec: JobSpec, span: SourceRange, compared: str) -> str:
     `compared`: why changes did not do where all rows were compared; empty: the policy says so.
     """
     if spec.change_source is ChangeSource.AUTO and not span.feed_on:
-        return f"the change data feed of the source is off: what is not appended is found by comparing. {_TURN_ON}"
+        off = "the change data feed of the source is off: what is not appended is found by comparing"
+        return f"{off}. {_TURN_ON}, or have the job do so (enable_cdf)"
     return f"all rows were compared: {compared}" if compared else ""
 
 
 def refuse_unfit(spec: JobSpec, source: TableDescription) -> None:
     """At the registration; raises InvalidRequest."""
-    if spec.change_source is ChangeSource.CDF and source.configuration.get(_FEED, "false").lower() != "true":
+    feed_on = source.configuration.get(_FEED, "false").lower() == "true"
+    if spec.change_source is ChangeSource.CDF and not (feed_on or spec.enable_cdf):
         raise InvalidRequest(
             f"is cdf, and the change data feed of {source.name} is off",
             field="spec.iteration.change_source",
-            remedy=f"{_TURN_ON}; or use auto, which compares",
+            remedy=f"{_TURN_ON}, or have the job do so (enable_cdf); or use auto, which compares",
         )
 
 

@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from iscp.core.errors import Conflict, ErrorCode, IscpError, PermanentError, Superseded
+from iscp.core.errors import ErrorCode, PermanentError, Superseded
 from iscp.core.iteration import Bounds, ChangeDetail, DataType, Iteration, JobOutcome
 from iscp.core.job import JobRow
 from iscp.core.record import WatermarkRecord
-from iscp.core.watermark import NOTHING_APPLIED, Position, Watermark
+from iscp.core.watermark import NOTHING_APPLIED, Position, Watermark, later
 from iscp.ports.pipeline import (
     ChangeSource,
     ChangesUnavailable,
@@ -33,6 +33,7 @@ from iscp.ports.pipeline import (
 )
 from iscp.ports.system import Clock, Failpoints, Guard
 from iscp.runtime import policy
+from iscp.runtime.outcomes import applied, failed, unchanged
 from iscp.runtime.policy import Reading
 from iscp.runtime.retriever import Handed
 
@@ -125,7 +126,7 @@ class Runner:
             try:
                 works.append(self.stand(row))
             except Exception as error:  # noqa: BLE001  (one job's fault is its own)
-                outcomes.append(self._failed(row, None, error))
+                outcomes.append(failed(row, None, error))
         tails: dict[Watermark, list[Work]] = {}
         others: list[Work] = []
         for work in works:
@@ -148,7 +149,7 @@ class Runner:
         ours = position.job_id == row.job_id and not position.void and position.watermark.version >= 0
         if ours and position.seq == row.seq:
             # The sink was told nothing of versions that passed without a row; there may be any number of them.
-            position = replace(position, watermark=_later(position.watermark, row.watermark))
+            position = replace(position, watermark=later(position.watermark, row.watermark))
         # A target that is gone says nothing: its seq goes on from what the job log knows.
         return Work(row, kind, consumer, replace(position, seq=max(position.seq, row.seq)))
 
@@ -163,9 +164,9 @@ class Runner:
         except ChangesUnavailable as gone:
             return self._compared(iteration, group, str(gone), guard)
         except Exception as error:  # noqa: BLE001  (reported for each job)
-            return [self._failed(work.row, work.position, error) for work in group]
+            return [failed(work.row, work.position, error) for work in group]
         if not span.changes_data:
-            return [self._unchanged(work, span) for work in group]
+            return [unchanged(work.row, work.position, span) for work in group]
         outcomes = []
         for way in Reading:
             works = [work for work in group if policy.reading(work.row.spec, span) is way]
@@ -191,7 +192,7 @@ class Runner:
                 if span.steps and any(not work.row.spec.consumer.key for work in group):
                     wanted = set(available)  # rows without a key are told apart by all that they hold
                 open_feed = self._source.feed if way is Reading.FEED else self._source.added
-                feed = open_feed(session, uri, span, [name for name in available if name in wanted])
+                feed = open_feed(session, uri, span, [name for name in available if name in wanted], len(group))
                 able, shared = self._reduced(feed, [work for work in group if work.row.job_id not in out])
                 self._failpoints.reach("read.after")
                 kept = feed
@@ -202,7 +203,7 @@ class Runner:
             except ChangesUnavailable as gone:
                 return self._compared(iteration, group, str(gone), guard)
             except Exception as error:  # noqa: BLE001  (reported for each job)
-                return [self._failed(work.row, work.position, error) for work in group]
+                return [failed(work.row, work.position, error) for work in group]
             finally:
                 if feed is not None:
                     feed.release()
@@ -218,7 +219,7 @@ class Runner:
             try:
                 wanted.update(work.kind.columns(work.row.spec.consumer, available))
             except Exception as error:  # noqa: BLE001  (one job's fault is its own)
-                out[work.row.job_id] = self._failed(work.row, work.position, error)
+                out[work.row.job_id] = failed(work.row, work.position, error)
         return wanted, out
 
     def _reduced(self, feed: Feed, works: list[Work]) -> tuple[list[Work], list[JobOutcome]]:
@@ -231,9 +232,9 @@ class Runner:
                 faults[key, where, stamped] = error
             except ChangesUnavailable:
                 continue  # each of its consumers will come upon that, and compare
-        failed = [(work, faults.get(_netted(work))) for work in works]
-        able = [work for work, error in failed if error is None]
-        return able, [self._failed(work.row, work.position, error) for work, error in failed if error is not None]
+        found = [(work, faults.get(_netted(work))) for work in works]
+        able = [work for work, error in found if error is None]
+        return able, [failed(work.row, work.position, error) for work, error in found if error is not None]
 
     def _consume_tail(
         self, iteration: Iteration, work: Work, span: SourceRange, feed: Feed, guard: Guard
@@ -252,6 +253,8 @@ class Runner:
             span = self._source.newest(uri) if to_version is None else self._source.at(uri, to_version)
         except ChangesUnavailable:
             span = self._source.newest(uri)
+        if work.row.spec.enable_cdf and not span.feed_on:
+            span = self._with_feed(uri, span, guard)
         if work.data_type is not DataType.SNAPSHOT:
             applied = work.position.watermark
             policy.refuse_anew(work.row.spec, work.position, span, lambda: self._committed_at_s(uri, applied))
@@ -269,6 +272,17 @@ class Runner:
         if reason:
             log.warning("changes.unavailable", extra={"table": uri, "job": work.row.key.job_name, "reason": reason})
         return self._consume(work, handed, span, guard, reason)
+
+    def _with_feed(self, uri: str, span: SourceRange, guard: Guard) -> SourceRange:
+        """Switch the source's change data feed on, and go on from there: what comes next can be read from it."""
+        newest = self._source.newest(uri)  # a range in the past, of a time before the feed was on, stays as it is
+        if newest.feed_on:
+            return span
+        guard.check()
+        with self._engine.session() as session:
+            self._source.enable_feed(session, uri)
+        log.info("feed.enabled", extra={"table": uri})
+        return self._source.newest(uri)
 
     def _committed_at_s(self, uri: str, applied: Watermark) -> float:
         try:
@@ -309,18 +323,8 @@ class Runner:
             context = ConsumeContext(session, work.row, record.source_id, record.epoch, work.position, guard)
             consumed: Consumed = work.consumer.consume(context, handed)
         self._failpoints.reach("report.before")
-        outcome = JobOutcome(
-            row=work.row,
-            watermark=consumed.position.watermark,
-            seq=consumed.position.seq,
-            rows=consumed.rows,
-            bytes=consumed.bytes,
-            data_type=handed.data_type,
-            from_version=handed.from_version,
-            target_commit_at_s=self._clock.now_s(),
-            dead_letters=consumed.position.dead.rows,
-            warning=policy.warning(work.row.spec, span, compared),
-        )
+        warning, at_s = policy.warning(work.row.spec, span, compared), self._clock.now_s()
+        outcome = applied(work.row, consumed, handed.data_type, handed.from_version, at_s, warning)
         self._on_committed(outcome)
         return outcome
 
@@ -331,7 +335,7 @@ class Runner:
             try:
                 return consume(work)
             except Exception as error:  # noqa: BLE001  (one consumer's fault is its own)
-                return self._failed(work.row, work.position, error)
+                return failed(work.row, work.position, error)
 
         def labelled(work: Work) -> JobOutcome:
             self._engine.label(iteration.label)
@@ -342,37 +346,8 @@ class Runner:
         with ThreadPoolExecutor(min(len(works), CONSUMERS_AT_ONCE_MAX), "iscp-consumer") as pool:
             return list(pool.map(labelled, works))
 
-    def _unchanged(self, work: Work, span: SourceRange) -> JobOutcome:
-        """Nothing to apply: only the watermark moves, in memory."""
-        at = _later(work.position.watermark, span.to)
-        dead_letters = work.position.dead.rows
-        return JobOutcome(work.row, at, work.position.seq, from_version=span.from_version, dead_letters=dead_letters)
-
-    def _failed(self, row: JobRow, position: Position | None, error: Exception) -> JobOutcome:
-        known = isinstance(error, IscpError)
-        level = logging.INFO if isinstance(error, Conflict) else logging.WARNING if known else logging.ERROR
-        log.log(level, "iteration.failed", exc_info=not known, extra={"job": row.key.job_name, "error": str(error)})
-        seq, watermark = row.seq, row.watermark
-        if position is not None and watermark.version < 0:
-            seq = position.seq
-        # Never back: the owner would take it for an old report, and nobody would hear of the fault.
-        if position is not None and position.job_id == row.job_id and position.watermark.version >= watermark.version:
-            seq, watermark = position.seq, position.watermark
-        return JobOutcome(
-            row=row,
-            watermark=watermark,
-            seq=seq,
-            error_code=error.code if isinstance(error, IscpError) else ErrorCode.INTERNAL,
-            error_msg=str(error) or type(error).__name__,
-            dead_letters=position.dead.rows if position is not None else 0,
-        )
-
 
 def _netted(work: Work) -> _Netted | None:
     """How the job's changes are netted; None: it takes every change."""
     needs, spec = work.kind.needs, work.row.spec.consumer
     return (spec.key, spec.where, needs.stamped) if needs.changes is ChangeDetail.NET else None
-
-
-def _later(first: Watermark, second: Watermark) -> Watermark:
-    return second if second.version > first.version else first

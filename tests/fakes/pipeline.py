@@ -175,14 +175,18 @@ class FakeSource:
             feed_on=self.feed_on,
         )
 
-    def feed(self, session: Any, uri: str, span: SourceRange, columns: Sequence[str]) -> FakeFeed:
+    def feed(self, session: Any, uri: str, span: SourceRange, columns: Sequence[str], readers: int) -> FakeFeed:
         self.read_columns.append(tuple(columns))
         self.feeds.append(FakeFeed(self, span))
         return self.feeds[-1]
 
-    def added(self, session: Any, uri: str, span: SourceRange, columns: Sequence[str]) -> FakeFeed:
+    def added(self, session: Any, uri: str, span: SourceRange, columns: Sequence[str], readers: int) -> FakeFeed:
         self.added_ranges.append((span.from_version, span.to.version))
-        return self.feed(session, uri, span, columns)
+        return self.feed(session, uri, span, columns, readers)
+
+    def enable_feed(self, session: Any, uri: str) -> None:
+        self.feed_on = True
+        self.commit({})
 
     def snapshot(self, session: Any, uri: str, version: int) -> Any:
         self.snapshots.append(version)
@@ -217,7 +221,8 @@ class FakeTarget:
             raise Conflict(f"seq {seq} was won by another writer")
         self.rows = rows
         self.commits.append((kind, seq))
-        self.position = Position(seq, watermark, context.row.job_id, context.source_id)
+        dead = context.position.dead
+        self.position = Position(seq, watermark, context.row.job_id, context.source_id, dead=dead)
         return self.position
 
 

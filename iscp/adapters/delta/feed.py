@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -18,11 +18,13 @@ from iscp.adapters.delta.net import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
+    DOUBTFUL,
     OP,
-    SAME,
     STAMPS,
     WRITES,
     doubt,
+    each_by_itself,
+    each_key,
     fits_arrow,
     net_by_arrow,
     net_by_spark,
@@ -33,7 +35,7 @@ from iscp.core.quoting import quoted
 from iscp.ports.pipeline import Changes, ChangesUnavailable, KeyBounds, SourceRange
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _ROWS_PER_PARTITION = 250_000
 _GONE = (
@@ -49,7 +51,6 @@ _GONE = (
     "VersionNotFoundException",
     "DELTA_CANNOT_RECONSTRUCT_PATH",
     "DELTA_STATE_RECOVER_ERROR",
-    "UNRESOLVED_COLUMN",  # it is there at the version that was asked for, but the feed has the newest columns
 )
 _STAMP_FIELDS = (
     T.StructField(CHANGE_TYPE, T.StringType()),
@@ -61,7 +62,8 @@ _STAMP_FIELDS = (
 class DeltaFeed:
     """The wanted columns, `_change_type` and the stamps of all changes; `schema` is that of the wanted columns.
 
-    A small range is held in this process as `rows`, a large one kept by Spark as `frame`; either way it is read once.
+    A small range is held in this process as `rows`, a large one is Spark's `frame`, and kept by it if so told: for one
+    reader it costs less to read again the columns that are needed than to keep them all.
     """
 
     def __init__(
@@ -71,20 +73,21 @@ class DeltaFeed:
         span: SourceRange,
         rows: pa.Table | None = None,
         frame: DataFrame | None = None,
+        kept: bool = False,
     ) -> None:
         self._session = session
         self._schema = schema
         self._span = span
         self._rows = rows
-        self._kept = [frame.persist()] if frame is not None else []
-        self._frame = self._kept[0] if self._kept else None
+        self._frame = frame
+        self._kept = [frame.persist()] if frame is not None and kept else []
         self._net: dict[tuple[tuple[str, ...], str, bool], Changes] = {}
 
     @classmethod
-    def read_by_spark(cls, frame: DataFrame, span: SourceRange, small: bool) -> DeltaFeed:
+    def read_by_spark(cls, frame: DataFrame, span: SourceRange, small: bool, readers: int) -> DeltaFeed:
         schema = frame.drop(CHANGE_TYPE, *STAMPS).schema
         if not (small and fits_arrow(schema, ())):
-            return cls(frame.sparkSession, schema, span, frame=frame)
+            return cls(frame.sparkSession, schema, span, frame=frame, kept=readers > 1)
         with reading_changes("read the changes"):
             return cls(frame.sparkSession, schema, span, rows=frame.toArrow())
 
@@ -111,9 +114,7 @@ class DeltaFeed:
         if self._rows is not None and fits_arrow(self._schema, key):
             return self._by_arrow(self._passing(self._rows, where), key, left_out)
         raw = self._raw(key).where(where) if where else self._raw(key)
-        if not key or self._span.inserts_only:
-            return self._inserted(raw, key, left_out)
-        return self._by_spark(raw, key, left_out)
+        return self._by_spark(raw, key, left_out) if key else self._inserted(raw, left_out)
 
     def _passing(self, rows: pa.Table, where: str) -> pa.Table:
         if not where:
@@ -153,47 +154,43 @@ class DeltaFeed:
 
         return _changes(make_frame, counts, bounds, net)
 
-    def _inserted(self, raw: DataFrame, key: tuple[str, ...], left_out: tuple[str, ...]) -> Changes:
-        frame = raw.where(F.col(CHANGE_TYPE) == "insert").drop(*left_out)
-        frame = frame.withColumn(OP, F.lit("i"))
-        if key:
-            with reading_changes("look for shared keys"):
-                rows = F.count("*").alias(SAME)  # no name that a column of the source may have
-                counted = frame.groupBy(*[F.col(quoted(name)) for name in key]).agg(rows)
-                if not counted.where(f"{SAME} > 1").isEmpty():
-                    doubt(key)
-        return _counted(frame, F.lit(0), key).changes(frame)
+    def _inserted(self, raw: DataFrame, left_out: tuple[str, ...]) -> Changes:
+        frame = raw.where(F.col(CHANGE_TYPE) == "insert").withColumn(OP, F.lit("i"))
+        return _counted(frame.withColumn(DOUBTFUL, F.lit(False)), ()).changes(frame.drop(*left_out))
 
     def _by_spark(self, raw: DataFrame, key: tuple[str, ...], left_out: tuple[str, ...]) -> Changes:
+        counted = _counted(each_key(raw, key), key)
+        if not counted.doubtful:
+            return counted.changes(each_by_itself(raw).drop(*left_out), reread=self._rows is None and not self._kept)
         frame = net_by_spark(raw, key).persist()
         self._kept.append(frame)  # what is made of it cannot be given back in its place
-        counted = _counted(frame, F.max(SAME), key)
-        if counted.shared > 1:
+        counted = _counted(frame, key)
+        if counted.doubtful:
             doubt(key)
-        narrowed = frame.drop(SAME, *left_out).coalesce(1 + sum(counted.rows.values()) // _ROWS_PER_PARTITION)
+        narrowed = frame.drop(DOUBTFUL, *left_out).coalesce(1 + sum(counted.rows.values()) // _ROWS_PER_PARTITION)
         return counted.changes(narrowed)
 
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """Rows by operation, the most that share a key, and the bounds of keys that are new, if there are no others."""
+    """Rows by operation, whether one is doubtful, and the bounds of keys that are new, if there are no others."""
 
     rows: dict[str, int]
-    shared: int
+    doubtful: bool
     bounds: KeyBounds
 
-    def changes(self, frame: DataFrame) -> Changes:
-        return _changes(lambda: frame, self.rows, self.bounds)
+    def changes(self, frame: DataFrame, reread: bool = False) -> Changes:
+        return replace(_changes(lambda: frame, self.rows, self.bounds), reread=reread)
 
 
-def _counted(frame: DataFrame, shared: Column, key: Sequence[str]) -> _Counted:
+def _counted(frame: DataFrame, key: Sequence[str]) -> _Counted:
     """This is what really reads the source."""
     names = bounded(frame.schema, key)
     with reading_changes("read the changes"):
-        each = frame.groupBy(OP).agg(F.count("*"), shared, *bounds_aggregates(names)).collect()
+        each = frame.groupBy(OP).agg(F.count("*"), F.max(DOUBTFUL), *bounds_aggregates(names)).collect()
     return _Counted(
         rows={row[0]: int(row[1]) for row in each},
-        shared=max((int(row[2]) for row in each), default=0),
+        doubtful=any(row[2] for row in each),
         bounds=bounds_of_row(names, each[0][3:]) if {row[0] for row in each} == {"i"} else {},
     )
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 STAMPS = (COMMIT_VERSION, COMMIT_TIMESTAMP)
-SAME = "_iscp_same"
+DOUBTFUL = "_iscp_doubtful"
 _WRITTEN, _ROW = "_iscp_written", "_iscp_row"
 WRITES = ("insert", "update_postimage")
 # Types whose values come back from Arrow as they were, and whose equality is the same there.
@@ -52,7 +52,7 @@ def fits_arrow(schema: T.StructType, key: Sequence[str]) -> bool:
 
 
 def net_by_arrow(raw: pa.Table, key: Sequence[str]) -> pa.Table:
-    """As `net_by_spark`, but raises ChangesUnavailable itself where rows share a key, and leaves out `_iscp_same`."""
+    """As `net_by_spark`, but without `_iscp_doubtful`: raises ChangesUnavailable itself where rows share a key."""
     names = {name.lower(): name for name in raw.column_names}
     keys = [names[name.lower()] for name in key]
     written = pc.is_in(raw[CHANGE_TYPE], value_set=pa.array(WRITES)).cast(pa.int8())
@@ -82,32 +82,55 @@ def unhashable(kind: T.DataType) -> bool:
     return any(mark in kind.json() for mark in ('"map"', "variant", "interval"))
 
 
+def each_key(raw: DataFrame, key: Sequence[str]) -> DataFrame:
+    """One row for each key: its columns, `_iscp_op`, and `_iscp_doubtful` where it was changed more than once.
+
+    It shuffles the keys alone. Where none is doubtful, `each_by_itself` is the net change.
+    """
+    kind = F.col(CHANGE_TYPE)
+    counts = {
+        "_iscp_all": F.count("*"),
+        "_iscp_inserts": F.count_if(kind == "insert"),
+        "_iscp_deletes": F.count_if(kind == "delete"),
+        "_iscp_updates": F.count_if(kind == "update_postimage"),
+        "_iscp_versions": F.max(COMMIT_VERSION) - F.min(COMMIT_VERSION),
+    }
+    each = raw.groupBy(*[F.col(quoted(name)) for name in key]).agg(*[count.alias(as_) for as_, count in counts.items()])
+    rows, inserts, deletes, updates, versions = map(F.col, counts)
+    alone = (rows == 1) & (inserts + deletes == 1)
+    updated = (rows == 2) & (inserts + deletes == 0) & (updates == 1) & (versions == 0)
+    op = F.when(inserts > 0, "i").when(deletes > 0, "d").otherwise("u")
+    return each.withColumn(OP, op).withColumn(DOUBTFUL, ~(alone | updated)).drop(*counts)
+
+
+def each_by_itself(raw: DataFrame) -> DataFrame:
+    """Takes and gives what `net_by_spark` does, where each row tells its key's net change without a look at others."""
+    kind = F.col(CHANGE_TYPE)
+    op = F.when(kind == "insert", "i").when(kind == "delete", "d").otherwise("u")
+    return raw.where(kind != "update_preimage").withColumn(OP, op).drop(CHANGE_TYPE)
+
+
 def net_by_spark(raw: DataFrame, key: Sequence[str]) -> DataFrame:
     """Takes the wanted columns, `_change_type` and the stamps; gives the wanted columns, `_iscp_op`, the stamps of the
-    key's last change, and `_iscp_same`, above 1 where rows share the key.
+    key's last change, and `_iscp_doubtful` where rows share the key. One sort does for all that is asked of a key.
     """
-    keys = [F.col(quoted(name)) for name in key]
-    by_key = Window.partitionBy(*keys)
-    last_first = by_key.orderBy(F.col(COMMIT_VERSION).desc(), F.col(_WRITTEN).desc())
-    first_first = by_key.orderBy(F.col(COMMIT_VERSION), F.col(_WRITTEN))
-    ranked = (
-        raw.withColumn(_WRITTEN, F.col(CHANGE_TYPE).isin(*WRITES).cast("int"))
-        .withColumn("_iscp_rank", F.row_number().over(last_first))
-        .withColumn("_iscp_first", F.first(CHANGE_TYPE).over(first_first))
-        .withColumn(SAME, F.sum(_WRITTEN).over(Window.partitionBy(*keys, COMMIT_VERSION)))
-        .withColumn(_ROW, F.sum(2 * F.col(_WRITTEN) - 1).over(by_key))
+    in_order = Window.partitionBy(*[F.col(quoted(name)) for name in key]).orderBy(COMMIT_VERSION, _WRITTEN)
+    is_written, written = F.col(CHANGE_TYPE).isin(*WRITES), F.col(_WRITTEN)
+    ranked = raw.withColumn(_WRITTEN, is_written.cast("int")).select(
+        "*",
+        F.lead(written).over(in_order).isNull().alias("_iscp_last"),
+        F.first(written).over(in_order).alias("_iscp_first"),
+        F.sum(2 * written - 1).over(in_order).alias("_iscp_sum"),
+        (written + F.lag(written).over(in_order) == 2).alias("_iscp_both"),
+        F.lag(COMMIT_VERSION).over(in_order).alias("_iscp_before"),
     )
-    before = (~F.col("_iscp_first").isin(*WRITES)).cast("int")
-    doubtful = before + F.col(_ROW) != F.col(_WRITTEN)
-    op = (
-        F.when(F.col(_WRITTEN) == 0, F.lit("d"))
-        .when(F.col("_iscp_first").isin(*WRITES), F.lit("i"))
-        .otherwise(F.lit("u"))
-    )
-    last = ranked.where("_iscp_rank = 1").withColumn(OP, op)
-    last = last.withColumn(SAME, F.when(doubtful, 2).otherwise(F.col(SAME)))
-    last = last.where((before == 1) | (F.col(_WRITTEN) == 1) | (F.col(SAME) > 1))
-    return last.drop(CHANGE_TYPE, _WRITTEN, _ROW, "_iscp_rank", "_iscp_first")
+    held = 1 - F.col("_iscp_first")
+    twice = F.coalesce(F.col("_iscp_both") & (F.col("_iscp_before") == F.col(COMMIT_VERSION)), F.lit(False))
+    op = F.when(written == 0, "d").when(held == 0, "i").otherwise("u")
+    last = ranked.where("_iscp_last").withColumn(OP, op)
+    last = last.withColumn(DOUBTFUL, twice | (held + F.col("_iscp_sum") != written))
+    last = last.where((held == 1) | (written == 1) | F.col(DOUBTFUL))
+    return last.drop(CHANGE_TYPE, _WRITTEN, "_iscp_last", "_iscp_first", "_iscp_sum", "_iscp_both", "_iscp_before")
 
 
 def doubt(key: Sequence[str]) -> NoReturn:

@@ -9,8 +9,9 @@ publishing of staged files go through deltalake, which commits at exactly the ne
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from delta.tables import DeltaTable as SparkDeltaTable
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+# Delta keeps what it merges, since it looks twice and cannot know that it will see the same.
+_AS_IT_IS = {"spark.databricks.delta.merge.materializeSource": "none"}
 _STAGED = "iscp-staged"
 
 
@@ -141,13 +144,19 @@ class DeltaSink:
         return self._confirmed(tag)
 
     def merge(
-        self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
+        self,
+        session: SparkSession,
+        frame: DataFrame,
+        key: Sequence[str],
+        tag: CommitTag,
+        guard: Guard,
+        reread: bool = False,
     ) -> Position:
         """Upsert and delete by key (null equals null).
 
         Raises ChangesUnavailable where a key of op `i` is there already.
         """
-        return self._merge(session, frame, key, "", tag, guard)
+        return self._merge(session, frame, key, tag, guard, _AS_IT_IS if reread else {})
 
     def mend(
         self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
@@ -155,20 +164,21 @@ class DeltaSink:
         if not key:
             return self.append(frame.drop(OP), tag, guard)
         # A row that matches nothing is inserted, whatever there is.
-        return self._merge(session, frame, key, f" AND s.{OP} <> 'n'", tag, guard)
+        return self._merge(session, frame, key, tag, guard, besides=f" AND s.{OP} <> 'n'")
 
     def _merge(
         self,
         session: SparkSession,
         frame: DataFrame,
         key: Sequence[str],
-        besides: str,
         tag: CommitTag,
         guard: Guard,
+        settings: Mapping[str, str] = MappingProxyType({}),
+        besides: str = "",
     ) -> Position:
-        """`besides` the key what has to hold for a match; the session's txn settings are unset afterwards."""
+        """`besides` the key what has to hold for a match; the session's settings are unset afterwards."""
         self._ready_to_commit(guard)
-        settings = {_TXN_APP: APP_ID, _TXN_VERSION: str(tag.seq), _USER_METADATA: tag_json(tag)}
+        settings = {_TXN_APP: APP_ID, _TXN_VERSION: str(tag.seq), _USER_METADATA: tag_json(tag), **settings}
         matches = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(name)}" for name in key) + besides
         values = {quoted(name): F.col(f"s.{quoted(name)}") for name in frame.columns if name != OP}
         # Either rows of the source share the key, or the target is not what it seems: a difference will tell.

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, TypeVar
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.added import added_rows
 from iscp.adapters.delta.commits import Commit, commit_stamp, newest_version, read_changed_files, read_commit
 from iscp.adapters.delta.direct_read import NotDirect, Shape, read_changes
 from iscp.adapters.delta.faults import delta_faults, spark_faults
 from iscp.adapters.delta.feed import DeltaFeed, reading_changes
 from iscp.adapters.delta.net import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, STAMPS
+from iscp.adapters.delta.spark_read import added_rows, changed_rows
 from iscp.core.errors import StorageError, TableNotFound
 from iscp.core.iteration import Bounds
 from iscp.core.quoting import quoted
@@ -97,22 +97,19 @@ class DeltaChangeSource:
             steps=steps,
         )
 
-    def feed(self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str]) -> DeltaFeed:
+    def feed(
+        self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
+    ) -> DeltaFeed:
         if (feed := self._read_directly(session, uri, span, columns, by_feed=True)) is not None:
             return feed
         with reading_changes(f"open the change data feed of {uri}"):
-            frame = (
-                session.read.format("delta")
-                .option("readChangeFeed", "true")
-                .option("startingVersion", span.from_version + 1)
-                .option("endingVersion", span.last_version)
-                .load(uri)
-                .select(*[F.col(quoted(name)) for name in columns], CHANGE_TYPE, *STAMPS)
-            )
-            self._refuse_other_types(uri, span, frame)
-            return DeltaFeed.read_by_spark(frame, span, self._is_small(span))
+            frame = changed_rows(session, uri, span)
+            frame = frame.select(*[F.col(quoted(name)) for name in columns], CHANGE_TYPE, *STAMPS)
+            return DeltaFeed.read_by_spark(frame, span, self._is_small(span), readers)
 
-    def added(self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str]) -> DeltaFeed:
+    def added(
+        self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
+    ) -> DeltaFeed:
         if (feed := self._read_directly(session, uri, span, columns, by_feed=False)) is not None:
             return feed
         with reading_changes(f"read what was added to {uri}"):
@@ -122,19 +119,7 @@ class DeltaChangeSource:
                 F.lit(span.last_version).cast("long").alias(COMMIT_VERSION),
                 F.timestamp_micros(F.lit(round(span.to.at_s * 1_000_000))).alias(COMMIT_TIMESTAMP),
             )
-            self._refuse_other_types(uri, span, frame)
-            return DeltaFeed.read_by_spark(frame, span, self._is_small(span))
-
-    def _refuse_other_types(self, uri: str, span: SourceRange, frame: DataFrame) -> None:
-        """Spark reads with the newest types; with others a row could be of another step than it was before."""
-        if span.steps:
-            names = [name for name in frame.columns if name not in (CHANGE_TYPE, *STAMPS)]
-            committed_at_s = self._committed_at_s(uri, span.last_version)
-            then = self._shape(uri, span.last_version, committed_at_s).selected(names)
-            if [each.dataType.simpleString() for each in then] != [
-                frame.schema[name].dataType.simpleString() for name in names
-            ]:
-                raise ChangesUnavailable("columns have had other types since")
+            return DeltaFeed.read_by_spark(frame, span, self._is_small(span), readers)
 
     def _is_small(self, span: SourceRange) -> bool:
         return span.bytes <= self._small_bytes_max and not span.steps
@@ -152,6 +137,10 @@ class DeltaChangeSource:
         except NotDirect:
             return None
         return DeltaFeed(session, shape.selected(columns), span, rows=rows)
+
+    def enable_feed(self, session: SparkSession, uri: str) -> None:
+        with spark_faults(f"switch on the change data feed of {uri}"):
+            session.sql(f"ALTER TABLE delta.{quoted(uri)} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
 
     def snapshot(self, session: SparkSession, uri: str, version: int) -> DataFrame:
         with spark_faults(f"open {uri} at version {version}"):

@@ -18,6 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.session import SparkRuntime
 from iscp.consumers.dead_letter import dead_letter_uri
+from iscp.core.iteration import Bounds
 from iscp.core.job import JobRow
 from iscp.core.spec import ChangeSource
 from tests.fakes.guards import ScriptedFailpoints
@@ -30,7 +31,7 @@ FAILED_ONCE: tuple[int, ...] = ()
 """Seeds that found something: tried each time."""
 
 SHORT, LONG = (1, 2), int(os.environ.get("ISCP_HISTORIES", "20"))
-STEPS, RUNS_MAX = 8, 12
+STEPS, RUNS_MAX = 8, 30
 STOP_SHARE, RUN_SHARE = 0.4, 0.6
 KEYS_MAX = 60
 PLACES = (
@@ -162,7 +163,8 @@ class History:
         jobs = self.draw.sample(self.jobs, self.draw.randrange(1, len(self.jobs) + 1))
         self.told.append(f"run {[job.key.job_name for job in jobs]}")
         small = self.draw.choice([-1, 2**20])
-        self.pipeline.run(*jobs, runner=self.pipeline.new_runner(failpoints, small_bytes_max=small))
+        bounds = self.draw.choice([Bounds(), Bounds(rows_max=5)])
+        self.pipeline.run(*jobs, runner=self.pipeline.new_runner(failpoints, bounds, small))
 
     def finish(self) -> None:
         runner = self.pipeline.new_runner(ScriptedFailpoints())

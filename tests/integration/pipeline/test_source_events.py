@@ -123,6 +123,12 @@ def test_a_change_data_feed_that_was_off_for_a_while_or_never_on(pipeline: Pipel
     pipeline.delete("id = 4")
     follow(pipeline, never, expected=DataType.DIFFERENCE)
 
+    asked = pipeline.job("asked", key=("id",), policies={"enable_cdf": True})
+    follow(pipeline, asked, expected=DataType.SNAPSHOT)
+    pipeline.run(never)
+    pipeline.delete("id = 5")
+    follow(pipeline, asked, never, expected=DataType.TAIL)
+
 
 def test_replaced_while_the_log_goes_on_and_restored_past_that(pipeline: Pipeline) -> None:
     """CREATE OR REPLACE changes the table's id, and RESTORE changes it back."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.commits import read_commit
-from iscp.core.iteration import Bounds, DataType
+from iscp.core.iteration import Bounds, DataType, JobOutcome
 from tests.fakes.guards import ScriptedFailpoints
 
 from .conftest import Pipeline
@@ -40,6 +42,31 @@ def test_a_large_commit_is_applied_step_by_step_and_goes_on_where_it_was(pipelin
     pipeline.assert_equal("keyed")
     assert sum(commit.rows_added or 0 for commit in pipeline.commits("appended")) == 50 + 75
     assert DeltaTable(pipeline.target("appended")).to_pyarrow_table()["v"].to_pylist().count("large") == 75
+
+
+def test_steps_stay_the_same_when_types_are_widened_between_them(pipeline: Pipeline) -> None:
+    """A step is told by the hash of a row's key or values, which another type would change."""
+    shutil.rmtree(pipeline.source)
+    pipeline.sql(
+        "CREATE TABLE SOURCE (id INT, v STRING) USING delta"
+        " TBLPROPERTIES (delta.enableChangeDataFeed = true, delta.enableTypeWidening = true)"
+    )
+    jobs = pipeline.job("keyed", key=("id",)), pipeline.job("appended")
+    pipeline.run(*jobs)
+    pipeline.sql("INSERT INTO SOURCE SELECT CAST(id AS INT), 'x' FROM range(100)")
+    runner = pipeline.new_runner(ScriptedFailpoints(), Bounds(rows_max=25))
+    assert [_step(outcome) for outcome in pipeline.run(*jobs, runner=runner)] == [(0, 1, 4)] * 2
+    pipeline.sql("ALTER TABLE SOURCE ALTER COLUMN id TYPE BIGINT")
+    for expected in ((0, 2, 4), (0, 3, 4), (1, 0, 0)):
+        outcomes = pipeline.run(*jobs, runner=runner)
+        assert [(_step(outcome), outcome.data_type) for outcome in outcomes] == [(expected, DataType.TAIL)] * 2
+    pipeline.run(*jobs, runner=runner)
+    pipeline.assert_equal_by_spark("keyed")
+    pipeline.assert_equal_by_spark("appended")
+
+
+def _step(outcome: JobOutcome) -> tuple[int, int, int]:
+    return outcome.watermark.version, outcome.watermark.step, outcome.watermark.steps
 
 
 def _crash() -> None:

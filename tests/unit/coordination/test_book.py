@@ -305,6 +305,18 @@ def test_a_table_that_was_made_anew_is_found_by_its_name_under_both_ids() -> Non
     assert book.tables_called("t1") == ()
 
 
+def test_a_table_that_was_replaced_is_found_by_the_id_that_its_jobs_follow_now() -> None:
+    book = book_with("a", "b")
+    a, b = book.select()
+    assert book.tables_called("t2") == ()
+    book.apply([report(a, 1, status=JobStatus(source_id="t2"))])
+    assert JobBook(book.rows()).tables_called("t2") == book.tables_called("t2") == ("t1",)
+    book.apply([report(a, 2, seq=2, status=JobStatus()), report(b, 2, status=JobStatus(source_id="t2"))])
+    assert book.tables_called("t2") == ("t1",)
+    decide(book, Unregister(b.key))
+    assert book.tables_called("t2") == ()
+
+
 def test_an_update_changes_the_spec_and_says_whether_it_did() -> None:
     book = book_with("a")
     book.apply([report(row(), 7, seq=4)])

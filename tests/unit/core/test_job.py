@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from iscp.core.errors import ErrorCode
 from iscp.core.ids import JobKey
 from iscp.core.job import JobReport, JobRow, JobState, JobStatus, Reason, apply_report, parse_status
 from iscp.core.watermark import Watermark
@@ -23,7 +24,7 @@ def report(version: int = 6, seq: int = 4, **changes: object) -> JobReport:
 
 
 def test_a_status_survives_its_json() -> None:
-    status = JobStatus(1, 2, 3.5, 4.5, 9, 'disk "full"', 6, 7, 8, "slow")
+    status = JobStatus(1, 2, 3.5, 4.5, 9, 'disk "full"', 6, 7, 8, "slow", source_id="t-2")
     assert parse_status(status.to_json()) == status
     assert parse_status("") == JobStatus()
 
@@ -32,6 +33,19 @@ def test_a_report_moves_its_row() -> None:
     moved = apply_report(ROW, report(status=JobStatus(rows=8)))
     assert moved is not None
     assert (moved.watermark.version, moved.seq, moved.status.rows) == (6, 4, 8)
+
+
+def test_a_job_follows_the_table_that_its_last_good_iteration_followed() -> None:
+    assert ROW.source_id == "t-1"
+    row = apply_report(ROW, report(status=JobStatus(source_id="t-2")))
+    assert row is not None
+    assert row.source_id == "t-2"
+    row = apply_report(row, report(7, status=JobStatus(error_code=ErrorCode.STORAGE)))
+    assert row is not None
+    assert row.source_id == "t-2"
+    row = apply_report(row, report(8, status=JobStatus()))
+    assert row is not None
+    assert row.source_id == "t-1"
 
 
 @pytest.mark.parametrize(

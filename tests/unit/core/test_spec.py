@@ -53,6 +53,12 @@ def test_a_spec_survives_its_json(spec: JobSpec) -> None:
     assert parse_spec(spec.to_json()) == spec
 
 
+@pytest.mark.parametrize("change_source", [ChangeSource.AUTO, ChangeSource.CDF])
+def test_a_feed_that_is_wanted_may_be_switched_on(change_source: ChangeSource) -> None:
+    spec = JobSpec(ConsumerSpec("replica", "/x"), change_source=change_source, enable_cdf=True)
+    assert parse_spec(spec.to_json()) == spec
+
+
 def test_only_the_default_trigger_is_independent() -> None:
     spec = JobSpec(ConsumerSpec("replica", "/x"), independent=True)
     assert parse_spec(spec.to_json()) == spec
@@ -102,6 +108,8 @@ def of_consumer(**consumer: Any) -> dict[str, Any]:
         (of_iteration(on_replace=["fail"]), "spec.iteration.on_replace", "fail, follow"),
         (of_iteration(on_duplicate="drop"), "spec.iteration.on_duplicate", "dead_letter, stop"),
         (of_iteration(on_schema_change=""), "spec.iteration.on_schema_change", "evolve, stop"),
+        (of_iteration(enable_cdf=1), "spec.iteration.enable_cdf", "quotes"),
+        (of_iteration(enable_cdf=True, change_source="diff"), "spec.iteration.enable_cdf", "auto or cdf"),
         (of_iteration(adopt_from=-1), "spec.iteration.adopt_from", "the one whose rows"),
         (of_iteration(adopt_from=True), "spec.iteration.adopt_from", "the one whose rows"),
         (of_iteration(adopt_from="7"), "spec.iteration.adopt_from", "the one whose rows"),

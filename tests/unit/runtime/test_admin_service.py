@@ -353,6 +353,17 @@ def test_a_trigger_that_is_not_allowed_is_refused_before_anything_is_written(des
     assert desk.rows() == 2
 
 
+def test_a_job_is_not_told_to_want_a_feed_that_is_off(desk: Desk) -> None:
+    desk.admin.register([request("x")])
+    wanted = UpdateRequest(X, '{"iteration":{"change_source":"cdf"}}')
+    (refused,) = desk.admin.update([wanted])
+    assert isinstance(refused, InvalidRequest)
+    assert refused.field == "spec.iteration.change_source"
+    assert desk.rows() == 1
+    desk.catalog.tables[TABLE.uri] = replace(TABLE, configuration={"delta.enableChangeDataFeed": "true"})
+    assert desk.admin.update([wanted]) == [True]
+
+
 def test_an_update_interrupts_what_runs_once_it_is_in_the_log(desk: Desk) -> None:
     desk.admin.register([request()])
     update = UpdateRequest(X, '{"trigger":{"job_type":"greedy"}}', interrupt=True, request_id="r-1")
@@ -540,6 +551,17 @@ def test_a_check_finds_a_job_on_the_table_that_was_there_before(desk: Desk) -> N
     assert (checked.action, checked.there_id, checked.table_id, checked.error) == ("resync", "t-1", "t-anew", None)
     desk.kind.refusals["/targets/x"] = InvalidRequest("is kept by nobody knows whom")
     assert desk.admin.check([request()])[0].error is not None
+
+
+def test_jobs_that_have_followed_a_replaced_table_are_its_jobs(desk: Desk) -> None:
+    x = desk.running()
+    desk.catalog.tables[TABLE.uri] = replace(TABLE, table_id="t-2")
+    desk.reach(x, 7, JobState.COMPLETED, Reason.NONE, JobStatus(source_id="t-2"))
+    assert lines(desk, request()) == [("unchanged", x.job_id, "")]
+    assert desk.admin.register([request()])[0].job_id == x.job_id
+    assert desk.admin.register([request("y")])[0].table_id == "t-1"
+    assert len(desk.admin.list_jobs(JobFilter(table="t-2"))) == 2
+    assert desk.admin.status(JobName("t-2", "x")).table_id == "t-2"
 
 
 def test_what_is_unchanged_is_not_checked_again(desk: Desk) -> None:

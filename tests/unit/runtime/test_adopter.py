@@ -11,7 +11,7 @@ from iscp.core.ids import JobKey
 from iscp.core.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.core.watermark import Position, Watermark
+from iscp.core.watermark import NO_DEAD_LETTERS, DeadLetters, Position, Watermark
 from iscp.runtime.adopter import Adopter
 from iscp.runtime.runner import CONFLICT_TRIES_MAX, Runner
 from tests.fakes.clock import FakeClock
@@ -95,6 +95,12 @@ def test_a_source_with_rows_that_share_a_key_is_not_adopted_from(bench: Bench) -
     bench.target.shared = 2
     error = bench.refused(job())
     assert (error.code, "2 keys of the source" in str(error)) == (ErrorCode.ADOPT_DIFFERS, True)
+
+
+def test_rows_that_a_former_job_has_set_aside_are_not_taken_over(bench: Bench) -> None:
+    bench.target.position = Position(3, Watermark(9), "0-former", "s-1", dead=DeadLetters(seq=1, rows=4))
+    assert bench.run(job()).seq == 4
+    assert bench.target.position.dead == NO_DEAD_LETTERS
 
 
 def test_what_was_adopted_before_the_node_died_is_not_looked_at_again(bench: Bench) -> None:

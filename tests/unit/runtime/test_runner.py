@@ -74,7 +74,7 @@ class Bench:
 
 def job(name: str, registration: int = 1, **given: Any) -> JobRow:
     """`given`: policies, and fields of the consumer."""
-    policies = {field: given.pop(field) for field in POLICIES if field in given}
+    policies = {field: given.pop(field) for field in (*POLICIES, "enable_cdf") if field in given}
     spec = JobSpec(ConsumerSpec("replica", f"/targets/{name}", **{"key": ("id",), **given}), **policies)
     return JobRow(JobKey("a", "t-1", name), f"{registration:012x}-{name}", spec.to_json(), "t", URI)
 
@@ -255,6 +255,26 @@ def test_a_feed_that_is_off_stops_cdf_and_costs_auto_a_warning(bench: Bench) -> 
         DataType.DIFFERENCE,
         "all rows were compared: off",
     )
+
+
+def test_a_feed_is_switched_on_only_for_a_job_that_may(bench: Bench) -> None:
+    bench.source.feed_on = False
+    (auto,) = bench.built("auto")
+    assert not bench.source.feed_on
+    (cdf,) = bench.built("cdf", change_source=ChangeSource.CDF, enable_cdf=True)
+    assert bench.source.feed_on
+    bench.source.feed_on = False
+    bench.source.net_faults[("id",)] = ChangesUnavailable("off")
+    bench.source.commit({3: "c"})
+    outcomes = bench.run(auto, cdf)
+    assert [(o.error_code, o.data_type, "is off" in o.warning) for o in outcomes] == [
+        (0, DataType.DIFFERENCE, True),
+        (0, DataType.DIFFERENCE, False),
+    ]
+    bench.assert_fresh(cdf)
+    del bench.source.net_faults[("id",)]
+    bench.source.commit({4: "d"})
+    assert [o.data_type for o in bench.run(cdf)] == [DataType.TAIL]
 
 
 def test_a_source_restored_from_a_backup_and_written_on_is_not_taken_for_the_log_it_was(bench: Bench) -> None:

@@ -1,0 +1,60 @@
+"""Reads by Spark what commits changed or added, with the columns and types of the last of them.
+
+Delta has no public way to read chosen files with all that a table may have (names mapped, types widened, deletion
+vectors, partitions), and its public way to read changes gives the newest columns, through an object for each row. Its
+streams go the same way as this.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+
+from iscp.adapters.delta.commits import added_files
+from iscp.ports.pipeline import ChangesUnavailable, SourceRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def changed_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFrame:
+    """All changes of the commits of `span`, as the change data feed has them, in no order."""
+    delta, log, snapshot = _opened(session, uri, span)
+    reader, name = delta.commands.cdc.CDCReader, "changesToBatchDF"
+    no_catalog = _default(reader, name, 5)
+    schema_of = session._jvm.scala.Option.apply(snapshot)  # type: ignore[union-attr]
+    rest = [_default(reader, name, place) for place in (7, 8)]
+    first, last = span.from_version + 1, span.last_version
+    changes = reader.changesToBatchDF(log, first, last, session._jsparkSession, no_catalog, schema_of, *rest)
+    return DataFrame(changes, session)
+
+
+def added_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFrame:
+    """All rows of the files that the commits of `span` added, whether or not the table has a change data feed."""
+    delta, log, snapshot = _opened(session, uri, span)
+    jvm: Any = session._jvm
+    files = jvm.java.util.ArrayList()
+    for version in range(span.from_version + 1, span.last_version + 1):
+        lines = added_files(uri, version)
+        if lines is None:
+            raise ChangesUnavailable(f"version {version} is not in the log any more")
+        for line in lines:
+            files.add(delta.actions.Action.fromJson(line))
+    chosen = jvm.scala.jdk.javaapi.CollectionConverters.asScala(files).toSeq()
+    rest = [_default(log, "createDataFrame", place) for place in (3, 4)]
+    return DataFrame(log.createDataFrame(snapshot, chosen, *rest), session)
+
+
+def _opened(session: SparkSession, uri: str, span: SourceRange) -> tuple[Any, Any, Any]:
+    """Delta's package, the table's log, and what it is at the last version of `span`."""
+    jvm: Any = session._jvm
+    delta = jvm.org.apache.spark.sql.delta
+    log = delta.DeltaLog.forTable(session._jsparkSession, uri)
+    rest = [_default(log, "getSnapshotAt", place) for place in (2, 3, 4)]
+    return delta, log, log.getSnapshotAt(span.last_version, *rest)
+
+
+def _default(owner: Any, method: str, place: int) -> Any:
+    """What Scala puts in where an argument is left out."""
+    return getattr(owner, f"{method}$default${place}")()
