@@ -112,11 +112,11 @@ def stream(session: SparkSession, source: str, target: str, checkpoint: Path) ->
         last = Window.partitionBy("id").orderBy(
             F.col("_commit_version").desc(), (F.col("_change_type") == "delete").asc()
         )
+        # Not persisted: Delta keeps what it merges by itself.
         net = (
             batch.where("_change_type <> 'update_preimage'")
             .withColumn("rank", F.row_number().over(last))
             .where("rank = 1")
-            .persist()
         )
         values = {name: F.col(f"s.{name}") for name in ("id", "text", "amount")}
         (
@@ -128,7 +128,6 @@ def stream(session: SparkSession, source: str, target: str, checkpoint: Path) ->
             .whenNotMatchedInsert("s._change_type <> 'delete'", values=values)  # type: ignore[arg-type]
             .execute()
         )
-        net.unpersist()
 
     return (
         session.readStream.format("delta")
