@@ -28,10 +28,7 @@ def rows(ids: range, text: str) -> pa.Table:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(600)
-def test_refused_where_conditions_are_ignored_and_killed_where_they_are_obeyed(
-    cluster: Cluster, s3: FakeS3, tmp_path: Path
-) -> None:
+def test_refused_where_conditions_are_ignored(cluster: Cluster, tmp_path: Path) -> None:
     cluster.start_etcd()
     with s3_server(tmp_path / "naive.log", fault="ignore-conditions") as naive:
         cluster.start_node(wait=False, **naive.settings, ISCP_STORAGE__SELF_TEST=naive.uri("derived"))
@@ -41,6 +38,12 @@ def test_refused_where_conditions_are_ignored_and_killed_where_they_are_obeyed(
     assert "If-None-Match" in told
     assert not any(secret in told for secret in naive.settings.values() if "elsewhere" in secret)
 
+
+@pytest.mark.spark
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_killed_once_everything_is_published(cluster: Cluster, s3: FakeS3) -> None:
+    cluster.start_etcd()
     settings = s3.settings | {"ISCP_STORAGE__SELF_TEST": s3.uri("derived"), "ISCP_LOG__URI": s3.uri("joblog")}
     cluster.derived = s3.uri("derived")
     source = cluster.table("source", rows(range(50), "old"))

@@ -31,7 +31,13 @@ def s3(s3_to_be: FakeS3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[F
 def spark_runtime(tmp_path_factory: pytest.TempPathFactory, s3_to_be: FakeS3) -> Iterator[SparkRuntime]:
     # Within a few minutes neither the optimizing compiler nor fused operators give back what they cost
     # (docs/adr/0001-starting-spark.md); the demo's tests run with both.
-    conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.sql.codegen.wholeStage": "false"}
+    conf = {
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        # Else VACUUM lists in 10,000 tasks.
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    }
     with asking(s3_to_be):  # the JVM inherits who asks
         settings = SparkSettings(work_dir=tmp_path_factory.mktemp("spark"), conf=conf, s3=s3_to_be.config)
         runtime = SparkRuntime.start(settings)

@@ -123,17 +123,24 @@ class Pipeline:
             session.sql(statement.replace("SOURCE", f"delta.`{self.source}`"))
 
     def assert_equal_by_spark(self, name: str, columns: tuple[str, ...] = ()) -> None:
-        """As `assert_equal`, for tables that not everyone can read, and with the columns' order."""
+        """As `assert_equal`, for sources that not everyone can read, and with the columns' order."""
         with self.engine.session() as session:
-            source, target = (session.read.format("delta").load(uri) for uri in (self.source, self.target(name)))
-            expected = source.select(*[f"`{column}`" for column in columns]) if columns else source
-            assert [column.lower() for column in target.columns] == [column.lower() for column in expected.columns]
-            assert sorted(map(str, map(tuple, target.collect()))) == sorted(map(str, map(tuple, expected.collect())))
+            source = session.read.format("delta").load(self.source)
+            expected = (source.select(*[f"`{column}`" for column in columns]) if columns else source).toArrow()
+        target = DeltaTable(self.target(name)).to_pyarrow_table()
+        assert [column.lower() for column in target.column_names] == [
+            column.lower() for column in expected.column_names
+        ]
+        assert _values(target) == _values(expected)
 
     def commits(self, name: str) -> list[Commit]:
         """The target's commits, oldest first."""
         found = (read_commit(self.target(name), version) for version in itertools.count())
         return list(itertools.takewhile(lambda commit: commit is not None, found))  # type: ignore[arg-type]
+
+
+def _values(table: pa.Table) -> list[str]:
+    return sorted(map(repr, zip(*[column.to_pylist() for column in table.columns], strict=True)))
 
 
 def _sortable(row: dict[str, object]) -> tuple[tuple[str, str], ...]:

@@ -89,7 +89,7 @@ def test_only_rows_that_pass_the_filter_count(pipeline: Pipeline) -> None:
     run(DataType.DIFFERENCE, dead=2)
 
 
-@pytest.mark.parametrize("place", ["commit.before", "commit.after"])
+@pytest.mark.parametrize("place", [pytest.param("commit.before", marks=pytest.mark.full), "commit.after"])
 def test_a_crash_between_the_two_commits(pipeline: Pipeline, place: str) -> None:
     """Before or after the dead letters' commit, when keys become shared and when they are no more."""
     job = pipeline.job("full", key=("id",))
