@@ -219,7 +219,7 @@ class ReplicaConsumer:
             frame = self._kept(changes.frame, OP)
             self._refuse_unlike(frame.drop(OP).schema)
             if append:
-                position = self._sink.append(frame.drop(OP), tag, context.guard)
+                position = self._sink.append(frame.drop(OP), tag, context.guard, changes.reread)
             else:
                 position = self._sink.merge(context.session, frame, self._spec.key, tag, context.guard, changes.reread)
         return Consumed(position, changes.rows, 0)

@@ -208,15 +208,15 @@ class JobBook:
             if row.drop_at_s is not None:
                 self._forget(before)
             elif row.source_id != before.source_id:
-                self._call(before, -1)
-                self._call(row, 1)
+                self._call(before, -1, _followed(before))
+                self._call(row, 1, _followed(row))
         elif row.drop_at_s is None:
             if before is not None:
                 raise InvariantBroken(f"{row.key} is registered twice, as {before.job_id} and {row.job_id}")
             self._keys[row.job_id] = row.key
             self._tables.setdefault(row.key.table_id, {})[row.job_id] = row.key
             self._targets.setdefault(target_of(row.spec_json), set()).add(row.job_id)
-            self._call(row, 1)
+            self._call(row, 1, _names(row))
         self.last_job_id = max(self.last_job_id, row.job_id)
         if row.drop_at_s is not None:
             self._dropped[row.job_id] = row
@@ -228,8 +228,8 @@ class JobBook:
         self._counts[row.key.account, row.state, row.reason] += by
         self._counts["", row.state, row.reason] += by
 
-    def _call(self, row: JobRow, by: int) -> None:
-        for name in {row.table_uri, row.table_name} | ({row.source_id} - {row.key.table_id}):
+    def _call(self, row: JobRow, by: int, names: set[str]) -> None:
+        for name in names:
             jobs = self._called.setdefault(name, {})
             jobs[row.key.table_id] = jobs.get(row.key.table_id, 0) + by
             if not jobs[row.key.table_id]:
@@ -245,8 +245,17 @@ class JobBook:
         del on_table[row.job_id]
         if not on_table:
             del self._tables[row.key.table_id]
-        self._call(row, -1)
+        self._call(row, -1, _names(row))
         target = target_of(row.spec_json)
         self._targets[target].discard(row.job_id)
         if not self._targets[target]:
             del self._targets[target]
+
+
+def _names(row: JobRow) -> set[str]:
+    """What its table is called, other than by the id of its key."""
+    return {row.table_uri, row.table_name} | _followed(row)
+
+
+def _followed(row: JobRow) -> set[str]:
+    return {row.source_id} - {row.key.table_id}

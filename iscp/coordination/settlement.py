@@ -176,7 +176,7 @@ class Settlement:
             warning=outcome.warning,
             step=outcome.watermark.step,
             steps=outcome.watermark.steps,
-            source_id=outcome.source_id if outcome.source_id != outcome.row.key.table_id else "",
+            source_id=outcome.source_id,
         )
 
     def _history(self, outcome: JobOutcome, code: int, message: str) -> HistoryEntry:

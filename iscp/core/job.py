@@ -33,8 +33,8 @@ class JobStatus:
     """A job's last iteration over (`from_version`, `to_version`]; times are Unix seconds, 0 where not yet.
 
     `dead_letters` rows are left out of the target, as they share a key. `warning`: what is not as it should be. `step`
-    and `steps` are those of the watermark that it came to. `source_id`: which table the target follows now, if that
-    was replaced since the registration.
+    and `steps` are those of the watermark that it came to. `source_id`: the id of the table that the target
+    follows. A report leaves it empty where that was not seen, a row where it is the one of the registration.
     """
 
     from_version: int = -1
@@ -169,8 +169,9 @@ def apply_report(row: JobRow, report: JobReport) -> JobRow | None:
     if row.paused:
         reason = Reason.PAUSED
     status = report.status
-    if status is not None and status.error_code != ErrorCode.OK and not status.source_id:
-        status = replace(status, source_id=row.source_id if row.source_id != row.key.table_id else "")
+    if status is not None:
+        followed = status.source_id or row.source_id
+        status = replace(status, source_id="" if followed == row.key.table_id else followed)
     changed = replace(
         row,
         watermark=report.watermark,

@@ -267,7 +267,8 @@ class Sink(Protocol):
         It has to have the same columns.
         """
 
-    def append(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position: ...
+    def append(self, frame: DataFrame, tag: CommitTag, guard: Guard, reread: bool = False) -> Position:
+        """As `merge`, of rows whose keys cannot be there, without an op."""
 
     def merge(
         self,
@@ -278,7 +279,7 @@ class Sink(Protocol):
         guard: Guard,
         reread: bool = False,
     ) -> Position:
-        """`frame` and `reread` as in Changes."""
+        """`frame` and `reread` as in Changes. Raises ChangesUnavailable."""
 
     def mend(
         self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard

@@ -286,7 +286,7 @@ class OwnerAdmin:
         lag_s = self._lag_s(row, seen, held=bool(node_id))
         return JobView(
             account=row.key.account,
-            table_id=row.source_id,
+            table_id=row.key.table_id,
             table=row.table_name,
             name=row.key.job_name,
             job_id=row.job_id,

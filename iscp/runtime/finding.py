@@ -20,7 +20,7 @@ class Finder:
 
         Raises TableNotFound where it has no jobs.
         """
-        found = writer.read(lambda book: (table,) if book.has_jobs_on(table) else book.tables_called(table))
+        found = writer.read(lambda book: (*([table] if book.has_jobs_on(table) else ()), *book.tables_called(table)))
         if not found:
             path = self._catalog.normalize(table)
             found = writer.read(lambda book: book.tables_called(path))

@@ -14,7 +14,7 @@ from iscp.core.admin import Action, Checked, JobName, RegisterRequest, ResyncReq
 from iscp.core.errors import Conflict, InvalidRequest, PermanentError, TableNotFound
 from iscp.core.ids import JobKey, next_job_id
 from iscp.core.job import JobRow
-from iscp.core.spec import JobSpec, TriggerSpec, parse_spec
+from iscp.core.spec import ChangeSource, JobSpec, TriggerSpec, parse_spec
 from iscp.core.spec_merge import changed_spec
 from iscp.ports.pipeline import Adopting, Catalog, ConsumerKind, TableDescription
 from iscp.ports.system import Clock
@@ -44,7 +44,7 @@ class Intake:
     def registration(self, writer: LogWriter, request: RegisterRequest) -> Registration:
         """Raises InvalidRequest."""
         _check_names(request.job)
-        source = self._described(writer, request.job.table)
+        source = self._described(writer, request.job)
         key = JobKey(request.job.account, source.table_id, request.job.name)
         there = writer.read(lambda book: book.get(key))
         if there is not None:
@@ -68,7 +68,7 @@ class Intake:
         """The job that is there and what it is to be, or why not."""
         try:
             _check_names(request.job)
-            source = self._described(writer, request.job.table)
+            source = self._described(writer, request.job)
             there = self._there(writer, request.job, source)
             item = self._item(request.job, request.spec_json, source, check=False)
             if there is None or action_for(there, item.row) is not Action.UNCHANGED:
@@ -88,15 +88,18 @@ class Intake:
                 return there
         return None
 
-    def _described(self, writer: LogWriter, table: str) -> TableDescription:
-        """With the id that its jobs are known by: the first, where it was replaced and they have followed."""
-        source = self._catalog.describe(table)
+    def _described(self, writer: LogWriter, job: JobName) -> TableDescription:
+        """The job's source, with the id that the job is known by, or would be beside the table's others.
+
+        Where the table was replaced and its jobs have followed, that is an id that it had before.
+        """
+        source = self._catalog.describe(job.table)
 
         def known(book: JobBook) -> str:
-            if book.has_jobs_on(source.table_id):
-                return source.table_id
             here = book.tables_called(source.uri)
-            return next((each for each in book.tables_called(source.table_id) if each in here), source.table_id)
+            ids = [each for each in (source.table_id, *book.tables_called(source.table_id)) if each in here]
+            named = (each for each in ids if book.get(JobKey(job.account, each, job.name)) is not None)
+            return next(named, ids[0] if ids else source.table_id)
 
         return replace(source, table_id=writer.read(known))
 
@@ -119,7 +122,8 @@ class Intake:
         """Raises InvalidRequest."""
         spec = changed_spec(seen.spec_json, request.changes_json)
         self._check_trigger(spec.trigger)
-        if spec.change_source is not seen.spec.change_source:
+        wants_feed = spec.change_source is ChangeSource.CDF
+        if wants_feed and (seen.spec.change_source, seen.spec.enable_cdf) != (spec.change_source, spec.enable_cdf):
             refuse_unfit(spec, self._catalog.describe(seen.table_name))
         return Update(seen.key, request.changes_json, request.request_id)
 

@@ -54,7 +54,7 @@ def warning(spec: JobSpec, span: SourceRange, compared: str) -> str:
     """
     if spec.change_source is ChangeSource.AUTO and not span.feed_on:
         off = "the change data feed of the source is off: what is not appended is found by comparing"
-        return f"{off}. {_TURN_ON}, or have the job do so (enable_cdf)"
+        return off if spec.enable_cdf else f"{off}. {_TURN_ON}, or have the job do so (enable_cdf)"
     return f"all rows were compared: {compared}" if compared else ""
 
 

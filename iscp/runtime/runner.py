@@ -253,11 +253,13 @@ class Runner:
             span = self._source.newest(uri) if to_version is None else self._source.at(uri, to_version)
         except ChangesUnavailable:
             span = self._source.newest(uri)
-        if work.row.spec.enable_cdf and not span.feed_on:
-            span = self._with_feed(uri, span, guard)
-        if work.data_type is not DataType.SNAPSHOT:
+        goes_on = work.data_type is not DataType.SNAPSHOT
+        if goes_on:
             applied = work.position.watermark
             policy.refuse_anew(work.row.spec, work.position, span, lambda: self._committed_at_s(uri, applied))
+        if work.row.spec.enable_cdf and not span.feed_on:
+            span = self._with_feed(uri, span, guard)
+        if goes_on:
             policy.refuse_feed_off(work.row.spec, span)
         with self._engine.session() as session:
             rows = self._source.snapshot(session, uri, span.to.version)

@@ -1,4 +1,4 @@
-"""The changes of one range, read from the source once and kept until all who want them are done (port Feed)."""
+"""The changes of one range, held here or read by Spark, for as long as somebody wants them (port Feed)."""
 
 from __future__ import annotations
 
@@ -105,6 +105,10 @@ class DeltaFeed:
         is_written = F.col(CHANGE_TYPE).isin(*WRITES)
         return raw.orderBy(COMMIT_VERSION, *[F.col(quoted(name)) for name in key], is_written)
 
+    @property
+    def _reread(self) -> bool:
+        return self._rows is None and not self._kept
+
     def release(self) -> None:
         for frame in self._kept:
             frame.unpersist(blocking=False)
@@ -156,12 +160,13 @@ class DeltaFeed:
 
     def _inserted(self, raw: DataFrame, left_out: tuple[str, ...]) -> Changes:
         frame = raw.where(F.col(CHANGE_TYPE) == "insert").withColumn(OP, F.lit("i"))
-        return _counted(frame.withColumn(DOUBTFUL, F.lit(False)), ()).changes(frame.drop(*left_out))
+        counted = _counted(frame.withColumn(DOUBTFUL, F.lit(False)), ())
+        return counted.changes(frame.drop(*left_out), self._reread)
 
     def _by_spark(self, raw: DataFrame, key: tuple[str, ...], left_out: tuple[str, ...]) -> Changes:
         counted = _counted(each_key(raw, key), key)
         if not counted.doubtful:
-            return counted.changes(each_by_itself(raw).drop(*left_out), reread=self._rows is None and not self._kept)
+            return counted.changes(each_by_itself(raw).drop(*left_out), self._reread)
         frame = net_by_spark(raw, key).persist()
         self._kept.append(frame)  # what is made of it cannot be given back in its place
         counted = _counted(frame, key)
@@ -208,6 +213,7 @@ def reading_changes(what: str) -> Iterator[None]:
         with spark_faults(what):
             yield
     except EngineError as error:
-        if any(mark in error.message for mark in _GONE):
+        told = f"{error.message} {error.__cause__}"  # the message may be cut before that
+        if any(mark in told for mark in _GONE):
             raise ChangesUnavailable(error.message) from error
         raise

@@ -134,7 +134,7 @@ class PositionReader:
             watermark, status = row.watermark, row.status
             if not watermark.steps and status.to_version == watermark.version:
                 watermark = replace(watermark, step=status.step, steps=status.steps)  # the log has them there alone
-            return Position(seq, watermark, row.job_id, row.key.table_id, void, newest, DeadLetters(seq=-1))
+            return Position(seq, watermark, row.job_id, row.source_id, void, newest, DeadLetters(seq=-1))
         return Position(seq, void=void or f"the log begins at {earliest}, after our commit {seq}", base_version=newest)
 
     def _checked(self, ours: _Ours) -> Position:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ from iscp.adapters.delta.commits import (
 from iscp.adapters.delta.compare import comparing
 from iscp.adapters.delta.direct_write import KEY_TAKEN, DirectWriter
 from iscp.adapters.delta.faults import delta_faults, spark_faults, storage_faults
+from iscp.adapters.delta.feed import reading_changes
 from iscp.adapters.delta.net import OP
 from iscp.adapters.delta.position import PositionReader, tag_json
 from iscp.adapters.delta.target import target_fault
@@ -105,9 +106,9 @@ class DeltaSink:
         with comparing(wanted, held, key) as compared:
             yield compared
 
-    def append(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position:
+    def append(self, frame: DataFrame, tag: CommitTag, guard: Guard, reread: bool = False) -> Position:
         self._ready_to_commit(guard)
-        with spark_faults(f"append to {self._uri}"):
+        with _reading(reread), spark_faults(f"append to {self._uri}"):
             (
                 frame.write.format("delta")
                 .mode("append")
@@ -156,7 +157,8 @@ class DeltaSink:
 
         Raises ChangesUnavailable where a key of op `i` is there already.
         """
-        return self._merge(session, frame, key, tag, guard, _AS_IT_IS if reread else {})
+        with _reading(reread):
+            return self._merge(session, frame, key, tag, guard, _AS_IT_IS if reread else {})
 
     def mend(
         self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
@@ -282,6 +284,11 @@ class DeltaSink:
                 remedy=remedy,
                 code=ErrorCode.TARGET_UNUSABLE,
             )
+
+
+def _reading(reread: bool) -> AbstractContextManager[None]:
+    """While changes are written that are read only now."""
+    return reading_changes("read the changes") if reread else nullcontext()
 
 
 @contextmanager

@@ -51,6 +51,8 @@ def _opened(session: SparkSession, uri: str, span: SourceRange) -> tuple[Any, An
     jvm: Any = session._jvm
     delta = jvm.org.apache.spark.sql.delta
     log = delta.DeltaLog.forTable(session._jsparkSession, uri)
+    # Else it may still know a version of a log that was there before.
+    log.update(*[_default(log, "update", place) for place in (1, 2, 3)])
     rest = [_default(log, "getSnapshotAt", place) for place in (2, 3, 4)]
     return delta, log, log.getSnapshotAt(span.last_version, *rest)
 

@@ -311,10 +311,15 @@ def test_a_table_that_was_replaced_is_found_by_the_id_that_its_jobs_follow_now()
     assert book.tables_called("t2") == ()
     book.apply([report(a, 1, status=JobStatus(source_id="t2"))])
     assert JobBook(book.rows()).tables_called("t2") == book.tables_called("t2") == ("t1",)
-    book.apply([report(a, 2, seq=2, status=JobStatus()), report(b, 2, status=JobStatus(source_id="t2"))])
+    book.apply([report(a, 2, seq=2, status=JobStatus(source_id="t1")), report(b, 2, status=JobStatus(source_id="t2"))])
     assert book.tables_called("t2") == ("t1",)
     decide(book, Unregister(b.key))
     assert book.tables_called("t2") == ()
+    # Which table comes first follows from its registrations alone, whatever its jobs follow.
+    decide(book, Register((registration("c", table="t3", job_id="j-c"),)))
+    before = book.tables_called("/tables/t1")
+    book.apply([report(a, 3, seq=3, status=JobStatus(source_id="t4"))])
+    assert book.tables_called("/tables/t1") == before
 
 
 def test_an_update_changes_the_spec_and_says_whether_it_did() -> None:

@@ -561,7 +561,15 @@ def test_jobs_that_have_followed_a_replaced_table_are_its_jobs(desk: Desk) -> No
     assert desk.admin.register([request()])[0].job_id == x.job_id
     assert desk.admin.register([request("y")])[0].table_id == "t-1"
     assert len(desk.admin.list_jobs(JobFilter(table="t-2"))) == 2
-    assert desk.admin.status(JobName("t-2", "x")).table_id == "t-2"
+    assert desk.admin.status(JobName("t-2", "x")).table_id == "t-1"
+    # One is built anew on the table that is there now; the others are still what they were.
+    assert desk.admin.resync(ResyncRequest(JobName(TABLE.uri, "y"))).table_id == "t-2"
+    assert lines(desk, request(), request("y")) == [
+        ("unchanged", x.job_id, ""),
+        ("unchanged", desk.row("y", "t-2").job_id, ""),
+    ]
+    assert desk.admin.register([request()])[0].job_id == x.job_id
+    assert desk.admin.register([request("z")])[0].table_id == "t-2"
 
 
 def test_what_is_unchanged_is_not_checked_again(desk: Desk) -> None:
