@@ -45,7 +45,7 @@ def test_a_few_days_are_verified(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("phase", ["starting", "replaying"])
+@pytest.mark.parametrize("phase", ["starting", pytest.param("replaying", marks=pytest.mark.full)])
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, phase: str) -> None:
     mark = uuid4().hex
     log = tmp_path / "stderr"

@@ -15,6 +15,7 @@ def rows(first: int, count: int, text: str) -> pa.Table:
 
 
 @pytest.mark.spark
+@pytest.mark.full
 def test_a_node_is_killed_and_another_frozen_beyond_its_lease(cluster: Cluster) -> None:
     source = cluster.table("numbers", rows(0, 100, "a"))
     cluster.start()
