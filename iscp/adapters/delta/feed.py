@@ -209,9 +209,15 @@ def _changes(
 @contextmanager
 def reading_changes(what: str) -> Iterator[None]:
     """Tells changes that are gone (ChangesUnavailable) from a Spark that fails."""
+    with telling_gone(), spark_faults(what):
+        yield
+
+
+@contextmanager
+def telling_gone() -> Iterator[None]:
+    """As `reading_changes`, around what translates Spark's faults itself."""
     try:
-        with spark_faults(what):
-            yield
+        yield
     except EngineError as error:
         told = f"{error.message} {error.__cause__}"  # the message may be cut before that
         if any(mark in told for mark in _GONE):

@@ -9,9 +9,8 @@ publishing of staged files go through deltalake, which commits at exactly the ne
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from delta.tables import DeltaTable as SparkDeltaTable
@@ -33,7 +32,7 @@ from iscp.adapters.delta.commits import (
 from iscp.adapters.delta.compare import comparing
 from iscp.adapters.delta.direct_write import KEY_TAKEN, DirectWriter
 from iscp.adapters.delta.faults import delta_faults, spark_faults, storage_faults
-from iscp.adapters.delta.feed import reading_changes
+from iscp.adapters.delta.feed import telling_gone
 from iscp.adapters.delta.net import OP
 from iscp.adapters.delta.position import PositionReader, tag_json
 from iscp.adapters.delta.target import target_fault
@@ -157,8 +156,7 @@ class DeltaSink:
 
         Raises ChangesUnavailable where a key of op `i` is there already.
         """
-        with _reading(reread):
-            return self._merge(session, frame, key, tag, guard, _AS_IT_IS if reread else {})
+        return self._merge(session, frame, key, tag, guard, reread)
 
     def mend(
         self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
@@ -175,17 +173,19 @@ class DeltaSink:
         key: Sequence[str],
         tag: CommitTag,
         guard: Guard,
-        settings: Mapping[str, str] = MappingProxyType({}),
+        reread: bool = False,
         besides: str = "",
     ) -> Position:
         """`besides` the key what has to hold for a match; the session's settings are unset afterwards."""
         self._ready_to_commit(guard)
-        settings = {_TXN_APP: APP_ID, _TXN_VERSION: str(tag.seq), _USER_METADATA: tag_json(tag), **settings}
+        settings = {_TXN_APP: APP_ID, _TXN_VERSION: str(tag.seq), _USER_METADATA: tag_json(tag)}
+        if reread:
+            settings |= _AS_IT_IS
         matches = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(name)}" for name in key) + besides
         values = {quoted(name): F.col(f"s.{quoted(name)}") for name in frame.columns if name != OP}
         # Either rows of the source share the key, or the target is not what it seems: a difference will tell.
         taken = {quoted(key[0]): F.raise_error(F.lit(KEY_TAKEN))}
-        with _merging(self._uri):
+        with _reading(reread), _merging(self._uri):
             try:
                 for name, value in settings.items():
                     session.conf.set(name, value)
@@ -288,7 +288,7 @@ class DeltaSink:
 
 def _reading(reread: bool) -> AbstractContextManager[None]:
     """While changes are written that are read only now."""
-    return reading_changes("read the changes") if reread else nullcontext()
+    return telling_gone() if reread else nullcontext()
 
 
 @contextmanager
