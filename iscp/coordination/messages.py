@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from iscp.core.cluster import WIRE_FORMAT
 from iscp.core.ids import ShardId, TableEpoch
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobReport, JobRow
@@ -38,6 +39,7 @@ class Announce:
     owner_rev: int
     election_revision: int
     version: str
+    wire_format: int = WIRE_FORMAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Sync:
     parts: int
     recorded: int
     shards: tuple[NodeShard, ...]
+    wire_format: int = WIRE_FORMAT
 
 
 @dataclass(frozen=True, slots=True)

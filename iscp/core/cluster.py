@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+WIRE_FORMAT = 1
+"""What owner and nodes speak to each other. A change that the format before cannot read adds 1."""
+
+
+def understands(one: int, other: int) -> bool:
+    """Whether two wire formats go together: at most one apart, so that a cluster can be upgraded node by node."""
+    return abs(one - other) <= 1
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class NodeRecord:
-    """One registered node: `epoch` is one process life, `lease_id` the etcd lease that its key hangs on."""
+    """One registered node: `epoch` is one process life, `lease_id` the etcd lease that its key hangs on.
+
+    `leaving`: it stops in order, and waits until others have what it runs.
+    """
 
     node_id: str
     epoch: int
@@ -16,6 +27,8 @@ class NodeRecord:
     version: str = ""
     started_at_s: float = 0.0
     lease_id: int = 0
+    wire_format: int = WIRE_FORMAT
+    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)

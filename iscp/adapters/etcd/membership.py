@@ -236,6 +236,8 @@ def _encoded(record: NodeRecord) -> bytes:
             "pid": record.pid,
             "version": record.version,
             "started_at_s": record.started_at_s,
+            "wire_format": record.wire_format,
+            "leaving": record.leaving,
         }
     ).encode()
 
@@ -255,6 +257,8 @@ def _decoded(kv: KeyValue) -> NodeRecord | None:
             version=str(fields["version"]),
             started_at_s=float(fields["started_at_s"]),
             lease_id=kv.lease_id,
+            wire_format=int(fields.get("wire_format", 1)),
+            leaving=bool(fields.get("leaving", False)),
         )
     except (ValueError, KeyError, TypeError) as error:
         log.warning("etcd.members.unreadable_record", extra={"key": kv.key, "reason": repr(error)})
