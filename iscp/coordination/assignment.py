@@ -25,6 +25,18 @@ class ShardState(StrEnum):
     DRAINING = "draining"
 
 
+class Cause(StrEnum):
+    """Why a shard is, or goes, where it does."""
+
+    NEW = "new"
+    NODE_GONE = "node gone"
+    LEAVING = "node leaves"
+    DRAINED = "node drained"
+    ASKED = "asked"
+    REBALANCED = "rebalance"
+    STOPPED = "stopped by its node"
+
+
 TRANSITIONS: dict[ShardState, frozenset[ShardState]] = {
     ShardState.ABSENT: frozenset({ShardState.DISPATCHING, ShardState.RUNNING, ShardState.DRAINING}),
     ShardState.DISPATCHING: frozenset({ShardState.RUNNING, ShardState.DRAINING, ShardState.ABSENT}),
@@ -43,12 +55,17 @@ class Holder:
 
 @dataclass(slots=True)
 class Assignment:
-    """Invariants: `holder` is None exactly while absent; `jobs` is empty exactly while unwanted."""
+    """Invariants: `holder` is None exactly while absent; `jobs` is empty exactly while unwanted.
+
+    `to`: the node that it is to go to once it is free (empty: wherever it belongs); `why`: what moved it last.
+    """
 
     shard: ShardId
     jobs: tuple[JobRow, ...]
     state: ShardState = ShardState.ABSENT
     holder: Holder | None = None
+    to: str = ""
+    why: Cause | None = None
 
     @property
     def wanted(self) -> bool:
@@ -114,7 +131,7 @@ class Assignments:
         if assignment.holder is not None:
             raise InvariantBroken(f"shard {assignment.shard} is with {assignment.holder}, not free for {holder}")
         self.turn(assignment, state)
-        assignment.holder = holder
+        assignment.holder, assignment.to = holder, ""
         self._held.setdefault(holder, {})[assignment.shard] = None
         self.unplaced.pop(assignment.shard, None)
 

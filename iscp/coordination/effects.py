@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from iscp.coordination.messages import NodeMessage, OwnerMessage, SourceSeen
 from iscp.core.cluster import NodeRecord
@@ -102,4 +103,25 @@ class RecordCheckpoint:
     seen: tuple[SourceSeen, ...]
 
 
-OwnerEffect = SendTo | RevokeLease | RecordCheckpoint
+class Decision(StrEnum):
+    TERM = "term"
+    JOIN = "join"
+    SYNC = "sync"
+    GONE = "gone"
+    REVOKE = "revoke"
+    DISPATCH = "dispatch"
+    DRAIN = "drain"
+    FREE = "free"
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What the owner has seen or decided, of which node or shard, and why; for those who ask."""
+
+    what: Decision
+    node_id: str
+    shard: ShardId | None = None
+    why: str = ""
+
+
+OwnerEffect = SendTo | RevokeLease | RecordCheckpoint | Decided

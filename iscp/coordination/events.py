@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from iscp.coordination.messages import NodeMessage, OwnerMessage, SourceSeen
+from iscp.coordination.placement import Overrides
 from iscp.core.cluster import Leader, NodeRecord
 from iscp.core.ids import ShardId
 from iscp.core.iteration import HistoryEntry
@@ -98,6 +99,7 @@ class Elected:
     members: tuple[NodeRecord, ...]
     wanted: Mapping[ShardId, tuple[JobRow, ...]] = field(default_factory=dict)
     hold_s: float = 0.0
+    overrides: Overrides = field(default_factory=Overrides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,4 +152,37 @@ class Recorded:
     number: int
 
 
-OwnerEvent = Elected | Deposed | MembersChanged | FromNode | ShardWanted | RowsMoved | ShardUnwanted | Recorded | Tick
+@dataclass(frozen=True, slots=True)
+class OverridesChanged:
+    """What operators have said of nodes and shards by now; it is in etcd already."""
+
+    overrides: Overrides
+
+
+@dataclass(frozen=True, slots=True)
+class MoveAsked:
+    """Bring the shard to this node, if it may take it."""
+
+    shard: ShardId
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceAsked:
+    """Bring home now what is elsewhere than it should be."""
+
+
+OwnerEvent = (
+    Elected
+    | Deposed
+    | MembersChanged
+    | FromNode
+    | ShardWanted
+    | RowsMoved
+    | ShardUnwanted
+    | Recorded
+    | OverridesChanged
+    | MoveAsked
+    | RebalanceAsked
+    | Tick
+)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from iscp.coordination.assignment import Holder, ShardState
-from iscp.coordination.effects import RevokeLease, SendTo
+from iscp.coordination.assignment import Cause, Holder, ShardState
+from iscp.coordination.effects import Decided, Decision, RevokeLease, SendTo
 from iscp.coordination.messages import Announce
 from iscp.coordination.peer import Peer, PeerPhase
 from iscp.coordination.term import Term
-from iscp.core.cluster import NodeRecord
+from iscp.core.cluster import WIRE_FORMAT, NodeRecord, understands
 
 
 def changed(term: Term, members: tuple[NodeRecord, ...]) -> None:
@@ -19,8 +19,8 @@ def changed(term: Term, members: tuple[NodeRecord, ...]) -> None:
         record = there.get(node_id)
         if record is None or record.epoch != peer.record.epoch:
             _gone(term, peer)
-        else:
-            peer.record = record
+        elif peer.record != record:
+            peer.record, term.changed = record, True
     for record in members:
         if record.node_id not in term.peers:
             term.settle()
@@ -35,13 +35,17 @@ def join(term: Term, record: NodeRecord, *, founding: bool) -> None:
         peer.accepted, peer.recorded = before.accepted, before.recorded
         term.departed.pop(peer.holder, None)
     term.peers[record.node_id] = peer
+    term.out.append(Decided(Decision.JOIN, record.node_id, why=f"epoch {record.epoch} at {record.address}"))
+    if not understands(record.wire_format, WIRE_FORMAT):
+        revoke(term, peer, f"speaks wire format {record.wire_format}, not {WIRE_FORMAT}")
     _urge(term, peer)
 
 
-def revoke(term: Term, peer: Peer) -> None:
+def revoke(term: Term, peer: Peer, why: str) -> None:
     """The node cannot be relied on: what it runs must end with its lease."""
     if peer.phase is not PeerPhase.REVOKED:
-        peer.phase = PeerPhase.REVOKED
+        peer.phase, term.changed = PeerPhase.REVOKED, True
+        term.out.append(Decided(Decision.REVOKE, peer.record.node_id, why=why))
         _abandon(term, peer)
         _urge(term, peer)
 
@@ -51,7 +55,7 @@ def _urge(term: Term, peer: Peer) -> None:
     if not term.current(peer) or peer.synced:
         return
     if peer.phase is PeerPhase.ANNOUNCED and term.now_s - peer.announced_s >= term.times.sync_deadline_s:
-        revoke(term, peer)
+        revoke(term, peer, f"sent no Sync within {term.times.sync_deadline_s:g} s")
         return
     if peer.phase is PeerPhase.ANNOUNCED:
         announce = Announce(term.node_id, term.owner_rev, term.election_revision, term.version)
@@ -66,7 +70,10 @@ def _abandon(term: Term, peer: Peer) -> None:
     peer.queue.clear()
     peer.in_flight.clear()
     for shard in term.assignments.held_by(peer.holder):
-        term.assignments.turn(term.assignments[shard], ShardState.DRAINING)
+        assignment = term.assignments[shard]
+        if assignment.state is not ShardState.DRAINING:
+            assignment.why = Cause.NODE_GONE
+        term.assignments.turn(assignment, ShardState.DRAINING)
 
 
 def _gone(term: Term, peer: Peer) -> None:
@@ -75,16 +82,18 @@ def _gone(term: Term, peer: Peer) -> None:
     A lease that ran out was not used for writing since margin before its end. One that was revoked may be, until
     the node notices: for TTL - margin since its last renewal.
     """
-    term.settle()
     grace_s = term.times.margin_s
     if peer.phase is PeerPhase.REVOKED:
         grace_s += term.times.ttl_s
     if peer.founding and peer.sync_number == 0:
         term.hold(term.now_s + grace_s)
     _abandon(term, peer)
+    term.changed = True
+    term.out.append(Decided(Decision.GONE, peer.record.node_id, why=f"epoch {peer.record.epoch} is over"))
     del term.peers[peer.record.node_id]
     term.gone[peer.record.node_id] = peer
     if term.assignments.held_by(peer.holder):
+        term.settle()
         term.departed[peer.holder] = term.now_s + grace_s
         term.timers.at(term.now_s + grace_s, partial(_bury, term, peer.holder))
 
@@ -95,4 +104,4 @@ def _bury(term: Term, holder: Holder) -> None:
         return
     del term.departed[holder]
     for shard in list(term.assignments.held_by(holder)):
-        term.assignments.free(term.assignments[shard])
+        term.free(term.assignments[shard])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from iscp.coordination import members
-from iscp.coordination.assignment import Assignment, ShardState
+from iscp.coordination.assignment import Assignment, Cause, ShardState
 from iscp.coordination.effects import SendTo
 from iscp.coordination.messages import DispatchTable, DispatchTableResponse, NodeShard, NodeShardState
 from iscp.coordination.peer import OPERATIONS_IN_FLIGHT_MAX, Operation, Peer
@@ -73,7 +73,7 @@ def _repeat(term: Term, peer: Peer, shard: ShardId, operation: Operation) -> Non
     slow = term.now_s - operation.sent_s >= term.times.operation_deadline_s
     # A node that waits for its reports to be recorded is not slow: the log is.
     if silent or (slow and peer.accepted == peer.recorded):
-        members.revoke(term, peer)
+        members.revoke(term, peer, f"{'did not answer' if silent else 'took too long'} about shard {shard}")
     else:
         _send(term, peer, shard, operation)
 
@@ -91,9 +91,12 @@ def responded(term: Term, peer: Peer, message: DispatchTableResponse) -> None:
     assignment = term.assignments.get(shard)
     if assignment is not None and assignment.holder == peer.holder:
         if message.state is NodeShardState.ABSENT:
-            term.assignments.free(assignment)
+            if not operation.is_delete:
+                assignment.why = Cause.STOPPED
+            term.free(assignment)
         else:
             term.assignments.turn(assignment, ShardState.RUNNING)
+            term.moving.pop(shard, None)
     _send_queued(term, peer)
 
 

@@ -14,17 +14,21 @@ Decides placements and when it is safe to place. Knows nothing of clocks, channe
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import assert_never
 
-from iscp.coordination import members, operations
+from iscp.coordination import members, operations, planner
 from iscp.coordination.assignment import Assignments, ShardState
-from iscp.coordination.effects import OwnerEffect, RecordCheckpoint, SendTo
+from iscp.coordination.effects import Decided, Decision, OwnerEffect, RecordCheckpoint, SendTo
 from iscp.coordination.events import (
     Deposed,
     Elected,
     FromNode,
     MembersChanged,
+    MoveAsked,
+    OverridesChanged,
     OwnerEvent,
+    RebalanceAsked,
     Recorded,
     RowsMoved,
     ShardUnwanted,
@@ -39,14 +43,13 @@ from iscp.coordination.messages import (
     Sync,
 )
 from iscp.coordination.peer import Peer, PeerPhase
-from iscp.coordination.placement import basic
+from iscp.coordination.placement import Placement
+from iscp.coordination.planner import HELD
 from iscp.coordination.term import Term
 from iscp.coordination.times import CoordinationTimes
+from iscp.core.cluster import WIRE_FORMAT, understands
 from iscp.core.ids import ShardId
 from iscp.core.job import JobReport, JobRow
-from iscp.core.ring import Ring
-
-HELD = (ShardState.DISPATCHING, ShardState.RUNNING)
 
 
 class OwnerMachine:
@@ -71,9 +74,9 @@ class OwnerMachine:
 
     @property
     def settled(self) -> bool:
-        """Whether every wanted shard runs, nothing else does, and every node is known."""
+        """Whether every wanted shard runs, nothing else does, nothing is to move, and every node is known."""
         term = self.term
-        if term is None or any(peer.unknown for peer in term.peers.values()):
+        if term is None or term.plan is not None or any(peer.unknown for peer in term.peers.values()):
             return False
         return term.assignments.counts[ShardState.RUNNING] == len(term.assignments)
 
@@ -95,14 +98,20 @@ class OwnerMachine:
             term.now_s, term.out = now_s, []
             for action in term.timers.due(now_s):
                 action()
-            _place(term)
+            planner.place(term)
             _take(term, event)
-        _place(term)
+        if term.changed:
+            term.changed = False
+            planner.reconsider(term)
+        planner.place(term)
+        planner.carry_on(term)
         return term.out
 
 
 def _begin(node_id: str, version: str, times: CoordinationTimes, event: Elected, now_s: float) -> Term:
     term = Term(node_id, version, times, event.owner_rev, event.election_revision, now_s)
+    term.placement = Placement(overrides=event.overrides)
+    term.out.append(Decided(Decision.TERM, node_id, why=f"elected as {event.election_revision}"))
     for shard, jobs in event.wanted.items():
         term.assignments.want(shard, jobs)
     term.hold(now_s + event.hold_s)
@@ -112,9 +121,7 @@ def _begin(node_id: str, version: str, times: CoordinationTimes, event: Elected,
     return term
 
 
-def _take(
-    term: Term, event: MembersChanged | FromNode | ShardWanted | RowsMoved | ShardUnwanted | Recorded | Tick
-) -> None:
+def _take(term: Term, event: OwnerEvent) -> None:
     match event:
         case MembersChanged(now_there):
             members.changed(term, now_there)
@@ -129,25 +136,20 @@ def _take(
             _unwanted(term, shard)
         case Recorded(node_id, epoch, number):
             _recorded(term, node_id, epoch, number)
-        case Tick():
+        case OverridesChanged(overrides):
+            pinned_before = term.placement.overrides.pins
+            term.asked.update((s, n) for s, n in overrides.pins.items() if pinned_before.get(s) != n)
+            term.placement = replace(term.placement, overrides=overrides)
+            term.changed = True
+        case MoveAsked(shard, node_id):
+            term.asked[shard] = node_id
+            term.changed = True
+        case RebalanceAsked():
+            planner.rebalance_at(term, term.now_s)
+        case Tick() | Elected() | Deposed():
             pass
         case _:
             assert_never(event)
-
-
-def _place(term: Term) -> None:
-    """Dispatch what nobody holds, if it is safe to."""
-    if not term.assignments.unplaced or not term.placing:
-        return
-    eligible = tuple(sorted(node_id for node_id, peer in term.peers.items() if peer.synced))
-    if not eligible:
-        return
-    if eligible != term.ring.node_ids:
-        term.ring = Ring(eligible)
-    for shard in list(term.assignments.unplaced):
-        peer = term.peers[basic(shard, term.ring)]
-        term.assignments.take(term.assignments[shard], peer.holder, ShardState.DISPATCHING)
-        operations.order(term, peer, shard, is_delete=False)
 
 
 def _wanted(term: Term, shard: ShardId, jobs: tuple[JobRow, ...]) -> None:
@@ -188,7 +190,14 @@ def _synced(term: Term, peer: Peer, message: Sync) -> None:
         shards = peer.collect(message)
         if shards is None:
             return
-        peer.phase = PeerPhase.SYNCED
+        if not understands(message.wire_format, WIRE_FORMAT):
+            members.revoke(term, peer, f"speaks wire format {message.wire_format}, not {WIRE_FORMAT}")
+            return
+        if not peer.synced:
+            term.out.append(Decided(Decision.SYNC, peer.record.node_id, why=f"has {len(shards)} shards"))
+            if shards and peer.founding:
+                term.settled_at_s = term.now_s  # the cluster runs already: no start is waited for
+        peer.phase, term.changed = PeerPhase.SYNCED, True
         operations.reconcile(term, peer, shards)
     _acknowledge(term, peer)
 

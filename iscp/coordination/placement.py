@@ -1,11 +1,48 @@
-"""Which node a shard is dispatched to. A policy sees only what it is given, and decides for one shard at a time."""
+"""Where a shard should be. Only a dispatch makes it so."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from iscp.core.ids import ShardId
 from iscp.core.ring import Ring
 
 
-def basic(shard: ShardId, ring: Ring) -> str:
-    """A shard that nobody runs goes to its preferred node; what runs stays where it is."""
-    return ring.preferred(shard)
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What operators have said of nodes and shards. It outlives owners and the nodes' lives.
+
+    `cordoned` nodes take no further shards, `draining` ones give up those that they have besides. `pins`: the node
+    that a shard should be on whatever the ring says.
+    """
+
+    cordoned: frozenset[str] = frozenset()
+    draining: frozenset[str] = frozenset()
+    pins: Mapping[ShardId, str] = field(default_factory=dict)
+
+    @property
+    def closed(self) -> frozenset[str]:
+        return self.cordoned | self.draining
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The nodes that may take shards, their ring, and the overrides. Made anew when one of these changes."""
+
+    ring: Ring = field(default_factory=lambda: Ring(()))
+    eligible: frozenset[str] = frozenset()
+    overrides: Overrides = field(default_factory=Overrides)
+
+    def target(self, shard: ShardId) -> str:
+        """Where `shard` should be; empty if no node may take any."""
+        if not self.eligible:
+            return ""
+        pinned = self.overrides.pins.get(shard, "")
+        return pinned if pinned in self.eligible else self.ring.preferred(shard)
+
+    def changed(self, eligible: Iterable[str], overrides: Overrides) -> Placement:
+        """With these; the ring is built anew only if the nodes are others."""
+        nodes = frozenset(eligible)
+        ring = self.ring if nodes == self.eligible else Ring(nodes)
+        return Placement(ring, nodes, overrides)

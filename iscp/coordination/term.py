@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from iscp.coordination.assignment import Assignments, Holder
+from iscp.coordination.assignment import Assignment, Assignments, Cause, Holder
 from iscp.coordination.effects import OwnerEffect
 from iscp.coordination.peer import Peer
+from iscp.coordination.placement import Placement
 from iscp.coordination.timers import Timers
 from iscp.coordination.times import CoordinationTimes
-from iscp.core.ids import TableEpoch
-from iscp.core.ring import Ring
+from iscp.core.ids import ShardId, TableEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A shard that should be elsewhere: at `to`, or (empty) wherever it belongs once it is free.
+
+    `urgent`: it does not wait until others have moved.
+    """
+
+    shard: ShardId
+    to: str
+    why: Cause
+    urgent: bool = False
 
 
 @dataclass(slots=True)
@@ -19,6 +34,8 @@ class Term:
     until their grace is over (at that time). `gone`: the last life of each node that is not there now.
 
     Nothing is placed before `hold_until_s` (a lost node may still write) and `settled_at_s` (members are changing).
+    `asked`: moves that were asked for, and where to. `plan`: what is to move, as the policies say it when asked, with
+    `next_move` taken from it already; `moving`: what has been begun of it and does not run elsewhere yet.
     """
 
     node_id: str
@@ -33,7 +50,14 @@ class Term:
     departed: dict[Holder, float] = field(default_factory=dict)
     gone: dict[str, Peer] = field(default_factory=dict)
     timers: Timers = field(default_factory=Timers)
-    ring: Ring = field(default_factory=lambda: Ring(()))
+    placement: Placement = field(default_factory=Placement)
+    asked: OrderedDict[ShardId, str] = field(default_factory=OrderedDict)
+    plan: Iterator[Move | None] | None = None
+    next_move: Move | None = None
+    moving: dict[ShardId, None] = field(default_factory=dict)
+    changed: bool = False
+    rebalancing: bool = False
+    rebalance_at_s: float | None = None
     counter: int = 0
     hold_until_s: float = 0.0
     settled_at_s: float = 0.0
@@ -51,6 +75,12 @@ class Term:
         if until_s > self.hold_until_s:
             self.hold_until_s = until_s
             self.timers.at(until_s, lambda: None)
+
+    def free(self, assignment: Assignment) -> None:
+        """Its holder has it no more: it may be placed anew, or is forgotten."""
+        self.assignments.free(assignment)
+        if not assignment.wanted:
+            self.moving.pop(assignment.shard, None)
 
     def settle(self) -> None:
         """Take further changes of the members together with this one. They do not prolong the window."""

@@ -12,7 +12,8 @@ class CoordinationTimes:
     `ttl_s` and `margin_s` are the node leases': a node writes only until TTL - margin after it sent the last
     confirmed renewal. `sync_deadline_s`: how long a node may leave an Announce or a dispatch without any answer;
     `operation_deadline_s`: how long a shard may take to start or to stop. A node that misses one of them has its
-    lease revoked. `settle_s`: membership changes within it are taken together. `resend_s`: after how long what
+    lease revoked. `settle_s`: membership changes within it are taken together; `rebalance_after_s`: shards are brought
+    home when the nodes have stayed the same for so long. `resend_s`: after how long what
     was not confirmed is sent again. `checkpoint_s`: reports within it travel together.
     """
 
@@ -21,6 +22,7 @@ class CoordinationTimes:
     sync_deadline_s: float = 10.0
     operation_deadline_s: float = 120.0
     settle_s: float = 0.5
+    rebalance_after_s: float = 5.0
     resend_s: float = 1.0
     checkpoint_s: float = 0.02
 
@@ -29,5 +31,5 @@ class CoordinationTimes:
             raise ValueError("margin_s must lie between 0 and ttl_s")
         if not 0 < self.resend_s < self.sync_deadline_s <= self.operation_deadline_s:
             raise ValueError("0 < resend_s < sync_deadline_s <= operation_deadline_s must hold")
-        if self.settle_s < 0 or self.checkpoint_s < 0:
-            raise ValueError("settle_s and checkpoint_s must not be negative")
+        if self.settle_s < 0 or self.rebalance_after_s < 0 or self.checkpoint_s < 0:
+            raise ValueError("settle_s, rebalance_after_s and checkpoint_s must not be negative")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar, assert_never
 
 from iscp.coordination.book import BookChange, JobBook
-from iscp.coordination.effects import OwnerEffect, RecordCheckpoint, RevokeLease, SendTo
+from iscp.coordination.effects import Decided, OwnerEffect, RecordCheckpoint, RevokeLease, SendTo
 from iscp.coordination.events import (
     Deposed,
     Elected,
@@ -260,6 +260,8 @@ class OwnerLoop:
                     log.warning("owner.revoke_failed", extra={"node": record.node_id, "error": str(error)})
             case RecordCheckpoint():
                 self._record(effect)
+            case Decided():
+                log.info("owner.decided", extra={"what": effect.what, "node": effect.node_id, "why": effect.why})
             case _:
                 assert_never(effect)
 

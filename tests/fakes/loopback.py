@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
@@ -35,7 +35,10 @@ from iscp.coordination.events import (
     LeaseLost,
     LeaseRegained,
     MembersChanged,
+    MoveAsked,
+    OverridesChanged,
     OwnerEvent,
+    RebalanceAsked,
     Recorded,
     Reports,
     RowsMoved,
@@ -48,6 +51,7 @@ from iscp.coordination.events import (
 )
 from iscp.coordination.invariants import check_no_double_run, check_owner, check_worker
 from iscp.coordination.owner import OwnerMachine
+from iscp.coordination.placement import Overrides
 from iscp.coordination.times import CoordinationTimes
 from iscp.coordination.worker import WorkerMachine
 from iscp.core.cluster import Leader, NodeRecord
@@ -158,6 +162,7 @@ class Loopback:
         self.leader: Leader | None = None
         self.owner_rev = 0
         self.rows: dict[ShardId, tuple[JobRow, ...]] = {}
+        self.overrides = Overrides()
         self.history: list[HistoryEntry] = []
         self.log_stalled = False
         self.cut: set[str] = set()
@@ -218,7 +223,7 @@ class Loopback:
         machine = self.owners.setdefault(node_id, OwnerMachine(node_id, "1", self.times))
         members = tuple(sorted(self.members.values()))
         hold_s = max(0.0, self._revoked_until_s - self.now_s)
-        elected = Elected(self.owner_rev, self.leader.revision, members, dict(self.rows), hold_s)
+        elected = Elected(self.owner_rev, self.leader.revision, members, dict(self.rows), hold_s, self.overrides)
         self._owner_step(node_id, machine, elected)
         self.settle()
 
@@ -232,12 +237,28 @@ class Loopback:
         rows = tuple(job(shard, name, spec) for name in names or ("j",))
         rows = tuple(before.get(row.key, row) if spec == "{}" else row for row in rows)
         self.rows[ShardId(shard)] = rows
-        if self.leader is not None and self.leader.node_id in self.owners:
-            self.to_owner(self.leader.node_id, ShardWanted(ShardId(shard), rows))
+        self._tell_owner(ShardWanted(ShardId(shard), rows))
 
     def unwant(self, shard: str) -> None:
-        if self.rows.pop(ShardId(shard), None) and self.leader is not None and self.leader.node_id in self.owners:
-            self.to_owner(self.leader.node_id, ShardUnwanted(ShardId(shard)))
+        if self.rows.pop(ShardId(shard), None):
+            self._tell_owner(ShardUnwanted(ShardId(shard)))
+
+    def leave(self, node_id: str) -> None:
+        """The node begins an orderly stop."""
+        node = self.nodes[node_id]
+        node.record = self.members[node_id] = replace(node.record, leaving=True)
+        self._tell_members()
+
+    def override(self, overrides: Overrides) -> None:
+        """Operators say this of nodes and shards from now on."""
+        self.overrides = overrides
+        self._tell_owner(OverridesChanged(overrides))
+
+    def move(self, shard: str, node_id: str) -> None:
+        self._tell_owner(MoveAsked(ShardId(shard), node_id))
+
+    def rebalance(self) -> None:
+        self._tell_owner(RebalanceAsked())
 
     def iterate(self, node_id: str, shard: str, seq: int) -> None:
         """The node has run an iteration of each job of the shard."""
@@ -416,23 +437,28 @@ class Loopback:
     # --- etcd --------------------------------------------------------------------------------------------------
 
     def _tell_members(self) -> None:
+        self._tell_owner(MembersChanged(tuple(sorted(self.members.values()))))
+
+    def _tell_owner(self, event: OwnerEvent) -> None:
         if self.leader is not None and self.leader.node_id in self.owners:
-            self.to_owner(self.leader.node_id, MembersChanged(tuple(sorted(self.members.values()))))
+            self.to_owner(self.leader.node_id, event)
 
     def _expire(self, record: NodeRecord) -> None:
-        if self.members.get(record.node_id) == record:
+        there = self.members.get(record.node_id)
+        if there is not None and there.epoch == record.epoch:
             del self.members[record.node_id]
             self._tell_members()
 
     def _revoke(self, record: NodeRecord, election_revision: int) -> None:
         """The key is gone at once; the node may go on writing on the strength of its last renewal."""
-        if self.members.get(record.node_id) != record:
+        there = self.members.get(record.node_id)
+        if there is None or there.epoch != record.epoch:
             return
         if self.leader is None or self.leader.revision != election_revision:
             return
         self._revoked_until_s = self.now_s + self.times.ttl_s + self.times.margin_s
         node = self.nodes.get(record.node_id)
-        if node is not None and node.record == record:
+        if node is not None and node.record.epoch == record.epoch:
             self.later(self.times.ttl_s - self.times.margin_s, lambda: self._lease_lost(node))
         self._expire(record)
 

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from iscp.coordination.effects import Decided
 from iscp.coordination.events import MembersChanged, ShardWanted
 from iscp.coordination.messages import NodeShard
+from iscp.coordination.placement import Overrides
 from iscp.core.cluster import Leader, NodeRecord
 from iscp.core.ids import ShardId, TableEpoch
 from iscp.core.iteration import HistoryEntry
@@ -22,7 +24,7 @@ from iscp.core.job import JobReport, JobRow
 from tests.fakes.loopback import Loopback, job
 
 HERE = Path(__file__).parent / "dialogues"
-LEFT_OUT = {"version", "owner_id", "election_revision", "hold_s", "part", "parts", "seen"}
+LEFT_OUT = {"version", "owner_id", "election_revision", "hold_s", "part", "parts", "seen", "wire_format", "leaving"}
 
 
 def show(value: object) -> str:
@@ -33,7 +35,9 @@ def show(value: object) -> str:
         case TableEpoch(owner_rev, counter):
             return f"{owner_rev}.{counter}"
         case NodeRecord():
-            return f"{value.node_id}@{value.epoch}"
+            return f"{value.node_id}@{value.epoch}{' leaving' if value.leaving else ''}"
+        case Decided(what, node_id, shard, why):
+            return f"Decided {what} {node_id}{f' {shard}' if shard else ''}: {why}"
         case Leader():
             return value.node_id
         case JobRow():
@@ -57,9 +61,10 @@ def show_container(value: object) -> str:
             return f"[{' '.join(f'{show(key)}:{show(item)}' for key, item in value.items())}]"
     if is_dataclass(value):
         given = [(f.name, getattr(value, f.name)) for f in fields(value) if f.name not in LEFT_OUT]
+        given = [(name, item) for name, item in given if item != Overrides()]
         parts = [show(item) if is_dataclass(item) else f"{name}={show(item)}" for name, item in given]
         return " ".join([type(value).__name__, *parts])
-    return str(value)
+    return " ".join(sorted(value)) if isinstance(value, frozenset) else str(value)
 
 
 def note(now_s: float, name: str, event: object, effects: list[object]) -> str | None:
@@ -175,6 +180,55 @@ def lease_lost_and_regained(cluster: Loopback) -> None:
     cluster.run(3)
 
 
+def a_node_joins(cluster: Loopback) -> None:
+    """When the members have settled, what belongs to the newcomer moves to it, and nothing else moves."""
+    cluster.start("n1")
+    cluster.elect("n1")
+    for table in ("airports", "flights", "planes"):
+        cluster.want(table)
+    cluster.run(6)
+    cluster.start("n2")
+    cluster.run(6)
+
+
+def a_node_leaves(cluster: Loopback) -> None:
+    """A node that stops in order hands over at once; its shard runs elsewhere before the node is gone."""
+    cluster.start("n1", "n2")
+    cluster.elect("n1")
+    cluster.want("flights")
+    cluster.run(6)
+    cluster.leave("n2")
+    cluster.run(0.1)
+
+
+def drained_by_its_operator(cluster: Loopback) -> None:
+    """A drained node gives its shard up and gets none; when the others are gone, it takes what there is after all."""
+    cluster.start("n1", "n2")
+    cluster.elect("n1")
+    cluster.want("flights")
+    cluster.run(6)
+    cluster.override(Overrides(draining=frozenset({"n2"})))
+    cluster.run(1)
+    cluster.leave("n1")
+    cluster.run(0.1)
+
+
+def moved_and_pinned(cluster: Loopback) -> None:
+    """A shard that was moved goes home with the next rebalance, unless it is pinned."""
+    cluster.start("n1", "n2")
+    cluster.elect("n1")
+    cluster.want("flights")
+    cluster.run(6)
+    cluster.move("flights", "n1")
+    cluster.run(1)
+    cluster.rebalance()
+    cluster.run(1)
+    cluster.override(Overrides(pins={ShardId("flights"): "n1"}))
+    cluster.run(1)
+    cluster.rebalance()
+    cluster.run(1)
+
+
 SCENARIOS: tuple[Callable[[Loopback], None], ...] = (
     first_start,
     restart_within_ttl,
@@ -183,6 +237,10 @@ SCENARIOS: tuple[Callable[[Loopback], None], ...] = (
     update_while_running,
     stale_owner,
     missed_sync_deadline,
+    a_node_joins,
+    a_node_leaves,
+    drained_by_its_operator,
+    moved_and_pinned,
     lease_lost_and_regained,
 )
 

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from iscp.coordination.messages import NodeShardState
+from iscp.coordination.placement import Placement
 from iscp.core.ids import ShardId
 from tests.fakes.loopback import TIMES, Loopback
 
@@ -31,6 +32,7 @@ ACTIONS = st.lists(
         st.sampled_from(
             [
                 *("kill", "start", "lose_etcd", "regain", "elect", "depose", "want", "update", "unwant", "iterate"),
+                *("leave", "cordon", "drain", "uncordon", "move", "pin", "unpin", "rebalance"),
                 *("cut", "heal", "slow", "finish", "stall", "unstall", "run", "run", "run"),
             ]
         ),
@@ -82,6 +84,36 @@ class Trouble:
     def depose(self, node_id: str, _shard: str, _s: float) -> None:
         self.cluster.depose(node_id)
 
+    def leave(self, node_id: str, _shard: str, _s: float) -> None:
+        if node_id in self.cluster.members and node_id in self.cluster.nodes:
+            self.cluster.leave(node_id)
+
+    def cordon(self, node_id: str, _shard: str, _s: float) -> None:
+        now = self.cluster.overrides
+        self.cluster.override(replace(now, cordoned=now.cordoned | {node_id}))
+
+    def drain(self, node_id: str, _shard: str, _s: float) -> None:
+        now = self.cluster.overrides
+        self.cluster.override(replace(now, draining=now.draining | {node_id}))
+
+    def uncordon(self, node_id: str, _shard: str, _s: float) -> None:
+        now = self.cluster.overrides
+        self.cluster.override(replace(now, cordoned=now.cordoned - {node_id}, draining=now.draining - {node_id}))
+
+    def move(self, node_id: str, shard: str, _s: float) -> None:
+        self.cluster.move(shard, node_id)
+
+    def pin(self, node_id: str, shard: str, _s: float) -> None:
+        now = self.cluster.overrides
+        self.cluster.override(replace(now, pins={**now.pins, ShardId(shard): node_id}))
+
+    def unpin(self, _node_id: str, shard: str, _s: float) -> None:
+        now = self.cluster.overrides
+        self.cluster.override(replace(now, pins={s: n for s, n in now.pins.items() if s != ShardId(shard)}))
+
+    def rebalance(self, _node_id: str, _shard: str, _s: float) -> None:
+        self.cluster.rebalance()
+
     def want(self, _node_id: str, shard: str, _s: float) -> None:
         self.cluster.want(shard)
 
@@ -132,11 +164,17 @@ class Trouble:
             cluster.finish(node_id)
         cluster.run(12)
         self._return_lost()
+        for node_id in NODES:  # who was leaving has left by now, and comes back
+            if cluster.nodes[node_id].record.leaving:
+                cluster.kill(node_id)
+                cluster.start(node_id)
         cluster.elect("n2")
         cluster.depose("n1")
         cluster.depose("n3")
         cluster.run(60)
         self._return_lost()
+        cluster.run(30)
+        cluster.rebalance()
         cluster.run(30)
 
     def _return_lost(self) -> None:
@@ -164,6 +202,8 @@ def test_everything_wanted_runs_once_after_any_trouble(
             specs = {row.key: row.spec_json for row in jobs}
             assert specs == {row.key: row.spec_json for row in cluster.rows[shard]}
     before = cluster.running()
+    placement = cluster.owner.term.placement if cluster.owner.term else Placement()
+    assert before == {name: placement.target(ShardId(name)) for name in wanted}, "every shard is where it belongs"
     cluster.note = lambda now_s, name, event, effects: f"{name} {event} {effects}" if effects else None
     cluster.run(30)
     assert cluster.running() == before

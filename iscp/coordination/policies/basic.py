@@ -1,0 +1,16 @@
+"""A shard that nobody holds goes where it was sent, else where it is pinned, else where the ring says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from iscp.coordination.assignment import Cause
+from iscp.coordination.term import Move, Term
+
+
+def basic(term: Term) -> Iterator[Move | None]:
+    """Every unplaced shard; the placement says what to do with those that no node may take."""
+    for shard in list(term.assignments.unplaced):
+        assignment = term.assignments[shard]
+        to = assignment.to if assignment.to in term.placement.eligible else term.placement.target(shard)
+        yield Move(shard, to, assignment.why or Cause.NEW)
