@@ -24,10 +24,12 @@ from iscp.adapters.delta.selftest import kind_of, self_test
 from iscp.adapters.delta.session import SparkRuntime, SparkSettings
 from iscp.adapters.delta.sink import DeltaSink
 from iscp.adapters.delta.source import DeltaChangeSource
+from iscp.adapters.etcd.checkpoint import EtcdCheckpoint
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.membership import EtcdMembership
+from iscp.adapters.etcd.overrides import EtcdOverrides
 from iscp.adapters.etcd.server import production_warning
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.failpoints import EnvironmentFailpoints
@@ -108,7 +110,8 @@ def compose(
     `tested` are the kinds of places where the self-test has passed.
     """
     clock, kinds, triggers, moved = SystemClock(), _kinds(config), TriggerRegistry(config.triggers.allow), Moved()
-    etcd, membership, election = _cluster(config, clock)
+    keys = Keys(config.etcd_prefix)
+    etcd, membership, election = _cluster(config, keys, clock)
     times = replace(CoordinationTimes(), ttl_s=config.etcd.lease_ttl_s, margin_s=config.etcd.margin_s)
     record = NodeRecord(config.node_id, 0, config.address, os.getpid(), __version__, clock.now_s())
     owner = OwnerLoop(
@@ -116,9 +119,11 @@ def compose(
         lambda: DeltaJobLog(config.log.uri, clock, failpoints),
         membership,
         election,
+        EtcdOverrides(etcd, election, keys),
+        EtcdCheckpoint(etcd, election, keys),
         clock,
         _log_limits(config),
-        send=lambda to, message: worker.heard(message) if to.node_id == config.node_id else None,
+        send=lambda to, message: worker.heard([message]) if to.node_id == config.node_id else None,
         on_moved=moved.tell,
         on_broken=on_broken,
     )
@@ -127,7 +132,7 @@ def compose(
         lambda: upkeep,
         election,
         clock,
-        send=lambda owner_id, message: owner.heard(config.node_id, message) if owner_id == config.node_id else None,
+        send=lambda owner_id, message: owner.heard(config.node_id, [message]) if owner_id == config.node_id else None,
         on_broken=on_broken,
     )
     keeper = LeaseKeeper(membership, record, clock, worker.lease_lost, worker.lease_regained, on_broken)
@@ -186,11 +191,10 @@ def _kinds(config: NodeConfig) -> ConsumerRegistry:
     return kinds
 
 
-def _cluster(config: NodeConfig, clock: SystemClock) -> tuple[EtcdClient, EtcdMembership, EtcdElection]:
+def _cluster(config: NodeConfig, keys: Keys, clock: SystemClock) -> tuple[EtcdClient, EtcdMembership, EtcdElection]:
     etcd = EtcdClient(EtcdSettings.of(config.etcd), clock)
     if warning := production_warning(etcd.status().version):
         log.warning("etcd.version", extra={"warning": warning})
-    keys = Keys(config.etcd_prefix)
     ttl_s, margin_s = config.etcd.lease_ttl_s, config.etcd.margin_s
     return (
         etcd,

@@ -111,7 +111,6 @@ class Decision(StrEnum):
     REVOKE = "revoke"
     DISPATCH = "dispatch"
     DRAIN = "drain"
-    FREE = "free"
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,12 +73,17 @@ class OwnerMachine:
         return self.term.assignments if self.term else Assignments()
 
     @property
-    def settled(self) -> bool:
-        """Whether every wanted shard runs, nothing else does, nothing is to move, and every node is known."""
+    def running(self) -> bool:
+        """Whether every wanted shard runs, nothing else does, and every node is known."""
         term = self.term
-        if term is None or term.plan is not None or any(peer.unknown for peer in term.peers.values()):
+        if term is None or any(peer.unknown for peer in term.peers.values()):
             return False
         return term.assignments.counts[ShardState.RUNNING] == len(term.assignments)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all is `running`, and nothing is to move."""
+        return self.running and self.term is not None and self.term.plan is None
 
     def next_due_s(self) -> float | None:
         """When to send a Tick, if nothing happens before; None: not at all."""

@@ -180,6 +180,23 @@ class ShardView:
 
 
 @dataclass(frozen=True, slots=True)
+class EventView:
+    """What the owner of the term `owner_rev` has seen or decided at `at_s` (Unix seconds).
+
+    `number` counts from 1 in each term. `what`: `term`, `join`, `sync`, `gone`, `revoke`, `dispatch` or `drain`.
+    `node_id` and `shard` are empty where it concerns none.
+    """
+
+    owner_rev: int
+    number: int
+    at_s: float
+    what: str
+    node_id: str
+    shard: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterView:
     """What the whole cluster does.
 

@@ -41,6 +41,12 @@ class ShardId:
         return self.table_id if self.range_id == 1 else f"{self.table_id}/{self.range_id}"
 
 
+def parse_shard(text: str) -> ShardId:
+    """What `str` made of a shard; raises ValueError where it is none."""
+    table_id, slash, range_id = text.partition("/")
+    return ShardId(table_id, int(range_id)) if slash else ShardId(table_id)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class TableEpoch:
     """One dispatch of a shard. Ordered: a later owner's always exceeds an earlier one's."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from iscp.coordination.placement import Overrides
 from iscp.core.cluster import Leader, NodeRecord
 
 
@@ -41,8 +42,17 @@ class Membership(Protocol):
     def next_epoch(self, node_id: str) -> int:
         """A number greater than any this node id ever had."""
 
-    def revoke(self, lease_id: int) -> None:
-        """End another node's lease (the owner, of a node that does not answer)."""
+    def leave(self) -> None:
+        """Say that this node stops in order, and that others are to have what it runs."""
+
+    def revoke(self, record: NodeRecord) -> None:
+        """End another node's lease (the owner, of a node that does not answer), and leave a trace of it."""
+
+    def hold_s(self) -> float:
+        """For how long a node whose lease was revoked may still write, at the most."""
+
+    def lease_ages_s(self, records: Sequence[NodeRecord]) -> dict[str, float]:
+        """By node id: seconds since the lease was renewed, as far as known."""
 
 
 class Election(Protocol):
@@ -55,3 +65,22 @@ class Election(Protocol):
 
     def leader(self) -> Leader | None:
         """A linearizable read of the election key."""
+
+
+class OverrideStore(Protocol):
+    """What operators have said of nodes and shards, kept outside all nodes. Raises Unavailable."""
+
+    def load(self) -> Overrides: ...
+
+    def save(self, leader: Leader, before: Overrides, after: Overrides) -> None:
+        """Write what differs, as this owner and none other; raises NotOwner, OutcomeUnknown (it may be repeated)."""
+
+
+class CheckpointStore(Protocol):
+    """The global checkpoint, kept outside all nodes. Raises Unavailable."""
+
+    def load(self) -> float:
+        """Unix time; 0 before there is one."""
+
+    def save(self, leader: Leader, at_s: float) -> None:
+        """As this owner and none other; raises NotOwner, OutcomeUnknown."""

@@ -1,13 +1,15 @@
-"""One node: starts its parts in the order in which they need each other, and stops them in the opposite one."""
+"""One node: starts its parts in the order in which they need each other, and stops them in the opposite one.
+
+A node that is not alone hands over first: others run what it ran before it is gone.
+"""
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Protocol
 
-from iscp.core.errors import Unavailable
+from iscp.core.errors import IscpError, Unavailable
 from iscp.ports.cluster import Election, Membership
 from iscp.runtime.executor import Executor
 from iscp.runtime.lease_keeper import LeaseKeeper
@@ -20,19 +22,23 @@ from iscp.runtime.worker_loop import WorkerLoop
 log = logging.getLogger(__name__)
 
 READY_WAIT_S = 60.0
-READY_LOOK_S = 0.05
 GRACE_S = 2.0
 FLUSH_S = 5.0
 """For the last reports: their history is written within about a second, where the storage answers."""
 
 
 class Server(Protocol):
-    def start(self) -> None: ...
+    def start(self) -> None:
+        """Serve other nodes, which a node has to before an owner can take it in."""
+
+    def ready(self) -> None:
+        """Serve users."""
+
     def stop(self, grace_s: float = ...) -> None: ...
 
 
 class Node:
-    """Ready when `start` returns: it is registered, an owner has claimed the log, and users are served."""
+    """Ready when `start` returns: it is registered, an owner knows what it runs, and users are served."""
 
     def __init__(
         self,
@@ -71,13 +77,20 @@ class Node:
         self._worker.start(self._keeper.epoch)
         self._owner.start()
         self._unwatch = self._membership.watch(self._owner.members_changed)
-        self._election.campaign(self._node_id, self._owner.elected, self._owner.lost)
-        self._await_owner()
         self._server.start()
+        self._election.campaign(self._node_id, self._owner.elected, self._owner.lost)
+        if not self._worker.synced(READY_WAIT_S):
+            raise Unavailable(
+                "no owner has taken this node in",
+                remedy="The log of the owner (`iscp-admin events`) says why; the owner must reach this node's address",
+            )
+        self._server.ready()
         log.info("node.ready", extra={"epoch": self._keeper.epoch})
 
     def stop(self, drain_s: float) -> None:
         """Take no new work, let what runs end within `drain_s`, tell the owner, write the log, leave."""
+        if drain_s > 0:
+            self._hand_over(drain_s)
         self._moved.close()
         self._server.stop(GRACE_S)
         self._upkeep.close(GRACE_S)
@@ -93,9 +106,15 @@ class Node:
         self._disconnect()
         log.info("node.stopped")
 
-    def _await_owner(self) -> None:
-        until_s = time.monotonic() + READY_WAIT_S
-        while self._owner.writer is None:
-            if time.monotonic() > until_s:
-                raise Unavailable("no owner has claimed the job log", remedy="Look into the log for why")
-            time.sleep(READY_LOOK_S)
+    def _hand_over(self, wait_s: float) -> None:
+        """Give what runs here to the others, if there are any: first the ownership, then the shards."""
+        try:
+            if all(record.node_id == self._node_id or record.leaving for record in self._membership.members()):
+                return
+            self._membership.leave()
+        except IscpError as error:  # then they take it when the lease has ended
+            log.warning("node.not_handed_over", extra={"error": str(error)})
+            return
+        self._election.resign()
+        handed_over = self._worker.handed_over(wait_s)
+        log.info("node.handed_over" if handed_over else "node.hand_over_late")

@@ -1,14 +1,15 @@
 """The owner's side of a node: elected, it claims its term in the job log, loads the jobs and drives the owner machine.
 
 All of it happens on one inbox thread. The log's writer has threads of its own and tells what it has committed; the
-log's fence, not the election, is what makes a deposed owner harmless.
+log's fence, not the election, is what makes a deposed owner harmless. What is written to etcd is written by a thread
+of its own: an etcd that does not answer must not hold up the nodes that do.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar, assert_never
 
@@ -19,7 +20,10 @@ from iscp.coordination.events import (
     Elected,
     FromNode,
     MembersChanged,
+    MoveAsked,
+    OverridesChanged,
     OwnerEvent,
+    RebalanceAsked,
     Recorded,
     RowsMoved,
     ShardUnwanted,
@@ -31,9 +35,11 @@ from iscp.coordination.owner import OwnerMachine
 from iscp.core.cluster import Leader, NodeRecord
 from iscp.core.errors import IscpError, NotOwner, TemporaryError, Unavailable
 from iscp.core.ids import ShardId
-from iscp.ports.cluster import Election, Membership
+from iscp.ports.cluster import CheckpointStore, Election, Membership, OverrideStore
 from iscp.ports.pipeline import JobLog
 from iscp.ports.system import Clock
+from iscp.runtime.checkpointer import Checkpointer
+from iscp.runtime.decisions import Decisions
 from iscp.runtime.inbox import Inbox
 from iscp.runtime.log_writer import LogLimits, LogWriter
 
@@ -66,7 +72,15 @@ class _Asked:
     look: Callable[[OwnerLoop], None]
 
 
-_Event = OwnerEvent | _Won | _Lost | _Committed | _Asked
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """What one node sent together."""
+
+    node_id: str
+    messages: Sequence[NodeMessage]
+
+
+_Event = OwnerEvent | _Won | _Lost | _Committed | _Asked | _Heard
 
 
 class OwnerLoop:
@@ -82,6 +96,8 @@ class OwnerLoop:
         open_log: Callable[[], JobLog],
         membership: Membership,
         election: Election,
+        overrides: OverrideStore,
+        checkpoints: CheckpointStore,
         clock: Clock,
         limits: LogLimits,
         send: Callable[[NodeRecord, OwnerMessage], None],
@@ -91,16 +107,21 @@ class OwnerLoop:
         self.machine = machine
         self.members: tuple[NodeRecord, ...] = ()
         self.seen: dict[ShardId, SourceSeen] = {}
+        self.decisions = Decisions()
+        self.checkpoint = Checkpointer(checkpoints)
+        self.leader: Leader | None = None
         self.writer: LogWriter | None = None
         self._last_writer: LogWriter | None = None
         self._open_log = open_log
         self._membership = membership
         self._election = election
+        self._overrides = overrides
         self._clock = clock
         self._limits = limits
         self._send = send
         self._on_moved = on_moved
-        self._leader: Leader | None = None
+        self._revoking: set[tuple[str, int]] = set()
+        self._etcd = ThreadPoolExecutor(1, "iscp-owner-etcd")
         self._claim_at_s: float | None = None
         self._inbox: Inbox[_Event] = Inbox("iscp-owner", clock, self._take, self._tick, self._next_due_s, on_broken)
 
@@ -111,6 +132,8 @@ class OwnerLoop:
         """End the term in order: what is pending is written."""
         self._inbox.put(_Lost())
         self._inbox.close()
+        self._etcd.shutdown(wait=False, cancel_futures=True)
+        self.decisions.close()
 
     def elected(self, leader: Leader) -> None:
         self._inbox.put(_Won(leader))
@@ -121,8 +144,12 @@ class OwnerLoop:
     def members_changed(self, members: tuple[NodeRecord, ...]) -> None:
         self._inbox.put(MembersChanged(members))
 
-    def heard(self, node_id: str, message: NodeMessage) -> None:
-        self._inbox.put(FromNode(node_id, message))
+    def heard(self, node_id: str, messages: Sequence[NodeMessage]) -> None:
+        self._inbox.put(_Heard(node_id, messages))
+
+    def tell(self, event: OverridesChanged | MoveAsked | RebalanceAsked) -> None:
+        """What an operator has said; without effect between terms."""
+        self._inbox.put(event)
 
     def current_writer(self) -> LogWriter:
         """The writer of the present term; raises NotOwner between terms."""
@@ -155,33 +182,37 @@ class OwnerLoop:
     # --- the loop's thread -------------------------------------------------------------------------------------
 
     def _next_due_s(self) -> float | None:
-        times = [due_s for due_s in (self.machine.next_due_s(), self._claim_at_s) if due_s is not None]
-        return min(times, default=None)
+        times = (self.machine.next_due_s(), self._claim_at_s, self.checkpoint.due_s)
+        return min((due_s for due_s in times if due_s is not None), default=None)
 
     def _tick(self) -> None:
         if self._claim_at_s is not None and self._claim_at_s <= self._clock.monotonic_s():
             self._claim()
         self._step(Tick())
+        self._advance()
 
     def _take(self, event: _Event) -> None:
         match event:
             case _Won(leader):
                 self._end_term()
-                self._leader = leader
+                self.leader = leader
                 self._claim()
             case _Lost(writer):
                 if writer is None:
-                    self._leader = self._claim_at_s = None
+                    self.leader = self._claim_at_s = None
                     self._end_term()
                 elif writer is self.writer:
                     # Another term is in the log. If we still lead, claim a new one: then the log knows who does.
                     self._end_term()
-                    self._claim_at_s = self._clock.monotonic_s() + CLAIM_RETRY_S if self._leader else None
+                    self._claim_at_s = self._clock.monotonic_s() + CLAIM_RETRY_S if self.leader else None
             case _Committed(writer, change):
                 if writer is self.writer:
                     self._moved(writer, change)
             case _Asked(look):
                 look(self)
+            case _Heard(node_id, messages):
+                for message in messages:
+                    self._step(FromNode(node_id, message))
             case MembersChanged(members):
                 self.members = members
                 self._step(event)
@@ -190,25 +221,28 @@ class OwnerLoop:
 
     def _claim(self) -> None:
         """Mint the term, load the jobs, begin. A fault of storage is tried again while the election is held."""
-        leader, self._claim_at_s = self._leader, None
+        leader, self._claim_at_s = self.leader, None
         if leader is None:
             return
         try:
             joblog = self._open_log()
             owner_rev = joblog.claim_term()
             book = JobBook(joblog.load(), joblog.requests())
-            members = self._membership.members()
+            members, hold_s = self._membership.members(), self._membership.hold_s()
+            overrides = self._overrides.load()
+            # Read here, since the writer's thread owns the book from its start.
+            wanted = {ShardId(table_id): book.jobs_on(table_id) for table_id in book.tables()}
+            self.checkpoint.begin(wanted)
         except TemporaryError as error:
             log.warning("owner.claim_failed", extra={"error": str(error)})
             self._claim_at_s = self._clock.monotonic_s() + CLAIM_RETRY_S
             return
-        # Built here, since the writer's thread owns the book from its start.
-        wanted = {ShardId(table_id): book.jobs_on(table_id) for table_id in book.tables()}
         self.members, self.seen = members, {}
         self.writer = self._last_writer = writer = self._new_writer(joblog, book)
         writer.start()
         log.info("owner.began", extra={"owner_rev": owner_rev, "jobs": len(book), "election": leader.revision})
-        self._step(Elected(owner_rev, leader.revision, members, wanted))
+        self.decisions.begin(owner_rev)
+        self._step(Elected(owner_rev, leader.revision, members, wanted, hold_s, overrides))
         self._on_moved()
 
     def _new_writer(self, joblog: JobLog, book: JobBook) -> LogWriter:
@@ -230,17 +264,25 @@ class OwnerLoop:
             self._on_moved()
 
     def _moved(self, writer: LogWriter, change: BookChange) -> None:
-        for table_id in change.tables:
+        wanted = set(change.tables)
+        for table_id in (*change.tables, *({row.key.table_id for row in change.rows} - wanted)):
             shard = ShardId(table_id)
             jobs = writer.read(lambda book, table=table_id: book.jobs_on(table))  # type: ignore[misc]
-            self._step(ShardWanted(shard, jobs) if jobs else ShardUnwanted(shard))
+            if table_id not in wanted:
+                self._step(RowsMoved(shard, jobs))
+            else:
+                self._step(ShardWanted(shard, jobs) if jobs else ShardUnwanted(shard))
             if not jobs:
                 self.seen.pop(shard, None)
-        moved = {row.key.table_id for row in change.rows} - set(change.tables)
-        for table_id in moved:
-            jobs = writer.read(lambda book, table=table_id: book.jobs_on(table))  # type: ignore[misc]
-            self._step(RowsMoved(ShardId(table_id), jobs))
+            self.checkpoint.take(shard, jobs, self.seen.get(shard), self._clock.monotonic_s())
         self._on_moved()
+
+    def _advance(self) -> None:
+        now_s, due_s, leader = self._clock.monotonic_s(), self.checkpoint.due_s, self.leader
+        if due_s is None or due_s > now_s or leader is None:
+            return
+        if self.checkpoint.advance(now_s, self.machine.running):
+            self._etcd.submit(self.checkpoint.save, leader)
 
     def _step(self, event: OwnerEvent) -> None:
         for effect in self.machine.step(event, self._clock.monotonic_s()):
@@ -251,19 +293,28 @@ class OwnerLoop:
             case SendTo(record, message):
                 self._send(record, message)
             case RevokeLease(record, election_revision):
-                try:
-                    # A deposed owner, hearing nobody, would otherwise revoke everyone.
-                    leader = self._election.leader()
-                    if leader is not None and leader.revision == election_revision:
-                        self._membership.revoke(record.lease_id)
-                except IscpError as error:  # asked again until the node is gone
-                    log.warning("owner.revoke_failed", extra={"node": record.node_id, "error": str(error)})
+                life = (record.node_id, record.epoch)
+                if life not in self._revoking:  # it is asked again and again until the node is gone
+                    self._revoking.add(life)
+                    self._etcd.submit(self._revoke, record, election_revision)
             case RecordCheckpoint():
                 self._record(effect)
             case Decided():
-                log.info("owner.decided", extra={"what": effect.what, "node": effect.node_id, "why": effect.why})
+                self.decisions.note(effect, self._clock.now_s())
             case _:
                 assert_never(effect)
+
+    def _revoke(self, record: NodeRecord, election_revision: int) -> None:
+        try:
+            # A deposed owner, hearing nobody, would otherwise revoke everyone.
+            leader = self._election.leader()
+            if leader is not None and leader.revision == election_revision:
+                log.warning("owner.revokes", extra={"node": record.node_id, "epoch": record.epoch})
+                self._membership.revoke(record)
+        except IscpError as error:
+            log.warning("owner.revoke_failed", extra={"node": record.node_id, "error": str(error)})
+        finally:
+            self._revoking.discard((record.node_id, record.epoch))
 
     def _record(self, checkpoint: RecordCheckpoint) -> None:
         if self.writer is None:
@@ -272,5 +323,7 @@ class OwnerLoop:
         self.writer.report(checkpoint.reports, checkpoint.history, lambda: self._inbox.put(recorded))
         for seen in checkpoint.seen:
             self.seen[seen.shard] = seen
+            if (held := self.machine.assignments.get(seen.shard)) is not None:
+                self.checkpoint.take(seen.shard, held.jobs, seen, self._clock.monotonic_s())
         if checkpoint.seen or checkpoint.reports:
             self._on_moved()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, assert_never
@@ -33,10 +33,18 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Flush:
-    """Set `done` once the owner has recorded all that was reported before this."""
+class _Await:
+    """Set `done` as soon as `true` holds for the machine."""
 
+    true: Callable[[WorkerMachine], bool]
     done: threading.Event
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """What the owner sent together."""
+
+    messages: Sequence[OwnerMessage]
 
 
 class TakesOrders(Protocol):
@@ -62,8 +70,8 @@ class WorkerLoop:
         self._clock = clock
         self._send = send
         self._checks = ThreadPoolExecutor(1, "iscp-election-check")
-        self._flush: _Flush | None = None
-        self._inbox: Inbox[WorkerEvent | _Flush] = Inbox(
+        self._awaited: list[_Await] = []
+        self._inbox: Inbox[WorkerEvent | _Await | _Heard] = Inbox(
             "iscp-worker", clock, self._take, lambda: self._take(Tick()), self._next_due_s, on_broken
         )
 
@@ -72,18 +80,29 @@ class WorkerLoop:
         self._machine = self._new_machine(epoch)
         self._inbox.start()
 
+    def synced(self, wait_s: float) -> bool:
+        """Wait until an owner knows what this node runs; False if none does in time."""
+        return self._wait(lambda machine: machine.synced, wait_s)
+
+    def handed_over(self, wait_s: float) -> bool:
+        """Wait until this node runs nothing any more; False if it still does then."""
+        return self._wait(lambda machine: not machine.shards, wait_s)
+
     def flush(self, wait_s: float) -> bool:
         """Wait until the owner has recorded all that was reported; False if it does not in time."""
-        flush = _Flush(threading.Event())
-        self._inbox.put(flush)
-        return flush.done.wait(wait_s)
+        return self._wait(lambda machine: not (machine.outbox.gathered or machine.outbox.chunks), wait_s)
+
+    def _wait(self, true: Callable[[WorkerMachine], bool], wait_s: float) -> bool:
+        awaited = _Await(true, threading.Event())
+        self._inbox.put(awaited)
+        return awaited.done.wait(wait_s)
 
     def close(self) -> None:
         self._inbox.close()
         self._checks.shutdown(wait=False, cancel_futures=True)
 
-    def heard(self, message: OwnerMessage) -> None:
-        self._inbox.put(FromOwner(message))
+    def heard(self, messages: Sequence[OwnerMessage]) -> None:
+        self._inbox.put(_Heard(messages))
 
     def news(self, news: WorkerNews) -> None:
         self._inbox.put(news)
@@ -97,17 +116,25 @@ class WorkerLoop:
     def _next_due_s(self) -> float | None:
         return self._machine.next_due_s() if self._machine else None
 
-    def _take(self, event: WorkerEvent | _Flush) -> None:
+    def _take(self, event: WorkerEvent | _Await | _Heard) -> None:
         machine = self._machine
         if machine is None:
             return
-        if isinstance(event, _Flush):
-            self._flush = event
-        else:
-            for effect in machine.step(event, self._clock.monotonic_s()):
-                self._carry_out(effect)
-        if self._flush is not None and not (machine.outbox.gathered or machine.outbox.chunks):
-            self._flush.done.set()
+        match event:
+            case _Await():
+                self._awaited.append(event)
+            case _Heard(messages):
+                for message in messages:
+                    self._step(machine, FromOwner(message))
+            case _:
+                self._step(machine, event)
+        for awaited in [each for each in self._awaited if each.true(machine)]:
+            self._awaited.remove(awaited)
+            awaited.done.set()
+
+    def _step(self, machine: WorkerMachine, event: WorkerEvent) -> None:
+        for effect in machine.step(event, self._clock.monotonic_s()):
+            self._carry_out(effect)
 
     def _carry_out(self, effect: WorkerEffect) -> None:
         match effect:

@@ -56,7 +56,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, phase: str) -> None:
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             # As a terminal starts it. Tests that a shell runs in the background inherit that it is ignored.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
     try:
         wait_for(f"it is {phase}", lambda: phase in log.read_text() and len(leftovers(mark)) > 2)

@@ -5,10 +5,11 @@ Nothing happens by itself: tests expire leases and move the clock. Callbacks com
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
+from iscp.coordination.placement import Overrides
 from iscp.core.cluster import Leader, NodeRecord
 from iscp.core.errors import ConfigurationError, NotOwner
 from iscp.ports.system import Clock
@@ -49,6 +50,9 @@ class FakeEtcd:
     epochs: dict[str, int] = field(default_factory=dict)
     candidates: list[FakeElection] = field(default_factory=list)
     watchers: list[Callable[[Snapshot], None]] = field(default_factory=list)
+    revoked: list[NodeRecord] = field(default_factory=list)
+    overrides: Overrides = field(default_factory=Overrides)
+    checkpoints: list[float] = field(default_factory=list)
     numbers: count[int] = field(default_factory=lambda: count(1))
 
     def members(self) -> Snapshot:
@@ -117,8 +121,22 @@ class FakeMembership:
         self._etcd.epochs[node_id] = self._etcd.epochs.get(node_id, 0) + 1
         return self._etcd.epochs[node_id]
 
-    def revoke(self, lease_id: int) -> None:
-        self._etcd.expire(lease_id)
+    def leave(self) -> None:
+        lease = self._lease
+        for node_id, record in self._etcd.nodes.items():
+            if lease is not None and record.lease_id == lease.lease_id:
+                self._etcd.nodes[node_id] = replace(record, leaving=True)
+        self._etcd.changed()
+
+    def revoke(self, record: NodeRecord) -> None:
+        self._etcd.revoked.append(record)
+        self._etcd.expire(record.lease_id)
+
+    def hold_s(self) -> float:
+        return self._etcd.ttl_s + self._etcd.margin_s if self._etcd.revoked else 0.0
+
+    def lease_ages_s(self, records: Sequence[NodeRecord]) -> dict[str, float]:
+        return {record.node_id: 0.0 for record in records if record.lease_id in self._etcd.leases}
 
 
 class FakeElection:
@@ -160,3 +178,31 @@ class FakeElection:
     def lose(self) -> None:
         self._term = None
         self._on_lost()
+
+
+class FakeCheckpoints:
+    """Port CheckpointStore."""
+
+    def __init__(self, etcd: FakeEtcd) -> None:
+        self._etcd = etcd
+
+    def load(self) -> float:
+        return self._etcd.checkpoints[-1] if self._etcd.checkpoints else 0.0
+
+    def save(self, leader: Leader, at_s: float) -> None:
+        self._etcd.checkpoints.append(at_s)
+
+
+class FakeOverrides:
+    """Port OverrideStore."""
+
+    def __init__(self, etcd: FakeEtcd) -> None:
+        self._etcd = etcd
+
+    def load(self) -> Overrides:
+        return self._etcd.overrides
+
+    def save(self, leader: Leader, before: Overrides, after: Overrides) -> None:
+        if not self._etcd.candidates or self._etcd.candidates[0].term != leader:
+            raise NotOwner(f"{leader.node_id} does not lead")
+        self._etcd.overrides = after

@@ -29,7 +29,7 @@ from iscp.core.watermark import Watermark
 from iscp.runtime.log_writer import LogLimits
 from iscp.runtime.owner_loop import OwnerLoop
 from tests.fakes.clock import FakeClock
-from tests.fakes.etcd import FakeElection, FakeEtcd, FakeMembership
+from tests.fakes.etcd import FakeCheckpoints, FakeElection, FakeEtcd, FakeMembership, FakeOverrides
 from tests.fakes.joblog import FakeJobLog, LogStorage
 
 WAIT_S = 10.0
@@ -79,6 +79,8 @@ class OwnerWorld:
             self._open_log,
             self.membership,
             self.election,
+            FakeOverrides(self.etcd),
+            FakeCheckpoints(self.etcd),
             self.clock,
             replace(LogLimits(), status_delay_s=0.0),
             self._hear,
@@ -113,7 +115,7 @@ class OwnerWorld:
 
     def checkpoint(self, *shards: ShardCheckpoint) -> int:
         self._sent += 1
-        self.owner.heard("n-1", Checkpoint(self._term, self._epoch, self._sent, shards))
+        self.owner.heard("n-1", [Checkpoint(self._term, self._epoch, self._sent, shards)])
         return self._sent
 
     def see(self, version: int, lag_s: float = 0.0, table_id: str = "t-1") -> None:
@@ -171,13 +173,13 @@ class OwnerWorld:
         match message:
             case Announce():
                 self._term = message.owner_rev
-                self.owner.heard("n-1", Sync(message.owner_rev, self._epoch, "v", 1, 0, 1, self._sent, ()))
+                self.owner.heard("n-1", [Sync(message.owner_rev, self._epoch, "v", 1, 0, 1, self._sent, ())])
             case DispatchTable():
                 state = NodeShardState.ABSENT if message.is_delete else NodeShardState.RUNNING
                 answer = DispatchTableResponse(
                     message.owner_rev, message.epoch, message.table_epoch, message.shard, state
                 )
-                self.owner.heard("n-1", answer)
+                self.owner.heard("n-1", [answer])
             case Acknowledge():
                 pass
 

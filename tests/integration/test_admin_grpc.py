@@ -41,6 +41,7 @@ def service() -> FakeAdmin:
 def server(service: FakeAdmin) -> Iterator[AdminServer]:
     server = AdminServer(service, "127.0.0.1:0", max_workers=4, waits_max=WAITS_MAX)
     server.start()
+    server.ready()
     yield server
     server.stop(grace_s=0)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.lease import EtcdLease
-from iscp.adapters.etcd.values import Changed, Compare, EventType, KeyValue, Listing, Put
+from iscp.adapters.etcd.values import Changed, Compare, Delete, EventType, KeyValue, Listing, Put
 from iscp.adapters.etcd.watch import Watch
 from iscp.core.cluster import Leader
 from iscp.core.errors import InvariantBroken, IscpError, NotOwner
@@ -75,8 +75,8 @@ class EtcdElection:
         lease = self._lease
         return lease.confirmed_until_s() if lease else float("-inf")
 
-    def fenced_put(self, leader: Leader, key: str, value: bytes, lease_id: int = 0) -> int:
-        """Write as this owner and none other; the revision.
+    def fenced(self, leader: Leader, *writes: Put | Delete) -> int:
+        """Write as this owner and none other, all or nothing; the revision.
 
         `leader` is the term that `on_elected` gave. Raises NotOwner if it has ended, EtcdOutcomeUnknown if the
         answer was lost: it may be asked again, since writing the same twice under one term is the same.
@@ -85,7 +85,7 @@ class EtcdElection:
         if term is None or term[0] != leader:
             raise NotOwner(f"{leader.node_id} does not hold term {leader.revision}")
         fence = Compare.created_at(term[1], leader.revision)
-        result = self._client.txn((fence,), (Put(key, value, lease_id),))
+        result = self._client.txn((fence,), writes)
         if not result.succeeded:
             raise NotOwner(f"term {leader.revision} of {leader.node_id} has ended")
         return result.revision

@@ -3,6 +3,9 @@
 nodes/<node_id>               a registered node, on its lease
 epochs/<node_id>              the last epoch given to a life of this node
 election/owner/<lease id>     a candidate for owner, on its lease; the oldest one leads
+revoked/<node_id>/<epoch>     that life's lease was revoked, and it may not know it yet; on a lease that outlasts that
+overrides/<kind>/<name>       what operators have said: `cordon` and `drain` of a node, `pin` of a shard
+checkpoint                    the global checkpoint
 """
 
 from __future__ import annotations
@@ -34,6 +37,24 @@ class Keys:
 
     def candidate(self, lease_id: int) -> str:
         return f"{self.candidates}{lease_id:016x}"
+
+    @property
+    def revoked(self) -> str:
+        return self._below("revoked/")
+
+    def revocation(self, node_id: str, epoch: int) -> str:
+        return f"{self.revoked}{node_id}/{epoch}"
+
+    @property
+    def overrides(self) -> str:
+        return self._below("overrides/")
+
+    def override(self, kind: str, name: str) -> str:
+        return f"{self.overrides}{kind}/{name}"
+
+    @property
+    def checkpoint(self) -> str:
+        return self._below("checkpoint")
 
     def _below(self, rest: str) -> str:
         return f"{self.prefix.rstrip('/')}/{rest}"

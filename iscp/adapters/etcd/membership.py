@@ -11,13 +11,23 @@ import json
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.errors import EtcdCompacted
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.lease import EtcdLease
-from iscp.adapters.etcd.values import Changed, Compacted, Compare, EventType, KeyValue, Progress, Put
+from iscp.adapters.etcd.values import (
+    Changed,
+    Compacted,
+    Compare,
+    EventType,
+    KeyValue,
+    Progress,
+    Put,
+    Target,
+)
 from iscp.adapters.etcd.watch import Watch
 from iscp.core.cluster import NodeRecord
 from iscp.core.errors import ConfigurationError, Conflict, IscpError, OutcomeUnknown
@@ -46,6 +56,7 @@ class EtcdMembership:
         self._ttl_s = ttl_s
         self._margin_s = margin_s
         self._lease: EtcdLease | None = None
+        self._record: NodeRecord | None = None
 
     def register(
         self,
@@ -75,8 +86,16 @@ class EtcdMembership:
             # Also ends a write that may still be under way: it fails without its lease.
             _revoke_quietly(lease)
             raise
-        self._lease = lease
+        self._lease, self._record = lease, replace(record, lease_id=lease.lease_id)
         return lease
+
+    def leave(self) -> None:
+        """Say that this node stops in order. Of no effect where its registration has ended already."""
+        if self._record is None:
+            return
+        key, lease_id = self._keys.node(self._record.node_id), self._record.lease_id
+        ours = Compare(key, Target.LEASE, lease_id)
+        self._client.txn((ours,), (Put(key, _encoded(replace(self._record, leaving=True)), lease_id),))
 
     def deregister(self) -> None:
         """Leave at once; if etcd cannot be told, the lease runs out."""
@@ -105,8 +124,23 @@ class EtcdMembership:
                 continue  # if it did happen, that number stays unused
         raise Conflict(f"no epoch for {node_id} in {EPOCH_ATTEMPTS_MAX} attempts")
 
-    def revoke(self, lease_id: int) -> None:
-        self._client.revoke(lease_id)
+    def revoke(self, record: NodeRecord) -> None:
+        """End this life's lease, and leave a trace for as long as the node may go on writing without knowing it."""
+        trace_id, _ = self._client.grant(math.ceil(self._ttl_s + self._margin_s))
+        self._client.put(self._keys.revocation(record.node_id, record.epoch), b"", trace_id)
+        self._client.revoke(record.lease_id)
+
+    def hold_s(self) -> float:
+        """For how long a node whose lease was revoked may still write, at the most."""
+        traces = self._client.list_prefix(self._keys.revoked).items
+        left_s = [self._client.time_to_live(kv.lease_id) for kv in traces]
+        return max((left + 1.0 for left in left_s if left >= 0), default=0.0)  # whole seconds, rounded down
+
+    def lease_ages_s(self, records: Sequence[NodeRecord]) -> dict[str, float]:
+        """By node id: seconds since the lease was renewed, to the second; of leases that have ended, nothing."""
+        ttl_s = math.ceil(self._ttl_s)
+        left_s = {record.node_id: self._client.time_to_live(record.lease_id) for record in records}
+        return {node_id: float(max(0, ttl_s - left)) for node_id, left in left_s.items() if left >= 0}
 
     def _created(self, record: NodeRecord, lease_id: int) -> bool:
         key = self._keys.node(record.node_id)

@@ -264,7 +264,7 @@ class AdminServer:
         return self._address
 
     def start(self) -> None:
-        """Bind and serve; raises ConfigurationError if the address cannot be bound."""
+        """Bind and serve other nodes; raises ConfigurationError if the address cannot be bound."""
         host, port = split_address(self._address)
         try:
             bound = self._bind()
@@ -274,6 +274,9 @@ class AdminServer:
             ) from error
         self._address = f"{host}:{bound if port == 0 else port}"
         self._server.start()
+
+    def ready(self) -> None:
+        """Tell users that they are served."""
         self._health.set(_SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
         log.info("admin.serving", extra={"address": self._address})
 

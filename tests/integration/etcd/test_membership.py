@@ -22,6 +22,7 @@ from iscp.ports.system import Clock
 Join = Callable[[], EtcdMembership]
 Eventually = Callable[..., float]
 Snapshot = tuple[NodeRecord, ...]
+TTL_S, MARGIN_S = 2.0, 0.5
 
 
 def record(node_id: str, epoch: int = 1) -> NodeRecord:
@@ -34,7 +35,7 @@ def join(client: EtcdClient, clock: Clock, prefix: str) -> Iterator[Join]:
     with ExitStack() as stack:
 
         def joined() -> EtcdMembership:
-            membership = EtcdMembership(client, Keys(prefix), clock, ttl_s=2, margin_s=0.5)
+            membership = EtcdMembership(client, Keys(prefix), clock, ttl_s=TTL_S, margin_s=MARGIN_S)
             stack.callback(membership.deregister)
             return membership
 
@@ -79,10 +80,41 @@ def test_registering_again_in_one_life_gives_a_new_lease(join: Join) -> None:
 def test_the_owner_can_end_the_lease_of_another(join: Join, eventually: Eventually) -> None:
     gone = threading.Event()
     silent, owner = join(), join()
-    lease = silent.register(record("a"), on_gone=gone.set)
-    owner.revoke(lease.lease_id)
+    silent.register(record("a"), on_gone=gone.set)
+    assert owner.hold_s() == 0.0
+    owner.revoke(owner.members()[0])
     assert owner.members() == ()
     eventually(gone.is_set)
+
+
+def test_whoever_follows_knows_how_long_a_revoked_node_may_still_write(join: Join) -> None:
+    silent, owner, next_owner = join(), join(), join()
+    silent.register(record("a"))
+    owner.revoke(owner.members()[0])
+    assert TTL_S <= next_owner.hold_s() <= TTL_S + MARGIN_S + 2.0
+
+
+def test_a_node_that_leaves_stays_registered_and_says_so(join: Join, eventually: Eventually) -> None:
+    seen: list[list[bool]] = []
+    node, observer = join(), join()
+    node.leave()
+    node.register(record("a"))
+    stop = observer.watch(lambda members: seen.append([member.leaving for member in members]))
+    node.leave()
+    eventually(lambda: seen[-1:] == [[True]])
+    node.deregister()
+    node.leave()
+    eventually(lambda: seen[-1:] == [[]])
+    stop()
+
+
+def test_the_age_of_a_lease_tells_when_it_was_renewed(join: Join) -> None:
+    node = join()
+    node.register(record("a"))
+    members = node.members()
+    assert node.lease_ages_s(members)["a"] <= TTL_S
+    node.deregister()
+    assert node.lease_ages_s(members) == {}
 
 
 def test_a_watch_tells_at_once_who_is_there_and_then_each_change(join: Join, eventually: Eventually) -> None:

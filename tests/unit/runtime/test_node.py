@@ -32,7 +32,7 @@ from iscp.runtime.owner_loop import CLAIM_RETRY_S, OwnerLoop
 from iscp.runtime.scheduler import Scheduler
 from iscp.runtime.upkeep import Upkeep
 from iscp.runtime.worker_loop import WorkerLoop
-from tests.fakes.etcd import FakeElection, FakeEtcd, FakeMembership
+from tests.fakes.etcd import FakeCheckpoints, FakeElection, FakeEtcd, FakeMembership, FakeOverrides
 from tests.fakes.joblog import LogStorage
 from tests.fakes.owner import FlakyLog, until
 from tests.fakes.pipeline import FakeKind
@@ -53,6 +53,10 @@ class Server:
     def start(self) -> None:
         owned = "owned" if self._world.storage.term else "no owner"
         self.events.append(f"started, {owned}, {len(self._world.etcd.members())} members")
+
+    def ready(self) -> None:
+        owned = "owned" if self._world.storage.term else "no owner"
+        self.events.append(f"ready, {owned}")
 
     def stop(self, grace_s: float = 0.0) -> None:
         self.events.append(f"stopped, {len(self._world.etcd.members())} members")
@@ -79,9 +83,11 @@ class World:
             lambda: FlakyLog(self.storage, self.claim_faults),
             membership,
             election,
+            FakeOverrides(self.etcd),
+            FakeCheckpoints(self.etcd),
             clock,
             LogLimits(),
-            lambda to, message: worker.heard(message),
+            lambda to, message: worker.heard([message]),
             self.moved.tell,
             broken,
         )
@@ -90,7 +96,7 @@ class World:
             lambda: upkeep,
             election,
             clock,
-            lambda owner_id, message: owner.heard("n-1", message),
+            lambda owner_id, message: owner.heard("n-1", [message]),
             broken,
         )
         self.record = NodeRecord("n-1", 0, "here:1")
@@ -155,7 +161,7 @@ def test_users_are_served_once_an_owner_has_claimed_the_log(world: World) -> Non
     began_s = time.monotonic()
     world.node.start()
     assert time.monotonic() - began_s >= CLAIM_RETRY_S
-    assert world.server.events == ["started, owned, 1 members"]
+    assert world.server.events == ["started, no owner, 1 members", "ready, owned"]
     world.node.stop(0.0)
 
 

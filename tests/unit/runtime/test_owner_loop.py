@@ -284,6 +284,6 @@ def test_what_a_question_fails_with_is_the_askers(world: OwnerWorld) -> None:
 
 def test_messages_between_terms_change_nothing(world: OwnerWorld) -> None:
     world.owner.start()
-    world.owner.heard("n-1", Acknowledge(1, 1, 1, 1))  # type: ignore[arg-type]
+    world.owner.heard("n-1", [Acknowledge(1, 1, 1, 1)])  # type: ignore[list-item]
     world.see(4)
     assert world.owner.ask(lambda loop: dict(loop.seen)) == {}

@@ -82,15 +82,15 @@ class Worker:
         return [message for _, message in list(self.sent) if isinstance(message, kind)]
 
     def announce(self) -> None:
-        self.loop.heard(Announce("owner", 5, self.election.term.revision, "v"))
+        self.loop.heard([Announce("owner", 5, self.election.term.revision, "v")])
 
     def obey(self) -> None:
         """Synced with the owner, and one shard started."""
         self.loop.start(3)
         self.announce()
         until(lambda: self.heard(Sync))
-        self.loop.heard(Acknowledge(5, 3, 1, 0))
-        self.loop.heard(DispatchTable(5, 3, TableEpoch(5, 1), SHARD, False))
+        self.loop.heard([Acknowledge(5, 3, 1, 0)])
+        self.loop.heard([DispatchTable(5, 3, TableEpoch(5, 1), SHARD, False)])
         until(lambda: self.engine.given)
 
 
@@ -132,7 +132,7 @@ def test_an_election_that_cannot_be_read_confirms_nobody_and_is_asked_again(work
 def test_a_slow_look_at_the_election_holds_up_nothing_else(worker: Worker) -> None:
     worker.obey()
     worker.election.answers.clear()
-    worker.loop.heard(Announce("owner", 6, worker.election.term.revision, "v"))
+    worker.loop.heard([Announce("owner", 6, worker.election.term.revision, "v")])
     until(lambda: worker.election.looks == 2)
     worker.loop.news(ShardStarted(SHARD))
     until(lambda: worker.heard(DispatchTableResponse)[-1].state is NodeShardState.RUNNING)  # type: ignore[union-attr]
@@ -172,7 +172,7 @@ def test_a_flush_waits_until_the_owner_has_recorded_what_was_reported(worker: Wo
     assert worker.loop.flush(5.0)
     worker.loop.news(Reports(SHARD, (JobReport(JobKey("a", "t-1", "x"), "id-x", Watermark(4, 1.0), 2),)))
     assert not worker.loop.flush(0.1)
-    worker.loop.heard(Acknowledge(5, 3, 1, 1))
+    worker.loop.heard([Acknowledge(5, 3, 1, 1)])
     assert worker.loop.flush(5.0)
 
 
@@ -182,8 +182,8 @@ def test_a_broken_machine_is_told() -> None:
     worker.loop.start(3)
     worker.announce()
     until(lambda: worker.heard(Sync))
-    worker.loop.heard(Acknowledge(5, 3, 1, 0))
-    worker.loop.heard(DispatchTable(5, 3, TableEpoch(5, 1), SHARD, False))
+    worker.loop.heard([Acknowledge(5, 3, 1, 0)])
+    worker.loop.heard([DispatchTable(5, 3, TableEpoch(5, 1), SHARD, False)])
     until(lambda: worker.broken)
     assert isinstance(worker.broken[0], ZeroDivisionError)
     worker.loop.close()
