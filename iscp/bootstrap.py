@@ -9,7 +9,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from iscp import __version__
@@ -33,6 +33,10 @@ from iscp.adapters.etcd.overrides import EtcdOverrides
 from iscp.adapters.etcd.server import production_warning
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.failpoints import EnvironmentFailpoints
+from iscp.adapters.grpc.forward import Forwarding
+from iscp.adapters.grpc.node_server import NodeServer
+from iscp.adapters.grpc.operator_server import OperatorServer
+from iscp.adapters.grpc.peers import Peers
 from iscp.adapters.grpc.server import AdminServer
 from iscp.adapters.triggers import TriggerRegistry
 from iscp.consumers.registry import ConsumerRegistry
@@ -47,11 +51,15 @@ from iscp.ports.pipeline import Sink
 from iscp.ports.system import Failpoints
 from iscp.runtime.admin_service import OwnerAdmin
 from iscp.runtime.adopter import Adopter
+from iscp.runtime.cluster_views import ClusterViews
 from iscp.runtime.executor import Executor
 from iscp.runtime.lease_keeper import LeaseKeeper
+from iscp.runtime.local_calls import LocalCalls
 from iscp.runtime.log_writer import LogLimits
 from iscp.runtime.moved import Moved
-from iscp.runtime.node import Node
+from iscp.runtime.node import Closes, Node
+from iscp.runtime.nodes_at_work import NodesAtWork
+from iscp.runtime.operator_service import OwnerOperator
 from iscp.runtime.owner_loop import OwnerLoop
 from iscp.runtime.runner import Runner
 from iscp.runtime.scheduler import Scheduler
@@ -105,37 +113,62 @@ def compose(
     on_broken: Callable[[Exception], None],
     tested: Collection[str],
 ) -> Node:
-    """A node on its adapters, not started. What is for another node has nowhere to go while a cluster has one.
-
-    `tested` are the kinds of places where the self-test has passed.
-    """
-    clock, kinds, triggers, moved = SystemClock(), _kinds(config), TriggerRegistry(config.triggers.allow), Moved()
-    keys = Keys(config.etcd_prefix)
-    etcd, membership, election = _cluster(config, keys, clock)
+    """A node on its adapters, not started. `tested` are the kinds of places where the self-test has passed."""
+    clock, kinds, moved = SystemClock(), _kinds(config), Moved()
+    cluster = _cluster(config, clock)
     times = replace(CoordinationTimes(), ttl_s=config.etcd.lease_ttl_s, margin_s=config.etcd.margin_s)
     record = NodeRecord(config.node_id, 0, config.address, os.getpid(), __version__, clock.now_s())
+    peers = Peers(config.etcd_prefix, config.node_id, lambda node_id, messages: owner.heard(node_id, messages))
     owner = OwnerLoop(
         OwnerMachine(config.node_id, __version__, times),
         lambda: DeltaJobLog(config.log.uri, clock, failpoints),
-        membership,
-        election,
-        EtcdOverrides(etcd, election, keys),
-        EtcdCheckpoint(etcd, election, keys),
+        cluster.membership,
+        cluster.election,
+        cluster.overrides,
+        EtcdCheckpoint(cluster.etcd, cluster.election, Keys(config.etcd_prefix)),
         clock,
         _log_limits(config),
-        send=lambda to, message: worker.heard([message]) if to.node_id == config.node_id else None,
+        send=lambda to, message: worker.heard([message]) if to.node_id == config.node_id else peers.send(to, message),
+        keep=peers.keep,
         on_moved=moved.tell,
         on_broken=on_broken,
     )
     worker = WorkerLoop(
         lambda epoch: WorkerMachine(config.node_id, epoch, __version__, times),
         lambda: upkeep,
-        election,
+        cluster.election,
         clock,
-        send=lambda owner_id, message: owner.heard(config.node_id, [message]) if owner_id == config.node_id else None,
+        send=lambda owner_id, message: (
+            owner.heard(config.node_id, [message]) if owner_id == config.node_id else served.send(owner_id, message)
+        ),
         on_broken=on_broken,
     )
-    keeper = LeaseKeeper(membership, record, clock, worker.lease_lost, worker.lease_regained, on_broken)
+    keeper = LeaseKeeper(cluster.membership, record, clock, worker.lease_lost, worker.lease_regained, on_broken)
+    engine = _engine(config, spark, clock, kinds, failpoints, tested, keeper, worker, on_broken)
+    scheduler, executor, upkeep, here = engine
+    served = NodeServer(config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__, here, worker.heard)
+    nodes = NodesAtWork(owner, lambda to: here if to.node_id == config.node_id else peers.call(to))
+    forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id))
+    admin, operator = _services(config, spark, clock, kinds, moved, owner, nodes, cluster)
+    server = AdminServer(admin, config.listen, services=[served, operator], interceptors=[forwarding])
+    parts = (keeper, owner, worker, scheduler, executor, moved, upkeep)
+    connections: list[Closes] = [nodes, peers, forwarding, cluster.etcd]
+    return Node(config.node_id, server, cluster.membership, cluster.election, *parts, connections)
+
+
+def _engine(
+    config: NodeConfig,
+    spark: SparkRuntime,
+    clock: SystemClock,
+    kinds: ConsumerRegistry,
+    failpoints: Failpoints,
+    tested: Collection[str],
+    keeper: LeaseKeeper,
+    worker: WorkerLoop,
+    on_broken: Callable[[Exception], None],
+) -> tuple[Scheduler, Executor, Upkeep, LocalCalls]:
+    """What runs the shards that the worker takes in, and answers for them."""
+    triggers = TriggerRegistry(config.triggers.allow)
     desk = VerifyDesk(lambda event: scheduler.give(event), clock)
     schedule = Schedule(config.node_id, config.probe, config.backoff, random.random, ask_trigger=triggers.ask)
     scheduler = Scheduler(schedule, DeltaProbe(), clock, worker.news, on_broken, answered=desk.answered)
@@ -148,40 +181,25 @@ def compose(
         on_stuck=lambda iteration: spark.kill(),
     )
     upkeep = Upkeep(kinds.kind, clock, config.backoff, random.random, keeper.check, scheduler.give, on_broken)
-    server = _server(config, _catalog(config, spark), owner, clock, kinds, triggers, moved, scheduler, executor, desk)
-    parts = (keeper, owner, worker, scheduler, executor, moved, upkeep)
-    return Node(config.node_id, server, membership, election, *parts, etcd.close)
+    return scheduler, executor, upkeep, LocalCalls(scheduler, executor, desk)
 
 
-def _catalog(config: NodeConfig, spark: SparkRuntime) -> DeltaCatalog:
-    return DeltaCatalog(name_resolver(spark.root), condition_analyzer(spark.root), s3=config.storage.s3.used)
-
-
-def _server(
+def _services(
     config: NodeConfig,
-    catalog: DeltaCatalog,
-    owner: OwnerLoop,
+    spark: SparkRuntime,
     clock: SystemClock,
     kinds: ConsumerRegistry,
-    triggers: TriggerRegistry,
     moved: Moved,
-    scheduler: Scheduler,
-    executor: Executor,
-    desk: VerifyDesk,
-) -> AdminServer:
-    admin = OwnerAdmin(
-        owner,
-        catalog,
-        kinds.kind,
-        triggers.check,
-        clock,
-        moved,
-        notify_node=scheduler.notify,
-        interrupt_node=scheduler.interrupt,
-        executor_counts=lambda: asdict(executor.counters()),
-        desk=desk,
-    )
-    return AdminServer(admin, config.listen)
+    owner: OwnerLoop,
+    nodes: NodesAtWork,
+    cluster: _Cluster,
+) -> tuple[OwnerAdmin, OperatorServer]:
+    """What users and operators ask, as the owner answers it."""
+    catalog = DeltaCatalog(name_resolver(spark.root), condition_analyzer(spark.root), s3=config.storage.s3.used)
+    check_trigger = TriggerRegistry(config.triggers.allow).check
+    views = ClusterViews(owner, cluster.membership, nodes, clock)
+    admin = OwnerAdmin(owner, catalog, kinds.kind, check_trigger, clock, moved, nodes, views.view)
+    return admin, OperatorServer(OwnerOperator(owner, cluster.overrides, catalog))
 
 
 def _kinds(config: NodeConfig) -> ConsumerRegistry:
@@ -191,16 +209,24 @@ def _kinds(config: NodeConfig) -> ConsumerRegistry:
     return kinds
 
 
-def _cluster(config: NodeConfig, keys: Keys, clock: SystemClock) -> tuple[EtcdClient, EtcdMembership, EtcdElection]:
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    """What the nodes of a cluster share in etcd."""
+
+    etcd: EtcdClient
+    membership: EtcdMembership
+    election: EtcdElection
+    overrides: EtcdOverrides
+
+
+def _cluster(config: NodeConfig, clock: SystemClock) -> _Cluster:
     etcd = EtcdClient(EtcdSettings.of(config.etcd), clock)
     if warning := production_warning(etcd.status().version):
         log.warning("etcd.version", extra={"warning": warning})
-    ttl_s, margin_s = config.etcd.lease_ttl_s, config.etcd.margin_s
-    return (
-        etcd,
-        EtcdMembership(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s),
-        EtcdElection(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s),
-    )
+    keys, ttl_s, margin_s = Keys(config.etcd_prefix), config.etcd.lease_ttl_s, config.etcd.margin_s
+    election = EtcdElection(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s)
+    membership = EtcdMembership(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s)
+    return _Cluster(etcd, membership, election, EtcdOverrides(etcd, election, keys))
 
 
 def _runner(

@@ -12,6 +12,7 @@ import click
 
 from iscp import __version__
 from iscp.cli import render
+from iscp.cli.admin_cluster import events, node, rebalance, ring, shard
 from iscp.cli.admin_job import job
 from iscp.cli.apply import apply, export
 from iscp.cli.arguments import TABLE, Invocation, anywhere, invocation
@@ -43,9 +44,8 @@ def cli() -> None:
     """Ask an iscp cluster, and tell it what to keep fresh."""
 
 
-cli.add_command(job)
-cli.add_command(apply)
-cli.add_command(export)
+for command in (job, apply, export, node, shard, ring, rebalance, events):
+    cli.add_command(command)
 
 
 @cli.command()

@@ -123,9 +123,10 @@ def _set_endpoint(ctx: click.Context, param: click.Parameter, value: str | None)
     invocation = ctx.ensure_object(Invocation)
     if value is None:
         return
-    host, colon, port = value.rpartition(":")
-    if not (host and colon and port.isdecimal() and int(port) <= 65535):
-        raise click.BadParameter(f"{value!r} is not HOST:PORT. Give it as in 127.0.0.1:7430")
+    for address in value.split(","):
+        host, colon, port = address.rpartition(":")
+        if not (host and colon and port.isdecimal() and int(port) <= 65535):
+            raise click.BadParameter(f"{address!r} is not HOST:PORT. Give it as in 127.0.0.1:7430")
     invocation.endpoint = value
 
 
@@ -143,7 +144,7 @@ def anywhere(command: F) -> F:
             metavar="HOST:PORT",
             expose_value=False,
             callback=_set_endpoint,
-            help="The node to speak to; else ISCP_ENDPOINT, else 127.0.0.1:7430.",
+            help="The node to speak to, or several with commas; else ISCP_ENDPOINT, else 127.0.0.1:7430.",
         ),
         click.option(
             "-o",

@@ -11,24 +11,19 @@ from iscp import __version__
 from iscp.core.errors import IscpError
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
-_NODES_MAX = 1
+NODES_MAX = 20
+"""Of one machine."""
+CHAOS_NODES_MIN = 2
 DEMO_DAYS = 120
 """What takes less than three minutes on two cores that are busy otherwise, too."""
 
 
-def _one_node(context: click.Context, parameter: click.Parameter, nodes: int) -> int:
-    if nodes > _NODES_MAX:
-        raise click.BadParameter("one node is what there is; a cluster of several is still to come")
-    return nodes
-
-
 _nodes = click.option(
     "--nodes",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, NODES_MAX),
     default=1,
     show_default=True,
     metavar="N",
-    callback=_one_node,
     help="How many nodes.",
 )
 
@@ -68,14 +63,14 @@ def node(file: Path | None) -> None:
     "--port",
     type=click.IntRange(0, 65_535),
     metavar="P",
-    help="Where the node listens; 0: any free port.  [default: as the last time, or 7430]",
+    help="Where the first node listens; 0: any free port.  [default: as the last time, or 7430]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Say in one line of JSON that it is ready, and where.")
 def up(nodes: int, data: Path, port: int | None, as_json: bool) -> None:
-    """Start etcd and a node on this machine, and keep them up until Ctrl-C."""
+    """Start etcd and nodes on this machine, and keep them up until Ctrl-C."""
     from iscp.cli.up import run
 
-    sys.exit(run(data, port, as_json))
+    sys.exit(run(data, port, as_json, nodes))
 
 
 @iscp.command()
@@ -88,12 +83,17 @@ def up(nodes: int, data: Path, port: int | None, as_json: bool) -> None:
     metavar="D",
     help="How many days of 2013, from its first.",
 )
+@click.option("--chaos", is_flag=True, help="Kill a node every few seconds; needs --nodes 2 or more.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
-def demo(nodes: int, days: int, as_json: bool) -> None:
+def demo(nodes: int, days: int, chaos: bool, as_json: bool) -> None:
     """Replay the flights of New York in 2013, and check what is derived from them row by row."""
+    if chaos and nodes < CHAOS_NODES_MIN:
+        raise click.UsageError(
+            f"--chaos kills nodes, and somebody has to go on: give --nodes {CHAOS_NODES_MIN} or more"
+        )
     from iscp.cli.demo.command import run
 
-    sys.exit(run(days, as_json))
+    sys.exit(run(days, as_json, nodes, chaos))
 
 
 def main() -> None:

@@ -38,6 +38,11 @@ class RunningUp:
         return str(self.ready["endpoint"])
 
     @property
+    def endpoints(self) -> str:
+        """All nodes', for a client that is to go on when one of them is gone."""
+        return ",".join(str(node["address"]) for node in self.ready["nodes"])
+
+    @property
     def etcd_pid(self) -> int:
         return int(self.ready["etcd"]["pid"])
 
@@ -60,6 +65,7 @@ def start_up(
     environ: Mapping[str, str],
     *,
     port: int | None = None,
+    nodes: int = 1,
     command: Sequence[str] = _UP,
     timeout_s: float = START_TIMEOUT_S,
 ) -> RunningUp:
@@ -69,7 +75,8 @@ def start_up(
     """
     log = data / "logs" / "up.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    arguments = [*command, "--data", str(data), "--json", *(() if port is None else ("--port", str(port)))]
+    arguments = [*command, "--data", str(data), "--json", "--nodes", str(nodes)]
+    arguments += [] if port is None else ["--port", str(port)]
     child = spawn_tied(arguments, log, environ, death_signal=signal.SIGTERM, stdout=subprocess.PIPE)
     try:
         return RunningUp(child, json.loads(_first_line(child, clock, clock.monotonic_s() + timeout_s, log)))

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-from iscp.core.admin import ClusterView, JobView, RegisterRequest, RegisterResult
+from iscp.core.admin import ClusterView, JobView, PlacedShard, RegisterRequest, RegisterResult
 from iscp.core.iteration import HistoryEntry
 
 # Where no terminal says how wide it is, a table is as wide as it needs, so that pipes see whole values.
 PIPE_WIDTH = 400
+LEFT_OUT_SHOWN_MAX = 5
 
 Row = dict[str, Any]
 
@@ -56,12 +59,22 @@ def cluster_row(cluster: ClusterView) -> Row:
         "shards": [dataclasses.asdict(shard) for shard in cluster.shards],
         "jobs": cluster.jobs,
         "lag_max_s": cluster.lag_max_s,
+        "moving": cluster.moving,
+        "checkpoint_at_s": cluster.checkpoint_at_s,
+        "checkpoint_lag_s": checkpoint_lag_s(cluster),
+        "left_out": [dataclasses.asdict(each) for each in cluster.left_out],
+        "left_out_count": cluster.left_out_count,
         "queue": {
-            "waiting": sum(node.queue_waiting for node in cluster.nodes),
-            "running": sum(node.queue_running for node in cluster.nodes),
+            "waiting": sum(max(0, node.queue_waiting) for node in cluster.nodes),
+            "running": sum(max(0, node.queue_running) for node in cluster.nodes),
             **cluster.counters,
         },
     }
+
+
+def checkpoint_lag_s(cluster: ClusterView) -> float:
+    """How far the global checkpoint lies behind this machine's clock; -1 while there is none."""
+    return max(0.0, time.time() - cluster.checkpoint_at_s) if cluster.checkpoint_at_s else -1.0
 
 
 def show(value: Any, output: str) -> bool:
@@ -155,31 +168,64 @@ def show_cluster(cluster: ClusterView) -> None:
         {
             "owner": f"{cluster.owner}  (owner_rev {cluster.owner_rev})",
             "jobs": str(cluster.jobs),
-            "shards": str(len(cluster.shards)),
+            "shards": _shards_by_state(cluster),
             "greatest lag": seconds(cluster.lag_max_s),
+            "checkpoint": f"{moment(cluster.checkpoint_at_s)}  {seconds(checkpoint_lag_s(cluster))} behind",
+            "left out of it": _left_out(cluster),
             "queue": ", ".join(f"{count} {name}" for name, count in row["queue"].items()),
         }
     )
+    show_nodes(cluster)
+
+
+def _shards_by_state(cluster: ClusterView) -> str:
+    states = Counter(shard.state for shard in cluster.shards)
+    parts = [f"{count} {state}" for state, count in sorted(states.items())]
+    return ", ".join([*parts, *([f"{cluster.moving} of them moving"] if cluster.moving else [])]) or "0"
+
+
+def _left_out(cluster: ClusterView) -> str:
+    some = ", ".join(f"{job.table} {job.name} ({job.why})" for job in cluster.left_out[:LEFT_OUT_SHOWN_MAX])
+    more = cluster.left_out_count - min(len(cluster.left_out), LEFT_OUT_SHOWN_MAX)
+    return f"{some} and {more} more" if more else some
+
+
+def show_nodes(cluster: ClusterView) -> None:
     table(
-        ("NODE", "STATE", "ADDRESS", "PID", "EPOCH", "VERSION", "SHARDS", "WAITING", "RUNNING"),
+        ("NODE", "STATE", "ADDRESS", "PID", "EPOCH", "VERSION", "LEASE", "SHARDS", "IN FLIGHT", "WAITING", "RUNNING"),
         [
-            tuple(
-                str(node[name])
-                for name in (
-                    "id",
-                    "state",
-                    "address",
-                    "pid",
-                    "epoch",
-                    "version",
-                    "shards",
-                    "queue_waiting",
-                    "queue_running",
-                )
+            (
+                node.node_id + (" *" if node.node_id == cluster.owner else ""),
+                node.state,
+                node.address,
+                str(node.pid),
+                str(node.epoch),
+                node.version,
+                seconds(node.lease_age_s),
+                str(node.shards),
+                str(node.in_flight),
+                version(node.queue_waiting),
+                version(node.queue_running),
             )
-            for node in row["nodes"]
+            for node in cluster.nodes
         ],
     )
+
+
+def show_placement(shards: Sequence[PlacedShard], *, ring: bool) -> None:
+    """Where shards are; with `ring` also where they should be."""
+    columns = ("TABLE", "RANGE", "STATE", "NODE", *(("PREFERRED", "PINNED", "WHY") if ring else ()))
+    rows = [
+        (
+            shard.table or shard.table_id,
+            str(shard.range_id),
+            shard.state,
+            shard.node_id or "-",
+            *((shard.preferred, shard.pinned, shard.why) if ring else ()),
+        )
+        for shard in shards
+    ]
+    table(columns, rows)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -106,13 +106,13 @@ def locked(layout: Layout) -> Iterator[None]:
 class Ports:
     """What this directory's processes listen on; kept, so that clients find them again after a restart."""
 
-    node: int
+    nodes: tuple[int, ...]
     etcd_client: int
     etcd_peer: int
 
 
-def choose_ports(layout: Layout, port: int | None) -> Ports:
-    """Those of the last time as far as they are free; `port` is the user's wish for the node (0: any).
+def choose_ports(layout: Layout, port: int | None, nodes: int = 1) -> Ports:
+    """Those of the last time as far as they are free; `port` is the user's wish for the first node (0: any).
 
     Raises ConfigurationError if that one is taken.
     """
@@ -122,10 +122,12 @@ def choose_ports(layout: Layout, port: int | None) -> Ports:
         kept = {}
     if port and not is_free(port):
         raise ConfigurationError(f"{port} is in use", field="--port", remedy="Name another port, or 0 for any")
-    wish = kept.get("node", ADMIN_PORT) if port is None else port
-    chosen = Ports(*(_port(each) for each in (wish, kept.get("etcd_client", 0), kept.get("etcd_peer", 0))))
+    before = [*kept.get("nodes", [ADMIN_PORT]), *([0] * nodes)]
+    wishes = [before[0] if port is None else port, *before[1:nodes]]
+    client, peer = (_port(kept.get(name, 0)) for name in ("etcd_client", "etcd_peer"))
+    chosen = Ports(tuple(_port(wish) for wish in wishes), client, peer)
     layout.ports.write_text(
-        json.dumps({"node": chosen.node, "etcd_client": chosen.etcd_client, "etcd_peer": chosen.etcd_peer})
+        json.dumps({"nodes": chosen.nodes, "etcd_client": chosen.etcd_client, "etcd_peer": chosen.etcd_peer})
     )
     return chosen
 
@@ -172,14 +174,13 @@ class Kept:
 
 @dataclass(slots=True)
 class Stack:
-    """etcd and one node, or several. `node_command` makes the command line of a node from its configuration file."""
+    """etcd and as many nodes as there are ports. `node_command` makes a node's command line from its configuration."""
 
     layout: Layout
     ports: Ports
     clock: Clock
     environ: Mapping[str, str]
     node_command: Callable[[Path], Sequence[str]]
-    node_ids: tuple[str, ...] = ("iscp-0",)
     _etcd: Kept = field(init=False)
     _nodes: list[Kept] = field(init=False, default_factory=list)
     _served: bool = field(init=False, default=False)
@@ -190,8 +191,9 @@ class Stack:
         # The node itself never makes it: an empty directory in place of an unmounted one would be a new, empty log.
         self.layout.job_log.mkdir(exist_ok=True)
         (self.layout.root / "nodes").mkdir(exist_ok=True)
-        for node_id in self.node_ids:
-            self.layout.config(node_id).write_text(to_toml(node_config(self.layout, self.ports, node_id)))
+        for number in range(len(self.ports.nodes)):
+            node_id = f"iscp-{number}"
+            self.layout.config(node_id).write_text(to_toml(node_config(self.layout, self.ports, node_id, number)))
             self._nodes.append(Kept(node_id, self._starter(node_id)))
         self._etcd = Kept("etcd", lambda: self._start_etcd(wait=False))
         self._etcd.child, self._etcd.started_s = self._start_etcd(wait=True), self.clock.monotonic_s()
@@ -212,7 +214,7 @@ class Stack:
 
     def serving(self) -> bool:
         """Whether every node says that it serves (gRPC health)."""
-        ready = all(node.child is not None and healthy(self._address()) for node in self._nodes)
+        ready = all(node.child is not None and healthy(self._address(n)) for n, node in enumerate(self._nodes))
         self._served = self._served or ready
         return ready
 
@@ -239,11 +241,13 @@ class Stack:
             "ready": True,
             "endpoint": self._address(),
             "etcd": {"pid": self._etcd.pid, "address": f"{HOST}:{self.ports.etcd_client}"},
-            "nodes": [{"id": node.name, "pid": node.pid, "address": self._address()} for node in self._nodes],
+            "nodes": [
+                {"id": node.name, "pid": node.pid, "address": self._address(n)} for n, node in enumerate(self._nodes)
+            ],
         }
 
-    def _address(self) -> str:
-        return f"{HOST}:{self.ports.node}"
+    def _address(self, number: int = 0) -> str:
+        return f"{HOST}:{self.ports.nodes[number]}"
 
     def _start_etcd(self, *, wait: bool) -> subprocess.Popen[bytes]:
         ports = self.ports.etcd_client, self.ports.etcd_peer
@@ -255,11 +259,11 @@ class Stack:
         return lambda: spawn(command, self.layout.node_log(node_id), environ, death_signal=signal.SIGKILL)
 
 
-def node_config(layout: Layout, ports: Ports, node_id: str) -> NodeConfig:
-    """What a node of this directory is started with; the rest are defaults and variables."""
+def node_config(layout: Layout, ports: Ports, node_id: str, number: int = 0) -> NodeConfig:
+    """What a node of this directory, the `number`th, is started with; the rest are defaults and variables."""
     return NodeConfig(
         node_id=node_id,
-        listen=f"{HOST}:{ports.node}",
+        listen=f"{HOST}:{ports.nodes[number]}",
         data_dir=str(layout.scratch(node_id).absolute()),
         log=JobLogConfig(uri=str(layout.job_log.absolute())),
         etcd=EtcdConfig(endpoints=(f"{HOST}:{ports.etcd_client}",)),

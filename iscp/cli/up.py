@@ -53,13 +53,14 @@ def run(
     data: Path,
     port: int | None,
     as_json: bool,
+    nodes: int = 1,
     command: Callable[[Path], Sequence[str]] = node_command,
 ) -> int:
-    """Keep etcd and a node up until a signal; the exit status. Raises ConfigurationError, Unavailable."""
+    """Keep etcd and nodes up until a signal; the exit status. Raises ConfigurationError, Unavailable."""
     configure_logging(LogFormat.TEXT, LogLevel.WARNING, {})
     layout = Layout(data.absolute())
     with _ending_by_signal() as signals, locked(layout):
-        stack = Stack(layout, choose_ports(layout, port), SystemClock(), os.environ, command)
+        stack = Stack(layout, choose_ports(layout, port, nodes), SystemClock(), os.environ, command)
         try:
             _keep_up(stack, signals, as_json)
             stack.stop()

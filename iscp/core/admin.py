@@ -159,6 +159,12 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
+    """`state`: `joining`, `ready`, `cordoned`, `draining`, `leaving` or `revoked`.
+
+    `lease_age_s`: since its lease was renewed (-1: not known); `in_flight`: what it was told to start or to stop and
+    has not confirmed. The queue is -1 where the node did not answer.
+    """
+
     node_id: str
     pid: int
     address: str
@@ -168,6 +174,8 @@ class NodeView:
     shards: int
     queue_waiting: int
     queue_running: int
+    lease_age_s: float = -1.0
+    in_flight: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +185,46 @@ class ShardView:
     node_id: str
     state: str
     jobs: int
+    range_id: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutJob:
+    """A job that the global checkpoint does not wait for; `why`: `unbuilt`, `paused` or `failed`."""
+
+    table: str
+    name: str
+    why: str
+
+
+class NodeVerb(StrEnum):
+    CORDON = "cordon"
+    UNCORDON = "uncordon"
+    DRAIN = "drain"
+
+
+class ShardVerb(StrEnum):
+    MOVE = "move"
+    PIN = "pin"
+    UNPIN = "unpin"
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedShard:
+    """A shard, who holds it (`node_id`), and who should: the ring's choice, the operator's, and all in all.
+
+    `why`: why it is not at its target; empty where it is.
+    """
+
+    table_id: str
+    range_id: int
+    table: str
+    state: str
+    node_id: str
+    preferred: str
+    pinned: str
+    target: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +249,8 @@ class ClusterView:
     """What the whole cluster does.
 
     `owner`: the owner's node id, empty while there is none; `counters`: the executors', summed; `lag_max_s` is -1
-    while unknown.
+    while unknown. `checkpoint_at_s` (Unix seconds, 0: not known yet): all that was committed up to then is applied by
+    all jobs but those left out, of which `left_out` has some. `moving`: shards on their way to another node.
     """
 
     owner: str
@@ -211,3 +260,7 @@ class ClusterView:
     jobs: int
     lag_max_s: float
     counters: dict[str, int]
+    checkpoint_at_s: float = 0.0
+    left_out: tuple[LeftOutJob, ...] = ()
+    left_out_count: int = 0
+    moving: int = 0

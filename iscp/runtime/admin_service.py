@@ -19,14 +19,11 @@ from iscp.core.admin import (
     JobFilter,
     JobName,
     JobView,
-    NodeView,
     RegisterRequest,
     RegisterResult,
     ResyncRequest,
-    ShardView,
     UpdateRequest,
 )
-from iscp.core.cluster import NodeRecord
 from iscp.core.errors import (
     Conflict,
     InvalidRequest,
@@ -51,8 +48,8 @@ from iscp.runtime.finding import Finder
 from iscp.runtime.intake import Intake
 from iscp.runtime.log_writer import LogWriter
 from iscp.runtime.moved import Moved
+from iscp.runtime.nodes_at_work import NodesAtWork
 from iscp.runtime.owner_loop import OwnerLoop
-from iscp.runtime.verify_desk import VerifyDesk
 
 T = TypeVar("T")
 
@@ -69,7 +66,7 @@ _REQUESTS: dict[ChangeVerb, type[Unregister] | type[Pause] | type[Resume]] = {
 class OwnerAdmin:
     """All answers come from the owner's book; while there is no owner, as of the end of the last one's term.
 
-    `executor_counts` are this node's; `notify_node` and `interrupt_node` reach its scheduler's methods.
+    `nodes` reaches whoever runs a shard.
     """
 
     def __init__(
@@ -80,10 +77,8 @@ class OwnerAdmin:
         check_trigger: Callable[[TriggerSpec], None],
         clock: Clock,
         moved: Moved,
-        notify_node: Callable[[ShardId, bool], None],
-        interrupt_node: Callable[[ShardId, str, str], None],
-        executor_counts: Callable[[], dict[str, int]],
-        desk: VerifyDesk,
+        nodes: NodesAtWork,
+        cluster: Callable[[LogWriter], ClusterView],
     ) -> None:
         self._owner = owner
         self._catalog = catalog
@@ -91,10 +86,8 @@ class OwnerAdmin:
         self._intake = Intake(catalog, kinds, check_trigger, clock)
         self._clock = clock
         self._moved = moved
-        self._notify_node = notify_node
-        self._interrupt_node = interrupt_node
-        self._executor_counts = executor_counts
-        self._desk = desk
+        self._nodes = nodes
+        self._cluster = cluster
 
     # --- changes -----------------------------------------------------------------------------------------------
 
@@ -181,13 +174,13 @@ class OwnerAdmin:
     def _interrupt(self, writer: LogWriter, key: JobKey) -> None:
         row = writer.read(lambda book: book.get(key))
         if row is not None:
-            self._interrupt_node(ShardId(key.table_id), row.job_id, row.spec_json)
+            self._nodes.interrupt(ShardId(key.table_id), row.job_id, row.spec_json)
 
     def notify(self, table: str) -> int:
         writer = self._owner.current_writer()
         tables = self._finder.table_ids(writer, table)
         for table_id in tables:
-            self._notify_node(ShardId(table_id), True)
+            self._nodes.notify(ShardId(table_id), True)
         return writer.read(lambda book: sum(len(book.jobs_on(table_id)) for table_id in tables))
 
     # --- questions ---------------------------------------------------------------------------------------------
@@ -213,7 +206,7 @@ class OwnerAdmin:
         until_s = self._clock.monotonic_s() + timeout_s
         row = self._finder.row(self._owner.last_writer(), job)
         wanted = self._catalog.newest_version(row.table_uri) if version is None else version
-        self._notify_node(ShardId(row.key.table_id), False)
+        self._nodes.notify(ShardId(row.key.table_id), False)
         while True:
             seen = self._moved.count()
             current = self._owner.last_writer().job(row.key, row.job_id)
@@ -232,23 +225,11 @@ class OwnerAdmin:
         row = self._finder.row(self._owner.current_writer(), job)
         refuse_unverifiable(row, repair)
         shard = ShardId(row.key.table_id)
-        return self._desk.ask(shard, row.job_id, repair, timeout_s, lambda: alive() and not self._moved.closed)
+        still = lambda: alive() and not self._moved.closed  # noqa: E731
+        return self._nodes.verify(shard, row.job_id, repair, timeout_s, still)
 
     def cluster(self) -> ClusterView:
-        writer = self._owner.last_writer()
-        nodes, shards, lag_max_s = self._owner.ask(self._placements)
-        counters = self._executor_counts()
-        return ClusterView(
-            owner=self._owner.machine.node_id if self._owner.writer is not None else "",
-            owner_rev=self._owner.machine.owner_rev,
-            nodes=tuple(
-                replace(node, queue_waiting=counters["waiting"], queue_running=counters["running"]) for node in nodes
-            ),
-            shards=shards,
-            jobs=writer.read(len),
-            lag_max_s=lag_max_s,
-            counters=counters,
-        )
+        return self._cluster(self._owner.last_writer())
 
     def _select(self, wanted: JobFilter) -> list[JobRow]:
         writer = self._owner.last_writer()
@@ -325,38 +306,6 @@ class OwnerAdmin:
         own_s = self._clock.now_s() - row.watermark.at_s if row.watermark.version >= 0 else table_s
         # A paused job does not count among those of the table: only its own watermark tells how far it has fallen back.
         return max(0.0, own_s if row.paused else min(table_s, own_s))
-
-    def _placements(self, loop: OwnerLoop) -> tuple[tuple[NodeView, ...], tuple[ShardView, ...], float]:
-        names: dict[str, int] = {}
-        shards, held = [], set()
-        for assignment in loop.machine.assignments:
-            holder = assignment.holder.node_id if assignment.holder else ""
-            names[holder] = names.get(holder, 0) + 1
-            held.update([assignment.shard] if holder else [])
-            table = assignment.jobs[0].table_name if assignment.jobs else ""
-            shards.append(
-                ShardView(assignment.shard.table_id, table, holder, assignment.state.value, len(assignment.jobs))
-            )
-        nodes = tuple(_node_view(record, names.get(record.node_id, 0)) for record in loop.members)
-        now_s = self._clock.now_s()
-        lags_s = (
-            seen.lag_s + (0.0 if shard in held else now_s - seen.checked_at_s) for shard, seen in loop.seen.items()
-        )
-        return nodes, tuple(shards), max(lags_s, default=-1.0)
-
-
-def _node_view(record: NodeRecord, shards: int) -> NodeView:
-    return NodeView(
-        node_id=record.node_id,
-        pid=record.pid,
-        address=record.address,
-        epoch=record.epoch,
-        version=record.version,
-        state="registered",
-        shards=shards,
-        queue_waiting=0,
-        queue_running=0,
-    )
 
 
 def _refuse_hopeless(asked: JobRow, current: JobRow | None, version: int) -> None:

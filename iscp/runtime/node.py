@@ -6,7 +6,8 @@ A node that is not alone hands over first: others run what it ran before it is g
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from iscp.core.errors import IscpError, Unavailable
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 
 READY_WAIT_S = 60.0
 GRACE_S = 2.0
+HAND_OVER_LOOK_S = 0.5
 FLUSH_S = 5.0
 """For the last reports: their history is written within about a second, where the storage answers."""
 
@@ -35,6 +37,10 @@ class Server(Protocol):
         """Serve users."""
 
     def stop(self, grace_s: float = ...) -> None: ...
+
+
+class Closes(Protocol):
+    def close(self) -> None: ...
 
 
 class Node:
@@ -53,7 +59,7 @@ class Node:
         executor: Executor,
         moved: Moved,
         upkeep: Upkeep,
-        disconnect: Callable[[], None],
+        connections: Sequence[Closes],
     ) -> None:
         self._node_id = node_id
         self._server = server
@@ -66,7 +72,7 @@ class Node:
         self._executor = executor
         self._moved = moved
         self._upkeep = upkeep
-        self._disconnect = disconnect
+        self._connections = connections
         self._unwatch: Callable[[], None] = lambda: None
 
     def start(self) -> None:
@@ -103,18 +109,25 @@ class Node:
         self._owner.close()
         self._election.resign()
         self._keeper.close()
-        self._disconnect()
+        for each in self._connections:
+            each.close()
         log.info("node.stopped")
 
     def _hand_over(self, wait_s: float) -> None:
         """Give what runs here to the others, if there are any: first the ownership, then the shards."""
         try:
-            if all(record.node_id == self._node_id or record.leaving for record in self._membership.members()):
+            if not self._others_stay():
                 return
             self._membership.leave()
+            self._election.resign()
+            until_s = time.monotonic() + wait_s
+            while not self._worker.handed_over(HAND_OVER_LOOK_S):
+                if time.monotonic() >= until_s or not self._others_stay():
+                    log.warning("node.not_handed_over")
+                    return
+            log.info("node.handed_over")
         except IscpError as error:  # then they take it when the lease has ended
             log.warning("node.not_handed_over", extra={"error": str(error)})
-            return
-        self._election.resign()
-        handed_over = self._worker.handed_over(wait_s)
-        log.info("node.handed_over" if handed_over else "node.hand_over_late")
+
+    def _others_stay(self) -> bool:
+        return any(record.node_id != self._node_id and not record.leaving for record in self._membership.members())

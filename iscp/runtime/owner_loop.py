@@ -86,8 +86,9 @@ _Event = OwnerEvent | _Won | _Lost | _Committed | _Asked | _Heard
 class OwnerLoop:
     """Runs while the node does; between terms it only waits.
 
-    `open_log` gives a log for one term; `on_moved` is told whenever rows have moved. `seen` maps shards to what
-    their nodes last saw of the sources; like `machine`, it is read through `ask`.
+    `open_log` gives a log for one term; `keep` is told to whom it goes on to `send`: the members during a term, nobody
+    between terms; `on_moved` is told whenever rows have moved. `seen` maps shards to what their nodes last saw of the
+    sources; like `machine`, it is read through `ask`.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class OwnerLoop:
         clock: Clock,
         limits: LogLimits,
         send: Callable[[NodeRecord, OwnerMessage], None],
+        keep: Callable[[Sequence[NodeRecord]], None],
         on_moved: Callable[[], None],
         on_broken: Callable[[Exception], None],
     ) -> None:
@@ -119,6 +121,7 @@ class OwnerLoop:
         self._clock = clock
         self._limits = limits
         self._send = send
+        self._keep = keep
         self._on_moved = on_moved
         self._revoking: set[tuple[str, int]] = set()
         self._etcd = ThreadPoolExecutor(1, "iscp-owner-etcd")
@@ -150,6 +153,11 @@ class OwnerLoop:
     def tell(self, event: OverridesChanged | MoveAsked | RebalanceAsked) -> None:
         """What an operator has said; without effect between terms."""
         self._inbox.put(event)
+
+    def address_of(self, node_id: str, here: str) -> str | None:
+        """Where a member is, as far as known; None if it is `here`."""
+        known = (record.address for record in self.members if record.node_id == node_id)
+        return None if node_id == here else next(known, None)
 
     def current_writer(self) -> LogWriter:
         """The writer of the present term; raises NotOwner between terms."""
@@ -216,6 +224,7 @@ class OwnerLoop:
             case MembersChanged(members):
                 self.members = members
                 self._step(event)
+                self._keep(members if self.machine.term else ())
             case _:
                 self._step(event)
 
@@ -259,6 +268,7 @@ class OwnerLoop:
     def _end_term(self) -> None:
         writer, self.writer = self.writer, None
         self._step(Deposed())
+        self._keep(())
         if writer is not None:
             writer.close()
             self._on_moved()

@@ -75,6 +75,11 @@ class WorkerLoop:
             "iscp-worker", clock, self._take, lambda: self._take(Tick()), self._next_due_s, on_broken
         )
 
+    @property
+    def owner_id(self) -> str:
+        """The owner that is obeyed; empty before there is one."""
+        return self._machine.owner_id if self._machine else ""
+
     def start(self, epoch: int) -> None:
         """`epoch` is the registration's; nothing that came before counts."""
         self._machine = self._new_machine(epoch)

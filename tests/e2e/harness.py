@@ -164,7 +164,7 @@ class Cluster:
 
     @property
     def endpoint(self) -> str:
-        return f"127.0.0.1:{self.ports.node}"
+        return f"127.0.0.1:{self.ports.nodes[0]}"
 
     @property
     def etcd(self) -> Process:

@@ -20,6 +20,7 @@ from iscp.core.admin import (
     JobFilter,
     JobName,
     JobView,
+    LeftOutJob,
     NodeView,
     RegisterRequest,
     RegisterResult,
@@ -35,6 +36,7 @@ from iscp.core.spec_merge import changed_spec
 from iscp.core.verify import Comparison, VerifyReport
 
 CREATED_AT_S = 1_700_000_000.0
+CHECKPOINT_AT_S = 1_700_000_500.0
 MISSING = "/missing"
 
 
@@ -231,11 +233,15 @@ class FakeAdmin:
         return ClusterView(
             owner="n1",
             owner_rev=3,
-            nodes=(NodeView("n1", 4711, "127.0.0.1:7430", 5, "0.1.0", "running", len(tables), 2, 1),),
+            nodes=(NodeView("n1", 4711, "127.0.0.1:7430", 5, "0.1.0", "running", len(tables), 2, 1, 0.5, 3),),
             shards=tuple(ShardView(table_id, table, "n1", "running", count) for (table_id, table), count in tables),
             jobs=len(jobs),
             lag_max_s=1.5,
             counters={"submitted": 9, "completed": 8, "failed": 1},
+            checkpoint_at_s=CHECKPOINT_AT_S,
+            left_out=(LeftOutJob("/t", "a", "paused"),),
+            left_out_count=12,
+            moving=4,
         )
 
     def delay(self, table: str, name: str, account: str = "default") -> None:

@@ -84,6 +84,7 @@ class OwnerWorld:
             self.clock,
             replace(LogLimits(), status_delay_s=0.0),
             self._hear,
+            lambda members: None,
             self._moved,
             self.broken.append,
         )

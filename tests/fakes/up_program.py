@@ -20,10 +20,11 @@ def node_command(config: Path) -> list[str]:
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path), required=True)
 @click.option("--port", type=int)
+@click.option("--nodes", type=int, default=1)
 @click.option("--json", "as_json", is_flag=True)
-def main(data: Path, port: int | None, as_json: bool) -> None:
+def main(data: Path, port: int | None, nodes: int, as_json: bool) -> None:
     try:
-        sys.exit(up.run(data, port, as_json, node_command))
+        sys.exit(up.run(data, port, as_json, nodes, node_command))
     except IscpError as error:
         click.echo(f"iscp: {error}", err=True)
         sys.exit(1)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -12,11 +10,10 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 from uuid import uuid4
 
-import grpc
-
 from iscp.adapters.grpc import convert
-from iscp.adapters.grpc.endpoint import FORMAT_VERSION, MESSAGE_BYTES_MAX, Tls, endpoint_or_default
-from iscp.adapters.grpc.errors import from_rpc
+from iscp.adapters.grpc.caller import Caller, gathered
+from iscp.adapters.grpc.endpoint import FORMAT_VERSION, Tls
+from iscp.adapters.grpc.operator_client import OperatorClient
 from iscp.core.admin import (
     ChangeOutcome,
     Checked,
@@ -31,14 +28,8 @@ from iscp.core.admin import (
     UpdateRequest,
 )
 from iscp.core.errors import (
-    ErrorCode,
     InvalidRequest,
     IscpError,
-    LeaseLost,
-    NotOwner,
-    OutcomeUnknown,
-    TemporaryError,
-    Unavailable,
 )
 from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.iteration import HistoryEntry
@@ -48,31 +39,11 @@ from iscp.core.verify import VerifyReport
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 
-R = TypeVar("R")
 E = TypeVar("E", bound=StrEnum)
 Asked = TypeVar("Asked", RegisterRequest, UpdateRequest, JobChange)
 
-ATTEMPTS_MAX = 6
-BACKOFF_S = 0.1
-BACKOFF_MAX_S = 2.0
 # What a wait's answer may take beyond the wait itself.
 WAIT_MARGIN_S = 5.0
-
-# The owner is changing, or the node is restarting: soon another answer is to be had. Asking again is safe, as a
-# change carries its request_id. (Not Unavailable's siblings: a full disk does not mend itself within seconds.)
-_RETRIED = (Unavailable, NotOwner, LeaseLost, OutcomeUnknown)
-
-_OPTIONS = (
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    # Otherwise gRPC itself, once refused, would not try again within our own attempts.
-    ("grpc.initial_reconnect_backoff_ms", int(BACKOFF_S * 1000)),
-    ("grpc.max_reconnect_backoff_ms", int(BACKOFF_MAX_S * 1000)),
-)
-
-
-def _retried(error: IscpError) -> bool:
-    return isinstance(error, _RETRIED) and error.code is not ErrorCode.TIMEOUT
 
 
 class Client:
@@ -81,22 +52,17 @@ class Client:
     `endpoint` is HOST:PORT (by default ISCP_ENDPOINT, else 127.0.0.1:7430); `timeout_s` bounds each call, its
     retries included. Tables are paths, URIs, `db.table` or table ids, as the node sees them: give absolute paths.
     All methods raise the errors of iscp.core.errors that the node raised; Unavailable if it cannot be reached,
-    TimedOut, and OutcomeUnknown where a change may or may not have been made.
+    TimedOut, and OutcomeUnknown where a change may or may not have been made. What concerns nodes and shards is in
+    `operator`.
     """
 
     def __init__(self, endpoint: str | None = None, *, timeout_s: float = 30.0, tls: Tls | None = None) -> None:
-        self._endpoint = endpoint_or_default(endpoint)
-        self._timeout_s = timeout_s
-        self._random = random.Random()
-        if tls is None:
-            self._channel = grpc.insecure_channel(self._endpoint, options=_OPTIONS)
-        else:
-            credentials = grpc.ssl_channel_credentials(tls.authority or None, tls.key or None, tls.certificate or None)
-            self._channel = grpc.secure_channel(self._endpoint, credentials, options=_OPTIONS)
-        self._admin = pb_grpc.AdminStub(self._channel)
+        self._caller = Caller(endpoint, timeout_s=timeout_s, tls=tls)
+        self._admin = pb_grpc.AdminStub(self._caller.channel)
+        self.operator = OperatorClient(self._caller)
 
     def close(self) -> None:
-        self._channel.close()
+        self._caller.close()
 
     def __enter__(self) -> Self:
         return self
@@ -138,7 +104,7 @@ class Client:
         request = pb.RegisterRequest(
             format_version=FORMAT_VERSION, registrations=[convert.registration_to_wire(one) for one in named]
         )
-        response = self._call(self._admin.Register, request, changes=True)
+        response = self._caller.call(self._admin.Register, request, changes=True)
         return [convert.result_from_wire(one) for one in response.results]
 
     def check_many(self, requests: Sequence[RegisterRequest], *, timeout_s: float | None = None) -> list[Checked]:
@@ -146,7 +112,7 @@ class Client:
         request = pb.RegisterRequest(
             format_version=FORMAT_VERSION, registrations=[convert.registration_to_wire(one) for one in requests]
         )
-        response = self._call(self._admin.Check, request, timeout_s=timeout_s)
+        response = self._caller.call(self._admin.Check, request, timeout_s=timeout_s)
         return [convert.checked_from_wire(one) for one in response.checked]
 
     def unregister(self, table: str, name: str, *, account: str = DEFAULT_ACCOUNT) -> bool:
@@ -177,7 +143,7 @@ class Client:
         """
         spec_json = spec if isinstance(spec, str) else json.dumps(spec)
         request = ResyncRequest(JobName(table, name, account), new_table, spec_json, _request_id())
-        response = self._call(self._admin.Resync, convert.resync_to_wire(request), changes=True)
+        response = self._caller.call(self._admin.Resync, convert.resync_to_wire(request), changes=True)
         return RegisterResult(created=True, job_id=response.job_id, table_id=response.table_id)
 
     def update(
@@ -208,7 +174,7 @@ class Client:
         request = pb.UpdateJobsRequest(
             format_version=FORMAT_VERSION, updates=[convert.update_to_wire(one) for one in named]
         )
-        response = self._call(self._admin.UpdateJobs, request, changes=True)
+        response = self._caller.call(self._admin.UpdateJobs, request, changes=True)
         return [convert.outcome_from_wire(one) for one in response.outcomes]
 
     def change_many(self, changes: Sequence[JobChange]) -> list[ChangeOutcome]:
@@ -220,7 +186,7 @@ class Client:
         request = pb.ChangeJobsRequest(
             format_version=FORMAT_VERSION, changes=[convert.change_to_wire(one) for one in named]
         )
-        response = self._call(self._admin.ChangeJobs, request, changes=True)
+        response = self._caller.call(self._admin.ChangeJobs, request, changes=True)
         return [convert.outcome_from_wire(one) for one in response.outcomes]
 
     def jobs(
@@ -237,7 +203,7 @@ class Client:
         """The jobs that match all that is given, `limit` at the most; patterns are shell-style, as `sales.*`."""
         wanted = _filter(account, table, state, reason, table_pattern, name_pattern)
         request = pb.ListJobsRequest(format_version=FORMAT_VERSION, filter=convert.filter_to_wire(wanted), limit=limit)
-        pages = self._call(_gathered(self._admin.ListJobs), request)
+        pages = self._caller.call(gathered(self._admin.ListJobs), request)
         return [convert.job_from_wire(job) for page in pages for job in page.jobs]
 
     def count(
@@ -253,13 +219,13 @@ class Client:
         """How many jobs match, as in `jobs`."""
         wanted = convert.filter_to_wire(_filter(account, table, state, reason, table_pattern, name_pattern))
         request = pb.CountJobsRequest(format_version=FORMAT_VERSION, filter=wanted)
-        return int(self._call(self._admin.CountJobs, request).jobs)
+        return int(self._caller.call(self._admin.CountJobs, request).jobs)
 
     def status(self, table: str, name: str, *, account: str = DEFAULT_ACCOUNT) -> JobView:
         """Raises JobNotFound."""
         job = convert.name_to_wire(JobName(table, name, account))
         return convert.job_from_wire(
-            self._call(self._admin.GetJob, pb.GetJobRequest(format_version=FORMAT_VERSION, job=job))
+            self._caller.call(self._admin.GetJob, pb.GetJobRequest(format_version=FORMAT_VERSION, job=job))
         )
 
     def wait(
@@ -282,7 +248,7 @@ class Client:
             return self._admin.WaitJob(request, timeout=timeout)
 
         request = pb.WaitJobRequest(format_version=FORMAT_VERSION, job=job, version=version)
-        return convert.job_from_wire(self._call(attempt, request, timeout_s=timeout_s + WAIT_MARGIN_S))
+        return convert.job_from_wire(self._caller.call(attempt, request, timeout_s=timeout_s + WAIT_MARGIN_S))
 
     def verify(
         self,
@@ -305,50 +271,30 @@ class Client:
             return self._admin.VerifyJob(request, timeout=timeout)
 
         request = pb.VerifyJobRequest(format_version=FORMAT_VERSION, job=job, repair=repair)
-        return convert.report_from_wire(self._call(attempt, request, timeout_s=timeout_s + WAIT_MARGIN_S))
+        return convert.report_from_wire(self._caller.call(attempt, request, timeout_s=timeout_s + WAIT_MARGIN_S))
 
     def history(self, table: str, name: str, *, limit: int = 20, account: str = DEFAULT_ACCOUNT) -> list[HistoryEntry]:
         """The job's iterations, newest first."""
         job = convert.name_to_wire(JobName(table, name, account))
         request = pb.HistoryRequest(format_version=FORMAT_VERSION, job=job, limit=limit)
-        pages = self._call(_gathered(self._admin.History), request)
+        pages = self._caller.call(gathered(self._admin.History), request)
         return [convert.history_from_wire(entry) for page in pages for entry in page.entries]
 
     def notify(self, table: str) -> int:
         """Tell that the table has just changed; answers how many jobs are on it."""
-        return int(self._call(self._admin.Notify, pb.NotifyRequest(format_version=FORMAT_VERSION, table=table)).jobs)
+        return int(
+            self._caller.call(self._admin.Notify, pb.NotifyRequest(format_version=FORMAT_VERSION, table=table)).jobs
+        )
 
     def cluster(self) -> ClusterView:
         request = pb.GetClusterRequest(format_version=FORMAT_VERSION)
-        return convert.cluster_from_wire(self._call(_gathered(self._admin.GetCluster), request))
+        return convert.cluster_from_wire(self._caller.call(gathered(self._admin.GetCluster), request))
 
     def _change(self, method: Callable[..., Any], job: JobName) -> bool:
         request = pb.ChangeJobRequest(
             format_version=FORMAT_VERSION, job=convert.name_to_wire(job), request_id=_request_id()
         )
-        return bool(self._call(method, request, changes=True).changed)
-
-    def _call(
-        self, method: Callable[..., R], request: Any, *, changes: bool = False, timeout_s: float | None = None
-    ) -> R:
-        """Ask, and ask again with the very same request, within `timeout_s` and ATTEMPTS_MAX."""
-        end_s = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
-        unknown = False
-        for attempt in range(1, ATTEMPTS_MAX + 1):
-            try:
-                return method(request, timeout=max(0.0, end_s - time.monotonic()))
-            except grpc.RpcError as failure:
-                cause = failure
-            error = from_rpc(cause, self._endpoint, changes=changes)
-            unknown = unknown or isinstance(error, OutcomeUnknown)
-            pause_s = min(BACKOFF_MAX_S, BACKOFF_S * 2 ** (attempt - 1)) * self._random.uniform(0.5, 1.0)
-            if not _retried(error) or attempt == ATTEMPTS_MAX or time.monotonic() + pause_s >= end_s:
-                break
-            time.sleep(pause_s)
-        if unknown and isinstance(error, TemporaryError) and not isinstance(error, OutcomeUnknown):
-            # This attempt failed for certain, but an earlier one may have been carried out.
-            raise OutcomeUnknown(error.message, field=error.field, remedy="Ask for the job's status") from cause
-        raise error from cause
+        return bool(self._caller.call(method, request, changes=True).changed)
 
 
 def _request_id() -> str:
@@ -383,12 +329,3 @@ def _member(kind: type[E], value: str, field: str) -> E:
         return kind(value)
     except ValueError:
         raise InvalidRequest(f"{value!r} is not known", field=field, remedy=f"Use {', '.join(kind)}") from None
-
-
-def _gathered(method: Callable[..., Any]) -> Callable[..., list[Any]]:
-    """A streamed answer as a list, so that a retry begins it anew."""
-
-    def call(request: Any, *, timeout: float) -> list[Any]:
-        return list(method(request, timeout=timeout))
-
-    return call

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from iscp.core.errors import ConfigurationError
 
@@ -35,10 +36,36 @@ class Tls:
 
 
 def endpoint_or_default(endpoint: str | None) -> str:
-    """What was given, else ISCP_ENDPOINT, else the default; raises ConfigurationError unless it is HOST:PORT."""
+    """What was given, else ISCP_ENDPOINT, else the default.
+
+    Raises ConfigurationError unless it is HOST:PORT, or several IP:PORT with commas between them.
+    """
     chosen = endpoint or os.environ.get(ENDPOINT_VARIABLE) or DEFAULT_ENDPOINT
-    split_address(chosen)
+    addresses = chosen.split(",")
+    for address in addresses:
+        host, _ = split_address(address)
+        if len(addresses) > 1 and not _is_ip(host.strip("[]")):
+            raise ConfigurationError(
+                f"{host} is not an IP address",
+                field="endpoint",
+                remedy="Several nodes are named by their addresses, or by one name that stands for all of them",
+            )
     return chosen
+
+
+def channel_target(endpoint: str) -> str:
+    """`endpoint` as gRPC takes it; of several nodes, it goes to the first that answers."""
+    if "," not in endpoint:
+        return endpoint
+    return f"{'ipv6' if endpoint.startswith('[') else 'ipv4'}:{endpoint}"
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def split_address(address: str) -> tuple[str, int]:

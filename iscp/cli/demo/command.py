@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import tempfile
 import time
@@ -16,7 +17,9 @@ from rich.console import Console
 
 from iscp.adapters.clock import SystemClock
 from iscp.adapters.grpc.client import Client
+from iscp.adapters.settings import variable
 from iscp.cli.demo import flights
+from iscp.cli.demo.chaos import Chaos
 from iscp.cli.demo.flights import Day
 from iscp.cli.demo.jobs import DemoJob, JobResult, demo_jobs, verify
 from iscp.cli.demo.lake import Sources
@@ -28,15 +31,18 @@ from iscp.core.errors import IscpError, TemporaryError
 REPLAY_S, DAY_MAX_S = 90.0, 2.0
 """The replay takes REPLAY_S, or DAY_MAX_S a day if that is less: it is to be watched, and to leave time to the node."""
 CATCH_UP_TIMEOUT_S = 300.0
+CALL_TIMEOUT_S = 60.0
+SHORT_LEASES = {variable("etcd.lease_ttl_s"): "5", variable("etcd.margin_s"): "1"}
+"""Where nodes die all the time, it is to be noticed soon."""
 
 
-def run(days: int, as_json: bool) -> int:
+def run(days: int, as_json: bool, nodes: int = 1, chaos: bool = False) -> int:
     """The exit status: 0 if every target is equal to its recomputation. Raises IscpError."""
     started_s = time.monotonic()
     view = View(Console(stderr=as_json), days)
     with _scratch() as root:
         with view.live():
-            results = _play(root, view)
+            results, kills = _play(root, view, nodes, chaos)
         verified = all(each.equal for each in results)
         if not verified:
             # Somebody will want to look.
@@ -46,10 +52,13 @@ def run(days: int, as_json: bool) -> int:
     elapsed_s = round(time.monotonic() - started_s, 1)
     if as_json:
         jobs = [each.to_json() for each in results]
-        click.echo(json.dumps({"verified": verified, "jobs": jobs, "days": days, "elapsed_s": elapsed_s}))
+        result = {"verified": verified, "jobs": jobs, "days": days, "elapsed_s": elapsed_s}
+        click.echo(json.dumps(result | {"nodes": nodes, "kills": kills}))
     else:
         view.console.print(result_table(results))
         view.console.print(f"{days} days in {elapsed_s:.0f} s")
+        if chaos:
+            view.console.print(f"{len(kills)} nodes were killed: {', '.join(kills) or 'none'}")
     return 0 if verified else 1
 
 
@@ -62,23 +71,39 @@ def _scratch() -> Iterator[Path]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _play(root: Path, view: View) -> list[JobResult]:
-    view.say("starting etcd and a node")
-    up = start_up(root / "iscp", SystemClock(), os.environ, port=0)
+def _play(root: Path, view: View, nodes: int, chaos: bool) -> tuple[list[JobResult], list[str]]:
+    """What became of the jobs, and which nodes were killed."""
+    view.say("starting etcd and a node" if nodes == 1 else f"starting etcd and {nodes} nodes")
+    environ = os.environ | (SHORT_LEASES if chaos else {})
+    up = start_up(root / "iscp", SystemClock(), environ, port=0, nodes=nodes)
+    killer = Chaos(up.endpoints, random.Random())
     try:
-        with Client(up.endpoint) as client:
+        with Client(up.endpoints, timeout_s=CALL_TIMEOUT_S) as client:
             year = flights.load(view.days)
             sources = Sources(root / "lake", year)
             jobs = demo_jobs(sources, str(root / "lake" / "derived"))
             sources.schedule(year.days[0])
             since = [job.register(client) for job in jobs]
             _settle(jobs, client, view, "building what is derived")
-            _replay(year.days, sources, jobs, client, view)
+            with _killing(killer if chaos else None):
+                _replay(year.days, sources, jobs, client, view)
             _settle(jobs, client, view, "waiting for the jobs to be at the newest version")
             view.say("comparing row by row")
-            return [verify(job, client, built) for job, built in zip(jobs, since, strict=True)]
+            return [verify(job, client, built) for job, built in zip(jobs, since, strict=True)], killer.kills
     finally:
         up.stop()
+
+
+@contextmanager
+def _killing(killer: Chaos | None) -> Iterator[None]:
+    if killer is None:
+        yield
+        return
+    killer.start()
+    try:
+        yield
+    finally:
+        killer.stop()
 
 
 def _settle(jobs: Sequence[DemoJob], client: Client, view: View, phase: str) -> None:

@@ -1188,6 +1188,8 @@ class Node(_message.Message):
     SHARDS_FIELD_NUMBER: _builtins.int
     QUEUE_WAITING_FIELD_NUMBER: _builtins.int
     QUEUE_RUNNING_FIELD_NUMBER: _builtins.int
+    LEASE_AGE_S_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     pid: _builtins.int
     address: _builtins.str
@@ -1197,6 +1199,10 @@ class Node(_message.Message):
     shards: _builtins.int
     queue_waiting: _builtins.int
     queue_running: _builtins.int
+    lease_age_s: _builtins.float
+    """Seconds since its lease was renewed; -1: not known."""
+    in_flight: _builtins.int
+    """What it was told to start or to stop, and has not confirmed."""
     def __init__(
         self,
         *,
@@ -1209,10 +1215,12 @@ class Node(_message.Message):
         shards: _builtins.int = ...,
         queue_waiting: _builtins.int = ...,
         queue_running: _builtins.int = ...,
+        lease_age_s: _builtins.float = ...,
+        in_flight: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "node_id", b"node_id", "pid", b"pid", "queue_running", b"queue_running", "queue_waiting", b"queue_waiting", "shards", b"shards", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "epoch", b"epoch", "in_flight", b"in_flight", "lease_age_s", b"lease_age_s", "node_id", b"node_id", "pid", b"pid", "queue_running", b"queue_running", "queue_waiting", b"queue_waiting", "shards", b"shards", "state", b"state", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1227,11 +1235,13 @@ class Shard(_message.Message):
     NODE_ID_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     JOBS_FIELD_NUMBER: _builtins.int
+    RANGE_ID_FIELD_NUMBER: _builtins.int
     table_id: _builtins.str
     table: _builtins.str
     node_id: _builtins.str
     state: _builtins.str
     jobs: _builtins.int
+    range_id: _builtins.int
     def __init__(
         self,
         *,
@@ -1240,14 +1250,42 @@ class Shard(_message.Message):
         node_id: _builtins.str = ...,
         state: _builtins.str = ...,
         jobs: _builtins.int = ...,
+        range_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs", "node_id", b"node_id", "state", b"state", "table", b"table", "table_id", b"table_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs", "node_id", b"node_id", "range_id", b"range_id", "state", b"state", "table", b"table", "table_id", b"table_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Shard: _TypeAlias = Shard  # noqa: Y015
+
+@_typing.final
+class LeftOut(_message.Message):
+    """A job that the global checkpoint does not wait for: `unbuilt`, `paused` or `failed`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    table: _builtins.str
+    name: _builtins.str
+    why: _builtins.str
+    def __init__(
+        self,
+        *,
+        table: _builtins.str = ...,
+        name: _builtins.str = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "table", b"table", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeftOut: _TypeAlias = LeftOut  # noqa: Y015
 
 @_typing.final
 class Cluster(_message.Message):
@@ -1282,15 +1320,28 @@ class Cluster(_message.Message):
     JOBS_FIELD_NUMBER: _builtins.int
     LAG_MAX_S_FIELD_NUMBER: _builtins.int
     COUNTERS_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_AT_S_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_COUNT_FIELD_NUMBER: _builtins.int
+    MOVING_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     owner: _builtins.str
     owner_rev: _builtins.int
     jobs: _builtins.int
     lag_max_s: _builtins.float
+    checkpoint_at_s: _builtins.float
+    """Everything committed up to then is applied by all jobs but those left out; 0: not known yet."""
+    left_out_count: _builtins.int
+    moving: _builtins.int
+    """Shards on their way from one node to another."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]: ...
     @_builtins.property
     def counters(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    @_builtins.property
+    def left_out(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeftOut]:
+        """Some of those left out, and how many there are."""
+
     def __init__(
         self,
         *,
@@ -1301,10 +1352,14 @@ class Cluster(_message.Message):
         jobs: _builtins.int = ...,
         lag_max_s: _builtins.float = ...,
         counters: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        checkpoint_at_s: _builtins.float = ...,
+        left_out: _abc.Iterable[Global___LeftOut] | None = ...,
+        left_out_count: _builtins.int = ...,
+        moving: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counters", b"counters", "format_version", b"format_version", "jobs", b"jobs", "lag_max_s", b"lag_max_s", "nodes", b"nodes", "owner", b"owner", "owner_rev", b"owner_rev"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_at_s", b"checkpoint_at_s", "counters", b"counters", "format_version", b"format_version", "jobs", b"jobs", "lag_max_s", b"lag_max_s", "left_out", b"left_out", "left_out_count", b"left_out_count", "moving", b"moving", "nodes", b"nodes", "owner", b"owner", "owner_rev", b"owner_rev"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from iscp.cli.admin import cli
 from iscp.core.admin import JobName
 from iscp.core.errors import JobFailed, QueueFull
 from iscp.core.verify import Comparison, Sample
-from tests.fakes.admin import MISSING, FakeAdmin
+from tests.fakes.admin import CHECKPOINT_AT_S, MISSING, FakeAdmin
 
 PROGRAM = Path(sys.executable).with_name("iscp-admin")
 HELP_AIM_S = 0.5
@@ -309,7 +310,9 @@ def test_notify_says_how_many_jobs_it_concerns(run: Run) -> None:
 
 def test_the_status_of_the_cluster_has_stable_names(run: Run) -> None:
     register(run)
-    assert answer(run("status", "-o", "json")) == {
+    status = answer(run("status", "-o", "json"))
+    assert abs(status["checkpoint_lag_s"] - (time.time() - CHECKPOINT_AT_S)) < 60
+    assert status == {
         "owner": "n1",
         "owner_rev": 3,
         "nodes": [
@@ -323,15 +326,26 @@ def test_the_status_of_the_cluster_has_stable_names(run: Run) -> None:
                 "shards": 1,
                 "queue_waiting": 2,
                 "queue_running": 1,
+                "lease_age_s": 0.5,
+                "in_flight": 3,
             }
         ],
-        "shards": [{"table_id": "id-of-/t", "table": "/t", "node_id": "n1", "state": "running", "jobs": 1}],
+        "shards": [
+            {"table_id": "id-of-/t", "table": "/t", "node_id": "n1", "state": "running", "jobs": 1, "range_id": 1}
+        ],
         "jobs": 1,
         "lag_max_s": 1.5,
+        "moving": 4,
+        "checkpoint_at_s": CHECKPOINT_AT_S,
+        "checkpoint_lag_s": status["checkpoint_lag_s"],
+        "left_out": [{"table": "/t", "name": "a", "why": "paused"}],
+        "left_out_count": 12,
         "queue": {"waiting": 2, "running": 1, "submitted": 9, "completed": 8, "failed": 1},
     }
     shown = ok(run("status"))
     assert "owner_rev 3" in shown
+    assert "/t a (paused) and 11 more" in shown
+    assert "1 running, 4 of them moving" in shown
     assert "127.0.0.1:7430" in shown
 
 

@@ -14,11 +14,14 @@ from iscp.cli.iscp import iscp
 ISCP = (sys.executable, "-m", "iscp.cli.iscp")
 
 
-@pytest.mark.parametrize("command", ["up", "demo"])
-def test_several_nodes_are_refused_as_wrong_usage(command: str) -> None:
-    result = CliRunner().invoke(iscp, [command, "--nodes", "2"])
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [(("up", "--nodes", "0"), "1<=x<=20"), (("demo", "--nodes", "21"), "1<=x<=20"), (("demo", "--chaos"), "--nodes 2")],
+)
+def test_numbers_of_nodes_that_make_no_sense_are_wrong_usage(arguments: tuple[str, ...], complaint: str) -> None:
+    result = CliRunner().invoke(iscp, arguments)
     assert result.exit_code == 2
-    assert "one node" in result.output
+    assert complaint in result.output
 
 
 @pytest.mark.parametrize("arguments", [(), ("up",), ("node",), ("demo",)])

@@ -68,22 +68,22 @@ def test_one_that_runs_is_left_alone() -> None:
 def test_ports_are_kept_while_they_are_free(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     first = choose_ports(layout, 0)
-    assert len({first.node, first.etcd_client, first.etcd_peer}) == 3
+    assert len({first.nodes[0], first.etcd_client, first.etcd_peer}) == 3
     assert choose_ports(layout, None) == first
     with socket.socket() as other:
-        other.bind(("127.0.0.1", first.node))
+        other.bind(("127.0.0.1", first.nodes[0]))
         other.listen()
         moved = choose_ports(layout, None)
-        assert moved.node != first.node
+        assert moved.nodes[0] != first.nodes[0]
         assert moved.etcd_client == first.etcd_client
         with pytest.raises(ConfigurationError, match="--port"):
-            choose_ports(layout, first.node)
+            choose_ports(layout, first.nodes[0])
 
 
 def test_a_file_of_ports_that_was_torn_is_made_anew(tmp_path: Path) -> None:
-    Layout(tmp_path).ports.write_text('{"node": 1')
+    Layout(tmp_path).ports.write_text('{"nodes": [1')
     chosen = choose_ports(Layout(tmp_path), 0)
-    assert json.loads(Layout(tmp_path).ports.read_text())["node"] == chosen.node
+    assert json.loads(Layout(tmp_path).ports.read_text())["nodes"] == list(chosen.nodes)
 
 
 def test_a_directory_has_one_holder_at_a_time(tmp_path: Path) -> None:

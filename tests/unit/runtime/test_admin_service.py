@@ -45,6 +45,7 @@ from iscp.runtime.intake import JOB_NAME_LENGTH_MAX
 from iscp.runtime.log_writer import LogLimits
 from iscp.runtime.moved import Moved
 from iscp.runtime.verify_desk import VerifyDesk
+from tests.fakes.nodes import FakeCalls, nodes_and_views
 from tests.fakes.owner import OwnerWorld, until
 from tests.fakes.pipeline import FakeCatalog, FakeKind
 
@@ -77,11 +78,11 @@ class Desk:
     def __init__(self) -> None:
         self.catalog, self.kind, self.moved = FakeCatalog(TABLE, OTHER), FakeKind(), Moved()
         self.world = OwnerWorld(on_moved=self.moved.tell)
-        self.notified: list[tuple[ShardId, bool]] = []
-        self.interrupted: list[tuple[ShardId, str, str]] = []
         self.asks: list[VerifyAsked | VerifyWithdrawn] = []
         self.verifying = VerifyDesk(self.asks.append, self.world.clock)
-        self.counters = {"waiting": 2, "running": 1, "completed": 5}
+        self.calls = FakeCalls(self.verifying, {"waiting": 2, "running": 1, "completed": 5})
+        self.notified, self.interrupted = self.calls.notified, self.calls.interrupted
+        self.nodes, self.views = nodes_and_views(self.world.owner, self.world.membership, self.world.clock, self.calls)
         self.admin = OwnerAdmin(
             self.world.owner,
             self.catalog,
@@ -89,10 +90,8 @@ class Desk:
             self.check_trigger,
             self.world.clock,
             self.moved,
-            lambda shard, targets: self.notified.append((shard, targets)),
-            lambda *interrupted: self.interrupted.append(interrupted),
-            lambda: self.counters,
-            self.verifying,
+            self.nodes,
+            self.views.view,
         )
 
     def find_kind(self, name: str) -> FakeKind:
@@ -226,10 +225,8 @@ def test_ids_sort_by_time_also_when_the_clock_steps_back_and_the_owner_changes(d
         desk.check_trigger,
         desk.world.clock,
         desk.moved,
-        lambda shard, targets: None,
-        lambda shard, job_id, spec_json: None,
-        dict,
-        desk.verifying,
+        desk.nodes,
+        desk.views.view,
     )
     ids.append(other.register([request("d")])[0].job_id)
     assert ids == sorted(set(ids))
@@ -365,7 +362,7 @@ def test_a_job_is_not_told_to_want_a_feed_that_is_off(desk: Desk) -> None:
 
 
 def test_an_update_interrupts_what_runs_once_it_is_in_the_log(desk: Desk) -> None:
-    desk.admin.register([request()])
+    desk.running()
     update = UpdateRequest(X, '{"trigger":{"job_type":"greedy"}}', interrupt=True, request_id="r-1")
     desk.world.logs[-1].faults.append(StorageError("disk full", code=ErrorCode.NO_SPACE))
     with pytest.raises(StorageError):
@@ -373,10 +370,11 @@ def test_an_update_interrupts_what_runs_once_it_is_in_the_log(desk: Desk) -> Non
     assert desk.interrupted == []
     until(lambda: desk.admin.update([update]) == [True])
     row = desk.row()
-    assert desk.interrupted == [(ShardId("t-1"), row.job_id, row.spec_json)]
+    until(lambda: desk.interrupted == [(ShardId("t-1"), row.job_id, row.spec_json)])
     assert row.spec.trigger.job_type == "greedy"
     assert desk.admin.update([update]) == [True]
-    assert desk.interrupted == [desk.interrupted[0]] * 2, "a retry asks again: its first order may have been lost"
+    # A retry asks again: its first order may have been lost.
+    until(lambda: desk.interrupted == [desk.interrupted[0]] * 2)
 
 
 def test_unregister_answers_whether_there_was_such_a_job(desk: Desk) -> None:
@@ -399,11 +397,11 @@ def test_an_unregistration_whose_answer_was_lost_gets_it_when_it_is_repeated(des
 
 
 def test_a_table_is_found_by_path_by_any_spelling_of_it_and_by_id(desk: Desk) -> None:
-    desk.admin.register([request()])
+    desk.running()
     for table in (TABLE.uri, TABLE.uri + "/", "tables/orders", "t-1"):
         assert desk.admin.status(JobName(table, "x")).table_id == "t-1"
         assert desk.admin.notify(table) == 1
-    assert desk.notified == [(ShardId("t-1"), True)] * 4
+    until(lambda: desk.notified == [(ShardId("t-1"), True)] * 4)
     with pytest.raises(TableNotFound):
         desk.admin.notify(OTHER.uri)
 
@@ -717,8 +715,9 @@ def test_the_cluster_as_the_owner_sees_it(desk: Desk) -> None:
     desk.world.see(7, lag_s=4.0)
     view = desk.admin.cluster()
     assert (view.owner, view.owner_rev, view.jobs, view.lag_max_s) == ("n-1", 1, 1, 4.0)
-    assert view.counters == desk.counters
+    assert view.counters == desk.calls.counts
     (node,) = view.nodes
+    assert (node.state, node.lease_age_s, node.in_flight) == ("ready", 0.0, 0)
     assert (node.node_id, node.pid, node.epoch, node.shards) == ("n-1", 7, 1, 1)
     assert (node.queue_waiting, node.queue_running) == (2, 1)
     (shard,) = view.shards
@@ -763,7 +762,7 @@ def test_a_wait_for_what_is_applied_returns_at_once(desk: Desk) -> None:
     desk.reach(row, 7)
     for version in (None, 0, 7):
         assert desk.admin.wait(X, version, 0.0, lambda: True).applied_version == 7
-    assert desk.notified == [(ShardId("t-1"), False)] * 3  # the node is told to look now
+    until(lambda: desk.notified == [(ShardId("t-1"), False)] * 3)  # the node is told to look now
 
 
 def test_a_wait_returns_when_the_version_is_applied_and_not_before(desk: Desk) -> None:

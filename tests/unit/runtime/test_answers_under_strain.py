@@ -11,7 +11,7 @@ from iscp.core.errors import Unavailable
 from iscp.ports.pipeline import TableDescription
 from iscp.runtime.admin_service import OwnerAdmin
 from iscp.runtime.moved import Moved
-from iscp.runtime.verify_desk import VerifyDesk
+from tests.fakes.nodes import nodes_and_views
 from tests.fakes.owner import OwnerWorld, until
 from tests.fakes.pipeline import FakeCatalog, FakeKind
 
@@ -28,6 +28,7 @@ def test_an_owner_that_does_not_answer_in_time_is_a_fault_that_passes() -> None:
 def test_the_lag_of_a_paused_job_grows_while_its_table_has_none() -> None:
     world, moved = OwnerWorld(), Moved()
     world.lead()
+    nodes, views = nodes_and_views(world.owner, world.membership, world.clock)
     admin = OwnerAdmin(
         world.owner,
         FakeCatalog(TABLE),
@@ -35,10 +36,8 @@ def test_the_lag_of_a_paused_job_grows_while_its_table_has_none() -> None:
         lambda trigger: None,
         world.clock,
         moved,
-        lambda *told: None,
-        lambda *told: None,
-        dict[str, int],
-        VerifyDesk(lambda event: None, world.clock),
+        nodes,
+        views.view,
     )
     spec = {"iteration": {"consumer": {"kind": "replica", "target": "/targets/x"}}}
     admin.register([RegisterRequest(X, json.dumps(spec))])

@@ -9,7 +9,7 @@ from iscp.core.admin import ChangeVerb, JobChange, JobName, RegisterRequest, Res
 from iscp.ports.pipeline import TableDescription
 from iscp.runtime.admin_service import OwnerAdmin
 from iscp.runtime.moved import Moved
-from iscp.runtime.verify_desk import VerifyDesk
+from tests.fakes.nodes import nodes_and_views
 from tests.fakes.owner import OwnerWorld
 from tests.fakes.pipeline import FakeCatalog, FakeKind
 
@@ -35,6 +35,7 @@ class SlowCatalog(FakeCatalog):
 
 def admin_of(world: OwnerWorld, catalog: SlowCatalog) -> OwnerAdmin:
     world.lead()
+    nodes, views = nodes_and_views(world.owner, world.membership, world.clock)
     return OwnerAdmin(
         world.owner,
         catalog,
@@ -42,10 +43,8 @@ def admin_of(world: OwnerWorld, catalog: SlowCatalog) -> OwnerAdmin:
         lambda trigger: None,
         world.clock,
         Moved(),
-        lambda *told: None,
-        lambda *told: None,
-        dict[str, int],
-        VerifyDesk(lambda event: None, world.clock),
+        nodes,
+        views.view,
     )
 
 

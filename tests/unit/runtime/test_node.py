@@ -88,6 +88,7 @@ class World:
             clock,
             LogLimits(),
             lambda to, message: worker.heard([message]),
+            lambda members: None,
             self.moved.tell,
             broken,
         )
@@ -122,7 +123,7 @@ class World:
             executor,
             self.moved,
             upkeep,
-            lambda: setattr(self, "disconnected", True),
+            [self],
         )
 
     def _iterate(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
@@ -130,6 +131,9 @@ class World:
         assert self.gate.wait(20)
         guard.check()
         return applied(iteration, self.probe.versions[iteration.table_uri])
+
+    def close(self) -> None:
+        self.disconnected = True
 
     def register(self, name: str = "x") -> JobRow:
         self.probe.versions.setdefault(URI, 0)

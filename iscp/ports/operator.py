@@ -1,0 +1,33 @@
+"""What stands behind the gRPC service `Operator`: what operators ask about nodes and shards, and tell them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from iscp.core.admin import EventView, NodeVerb, PlacedShard, ShardVerb
+
+
+class OperatorService(Protocol):
+    """All methods raise IscpError: InvalidRequest before anything is written, NotOwner, Unavailable."""
+
+    def change_node(self, verb: NodeVerb, node_id: str) -> tuple[bool, int]:
+        """Whether anything has changed, and how many shards the node holds.
+
+        Raises InvalidRequest for a node that nobody knows, and for a drain that would leave no node.
+        """
+
+    def change_shards(self, verb: ShardVerb, table: str, range_id: int, node_id: str) -> int:
+        """How many of the table's shards (`range_id` 0: all) it concerns that were not so already.
+
+        Raises TableNotFound; InvalidRequest for a node that is unknown, or that takes no shards.
+        """
+
+    def rebalance(self, dry_run: bool) -> list[PlacedShard]:
+        """What is elsewhere than it should be, which begins to move unless `dry_run`."""
+
+    def placement(self, table: str) -> list[PlacedShard]:
+        """The shards of a table, or (empty) of all. Raises TableNotFound."""
+
+    def events(self, owner_rev: int, number: int, wait_s: float, alive: Callable[[], bool]) -> list[EventView]:
+        """What came after that number of that term (of another: all that is kept); waits until there is something."""

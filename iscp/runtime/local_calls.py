@@ -1,0 +1,35 @@
+"""What the owner may ask of a node, answered by this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+
+from iscp.core.ids import ShardId
+from iscp.core.verify import VerifyReport
+from iscp.runtime.executor import Executor
+from iscp.runtime.scheduler import Scheduler
+from iscp.runtime.verify_desk import VerifyDesk
+
+
+class LocalCalls:
+    """The port `NodeCalls` on this node's scheduler and executor."""
+
+    def __init__(self, scheduler: Scheduler, executor: Executor, desk: VerifyDesk) -> None:
+        self._scheduler = scheduler
+        self._executor = executor
+        self._desk = desk
+
+    def notify(self, shard: ShardId, targets: bool) -> None:
+        self._scheduler.notify(shard, targets)
+
+    def interrupt(self, shard: ShardId, job_id: str, spec_json: str) -> None:
+        self._scheduler.interrupt(shard, job_id, spec_json)
+
+    def verify(
+        self, shard: ShardId, job_id: str, repair: bool, timeout_s: float, alive: Callable[[], bool]
+    ) -> VerifyReport:
+        return self._desk.ask(shard, job_id, repair, timeout_s, alive)
+
+    def counters(self) -> dict[str, int]:
+        return asdict(self._executor.counters())

@@ -1,0 +1,221 @@
+"""What operators ask about nodes and shards, answered by the owner (port OperatorService).
+
+What they say of them is kept outside all nodes before it counts: it outlives this owner.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TypeVar
+
+from iscp.coordination.assignment import Assignment, ShardState
+from iscp.coordination.events import MoveAsked, OverridesChanged, RebalanceAsked
+from iscp.coordination.placement import Overrides, Placement
+from iscp.coordination.planner import HELD
+from iscp.coordination.term import Term
+from iscp.core.admin import EventView, NodeVerb, PlacedShard, ShardVerb
+from iscp.core.errors import InvalidRequest, NotOwner
+from iscp.core.ids import ShardId
+from iscp.ports.cluster import OverrideStore
+from iscp.ports.pipeline import Catalog
+from iscp.runtime.finding import Finder
+from iscp.runtime.owner_loop import OwnerLoop
+
+T = TypeVar("T")
+
+ALIVE_LOOK_S = 1.0
+
+
+class OwnerOperator:
+    """One change at a time; views are taken on the owner loop's thread."""
+
+    def __init__(self, owner: OwnerLoop, store: OverrideStore, catalog: Catalog) -> None:
+        self._owner = owner
+        self._store = store
+        self._finder = Finder(catalog)
+        self._lock = threading.Lock()
+
+    # --- changes -----------------------------------------------------------------------------------------------
+
+    def change_node(self, verb: NodeVerb, node_id: str) -> tuple[bool, int]:
+        with self._lock:
+            before, shards = self._look(lambda term: (_checked(term, verb, node_id), _held(term, node_id)))
+            match verb:
+                case NodeVerb.CORDON:
+                    after = replace(before, cordoned=before.cordoned | {node_id})
+                case NodeVerb.DRAIN:
+                    after = replace(before, draining=before.draining | {node_id})
+                case NodeVerb.UNCORDON:
+                    one = {node_id}
+                    after = replace(before, cordoned=before.cordoned - one, draining=before.draining - one)
+            return self._override(before, after), shards
+
+    def change_shards(self, verb: ShardVerb, table: str, range_id: int, node_id: str) -> int:
+        with self._lock:
+            shards = self._shards(table, range_id)
+            if verb is not ShardVerb.UNPIN:
+                self._look(lambda term: _check_target(term, node_id))
+            match verb:
+                case ShardVerb.MOVE:
+                    return self._move(shards, node_id)
+                case ShardVerb.PIN:
+                    return self._pin(shards, lambda pins, shard: pins.update({shard: node_id}))
+                case ShardVerb.UNPIN:
+                    return self._pin(shards, lambda pins, shard: pins.pop(shard, None))
+
+    def rebalance(self, dry_run: bool) -> list[PlacedShard]:
+        def look(term: Term) -> list[PlacedShard]:
+            settled = (each for each in term.assignments if each.state in HELD and each.wanted)
+            return [each for each in _placed(term, settled) if each.target and each.target != each.node_id]
+
+        moves = self._look(look)
+        if not dry_run:
+            self._owner.tell(RebalanceAsked())
+        return moves
+
+    def _move(self, shards: Iterable[ShardId], node_id: str) -> int:
+        def elsewhere(term: Term) -> list[ShardId]:
+            found = ((shard, term.assignments[shard].holder) for shard in shards)
+            return [shard for shard, holder in found if holder is None or holder.node_id != node_id]
+
+        moves = self._look(elsewhere)
+        for shard in moves:
+            self._owner.tell(MoveAsked(shard, node_id))
+        return len(moves)
+
+    def _pin(self, shards: Iterable[ShardId], change: Callable[[dict[ShardId, str], ShardId], object]) -> int:
+        before: Overrides = self._look(lambda term: term.placement.overrides)
+        pins = dict(before.pins)
+        for shard in shards:
+            change(pins, shard)
+        self._override(before, replace(before, pins=pins))
+        return sum(pins.get(shard) != before.pins.get(shard) for shard in shards)
+
+    def _override(self, before: Overrides, after: Overrides) -> bool:
+        if after == before:
+            return False
+        leader = self._owner.leader
+        if leader is None:
+            raise _no_owner()
+        self._store.save(leader, before, after)
+        self._owner.tell(OverridesChanged(after))
+        return True
+
+    # --- questions ---------------------------------------------------------------------------------------------
+
+    def placement(self, table: str) -> list[PlacedShard]:
+        shards = self._shards(table, 0) if table else None
+
+        def look(term: Term) -> list[PlacedShard]:
+            return _placed(term, term.assignments if shards is None else [term.assignments[shard] for shard in shards])
+
+        return self._look(look)
+
+    def events(self, owner_rev: int, number: int, wait_s: float, alive: Callable[[], bool]) -> list[EventView]:
+        left_s = wait_s
+        while True:
+            self._owner.current_writer()  # events of a term that is over are not to be waited for
+            events = self._owner.decisions.after(owner_rev, number, min(left_s, ALIVE_LOOK_S))
+            left_s -= ALIVE_LOOK_S
+            if events or left_s <= 0 or not alive():
+                return events
+
+    def _shards(self, table: str, range_id: int) -> list[ShardId]:
+        """Those of a table that are wanted; raises TableNotFound, InvalidRequest."""
+        table_ids = dict.fromkeys(self._finder.table_ids(self._owner.current_writer(), table))
+
+        def look(term: Term) -> list[ShardId]:
+            found = (term.assignments.get(ShardId(table_id, range_id or 1)) for table_id in table_ids)
+            return [each.shard for each in found if each is not None and each.wanted]
+
+        shards: list[ShardId] = self._look(look)
+        if not shards:
+            raise InvalidRequest(
+                f"{table} has no shard {range_id or ''}".rstrip(), field="range", remedy="See `iscp-admin shard list`"
+            )
+        return shards
+
+    def _look(self, look: Callable[[Term], T]) -> T:
+        def asked(loop: OwnerLoop) -> T:
+            if loop.machine.term is None:
+                raise _no_owner()
+            return look(loop.machine.term)
+
+        return self._owner.ask(asked)
+
+
+def _no_owner() -> NotOwner:
+    return NotOwner("no owner has claimed the job log yet", remedy="Try again in a moment")
+
+
+def _held(term: Term, node_id: str) -> int:
+    peer = term.peers.get(node_id)
+    return sum(1 for _ in term.assignments.held_by(peer.holder)) if peer else 0
+
+
+def _checked(term: Term, verb: NodeVerb, node_id: str) -> Overrides:
+    """The overrides as they are; raises InvalidRequest where the verb makes no sense for the node."""
+    overrides = term.placement.overrides
+    if verb is NodeVerb.UNCORDON and node_id in overrides.closed:
+        return overrides  # also of a node that is gone for good
+    _check_known(term, node_id)
+    if verb is NodeVerb.DRAIN and term.placement.eligible <= {node_id}:
+        raise InvalidRequest(
+            f"{node_id} is the last node that takes shards", field="node", remedy="Add or uncordon another node first"
+        )
+    return overrides
+
+
+def _check_known(term: Term, node_id: str) -> None:
+    if node_id not in term.peers:
+        there = ", ".join(sorted(term.peers)) or "none"
+        raise InvalidRequest(f"there is no node {node_id!r}", field="node", remedy=f"The nodes are: {there}")
+
+
+def _check_target(term: Term, node_id: str) -> None:
+    _check_known(term, node_id)
+    peer = term.peers[node_id]
+    if node_id in term.placement.overrides.closed:
+        raise InvalidRequest(
+            f"{node_id} is cordoned or drained", field="node", remedy=f"`iscp-admin node uncordon {node_id}` first"
+        )
+    if not peer.synced or peer.record.leaving:
+        why = "is leaving" if peer.record.leaving else "has not joined yet"
+        raise InvalidRequest(f"{node_id} {why}", field="node", remedy="Choose another, or try again in a moment")
+
+
+def _placed(term: Term, assignments: Iterable[Assignment]) -> list[PlacedShard]:
+    placement = term.placement
+    return [_placed_one(term, placement, each) for each in assignments]
+
+
+def _placed_one(term: Term, placement: Placement, assignment: Assignment) -> PlacedShard:
+    shard, holder = assignment.shard, assignment.holder
+    target = placement.target(shard) if assignment.wanted else ""
+    return PlacedShard(
+        table_id=shard.table_id,
+        range_id=shard.range_id,
+        table=assignment.jobs[0].table_name if assignment.jobs else "",
+        state=assignment.state.value,
+        node_id=holder.node_id if holder else "",
+        preferred=placement.ring.preferred(shard) if placement.eligible else "",
+        pinned=placement.overrides.pins.get(shard, ""),
+        target=target,
+        why=_why(term, assignment, target),
+    )
+
+
+def _why(term: Term, assignment: Assignment, target: str) -> str:
+    """Why a shard is not where it should be."""
+    holder = assignment.holder
+    if not assignment.wanted:
+        return "has no jobs any more"
+    if holder is None:
+        return "waits until it may be placed" if term.placement.eligible else "no node may take it"
+    if holder.node_id == target:
+        return "" if assignment.state is not ShardState.DRAINING else "is being stopped"
+    if assignment.state is ShardState.DRAINING:
+        return f"is being stopped: {assignment.why}"
+    return f"{assignment.why}; goes home with the next rebalance" if assignment.why else "waits for the next rebalance"

@@ -1,0 +1,48 @@
+"""A node as the owner calls it: it remembers what it was told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from iscp.core.ids import ShardId
+from iscp.core.verify import VerifyReport
+from iscp.ports.cluster import Membership
+from iscp.runtime.cluster_views import ClusterViews
+from iscp.runtime.nodes_at_work import NodesAtWork
+from iscp.runtime.owner_loop import OwnerLoop
+from iscp.runtime.verify_desk import VerifyDesk
+from tests.fakes.clock import FakeClock
+
+
+@dataclass
+class FakeCalls:
+    """Port NodeCalls."""
+
+    desk: VerifyDesk
+    counts: dict[str, int] = field(default_factory=dict)
+    notified: list[tuple[ShardId, bool]] = field(default_factory=list)
+    interrupted: list[tuple[ShardId, str, str]] = field(default_factory=list)
+
+    def notify(self, shard: ShardId, targets: bool) -> None:
+        self.notified.append((shard, targets))
+
+    def interrupt(self, shard: ShardId, job_id: str, spec_json: str) -> None:
+        self.interrupted.append((shard, job_id, spec_json))
+
+    def verify(
+        self, shard: ShardId, job_id: str, repair: bool, timeout_s: float, alive: Callable[[], bool]
+    ) -> VerifyReport:
+        return self.desk.ask(shard, job_id, repair, timeout_s, alive)
+
+    def counters(self) -> dict[str, int]:
+        return self.counts
+
+
+def nodes_and_views(
+    owner: OwnerLoop, membership: Membership, clock: FakeClock, calls: FakeCalls | None = None
+) -> tuple[NodesAtWork, ClusterViews]:
+    """What OwnerAdmin needs besides the owner; every node is `calls`."""
+    told = calls or FakeCalls(VerifyDesk(lambda event: None, clock))
+    nodes = NodesAtWork(owner, lambda record: told)
+    return nodes, ClusterViews(owner, membership, nodes, clock)
