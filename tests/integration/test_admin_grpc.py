@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 import iscp
-from iscp.adapters.grpc import client as client_module
+from iscp.adapters.grpc import caller
 from iscp.adapters.grpc.client import Client
 from iscp.adapters.grpc.endpoint import CHANGES_MAX, REGISTRATIONS_MAX, SPEC_BYTES_MAX, Tls
 from iscp.adapters.grpc.server import HISTORY_LIMIT_MAX, AdminServer
@@ -251,7 +251,7 @@ def test_a_comparison_comes_back_as_it_was_found(client: Client, service: FakeAd
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_error_comes_back_as_what_it_was(client: Client, service: FakeAdmin, kind: type[core.IscpError]) -> None:
     error = kind("what ü", field="spec.x", remedy="do that")
-    service.failures = [error] * client_module.ATTEMPTS_MAX
+    service.failures = [error] * caller.ATTEMPTS_MAX
     with pytest.raises(core.IscpError) as caught:
         client.count()
     back = caught.value
@@ -292,7 +292,7 @@ def test_retries_end(client: Client, service: FakeAdmin) -> None:
     service.failures = [core.Unavailable("away")] * 100
     with pytest.raises(core.Unavailable, match="away"):
         client.count()
-    assert service.asked["count"] == client_module.ATTEMPTS_MAX
+    assert service.asked["count"] == caller.ATTEMPTS_MAX
 
 
 def test_what_is_refused_is_not_retried(client: Client, service: FakeAdmin) -> None:

@@ -1,0 +1,231 @@
+"""A node without an engine: `python -m benchmarks.bare_node CONFIG`. It obeys the owner, and runs nothing.
+
+All else is a node's own: etcd, lease, election, the job log (no Spark is needed for it), gRPC, the machines. For what
+is measured and tried of the coordination by itself.
+
+What it takes in and gives up is written to TRACE (from the environment, if it is there): a line for each, of the
+monotonic clock's nanoseconds, which all processes of a machine share, `+` or `-`, and the shard.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from iscp import __version__
+from iscp.adapters.clock import SystemClock
+from iscp.adapters.delta.joblog import DeltaJobLog
+from iscp.adapters.etcd.checkpoint import EtcdCheckpoint
+from iscp.adapters.etcd.client import EtcdClient
+from iscp.adapters.etcd.election import EtcdElection
+from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.membership import EtcdMembership
+from iscp.adapters.etcd.overrides import EtcdOverrides
+from iscp.adapters.etcd.values import EtcdSettings
+from iscp.adapters.failpoints import EnvironmentFailpoints
+from iscp.adapters.grpc.forward import Forwarding
+from iscp.adapters.grpc.node_server import NodeServer
+from iscp.adapters.grpc.operator_server import OperatorServer
+from iscp.adapters.grpc.peers import Peers
+from iscp.adapters.grpc.server import AdminServer
+from iscp.adapters.settings import load_settings
+from iscp.adapters.telemetry import configure_logging
+from iscp.consumers.registry import ConsumerRegistry
+from iscp.coordination.assignment import ShardState
+from iscp.coordination.effects import HoldIterations, StartShard, StopAllShards, StopShard, UpdateShard
+from iscp.coordination.events import ShardStarted, ShardStopped
+from iscp.coordination.owner import OwnerMachine
+from iscp.coordination.schedule_events import WorkerNews
+from iscp.coordination.times import CoordinationTimes
+from iscp.coordination.worker import WorkerMachine
+from iscp.core.cluster import NodeRecord
+from iscp.core.config import NodeConfig
+from iscp.core.errors import Unavailable
+from iscp.core.ids import ShardId
+from iscp.core.verify import VerifyReport
+from iscp.ports.pipeline import TableDescription
+from iscp.runtime.admin_service import OwnerAdmin
+from iscp.runtime.cluster_views import ClusterViews
+from iscp.runtime.lease_keeper import LeaseKeeper
+from iscp.runtime.log_writer import LogLimits
+from iscp.runtime.moved import Moved
+from iscp.runtime.node import Node
+from iscp.runtime.nodes_at_work import NodesAtWork
+from iscp.runtime.operator_service import OwnerOperator
+from iscp.runtime.owner_loop import OwnerLoop
+from iscp.runtime.upkeep import Order
+from iscp.runtime.worker_loop import WorkerLoop
+
+TRACE = "ISCP_BENCH_TRACE"
+LOOK_S = 0.002
+
+
+class NoEngine:
+    """Stands for scheduler, executor and upkeep, and for what the owner may ask of them."""
+
+    def __init__(self, tell: Callable[[WorkerNews], None], trace: str) -> None:
+        self._tell = tell
+        self._trace = os.open(trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if trace else -1
+        self.shards: set[ShardId] = set()
+        self.counts: dict[str, int] = {"first_start_us": 0, "last_start_us": 0}
+
+    def give(self, order: Order) -> None:
+        match order:
+            case StartShard(shard):
+                self.shards.add(shard)
+                now_us = self._note("+", shard) // 1000
+                self.counts["first_start_us"] = self.counts["first_start_us"] or now_us
+                self.counts["last_start_us"] = now_us
+                self._tell(ShardStarted(shard))
+            case StopShard(shard):
+                self._stop(shard)
+            case StopAllShards():
+                for shard in list(self.shards):
+                    self._stop(shard)
+            case UpdateShard() | HoldIterations():
+                pass
+
+    def _stop(self, shard: ShardId) -> None:
+        self.shards.discard(shard)
+        self._note("-", shard)
+        self._tell(ShardStopped(shard))
+
+    def _note(self, sign: str, shard: ShardId) -> int:
+        now_ns = time.monotonic_ns()
+        if self._trace >= 0:
+            os.write(self._trace, f"{now_ns} {sign} {shard}\n".encode())
+        return now_ns
+
+    # The parts of a node, and the port NodeCalls.
+
+    def start(self, executor: object = None) -> None: ...
+
+    def close(self, *given: object, **named: object) -> bool:
+        return True
+
+    def notify(self, shard: ShardId, targets: bool) -> None: ...
+
+    def interrupt(self, shard: ShardId, job_id: str, spec_json: str) -> None: ...
+
+    def verify(
+        self, shard: ShardId, job_id: str, repair: bool, timeout_s: float, alive: Callable[[], bool]
+    ) -> VerifyReport:
+        raise Unavailable("this node has no engine")
+
+    def counters(self) -> dict[str, int]:
+        return {**self.counts, "shards": len(self.shards), "waiting": 0, "running": 0}
+
+
+class AnyTable:
+    """Port Catalog: there is every table that anybody asks for, at version 0."""
+
+    def describe(self, table: str) -> TableDescription:
+        return TableDescription(table.strip("/").replace("/", "-"), table, table, 0, 1.0, {"id": "long"})
+
+    def has_version(self, uri: str, version: int) -> bool:
+        return version == 0
+
+    def newest_version(self, uri: str) -> int:
+        return 0
+
+    def normalize(self, uri: str) -> str:
+        return uri
+
+    def condition_fault(self, condition: str, table: TableDescription) -> str:
+        return ""
+
+
+def watch_terms(owner: OwnerLoop, counts: dict[str, int]) -> None:
+    """Note when this node began a term, and when everything ran under it, by the monotonic clock's microseconds."""
+    known = 0
+    while True:
+        time.sleep(LOOK_S)
+        term = owner.machine.term
+        if term is None:
+            counts["owner_rev"] = known = 0
+        elif term.owner_rev != known:
+            known, counts["owner_rev"] = term.owner_rev, term.owner_rev
+            counts["term_us"], counts["placing_us"], counts["all_run_us"] = time.monotonic_ns() // 1000, 0, 0
+        if term is not None:
+            counts["owner_running"] = term.assignments.counts[ShardState.RUNNING]
+            if not counts["placing_us"] and term.placing and term.peers:
+                counts["placing_us"] = time.monotonic_ns() // 1000
+            if not counts["all_run_us"] and owner.machine.running and len(term.assignments):
+                counts["all_run_us"] = time.monotonic_ns() // 1000
+
+
+def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
+    clock, moved, keys = SystemClock(), Moved(), Keys(config.etcd_prefix)
+    etcd = EtcdClient(EtcdSettings.of(config.etcd), clock)
+    ttl_s, margin_s = config.etcd.lease_ttl_s, config.etcd.margin_s
+    membership = EtcdMembership(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s)
+    election = EtcdElection(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s)
+    overrides = EtcdOverrides(etcd, election, keys)
+    times = replace(CoordinationTimes(), ttl_s=ttl_s, margin_s=margin_s)
+    peers = Peers(config.etcd_prefix, config.node_id, lambda node_id, messages: owner.heard(node_id, messages))
+    owner = OwnerLoop(
+        OwnerMachine(config.node_id, __version__, times),
+        lambda: DeltaJobLog(config.log.uri, clock, EnvironmentFailpoints({})),
+        membership,
+        election,
+        overrides,
+        EtcdCheckpoint(etcd, election, keys),
+        clock,
+        LogLimits(),
+        lambda to, message: worker.heard([message]) if to.node_id == config.node_id else peers.send(to, message),
+        peers.keep,
+        moved.tell,
+        broken,
+    )
+    worker = WorkerLoop(
+        lambda epoch: WorkerMachine(config.node_id, epoch, __version__, times),
+        lambda: engine,
+        election,
+        clock,
+        lambda owner_id, message: (
+            owner.heard(config.node_id, [message]) if owner_id == config.node_id else served.send(owner_id, message)
+        ),
+        broken,
+    )
+    engine = NoEngine(worker.news, os.environ.get(TRACE, ""))
+    record = NodeRecord(config.node_id, 0, config.address, os.getpid(), __version__, clock.now_s())
+    keeper = LeaseKeeper(membership, record, clock, worker.lease_lost, worker.lease_regained, broken)
+    served = NodeServer(config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__, engine, worker.heard)
+    nodes = NodesAtWork(owner, lambda to: engine if to.node_id == config.node_id else peers.call(to))
+    views = ClusterViews(owner, membership, nodes, clock)
+    kinds = ConsumerRegistry(())
+    admin = OwnerAdmin(owner, AnyTable(), kinds.kind, lambda trigger: None, clock, moved, nodes, views.view)
+    forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id))
+    operator = OperatorServer(OwnerOperator(owner, overrides, AnyTable()))
+    server = AdminServer(admin, config.listen, services=[served, operator], interceptors=[forwarding])
+    threading.Thread(target=watch_terms, args=(owner, engine.counts), daemon=True).start()
+    parts = (keeper, owner, worker, engine, engine, moved, engine)
+    return Node(config.node_id, server, membership, election, *parts, [nodes, peers, forwarding, etcd])
+
+
+def main(file: str) -> int:
+    config = load_settings(Path(file), os.environ)
+    configure_logging(config.log_format, config.log_level, {"node": config.node_id})
+    stop, faults = threading.Event(), list[Exception]()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+
+    def broken(error: Exception) -> None:
+        faults.append(error)
+        stop.set()
+
+    node = compose(config, broken)
+    node.start()
+    stop.wait()
+    node.stop(0.0 if faults else config.stop_timeout_s)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
