@@ -34,10 +34,10 @@ from iscp.wire.v1 import admin_pb2 as pb
 PAGE_BYTES_MAX = 512 * 1024
 PAGE_ITEMS_MAX = 1_000
 
-_STATE_TO_WIRE = {state: pb.JobState.Value(f"JOB_STATE_{state.name}") for state in JobState}
-_STATE_FROM_WIRE = {number: state for state, number in _STATE_TO_WIRE.items()}
-_REASON_TO_WIRE = {reason: pb.Reason.Value(f"REASON_{reason.name}") for reason in Reason}
-_REASON_FROM_WIRE = {number: reason for reason, number in _REASON_TO_WIRE.items()}
+STATE_TO_WIRE = {state: pb.JobState.Value(f"JOB_STATE_{state.name}") for state in JobState}
+STATE_FROM_WIRE = {number: state for state, number in STATE_TO_WIRE.items()}
+REASON_TO_WIRE = {reason: pb.Reason.Value(f"REASON_{reason.name}") for reason in Reason}
+REASON_FROM_WIRE = {number: reason for reason, number in REASON_TO_WIRE.items()}
 
 _VERB_TO_WIRE = {verb: pb.ChangeVerb.Value(f"CHANGE_VERB_{verb.name}") for verb in ChangeVerb}
 _VERB_FROM_WIRE = {number: verb for verb, number in _VERB_TO_WIRE.items()}
@@ -225,8 +225,8 @@ def filter_to_wire(wanted: JobFilter) -> pb.JobFilter:
     return pb.JobFilter(
         account=wanted.account,
         table=wanted.table,
-        state=_STATE_TO_WIRE[wanted.state] if wanted.state else pb.JOB_STATE_UNSPECIFIED,
-        reason=_REASON_TO_WIRE[wanted.reason] if wanted.reason else pb.REASON_UNSPECIFIED,
+        state=STATE_TO_WIRE[wanted.state] if wanted.state else pb.JOB_STATE_UNSPECIFIED,
+        reason=REASON_TO_WIRE[wanted.reason] if wanted.reason else pb.REASON_UNSPECIFIED,
         table_pattern=wanted.table_pattern,
         name_pattern=wanted.name_pattern,
     )
@@ -237,8 +237,8 @@ def filter_from_wire(message: pb.JobFilter, limit: int) -> JobFilter:
     wanted = JobFilter(
         account=message.account,
         table=message.table,
-        state=_STATE_FROM_WIRE.get(message.state),
-        reason=_REASON_FROM_WIRE.get(message.reason),
+        state=STATE_FROM_WIRE.get(message.state),
+        reason=REASON_FROM_WIRE.get(message.reason),
         limit=limit or JobFilter().limit,
         table_pattern=message.table_pattern,
         name_pattern=message.name_pattern,
@@ -251,8 +251,8 @@ def filter_from_wire(message: pb.JobFilter, limit: int) -> JobFilter:
 
 def job_to_wire(job: JobView) -> pb.Job:
     return pb.Job(
-        state=_STATE_TO_WIRE[job.state],
-        reason=_REASON_TO_WIRE[job.reason],
+        state=STATE_TO_WIRE[job.state],
+        reason=REASON_TO_WIRE[job.reason],
         status=pb.JobStatus(**_fields(job.status, _STATUS_FIELDS)),
         **_fields(job, _JOB_FIELDS),
     )
@@ -260,7 +260,7 @@ def job_to_wire(job: JobView) -> pb.Job:
 
 def job_from_wire(message: pb.Job) -> JobView:
     """Raises PermanentError where the node is newer and speaks of states unknown here."""
-    state, reason = _STATE_FROM_WIRE.get(message.state), _REASON_FROM_WIRE.get(message.reason)
+    state, reason = STATE_FROM_WIRE.get(message.state), REASON_FROM_WIRE.get(message.reason)
     if state is None or reason is None:
         raise PermanentError(
             f"the node reports state {message.state}, reason {message.reason}, which are not known here",

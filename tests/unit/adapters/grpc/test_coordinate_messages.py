@@ -1,0 +1,118 @@
+"""What owner and nodes say to each other comes back the same, field by field, and what is unknown is refused."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iscp.adapters.grpc import coordinate_messages as wire
+from iscp.coordination.messages import (
+    Acknowledge,
+    Announce,
+    Checkpoint,
+    DispatchTable,
+    DispatchTableResponse,
+    NodeMessage,
+    NodeShard,
+    OwnerMessage,
+    ShardCheckpoint,
+    SourceSeen,
+    Sync,
+)
+from iscp.core.ids import JobKey, ShardId, TableEpoch
+from iscp.core.iteration import HistoryEntry
+from iscp.core.job import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.watermark import Watermark
+from iscp.wire.v1 import node_pb2 as pb
+
+# Numbers as int64, and codes as int32 can hold them; texts as UTF-8 can.
+OF_TYPE = {
+    "int": st.integers(-(2**63), 2**63 - 1),
+    "float": st.floats(allow_nan=False),
+    "str": st.text(st.characters(exclude_categories=("Cs",)), max_size=20),
+    "bool": st.booleans(),
+}
+
+
+def every(kind: type, **given_fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """All fields of a dataclass vary, those with defaults too."""
+    chosen = {each.name: given_fields.get(each.name, OF_TYPE.get(str(each.type), ...)) for each in fields(kind)}
+    return st.builds(kind, **chosen)
+
+
+CODES = st.integers(-(2**31), 2**31 - 1)
+SHARDS, EPOCHS, KEYS, MARKS = every(ShardId), every(TableEpoch), every(JobKey), every(Watermark)
+ROWS = every(JobRow, key=KEYS, watermark=MARKS, drop_at_s=st.none() | OF_TYPE["float"])
+REPORTS = every(
+    JobReport,
+    key=KEYS,
+    watermark=MARKS,
+    state=st.none() | st.sampled_from(JobState),
+    reason=st.none() | st.sampled_from(Reason),
+    status=st.none() | every(JobStatus, error_code=CODES),
+)
+CHECKPOINTS = every(
+    ShardCheckpoint,
+    shard=SHARDS,
+    reports=st.lists(REPORTS, max_size=3).map(tuple),
+    history=st.lists(every(HistoryEntry, error_code=CODES), max_size=3).map(tuple),
+    seen=st.none() | every(SourceSeen, shard=SHARDS),
+)
+HELD = every(NodeShard, shard=SHARDS, table_epoch=EPOCHS)
+
+OWNER_MESSAGES = {
+    Announce: every(Announce),
+    DispatchTable: every(DispatchTable, shard=SHARDS, table_epoch=EPOCHS, jobs=st.lists(ROWS, max_size=3).map(tuple)),
+    Acknowledge: every(Acknowledge),
+}
+NODE_MESSAGES = {
+    Sync: every(Sync, shards=st.lists(HELD, max_size=3).map(tuple)),
+    DispatchTableResponse: every(DispatchTableResponse, shard=SHARDS, table_epoch=EPOCHS),
+    Checkpoint: every(Checkpoint, shards=st.lists(CHECKPOINTS, max_size=3).map(tuple)),
+}
+
+
+@pytest.mark.parametrize("kind", OWNER_MESSAGES)
+def test_what_an_owner_says_comes_back_the_same(kind: type) -> None:
+    @given(OWNER_MESSAGES[kind])
+    def holds(message: OwnerMessage) -> None:
+        assert wire.decode_owner(wire.encode_owner(message)) == message
+
+    holds()
+
+
+@pytest.mark.parametrize("kind", NODE_MESSAGES)
+def test_what_a_node_says_comes_back_the_same(kind: type) -> None:
+    @given(NODE_MESSAGES[kind])
+    def holds(message: NodeMessage) -> None:
+        assert wire.decode_node(wire.encode_node(message)) == message
+
+    holds()
+
+
+def test_every_kind_of_message_is_tried() -> None:
+    assert set(OWNER_MESSAGES) == set(OwnerMessage.__args__)
+    assert set(NODE_MESSAGES) == set(NodeMessage.__args__)
+
+
+@pytest.mark.parametrize("decode", [wire.decode_owner, wire.decode_node])
+@pytest.mark.parametrize("raw", [b"", b"\xff\xff\xff", b"\x7a\x00"], ids=["nothing", "garbage", "of a newer node"])
+def test_what_is_no_known_message_is_refused(decode: Any, raw: bytes) -> None:
+    with pytest.raises(ValueError, match="message"):
+        decode(raw)
+
+
+def test_states_of_a_newer_node_are_refused_not_guessed() -> None:
+    response = pb.DispatchTableResponse.FromString(b"\x38\x63")  # state = 99
+    with pytest.raises(ValueError, match="cannot be read"):
+        wire.decode_node(pb.NodeMessage(response=response).SerializeToString())
+
+
+def test_a_dispatch_is_small() -> None:
+    row = JobRow(JobKey("default", "t" * 36, "copy"), "018bcfe56800", "{}", "/t", "file:///t", seq=3)
+    message = DispatchTable(3, 7, TableEpoch(3, 100), ShardId("t" * 36), is_delete=False, jobs=(row,))
+    assert len(wire.encode_owner(message)) < 200
