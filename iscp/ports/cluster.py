@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from iscp.core.cluster import Leader, NodeRecord
+from iscp.core.ids import ShardId
+from iscp.core.verify import VerifyReport
 
 
 class Lease(Protocol):
@@ -55,3 +57,24 @@ class Election(Protocol):
 
     def leader(self) -> Leader | None:
         """A linearizable read of the election key."""
+
+
+class NodeCalls(Protocol):
+    """What the owner asks of the node that runs a shard, beside the messages. Raises Unavailable if it is away."""
+
+    def notify(self, shard: ShardId, targets: bool) -> None:
+        """The shard's source may have changed, or its `targets` too."""
+
+    def interrupt(self, shard: ShardId, job_id: str, spec_json: str) -> None:
+        """What runs of this job by another spec is to end, now or as soon as this one is there."""
+
+    def verify(
+        self, shard: ShardId, job_id: str, repair: bool, timeout_s: float, alive: Callable[[], bool]
+    ) -> VerifyReport:
+        """Compare the job's target with its source; given up after `timeout_s`, or when `alive` says so.
+
+        Raises TimedOut, OutcomeUnknown of a repair, and what the comparison has raised.
+        """
+
+    def counters(self) -> dict[str, int]:
+        """The executor's counts."""

@@ -23,28 +23,35 @@ WIRE_FORMAT_KEY = "iscp-wire-format"
 
 # A frozen or cut-off node is noticed after the sum of both.
 KEEPALIVE_MS = 3_000
-KEEPALIVE_TIMEOUT_MS = 3_000
+KEEPALIVE_TIMEOUT_MS = 4_000
 # Servers look after all their clients, users too, and need not hurry.
 SERVER_KEEPALIVE_MS = 10_000
-SERVER_KEEPALIVE_TIMEOUT_MS = 5_000
+SERVER_KEEPALIVE_TIMEOUT_MS = 10_000
 # A server that allowed fewer pings than its clients send would end their connections with too_many_pings.
 PING_INTERVAL_MIN_MS = 1_000
 CONNECT_MAX_MS = 3_000
 RECONNECT_FIRST_MS = 100
 RECONNECT_MAX_MS = 1_000
 
+
+def _keepalive(time_ms: int, timeout_ms: int) -> tuple[tuple[str, int], ...]:
+    return (
+        ("grpc.keepalive_time_ms", time_ms),
+        ("grpc.keepalive_timeout_ms", timeout_ms),
+        # gRPC pings for other reasons too, and then sends no second one but waits for the first, by default a minute.
+        ("grpc.http2.ping_timeout_ms", timeout_ms),
+        ("grpc.http2.max_pings_without_data", 0),
+    )
+
+
 SERVER_OPTIONS = (
-    ("grpc.keepalive_time_ms", SERVER_KEEPALIVE_MS),
-    ("grpc.keepalive_timeout_ms", SERVER_KEEPALIVE_TIMEOUT_MS),
-    ("grpc.http2.max_pings_without_data", 0),
+    *_keepalive(SERVER_KEEPALIVE_MS, SERVER_KEEPALIVE_TIMEOUT_MS),
     ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MIN_MS),
 )
 _CHANNEL_OPTIONS = (
+    *_keepalive(KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-    ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", RECONNECT_FIRST_MS),
     ("grpc.max_reconnect_backoff_ms", RECONNECT_MAX_MS),
     ("grpc.min_reconnect_backoff_ms", CONNECT_MAX_MS),

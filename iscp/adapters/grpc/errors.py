@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 import grpc
@@ -10,6 +13,8 @@ from iscp.adapters.grpc.endpoint import FORMAT_VERSION
 from iscp.core import errors as core
 from iscp.core.errors import ErrorCode, IscpError, OutcomeUnknown
 from iscp.wire.v1 import admin_pb2 as pb
+
+log = logging.getLogger(__name__)
 
 DETAIL_KEY = "iscp-error-bin"
 
@@ -68,6 +73,20 @@ def abort(context: grpc.ServicerContext, error: IscpError) -> NoReturn:
     raise AssertionError("abort returned")
 
 
+@contextmanager
+def translated(context: grpc.ServicerContext, verb: str, service: str = "admin") -> Iterator[None]:
+    """The edge: every error leaves as a status; what nobody foresaw is logged and leaves as INTERNAL."""
+    try:
+        yield
+    except IscpError as error:
+        log.info(f"{service}.refused", extra={"verb": verb, "code": int(error.code), "field": error.field})
+        abort(context, error)
+    except Exception as error:
+        log.exception(f"{service}.failed", extra={"verb": verb})
+        unforeseen = IscpError(f"unforeseen {type(error).__name__}: {error}", remedy="Look at the node's log")
+        abort(context, unforeseen)
+
+
 def error_of(detail: pb.ErrorDetail) -> IscpError:
     """The error that a detail tells of; of an unknown kind (a newer node's) at least whose move is next."""
     code: ErrorCode | None
@@ -78,6 +97,11 @@ def error_of(detail: pb.ErrorDetail) -> IscpError:
     temporary = 0 < detail.code < core.PERMANENT_FROM
     kind = _KINDS.get(detail.kind) or (core.TemporaryError if temporary else core.PermanentError)
     return kind(detail.message, field=detail.field, remedy=detail.remedy, code=code)
+
+
+def never_sent(error: grpc.RpcError) -> bool:
+    """Whether a failed call has certainly not arrived."""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and _NEVER_SENT in (error.details() or "")
 
 
 def from_rpc(error: grpc.RpcError, endpoint: str, *, changes: bool) -> IscpError:
@@ -91,7 +115,7 @@ def from_rpc(error: grpc.RpcError, endpoint: str, *, changes: bool) -> IscpError
             return error_of(pb.ErrorDetail.FromString(value))
     text = error.details() or ""
     match error.code():
-        case grpc.StatusCode.UNAVAILABLE if changes and _NEVER_SENT not in text:
+        case grpc.StatusCode.UNAVAILABLE if changes and not never_sent(error):
             return OutcomeUnknown(
                 f"{endpoint} went away before it answered ({text})", remedy="Ask for the job's status"
             )

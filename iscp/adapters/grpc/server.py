@@ -1,7 +1,8 @@
-"""Serves an AdminService by gRPC, with health and reflection.
+"""Serves an AdminService by gRPC, with health and reflection, and whatever else a node serves at the same address.
 
 Threads: each call takes one while it runs. `max_workers` of them are for calls that answer soon, `waits_max` more
 for WaitJob and VerifyJob, which may take minutes; as waits are counted, they can never take the others' threads.
+Other services bring threads of their own.
 """
 
 # ruff: noqa: N802  (the methods have the wire's names)
@@ -10,15 +11,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Protocol
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from iscp.adapters.grpc import convert
+from iscp.adapters.grpc.calling import SERVER_OPTIONS
 from iscp.adapters.grpc.endpoint import (
     CHANGES_MAX,
     FORMAT_VERSION,
@@ -29,7 +32,7 @@ from iscp.adapters.grpc.endpoint import (
     Tls,
     split_address,
 )
-from iscp.adapters.grpc.errors import abort
+from iscp.adapters.grpc.errors import translated
 from iscp.core.admin import ChangeVerb, JobChange
 from iscp.core.errors import ConfigurationError, InvalidRequest, IscpError, QueueFull
 from iscp.ports.admin import AdminService
@@ -47,20 +50,6 @@ HISTORY_LIMIT = 20
 HISTORY_LIMIT_MAX = 10_000
 
 _SERVICE_NAME = pb.DESCRIPTOR.services_by_name["Admin"].full_name
-
-
-@contextmanager
-def _translated(context: grpc.ServicerContext, verb: str) -> Iterator[None]:
-    """The edge: every error leaves as a status; what nobody foresaw is logged and leaves as INTERNAL."""
-    try:
-        yield
-    except IscpError as error:
-        log.info("admin.refused", extra={"verb": verb, "code": int(error.code), "field": error.field})
-        abort(context, error)
-    except Exception as error:
-        log.exception("admin.failed", extra={"verb": verb})
-        unforeseen = IscpError(f"unforeseen {type(error).__name__}: {error}", remedy="Look at the node's log")
-        abort(context, unforeseen)
 
 
 def _check_format(format_version: int) -> None:
@@ -99,7 +88,7 @@ class _Admin(pb_grpc.AdminServicer):
         self._waits = threading.BoundedSemaphore(waits_max)
 
     def Register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.RegisterResponse:
-        with _translated(context, "register"):
+        with translated(context, "register"):
             _check_format(request.format_version)
             registrations = list(request.registrations)
             _check_registrations(registrations)
@@ -107,7 +96,7 @@ class _Admin(pb_grpc.AdminServicer):
             return pb.RegisterResponse(results=[convert.result_to_wire(one) for one in results])
 
     def Check(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.CheckResponse:
-        with _translated(context, "check"):
+        with translated(context, "check"):
             _check_format(request.format_version)
             registrations = list(request.registrations)
             _check_registrations(registrations)
@@ -126,7 +115,7 @@ class _Admin(pb_grpc.AdminServicer):
     def _change(
         self, verb: ChangeVerb, request: pb.ChangeJobRequest, context: grpc.ServicerContext
     ) -> pb.ChangeJobResponse:
-        with _translated(context, verb):
+        with translated(context, verb):
             _check_format(request.format_version)
             change = JobChange(verb, convert.name_from_wire(request.job), request.request_id)
             (outcome,) = self._service.change([change])
@@ -135,21 +124,21 @@ class _Admin(pb_grpc.AdminServicer):
             return pb.ChangeJobResponse(changed=outcome)
 
     def Resync(self, request: pb.ResyncRequest, context: grpc.ServicerContext) -> pb.ResyncResponse:
-        with _translated(context, "resync"):
+        with translated(context, "resync"):
             _check_format(request.format_version)
             _check_spec(request.spec_json, "spec_json")
             result = self._service.resync(convert.resync_from_wire(request))
             return pb.ResyncResponse(job_id=result.job_id, table_id=result.table_id)
 
     def ChangeJobs(self, request: pb.ChangeJobsRequest, context: grpc.ServicerContext) -> pb.ChangeJobsResponse:
-        with _translated(context, "change"):
+        with translated(context, "change"):
             _check_format(request.format_version)
             _check_number(len(request.changes), CHANGES_MAX, "changes")
             outcomes = self._service.change(convert.changes_from_wire(request.changes))
             return pb.ChangeJobsResponse(outcomes=[convert.outcome_to_wire(one) for one in outcomes])
 
     def UpdateJobs(self, request: pb.UpdateJobsRequest, context: grpc.ServicerContext) -> pb.ChangeJobsResponse:
-        with _translated(context, "update"):
+        with translated(context, "update"):
             _check_format(request.format_version)
             _check_number(len(request.updates), CHANGES_MAX, "updates")
             for number, update in enumerate(request.updates):
@@ -158,24 +147,24 @@ class _Admin(pb_grpc.AdminServicer):
             return pb.ChangeJobsResponse(outcomes=[convert.outcome_to_wire(one) for one in outcomes])
 
     def ListJobs(self, request: pb.ListJobsRequest, context: grpc.ServicerContext) -> Iterator[pb.JobPage]:
-        with _translated(context, "list"):
+        with translated(context, "list"):
             _check_format(request.format_version)
             jobs = self._service.list_jobs(convert.filter_from_wire(request.filter, request.limit))
             for page in convert.pages(convert.job_to_wire(job) for job in jobs):
                 yield pb.JobPage(jobs=page)
 
     def CountJobs(self, request: pb.CountJobsRequest, context: grpc.ServicerContext) -> pb.CountJobsResponse:
-        with _translated(context, "count"):
+        with translated(context, "count"):
             _check_format(request.format_version)
             return pb.CountJobsResponse(jobs=self._service.count_jobs(convert.filter_from_wire(request.filter, 0)))
 
     def GetJob(self, request: pb.GetJobRequest, context: grpc.ServicerContext) -> pb.Job:
-        with _translated(context, "status"):
+        with translated(context, "status"):
             _check_format(request.format_version)
             return convert.job_to_wire(self._service.status(convert.name_from_wire(request.job)))
 
     def WaitJob(self, request: pb.WaitJobRequest, context: grpc.ServicerContext) -> pb.Job:
-        with _translated(context, "wait"):
+        with translated(context, "wait"):
             _check_format(request.format_version)
             version = request.version if request.HasField("version") else None
             if version is not None and version < 0:
@@ -185,7 +174,7 @@ class _Admin(pb_grpc.AdminServicer):
                 return convert.job_to_wire(self._service.wait(job, version, timeout_s, context.is_active))
 
     def VerifyJob(self, request: pb.VerifyJobRequest, context: grpc.ServicerContext) -> pb.VerifyReport:
-        with _translated(context, "verify"):
+        with translated(context, "verify"):
             _check_format(request.format_version)
             with self._waiting(request.timeout_s, context) as timeout_s:
                 job = convert.name_from_wire(request.job)
@@ -207,7 +196,7 @@ class _Admin(pb_grpc.AdminServicer):
             self._waits.release()
 
     def History(self, request: pb.HistoryRequest, context: grpc.ServicerContext) -> Iterator[pb.HistoryPage]:
-        with _translated(context, "history"):
+        with translated(context, "history"):
             _check_format(request.format_version)
             if request.limit > HISTORY_LIMIT_MAX:
                 raise InvalidRequest(f"must be at most {HISTORY_LIMIT_MAX}", field="limit")
@@ -216,21 +205,34 @@ class _Admin(pb_grpc.AdminServicer):
                 yield pb.HistoryPage(entries=page)
 
     def Notify(self, request: pb.NotifyRequest, context: grpc.ServicerContext) -> pb.NotifyResponse:
-        with _translated(context, "notify"):
+        with translated(context, "notify"):
             _check_format(request.format_version)
             return pb.NotifyResponse(jobs=self._service.notify(request.table))
 
     def GetCluster(self, request: pb.GetClusterRequest, context: grpc.ServicerContext) -> Iterator[pb.ClusterPage]:
-        with _translated(context, "cluster"):
+        with translated(context, "cluster"):
             _check_format(request.format_version)
             yield from convert.cluster_to_wire(self._service.cluster())
 
 
+class Service(Protocol):
+    """Something that is served beside `Admin`."""
+
+    @property
+    def calls_max(self) -> int:
+        """How many of its calls may be under way."""
+
+    def add_to(self, server: grpc.Server) -> None: ...
+
+    def close(self) -> None:
+        """End the calls that would not end by themselves."""
+
+
 class AdminServer:
-    """The gRPC server of a node: `Admin`, health and reflection.
+    """The gRPC server of a node: `Admin`, health and reflection, and `services` beside them.
 
     `address` is HOST:PORT; port 0 takes any free one, and after `start` the property `address` tells which.
-    At most `max_workers` calls and `waits_max` waits run at a time.
+    At most `max_workers` calls and `waits_max` waits run at a time. `interceptors` see every call first.
     """
 
     def __init__(
@@ -241,14 +243,19 @@ class AdminServer:
         max_workers: int = MAX_WORKERS,
         waits_max: int = WAITS_MAX,
         tls: Tls | None = None,
+        services: Sequence[Service] = (),
+        interceptors: Sequence[grpc.ServerInterceptor] = (),
     ) -> None:
         self._address = address
         self._tls = tls
+        self._services = services
         self._health = health.HealthServicer()
         self._server = grpc.server(
             ThreadPoolExecutor(max_workers + waits_max, thread_name_prefix="admin"),
-            maximum_concurrent_rpcs=max_workers + waits_max + QUEUED_MAX,
+            interceptors=interceptors,
+            maximum_concurrent_rpcs=max_workers + waits_max + QUEUED_MAX + sum(each.calls_max for each in services),
             options=(
+                *SERVER_OPTIONS,
                 ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
                 ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
                 # Two servers on one port would otherwise share it without a word.
@@ -256,6 +263,8 @@ class AdminServer:
             ),
         )
         pb_grpc.add_AdminServicer_to_server(_Admin(service, waits_max), self._server)
+        for each in services:
+            each.add_to(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((_SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
 
@@ -290,5 +299,8 @@ class AdminServer:
     def stop(self, grace_s: float = 5.0) -> None:
         """Refuse new calls, give running ones `grace_s` to end, then cut them off."""
         self._health.enter_graceful_shutdown()
-        self._server.stop(grace_s).wait()
+        stopped = self._server.stop(grace_s)
+        for each in self._services:
+            each.close()
+        stopped.wait()
         log.info("admin.stopped", extra={"address": self._address})

@@ -1,0 +1,59 @@
+"""The calls of an owner at a node, noted (port NodeCalls)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from iscp.core.errors import IscpError, TimedOut
+from iscp.core.ids import ShardId
+from iscp.core.verify import Comparison, Sample, VerifyReport
+
+LOOK_S = 0.05
+REPORT = VerifyReport(
+    7, 3, Comparison(10, 11, 4, 1, 2, 3, 1, 5, (Sample("extra", "{}", ("v",)),)), "others wrote", True
+)
+
+
+@dataclass
+class FakeNodeCalls:
+    """`failure` is raised by every call. A comparison ends with REPORT once `released`."""
+
+    failure: IscpError | None = None
+    notified: list[tuple[ShardId, bool]] = field(default_factory=list)
+    interrupted: list[tuple[ShardId, str, str]] = field(default_factory=list)
+    verified: list[tuple[ShardId, str, bool]] = field(default_factory=list)
+    verifying: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    released: threading.Event = field(default_factory=threading.Event)
+    given_up: threading.Event = field(default_factory=threading.Event)
+
+    def notify(self, shard: ShardId, targets: bool) -> None:
+        self._fail()
+        self.notified.append((shard, targets))
+
+    def interrupt(self, shard: ShardId, job_id: str, spec_json: str) -> None:
+        self._fail()
+        self.interrupted.append((shard, job_id, spec_json))
+
+    def verify(
+        self, shard: ShardId, job_id: str, repair: bool, timeout_s: float, alive: Callable[[], bool]
+    ) -> VerifyReport:
+        self._fail()
+        self.verified.append((shard, job_id, repair))
+        self.verifying.release()
+        for _ in range(int(timeout_s / LOOK_S)):
+            if self.released.wait(LOOK_S):
+                return REPORT
+            if not alive():
+                break
+        self.given_up.set()
+        raise TimedOut(f"not done within {timeout_s:.3g} s")
+
+    def counters(self) -> dict[str, int]:
+        self._fail()
+        return {"submitted": 3, "failed": 1}
+
+    def _fail(self) -> None:
+        if self.failure is not None:
+            raise self.failure
