@@ -98,12 +98,12 @@ class Node:
         if drain_s > 0:
             self._hand_over(drain_s)
         self._moved.close()
-        self._server.stop(GRACE_S)
         self._upkeep.close(GRACE_S)
         self._executor.close(drain=drain_s > 0, wait_s=drain_s)
         self._scheduler.close(GRACE_S)
         if drain_s > 0:
             self._worker.flush(FLUSH_S)
+        self._server.stop(GRACE_S)  # until now, for the owner is told through it
         self._worker.close()
         self._unwatch()
         self._owner.close()

@@ -26,6 +26,7 @@ from iscp.core.verify import Comparison, Sample
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 from tests.fakes.admin import MISSING, FakeAdmin
+from tests.fakes.certificates import certified
 
 SPEC = JobSpec(ConsumerSpec("replica", "/copy")).to_json()
 WAITS_MAX = 3
@@ -410,35 +411,5 @@ def _until(holds: object) -> None:
 
 @pytest.fixture(scope="module")
 def tls() -> tuple[Tls, Tls]:
-    """An authority of the test's own, and a certificate of it for localhost that serves both sides."""
-    from datetime import UTC, datetime, timedelta
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
-    def name(text: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-    def certificate(subject: str, key: ec.EllipticCurvePrivateKey, issuer: ec.EllipticCurvePrivateKey) -> bytes:
-        now = datetime.now(UTC)
-        signed = (
-            x509.CertificateBuilder()
-            .subject_name(name(subject))
-            .issuer_name(name("authority"))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(hours=1))
-            .add_extension(x509.BasicConstraints(ca=subject == "authority", path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-            .sign(issuer, hashes.SHA256())
-        )
-        return signed.public_bytes(serialization.Encoding.PEM)
-
-    authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    authority = certificate("authority", authority_key, authority_key)
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    both = Tls(certificate("localhost", key, authority_key), pem, authority)
+    both = certified()
     return both, both

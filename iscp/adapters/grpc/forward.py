@@ -192,10 +192,8 @@ def _relay(context: grpc.ServicerContext, failure: _Failure) -> NoReturn:
     code = cause.code()
     if not said and code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         # Not in gRPC's words for a call that was never sent: it may have been carried out.
-        code, text = (
-            grpc.StatusCode.UNAVAILABLE,
-            f"the owner at {failure.address} went away before it answered ({text})",
-        )
+        code = grpc.StatusCode.UNAVAILABLE
+        text = f"the owner at {failure.address} went away before it answered ({text})"
     context.set_trailing_metadata(said)
     context.abort(code, text)
     raise AssertionError("abort returned")
