@@ -62,7 +62,7 @@ from iscp.runtime.owner_loop import OwnerLoop
 from iscp.runtime.upkeep import Order
 from iscp.runtime.worker_loop import WorkerLoop
 
-TRACE = "ISCP_BENCH_TRACE"
+TRACE = "BARE_NODE_TRACE"
 LOOK_S = 0.002
 
 
@@ -206,7 +206,8 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
     server = AdminServer(admin, config.listen, services=[served, operator], interceptors=[forwarding])
     threading.Thread(target=watch_terms, args=(owner, engine.counts), daemon=True).start()
     parts = (keeper, owner, worker, engine, engine, moved, engine)
-    return Node(config.node_id, server, membership, election, *parts, [nodes, peers, forwarding, etcd])
+    connections = [nodes, peers, forwarding, etcd]
+    return Node(config.node_id, server, membership, election, *parts, connections)  # type: ignore[arg-type]
 
 
 def main(file: str) -> int:
