@@ -108,7 +108,7 @@ def owner_change_in_flight(cluster: Loopback) -> None:
     cluster.nodes["n2"].engine.slow = True
     cluster.unwant("flights")
     cluster.cut.add("n2")
-    cluster.want("airports")
+    cluster.want("orders")
     cluster.run(0.5)
     cluster.elect("n2")
     cluster.cut.clear()
@@ -184,7 +184,7 @@ def a_node_joins(cluster: Loopback) -> None:
     """When the members have settled, what belongs to the newcomer moves to it, and nothing else moves."""
     cluster.start("n1")
     cluster.elect("n1")
-    for table in ("airports", "flights", "planes"):
+    for table in ("flights", "orders", "planes"):
         cluster.want(table)
     cluster.run(6)
     cluster.start("n2")
