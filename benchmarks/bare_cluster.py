@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from signal import SIGKILL
+from typing import Any
 from uuid import uuid4
 
 from benchmarks.bare_node import TRACE
@@ -73,6 +74,7 @@ class BareNode:
     config: NodeConfig
     root: Path
     environ: Mapping[str, str]
+    prefix: tuple[str, ...] = ()
     child: subprocess.Popen[bytes] | None = None
     _read: int = 0
 
@@ -93,7 +95,10 @@ class BareNode:
         file.write_text(to_toml(self.config))
         environ = {**os.environ, **self.environ, TRACE: str(self.trace)}
         self.child = spawn(
-            [sys.executable, "-m", "benchmarks.bare_node", str(file)], self.log, environ, death_signal=SIGKILL
+            [*self.prefix, sys.executable, "-m", "benchmarks.bare_node", str(file)],
+            self.log,
+            environ,
+            death_signal=SIGKILL,
         )
 
     def told(self) -> NodeDescription | None:
@@ -140,30 +145,37 @@ class BareCluster:
         joblog = self.root / "joblog"
         joblog.mkdir(parents=True)
         fill_log(str(joblog), self.shards)
-        self.etcd = EtcdServer.start(self.root / "etcd", free_port(), free_port(), clock=SystemClock())
+        self._etcd_ports = free_port(), free_port()
+        self.etcd = EtcdServer.start(self.root / "etcd", *self._etcd_ports, clock=SystemClock())
         etcd = EtcdConfig(endpoints=(self.etcd.endpoint,), lease_ttl_s=self.ttl_s, margin_s=self.margin_s)
-        base = NodeConfig(node_id="-", log=JobLogConfig(uri=str(joblog)), etcd=etcd)
-        self.members = [
-            BareNode(replace(base, node_id=f"n{n}", listen=f"127.0.0.1:{free_port()}"), self.root, self.environ)
-            for n in range(self.nodes)
-        ]
+        self._base = NodeConfig(node_id="-", log=JobLogConfig(uri=str(joblog)), etcd=etcd)
+        self.members = [BareNode(self.config(f"n{n}"), self.root, self.environ) for n in range(self.nodes)]
+
+    def config(self, node_id: str, **changed: Any) -> NodeConfig:
+        """As the cluster's own nodes have it, at a port of its own."""
+        return replace(self._base, node_id=node_id, **{"listen": f"127.0.0.1:{free_port()}", **changed})
 
     def start(self) -> None:
         for node in self.members:
             node.start()
-        until("all nodes have joined, and all shards run", self.settled)
+        until("all nodes have joined, and all shards run where they belong", self.settled)
 
     def settled(self) -> bool:
-        """Whether every shard runs and every node has its share."""
+        """Whether every node is there, and every shard runs where it belongs."""
         for node in self.members:
             if node.child is not None and node.child.poll() is not None:
                 raise RuntimeError(f"{node.name} has ended:\n{tail(node.log)}")
         counts = [node.count("shards") for node in self.members]
-        return sum(counts) == self.shards and all(counts)
+        return sum(counts) == self.shards and all(counts) and self.owner().count("settled") == 1
 
     def owner(self) -> BareNode:
         """Whoever has the newest term."""
         return max(self.members, key=lambda node: node.count("owner_rev"))
+
+    def restart_etcd(self) -> None:
+        """With the same data, at the same address."""
+        self.etcd.kill()
+        self.etcd = EtcdServer.start(self.root / "etcd", *self._etcd_ports, clock=SystemClock())
 
     def stop(self) -> None:
         for node in self.members:

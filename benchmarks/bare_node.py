@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from iscp import __version__
@@ -36,6 +37,7 @@ from iscp.adapters.grpc.peers import Peers
 from iscp.adapters.grpc.server import AdminServer
 from iscp.adapters.settings import load_settings
 from iscp.adapters.telemetry import configure_logging
+from iscp.bootstrap import refuse_misfit
 from iscp.consumers.registry import ConsumerRegistry
 from iscp.coordination.assignment import ShardState
 from iscp.coordination.effects import HoldIterations, StartShard, StopAllShards, StopShard, UpdateShard
@@ -148,12 +150,13 @@ def watch_terms(owner: OwnerLoop, counts: dict[str, int]) -> None:
         time.sleep(LOOK_S)
         term = owner.machine.term
         if term is None:
-            counts["owner_rev"] = known = 0
+            counts["owner_rev"] = counts["settled"] = known = 0
         elif term.owner_rev != known:
             known, counts["owner_rev"] = term.owner_rev, term.owner_rev
             counts["term_us"], counts["placing_us"], counts["all_run_us"] = time.monotonic_ns() // 1000, 0, 0
         if term is not None:
             counts["owner_running"] = term.assignments.counts[ShardState.RUNNING]
+            counts["settled"] = int(owner.machine.settled and term.rebalance_at_s is None)
             if not counts["placing_us"] and term.placing and term.peers:
                 counts["placing_us"] = time.monotonic_ns() // 1000
             if not counts["all_run_us"] and owner.machine.running and len(term.assignments):
@@ -171,7 +174,7 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
     peers = Peers(config.etcd_prefix, config.node_id, lambda node_id, messages: owner.heard(node_id, messages))
     owner = OwnerLoop(
         OwnerMachine(config.node_id, __version__, times),
-        lambda: DeltaJobLog(config.log.uri, clock, EnvironmentFailpoints({})),
+        lambda: DeltaJobLog(config.log.uri, clock, EnvironmentFailpoints({}), cluster=config.cluster),
         membership,
         election,
         overrides,
@@ -207,7 +210,16 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
     threading.Thread(target=watch_terms, args=(owner, engine.counts), daemon=True).start()
     parts = (keeper, owner, worker, engine, engine, moved, engine)
     connections = [nodes, peers, forwarding, etcd]
-    return Node(config.node_id, server, membership, election, *parts, connections)  # type: ignore[arg-type]
+    check = partial(refuse_misfit, config, record)
+    return Node(
+        config.node_id,
+        server,
+        membership,
+        election,
+        *parts,  # type: ignore[arg-type]
+        connections,
+        preflight=lambda: check(membership.members()),
+    )
 
 
 def main(file: str) -> int:

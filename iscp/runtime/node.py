@@ -60,7 +60,9 @@ class Node:
         moved: Moved,
         upkeep: Upkeep,
         connections: Sequence[Closes],
+        preflight: Callable[[], None] = lambda: None,
     ) -> None:
+        """`preflight` raises ConfigurationError where this node does not fit; other nodes can reach it by then."""
         self._node_id = node_id
         self._server = server
         self._membership = membership
@@ -73,17 +75,23 @@ class Node:
         self._moved = moved
         self._upkeep = upkeep
         self._connections = connections
+        self._preflight = preflight
         self._unwatch: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Raises ConfigurationError, Unavailable."""
-        self._keeper.start()
+        self._server.start()
+        try:
+            self._preflight()
+            self._keeper.start()
+        except BaseException:
+            self._server.stop(0.0)
+            raise
         self._scheduler.start(self._executor)
         self._upkeep.start()
         self._worker.start(self._keeper.epoch)
         self._owner.start()
         self._unwatch = self._membership.watch(self._owner.members_changed)
-        self._server.start()
         self._election.campaign(self._node_id, self._owner.elected, self._owner.lost)
         if not self._worker.synced(READY_WAIT_S):
             raise Unavailable(

@@ -200,10 +200,10 @@ class Cluster:
         if wait:
             self.wait_serving()
 
-    def spawn_node(self, node_id: str, ports: Ports, **environ: str) -> Process:
+    def spawn_node(self, node_id: str, ports: Ports, number: int = 0, **environ: str) -> Process:
         """A node that the cluster does not otherwise know of, as for two that fight; stop it yourself."""
         config = self.layout.config(node_id)
-        config.write_text(to_toml(node_config(self.layout, ports, node_id)))
+        config.write_text(to_toml(node_config(self.layout, ports, node_id, number)))
         log = self.layout.node_log(node_id)
         variables = node_environ(os.environ) | QUICK | {MARK: self.mark} | environ
         return Process(spawn(node_command(config), log, variables), log)

@@ -20,7 +20,7 @@ from iscp.adapters.delta.joblog_schema import (
     last_entries,
     log_table,
 )
-from iscp.adapters.delta.joblog_table import FencedTable
+from iscp.adapters.delta.joblog_table import FencedTable, refuse_others_table
 from iscp.core.errors import InvariantBroken, OutcomeUnknown
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow
@@ -28,6 +28,11 @@ from iscp.ports.system import Clock, Failpoints
 
 LOG_TABLE = "iscp_log"
 HISTORY_TABLE = "iscp_history"
+
+
+def refuse_other_cluster(uri: str, cluster: str) -> None:
+    """Raise ConfigurationError if there is a job log at `uri` that belongs to another cluster."""
+    refuse_others_table(f"{uri.rstrip('/')}/{LOG_TABLE}", cluster)
 
 
 @contextmanager
@@ -49,10 +54,16 @@ class DeltaJobLog:
     """
 
     def __init__(
-        self, uri: str, clock: Clock, failpoints: Failpoints, storage_options: Mapping[str, str] | None = None
+        self,
+        uri: str,
+        clock: Clock,
+        failpoints: Failpoints,
+        storage_options: Mapping[str, str] | None = None,
+        cluster: str = "",
     ) -> None:
+        """`cluster`: whose log it is, if it is made; raises ConfigurationError at the claim if it is another's."""
         base = uri.rstrip("/")
-        self._log = FencedTable(f"{base}/{LOG_TABLE}", LOG_SCHEMA, clock, failpoints, storage_options)
+        self._log = FencedTable(f"{base}/{LOG_TABLE}", LOG_SCHEMA, clock, failpoints, storage_options, cluster)
         self._history = HistoryTable(f"{base}/{HISTORY_TABLE}", clock, storage_options)
         self._requests: dict[str, tuple[str, ...]] = {}
         self._commits = 0

@@ -51,6 +51,9 @@ FOREIGN_ERRORS = (DeltaError, OSError, ValueError, pa.ArrowException)
 
 # Each commit lists the log's directory and replays what lies behind the last checkpoint: both are kept short. With
 # 100 commits to a checkpoint and an hour's commit files kept, a commit took three times the time.
+CLUSTER_PROPERTY = "iscp.cluster"
+"""Two clusters on one log would take the term from each other for ever."""
+
 TABLE_PROPERTIES = {
     FORMAT_PROPERTY: str(FORMAT),
     "delta.checkpointInterval": "20",
@@ -79,12 +82,12 @@ def local_path(uri: str) -> Path | None:
 
 
 def open_or_create(
-    uri: str, schema: pa.Schema, properties: Mapping[str, str], options: Mapping[str, str] | None
+    uri: str, schema: pa.Schema, properties: Mapping[str, str], options: Mapping[str, str] | None, cluster: str = ""
 ) -> DeltaTable:
     """The table at `uri`, made if it is not there; of several that make it at once all get the same.
 
     The directory that holds it must be there: a disk that is not mounted is not a first start. Raises StorageError,
-    ConfigurationError if a newer iscp has written it.
+    ConfigurationError if a newer iscp has written it, or if it belongs to another `cluster` than this one.
     """
     path = local_path(uri)
     if path is not None and not path.parent.is_dir():
@@ -99,7 +102,7 @@ def open_or_create(
                     uri,
                     schema,
                     mode="error",
-                    configuration=dict(properties),
+                    configuration={**properties, **({CLUSTER_PROPERTY: cluster} if cluster else {})},
                     storage_options=storage_options,
                     raise_if_key_not_exists=False,
                 )
@@ -112,7 +115,26 @@ def open_or_create(
         raise ConfigurationError(
             f"{uri} is of format {written}, this iscp knows {FORMAT}", remedy="Install a newer iscp"
         )
+    _refuse_other(table, uri, cluster)
     return table
+
+
+def refuse_others_table(uri: str, cluster: str) -> None:
+    """Raise ConfigurationError if there is a table at `uri` that belongs to another cluster."""
+    try:
+        _refuse_other(DeltaTable(uri), uri, cluster)
+    except FOREIGN_ERRORS:
+        return  # whoever opens it will tell
+
+
+def _refuse_other(table: DeltaTable, uri: str, cluster: str) -> None:
+    owned = table.metadata().configuration.get(CLUSTER_PROPERTY, "")
+    if cluster and owned and owned != cluster:
+        raise ConfigurationError(
+            f"the job log at {uri} belongs to the cluster {owned!r}, not to {cluster!r}",
+            field="cluster",
+            remedy=f"Set `cluster` to {owned}, or `log.uri` to another place",
+        )
 
 
 def _sync(path: Path) -> None:
@@ -145,8 +167,10 @@ class FencedTable:
         clock: Clock,
         failpoints: Failpoints,
         storage_options: Mapping[str, str] | None = None,
+        cluster: str = "",
     ) -> None:
         self._uri = uri
+        self._cluster = cluster
         self._schema = schema
         self._clock = clock
         self._failpoints = failpoints
@@ -177,7 +201,7 @@ class FencedTable:
             raise InvariantBroken("one instance of the job log serves one term")
         cause: BaseException | None = None
         for _ in range(ATTEMPTS_MAX):
-            table = open_or_create(self._uri, self._schema, TABLE_PROPERTIES, self._options)
+            table = open_or_create(self._uri, self._schema, TABLE_PROPERTIES, self._options, self._cluster)
             before, term = table.version(), (table.transaction_version(APP_ID) or 0) + 1
             commit_id = uuid.uuid4().hex
             try:

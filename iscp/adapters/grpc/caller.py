@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 
 import grpc
 
+from iscp.adapters.grpc.calling import CONNECT_MAX_MS, KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, keepalive
 from iscp.adapters.grpc.endpoint import MESSAGE_BYTES_MAX, Tls, channel_target, endpoint_or_default
 from iscp.adapters.grpc.errors import from_rpc
 from iscp.core.errors import ErrorCode, IscpError, LeaseLost, NotOwner, OutcomeUnknown, TemporaryError, Unavailable
@@ -29,6 +30,9 @@ _OPTIONS = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     # Otherwise gRPC itself, once refused, would not try again within our own attempts.
     ("grpc.initial_reconnect_backoff_ms", int(BACKOFF_S * 1000)),
+    # A node that is frozen, or cut off, accepts connections and answers nothing: then another one is asked.
+    ("grpc.min_reconnect_backoff_ms", CONNECT_MAX_MS),
+    *keepalive(KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS),
     ("grpc.max_reconnect_backoff_ms", int(BACKOFF_MAX_S * 1000)),
 )
 

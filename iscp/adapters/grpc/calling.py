@@ -34,7 +34,8 @@ RECONNECT_FIRST_MS = 100
 RECONNECT_MAX_MS = 1_000
 
 
-def _keepalive(time_ms: int, timeout_ms: int) -> tuple[tuple[str, int], ...]:
+def keepalive(time_ms: int, timeout_ms: int) -> tuple[tuple[str, int], ...]:
+    """The options by which a peer that is frozen or cut off is noticed after the sum of both."""
     return (
         ("grpc.keepalive_time_ms", time_ms),
         ("grpc.keepalive_timeout_ms", timeout_ms),
@@ -45,11 +46,11 @@ def _keepalive(time_ms: int, timeout_ms: int) -> tuple[tuple[str, int], ...]:
 
 
 SERVER_OPTIONS = (
-    *_keepalive(SERVER_KEEPALIVE_MS, SERVER_KEEPALIVE_TIMEOUT_MS),
+    *keepalive(SERVER_KEEPALIVE_MS, SERVER_KEEPALIVE_TIMEOUT_MS),
     ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MIN_MS),
 )
 _CHANNEL_OPTIONS = (
-    *_keepalive(KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS),
+    *keepalive(KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", RECONNECT_FIRST_MS),

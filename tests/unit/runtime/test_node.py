@@ -165,7 +165,7 @@ def test_users_are_served_once_an_owner_has_claimed_the_log(world: World) -> Non
     began_s = time.monotonic()
     world.node.start()
     assert time.monotonic() - began_s >= CLAIM_RETRY_S
-    assert world.server.events == ["started, no owner, 1 members", "ready, owned"]
+    assert world.server.events == ["started, no owner, 0 members", "ready, owned"]
     world.node.stop(0.0)
 
 

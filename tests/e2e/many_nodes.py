@@ -1,0 +1,68 @@
+"""Several real nodes with Spark, each of which can be killed, frozen, stopped and started again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from iscp.adapters.grpc.client import Client
+from iscp.cli.stack import choose_ports, healthy
+from tests.e2e.harness import Cluster, Process, wait_for
+
+
+@dataclass
+class ManyNodes(Cluster):
+    """As Cluster, with `count` nodes; its client goes to whichever answers."""
+
+    count: int = 3
+    members: dict[str, Process] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.ports = choose_ports(self.layout, 0, self.count)
+
+    def address(self, node_id: str) -> str:
+        return f"127.0.0.1:{self.ports.nodes[int(node_id.rpartition('-')[2])]}"
+
+    @property
+    def client(self) -> Client:
+        if self._client is None:
+            addresses = (self.address(f"iscp-{number}") for number in range(self.count))
+            self._client = Client(",".join(addresses), timeout_s=60.0)
+        return self._client
+
+    def start(self, **environ: str) -> None:
+        """etcd and all nodes, ready to serve; `environ` goes to the nodes."""
+        self.start_etcd()
+        for number in range(self.count):
+            self.begin(f"iscp-{number}", **environ)
+        for node_id in self.members:
+            self.wait_ready(node_id)
+
+    def begin(self, node_id: str, **environ: str) -> None:
+        """Start the node, whether or not the last one of that name ended well."""
+        number = int(node_id.rpartition("-")[2])
+        self.members[node_id] = self.spawn_node(node_id, self.ports, number, **environ)
+
+    def wait_ready(self, node_id: str) -> None:
+        def ready() -> bool:
+            assert self.members[node_id].alive, f"{node_id} has ended: see {self.members[node_id].log}"
+            return healthy(self.address(node_id))
+
+        wait_for(f"{node_id} serves", ready)
+
+    def owner(self) -> str:
+        return self.client.cluster().owner
+
+    def holder(self, source: str) -> str:
+        """The node that runs the table's shard."""
+        (shard,) = self.client.operator.placement(source)
+        return shard.node_id
+
+    def stop(self) -> None:
+        for member in self.members.values():
+            if member.alive:
+                member.thaw()
+                member.child.terminate()
+        for member in self.members.values():
+            member.stop()
+        super().stop()
