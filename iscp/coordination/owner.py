@@ -98,14 +98,19 @@ class OwnerMachine:
             term.now_s, term.out = now_s, []
             for action in term.timers.due(now_s):
                 action()
-            planner.place(term)
+            _place(term)
             _take(term, event)
-        if term.changed:
-            term.changed = False
-            planner.reconsider(term)
-        planner.place(term)
+        _place(term)
         planner.carry_on(term)
         return term.out
+
+
+def _place(term: Term) -> None:
+    """What is free goes to nodes that may take it by now: one that was just given up on may not."""
+    if term.changed:
+        term.changed = False
+        planner.reconsider(term)
+    planner.place(term)
 
 
 def _begin(node_id: str, version: str, times: CoordinationTimes, event: Elected, now_s: float) -> Term:

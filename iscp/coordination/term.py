@@ -93,4 +93,4 @@ class Term:
         """Whether what nobody holds may be dispatched now."""
         if self.now_s < max(self.hold_until_s, self.settled_at_s):
             return False
-        return not any(peer.unknown for peer in self.peers.values())
+        return not any(peer.awaited for peer in self.peers.values())
