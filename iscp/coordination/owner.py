@@ -76,8 +76,10 @@ class OwnerMachine:
     def settled(self) -> bool:
         """Whether every wanted shard runs, nothing else does, nothing is to move, and every node is known."""
         term = self.term
-        if term is None or term.plan is not None or any(peer.unknown for peer in term.peers.values()):
+        if term is None or term.plan is not None:
             return False
+        if any(peer.unknown or peer.queue or peer.in_flight for peer in term.peers.values()):
+            return False  # the copy of a shard that runs elsewhere is stopped by an operation alone
         return term.assignments.counts[ShardState.RUNNING] == len(term.assignments)
 
     def next_due_s(self) -> float | None:

@@ -283,8 +283,13 @@ def test_a_shard_that_two_nodes_claim_is_stopped_at_one() -> None:
     (stop,) = dispatches(driver.sync(N2, told(A, NodeShardState.RUNNING)))
     assert stop.is_delete
     assert driver.owner.assignments[A].holder == Holder("n1", 1)
+    for dispatch in dispatches(driver.step(ShardWanted(A, (ROW,)))):
+        driver.respond(N1, dispatch, NodeShardState.RUNNING)
+    driver.settle()
+    assert not driver.owner.settled, "there is a second copy"
     driver.respond(N2, stop, NodeShardState.ABSENT)
     assert driver.owner.assignments[A].holder == Holder("n1", 1)
+    assert driver.owner.settled
 
 
 def test_a_stray_copy_becomes_the_shard_where_it_is_placed_meanwhile() -> None:
