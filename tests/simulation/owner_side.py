@@ -215,7 +215,13 @@ class OwnerSide:
     # --- the machine -------------------------------------------------------------------------------------------
 
     def _members(self, revision: int, members: Snapshot) -> None:
-        self._step(MembersChanged(members))
+        if not self.overtaken(revision):
+            self._members_at = revision
+            self._step(MembersChanged(members))
+
+    def overtaken(self, revision: int) -> bool:
+        """Whether a snapshot that comes late is from before what the term began with: nodes would seem to be gone."""
+        return revision < self._members_at
 
     def _moved(self, change: BookChange) -> None:
         writer = self.writer
@@ -232,7 +238,7 @@ class OwnerSide:
     def _step(self, event: OwnerEvent) -> None:
         process = self._process
         effects = self.machine.step(event, process.now_s)
-        if self.machine.term is not None:
+        if effects or not isinstance(event, Tick | RowsMoved | Recorded):
             check_owner(self.machine)
         if effects or not isinstance(event, Tick):
             self._world.stepped(f"{process.node_id}/owner", event, effects)

@@ -26,7 +26,7 @@ SETTLED_S = 7.0
 """How long all has to be right: what was sent before may still be under way."""
 
 REBALANCE_AFTER_S = 20.0
-REST_S = 12.0
+REST_S = 8.0
 
 
 def simulate(seed: int, parts: Parts = REAL, trace: Note | None = None, trouble: Trouble | None = None) -> World:

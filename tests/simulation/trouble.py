@@ -89,7 +89,7 @@ def draw(random: Random) -> Trouble:
     return Trouble(
         nodes=nodes,
         shards=random.randint(1, SHARDS_MAX),
-        length_s=20.0 * 6.0 ** (random.random() ** 2),
+        length_s=20.0 * 6.0 ** (random.random() ** 3),
         faults={fault: rate for fault in Fault if (rate := _sometimes(random, 0.01, 0.15))},
         wishes={wish: rate for wish in Wish if (rate := _sometimes(random, 0.02, 0.15))},
         version_rate=0.02 * 15.0 ** random.random(),
@@ -104,7 +104,7 @@ def draw(random: Random) -> Trouble:
         hang=_sometimes(random, 0.02, 0.3),
         fail=_sometimes(random, 0.02, 0.3),
         zombie=_sometimes(random, 0.05, 0.5),
-        drift=random.choice((0.0, 0.0, 0.02)),
+        drift=random.choice((0.0, 0.0, 0.02, 0.15)),
         long_s=random.choice((3.0, 8.0, 20.0)),
         apart=nodes > 1 and random.random() < 0.1,
     )
