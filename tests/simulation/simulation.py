@@ -29,16 +29,29 @@ REBALANCE_AFTER_S = 20.0
 REST_S = 8.0
 
 
-def simulate(seed: int, parts: Parts = REAL, trace: Note | None = None, trouble: Trouble | None = None) -> World:
-    """Raises Violation."""
+def simulate(
+    seed: int,
+    parts: Parts = REAL,
+    trace: Note | None = None,
+    trouble: Trouble | None = None,
+    watched: Callable[[World], None] | None = None,
+) -> World:
+    """Raises Violation. `trouble`: this kind, instead of one drawn; `watched` looks now and then."""
     random = Random(seed)
     world = World(random, trouble or draw(random), parts, trace)
+    if watched is not None:
+        _watch(world, watched)
     try:
         _run(world)
         _calm(world)
     except InvariantBroken as error:
         raise Violation(f"an invariant broke: {error}") from error
     return world
+
+
+def _watch(world: World, watched: Callable[[World], None]) -> None:
+    watched(world)
+    world.agenda.after(LOOK_S / 10, lambda: _watch(world, watched))
 
 
 def _run(world: World) -> None:

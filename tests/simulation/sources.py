@@ -32,7 +32,10 @@ class Commit:
 
 
 class Sink:
-    """`begun`: the latest registration whose work has begun on it; what an earlier one brings after that is wrong."""
+    """`begun`: the latest registration whose work has begun on it; what an earlier one brings after that is wrong.
+
+    `refused` counts what came too late.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -40,6 +43,7 @@ class Sink:
         self.job_id = ""
         self.content = NOTHING_APPLIED
         self.begun = ""
+        self.refused = 0
         self.commits: list[Commit] = []
 
     def position(self) -> Position:
@@ -52,6 +56,7 @@ class Sink:
     def land(self, commit: Commit) -> bool:
         """Whether it was taken."""
         if not self.takes(commit):
+            self.refused += 1
             return False
         expect(commit.seq == self.seq + 1, "{} is a second commit of a seq of {}, at {}", commit, self.name, self.seq)
         expect(commit.job_id >= self.begun, "{} of a former registration lands after {} began", commit, self.begun)

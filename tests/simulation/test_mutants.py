@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.mutants import BUDGET, MUTANTS, SEARCHED
-from tests.simulation.search import Bounds, Search
+from tests.simulation.search import Search
 from tests.simulation.simulation import simulate
 from tests.simulation.violation import Violation
 
@@ -23,7 +23,7 @@ def test_a_dropped_guard_is_missed(name: str) -> None:
 
 @pytest.mark.parametrize("name", SEARCHED)
 def test_a_dropped_guard_is_missed_by_the_search(name: str) -> None:
-    parts = SEARCHED[name]
-    search = Search(Bounds(crashes=1, moves=1), parts.worker, parts.owner)
+    parts = MUTANTS[name].parts
+    search = Search(SEARCHED[name], parts.worker, parts.owner)
     with pytest.raises(Violation):
         search.run()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from random import Random
 
@@ -186,6 +186,10 @@ class World:
             self.go_on(process)
 
     # --- what is seen of it ------------------------------------------------------------------------------------
+
+    @property
+    def sinks(self) -> Iterable[Sink]:
+        return self._sinks.values()
 
     def placed(self) -> dict[ShardId, list[str]]:
         """Where each shard is taken in."""
