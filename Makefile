@@ -1,5 +1,6 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-full demo lint types generate bench
+SEEDS ?= 100000
+.PHONY: help setup test test-full simulate demo lint types generate bench
 
 help:  ## Explains the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -12,6 +13,9 @@ test:  ## Lint, types, layers, generated code and all tests but the long ones
 
 test-full:  ## The long tests too, and both commands in a bare root (needs root)
 	@scripts/test --full
+
+simulate: setup  ## Clusters under random trouble, on all cores: make simulate SEEDS=1000000
+	@.venv/bin/python -m tests.simulation --seeds $(SEEDS)
 
 demo:  ## The main job on real data: make demo ARGS="--days 30 --json"
 	@scripts/demo $(ARGS)

@@ -19,10 +19,10 @@ from iscp.core.errors import InvariantBroken
 from iscp.core.ids import ShardId
 
 
-def require(holds: bool, what: str) -> None:
-    """Raise InvariantBroken unless `holds`."""
+def require(holds: bool, what: str, *of: object) -> None:
+    """Raise InvariantBroken unless `holds`; `what` is formatted with `of`, and only then."""
     if not holds:
-        raise InvariantBroken(what)
+        raise InvariantBroken(what.format(*of))
 
 
 def check_owner(owner: OwnerMachine) -> None:
@@ -35,7 +35,7 @@ def check_owner(owner: OwnerMachine) -> None:
     held = [(holder, shard) for holder in term.assignments.holders() for shard in term.assignments.held_by(holder)]
     require(len({shard for _, shard in held}) == len(held), "a shard is held twice")
     for holder, shard in held:
-        require(term.assignments[shard].holder == holder, f"{shard} is held by {holder}, and does not know it")
+        require(term.assignments[shard].holder == holder, "{} is held by {}, and does not know it", shard, holder)
     for assignment in term.assignments:
         _check_assignment(term, assignment)
     for peer in term.peers.values():
@@ -44,42 +44,44 @@ def check_owner(owner: OwnerMachine) -> None:
 
 def _check_assignment(term: Term, assignment: Assignment) -> None:
     shard, state, holder = assignment.shard, assignment.state, assignment.holder
-    require((holder is None) == (state is ShardState.ABSENT), f"{shard} is {state} at {holder}")
-    require((shard in term.assignments.unplaced) == (holder is None), f"{shard} would never be placed")
+    require((holder is None) == (state is ShardState.ABSENT), "{} is {} at {}", shard, state, holder)
+    require((shard in term.assignments.unplaced) == (holder is None), "{} would never be placed", shard)
     if holder is None:
-        require(assignment.wanted, f"{shard} is remembered for nothing")
+        require(assignment.wanted, "{} is remembered for nothing", shard)
         return
-    require(shard in term.assignments.held_by(holder), f"{shard} is missing at {holder}")
+    require(shard in term.assignments.held_by(holder), "{} is missing at {}", shard, holder)
     peer = term.peers.get(holder.node_id)
     there = peer is not None and peer.holder == holder
-    require(there != (holder in term.departed), f"{holder} must be there or have departed")
+    require(there != (holder in term.departed), "{} must be there or have departed", holder)
     operation = peer.operation(shard) if peer is not None and there else None
     answers = peer is not None and there and peer.synced
     match state:
         case ShardState.DISPATCHING:
-            require(operation is not None and not operation.is_delete, f"{shard} is dispatched by nothing")
+            require(operation is not None and not operation.is_delete, "{} is dispatched by nothing", shard)
         case ShardState.RUNNING:
-            require(answers and (operation is None or not operation.is_delete), f"{shard} runs and is to stop")
+            require(answers and (operation is None or not operation.is_delete), "{} runs and is to stop", shard)
         case ShardState.DRAINING:
             stopping = operation is not None and operation.is_delete
-            require(stopping or not answers, f"{shard} drains, and nobody asks for it")
+            require(stopping or not answers, "{} drains, and nobody asks for it", shard)
         case _:
             pass
-    require(assignment.wanted or state is ShardState.DRAINING, f"{shard} is {state}, and nobody wants it")
+    require(assignment.wanted or state is ShardState.DRAINING, "{} is {}, and nobody wants it", shard, state)
 
 
 def _check_peer(term: Term, peer: Peer) -> None:
     name = peer.record.node_id
-    require(not peer.queue.keys() & peer.in_flight.keys(), f"{name} has two operations on a shard")
-    require(len(peer.in_flight) <= OPERATIONS_IN_FLIGHT_MAX, f"{name} has too much in flight")
-    require(peer.recorded <= peer.accepted, f"{name}: more was recorded than came in")
+    require(not peer.queue.keys() & peer.in_flight.keys(), "{} has two operations on a shard", name)
+    require(len(peer.in_flight) <= OPERATIONS_IN_FLIGHT_MAX, "{} has too much in flight", name)
+    require(peer.recorded <= peer.accepted, "{}: more was recorded than came in", name)
     operations = [*peer.queue.items(), *peer.in_flight.items()]
-    require(peer.phase is PeerPhase.SYNCED or not operations, f"{name} is told things before its Sync")
+    require(peer.phase is PeerPhase.SYNCED or not operations, "{} is told things before its Sync", name)
     for shard, operation in operations:
         epoch = operation.table_epoch
-        require(epoch.owner_rev == term.owner_rev and epoch.counter <= term.counter, f"{epoch} is not of this term")
+        require(epoch.owner_rev == term.owner_rev and epoch.counter <= term.counter, "{} is not of this term", epoch)
         held = term.assignments.get(shard)
-        require(operation.is_delete or (held is not None and held.holder == peer.holder), f"{shard} is not for {name}")
+        require(
+            operation.is_delete or (held is not None and held.holder == peer.holder), "{} is not for {}", shard, name
+        )
 
 
 def check_worker(worker: WorkerMachine) -> None:
@@ -90,9 +92,11 @@ def check_worker(worker: WorkerMachine) -> None:
     require(numbers == list(range(first, first + len(numbers))), "checkpoints are not numbered in order")
     require(worker.fences <= FENCES_MAX, "too many fences")
     for shard, held in worker.shards.items():
-        require(held.state is not NodeShardState.ABSENT, f"{shard} is kept though absent")
-        require(worker.lease_held or held.state is NodeShardState.REMOVING, f"{shard} is {held.state} without a lease")
-        require(held.table_epoch.owner_rev <= worker.owner_rev, f"{shard} runs for an owner that was never checked")
+        require(held.state is not NodeShardState.ABSENT, "{} is kept though absent", shard)
+        require(
+            worker.lease_held or held.state is NodeShardState.REMOVING, "{} is {} without a lease", shard, held.state
+        )
+        require(held.table_epoch.owner_rev <= worker.owner_rev, "{} runs for an owner that was never checked", shard)
 
 
 def check_no_double_run(engines: Iterable[tuple[str, Iterable[ShardId]]]) -> None:
@@ -100,5 +104,5 @@ def check_no_double_run(engines: Iterable[tuple[str, Iterable[ShardId]]]) -> Non
     at: dict[ShardId, str] = {}
     for name, shards in engines:
         for shard in shards:
-            require(shard not in at, f"{shard} runs at {at.get(shard)} and at {name}")
+            require(shard not in at, "{} runs at {} and at {}", shard, at.get(shard), name)
             at[shard] = name

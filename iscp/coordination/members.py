@@ -23,13 +23,15 @@ def changed(term: Term, members: tuple[NodeRecord, ...]) -> None:
             peer.record, term.changed = record, True
     for record in members:
         if record.node_id not in term.peers:
-            term.settle()
             join(term, record, founding=False)
 
 
 def join(term: Term, record: NodeRecord, *, founding: bool) -> None:
-    peer = Peer(record, founding, announced_s=term.now_s)
     before = term.gone.pop(record.node_id, None)
+    doubted = before is not None and before.phase is PeerPhase.REVOKED
+    peer = Peer(record, founding, announced_s=term.now_s, doubted=doubted)
+    if not founding and not doubted:
+        term.settle()
     if before is not None and before.holder == peer.holder:
         # Its key was gone for a while. Its checkpoints go on from where they were, and it tells what it still has.
         peer.accepted, peer.recorded = before.accepted, before.recorded

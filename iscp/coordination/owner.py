@@ -74,7 +74,7 @@ class OwnerMachine:
 
     @property
     def running(self) -> bool:
-        """Whether every wanted shard runs, nothing else does, and every node is known."""
+        """Whether every wanted shard runs, no other is known, and every node is."""
         term = self.term
         if term is None or any(peer.unknown for peer in term.peers.values()):
             return False
@@ -82,8 +82,12 @@ class OwnerMachine:
 
     @property
     def settled(self) -> bool:
-        """Whether all is `running`, and nothing is to move."""
-        return self.running and self.term is not None and self.term.plan is None
+        """Whether all is `running`, nothing is to move, and no node is to be told anything."""
+        term = self.term
+        if term is None or term.plan is not None:
+            return False
+        # The copy of a shard that runs elsewhere is stopped by an operation alone.
+        return self.running and not any(peer.queue or peer.in_flight for peer in term.peers.values())
 
     def next_due_s(self) -> float | None:
         """When to send a Tick, if nothing happens before; None: not at all."""
@@ -103,14 +107,19 @@ class OwnerMachine:
             term.now_s, term.out = now_s, []
             for action in term.timers.due(now_s):
                 action()
-            planner.place(term)
+            _place(term)
             _take(term, event)
-        if term.changed:
-            term.changed = False
-            planner.reconsider(term)
-        planner.place(term)
+        _place(term)
         planner.carry_on(term)
         return term.out
+
+
+def _place(term: Term) -> None:
+    """What is free goes to nodes that may take it by now: one that was just given up on may not."""
+    if term.changed:
+        term.changed = False
+        planner.reconsider(term)
+    planner.place(term)
 
 
 def _begin(node_id: str, version: str, times: CoordinationTimes, event: Elected, now_s: float) -> Term:

@@ -38,12 +38,14 @@ class Peer:
     """`queue` is taken from its front (which in a plain dict costs ever more).
 
     Invariants: a shard has at most one operation, queued or in flight; recorded <= accepted.
-    `founding`: it was registered when the term began, so that it may run anything until it has synced.
+    `founding`: it was registered when the term began, so that it may run anything until it has synced. `doubted`:
+    its life before was given up on in this term.
     """
 
     record: NodeRecord
     founding: bool
     announced_s: float
+    doubted: bool = False
     phase: PeerPhase = PeerPhase.ANNOUNCED
     queue: OrderedDict[ShardId, Operation] = field(default_factory=OrderedDict)
     in_flight: dict[ShardId, Operation] = field(default_factory=dict)
@@ -65,6 +67,15 @@ class Peer:
     def unknown(self) -> bool:
         """Whether it may run shards that the owner has not heard of."""
         return self.sync_number == 0 and (self.phase is PeerPhase.ANNOUNCED or self.founding)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether nothing may be placed before its Sync.
+
+        Nodes that nobody can reach register again and again: two in turns would hold up all others for ever. A
+        life that began in this term runs only what this owner has dispatched to it.
+        """
+        return self.unknown and not self.doubted
 
     def operation(self, shard: ShardId) -> Operation | None:
         return self.in_flight.get(shard) or self.queue.get(shard)

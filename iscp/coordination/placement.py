@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from iscp.core.ids import ShardId
 from iscp.core.ring import Ring
+
+RINGS_KEPT_MAX = 32
+"""Sets of nodes whose rings are kept: one that comes and goes costs its ring once, some 4 ms a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,12 @@ class Overrides:
         return self.cordoned | self.draining
 
 
+@lru_cache(RINGS_KEPT_MAX)
+def ring_of(nodes: frozenset[str]) -> Ring:
+    """A ring does not change, and is the same for the same nodes."""
+    return Ring(nodes)
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The nodes that may take shards, their ring, and the overrides. Made anew when one of these changes."""
@@ -42,7 +52,7 @@ class Placement:
         return pinned if pinned in self.eligible else self.ring.preferred(shard)
 
     def changed(self, eligible: Iterable[str], overrides: Overrides) -> Placement:
-        """With these; the ring is built anew only if the nodes are others."""
+        """With these; the ring is another only if the nodes are."""
         nodes = frozenset(eligible)
-        ring = self.ring if nodes == self.eligible else Ring(nodes)
+        ring = self.ring if nodes == self.eligible else ring_of(nodes)
         return Placement(ring, nodes, overrides)

@@ -18,6 +18,7 @@ from iscp.coordination.policies.drain import drain
 from iscp.coordination.policies.move import move
 from iscp.coordination.policies.rebalance import rebalance
 from iscp.coordination.term import Move, Term
+from iscp.coordination.timers import wake
 
 MOVES_MAX = 16
 """Shards on their way from one node to another at a time; a node that leaves gives up all of its own at once."""
@@ -74,7 +75,7 @@ def carry_on(term: Term) -> None:
                 term.plan, term.rebalancing = None, False
                 return
             if term.next_move is None:
-                term.timers.at(term.now_s, lambda: None)
+                term.timers.at(term.now_s, wake)
                 return
         if len(term.moving) >= MOVES_MAX and not term.next_move.urgent:
             return

@@ -176,7 +176,7 @@ class Schedule:
             if job is not None and job.row.job_id == row.job_id:
                 del before[row.key]
                 changed = row.spec_json != job.row.spec_json
-                job.take(row, self._backoff)
+                corrections += [report for report in [job.take(row, self._backoff)] if report]
                 self._cancel(self._flights.outdated(job))
             else:
                 changed, job = True, TrackedJob(row, self._backoff)

@@ -10,7 +10,7 @@ from iscp.coordination.assignment import Assignment, Assignments, Cause, Holder
 from iscp.coordination.effects import OwnerEffect
 from iscp.coordination.peer import Peer
 from iscp.coordination.placement import Placement
-from iscp.coordination.timers import Timers
+from iscp.coordination.timers import Timers, wake
 from iscp.coordination.times import CoordinationTimes
 from iscp.core.ids import ShardId, TableEpoch
 
@@ -74,7 +74,7 @@ class Term:
         """Place nothing before `until_s`."""
         if until_s > self.hold_until_s:
             self.hold_until_s = until_s
-            self.timers.at(until_s, lambda: None)
+            self.timers.at(until_s, wake)
 
     def free(self, assignment: Assignment) -> None:
         """Its holder has it no more: it may be placed anew, or is forgotten."""
@@ -86,11 +86,11 @@ class Term:
         """Take further changes of the members together with this one. They do not prolong the window."""
         if self.now_s >= self.settled_at_s:
             self.settled_at_s = self.now_s + self.times.settle_s
-            self.timers.at(self.settled_at_s, lambda: None)
+            self.timers.at(self.settled_at_s, wake)
 
     @property
     def placing(self) -> bool:
         """Whether what nobody holds may be dispatched now."""
         if self.now_s < max(self.hold_until_s, self.settled_at_s):
             return False
-        return not any(peer.unknown for peer in self.peers.values())
+        return not any(peer.awaited for peer in self.peers.values())

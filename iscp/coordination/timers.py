@@ -6,6 +6,10 @@ import heapq
 from collections.abc import Callable, Iterator
 
 
+def wake() -> None:
+    """For a time at which the machine has to look again, and nothing else."""
+
+
 class Timers:
     """Actions by due time, then in the order they were set.
 

@@ -131,10 +131,11 @@ class TrackedJob:
             held=self.pace is not None and self.pace.held_until_s > now_s,
         )
 
-    def take(self, row: JobRow, backoff: BackoffConfig) -> None:
-        """`row` is this registration's as the owner has it now; its progress may lie behind what is known here.
+    def take(self, row: JobRow, backoff: BackoffConfig) -> JobReport | None:
+        """`row` is this registration's as the owner has it now; what it lacks of the progress here is told again.
 
-        A row without the fault that was reported says that a person wants another try.
+        An owner may have ended before it wrote that down, and a source that stays idle would never tell. A row without
+        the fault that was reported says that a person wants another try.
         """
         clean = row.state is not JobState.ERROR and row.reason is Reason.NONE
         stuck = self.failed or quarantined(backoff, self.faults)
@@ -144,8 +145,10 @@ class TrackedJob:
                 self.pace.faults = 0
             self.told_state, self.told_reason = row.state, row.reason
         if (row.seq, row.watermark.version) < (self.row.seq, self.row.watermark.version):
-            row = replace(row, watermark=self.row.watermark, seq=self.row.seq)
+            self.row = replace(row, watermark=self.row.watermark, seq=self.row.seq)
+            return self.report(self.told_state, self.told_reason)
         self.row = row
+        return None
 
     def report(self, state: JobState, reason: Reason, status: JobStatus | None = None) -> JobReport:
         self.told_state, self.told_reason = state, reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 
@@ -40,7 +41,7 @@ from tests.fakes.loopback import TIMES, Loopback, entry, job, report
 
 A = ShardId("a")
 ROW = job("a")
-N1, N2 = NodeRecord("n1", 1, "x:1"), NodeRecord("n2", 1, "y:1")
+N1, N2, N3 = NodeRecord("n1", 1, "x:1"), NodeRecord("n2", 1, "y:1"), NodeRecord("n3", 1, "z:1")
 
 
 class Driver:
@@ -134,6 +135,41 @@ def test_a_node_that_joined_later_and_stays_silent_is_not_waited_for() -> None:
     driver.step(MembersChanged((N1, N2)))
     driver.step(Tick(), TIMES.sync_deadline_s)
     assert len(dispatches(driver.step(ShardWanted(A, (ROW,))))) == 1
+
+
+def test_nodes_that_nobody_can_reach_are_not_waited_for_each_time_they_register_again() -> None:
+    """Two of them, in turns, would hold up the others for ever (bug 11)."""
+    driver = Driver(N1)
+    driver.sync(N1)
+    driver.step(MembersChanged((N1, N2, N3)))
+    driver.step(Tick(), TIMES.sync_deadline_s)
+    driver.step(MembersChanged((N1, replace(N2, epoch=2), N3)), 0.5)
+    (dispatch,) = dispatches(driver.step(ShardWanted(A, (ROW,))))
+    assert dispatch.epoch == N1.epoch
+    assert not driver.owner.settled, "there is a node of which nothing is known"
+
+
+def test_a_node_that_is_given_up_on_gets_nothing_in_that_step() -> None:
+    driver = Driver(N1, N2)
+    driver.sync(N1)
+    driver.sync(N2)
+    driver.settle()
+    shards = [ShardId(f"t{n}") for n in range(16)]
+    for shard in shards[:8]:
+        for dispatch in dispatches(driver.step(ShardWanted(shard, (job(shard.table_id),)))):
+            if driver.owner.assignments[shard].holder == Holder("n1", 1):
+                driver.respond(N1, dispatch, NodeShardState.RUNNING)
+    for _ in range(3):
+        driver.step(Tick(), TIMES.resend_s)
+    driver.step(MembersChanged((N1, N2, N3)), 0.6)
+    driver.sync(N3)
+    for shard in shards[8:]:
+        driver.step(ShardWanted(shard, (job(shard.table_id),)))
+    assert not any(driver.owner.assignments[shard].holder for shard in shards[8:]), "the members are settling"
+    effects = driver.step(Tick(), 0.5)
+    assert RevokeLease(N2, 101) in effects
+    assert len(dispatches(effects)) == 8
+    assert all(driver.owner.assignments[shard].holder != Holder("n2", 1) for shard in shards[8:])
 
 
 def test_a_hold_from_before_the_term_is_kept() -> None:
@@ -247,8 +283,13 @@ def test_a_shard_that_two_nodes_claim_is_stopped_at_one() -> None:
     (stop,) = dispatches(driver.sync(N2, told(A, NodeShardState.RUNNING)))
     assert stop.is_delete
     assert driver.owner.assignments[A].holder == Holder("n1", 1)
+    for dispatch in dispatches(driver.step(ShardWanted(A, (ROW,)))):
+        driver.respond(N1, dispatch, NodeShardState.RUNNING)
+    driver.settle()
+    assert not driver.owner.settled, "there is a second copy"
     driver.respond(N2, stop, NodeShardState.ABSENT)
     assert driver.owner.assignments[A].holder == Holder("n1", 1)
+    assert driver.owner.settled
 
 
 def test_a_stray_copy_becomes_the_shard_where_it_is_placed_meanwhile() -> None:

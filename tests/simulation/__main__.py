@@ -1,0 +1,85 @@
+"""Runs seeds: `python -m tests.simulation --seeds 1000000` on all cores, or `--seed 4711 --trace` one of them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from multiprocessing import Pool
+
+from tests.golden.test_dialogues import show
+from tests.simulation.simulation import simulate
+from tests.simulation.violation import Violation
+
+CHUNK = 20
+PROGRESS_S = 10.0
+
+
+def command(seed: int) -> str:
+    """What replays a seed."""
+    return f".venv/bin/python -m tests.simulation --seed {seed} --trace"
+
+
+def failure(seed: int) -> tuple[int, str]:
+    """The seed, and what it violates; empty: nothing."""
+    try:
+        simulate(seed)
+    except Violation as violation:
+        return seed, str(violation)
+    except Exception as error:  # noqa: BLE001  (told with its seed)
+        return seed, f"{type(error).__name__}: {error}"
+    return seed, ""
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _one(seed: int, trace: bool) -> int:
+    if trace:
+        simulate(seed, trace=lambda now_s, who, what: _say(f"{now_s:9.3f} {who:10} {show(what)}"))
+    told = failure(seed)[1]
+    _say(told or f"seed {seed}: nothing is wrong")
+    return 1 if told else 0
+
+
+def _results(seeds: Iterable[int], processes: int) -> Iterator[tuple[int, str]]:
+    if processes == 1:
+        yield from map(failure, seeds)
+        return
+    with Pool(processes) as pool:
+        yield from pool.imap_unordered(failure, seeds, CHUNK)
+
+
+def _many(first: int, count: int, processes: int) -> int:
+    began_s = told_s = time.monotonic()
+    failed = 0
+    for done, (seed, what) in enumerate(_results(range(first, first + count), processes), start=1):
+        if what:
+            failed += 1
+            _say(f"seed {seed}: {what}\n  {command(seed)}")
+        now_s = time.monotonic()
+        if now_s - told_s > PROGRESS_S or done == count:
+            told_s = now_s
+            _say(f"{done} of {count} seeds, {failed} failed, {done / (now_s - began_s):.0f} a second")
+    return 1 if failed else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, help="run this one")
+    parser.add_argument("--trace", action="store_true", help="tell all that happens in it")
+    parser.add_argument("--seeds", type=int, default=10_000, help="how many to run")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
+    if arguments.seed is not None:
+        return _one(arguments.seed, arguments.trace)
+    return _many(arguments.first, arguments.seeds, arguments.processes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

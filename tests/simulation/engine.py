@@ -1,0 +1,321 @@
+"""A node's engine: the real schedule over a Spark that takes its time, hangs, fails, and commits when it should not.
+
+Stands for `iscp/runtime/scheduler.py`, `executor.py` and `runner.py`. A run asks the sink for its position, reads the
+source, asks the guard and commits. What has passed the guard lands some time later, whatever becomes of its process:
+that is the zombie which the sink's compare-and-set is for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, assert_never
+
+from iscp.coordination.effects import StopAllShards
+from iscp.coordination.events import Reports, Seen, ShardStarted, ShardStopped, Tick
+from iscp.coordination.schedule import Schedule, ScheduleTimes
+from iscp.coordination.schedule_events import (
+    CancelIteration,
+    IterationEnded,
+    IterationStarted,
+    JobCommitted,
+    Notified,
+    Probe,
+    ProbeAnswered,
+    ScheduleEvent,
+    Submit,
+    VerifyAnswered,
+)
+from iscp.core.config import BackoffConfig, ProbeConfig
+from iscp.core.errors import ErrorCode
+from iscp.core.ids import ShardId
+from iscp.core.iteration import DataType, Iteration, JobOutcome
+from iscp.core.job import JobRow
+from iscp.core.trigger import ProbeState
+from iscp.core.watermark import Position, Watermark
+from tests.simulation.sources import Commit, Kind
+from tests.simulation.violation import expect
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+
+PROBE = ProbeConfig(interval_min_s=4.0, interval_max_s=6.0)
+BACKOFF = BackoffConfig(base_s=0.5, cap_s=4.0, quarantine_after=50, quarantine_s=5.0)
+TIMES = ScheduleTimes(seen_every_s=10_000.0)
+"""What is told of idle sources would be all that is said in the end."""
+
+TIMEOUT_S = 8.0
+LANDS_LATE_S = 15.0
+CONFLICT_TRIES_MAX = 3
+
+
+class Engine:
+    """`shards` are those taken in and not yet stopped; `condemned`: what they begin must never be committed."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._world = process.world
+        self.schedule = Schedule(process.node_id, PROBE, BACKOFF, process.world.random.random, TIMES)
+        self.shards: set[ShardId] = set()
+        self.condemned: set[ShardId] = set()
+        self._runs: dict[int, Run] = {}
+        self._waiting: deque[ScheduleEvent] = deque()
+        self._busy = False
+        self._tick_at_s = float("inf")
+
+    def notify(self, table: str) -> None:
+        if ShardId(table) in self.shards:
+            self.give(Notified(ShardId(table)))
+
+    def give(self, event: ScheduleEvent) -> None:
+        self._waiting.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        while self._waiting:
+            self._step(self._waiting.popleft())
+        self._busy = False
+        self._arrange_tick()
+
+    def ended(self, run: Run, event: IterationEnded) -> None:
+        del self._runs[run.iteration.number]
+        self.give(event)
+
+    def _step(self, event: ScheduleEvent) -> None:
+        if isinstance(event, StopAllShards):
+            self.condemned |= self.shards
+        for effect in self.schedule.step(event, self._process.now_s, self._process.wall_s):
+            match effect:
+                case Probe(shard, uri, seen):
+                    self._waiting.append(ProbeAnswered(shard, uri, self._look(shard, seen)))
+                case Submit(iteration):
+                    self._runs[iteration.number] = run = self._world.parts.run(self._process, iteration)
+                    self._waiting.append(IterationStarted(iteration.number))
+                    run.begin()
+                case CancelIteration(number):
+                    self._runs[number].cancel()
+                case ShardStarted(shard):
+                    self.shards.add(shard)
+                    self._process.worker.put(effect)
+                case ShardStopped(shard):
+                    self.shards.discard(shard)
+                    self.condemned.discard(shard)
+                    self._process.worker.put(effect)
+                case Reports() | Seen():
+                    self._process.worker.put(effect)
+                case VerifyAnswered():
+                    pass
+                case _:
+                    assert_never(effect)
+
+    def _look(self, shard: ShardId, seen: ProbeState | None) -> ProbeState:
+        version = self._world.sources[shard.table_id]
+        if seen is not None and seen.version == version and seen.stamp:
+            return seen
+        return ProbeState(version, (version,), self._process.wall_s)
+
+    def _arrange_tick(self) -> None:
+        due_s = self.schedule.next_due_s()
+        if due_s is not None and due_s < self._tick_at_s:
+            self._tick_at_s = due_s
+            self._process.after(max(0.0, due_s - self._process.now_s) + 1e-6, self._tick)
+
+    def _tick(self) -> None:
+        self._tick_at_s = float("inf")
+        due_s = self.schedule.next_due_s()
+        if due_s is not None and due_s <= self._process.now_s:
+            self.give(Tick())
+        else:
+            self._arrange_tick()
+
+
+class Run:
+    """One iteration: its jobs one after the other. A run ends once, and when it was ordered to end it commits no more.
+
+    The guard stands for `RunGuard`: what it lets through may land much later.
+    """
+
+    def __init__(self, process: Process, iteration: Iteration) -> None:
+        self._process = process
+        self._world = process.world
+        self._random = process.world.random
+        self.iteration = iteration
+        self._left = deque(iteration.jobs)
+        self._outcomes: list[JobOutcome] = []
+        self._tries = 0
+        self._step_number = 0
+        self._landing = self._canceled = self._over = False
+        self._due_s = process.now_s + TIMEOUT_S
+
+    def begin(self) -> None:
+        self._wait(self._random.random() * 0.05, self._next)
+
+    def cancel(self) -> None:
+        """The run's end was ordered: it ends when its thread does."""
+        if self._over:
+            return
+        self._canceled = True
+        if not self._landing:
+            self._wait(0.01 + self._random.random() * 0.5, lambda: self._fail(ErrorCode.CANCELED))
+        elif self._random.random() < self._world.trouble.zombie:
+            # Spark says that the job was cancelled, and commits it all the same.
+            self._wait(self._random.random() * 0.2, lambda: self._fail(ErrorCode.CANCELED))
+
+    def _wait(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Go on with `action`, unless something else was decided before."""
+        self._step_number += 1
+        number = self._step_number
+
+        def go_on() -> None:
+            if number == self._step_number and not self._over:
+                action()
+
+        self._process.after(delay_s, go_on)
+
+    def _next(self) -> None:
+        if not self._left:
+            self._end()
+            return
+        world, row = self._world, self._left[0]
+        position = self.stand(row)
+        if position.job_id > row.job_id:
+            self._settle(row, position, ErrorCode.SUPERSEDED)
+        elif self._random.random() < world.trouble.fail:
+            self._settle(row, position, ErrorCode.STORAGE)
+        elif position.job_id != row.job_id:
+            claim = Commit(position.seq + 1, row.job_id, -1, -1, Kind.CLAIM, self._process.node_id)
+            self._work(lambda: self.claim(row, claim))
+        else:
+            self._apply(row, position)
+
+    def stand(self, row: JobRow) -> Position:
+        """Where the sink says that it stands: neither memory nor the dispatch is believed."""
+        return self._world.sink(row.key).position()
+
+    def _apply(self, row: JobRow, position: Position) -> None:
+        newest = self._world.sources[row.key.table_id]
+        since, to = position.watermark.version, self.iteration.to_version
+        to = newest if to is None else min(to, newest)
+        if to <= since:
+            self._settle(row, position, ErrorCode.OK)
+            return
+        kind = Kind.SNAPSHOT if since < 0 else Kind.TAIL
+        commit = Commit(position.seq + 1, row.job_id, since, to, kind, self._process.node_id)
+        self._work(lambda: self.commit(row, commit))
+
+    def _work(self, then: Callable[[], None]) -> None:
+        """Spark computes, and sometimes never ends."""
+        if self._random.random() < self._world.trouble.hang:
+            self._wait(self._due_s - self._process.now_s, lambda: self._fail(ErrorCode.TIMEOUT))
+        else:
+            self._wait(0.02 + self._random.random() ** 3 * 1.5, then)
+
+    def guard(self) -> ErrorCode:
+        """What is asked right before a commit."""
+        if self._canceled:
+            return ErrorCode.CANCELED
+        if self._process.now_s >= self._due_s:
+            return ErrorCode.TIMEOUT
+        return ErrorCode.OK if self._process.registration.confirmed else ErrorCode.LEASE_LOST
+
+    def claim(self, row: JobRow, commit: Commit) -> None:
+        """An empty commit under the new registration: what is under way for a former one has a used seq then."""
+        sink = self._world.sink(row.key)
+
+        def landed(taken: bool) -> None:
+            if taken:
+                self._next()
+            else:
+                self._conflict(row)
+
+        self._commit(row, commit, landed, lambda: setattr(sink, "begun", max(sink.begun, row.job_id)))
+
+    def commit(self, row: JobRow, commit: Commit) -> None:
+        def landed(taken: bool) -> None:
+            if taken:
+                self._settle(row, self._world.sink(row.key).position(), ErrorCode.OK, commit)
+            else:
+                self._conflict(row)
+
+        self._commit(row, commit, landed, lambda: None)
+
+    def _commit(self, row: JobRow, commit: Commit, landed: Callable[[bool], None], taken: Callable[[], None]) -> None:
+        refused = self.guard()
+        if refused:
+            self._fail(refused)
+            return
+        process, world, sink = self._process, self._world, self._world.sink(row.key)
+        expect(process.registration.confirmed, "{} begins a commit to {} without a lease", process.node_id, sink.name)
+        expect(not self._canceled, "{} begins a commit to {} that was to end", process.node_id, sink.name)
+        self._landing = True
+        self._step_number += 1
+        number = self._step_number
+
+        def answered(was_taken: bool) -> None:
+            if number == self._step_number and not self._over:
+                self._landing = False
+                if self._canceled and not was_taken:
+                    self._fail(ErrorCode.CANCELED)
+                else:
+                    landed(was_taken)
+
+        def land() -> None:
+            world.note(process.node_id, f"lands {commit}")
+            was_taken = sink.land(commit)
+            if was_taken:
+                taken()
+            process.after(0.0, lambda: answered(was_taken))
+
+        process.after_in_spark(self._lag_s(), land)
+
+    def _lag_s(self) -> float:
+        if self._random.random() < self._world.trouble.zombie:
+            return self._random.random() * LANDS_LATE_S
+        return 0.002 + self._random.random() * 0.05
+
+    def _conflict(self, row: JobRow) -> None:
+        self._tries += 1
+        if self._tries < CONFLICT_TRIES_MAX:
+            self._next()
+        else:
+            self._settle(row, self._world.sink(row.key).position(), ErrorCode.CONFLICT)
+
+    def _settle(self, row: JobRow, position: Position, code: ErrorCode, commit: Commit | None = None) -> None:
+        """This job's part is over; on to the next."""
+        self._left.popleft()
+        self._tries = 0
+        self._outcomes.append(_outcome(row, position, code, commit))
+        if commit is not None:
+            self._process.engine.give(JobCommitted(self._outcomes[-1]))
+        if not self._over:
+            self._next()
+
+    def _fail(self, code: ErrorCode) -> None:
+        """What was not done is not done."""
+        for row in self._left:
+            self._outcomes.append(_outcome(row, Position(), code, None))
+        self._left.clear()
+        self._end()
+
+    def _end(self) -> None:
+        if not self._over:
+            self._over = True
+            self._process.engine.ended(self, IterationEnded(self.iteration.number, tuple(self._outcomes)))
+
+
+def _outcome(row: JobRow, position: Position, code: ErrorCode, commit: Commit | None) -> JobOutcome:
+    """As `iscp/runtime/outcomes.py` makes them: never back."""
+    watermark, seq = row.watermark, row.seq
+    if position.job_id == row.job_id and position.watermark.version >= watermark.version:
+        watermark, seq = position.watermark, position.seq
+    elif watermark.version < 0:
+        seq = max(seq, position.seq)
+    return JobOutcome(
+        row=row,
+        watermark=Watermark(watermark.version, watermark.at_s),
+        seq=seq,
+        error_code=code,
+        error_msg="" if code == ErrorCode.OK else code.name.lower(),
+        data_type=DataType.SNAPSHOT if commit and commit.kind is Kind.SNAPSHOT else DataType.TAIL,
+        from_version=commit.since if commit else -1,
+    )

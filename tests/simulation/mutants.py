@@ -1,0 +1,440 @@
+"""Each fence and guard of the protocol, dropped: a world built with one of these breaks a promise.
+
+Nothing of the product is patched: a mutant derives from a machine or from a model, or lies to a real machine about what
+came in. `MUTANTS` says of each which seeds found it out, so that the tests are quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from iscp.coordination.effects import OwnerEffect, RevokeLease
+from iscp.coordination.events import Elected, FromNode, OwnerEvent
+from iscp.coordination.messages import (
+    Announce,
+    DispatchTable,
+    DispatchTableResponse,
+    NodeMessage,
+    NodeShardState,
+    OwnerMessage,
+)
+from iscp.coordination.owner import OwnerMachine
+from iscp.coordination.peer import PeerPhase
+from iscp.coordination.worker import NEVER, WorkerMachine
+from iscp.core.cluster import Leader
+from iscp.core.errors import ErrorCode
+from iscp.core.ids import ShardId, TableEpoch
+from iscp.core.iteration import HistoryEntry
+from iscp.core.job import JobReport, JobRow
+from iscp.core.watermark import Position, Watermark
+from tests.simulation.election import Candidacy
+from tests.simulation.engine import Run
+from tests.simulation.etcd import Etcd
+from tests.simulation.joblog import Log, Writer
+from tests.simulation.lease import Lease
+from tests.simulation.owner_side import OwnerSide
+from tests.simulation.parts import REAL, TIMES, Parts
+from tests.simulation.registration import EPOCHS, Registration
+from tests.simulation.search import Bounds
+from tests.simulation.sources import Commit, Kind, Sink
+from tests.simulation.trouble import Fault, Trouble, Wish
+
+# --- the worker's fences -----------------------------------------------------------------------------------------
+
+
+class ObeysAnyTerm(WorkerMachine):
+    """Dispatches of other terms count."""
+
+    def _from_owner(self, message: OwnerMessage) -> None:
+        if not isinstance(message, Announce):
+            message = replace(message, owner_rev=self.owner_rev)
+        super()._from_owner(message)
+
+
+class ObeysAnyEpoch(WorkerMachine):
+    """What was meant for a former life of the node counts."""
+
+    def _from_owner(self, message: OwnerMessage) -> None:
+        if not isinstance(message, Announce):
+            message = replace(message, epoch=self.epoch)
+        super()._from_owner(message)
+
+
+class ObeysAnyTableEpoch(WorkerMachine):
+    """The last dispatch to arrive wins, not the newest."""
+
+    def _dispatched(self, message: DispatchTable) -> None:
+        held = self.shards.get(message.shard)
+        if held is not None and message.table_epoch < held.table_epoch:
+            held.table_epoch = NEVER
+        super()._dispatched(message)
+
+
+class ForgetsRemovals(WorkerMachine):
+    """A doubled dispatch starts a shard again that was removed."""
+
+    def _fence(self, shard: ShardId, table_epoch: TableEpoch) -> None:
+        pass
+
+
+class BelievesAnyOwner(WorkerMachine):
+    """No look at the election key on an owner's first message."""
+
+    def _checked(self, leader: Leader | None) -> None:
+        claim = self._checking
+        super()._checked(Leader(claim.owner_id, claim.election_revision) if claim else leader)
+
+
+class StartsWithoutLease(WorkerMachine):
+    """Dispatches are obeyed while the lease is lost."""
+
+    def _from_owner(self, message: OwnerMessage) -> None:
+        held, self.lease_held = self.lease_held, True
+        super()._from_owner(message)
+        self.lease_held = held
+
+
+class KeepsRunningWithoutLease(WorkerMachine):
+    """A lost lease stops nothing, and what runs goes on under the next epoch."""
+
+    def _lease_lost(self) -> None:
+        self.lease_held = False
+
+
+class SaysAbsentWhenStopping(WorkerMachine):
+    """Stopping is taken for stopped, by the node."""
+
+    def _respond(self, shard: ShardId, table_epoch: TableEpoch, state: NodeShardState) -> None:
+        if state is NodeShardState.REMOVING:
+            state = NodeShardState.ABSENT
+        super()._respond(shard, table_epoch, state)
+
+
+# --- the owner's -------------------------------------------------------------------------------------------------
+
+
+class HearsAnything(OwnerMachine):
+    """Lets a message be changed before it is heard."""
+
+    def step(self, event: OwnerEvent, now_s: float) -> list[OwnerEffect]:
+        if isinstance(event, FromNode) and self.term is not None:
+            event = FromNode(event.node_id, self.heard(event.node_id, event.message))
+        return super().step(event, now_s)
+
+    def heard(self, node_id: str, message: NodeMessage) -> NodeMessage:
+        return message
+
+
+class HearsAnyTerm(HearsAnything):
+    def heard(self, node_id: str, message: NodeMessage) -> NodeMessage:
+        return replace(message, owner_rev=self.owner_rev)
+
+
+class HearsAnyEpoch(HearsAnything):
+    def heard(self, node_id: str, message: NodeMessage) -> NodeMessage:
+        peer = self.term.peers.get(node_id) if self.term else None
+        return replace(message, epoch=peer.record.epoch) if peer else message
+
+
+class HearsAnyTableEpoch(HearsAnything):
+    """An answer to an earlier dispatch counts for the one that is in flight."""
+
+    def heard(self, node_id: str, message: NodeMessage) -> NodeMessage:
+        peer = self.term.peers.get(node_id) if self.term else None
+        if isinstance(message, DispatchTableResponse) and peer and message.shard in peer.in_flight:
+            return replace(message, table_epoch=peer.in_flight[message.shard].table_epoch)
+        return message
+
+
+class TakesStoppingForStopped(HearsAnything):
+    def heard(self, node_id: str, message: NodeMessage) -> NodeMessage:
+        if isinstance(message, DispatchTableResponse) and message.state is NodeShardState.REMOVING:
+            return replace(message, state=NodeShardState.ABSENT)
+        return message
+
+
+class AwaitsNoSync(OwnerMachine):
+    """Places before the nodes have said what they run."""
+
+    def step(self, event: OwnerEvent, now_s: float) -> list[OwnerEffect]:
+        effects = super().step(event, now_s)
+        if isinstance(event, Elected) and self.term is not None:
+            for peer in self.term.peers.values():
+                peer.founding, peer.phase = False, PeerPhase.SYNCED
+            self.term.changed = True
+        return effects
+
+
+class RevokesNobody(OwnerMachine):
+    """An unreachable node keeps its lease."""
+
+    def step(self, event: OwnerEvent, now_s: float) -> list[OwnerEffect]:
+        return [effect for effect in super().step(event, now_s) if not isinstance(effect, RevokeLease)]
+
+
+class ForgetsRevocations(OwnerSide):
+    """A new owner does not wait for nodes that the one before it revoked."""
+
+    def hold_s(self, traces: list[int]) -> float:
+        return 0.0
+
+
+class RevokesUnfenced(OwnerSide):
+    """A deposed owner, which hears from nobody, revokes everybody."""
+
+    def revoke(self, lease_id: int, election_revision: int) -> None:
+        self._process.etcd.call(lambda etcd: etcd.revoke(lease_id), lambda _: None, lambda: None)
+
+
+class BelievesOldMembers(OwnerSide):
+    """A snapshot of the members that was overtaken by the list of the term's beginning counts."""
+
+    def overtaken(self, revision: int) -> bool:
+        return False
+
+
+# --- etcd --------------------------------------------------------------------------------------------------------
+
+
+class CountsFromReceipt(Lease):
+    """A renewal holds from when its answer came."""
+
+    def until_s(self, sent_s: float, received_s: float) -> float:
+        return received_s + self.ttl_s - self.margin_s
+
+
+class NoMargin(Lease):
+    def until_s(self, sent_s: float, received_s: float) -> float:
+        return sent_s + self.ttl_s
+
+
+class LooksNotAgain(Candidacy):
+    """Elected as soon as nobody is before it, as by etcd's own Campaign."""
+
+    def still_there(self, revisions: list[int]) -> bool:
+        return True
+
+
+class KeepsItsEpoch(Registration):
+    """A node that registers anew does so as the life before."""
+
+    def next_epoch(self, etcd: Etcd) -> int:
+        etcd.put(f"{EPOCHS}{self._process.node_id}", 1)
+        return 1
+
+
+# --- the log -----------------------------------------------------------------------------------------------------
+
+
+class UnfencedLog(Log):
+    def admits(self, term: int) -> bool:
+        return True
+
+
+class ClaimedAtOnce(Log):
+    """Two claims that read the same last term both succeed."""
+
+    def claims(self, seen: int) -> bool:
+        return True
+
+
+class TakesLateStatuses(Writer):
+    """A status counts for whatever registration has its name now."""
+
+    def report(
+        self, reports: Iterable[JobReport], history: Sequence[HistoryEntry], on_written: Callable[[], None]
+    ) -> None:
+        super().report([self._renamed(report) for report in reports], history, on_written)
+
+    def _renamed(self, report: JobReport) -> JobReport:
+        row = self.book.get(report.key)
+        return replace(report, job_id=row.job_id) if row is not None else report
+
+
+def by_the_clock_alone(now_s: float, _last: str) -> str:
+    """Job ids that go back with the clock."""
+    return f"{max(0, int(now_s * 1000)):012x}"
+
+
+# --- the sink ----------------------------------------------------------------------------------------------------
+
+
+class BlindSink(Sink):
+    """Takes whatever comes, as the next."""
+
+    def land(self, commit: Commit) -> bool:
+        return super().land(replace(commit, seq=self.seq + 1))
+
+
+class Unguarded(Run):
+    """Commits without a look at the lease."""
+
+    def guard(self) -> ErrorCode:
+        code = super().guard()
+        return ErrorCode.OK if code is ErrorCode.LEASE_LOST else code
+
+
+class Uncancelled(Run):
+    """What was to end commits all the same."""
+
+    def guard(self) -> ErrorCode:
+        return ErrorCode.OK if self._process.registration.confirmed else ErrorCode.LEASE_LOST
+
+
+class ClaimsNothing(Run):
+    """A new registration begins without using up a seq."""
+
+    def claim(self, row: JobRow, commit: Commit) -> None:
+        sink = self._world.sink(row.key)
+        sink.begun = max(sink.begun, row.job_id)
+        newest = self._world.sources[row.key.table_id]
+        self._work(lambda: self.commit(row, replace(commit, to=newest, kind=Kind.SNAPSHOT)))
+
+
+class BelievesTheDispatch(Run):
+    """Goes on from the watermark that it was dispatched with."""
+
+    def stand(self, row: JobRow) -> Position:
+        position = super().stand(row)
+        if position.job_id == row.job_id and row.watermark.version >= 0:
+            return replace(position, watermark=Watermark(row.watermark.version, 0.0))
+        return position
+
+
+# --- where they show ---------------------------------------------------------------------------------------------
+
+CROWD = Trouble(nodes=3, shards=4, length_s=40.0, version_rate=0.2)
+
+OWNERS_CHANGE = replace(
+    CROWD,
+    faults={Fault.DELETE_ELECTION_KEY: 0.2, Fault.KILL: 0.05, Fault.DEAF_TO_ETCD: 0.05, Fault.PAUSE: 0.05},
+    wishes={Wish.MOVE: 0.5, Wish.REBALANCE: 0.2, Wish.UNREGISTER: 0.2, Wish.REGISTER: 0.4},
+    watch_lag_s=6.0,
+    late=0.4,
+    double=0.4,
+    long_s=8.0,
+)
+"""Several that believe to be the owner, and messages of each on their way."""
+
+SHARDS_MOVE = replace(
+    CROWD,
+    nodes=2,
+    wishes={Wish.MOVE: 2.0, Wish.REBALANCE: 0.5, Wish.UPDATE: 0.5, Wish.UNREGISTER: 0.5, Wish.REGISTER: 1.0},
+    late=0.3,
+    double=0.5,
+)
+"""Shards that come back to where they were while old messages are still on their way."""
+
+NODES_RESTART = replace(
+    CROWD,
+    faults={Fault.KILL: 0.3, Fault.LOSE_ETCD: 0.1, Fault.LEAVE: 0.1},
+    wishes={Wish.MOVE: 0.3, Wish.REBALANCE: 0.3},
+    late=0.4,
+    double=0.5,
+    long_s=2.0,
+)
+"""Lives that follow one another within the time that a message may take."""
+
+REVOCATIONS = replace(
+    CROWD,
+    faults={
+        Fault.CUT: 0.3,
+        Fault.LOSE_ETCD: 0.2,
+        Fault.DELETE_ELECTION_KEY: 0.15,
+        Fault.LEAVE: 0.05,
+        Fault.PAUSE: 0.05,
+    },
+    wishes={Wish.MOVE: 0.3, Wish.REBALANCE: 0.2},
+    long_s=12.0,
+)
+"""Nodes that hear neither the owner nor etcd, and owners that follow each other at once."""
+
+REGISTRATIONS = replace(
+    CROWD,
+    shards=2,
+    version_rate=0.6,
+    faults={Fault.PAUSE: 0.05, Fault.KILL: 0.05, Fault.STALL_LOG: 0.05},
+    wishes={Wish.UNREGISTER: 0.7, Wish.REGISTER: 1.5, Wish.MOVE: 0.3},
+    zombie=0.5,
+    late=0.2,
+)
+"""Jobs made anew while commits of the former registration are under way."""
+
+CLOCKS = replace(CROWD, faults={Fault.LOSE_ETCD: 0.3, Fault.PAUSE: 0.1}, drift=0.15, long_s=12.0)
+"""Clocks as fast and as slow as the margin allows."""
+
+LISTS = replace(
+    OWNERS_CHANGE, late=0.0, double=0.0, faults={Fault.KILL: 0.2, Fault.DELETE_ELECTION_KEY: 0.3}, long_s=2.0
+)
+"""News of the members that comes late, and owners that begin with newer ones."""
+
+SLOW_ETCD = replace(CROWD, faults={Fault.PAUSE: 0.4, Fault.LOSE_ETCD: 0.1}, slow_etcd=0.4, long_s=15.0)
+"""Answers that a stopped process reads long after they came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """`trouble`: the kind of run in which it shows (None: any). `seeds`: some that found it out."""
+
+    parts: Parts
+    trouble: Trouble | None = None
+    seeds: tuple[int, ...] = ()
+
+
+UNASKED = replace(TIMES, margin_s=0.001)
+
+BUDGET = 150
+"""Seeds beside the known ones: what is drawn otherwise finds the same elsewhere."""
+
+MUTANTS: dict[str, Mutant] = {
+    "worker: owner_rev": Mutant(replace(REAL, worker=ObeysAnyTerm), OWNERS_CHANGE, seeds=(16, 17)),
+    "worker: epoch": Mutant(replace(REAL, worker=ObeysAnyEpoch), NODES_RESTART, seeds=(23, 24)),
+    "worker: table_epoch": Mutant(replace(REAL, worker=ObeysAnyTableEpoch), SHARDS_MOVE, seeds=(0,)),
+    "worker: table_epochs of removed shards": Mutant(replace(REAL, worker=ForgetsRemovals), SHARDS_MOVE, seeds=(0, 1)),
+    "worker: election check": Mutant(replace(REAL, worker=BelievesAnyOwner), OWNERS_CHANGE, seeds=(24, 182)),
+    "worker: dispatches without a lease": Mutant(replace(REAL, worker=StartsWithoutLease), seeds=(17, 82)),
+    "worker: stop when the lease is lost": Mutant(replace(REAL, worker=KeepsRunningWithoutLease), seeds=(0, 2)),
+    "worker: stopping is not stopped": Mutant(replace(REAL, worker=SaysAbsentWhenStopping), seeds=(0, 3)),
+    "owner: owner_rev": Mutant(replace(REAL, owner=HearsAnyTerm), OWNERS_CHANGE, seeds=(107, 121)),
+    "owner: epoch": Mutant(replace(REAL, owner=HearsAnyEpoch), NODES_RESTART, seeds=(127,)),
+    "owner: table_epoch": Mutant(replace(REAL, owner=HearsAnyTableEpoch), SHARDS_MOVE, seeds=(1, 2)),
+    "owner: stopped before dispatch": Mutant(replace(REAL, owner=TakesStoppingForStopped), seeds=(0, 3)),
+    "owner: Sync before assigning": Mutant(replace(REAL, owner=AwaitsNoSync), seeds=(27, 40)),
+    "owner: revoking an unreachable node": Mutant(
+        replace(REAL, owner=RevokesNobody), replace(CROWD, apart=True), seeds=(2, 11)
+    ),
+    "owner: grace after a revocation": Mutant(
+        replace(REAL, owner_times=replace(TIMES, ttl_s=1.5)), REVOCATIONS, seeds=(16, 34)
+    ),
+    "owner: hold after another's revocations": Mutant(
+        replace(REAL, owner_side=ForgetsRevocations), REVOCATIONS, seeds=(27, 195)
+    ),
+    "owner: revocations fenced by the election": Mutant(
+        replace(REAL, owner_side=RevokesUnfenced), REVOCATIONS, seeds=(23, 85)
+    ),
+    "owner: members in order": Mutant(replace(REAL, owner_side=BelievesOldMembers), LISTS, seeds=(2, 9)),
+    "lease: counted from sending": Mutant(replace(REAL, lease=CountsFromReceipt), SLOW_ETCD, seeds=(1, 3)),
+    "lease: margin and grace": Mutant(replace(REAL, lease=NoMargin, owner_times=UNASKED), CLOCKS, seeds=(1, 2)),
+    "election: last look at one's own key": Mutant(replace(REAL, candidacy=LooksNotAgain), seeds=(9, 59)),
+    "registration: a new epoch each time": Mutant(
+        replace(REAL, registration=KeepsItsEpoch), NODES_RESTART, seeds=(7, 24)
+    ),
+    "log: fence": Mutant(replace(REAL, log=UnfencedLog), seeds=(11, 20)),
+    "log: claims by put-if-absent": Mutant(replace(REAL, log=ClaimedAtOnce), OWNERS_CHANGE, seeds=(29, 67)),
+    "log: job_id of statuses": Mutant(replace(REAL, writer=TakesLateStatuses), REGISTRATIONS, seeds=(11,)),
+    "job ids: order over clock steps": Mutant(replace(REAL, job_id=by_the_clock_alone), seeds=(95,)),
+    "sink: compare-and-set": Mutant(replace(REAL, sink=BlindSink), seeds=(20,)),
+    "sink: claim commits": Mutant(replace(REAL, run=ClaimsNothing), REGISTRATIONS, seeds=(1, 2)),
+    "run: lease before commits": Mutant(replace(REAL, run=Unguarded), seeds=(0, 5)),
+    "run: cancel before commits": Mutant(replace(REAL, run=Uncancelled), seeds=(1, 8)),
+    "run: the sink's position": Mutant(replace(REAL, run=BelievesTheDispatch), seeds=(3, 12)),
+}
+
+SEARCHED: dict[str, Bounds] = {
+    "worker: stop when the lease is lost": Bounds(crashes=0, elections=0, lapses=1),
+    "worker: stopping is not stopped": Bounds(crashes=0, moves=1),
+    "owner: stopped before dispatch": Bounds(crashes=0, moves=1),
+    "owner: Sync before assigning": Bounds(crashes=0, moves=1),
+}
+"""Those that the search finds too, and in which world."""

@@ -1,0 +1,82 @@
+"""What operators and users do: they ask whoever is the owner, and ask nobody twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from iscp.coordination.draft import Register, Registration, Unregister, Update
+from iscp.coordination.events import MoveAsked, RebalanceAsked
+from iscp.coordination.placement import Overrides
+from iscp.core.ids import JobKey, ShardId
+from iscp.core.job import JobRow
+from tests.simulation.trouble import Wish
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+    from tests.simulation.world import World
+
+JOBS = ("j", "k")
+
+
+def spec_json(key: JobKey, priority: int = 0) -> str:
+    target = f"{key.table_id}.{key.job_name}"
+    return f'{{"iteration":{{"consumer":{{"kind":"replica","target":"{target}"}},"priority":{priority}}}}}'
+
+
+class Operators:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._last_ids: dict[str, str] = {}
+
+    def wish(self, wish: Wish) -> None:
+        """Something of this kind, of some node, table and job."""
+        owner = self._world.an_owner()
+        if owner is None:
+            return
+        random = self._world.random
+        node_id = random.choice(self._world.node_ids)
+        key = JobKey("default", random.choice(self._world.tables), random.choice(JOBS))
+        shard = ShardId(key.table_id)
+        self._world.note("operators", f"{wish} {key.table_id}.{key.job_name} {node_id} at {owner.node_id}")
+        match wish:
+            case Wish.REGISTER:
+                self.register(owner, key)
+            case Wish.UNREGISTER:
+                owner.owner.submit(Unregister(key))
+            case Wish.UPDATE:
+                owner.owner.submit(Update(key, f'{{"iteration":{{"priority":{random.randint(0, 9)}}}}}'))
+            case Wish.MOVE:
+                owner.owner.ask(MoveAsked(shard, node_id))
+            case Wish.REBALANCE:
+                owner.owner.ask(RebalanceAsked())
+            case _:
+                owner.owner.override(lambda now: changed(now, wish, node_id, shard))
+
+    def register(self, owner: Process, key: JobKey) -> None:
+        """Under the next id by the owner's clock, which may step back."""
+        writer = owner.owner.writer
+        if writer is None:
+            return
+        row = JobRow(key, self.job_id(owner, writer.book.last_job_id), spec_json(key), key.table_id, f"/{key.table_id}")
+        owner.owner.submit(Register((Registration(replace(row, create_at_s=owner.wall_s)),)))
+
+    def job_id(self, owner: Process, last: str) -> str:
+        """As `iscp/runtime/intake.py` draws it."""
+        last = max(self._last_ids.get(owner.node_id, ""), last)
+        self._last_ids[owner.node_id] = job_id = self._world.parts.job_id(owner.wall_s, last)
+        return job_id
+
+
+def changed(now: Overrides, wish: Wish, node_id: str, shard: ShardId) -> Overrides:
+    match wish:
+        case Wish.PIN:
+            return replace(now, pins={**now.pins, shard: node_id})
+        case Wish.UNPIN:
+            return replace(now, pins={each: where for each, where in now.pins.items() if each != shard})
+        case Wish.CORDON:
+            return replace(now, cordoned=now.cordoned | {node_id})
+        case Wish.DRAIN:
+            return replace(now, draining=now.draining | {node_id})
+        case _:
+            return replace(now, cordoned=now.cordoned - {node_id}, draining=now.draining - {node_id})

@@ -1,0 +1,319 @@
+"""The owner's part of a node. Stands for `iscp/runtime/owner_loop.py`: one thing at a time, waits for claims.
+
+The machine is the real one. What the loop does while it blocks is here put off until it has its answer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, assert_never
+
+from iscp.coordination.book import BookChange, JobBook
+from iscp.coordination.draft import Request
+from iscp.coordination.effects import Decided, OwnerEffect, RecordCheckpoint, RevokeLease, SendTo
+from iscp.coordination.events import (
+    Deposed,
+    Elected,
+    FromNode,
+    MembersChanged,
+    OverridesChanged,
+    OwnerEvent,
+    Recorded,
+    RowsMoved,
+    ShardUnwanted,
+    ShardWanted,
+    Tick,
+)
+from iscp.coordination.invariants import check_owner
+from iscp.coordination.messages import NodeMessage
+from iscp.coordination.placement import Overrides
+from iscp.core.cluster import Leader
+from iscp.core.ids import ShardId
+from iscp.core.job import JobRow
+from tests.simulation.election import CANDIDATES, leader_of
+from tests.simulation.etcd import Etcd
+from tests.simulation.joblog import Writer
+from tests.simulation.registration import Snapshot, members_of
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+
+CLAIM_RETRY_S = 1.0
+REVOKED = "revoked/"
+OVERRIDES = "overrides"
+
+Found = tuple[int, Snapshot, Overrides, list[int]]
+
+
+def look_around(etcd: Etcd) -> Found:
+    """What a new owner reads: the revision, who is there, what operators said, whose leases were being revoked."""
+    there = etcd.get(OVERRIDES)
+    overrides = there.value if there and isinstance(there.value, Overrides) else Overrides()
+    traces = [int(key.removeprefix(REVOKED)) for key, _ in etcd.prefixed(REVOKED)]
+    return etcd.revision, members_of(etcd), overrides, traces
+
+
+class OwnerSide:
+    """`writer` is None between terms."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._world = process.world
+        parts = process.world.parts
+        self.machine = parts.owner(process.node_id, "1", parts.owner_times or parts.times)
+        self.writer: Writer | None = None
+        self._leader: Leader | None = None
+        self._members_at = 0
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._claiming = self._busy = False
+        self._revoking: set[int] = set()
+        self._tick_at_s = float("inf")
+
+    # --- what comes in -----------------------------------------------------------------------------------------
+
+    def elected(self, leader: Leader) -> None:
+        self._put(partial(self._won, leader))
+
+    def lost(self) -> None:
+        self._put(self._lost)
+
+    def members_changed(self, revision: int, members: Snapshot) -> None:
+        self._put(partial(self._members, revision, members))
+
+    def heard(self, node_id: str, message: NodeMessage) -> None:
+        self._put(partial(self._step, FromNode(node_id, message)))
+
+    def submit(self, request: Request) -> None:
+        """A user's request; refused while this node is not the owner."""
+        if self.writer is not None:
+            self.writer.submit(request)
+
+    def override(self, change: Callable[[Overrides], Overrides]) -> None:
+        """Operators' word goes to etcd first, by the owner's hand and none other's."""
+        leader = self._leader
+        if leader is None or self.writer is None:
+            return
+
+        def put(etcd: Etcd) -> Overrides | None:
+            if leader_of(etcd) != leader:
+                return None
+            changed = change(look_around(etcd)[2])
+            etcd.put(OVERRIDES, changed)
+            return changed
+
+        def done(changed: Overrides | None) -> None:
+            if changed is not None and self._leader == leader:
+                self._put(partial(self._step, OverridesChanged(changed)))
+
+        # Where the answer is lost the operator says it again.
+        self._process.etcd.call(put, done, lambda: self.override(change))
+
+    def ask(self, event: OwnerEvent) -> None:
+        self._put(partial(self._step, event))
+
+    def _put(self, action: Callable[[], None]) -> None:
+        self._waiting.append(action)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._busy:
+            return
+        self._busy = True
+        while self._waiting and not self._claiming:
+            self._waiting.popleft()()
+        self._busy = False
+
+    # --- terms -------------------------------------------------------------------------------------------------
+
+    def _won(self, leader: Leader) -> None:
+        self._end_term()
+        self._leader = leader
+        self._claim()
+
+    def _lost(self) -> None:
+        self._leader = None
+        self._end_term()
+
+    def _told_deposed(self, writer: Writer) -> None:
+        self._put(partial(self._deposed, writer))
+
+    def _deposed(self, writer: Writer) -> None:
+        if writer is self.writer:
+            self._end_term()
+            self._process.after(CLAIM_RETRY_S, lambda: self._put(self._claim_again))
+
+    def _claim_again(self) -> None:
+        if self._leader is not None and self.writer is None:
+            self._claim()
+
+    def _claim(self) -> None:
+        self._claiming = True
+        seen = self._world.log.term
+        self._process.after(self._world.log_lag_s(), lambda: self._claimed(seen))
+
+    def _claimed(self, seen: int) -> None:
+        term = None if self._world.log.stalled else self._world.log.claim(seen)
+        if term is None:
+            self._claim_failed()
+        else:
+            self._process.after(self._world.log_lag_s(), lambda: self._load(term))
+
+    def _load(self, term: int) -> None:
+        if self._world.log.stalled or not self._world.log.admits(term):
+            self._claim_failed()
+            return
+        rows = list(self._world.log.rows.values())
+        self._process.etcd.call(look_around, partial(self._end_revocations, term, rows), self._claim_failed)
+
+    def _end_revocations(self, term: int, rows: list[JobRow], found: Found) -> None:
+        """What a former owner began to revoke is revoked surely, before its time is counted."""
+        traces = found[3]
+        if not traces:
+            self._begin(term, rows, found)
+            return
+
+        def revoke(etcd: Etcd) -> None:
+            for lease_id in traces:
+                etcd.revoke(lease_id)
+
+        self._process.etcd.call(revoke, lambda _: self._begin(term, rows, found), self._claim_failed)
+
+    def _begin(self, term: int, rows: list[JobRow], found: Found) -> None:
+        revision, members, overrides, traces = found
+        book = JobBook(rows)
+        wanted = {ShardId(table): book.jobs_on(table) for table in book.tables()}
+        self.writer = self._world.parts.writer(self._process, term, book, self._moved, self._told_deposed)
+        self._members_at = revision
+        leader = self._leader
+        if leader is not None:
+            hold_s = self.hold_s(traces)
+            for lease_id in traces:
+                self._forget_trace(lease_id)
+            event = Elected(term, leader.revision, members, wanted, hold_s, overrides)
+            self._waiting.appendleft(partial(self._step, event))
+        self._claiming = False
+        self._go_on()
+
+    def hold_s(self, traces: list[int]) -> float:
+        """How long a node that was revoked before this term may still write."""
+        times = self._world.parts.times
+        return times.ttl_s + times.margin_s if traces else 0.0
+
+    def _claim_failed(self) -> None:
+        self._process.after(CLAIM_RETRY_S, lambda: self._put(self._claim_again))
+        self._claiming = False
+        self._go_on()
+
+    def _end_term(self) -> None:
+        writer, self.writer = self.writer, None
+        self._step(Deposed())
+        if writer is not None:
+            writer.close()
+
+    # --- the machine -------------------------------------------------------------------------------------------
+
+    def _members(self, revision: int, members: Snapshot) -> None:
+        if not self.overtaken(revision):
+            self._members_at = revision
+            self._step(MembersChanged(members))
+
+    def overtaken(self, revision: int) -> bool:
+        """Whether a snapshot that comes late is from before what the term began with: nodes would seem to be gone."""
+        return revision < self._members_at
+
+    def _moved(self, change: BookChange) -> None:
+        writer = self.writer
+        if writer is None:
+            return
+        for table in change.tables:
+            jobs = writer.book.jobs_on(table)
+            self._put(partial(self._step, ShardWanted(ShardId(table), jobs) if jobs else ShardUnwanted(ShardId(table))))
+        for table in sorted({row.key.table_id for row in change.rows} - set(change.tables)):
+            jobs = writer.book.jobs_on(table)
+            if jobs:
+                self._put(partial(self._step, RowsMoved(ShardId(table), jobs)))
+
+    def _step(self, event: OwnerEvent) -> None:
+        process = self._process
+        effects = self.machine.step(event, process.now_s)
+        if effects or not isinstance(event, Tick | RowsMoved | Recorded):
+            check_owner(self.machine)
+        if effects or not isinstance(event, Tick):
+            self._world.stepped(f"{process.node_id}/owner", event, effects)
+        for effect in effects:
+            self._carry_out(effect)
+        self._arrange_tick()
+
+    def _arrange_tick(self) -> None:
+        due_s = self.machine.next_due_s()
+        if due_s is not None and due_s < self._tick_at_s:
+            self._tick_at_s = due_s
+            self._process.after(max(0.0, due_s - self._process.now_s) + 1e-6, lambda: self._put(self._tick))
+
+    def _tick(self) -> None:
+        self._tick_at_s = float("inf")
+        due_s = self.machine.next_due_s()
+        if due_s is not None and due_s <= self._process.now_s:
+            self._step(Tick())
+        else:
+            self._arrange_tick()
+
+    def _carry_out(self, effect: OwnerEffect) -> None:
+        match effect:
+            case SendTo(record, message):
+                self._world.wire.send(
+                    self._process.node_id, record.node_id, lambda process: process.worker.heard(message)
+                )
+            case RevokeLease(record, election_revision):
+                self.revoke(record.lease_id, election_revision)
+            case RecordCheckpoint():
+                self._record(effect)
+            case Decided():
+                pass
+            case _:
+                assert_never(effect)
+
+    def revoke(self, lease_id: int, election_revision: int) -> None:
+        """Leave a trace, as this owner and none other, then end the lease."""
+        if lease_id in self._revoking:
+            return
+        self._revoking.add(lease_id)
+
+        def mark(etcd: Etcd) -> bool:
+            if not any(item.created == election_revision for _, item in etcd.prefixed(CANDIDATES)):
+                return False
+            etcd.put(f"{REVOKED}{lease_id}", "")
+            return True
+
+        def over() -> None:
+            self._revoking.discard(lease_id)
+
+        def marked(done: bool) -> None:
+            if done:
+                self._process.etcd.call(lambda etcd: etcd.revoke(lease_id), lambda _: revoked(), over)
+            else:
+                over()
+
+        def revoked() -> None:
+            over()
+            self._forget_trace(lease_id)
+
+        self._process.etcd.call(mark, marked, over)
+
+    def _forget_trace(self, lease_id: int) -> None:
+        """The lease has surely ended now, so that nobody writes by it after this time."""
+        times = self._world.parts.times
+        key = f"{REVOKED}{lease_id}"
+        self._process.after(
+            (times.ttl_s + times.margin_s),
+            lambda: self._process.etcd.call(lambda etcd: etcd.delete(key), lambda _: None, lambda: None),
+        )
+
+    def _record(self, checkpoint: RecordCheckpoint) -> None:
+        writer = self.writer
+        if writer is None:
+            return
+        recorded = Recorded(checkpoint.node_id, checkpoint.epoch, checkpoint.number)
+        writer.report(checkpoint.reports, checkpoint.history, lambda: self._put(partial(self._step, recorded)))

@@ -1,0 +1,51 @@
+"""What a world is built of. A mutant is a world in which one part is another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from iscp.coordination.owner import OwnerMachine
+from iscp.coordination.times import CoordinationTimes
+from iscp.coordination.worker import WorkerMachine
+from iscp.core.ids import next_job_id
+from tests.simulation.election import Candidacy
+from tests.simulation.engine import Run
+from tests.simulation.joblog import Log, Writer
+from tests.simulation.lease import Lease
+from tests.simulation.owner_side import OwnerSide
+from tests.simulation.registration import Registration
+from tests.simulation.sources import Sink
+
+TIMES = CoordinationTimes(
+    ttl_s=5.0,
+    margin_s=1.0,
+    sync_deadline_s=4.0,
+    operation_deadline_s=12.0,
+    settle_s=0.3,
+    rebalance_after_s=3.0,
+    resend_s=1.0,
+    checkpoint_s=0.05,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """`owner_times`: those of the owner's machine, where they differ from the leases'."""
+
+    times: CoordinationTimes = field(default=TIMES)
+    owner_times: CoordinationTimes | None = None
+    owner: type[OwnerMachine] = OwnerMachine
+    worker: type[WorkerMachine] = WorkerMachine
+    owner_side: type[OwnerSide] = OwnerSide
+    writer: type[Writer] = Writer
+    log: type[Log] = Log
+    lease: type[Lease] = Lease
+    registration: type[Registration] = Registration
+    candidacy: type[Candidacy] = Candidacy
+    run: type[Run] = Run
+    sink: type[Sink] = Sink
+    job_id: Callable[[float, str], str] = next_job_id
+
+
+REAL = Parts()

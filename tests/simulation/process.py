@@ -1,0 +1,122 @@
+"""One life of a node's process: its parts, its clocks, and what SIGSTOP and SIGKILL do to it.
+
+Monotonic clocks never step, and run a little fast or slow; wall clocks step. A stopped process handles nothing; when
+it goes on, whatever waited for it comes at once and in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tests.simulation.engine import Engine
+from tests.simulation.etcd import Client, Watch
+from tests.simulation.registration import Members
+from tests.simulation.worker_side import WorkerSide
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+LOOK_S = 0.5
+LEAVE_MAX_S = 10.0
+"""How long an orderly stop may take; then the process ends as it stands."""
+
+Action = Callable[[], None]
+
+
+class Process:
+    def __init__(self, world: World, node_id: str, rate: float, wall_offset_s: float) -> None:
+        self.world = world
+        self.node_id = node_id
+        self.alive, self.paused, self.leaving = True, False, False
+        self.wall_offset_s = wall_offset_s
+        self._rate = rate
+        self._deferred: list[Action] = []
+        self.watches: list[Watch] = []
+        self.etcd = Client(self)
+        self.worker = WorkerSide(self)
+        self.engine = Engine(self)
+        self.owner = world.parts.owner_side(self)
+        self.registration = world.parts.registration(self, self._registered, self.worker.lease_lost)
+        self.candidacy = world.parts.candidacy(self)
+        self._started = False
+
+    @property
+    def now_s(self) -> float:
+        return self.world.agenda.now_s * self._rate
+
+    @property
+    def wall_s(self) -> float:
+        return self.world.agenda.now_s + self.wall_offset_s
+
+    # --- life --------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.registration.start()
+
+    def run_for_owner(self, leftover_id: int = 0) -> None:
+        self.candidacy = self.world.parts.candidacy(self, leftover_id)
+        self.candidacy.start()
+
+    def leave(self) -> None:
+        """An orderly stop: hand over what runs here, then go."""
+        if not self.leaving:
+            self.leaving = True
+            self.registration.leave()
+            self._leave_when_idle(self.now_s + LEAVE_MAX_S)
+
+    def kill(self) -> None:
+        self.alive = False
+        self._deferred.clear()
+        for watch in list(self.watches):
+            watch.close()
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def go_on(self) -> None:
+        self.paused = False
+        deferred, self._deferred = self._deferred, []
+        self.world.random.shuffle(deferred)
+        for action in deferred:
+            self.world.agenda.after(self.world.random.random() * 0.01, lambda action=action: self.act(action))  # type: ignore[misc]
+
+    def _registered(self, epoch: int) -> None:
+        self.world.note(self.node_id, f"is registered, epoch {epoch}")
+        self.worker.registered(epoch)
+        if not self._started:
+            self._started = True
+            Members(self, self.owner.members_changed)
+            self.run_for_owner()
+
+    def _leave_when_idle(self, until_s: float) -> None:
+        if not self.worker.idle and self.now_s < until_s:
+            self.after(LOOK_S, lambda: self._leave_when_idle(until_s))
+            return
+        self.candidacy.resign()
+        self.registration.deregister()
+        self.after(LOOK_S, lambda: self.world.end(self))
+
+    # --- time --------------------------------------------------------------------------------------------------
+
+    def after(self, delay_s: float, action: Action) -> None:
+        """`delay_s` by this node's clock; nothing happens in a process that has ended."""
+        self.world.agenda.after(delay_s / self._rate, lambda: self.act(action))
+
+    def act(self, action: Action) -> None:
+        if self.paused:
+            self._deferred.append(action)
+        elif self.alive:
+            action()
+
+    def after_in_spark(self, delay_s: float, action: Action) -> None:
+        """In the JVM, which may or may not be stopped or killed together with its process."""
+        along = self.world.random.random() < 0.5
+
+        def act() -> None:
+            if along and self.paused:
+                self._deferred.append(action)
+            elif self.alive or not along:
+                action()
+
+        self.world.agenda.after(delay_s, act)

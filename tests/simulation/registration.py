@@ -1,0 +1,161 @@
+"""A node's name in etcd, and who else is there.
+
+Registration stands for `iscp/runtime/lease_keeper.py` with `EtcdMembership.register`, Members for
+`MemberWatch` (both `iscp/adapters/etcd/membership.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from iscp.core.cluster import NodeRecord
+from tests.simulation.etcd import RELIST_S, Etcd, Watch
+from tests.simulation.lease import Lease
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+
+NODES = "nodes/"
+EPOCHS = "epochs/"
+POLL_S = 0.5
+RETRY_S = 1.0
+
+Snapshot = tuple[NodeRecord, ...]
+
+
+def members_of(etcd: Etcd) -> Snapshot:
+    return tuple(item.value for _, item in etcd.prefixed(NODES) if isinstance(item.value, NodeRecord))
+
+
+class Registration:
+    """Registers the node, and again when its lease was lost; tells the worker of both."""
+
+    def __init__(self, process: Process, on_registered: Callable[[int], None], on_lost: Callable[[], None]) -> None:
+        self._process = process
+        self._on_registered = on_registered
+        self._on_lost = on_lost
+        self.key = f"{NODES}{process.node_id}"
+        self.record = NodeRecord(process.node_id, 0, process.node_id)
+        self.lease: Lease | None = None
+        self.leaving = False
+
+    @property
+    def confirmed(self) -> bool:
+        """What `LeaseKeeper.check` asks before work is begun and committed."""
+        return self.lease is not None and self.lease.valid
+
+    def start(self) -> None:
+        self._process.etcd.call(self.next_epoch, self._numbered, self._retry)
+
+    def next_epoch(self, etcd: Etcd) -> int:
+        """A number greater than any that the node had."""
+        known = etcd.get(f"{EPOCHS}{self._process.node_id}")
+        epoch = (known.value if known and isinstance(known.value, int) else 0) + 1
+        etcd.put(f"{EPOCHS}{self._process.node_id}", epoch)
+        return epoch
+
+    def leave(self) -> None:
+        """Say that the node stops in order; said again until etcd has it."""
+        self.leaving = True
+        lease = self.lease
+        if lease is None or lease.gone:
+            return
+        self.record = record = replace(self.record, leaving=True)
+
+        def put(etcd: Etcd) -> None:
+            there = etcd.get(self.key)
+            if there is not None and there.lease_id == lease.lease_id:
+                etcd.put(self.key, record, lease.lease_id)
+
+        self._process.etcd.call(put, lambda _: None, lambda: self._process.after(RETRY_S, self.leave))
+
+    def deregister(self) -> None:
+        lease = self.lease
+        if lease is not None:
+            lease.close()
+            self._process.etcd.call(lambda etcd: etcd.revoke(lease.lease_id), lambda _: None, lambda: None)
+
+    def _retry(self) -> None:
+        self._process.after(RETRY_S, self.start)
+
+    def _numbered(self, epoch: int) -> None:
+        self.record = replace(self.record, epoch=epoch)
+        self._await_name()
+
+    def _await_name(self) -> None:
+        """The key of a former life has to run out first."""
+        self._process.etcd.call(lambda etcd: etcd.get(self.key) is None, self._looked, self._retry)
+
+    def _looked(self, free: bool) -> None:
+        if not free:
+            self._process.after(POLL_S, self._await_name)
+            return
+        sent_s, ttl_s = self._process.now_s, self._process.world.parts.times.ttl_s
+        self._process.etcd.call(lambda etcd: etcd.grant(ttl_s), partial(self._granted, sent_s), self._retry)
+
+    def _granted(self, sent_s: float, lease_id: int) -> None:
+        lease = self._process.world.parts.lease(self._process, lease_id, sent_s, self._lapse)
+        record = replace(self.record, lease_id=lease_id, leaving=self.leaving)
+
+        def created(revision: int | None) -> None:
+            if revision is None:
+                failed()
+            else:
+                self.lease, self.record = lease, record
+                self._on_registered(record.epoch)
+                if not lease.valid:
+                    self._lapse()
+
+        def failed() -> None:
+            lease.close()
+            self._process.etcd.call(lambda etcd: etcd.revoke(lease_id), lambda _: None, lambda: None)
+            self._retry()
+
+        self._process.etcd.call(lambda etcd: etcd.create(self.key, record, lease_id), created, failed)
+
+    def _lapse(self) -> None:
+        if self.lease is not None and not self.lease.closed:
+            self._on_lost()
+            self._regain()
+
+    def _regain(self) -> None:
+        lease = self.lease
+        if lease is None or lease.closed:
+            return
+        if lease.gone:
+            lease.close()
+            self.start()
+        elif lease.valid:
+            self._on_registered(self.record.epoch)
+        else:
+            self._process.after(POLL_S, self._regain)
+
+
+class Members:
+    """Snapshots of who is registered, each newer than the one before."""
+
+    def __init__(self, process: Process, tell: Callable[[int, Snapshot], None]) -> None:
+        self._process = process
+        self._tell = tell
+        self._revision = 0
+        Watch(process, NODES, self._changed, self._list)
+        self._list()
+
+    def _list(self) -> None:
+        self._process.etcd.call(
+            lambda etcd: (etcd.revision, members_of(etcd)),
+            lambda found: self._deliver(*found),
+            lambda: self._process.after(RELIST_S, self._list),
+        )
+
+    def _changed(self) -> Callable[[], None]:
+        etcd = self._process.world.etcd
+        return partial(self._deliver, etcd.revision, members_of(etcd))
+
+    def _deliver(self, revision: int, snapshot: Snapshot) -> None:
+        if revision > self._revision:
+            self._revision = revision
+            self._tell(revision, snapshot)

@@ -1,0 +1,158 @@
+"""One run: trouble for a while, then calm, in which everything has to come right and then to rest.
+
+Safety is looked at whenever something happens; see Checks, Sink, Log and `iscp/coordination/invariants.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from iscp.coordination.events import RebalanceAsked
+from iscp.core.errors import InvariantBroken
+from iscp.core.ids import JobKey
+from tests.simulation.parts import REAL, Parts
+from tests.simulation.process import Process
+from tests.simulation.trouble import Trouble, draw
+from tests.simulation.violation import Violation, expect
+from tests.simulation.world import Note, World
+
+CALM_MAX_S = 120.0
+"""How long it may take until all is right: leases run out, holds and deadlines follow one another."""
+
+LOOK_S = 1.0
+SETTLED_S = 7.0
+"""How long all has to be right: what was sent before may still be under way."""
+
+REBALANCE_AFTER_S = 20.0
+REST_S = 8.0
+
+
+def simulate(
+    seed: int,
+    parts: Parts = REAL,
+    trace: Note | None = None,
+    trouble: Trouble | None = None,
+    watched: Callable[[World], None] | None = None,
+) -> World:
+    """Raises Violation. `trouble`: this kind, instead of one drawn; `watched` looks now and then."""
+    random = Random(seed)
+    world = World(random, trouble or draw(random), parts, trace)
+    if watched is not None:
+        _watch(world, watched)
+    try:
+        _run(world)
+        _calm(world)
+    except InvariantBroken as error:
+        raise Violation(f"an invariant broke: {error}") from error
+    return world
+
+
+def _watch(world: World, watched: Callable[[World], None]) -> None:
+    watched(world)
+    world.agenda.after(LOOK_S / 10, lambda: _watch(world, watched))
+
+
+def _run(world: World) -> None:
+    random, trouble = world.random, world.trouble
+    for node_id in world.node_ids:
+        world.agenda.after(random.random(), partial(world.start, node_id))
+    for table in world.tables:
+        _arrange(world, trouble.version_rate, partial(world.new_version, table))
+        world.agenda.after(1.0 + random.random() * 10.0, partial(_register, world, table))
+    for fault, rate in trouble.faults.items():
+        _arrange(world, rate, partial(world.befall, fault))
+    for wish, rate in trouble.wishes.items():
+        _arrange(world, rate, partial(world.wish, wish))
+    world.agenda.run_until(trouble.length_s)
+
+
+def _arrange(world: World, rate: float, action: Callable[[], None]) -> None:
+    """`action` again and again, at random, until the calm."""
+
+    def act() -> None:
+        if not world.calm:
+            action()
+            _arrange(world, rate, action)
+
+    world.agenda.after(world.random.expovariate(rate), act)
+
+
+def _register(world: World, table: str) -> None:
+    """Every table has a job at the beginning, as soon as there is somebody to take it."""
+    owner = world.an_owner()
+    if owner is not None:
+        world.operators.register(owner, JobKey("default", table, "j"))
+    elif not world.calm:
+        world.agenda.after(1.0, partial(_register, world, table))
+
+
+def _calm(world: World) -> None:
+    trouble = world.trouble
+    world.note("calm", "begins")
+    world.end_all_trouble(Trouble(nodes=trouble.nodes, shards=trouble.shards))
+    if trouble.apart:
+        if world.node_ids[0] in world.processes:
+            world.end(world.processes[world.node_ids[0]])
+        for node_id in world.node_ids[1:]:
+            world.wire.cuts[world.node_ids[0], node_id] = world.wire.cuts[node_id, world.node_ids[0]] = 1
+    end_s = world.agenda.now_s + CALM_MAX_S
+    rebalance_s = world.agenda.now_s + REBALANCE_AFTER_S
+    right_s = world.agenda.now_s
+    while world.agenda.now_s - right_s < SETTLED_S:
+        if wrong := _wrong(world, apart=trouble.apart):
+            right_s = world.agenda.now_s
+            expect(right_s < end_s, "{} s after all trouble: {}", CALM_MAX_S, wrong)
+        world.agenda.run_until(world.agenda.now_s + LOOK_S)
+        if world.agenda.now_s >= rebalance_s and (owner := _owner(world)) is not None:
+            rebalance_s += CALM_MAX_S
+            owner.owner.ask(RebalanceAsked())
+    if not trouble.apart:
+        _rest(world)
+
+
+def _rest(world: World) -> None:
+    """Nothing moves any more, and nobody says anything."""
+    world.note("calm", "all is right")
+    placed, sent, commits = world.placed(), world.wire.sent, world.number()
+    world.agenda.run_until(world.agenda.now_s + REST_S)
+    expect(world.placed() == placed, "shards move though nothing happens: from {} to {}", placed, world.placed())
+    expect(world.wire.sent == sent, "{} messages though nothing happens", world.wire.sent - sent)
+    expect(world.number() == commits + 1, "the log is written though nothing happens")
+
+
+def _owner(world: World) -> Process | None:
+    """The one whose term is the log's."""
+    for process in world.processes.values():
+        if process.owner.writer is not None and process.owner.writer.term == world.log.term:
+            return process
+    return None
+
+
+def _wrong(world: World, apart: bool) -> str:
+    """What is not yet as it has to be in the end; empty: nothing. `apart`: one node hears from nobody else."""
+    owner = _owner(world)
+    if owner is None:
+        return "nobody is the owner"
+    machine = owner.owner.machine
+    wanted = {row.key: row for row in world.log.rows.values() if row.drop_at_s is None}
+    placed = world.placed()
+    for key, row in wanted.items():
+        sink, newest = world.sink(key), world.sources[key.table_id]
+        if sink.job_id != row.job_id or sink.content < newest:
+            return f"the sink of {key.table_id}.{key.job_name} is at {sink.content} of {newest}, of {sink.job_id}"
+        if (row.watermark.version, row.seq) != (sink.content, sink.seq):
+            return (
+                f"the log has {key.table_id}.{key.job_name} at {row.watermark.version}, its sink is at {sink.content}"
+            )
+    for shard in {assignment.shard for assignment in machine.assignments} | placed.keys():
+        where = placed.get(shard, [])
+        if len(where) != any(key.table_id == shard.table_id for key in wanted):
+            return f"{shard} is at {where}"
+        if not apart and machine.term is not None and where not in ([], [machine.term.placement.target(shard)]):
+            return f"{shard} is at {where}, and should be at {machine.term.placement.target(shard)}"
+    missing = {key.table_id for key in wanted} - {shard.table_id for shard in placed}
+    if missing:
+        return f"{missing} run nowhere"
+    return "" if apart or machine.settled else "the owner is not settled"

@@ -1,0 +1,50 @@
+"""Clusters under random trouble, by seed; `make simulate SEEDS=1000000` plays more of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.__main__ import command, failure
+from tests.simulation.regressions import REGRESSIONS
+from tests.simulation.simulation import simulate
+from tests.simulation.trouble import Trouble
+
+SEEDS = 5_000
+SEEDS_FULL = 50_000
+CHUNK = 50
+
+
+def run(seeds: range) -> None:
+    failed = [f"{what}\n  {command(seed)}" for seed, what in map(failure, seeds) if what]
+    if failed:
+        pytest.fail("\n".join(failed), pytrace=False)
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_no_trouble_breaks_a_promise(first: int) -> None:
+    run(range(first, first + CHUNK))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("first", range(SEEDS, SEEDS_FULL, CHUNK))
+def test_no_trouble_breaks_a_promise_for_long(first: int) -> None:
+    run(range(first, first + CHUNK))
+
+
+@pytest.mark.parametrize("seed", REGRESSIONS)
+def test_what_was_mended_stays_so(seed: int) -> None:
+    run(range(seed, seed + 1))
+
+
+def test_a_seed_always_gives_the_same_run() -> None:
+    told: list[list[str]] = [[], []]
+    for lines in told:
+        simulate(3, trace=lambda now_s, who, what, lines=lines: lines.append(f"{now_s} {who} {what}"))  # type: ignore[misc]
+    assert told[0] == told[1]
+    assert len(told[0]) > 100
+
+
+def test_without_trouble_every_table_is_kept_up() -> None:
+    world = simulate(1, trouble=Trouble(nodes=3, shards=6))
+    assert len(world.log.rows) == 6
+    assert all(len(where) == 1 for where in world.placed().values())

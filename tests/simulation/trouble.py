@@ -1,0 +1,110 @@
+"""What goes wrong in one run, and how often: drawn from the seed, so that runs differ in kind (swarm testing).
+
+A fault that is on in every run hides others: a cluster whose nodes are killed all the time never gets far. So each
+kind is on in about half of the runs, at a rate of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from random import Random
+
+NODES_MAX = 4
+SHARDS_MAX = 6
+
+
+class Fault(StrEnum):
+    """What befalls a node, etcd or the log at a moment, most of it for a while."""
+
+    KILL = "kill"
+    PAUSE = "pause"
+    CUT = "cut"
+    ONE_WAY = "one way"
+    LOSE_ETCD = "lose etcd"
+    DEAF_TO_ETCD = "deaf to etcd"
+    RESTART_ETCD = "restart etcd"
+    DELETE_ELECTION_KEY = "delete the election key"
+    STEP_CLOCK = "step the clock"
+    STALL_LOG = "stall the log"
+    LEAVE = "leave"
+
+
+class Wish(StrEnum):
+    """What operators and users ask for."""
+
+    REGISTER = "register"
+    UNREGISTER = "unregister"
+    UPDATE = "update"
+    PIN = "pin"
+    UNPIN = "unpin"
+    CORDON = "cordon"
+    DRAIN = "drain"
+    UNCORDON = "uncordon"
+    MOVE = "move"
+    REBALANCE = "rebalance"
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Rates are per second, chances for each message, answer, commit or iteration.
+
+    `watch_lag_s`: how late a change in etcd may be told. `drift`: by how much clocks may run fast or slow.
+    `long_s`: faults that last do so for up to this time, also beyond the lease.
+    """
+
+    nodes: int = 3
+    shards: int = 2
+    length_s: float = 30.0
+    faults: Mapping[Fault, float] = field(default_factory=dict)
+    wishes: Mapping[Wish, float] = field(default_factory=dict)
+    version_rate: float = 0.2
+    drop: float = 0.0
+    double: float = 0.0
+    late: float = 0.0
+    slow_etcd: float = 0.0
+    lost_answer: float = 0.0
+    watch_lag_s: float = 0.05
+    compaction: float = 0.0
+    doubt: float = 0.0
+    hang: float = 0.0
+    fail: float = 0.0
+    zombie: float = 0.0
+    drift: float = 0.0
+    long_s: float = 10.0
+    apart: bool = False
+
+
+def _sometimes(random: Random, least: float, most: float) -> float:
+    """0 in half of the runs, else between the two, evenly by order of magnitude."""
+    if random.random() < 0.5:
+        return 0.0
+    return float(least * (most / least) ** random.random())
+
+
+def draw(random: Random) -> Trouble:
+    """`apart`: one node never hears from the others again, also when all other trouble is over."""
+    nodes = random.choice((1, 2, 2, 3, 3, 3, 4))
+    return Trouble(
+        nodes=nodes,
+        shards=random.randint(1, SHARDS_MAX),
+        length_s=20.0 * 6.0 ** (random.random() ** 3),
+        faults={fault: rate for fault in Fault if (rate := _sometimes(random, 0.01, 0.15))},
+        wishes={wish: rate for wish in Wish if (rate := _sometimes(random, 0.02, 0.15))},
+        version_rate=0.02 * 15.0 ** random.random(),
+        drop=_sometimes(random, 0.005, 0.2),
+        double=_sometimes(random, 0.01, 0.3),
+        late=_sometimes(random, 0.01, 0.3),
+        slow_etcd=_sometimes(random, 0.02, 0.4),
+        lost_answer=_sometimes(random, 0.01, 0.1),
+        watch_lag_s=max(0.05, _sometimes(random, 0.1, 6.0)),
+        compaction=_sometimes(random, 0.05, 0.5),
+        doubt=_sometimes(random, 0.02, 0.3),
+        hang=_sometimes(random, 0.02, 0.3),
+        fail=_sometimes(random, 0.02, 0.3),
+        zombie=_sometimes(random, 0.05, 0.5),
+        drift=random.choice((0.0, 0.0, 0.02, 0.15)),
+        long_s=random.choice((3.0, 8.0, 20.0)),
+        apart=nodes > 1 and random.random() < 0.1,
+    )

@@ -1,0 +1,13 @@
+"""What the simulator looks for."""
+
+from __future__ import annotations
+
+
+class Violation(Exception):
+    """A promise was broken: of safety at once, of liveness after the time that it may take."""
+
+
+def expect(holds: bool, what: str, *of: object) -> None:
+    """`what` is formatted with `of` only where it does not hold: most always does."""
+    if not holds:
+        raise Violation(what.format(*of))

@@ -1,0 +1,200 @@
+"""A cluster in one thread: real machines, and everything around them simulated and drawn from one seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from random import Random
+
+from iscp.core.ids import JobKey, ShardId
+from tests.simulation.agenda import Agenda
+from tests.simulation.checks import Checks
+from tests.simulation.etcd import Etcd, Link
+from tests.simulation.operators import Operators
+from tests.simulation.parts import REAL, Parts
+from tests.simulation.process import Process
+from tests.simulation.sources import Sink
+from tests.simulation.trouble import Fault, Trouble, Wish
+from tests.simulation.wire import Wire
+
+RESTART_S = 1.0
+"""After how long a process that left in order is started again at the latest, beside what the seed adds."""
+
+Note = Callable[[float, str, object], None]
+
+
+class World:
+    """`processes`: the present life of each node that runs. `trace` gets whatever is worth telling."""
+
+    def __init__(self, random: Random, trouble: Trouble, parts: Parts = REAL, trace: Note | None = None) -> None:
+        self.random, self.trouble, self.parts, self.trace = random, trouble, parts, trace
+        self.agenda = Agenda()
+        self.etcd = Etcd(self)
+        self.wire = Wire(self)
+        self.log = parts.log(self)
+        self.checks = Checks(self)
+        self.operators = Operators(self)
+        self.node_ids = [f"n{number}" for number in range(1, trouble.nodes + 1)]
+        self.tables = [f"t{number}" for number in range(1, trouble.shards + 1)]
+        self.sources = dict.fromkeys(self.tables, 0)
+        self.links = dict.fromkeys(self.node_ids, Link.OPEN)
+        self.processes: dict[str, Process] = {}
+        self.calm = False
+        self._sinks: dict[JobKey, Sink] = {}
+        self._rates = {node_id: 1.0 + random.uniform(-1.0, 1.0) * trouble.drift for node_id in self.node_ids}
+        self._wall_offsets = dict.fromkeys(self.node_ids, 0.0)
+        self._number = 0
+
+    # --- what the parts ask ------------------------------------------------------------------------------------
+
+    def number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def note(self, who: str, what: object) -> None:
+        if self.trace is not None:
+            self.trace(self.agenda.now_s, who, what)
+
+    def stepped(self, who: str, event: object, effects: Sequence[object]) -> None:
+        if self.trace is not None:
+            self.trace(self.agenda.now_s, who, event)
+            for effect in effects:
+                self.trace(self.agenda.now_s, f"{'':6} ->", effect)
+
+    def sink(self, key: JobKey) -> Sink:
+        sink = self._sinks.get(key)
+        if sink is None:
+            sink = self._sinks[key] = self.parts.sink(f"{key.table_id}.{key.job_name}")
+        return sink
+
+    def log_lag_s(self) -> float:
+        return 0.005 + self.random.random() * 0.1
+
+    def an_owner(self) -> Process | None:
+        """One that believes to be it; there may be several."""
+        owners = [each for each in self.processes.values() if each.owner.writer is not None and not each.paused]
+        return self.random.choice(owners) if owners else None
+
+    # --- what happens to it ------------------------------------------------------------------------------------
+
+    def start(self, node_id: str) -> None:
+        """Start a process of this node, unless one runs."""
+        if node_id not in self.processes:
+            self.note(node_id, "starts")
+            process = Process(self, node_id, self._rates[node_id], self._wall_offsets[node_id])
+            self.processes[node_id] = process
+            process.start()
+
+    def end(self, process: Process) -> None:
+        """It is over, in order or not; a supervisor starts it again."""
+        if process.alive:
+            self.note(process.node_id, "ends")
+            process.kill()
+            del self.processes[process.node_id]
+            wait_s = self.random.random() * (RESTART_S if self.calm else self.trouble.long_s)
+            self.agenda.after(wait_s, partial(self.start, process.node_id))
+
+    def link(self, node_id: str, link: Link) -> None:
+        self.links[node_id] = link
+        process = self.processes.get(node_id)
+        if link is Link.OPEN and process is not None:
+            for watch in list(process.watches):
+                watch.mend()
+
+    def go_on(self, process: Process) -> None:
+        if process.alive and process.paused:
+            self.note(process.node_id, "goes on")
+            process.go_on()
+
+    def new_version(self, table: str) -> None:
+        self.sources[table] += 1
+        for process in self.processes.values():
+            process.act(partial(process.engine.notify, table))
+
+    def befall(self, fault: Fault) -> None:
+        """Something of this kind, for a while."""
+        random, agenda = self.random, self.agenda
+        node_id, other = random.choice(self.node_ids), random.choice(self.node_ids)
+        process = self.processes.get(node_id)
+        lasts_s = random.random() * self.trouble.long_s
+        self.note("fault", f"{fault} {node_id} {other} for {lasts_s:.1f} s")
+        match fault:
+            case Fault.KILL if process is not None:
+                self.end(process)
+            case Fault.PAUSE if process is not None and not process.paused:
+                process.pause()
+                agenda.after(lasts_s, partial(self.go_on, process))
+            case Fault.LEAVE if process is not None:
+                process.act(process.leave)
+            case Fault.CUT:
+                self._cut([(node_id, other), (other, node_id)], lasts_s)
+            case Fault.ONE_WAY:
+                self._cut([(node_id, other)], lasts_s)
+            case Fault.LOSE_ETCD | Fault.DEAF_TO_ETCD:
+                self.link(node_id, Link.CUT if fault is Fault.LOSE_ETCD else Link.DEAF)
+                agenda.after(lasts_s, partial(self.link, node_id, Link.OPEN))
+            case Fault.RESTART_ETCD if self.etcd.up:
+                self.etcd.up = False
+                agenda.after(lasts_s, self._etcd_returns)
+            case Fault.DELETE_ELECTION_KEY:
+                for key, _ in self.etcd.prefixed("candidates/")[:1]:
+                    self.etcd.delete(key)
+            case Fault.STEP_CLOCK:
+                self._step_clock(node_id, random.uniform(-100.0, 100.0))
+            case Fault.STALL_LOG:
+                self.log.stalled = True
+                agenda.after(lasts_s, self._log_returns)
+            case _:
+                pass
+
+    def wish(self, wish: Wish) -> None:
+        self.operators.wish(wish)
+
+    def _cut(self, ways: list[tuple[str, str]], lasts_s: float) -> None:
+        for way in ways:
+            self.wire.cuts[way] += 1
+            self.agenda.after(lasts_s, partial(self._heal, way))
+
+    def _heal(self, way: tuple[str, str]) -> None:
+        if self.wire.cuts[way] > 0:
+            self.wire.cuts[way] -= 1
+
+    def _etcd_returns(self) -> None:
+        if not self.etcd.up:
+            self.etcd.restart()
+            for node_id in self.node_ids:
+                self.link(node_id, self.links[node_id])
+
+    def _log_returns(self) -> None:
+        self.log.stalled = False
+
+    def _step_clock(self, node_id: str, by_s: float) -> None:
+        self._wall_offsets[node_id] += by_s
+        if node_id in self.processes:
+            self.processes[node_id].wall_offset_s += by_s
+
+    def end_all_trouble(self, trouble: Trouble) -> None:
+        """Nothing goes wrong any more, but for what `trouble` still has; who was stopped goes on."""
+        self.calm, self.trouble = True, trouble
+        self.wire.cuts.clear()
+        self._log_returns()
+        self._etcd_returns()
+        for node_id in self.node_ids:
+            self.link(node_id, Link.OPEN)
+            self.start(node_id)
+        for process in list(self.processes.values()):
+            self.go_on(process)
+
+    # --- what is seen of it ------------------------------------------------------------------------------------
+
+    @property
+    def sinks(self) -> Iterable[Sink]:
+        return self._sinks.values()
+
+    def placed(self) -> dict[ShardId, list[str]]:
+        """Where each shard is taken in."""
+        found: dict[ShardId, list[str]] = {}
+        for process in self.processes.values():
+            for shard in process.engine.shards:
+                found.setdefault(shard, []).append(process.node_id)
+        return found
