@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import time
@@ -24,12 +25,15 @@ def command(seed: int) -> str:
 
 def failure(seed: int) -> tuple[int, str]:
     """The seed, and what it violates; empty: nothing."""
+    gc.disable()  # what a run leaves is collected between two of them
     try:
         simulate(seed)
     except Violation as violation:
         return seed, str(violation)
     except Exception as error:  # noqa: BLE001  (told with its seed)
         return seed, f"{type(error).__name__}: {error}"
+    finally:
+        gc.enable()
     return seed, ""
 
 

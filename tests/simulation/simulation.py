@@ -93,10 +93,7 @@ def _calm(world: World) -> None:
     world.note("calm", "begins")
     world.end_all_trouble(Trouble(nodes=trouble.nodes, shards=trouble.shards))
     if trouble.apart:
-        if world.node_ids[0] in world.processes:
-            world.end(world.processes[world.node_ids[0]])
-        for node_id in world.node_ids[1:]:
-            world.wire.cuts[world.node_ids[0], node_id] = world.wire.cuts[node_id, world.node_ids[0]] = 1
+        _keep_apart(world)
     end_s = world.agenda.now_s + CALM_MAX_S
     rebalance_s = world.agenda.now_s + REBALANCE_AFTER_S
     right_s = world.agenda.now_s
@@ -110,6 +107,15 @@ def _calm(world: World) -> None:
             owner.owner.ask(RebalanceAsked())
     if not trouble.apart:
         _rest(world)
+
+
+def _keep_apart(world: World) -> None:
+    """All nodes start anew and reach etcd, and none ever reaches another: whoever is elected has to run everything."""
+    for process in list(world.processes.values()):
+        world.end(process)
+    for source in world.node_ids:
+        for target in world.node_ids:
+            world.wire.cuts[source, target] = 1
 
 
 def _rest(world: World) -> None:
@@ -131,7 +137,7 @@ def _owner(world: World) -> Process | None:
 
 
 def _wrong(world: World, apart: bool) -> str:
-    """What is not yet as it has to be in the end; empty: nothing. `apart`: one node hears from nobody else."""
+    """What is not yet as it has to be in the end; empty: nothing. `apart`: nobody hears from another."""
     owner = _owner(world)
     if owner is None:
         return "nobody is the owner"

@@ -84,7 +84,7 @@ def _sometimes(random: Random, least: float, most: float) -> float:
 
 
 def draw(random: Random) -> Trouble:
-    """`apart`: one node never hears from the others again, also when all other trouble is over."""
+    """`apart`: no node ever hears from another again, also when all other trouble is over."""
     nodes = random.choice((1, 2, 2, 3, 3, 3, 4))
     return Trouble(
         nodes=nodes,
