@@ -218,7 +218,7 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
         election,
         *parts,  # type: ignore[arg-type]
         connections,
-        preflight=lambda: check(membership.members()),
+        preflight=lambda: check(membership.members()[0]),
     )
 
 

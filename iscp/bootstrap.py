@@ -162,7 +162,7 @@ def compose(
         cluster.election,
         *parts,
         connections,
-        preflight=lambda: refuse_misfit(config, record, cluster.membership.members()),
+        preflight=lambda: refuse_misfit(config, record, cluster.membership.members()[0]),
     )
 
 

@@ -36,10 +36,11 @@ class Membership(Protocol):
 
     def deregister(self) -> None: ...
 
-    def members(self) -> tuple[NodeRecord, ...]: ...
+    def members(self) -> tuple[tuple[NodeRecord, ...], int]:
+        """Who is registered, sorted, and the revision of etcd at which they are."""
 
-    def watch(self, on_change: Callable[[tuple[NodeRecord, ...]], None]) -> Callable[[], None]:
-        """Call back with sorted snapshots, coalesced, the first at once; the result ends the watch."""
+    def watch(self, on_change: Callable[[tuple[NodeRecord, ...], int], None]) -> Callable[[], None]:
+        """Call back with snapshots as of `members`, coalesced, the first at once; the result ends the watch."""
 
     def next_epoch(self, node_id: str) -> int:
         """A number greater than any this node id ever had."""
@@ -51,7 +52,7 @@ class Membership(Protocol):
         """End another node's lease (the owner, of a node that does not answer), and leave a trace of it."""
 
     def hold_s(self) -> float:
-        """For how long a node whose lease was revoked may still write, at the most."""
+        """Revoke surely what former owners began to; for how long such a node may still write, at the most."""
 
     def lease_ages_s(self, records: Sequence[NodeRecord]) -> dict[str, float]:
         """By node id: seconds since the lease was renewed, as far as known."""

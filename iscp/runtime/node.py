@@ -138,4 +138,5 @@ class Node:
             log.warning("node.not_handed_over", extra={"error": str(error)})
 
     def _others_stay(self) -> bool:
-        return any(record.node_id != self._node_id and not record.leaving for record in self._membership.members())
+        members, _ = self._membership.members()
+        return any(record.node_id != self._node_id and not record.leaving for record in members)

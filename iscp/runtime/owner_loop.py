@@ -80,7 +80,15 @@ class _Heard:
     messages: Sequence[NodeMessage]
 
 
-_Event = OwnerEvent | _Won | _Lost | _Committed | _Asked | _Heard
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """Who is registered, as of a revision of etcd."""
+
+    members: tuple[NodeRecord, ...]
+    revision: int
+
+
+_Event = OwnerEvent | _Won | _Lost | _Committed | _Asked | _Heard | _Members
 
 
 class OwnerLoop:
@@ -123,6 +131,7 @@ class OwnerLoop:
         self._send = send
         self._keep = keep
         self._on_moved = on_moved
+        self._members_at = 0
         self._revoking: set[tuple[str, int]] = set()
         self._etcd = ThreadPoolExecutor(1, "iscp-owner-etcd")
         self._claim_at_s: float | None = None
@@ -144,8 +153,9 @@ class OwnerLoop:
     def lost(self) -> None:
         self._inbox.put(_Lost())
 
-    def members_changed(self, members: tuple[NodeRecord, ...]) -> None:
-        self._inbox.put(MembersChanged(members))
+    def members_changed(self, members: tuple[NodeRecord, ...], revision: int) -> None:
+        """These are registered as of that revision of etcd."""
+        self._inbox.put(_Members(members, revision))
 
     def heard(self, node_id: str, messages: Sequence[NodeMessage]) -> None:
         self._inbox.put(_Heard(node_id, messages))
@@ -221,10 +231,11 @@ class OwnerLoop:
             case _Heard(node_id, messages):
                 for message in messages:
                     self._step(FromNode(node_id, message))
-            case MembersChanged(members):
-                self.members = members
-                self._step(event)
-                self._keep(members if self.machine.term else ())
+            case _Members(members, revision):
+                if revision >= self._members_at:  # an older one would show as gone who has come since
+                    self.members, self._members_at = members, revision
+                    self._step(MembersChanged(members))
+                    self._keep(members if self.machine.term else ())
             case _:
                 self._step(event)
 
@@ -237,8 +248,12 @@ class OwnerLoop:
             joblog = self._open_log()
             owner_rev = joblog.claim_term()
             book = JobBook(joblog.load(), joblog.requests())
-            members, hold_s = self._membership.members(), self._membership.hold_s()
-            overrides = self._overrides.load()
+            hold_s, overrides = self._membership.hold_s(), self._overrides.load()
+            members, self._members_at = self._membership.members()
+            if self._election.leader() != leader:
+                # Frozen for a while, it has overtaken who leads by now. Whatever it took in would be read by nobody,
+                # until that one writes and sees that it has to claim again.
+                raise NotOwner("the election was lost during the claim")
             # Read here, since the writer's thread owns the book from its start.
             wanted = {ShardId(table_id): book.jobs_on(table_id) for table_id in book.tables()}
             self.checkpoint.begin(wanted)

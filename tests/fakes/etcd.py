@@ -49,7 +49,8 @@ class FakeEtcd:
     leases: dict[int, FakeLease] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
     candidates: list[FakeElection] = field(default_factory=list)
-    watchers: list[Callable[[Snapshot], None]] = field(default_factory=list)
+    watchers: list[Callable[[Snapshot, int], None]] = field(default_factory=list)
+    revision: int = 0
     revoked: list[NodeRecord] = field(default_factory=list)
     overrides: Overrides = field(default_factory=Overrides)
     checkpoints: list[float] = field(default_factory=list)
@@ -70,8 +71,9 @@ class FakeEtcd:
                 self.changed()
 
     def changed(self) -> None:
+        self.revision += 1
         for watcher in list(self.watchers):
-            watcher(self.members())
+            watcher(self.members(), self.revision)
 
     def depose(self) -> None:
         """The owner's key is deleted: it is told, and the next candidate leads; it runs again behind the others."""
@@ -109,12 +111,12 @@ class FakeMembership:
             lease.on_lapsed = None
             self._etcd.expire(lease.lease_id)
 
-    def members(self) -> Snapshot:
-        return self._etcd.members()
+    def members(self) -> tuple[Snapshot, int]:
+        return self._etcd.members(), self._etcd.revision
 
-    def watch(self, on_change: Callable[[Snapshot], None]) -> Callable[[], None]:
+    def watch(self, on_change: Callable[[Snapshot, int], None]) -> Callable[[], None]:
         self._etcd.watchers.append(on_change)
-        on_change(self._etcd.members())
+        on_change(self._etcd.members(), self._etcd.revision)
         return lambda: self._etcd.watchers.remove(on_change)
 
     def next_epoch(self, node_id: str) -> int:

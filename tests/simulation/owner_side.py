@@ -44,15 +44,15 @@ CLAIM_RETRY_S = 1.0
 REVOKED = "revoked/"
 OVERRIDES = "overrides"
 
-Found = tuple[int, Snapshot, Overrides, list[int]]
+Found = tuple[int, Snapshot, Overrides, list[int], Leader | None]
 
 
 def look_around(etcd: Etcd) -> Found:
-    """What a new owner reads: the revision, who is there, what operators said, whose leases were being revoked."""
+    """What a new owner reads: the revision, members, what operators said, whose leases were being revoked, who leads."""
     there = etcd.get(OVERRIDES)
     overrides = there.value if there and isinstance(there.value, Overrides) else Overrides()
     traces = [int(key.removeprefix(REVOKED)) for key, _ in etcd.prefixed(REVOKED)]
-    return etcd.revision, members_of(etcd), overrides, traces
+    return etcd.revision, members_of(etcd), overrides, traces, leader_of(etcd)
 
 
 class OwnerSide:
@@ -169,6 +169,10 @@ class OwnerSide:
 
     def _end_revocations(self, term: int, rows: list[JobRow], found: Found) -> None:
         """What a former owner began to revoke is revoked surely, before its time is counted."""
+        if found[4] != self._leader:
+            # Paused for a while, it has overtaken who leads by now.
+            self._claim_failed()
+            return
         traces = found[3]
         if not traces:
             self._begin(term, rows, found)
@@ -181,7 +185,7 @@ class OwnerSide:
         self._process.etcd.call(revoke, lambda _: self._begin(term, rows, found), self._claim_failed)
 
     def _begin(self, term: int, rows: list[JobRow], found: Found) -> None:
-        revision, members, overrides, traces = found
+        revision, members, overrides, traces, _ = found
         book = JobBook(rows)
         wanted = {ShardId(table): book.jobs_on(table) for table in book.tables()}
         self.writer = self._world.parts.writer(self._process, term, book, self._moved, self._told_deposed)

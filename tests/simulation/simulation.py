@@ -12,6 +12,7 @@ from random import Random
 from iscp.coordination.events import RebalanceAsked
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import JobKey
+from tests.simulation.election import leader_of
 from tests.simulation.parts import REAL, Parts
 from tests.simulation.process import Process
 from tests.simulation.trouble import Trouble, draw
@@ -129,11 +130,10 @@ def _rest(world: World) -> None:
 
 
 def _owner(world: World) -> Process | None:
-    """The one whose term is the log's."""
-    for process in world.processes.values():
-        if process.owner.writer is not None and process.owner.writer.term == world.log.term:
-            return process
-    return None
+    """Who leads, and has a term. It need not be the log's last: who claimed too late does nothing with its claim."""
+    leader = leader_of(world.etcd)
+    process = world.processes.get(leader.node_id) if leader else None
+    return process if process is not None and process.owner.writer is not None else None
 
 
 def _wrong(world: World, apart: bool) -> str:

@@ -43,7 +43,13 @@ NAME_GRACE_S = 3.0
 # One renewal could be a restart of etcd, which gives every lease its whole time again.
 NAME_RENEWALS_MIN = 2
 RELIST_PAUSE_S = 0.5
+# How long an owner may take from writing down that it revokes a lease to having done so.
+REVOKING_S = 30.0
 CLOSE_WAIT_S = 10.0
+
+
+Members = tuple[tuple[NodeRecord, ...], int]
+"""Who is registered, and the revision of etcd at which they are."""
 
 
 class EtcdMembership:
@@ -103,10 +109,11 @@ class EtcdMembership:
         if lease is not None:
             _revoke_quietly(lease)
 
-    def members(self) -> tuple[NodeRecord, ...]:
-        return _snapshot({kv.key: kv for kv in self._client.list_prefix(self._keys.nodes).items})
+    def members(self) -> Members:
+        listing = self._client.list_prefix(self._keys.nodes)
+        return _snapshot({kv.key: kv for kv in listing.items}), listing.revision
 
-    def watch(self, on_change: Callable[[tuple[NodeRecord, ...]], None]) -> Callable[[], None]:
+    def watch(self, on_change: Callable[[tuple[NodeRecord, ...], int], None]) -> Callable[[], None]:
         """Snapshots as they come, the latest one where several came while `on_change` was at work."""
         return MemberWatch(self._client, self._keys, on_change).close
 
@@ -126,15 +133,17 @@ class EtcdMembership:
 
     def revoke(self, record: NodeRecord) -> None:
         """End this life's lease, and leave a trace for as long as the node may go on writing without knowing it."""
-        trace_id, _ = self._client.grant(math.ceil(self._ttl_s + self._margin_s))
-        self._client.put(self._keys.revocation(record.node_id, record.epoch), b"", trace_id)
+        trace_id, _ = self._client.grant(math.ceil(self._ttl_s + self._margin_s + REVOKING_S))
+        key = self._keys.revocation(record.node_id, record.epoch)
+        self._client.put(key, str(record.lease_id).encode(), trace_id)
         self._client.revoke(record.lease_id)
 
     def hold_s(self) -> float:
-        """For how long a node whose lease was revoked may still write, at the most."""
+        """Revoke surely what former owners began to; for how long such a node may still write, at the most."""
         traces = self._client.list_prefix(self._keys.revoked).items
-        left_s = [self._client.time_to_live(kv.lease_id) for kv in traces]
-        return max((left + 1.0 for left in left_s if left >= 0), default=0.0)  # whole seconds, rounded down
+        for kv in traces:
+            self._client.revoke(int(kv.value))
+        return self._ttl_s + self._margin_s if traces else 0.0
 
     def lease_ages_s(self, records: Sequence[NodeRecord]) -> dict[str, float]:
         """By node id: seconds since the lease was renewed, to the second; of leases that have ended, nothing."""
@@ -170,14 +179,16 @@ class EtcdMembership:
 class MemberWatch:
     """One thread follows etcd, another one calls back: a slow callback neither delays nor queues anything."""
 
-    def __init__(self, client: EtcdClient, keys: Keys, on_change: Callable[[tuple[NodeRecord, ...]], None]) -> None:
+    def __init__(
+        self, client: EtcdClient, keys: Keys, on_change: Callable[[tuple[NodeRecord, ...], int], None]
+    ) -> None:
         self._client = client
         self._keys = keys
         self._on_change = on_change
         self._closed = threading.Event()
         self._changed = threading.Condition()
-        self._latest: tuple[NodeRecord, ...] | None = None
-        self._delivered: tuple[NodeRecord, ...] | None = None
+        self._latest: Members | None = None
+        self._delivered: Members | None = None
         self._watch: Watch | None = None
         self._threads = [
             threading.Thread(target=target, name=f"etcd-members-{name}", daemon=True)
@@ -209,7 +220,7 @@ class MemberWatch:
     def _follow_from_list(self) -> None:
         listing = self._client.list_prefix(self._keys.nodes)
         known = {kv.key: kv for kv in listing.items}
-        self._publish(known)
+        self._publish(known, listing.revision)
         watch = self._client.watch(self._keys.nodes, prefix=True, start_revision=listing.revision + 1)
         with self._changed:
             self._watch = watch
@@ -223,14 +234,14 @@ class MemberWatch:
                             known[event.kv.key] = event.kv
                         else:
                             known.pop(event.kv.key, None)
-                    self._publish(known)
+                    self._publish(known, max(event.kv.mod_revision for event in events))
                 case Progress() | Compacted():
                     pass  # a compacted watch ends: the next listing tells
 
-    def _publish(self, known: dict[str, KeyValue]) -> None:
+    def _publish(self, known: dict[str, KeyValue], revision: int) -> None:
         snapshot = _snapshot(known)
         with self._changed:
-            self._latest = snapshot
+            self._latest = snapshot, revision
             self._changed.notify_all()
 
     def _deliver(self) -> None:
@@ -242,7 +253,7 @@ class MemberWatch:
                 snapshot = self._delivered = self._latest
             if snapshot is not None:
                 try:
-                    self._on_change(snapshot)
+                    self._on_change(*snapshot)
                 except Exception:
                     log.exception("etcd.members.callback_failed")
 

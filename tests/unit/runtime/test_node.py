@@ -169,11 +169,12 @@ def test_users_are_served_once_an_owner_has_claimed_the_log(world: World) -> Non
     world.node.stop(0.0)
 
 
-def test_a_taken_name_is_refused_before_anything_is_started(world: World) -> None:
+def test_a_taken_name_is_refused_before_anybody_is_served(world: World) -> None:
     world.etcd.nodes["n-1"] = replace(world.record, lease_id=99)
     with pytest.raises(ConfigurationError):
         world.node.start()
-    assert (world.storage.term, world.server.events) == (0, [])
+    assert world.storage.term == 0
+    assert [event.split(",")[0] for event in world.server.events] == ["started", "stopped"]
 
 
 def test_a_registered_job_is_run_and_follows_its_source(world: World) -> None:
@@ -193,10 +194,11 @@ def test_what_still_runs_at_the_stop_ends_is_told_and_is_written(world: World) -
     assert world.began.wait(10)
     stopping = threading.Thread(target=world.node.stop, args=(10.0,))
     stopping.start()
-    until(lambda: "stopped" in world.server.events[-1])
+    until(lambda: world.moved.closed)
     world.gate.set()
     stopping.join(20)
     assert not stopping.is_alive()
+    assert "stopped" in world.server.events[-1], "the owner is told through it until the end"
     assert world.logged(row).watermark.version == 0
     assert [(entry.job_name, entry.to_version) for entry in world.storage.history] == [("x", 0)]
 

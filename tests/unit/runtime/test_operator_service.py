@@ -14,7 +14,7 @@ from iscp.core.errors import InvalidRequest, NotOwner, TableNotFound
 from iscp.core.ids import ShardId
 from iscp.runtime.operator_service import OwnerOperator
 from tests.fakes.etcd import FakeMembership, FakeOverrides
-from tests.fakes.owner import OwnerWorld, until
+from tests.fakes.owner import TIMES, OwnerWorld, until
 from tests.fakes.pipeline import FakeCatalog
 from tests.unit.runtime.test_owner_loop import register, row
 
@@ -42,6 +42,7 @@ class Operated:
         until(known)
         owner.heard(node_id, [Sync(owner.machine.owner_rev, 1, "v", 1, 0, 1, 0, ())])
         until(lambda: owner.ask(lambda loop: loop.machine.term and node_id in loop.machine.term.placement.eligible))
+        self.world.pass_s(TIMES.settle_s)
 
     def overrides(self) -> Overrides:
         """As the owner has them."""

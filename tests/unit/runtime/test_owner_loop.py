@@ -287,3 +287,29 @@ def test_messages_between_terms_change_nothing(world: OwnerWorld) -> None:
     world.owner.heard("n-1", [Acknowledge(1, 1, 1, 1)])  # type: ignore[list-item]
     world.see(4)
     assert world.owner.ask(lambda loop: dict(loop.seen)) == {}
+
+
+def test_an_older_snapshot_of_the_members_is_passed_over(world: OwnerWorld) -> None:
+    """It would show as gone who has come since, and give to others what that one runs."""
+    world.lead()
+    world.settle()
+    now = world.etcd.revision
+    world.owner.members_changed((), now - 1)
+    assert [record.node_id for record in world.owner.ask(lambda loop: loop.members)] == ["n-1"]
+    world.owner.members_changed((), now + 1)
+    assert world.owner.ask(lambda loop: loop.members) == ()
+
+
+def test_a_claim_that_has_overtaken_another_leader_begins_no_term(world: OwnerWorld) -> None:
+    """Frozen between the election and the claim, it wakes when another leads, and has not been told."""
+    world.claim_faults.append(StorageError("away"))
+    world.start()
+    until(lambda: not world.claim_faults)
+    told, world.election._on_lost = world.election._on_lost, lambda: None
+    world.etcd.candidates.append(FakeElection(world.etcd))
+    world.etcd.depose()
+    world.pass_s(CLAIM_RETRY_S)
+    until(lambda: world.storage.term)
+    world.settle()
+    assert world.owner.writer is None
+    told()

@@ -24,14 +24,14 @@ def test_members_come_and_go_with_their_leases() -> None:
     clock = HandClock()
     etcd = FakeEtcd(clock)
     a, b, seen, lapses = FakeMembership(etcd), FakeMembership(etcd), [], []
-    stop = b.watch(lambda members: seen.append([member.node_id for member in members]))
+    stop = b.watch(lambda members, _: seen.append([member.node_id for member in members]))
     lease = a.register(NodeRecord("a", a.next_epoch("a"), "h:1"), lambda: lapses.append(lease.gone))
     with pytest.raises(ConfigurationError):
         b.register(NodeRecord("a", b.next_epoch("a"), "h:2"))
     assert lease.confirmed_until_s() == 8.0
     etcd.answers, clock.s = False, 5.0
     assert lease.confirmed_until_s() == 8.0
-    b.revoke(b.members()[0])
+    b.revoke(b.members()[0][0])
     assert lease.confirmed_until_s() == float("-inf")
     stop()
     assert lapses == [True]
