@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 
 from iscp.coordination.assignment import Cause, Holder, ShardState
 from iscp.coordination.effects import Decided, Decision, RevokeLease, SendTo
@@ -50,6 +51,20 @@ def revoke(term: Term, peer: Peer, why: str) -> None:
         term.out.append(Decided(Decision.REVOKE, peer.record.node_id, why=why))
         _abandon(term, peer)
         _urge(term, peer)
+
+
+def listen(term: Term, peer: Peer) -> None:
+    """From now on the node has to be heard of: one that is cut off from here goes on by itself, and nobody knows how.
+
+    Its lease says only that it reaches etcd.
+    """
+    if not term.current(peer) or peer.phase is PeerPhase.REVOKED or term.times.alive_s == inf:
+        return
+    silent_s = term.now_s - peer.heard_s
+    if silent_s >= term.times.sync_deadline_s:
+        revoke(term, peer, f"was not heard of for {silent_s:.1f} s")
+    else:
+        term.timers.at(peer.heard_s + term.times.sync_deadline_s, partial(listen, term, peer))
 
 
 def _urge(term: Term, peer: Peer) -> None:

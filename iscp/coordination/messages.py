@@ -139,5 +139,13 @@ class Acknowledge:
     recorded: int
 
 
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """Node → owner, again and again: it is there, and can say so. A node that is not heard of is not relied on."""
+
+    owner_rev: int
+    epoch: int
+
+
 OwnerMessage = Announce | DispatchTable | Acknowledge
-NodeMessage = Sync | DispatchTableResponse | Checkpoint
+NodeMessage = Sync | DispatchTableResponse | Checkpoint | Alive

@@ -37,6 +37,7 @@ from iscp.coordination.events import (
 )
 from iscp.coordination.messages import (
     Acknowledge,
+    Alive,
     Checkpoint,
     DispatchTableResponse,
     NodeMessage,
@@ -188,6 +189,7 @@ def _hear(term: Term, node_id: str, message: NodeMessage) -> None:
         return
     if not peer.synced and (peer.phase is PeerPhase.REVOKED or not isinstance(message, Sync)):
         return
+    peer.heard_s = term.now_s
     match message:
         case Sync():
             _synced(term, peer, message)
@@ -195,6 +197,8 @@ def _hear(term: Term, node_id: str, message: NodeMessage) -> None:
             operations.responded(term, peer, message)
         case Checkpoint():
             _checkpoint(term, peer, message)
+        case Alive():
+            pass
         case _:
             assert_never(message)
 
@@ -208,6 +212,7 @@ def _synced(term: Term, peer: Peer, message: Sync) -> None:
             members.revoke(term, peer, f"speaks wire format {message.wire_format}, not {WIRE_FORMAT}")
             return
         if not peer.synced:
+            members.listen(term, peer)
             term.out.append(Decided(Decision.SYNC, peer.record.node_id, why=f"has {len(shards)} shards"))
             if shards and peer.founding:
                 term.settled_at_s = term.now_s  # the cluster runs already: no start is waited for

@@ -38,8 +38,8 @@ class Peer:
     """`queue` is taken from its front (which in a plain dict costs ever more).
 
     Invariants: a shard has at most one operation, queued or in flight; recorded <= accepted.
-    `founding`: it was registered when the term began, so that it may run anything until it has synced. `doubted`:
-    its life before was given up on in this term.
+    `heard_s`: when it was last heard of, once it has synced. `founding`: it was registered when the term began, so that
+    it may run anything until it has synced. `doubted`: its life before was given up on in this term.
     """
 
     record: NodeRecord
@@ -49,6 +49,7 @@ class Peer:
     phase: PeerPhase = PeerPhase.ANNOUNCED
     queue: OrderedDict[ShardId, Operation] = field(default_factory=OrderedDict)
     in_flight: dict[ShardId, Operation] = field(default_factory=dict)
+    heard_s: float = 0.0
     version: str = ""
     sync_number: int = 0
     accepted: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +14,8 @@ class CoordinationTimes:
     confirmed renewal. `sync_deadline_s`: how long a node may leave an Announce or a dispatch without any answer;
     `operation_deadline_s`: how long a shard may take to start or to stop. A node that misses one of them has its
     lease revoked. `settle_s`: membership changes within it are taken together; `rebalance_after_s`: shards are brought
-    home when the nodes have stayed the same for so long. `resend_s`: after how long what
+    home when the nodes have stayed the same for so long. `alive_s`: how often a node says that it is
+    there (inf: never); one that is not heard of for `sync_deadline_s` is revoked too. `resend_s`: after how long what
     was not confirmed is sent again. `checkpoint_s`: reports within it travel together.
     """
 
@@ -25,11 +27,14 @@ class CoordinationTimes:
     rebalance_after_s: float = 5.0
     resend_s: float = 1.0
     checkpoint_s: float = 0.02
+    alive_s: float = 2.0
 
     def __post_init__(self) -> None:
         if not 0 < self.margin_s < self.ttl_s:
             raise ValueError("margin_s must lie between 0 and ttl_s")
         if not 0 < self.resend_s < self.sync_deadline_s <= self.operation_deadline_s:
             raise ValueError("0 < resend_s < sync_deadline_s <= operation_deadline_s must hold")
+        if 2 * self.alive_s > self.sync_deadline_s and self.alive_s < inf:
+            raise ValueError("alive_s must be at most half of sync_deadline_s, or inf")
         if self.settle_s < 0 or self.rebalance_after_s < 0 or self.checkpoint_s < 0:
             raise ValueError("settle_s, rebalance_after_s and checkpoint_s must not be negative")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from math import inf
 from typing import assert_never
 
 from iscp.coordination.effects import (
@@ -41,6 +42,7 @@ from iscp.coordination.events import (
 from iscp.coordination.messages import (
     SYNC_SHARDS_MAX,
     Acknowledge,
+    Alive,
     Announce,
     Checkpoint,
     DispatchTable,
@@ -93,6 +95,7 @@ class WorkerMachine:
         self._sync_due_s = 0.0
         self._cut_due_s = 0.0
         self._repeat_due_s = 0.0
+        self._alive_due_s = 0.0
         self._now_s = 0.0
         self._out: list[WorkerEffect] = []
 
@@ -116,6 +119,8 @@ class WorkerMachine:
                 due.append(self._cut_due_s)
             if self.outbox.chunks:
                 due.append(self._repeat_due_s)
+            if self._times.alive_s < inf:
+                due.append(self._alive_due_s)
         return min(due, default=None)
 
     def step(self, event: WorkerEvent, now_s: float) -> list[WorkerEffect]:
@@ -327,6 +332,9 @@ class WorkerMachine:
             self._sync_due_s = self._now_s + self._times.resend_s
         if self.synced:
             self._send_checkpoints()
+            if self._now_s >= self._alive_due_s and self._times.alive_s < inf:
+                self._send(Alive(self.owner_rev, self.epoch))
+                self._alive_due_s = self._now_s + self._times.alive_s
         hold = self.outbox.history_waiting > (HISTORY_MAX // 2 if self.holding else HISTORY_MAX)
         if hold != self.holding:
             self.holding = hold

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from random import Random
 
 from iscp.coordination.effects import (
@@ -61,8 +62,9 @@ from iscp.core.job import JobReport, JobRow, JobState, JobStatus, apply_report
 from iscp.core.watermark import Watermark
 
 TIMES = CoordinationTimes(
-    ttl_s=5.0, margin_s=1.0, sync_deadline_s=4.0, operation_deadline_s=30.0, settle_s=0.5, resend_s=1.0
+    ttl_s=5.0, margin_s=1.0, sync_deadline_s=4.0, operation_deadline_s=30.0, settle_s=0.5, resend_s=1.0, alive_s=inf
 )
+"""Without `Alive`, so that silence can be told."""
 STEPS_MAX = 20_000
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 
 from iscp.coordination.assignment import ShardState
 from iscp.coordination.messages import (
@@ -33,7 +34,8 @@ from tests.fakes.etcd import FakeCheckpoints, FakeElection, FakeEtcd, FakeMember
 from tests.fakes.joblog import FakeJobLog, LogStorage
 
 WAIT_S = 10.0
-TIMES = CoordinationTimes()
+TIMES = CoordinationTimes(alive_s=inf)
+"""The node here says nothing by itself."""
 
 
 def until(true: Callable[[], object]) -> None:

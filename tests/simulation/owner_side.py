@@ -48,7 +48,7 @@ Found = tuple[int, Snapshot, Overrides, list[int], Leader | None]
 
 
 def look_around(etcd: Etcd) -> Found:
-    """What a new owner reads: the revision, members, what operators said, whose leases were being revoked, who leads."""
+    """What a new owner reads: revision, members, what operators said, whose leases were being revoked, who leads."""
     there = etcd.get(OVERRIDES)
     overrides = there.value if there and isinstance(there.value, Overrides) else Overrides()
     traces = [int(key.removeprefix(REVOKED)) for key, _ in etcd.prefixed(REVOKED)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 
 from iscp.coordination.owner import OwnerMachine
 from iscp.coordination.times import CoordinationTimes
@@ -26,6 +27,7 @@ TIMES = CoordinationTimes(
     rebalance_after_s=3.0,
     resend_s=1.0,
     checkpoint_s=0.05,
+    alive_s=inf,
 )
 
 

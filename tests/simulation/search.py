@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from typing import Any
 
 from iscp.coordination import planner
@@ -71,6 +72,7 @@ TIMES = CoordinationTimes(
     settle_s=0.0,
     rebalance_after_s=100_000.0,
     resend_s=1.0,
+    alive_s=inf,
 )
 
 

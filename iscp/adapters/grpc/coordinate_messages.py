@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from iscp.adapters.grpc.convert import REASON_FROM_WIRE, REASON_TO_WIRE, STATE_FROM_WIRE, STATE_TO_WIRE
 from iscp.coordination.messages import (
     Acknowledge,
+    Alive,
     Announce,
     Checkpoint,
     DispatchTable,
@@ -74,6 +75,8 @@ def decode_node(raw: bytes) -> NodeMessage:
     try:
         wire = pb.NodeMessage.FromString(raw)
         match wire.WhichOneof("message"):
+            case "alive":
+                return Alive(wire.alive.owner_rev, wire.alive.epoch)
             case "response":
                 return _response_of(wire.response)
             case "checkpoint":
@@ -213,6 +216,8 @@ def _node_fields(message: NodeMessage) -> Fields:
             return {"checkpoint": _checkpoint(message)}
         case Sync():
             return {"sync": _sync(message)}
+        case Alive(owner_rev, epoch):
+            return {"alive": {"owner_rev": owner_rev, "epoch": epoch}}
         case _:
             assert_never(message)
 

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from iscp.coordination.messages import (
     Acknowledge,
+    Alive,
     Announce,
     Checkpoint,
     DispatchTable,
@@ -117,7 +118,7 @@ def about(message: OwnerMessage | NodeMessage) -> Hashable:
             return message.number
         case Sync():
             return "Sync", message.part
-        case Announce() | Acknowledge():
+        case Announce() | Acknowledge() | Alive():
             return type(message).__name__
 
 

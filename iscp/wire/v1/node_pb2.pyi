@@ -118,24 +118,28 @@ class NodeMessage(_message.Message):
     SYNC_FIELD_NUMBER: _builtins.int
     RESPONSE_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
+    ALIVE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sync(self) -> Global___Sync: ...
     @_builtins.property
     def response(self) -> Global___DispatchTableResponse: ...
     @_builtins.property
     def checkpoint(self) -> Global___Checkpoint: ...
+    @_builtins.property
+    def alive(self) -> Global___Alive: ...
     def __init__(
         self,
         *,
         sync: Global___Sync | None = ...,
         response: Global___DispatchTableResponse | None = ...,
         checkpoint: Global___Checkpoint | None = ...,
+        alive: Global___Alive | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "message", b"message", "response", b"response", "sync", b"sync"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "checkpoint", b"checkpoint", "message", b"message", "response", b"response", "sync", b"sync"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint", "message", b"message", "response", b"response", "sync", b"sync"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "checkpoint", b"checkpoint", "message", b"message", "response", b"response", "sync", b"sync"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["sync", "response", "checkpoint"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["sync", "response", "checkpoint", "alive"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -214,6 +218,28 @@ class DispatchTable(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DispatchTable: _TypeAlias = DispatchTable  # noqa: Y015
+
+@_typing.final
+class Alive(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_REV_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    owner_rev: _builtins.int
+    epoch: _builtins.int
+    def __init__(
+        self,
+        *,
+        owner_rev: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "owner_rev", b"owner_rev"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Alive: _TypeAlias = Alive  # noqa: Y015
 
 @_typing.final
 class Acknowledge(_message.Message):

@@ -172,6 +172,34 @@ def test_a_node_that_is_given_up_on_gets_nothing_in_that_step() -> None:
     assert all(driver.owner.assignments[shard].holder != Holder("n2", 1) for shard in shards[8:])
 
 
+def test_a_node_that_is_cut_off_while_all_is_quiet_is_not_relied_on() -> None:
+    """It reaches etcd and goes on, but what it does is not heard of: its tables are to run where they are."""
+    cluster = Loopback(replace(TIMES, alive_s=1.0))
+    cluster.start("n1", "n2")
+    cluster.elect("n1")
+    for n in range(8):
+        cluster.want(f"t{n}")
+    cluster.run(10)
+    assert set(cluster.running().values()) == {"n1", "n2"}
+    cluster.cut.add("n2")
+    cluster.run(TIMES.sync_deadline_s + TIMES.ttl_s + TIMES.margin_s + 2.0)
+    assert set(cluster.running().values()) == {"n1"}
+    assert len(cluster.running()) == 8
+
+
+def test_a_quiet_node_is_relied_on_as_long_as_it_says_that_it_is_there() -> None:
+    cluster = Loopback(replace(TIMES, alive_s=1.0))
+    cluster.start("n1", "n2")
+    cluster.elect("n1")
+    for n in range(8):
+        cluster.want(f"t{n}")
+    cluster.run(10)
+    before = cluster.running()
+    cluster.run(60)
+    assert cluster.running() == before
+    assert cluster.nodes["n2"].record.epoch == 1
+
+
 def test_a_hold_from_before_the_term_is_kept() -> None:
     driver = Driver()
     driver.step(Deposed())

@@ -72,6 +72,7 @@ OWNER_MESSAGES = {
 NODE_MESSAGES = {
     Sync: every(Sync, shards=st.lists(HELD, max_size=3).map(tuple)),
     DispatchTableResponse: every(DispatchTableResponse, shard=SHARDS, table_epoch=EPOCHS),
+    Alive: every(Alive),
     Checkpoint: every(Checkpoint, shards=st.lists(CHECKPOINTS, max_size=3).map(tuple)),
 }
 
