@@ -210,7 +210,6 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
     threading.Thread(target=watch_terms, args=(owner, engine.counts), daemon=True).start()
     parts = (keeper, owner, worker, engine, engine, moved, engine)
     connections = [nodes, peers, forwarding, etcd]
-    check = partial(refuse_misfit, config, record)
     return Node(
         config.node_id,
         server,
@@ -218,7 +217,7 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
         election,
         *parts,  # type: ignore[arg-type]
         connections,
-        preflight=lambda: check(membership.members()[0]),
+        preflight=partial(refuse_misfit, config, record, membership),
     )
 
 

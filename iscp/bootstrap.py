@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from iscp import __version__
@@ -41,6 +42,7 @@ from iscp.adapters.grpc.peers import Peers
 from iscp.adapters.grpc.server import AdminServer
 from iscp.adapters.triggers import TriggerRegistry
 from iscp.consumers.registry import ConsumerRegistry
+from iscp.coordination.messages import OwnerMessage
 from iscp.coordination.owner import OwnerMachine
 from iscp.coordination.schedule import Schedule
 from iscp.coordination.schedule_events import JobCommitted
@@ -49,6 +51,7 @@ from iscp.coordination.worker import WorkerMachine
 from iscp.core.cluster import NodeRecord, understands
 from iscp.core.config import NodeConfig
 from iscp.core.errors import ConfigurationError, IscpError
+from iscp.ports.cluster import Membership
 from iscp.ports.pipeline import Sink
 from iscp.ports.system import Failpoints
 from iscp.runtime.admin_service import OwnerAdmin
@@ -121,19 +124,16 @@ def compose(
     times = replace(CoordinationTimes(), ttl_s=config.etcd.lease_ttl_s, margin_s=config.etcd.margin_s)
     record = NodeRecord(config.node_id, 0, config.address, os.getpid(), __version__, clock.now_s())
     peers = Peers(config.etcd_prefix, config.node_id, lambda node_id, messages: owner.heard(node_id, messages))
-    owner = OwnerLoop(
-        OwnerMachine(config.node_id, __version__, times),
-        lambda: DeltaJobLog(config.log.uri, clock, failpoints, cluster=config.cluster),
-        cluster.membership,
-        cluster.election,
-        cluster.overrides,
-        EtcdCheckpoint(cluster.etcd, cluster.election, Keys(config.etcd_prefix)),
+    owner = _owner_loop(
+        config,
+        cluster,
+        times,
         clock,
-        _log_limits(config),
-        send=lambda to, message: worker.heard([message]) if to.node_id == config.node_id else peers.send(to, message),
-        keep=peers.keep,
-        on_moved=moved.tell,
-        on_broken=on_broken,
+        failpoints,
+        moved,
+        lambda to, message: worker.heard([message]) if to.node_id == config.node_id else peers.send(to, message),
+        peers.keep,
+        on_broken,
     )
     worker = WorkerLoop(
         lambda epoch: WorkerMachine(config.node_id, epoch, __version__, times),
@@ -155,14 +155,34 @@ def compose(
     server = AdminServer(admin, config.listen, services=[served, operator], interceptors=[forwarding])
     parts = (keeper, owner, worker, scheduler, executor, moved, upkeep)
     connections: list[Closes] = [nodes, peers, forwarding, cluster.etcd]
-    return Node(
-        config.node_id,
-        server,
+    preflight = partial(refuse_misfit, config, record, cluster.membership)
+    return Node(config.node_id, server, cluster.membership, cluster.election, *parts, connections, preflight)
+
+
+def _owner_loop(
+    config: NodeConfig,
+    cluster: _Cluster,
+    times: CoordinationTimes,
+    clock: SystemClock,
+    failpoints: Failpoints,
+    moved: Moved,
+    send: Callable[[NodeRecord, OwnerMessage], None],
+    keep: Callable[[Sequence[NodeRecord]], None],
+    on_broken: Callable[[Exception], None],
+) -> OwnerLoop:
+    return OwnerLoop(
+        OwnerMachine(config.node_id, __version__, times),
+        lambda: DeltaJobLog(config.log.uri, clock, failpoints, cluster=config.cluster),
         cluster.membership,
         cluster.election,
-        *parts,
-        connections,
-        preflight=lambda: refuse_misfit(config, record, cluster.membership.members()[0]),
+        cluster.overrides,
+        EtcdCheckpoint(cluster.etcd, cluster.election, Keys(config.etcd_prefix)),
+        clock,
+        _log_limits(config),
+        send,
+        keep,
+        on_moved=moved.tell,
+        on_broken=on_broken,
     )
 
 
@@ -280,13 +300,13 @@ def _tested_at_start(config: NodeConfig, spark: SparkRuntime) -> set[str]:
     return passed
 
 
-def refuse_misfit(config: NodeConfig, record: NodeRecord, members: Sequence[NodeRecord]) -> None:
+def refuse_misfit(config: NodeConfig, record: NodeRecord, membership: Membership) -> None:
     """Raise ConfigurationError where this node would do harm, or could not be spoken to, before anybody knows it.
 
     Its server runs by now.
     """
     refuse_other_cluster(config.log.uri, config.cluster)
-    for each in members:
+    for each in membership.members()[0]:
         if not understands(each.wire_format, record.wire_format):
             raise ConfigurationError(
                 f"{each.node_id} speaks wire format {each.wire_format}, and this node {record.wire_format}",

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from iscp.adapters.grpc import coordinate_messages as wire
 from iscp.coordination.messages import (
     Acknowledge,
+    Alive,
     Announce,
     Checkpoint,
     DispatchTable,
