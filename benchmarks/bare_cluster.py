@@ -48,7 +48,7 @@ def until(what: str, true: Callable[[], object], timeout_s: float = WAIT_S) -> f
 
 def fill_log(uri: str, shards: int) -> None:
     """Jobs on so many tables, one each, in a job log that is new."""
-    joblog = DeltaJobLog(uri, SystemClock(), EnvironmentFailpoints({}))
+    joblog = DeltaJobLog(uri, SystemClock(), EnvironmentFailpoints({}), cluster="default")
     joblog.claim_term()
     writer = LogWriter(joblog, JobBook(), SystemClock(), LogLimits(), lambda _: None, lambda _: None)
     writer.start()

@@ -35,9 +35,9 @@ from iscp.adapters.grpc.node_server import NodeServer
 from iscp.adapters.grpc.operator_server import OperatorServer
 from iscp.adapters.grpc.peers import Peers
 from iscp.adapters.grpc.server import AdminServer
+from iscp.adapters.preflight import refuse_misfit
 from iscp.adapters.settings import load_settings
 from iscp.adapters.telemetry import configure_logging
-from iscp.bootstrap import refuse_misfit
 from iscp.consumers.registry import ConsumerRegistry
 from iscp.coordination.assignment import ShardState
 from iscp.coordination.effects import HoldIterations, StartShard, StopAllShards, StopShard, UpdateShard
@@ -46,7 +46,7 @@ from iscp.coordination.owner import OwnerMachine
 from iscp.coordination.schedule_events import WorkerNews
 from iscp.coordination.times import CoordinationTimes
 from iscp.coordination.worker import WorkerMachine
-from iscp.core.cluster import NodeRecord
+from iscp.core.cluster import WIRE_FORMAT, NodeRecord
 from iscp.core.config import NodeConfig
 from iscp.core.errors import Unavailable
 from iscp.core.ids import ShardId
@@ -65,6 +65,9 @@ from iscp.runtime.upkeep import Order
 from iscp.runtime.worker_loop import WorkerLoop
 
 TRACE = "BARE_NODE_TRACE"
+WIRE = "BARE_NODE_WIRE_FORMAT"
+"""Another wire format to say that it speaks, as a node of another version would."""
+
 LOOK_S = 0.002
 
 
@@ -165,15 +168,21 @@ def watch_terms(owner: OwnerLoop, counts: dict[str, int]) -> None:
 
 def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
     clock, moved, keys = SystemClock(), Moved(), Keys(config.etcd_prefix)
+    wire_format = int(os.environ.get(WIRE, WIRE_FORMAT))
     etcd = EtcdClient(EtcdSettings.of(config.etcd), clock)
     ttl_s, margin_s = config.etcd.lease_ttl_s, config.etcd.margin_s
     membership = EtcdMembership(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s)
     election = EtcdElection(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s)
     overrides = EtcdOverrides(etcd, election, keys)
     times = replace(CoordinationTimes(), ttl_s=ttl_s, margin_s=margin_s)
-    peers = Peers(config.etcd_prefix, config.node_id, lambda node_id, messages: owner.heard(node_id, messages))
+    peers = Peers(
+        config.etcd_prefix,
+        config.node_id,
+        lambda node_id, messages: owner.heard(node_id, messages),
+        wire_format=wire_format,
+    )
     owner = OwnerLoop(
-        OwnerMachine(config.node_id, __version__, times),
+        OwnerMachine(config.node_id, __version__, times, wire_format),
         lambda: DeltaJobLog(config.log.uri, clock, EnvironmentFailpoints({}), cluster=config.cluster),
         membership,
         election,
@@ -187,7 +196,7 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
         broken,
     )
     worker = WorkerLoop(
-        lambda epoch: WorkerMachine(config.node_id, epoch, __version__, times),
+        lambda epoch: WorkerMachine(config.node_id, epoch, __version__, times, wire_format),
         lambda: engine,
         election,
         clock,
@@ -197,9 +206,13 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
         broken,
     )
     engine = NoEngine(worker.news, os.environ.get(TRACE, ""))
-    record = NodeRecord(config.node_id, 0, config.address, os.getpid(), __version__, clock.now_s())
+    record = NodeRecord(
+        config.node_id, 0, config.address, os.getpid(), __version__, clock.now_s(), wire_format=wire_format
+    )
     keeper = LeaseKeeper(membership, record, clock, worker.lease_lost, worker.lease_regained, broken)
-    served = NodeServer(config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__, engine, worker.heard)
+    served = NodeServer(
+        config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__, engine, worker.heard, wire_format
+    )
     nodes = NodesAtWork(owner, lambda to: engine if to.node_id == config.node_id else peers.call(to))
     views = ClusterViews(owner, membership, nodes, clock)
     kinds = ConsumerRegistry(())

@@ -18,7 +18,7 @@ from iscp.adapters.clock import SystemClock
 from iscp.adapters.delta.catalog import DeltaCatalog, condition_analyzer, name_resolver
 from iscp.adapters.delta.commits import place
 from iscp.adapters.delta.engine import SparkEngine
-from iscp.adapters.delta.joblog import DeltaJobLog, refuse_other_cluster
+from iscp.adapters.delta.joblog import DeltaJobLog
 from iscp.adapters.delta.probe import DeltaProbe
 from iscp.adapters.delta.s3 import s3_environ
 from iscp.adapters.delta.selftest import kind_of, self_test
@@ -35,11 +35,11 @@ from iscp.adapters.etcd.server import production_warning
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.failpoints import EnvironmentFailpoints
 from iscp.adapters.grpc.forward import Forwarding
-from iscp.adapters.grpc.node_calls import describe
 from iscp.adapters.grpc.node_server import NodeServer
 from iscp.adapters.grpc.operator_server import OperatorServer
 from iscp.adapters.grpc.peers import Peers
 from iscp.adapters.grpc.server import AdminServer
+from iscp.adapters.preflight import refuse_misfit
 from iscp.adapters.triggers import TriggerRegistry
 from iscp.consumers.registry import ConsumerRegistry
 from iscp.coordination.messages import OwnerMessage
@@ -48,10 +48,8 @@ from iscp.coordination.schedule import Schedule
 from iscp.coordination.schedule_events import JobCommitted
 from iscp.coordination.times import CoordinationTimes
 from iscp.coordination.worker import WorkerMachine
-from iscp.core.cluster import NodeRecord, understands
+from iscp.core.cluster import NodeRecord
 from iscp.core.config import NodeConfig
-from iscp.core.errors import ConfigurationError, IscpError
-from iscp.ports.cluster import Membership
 from iscp.ports.pipeline import Sink
 from iscp.ports.system import Failpoints
 from iscp.runtime.admin_service import OwnerAdmin
@@ -298,35 +296,6 @@ def _tested_at_start(config: NodeConfig, spark: SparkRuntime) -> set[str]:
             log.info("selftest.passed", extra={"beside": report.directory, "took_s": report.took_s})
             passed.add(kind_of(table))
     return passed
-
-
-def refuse_misfit(config: NodeConfig, record: NodeRecord, membership: Membership) -> None:
-    """Raise ConfigurationError where this node would do harm, or could not be spoken to, before anybody knows it.
-
-    Its server runs by now.
-    """
-    refuse_other_cluster(config.log.uri, config.cluster)
-    for each in membership.members()[0]:
-        if not understands(each.wire_format, record.wire_format):
-            raise ConfigurationError(
-                f"{each.node_id} speaks wire format {each.wire_format}, and this node {record.wire_format}",
-                field="version",
-                remedy="Upgrade the nodes so that no two of them are more than one wire format apart",
-            )
-    try:
-        found = describe(record.address)
-    except IscpError as error:
-        raise ConfigurationError(
-            f"this node is not reached at {record.address} ({error.message})",
-            field="advertise",
-            remedy="Give the address at which the other nodes reach this one",
-        ) from error
-    if (found.cluster, found.node_id) != (config.etcd_prefix, config.node_id):
-        raise ConfigurationError(
-            f"{record.address} leads to {found.node_id} of {found.cluster}",
-            field="advertise",
-            remedy="Give the address at which the other nodes reach this one",
-        )
 
 
 def _tested_sinks(spark: SparkRuntime, failpoints: Failpoints, tested: Collection[str]) -> Callable[[str], Sink]:

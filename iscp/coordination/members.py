@@ -10,7 +10,7 @@ from iscp.coordination.effects import Decided, Decision, RevokeLease, SendTo
 from iscp.coordination.messages import Announce
 from iscp.coordination.peer import Peer, PeerPhase
 from iscp.coordination.term import Term
-from iscp.core.cluster import WIRE_FORMAT, NodeRecord, understands
+from iscp.core.cluster import NodeRecord, understands
 
 
 def changed(term: Term, members: tuple[NodeRecord, ...]) -> None:
@@ -39,8 +39,8 @@ def join(term: Term, record: NodeRecord, *, founding: bool) -> None:
         term.departed.pop(peer.holder, None)
     term.peers[record.node_id] = peer
     term.out.append(Decided(Decision.JOIN, record.node_id, why=f"epoch {record.epoch} at {record.address}"))
-    if not understands(record.wire_format, WIRE_FORMAT):
-        revoke(term, peer, f"speaks wire format {record.wire_format}, not {WIRE_FORMAT}")
+    if not understands(record.wire_format, term.wire_format):
+        revoke(term, peer, f"speaks wire format {record.wire_format}, not {term.wire_format}")
     _urge(term, peer)
 
 
@@ -75,7 +75,7 @@ def _urge(term: Term, peer: Peer) -> None:
         revoke(term, peer, f"sent no Sync within {term.times.sync_deadline_s:g} s")
         return
     if peer.phase is PeerPhase.ANNOUNCED:
-        announce = Announce(term.node_id, term.owner_rev, term.election_revision, term.version)
+        announce = Announce(term.node_id, term.owner_rev, term.election_revision, term.version, term.wire_format)
         term.out.append(SendTo(peer.record, announce))
     else:
         term.out.append(RevokeLease(peer.record, term.election_revision))

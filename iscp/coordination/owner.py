@@ -59,8 +59,8 @@ class OwnerMachine:
     `term` is None while this node is not the owner; then every event but Elected is ignored.
     """
 
-    def __init__(self, node_id: str, version: str, times: CoordinationTimes) -> None:
-        self.node_id, self.version = node_id, version
+    def __init__(self, node_id: str, version: str, times: CoordinationTimes, wire_format: int = WIRE_FORMAT) -> None:
+        self.node_id, self.version, self.wire_format = node_id, version, wire_format
         self.term: Term | None = None
         self._times = times
 
@@ -99,7 +99,7 @@ class OwnerMachine:
         if isinstance(event, Elected):
             if event.owner_rev <= self.owner_rev:
                 return []
-            self.term = term = _begin(self.node_id, self.version, self._times, event, now_s)
+            self.term = term = _begin(self, self._times, event, now_s)
         elif isinstance(event, Deposed) or self.term is None:
             self.term = None
             return []
@@ -123,8 +123,11 @@ def _place(term: Term) -> None:
     planner.place(term)
 
 
-def _begin(node_id: str, version: str, times: CoordinationTimes, event: Elected, now_s: float) -> Term:
-    term = Term(node_id, version, times, event.owner_rev, event.election_revision, now_s)
+def _begin(owner: OwnerMachine, times: CoordinationTimes, event: Elected, now_s: float) -> Term:
+    node_id = owner.node_id
+    term = Term(
+        node_id, owner.version, times, event.owner_rev, event.election_revision, now_s, wire_format=owner.wire_format
+    )
     term.placement = Placement(overrides=event.overrides)
     term.out.append(Decided(Decision.TERM, node_id, why=f"elected as {event.election_revision}"))
     for shard, jobs in event.wanted.items():
@@ -208,8 +211,8 @@ def _synced(term: Term, peer: Peer, message: Sync) -> None:
         shards = peer.collect(message)
         if shards is None:
             return
-        if not understands(message.wire_format, WIRE_FORMAT):
-            members.revoke(term, peer, f"speaks wire format {message.wire_format}, not {WIRE_FORMAT}")
+        if not understands(message.wire_format, term.wire_format):
+            members.revoke(term, peer, f"speaks wire format {message.wire_format}, not {term.wire_format}")
             return
         if not peer.synced:
             members.listen(term, peer)

@@ -12,6 +12,7 @@ from iscp.coordination.peer import Peer
 from iscp.coordination.placement import Placement
 from iscp.coordination.timers import Timers, wake
 from iscp.coordination.times import CoordinationTimes
+from iscp.core.cluster import WIRE_FORMAT
 from iscp.core.ids import ShardId, TableEpoch
 
 
@@ -44,6 +45,7 @@ class Term:
     owner_rev: int
     election_revision: int
     now_s: float
+    wire_format: int = WIRE_FORMAT
     out: list[OwnerEffect] = field(default_factory=list)
     peers: dict[str, Peer] = field(default_factory=dict)
     assignments: Assignments = field(default_factory=Assignments)

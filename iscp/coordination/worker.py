@@ -55,7 +55,7 @@ from iscp.coordination.messages import (
 )
 from iscp.coordination.outbox import HISTORY_MAX, IN_FLIGHT_MAX, Chunk, Outbox
 from iscp.coordination.times import CoordinationTimes
-from iscp.core.cluster import Leader
+from iscp.core.cluster import WIRE_FORMAT, Leader, understands
 from iscp.core.ids import ShardId, TableEpoch
 
 FENCES_MAX = 10_000
@@ -76,8 +76,10 @@ class WorkerMachine:
     `shards` are those that are not absent. `owner_rev` is the highest term obeyed so far, 0 for none.
     """
 
-    def __init__(self, node_id: str, epoch: int, version: str, times: CoordinationTimes) -> None:
-        self.node_id, self.epoch, self.version = node_id, epoch, version
+    def __init__(
+        self, node_id: str, epoch: int, version: str, times: CoordinationTimes, wire_format: int = WIRE_FORMAT
+    ) -> None:
+        self.node_id, self.epoch, self.version, self.wire_format = node_id, epoch, version, wire_format
         self.owner_id, self.owner_rev = "", 0
         self.shards: dict[ShardId, HeldShard] = {}
         self.outbox = Outbox()
@@ -168,6 +170,8 @@ class WorkerMachine:
                 assert_never(message)
 
     def _announced(self, message: Announce) -> None:
+        if not understands(message.wire_format, self.wire_format):
+            return  # it will revoke this node's lease, as it gets no Sync
         if message.owner_rev == self.owner_rev:
             # It is waiting for a Sync, which came too early or was lost; or it has lost sight of this node.
             if self._sync_parts:
@@ -308,6 +312,7 @@ class WorkerMachine:
                 parts=len(cuts),
                 recorded=self.outbox.recorded,
                 shards=shards[cut : cut + SYNC_SHARDS_MAX],
+                wire_format=self.wire_format,
             )
             for part, cut in enumerate(cuts)
         )

@@ -103,7 +103,7 @@ def meant_of(metadata: Iterable[tuple[str, str | bytes]]) -> Meant:
         ) from error
 
 
-def refuse_other(meant: Meant, cluster: str, node_id: str, epoch: int) -> None:
+def refuse_other(meant: Meant, cluster: str, node_id: str, epoch: int, wire_format: int = WIRE_FORMAT) -> None:
     """Raise unless it is this node that is meant; Unavailable where it is another life of it."""
     if meant.cluster != cluster:
         raise ConfigurationError(
@@ -117,9 +117,9 @@ def refuse_other(meant: Meant, cluster: str, node_id: str, epoch: int) -> None:
             field="advertise",
             remedy=f"Have {meant.node_id} advertise an address that leads to itself",
         )
-    if not understands(meant.wire_format, WIRE_FORMAT):
+    if not understands(meant.wire_format, wire_format):
         raise ConfigurationError(
-            f"{meant.owner_id} speaks wire format {meant.wire_format}, and {node_id} {WIRE_FORMAT}",
+            f"{meant.owner_id} speaks wire format {meant.wire_format}, and {node_id} {wire_format}",
             field="wire_format",
             remedy="Upgrade the nodes so that no two of them are more than one wire format apart",
         )

@@ -88,6 +88,7 @@ class NodeServer:
         version: str,
         calls: NodeCalls,
         heard: Callable[[Sequence[OwnerMessage]], None],
+        wire_format: int = WIRE_FORMAT,
     ) -> None:
         self._node_id = node_id
         self._epoch = epoch
@@ -95,6 +96,7 @@ class NodeServer:
         self._version = version
         self._calls = calls
         self._heard = heard
+        self._wire_format = wire_format
         self._pool = ThreadPoolExecutor(self.calls_max, thread_name_prefix="iscp-node-call")
         self._verifies = threading.BoundedSemaphore(VERIFIES_MAX)
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
@@ -218,7 +220,7 @@ class NodeServer:
                 epoch=self._epoch(),
                 cluster=self._cluster,
                 version=self._version,
-                wire_format=WIRE_FORMAT,
+                wire_format=self._wire_format,
                 counters=self._calls.counters(),
             )
 
@@ -226,7 +228,7 @@ class NodeServer:
         """Whom the call means; ends it unless that is this node."""
         with translated(context, verb, "node_call"):
             meant = meant_of(context.invocation_metadata())
-            refuse_other(meant, self._cluster, self._node_id, self._epoch())
+            refuse_other(meant, self._cluster, self._node_id, self._epoch(), self._wire_format)
             return meant
 
 

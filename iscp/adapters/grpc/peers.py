@@ -29,7 +29,7 @@ from iscp.adapters.grpc.errors import from_rpc
 from iscp.adapters.grpc.frames import FrameReader, Outgoing
 from iscp.adapters.grpc.node_calls import RemoteNode
 from iscp.coordination.messages import NodeMessage, OwnerMessage
-from iscp.core.cluster import NodeRecord
+from iscp.core.cluster import WIRE_FORMAT, NodeRecord
 from iscp.core.errors import IscpError, PermanentError, Unavailable
 from iscp.ports.cluster import NodeCalls
 from iscp.wire.v1 import node_pb2 as pb
@@ -188,7 +188,9 @@ class Peers:
         *,
         on_refused: Refused = lambda record, error: None,
         tls: Tls | None = None,
+        wire_format: int = WIRE_FORMAT,
     ) -> None:
+        self._wire_format = wire_format
         self._cluster = cluster
         self._owner_id = owner_id
         self._heard = heard
@@ -241,6 +243,6 @@ class Peers:
                     self._full = True
                     log.warning("peer.too_many", extra={"nodes": NODES_MAX})
                 raise Unavailable(f"there are {NODES_MAX} nodes already")
-            meant = Meant(self._cluster, record.node_id, record.epoch, self._owner_id)
+            meant = Meant(self._cluster, record.node_id, record.epoch, self._owner_id, self._wire_format)
             peer = self._peers[life] = _Peer(record, meant, self._heard, self._on_refused, self._tls)
             return peer

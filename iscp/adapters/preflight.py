@@ -1,0 +1,39 @@
+"""Whether a node fits into its cluster, looked at before anybody knows it."""
+
+from __future__ import annotations
+
+from iscp.adapters.delta.joblog import refuse_other_cluster
+from iscp.adapters.grpc.node_calls import describe
+from iscp.core.cluster import NodeRecord, understands
+from iscp.core.config import NodeConfig
+from iscp.core.errors import ConfigurationError, IscpError
+from iscp.ports.cluster import Membership
+
+
+def refuse_misfit(config: NodeConfig, record: NodeRecord, membership: Membership) -> None:
+    """Raise ConfigurationError where this node would do harm, or could not be spoken to, before anybody knows it.
+
+    Its server runs by now.
+    """
+    refuse_other_cluster(config.log.uri, config.cluster)
+    for each in membership.members()[0]:
+        if not understands(each.wire_format, record.wire_format):
+            raise ConfigurationError(
+                f"{each.node_id} speaks wire format {each.wire_format}, and this node {record.wire_format}",
+                field="version",
+                remedy="Upgrade the nodes so that no two of them are more than one wire format apart",
+            )
+    try:
+        found = describe(record.address)
+    except IscpError as error:
+        raise ConfigurationError(
+            f"this node is not reached at {record.address} ({error.message})",
+            field="advertise",
+            remedy="Give the address at which the other nodes reach this one",
+        ) from error
+    if (found.cluster, found.node_id) != (config.etcd_prefix, config.node_id):
+        raise ConfigurationError(
+            f"{record.address} leads to {found.node_id} of {found.cluster}",
+            field="advertise",
+            remedy="Give the address at which the other nodes reach this one",
+        )
