@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from iscp.core.cluster import NodeRecord
-from iscp.core.errors import ConfigurationError, InvariantBroken, LeaseLost, TemporaryError
+from iscp.core.errors import ConfigurationError, LeaseLost, TemporaryError
 from iscp.ports.cluster import Lease, Membership
 from iscp.ports.system import Clock
 
@@ -42,6 +42,7 @@ class LeaseKeeper:
         self._on_regained = on_regained
         self._on_broken = on_broken
         self._lease: Lease | None = None
+        self._seen_epoch = 0
         self._lapsed = threading.Event()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="iscp-lease-keeper", daemon=True)
@@ -64,6 +65,18 @@ class LeaseKeeper:
         lease = self._lease
         if lease is None or self._clock.monotonic_s() >= lease.confirmed_until_s():
             raise LeaseLost("the node's lease can no longer be confirmed", remedy="Check that etcd can be reached")
+
+    def members_changed(self, members: tuple[NodeRecord, ...]) -> None:
+        """A life that was a member and is none any more has lost its key, though its lease may go on.
+
+        Others are given what it runs; so it must stop, and join anew.
+        """
+        if any((each.node_id, each.epoch) == (self._record.node_id, self.epoch) for each in members):
+            self._seen_epoch = self.epoch
+        elif self._seen_epoch == self.epoch and self._lease is not None:
+            log.warning("lease.key_gone", extra={"node": self._record.node_id, "epoch": self.epoch})
+            self._lease = None
+            self._lapse()
 
     def close(self) -> None:
         self._closed.set()
@@ -95,12 +108,10 @@ class LeaseKeeper:
             self._on_broken(error)
 
     def _regain(self) -> None:
-        """Wait for the lease to be confirmed again, or register anew once it is gone."""
-        lease = self._lease
-        if lease is None:
-            raise InvariantBroken("a lease lapsed that was never granted")
+        """Wait for the lease to be confirmed again, or register anew once it, or the key on it, is gone."""
         while not self._closed.wait(LAPSED_POLL_S):
-            if lease.gone:
+            lease = self._lease
+            if lease is None or lease.gone:
                 try:
                     self._register()
                 except (TemporaryError, ConfigurationError) as error:

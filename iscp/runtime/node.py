@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from iscp.core.cluster import NodeRecord
 from iscp.core.errors import IscpError, Unavailable
 from iscp.ports.cluster import Election, Membership
 from iscp.runtime.executor import Executor
@@ -91,7 +92,7 @@ class Node:
         self._upkeep.start()
         self._worker.start(self._keeper.epoch)
         self._owner.start()
-        self._unwatch = self._membership.watch(self._owner.members_changed)
+        self._unwatch = self._membership.watch(self._members_changed)
         self._election.campaign(self._node_id, self._owner.elected, self._owner.lost)
         if not self._worker.synced(READY_WAIT_S):
             raise Unavailable(
@@ -100,6 +101,10 @@ class Node:
             )
         self._server.ready()
         log.info("node.ready", extra={"epoch": self._keeper.epoch})
+
+    def _members_changed(self, members: tuple[NodeRecord, ...], revision: int) -> None:
+        self._keeper.members_changed(members)
+        self._owner.members_changed(members, revision)
 
     def stop(self, drain_s: float) -> None:
         """Take no new work, let what runs end within `drain_s`, tell the owner, write the log, leave."""

@@ -392,7 +392,7 @@ MUTANTS: dict[str, Mutant] = {
     "worker: epoch": Mutant(replace(REAL, worker=ObeysAnyEpoch), NODES_RESTART, seeds=(23, 24)),
     "worker: table_epoch": Mutant(replace(REAL, worker=ObeysAnyTableEpoch), SHARDS_MOVE, seeds=(0,)),
     "worker: table_epochs of removed shards": Mutant(replace(REAL, worker=ForgetsRemovals), SHARDS_MOVE, seeds=(0, 1)),
-    "worker: election check": Mutant(replace(REAL, worker=BelievesAnyOwner), OWNERS_CHANGE, seeds=(24, 182)),
+    "worker: election check": Mutant(replace(REAL, worker=BelievesAnyOwner), OWNERS_CHANGE, seeds=(524, 532)),
     "worker: dispatches without a lease": Mutant(replace(REAL, worker=StartsWithoutLease), seeds=(17, 82)),
     "worker: stop when the lease is lost": Mutant(replace(REAL, worker=KeepsRunningWithoutLease), seeds=(0, 2)),
     "worker: stopping is not stopped": Mutant(replace(REAL, worker=SaysAbsentWhenStopping), seeds=(0, 3)),
