@@ -140,14 +140,16 @@ class BareCluster:
     ttl_s: float = 5.0
     margin_s: float = 0.5
     environ: Mapping[str, str] = field(default_factory=dict)
+    etcd_host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
         joblog = self.root / "joblog"
         joblog.mkdir(parents=True)
         fill_log(str(joblog), self.shards)
         self._etcd_ports = free_port(), free_port()
-        self.etcd = EtcdServer.start(self.root / "etcd", *self._etcd_ports, clock=SystemClock())
-        etcd = EtcdConfig(endpoints=(self.etcd.endpoint,), lease_ttl_s=self.ttl_s, margin_s=self.margin_s)
+        self._start_etcd()
+        endpoint = f"{self.etcd_host}:{self._etcd_ports[0]}"
+        etcd = EtcdConfig(endpoints=(endpoint,), lease_ttl_s=self.ttl_s, margin_s=self.margin_s)
         self._base = NodeConfig(node_id="-", log=JobLogConfig(uri=str(joblog)), etcd=etcd)
         self.members = [BareNode(self.config(f"n{n}"), self.root, self.environ) for n in range(self.nodes)]
 
@@ -175,7 +177,12 @@ class BareCluster:
     def restart_etcd(self) -> None:
         """With the same data, at the same address."""
         self.etcd.kill()
-        self.etcd = EtcdServer.start(self.root / "etcd", *self._etcd_ports, clock=SystemClock())
+        self._start_etcd()
+
+    def _start_etcd(self) -> None:
+        port, local = self._etcd_ports[0], self.etcd_host == "127.0.0.1"
+        listen = () if local else ("--listen-client-urls", f"http://0.0.0.0:{port}")
+        self.etcd = EtcdServer.start(self.root / "etcd", *self._etcd_ports, clock=SystemClock(), extra_args=listen)
 
     def stop(self) -> None:
         for node in self.members:
