@@ -98,7 +98,12 @@ def run_node(config: NodeConfig) -> int:
         try:
             tested = _tested_at_start(config, spark)
             node = compose(config, spark, EnvironmentFailpoints(), on_broken, tested)
-            node.start()
+            try:
+                node.start()
+            except BaseException:
+                _exit_after(KILL_AFTER_S)
+                node.stop(0.0)
+                raise
             while not stop.wait(JVM_LOOK_S):
                 if not spark.alive():
                     on_broken(RuntimeError("Spark's JVM has ended"))

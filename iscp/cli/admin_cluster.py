@@ -6,6 +6,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +14,7 @@ import click
 from iscp.cli import render
 from iscp.cli.arguments import DURATION, TABLE, Invocation, anywhere, invocation
 from iscp.core.admin import EventView
-from iscp.core.errors import TimedOut
+from iscp.core.errors import TemporaryError, TimedOut
 
 if TYPE_CHECKING:
     from iscp.adapters.grpc.client import Client
@@ -83,7 +84,8 @@ def drain(invocation: Invocation, /, node_id: str, wait: bool, timeout_s: float)
             if time.monotonic() >= until_s:
                 raise TimedOut(f"{node_id} still holds {shards} shards", remedy="It goes on; see `iscp-admin status`")
             time.sleep(DRAIN_LOOK_S)
-            shards = client.operator.drain(node_id)
+            with suppress(TemporaryError):  # the owner is changing
+                shards = client.operator.drain(node_id)
     if not render.show({"node": node_id, "shards": shards}, invocation.output):
         click.echo(f"{node_id} is drained" if not shards else f"{node_id} gives up {shards} shards")
 
@@ -187,8 +189,10 @@ def events(invocation: Invocation, /, follow: bool) -> None:
 def _following(client: Client) -> Iterator[list[EventView]]:
     last: EventView | None = None
     while True:
-        some = client.operator.events(last, wait_s=FOLLOW_WAIT_S if last else 0.0)
-        if not some and last is None:
+        some: list[EventView] = []
+        with suppress(TemporaryError):  # the owner is changing: the next one's follow
+            some = client.operator.events(last, wait_s=FOLLOW_WAIT_S if last else 0.0)
+        if not some:
             time.sleep(DRAIN_LOOK_S)
         last = some[-1] if some else last
         yield some

@@ -53,7 +53,7 @@ def revoke(term: Term, peer: Peer, why: str) -> None:
         _urge(term, peer)
 
 
-def listen(term: Term, peer: Peer) -> None:
+def listen(term: Term, peer: Peer, due_s: float = inf) -> None:
     """From now on the node has to be heard of: one that is cut off from here goes on by itself, and nobody knows how.
 
     Its lease says only that it reaches etcd.
@@ -61,10 +61,15 @@ def listen(term: Term, peer: Peer) -> None:
     if not term.current(peer) or peer.phase is PeerPhase.REVOKED or term.times.alive_s == inf:
         return
     silent_s = term.now_s - peer.heard_s
-    if silent_s >= term.times.sync_deadline_s:
+    if term.now_s - due_s > term.times.resend_s:
+        # The owner itself stood still: what came in meanwhile is still to be heard.
+        again_s = term.now_s + term.times.resend_s
+    elif silent_s >= term.times.sync_deadline_s:
         revoke(term, peer, f"was not heard of for {silent_s:.1f} s")
+        return
     else:
-        term.timers.at(peer.heard_s + term.times.sync_deadline_s, partial(listen, term, peer))
+        again_s = peer.heard_s + term.times.sync_deadline_s
+    term.timers.at(again_s, partial(listen, term, peer, again_s))
 
 
 def _urge(term: Term, peer: Peer) -> None:

@@ -181,6 +181,8 @@ def _unwanted(term: Term, shard: ShardId) -> None:
     if assignment is None:
         return
     term.assignments.unwant(assignment)
+    if assignment.holder is None:
+        term.moving.pop(shard, None)
     if assignment.state in HELD:
         operations.drain(term, assignment)
 

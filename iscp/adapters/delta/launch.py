@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.jars import log_store_jar, spark_home
-from iscp.adapters.delta.s3 import s3_conf
+from iscp.adapters.delta.s3 import s3_conf, static_keys
 from iscp.core.config import S3Config
 
 if TYPE_CHECKING:
@@ -143,6 +143,9 @@ def java_environ(settings: SparkSettings, environ: Mapping[str, str]) -> dict[st
     if settings.local:
         # The machine's name need not resolve, and nobody else has to reach it.
         adjusted.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if static_keys(environ):
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+            adjusted.pop(name, None)
     return adjusted
 
 

@@ -6,6 +6,7 @@ which all three understand.
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,6 +30,32 @@ def s3_environ(config: S3Config) -> dict[str, str]:
     return found
 
 
+def static_keys(environ: Mapping[str, str]) -> dict[str, str]:
+    """The keys in the environment as settings of Spark, where its JVM must not find them there; else nothing.
+
+    Spark notes beside such keys from which machine they are, and ends if that machine's name does not resolve.
+    """
+    if "AWS_ACCESS_KEY_ID" not in environ or _own_name_resolves():
+        return {}
+    token = environ.get("AWS_SESSION_TOKEN")
+    provider = f"{'Temporary' if token else 'Simple'}AWSCredentialsProvider"
+    keys = {
+        "fs.s3a.aws.credentials.provider": f"org.apache.hadoop.fs.s3a.{provider}",
+        "fs.s3a.access.key": environ["AWS_ACCESS_KEY_ID"],
+        "fs.s3a.secret.key": environ.get("AWS_SECRET_ACCESS_KEY", ""),
+        **({"fs.s3a.session.token": token} if token else {}),
+    }
+    return {f"spark.hadoop.{name}": value for name, value in keys.items()}
+
+
+def _own_name_resolves() -> bool:
+    try:
+        socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return False
+    return True
+
+
 def s3_conf(config: S3Config, environ: Mapping[str, str], buffer_dir: Path | None) -> dict[str, str]:
     """Settings of Spark; none where S3 is not used. `buffer_dir`: where what is uploaded is gathered (None: Hadoop's).
 
@@ -47,5 +74,5 @@ def s3_conf(config: S3Config, environ: Mapping[str, str], buffer_dir: Path | Non
         hadoop |= {"fs.s3a.endpoint": endpoint.rstrip("/"), "fs.s3a.path.style.access": "true"}
     if buffer_dir is not None:
         hadoop |= {"fs.s3a.buffer.dir": str(buffer_dir)}
-    conf = {f"spark.hadoop.{name}": value for name, value in hadoop.items()}
+    conf = {f"spark.hadoop.{name}": value for name, value in hadoop.items()} | static_keys(environ)
     return conf | {f"spark.delta.logStore.{scheme}.impl": LOG_STORE for scheme in _SCHEMES}

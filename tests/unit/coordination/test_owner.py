@@ -14,6 +14,7 @@ from iscp.coordination.events import (
     Elected,
     FromNode,
     MembersChanged,
+    MoveAsked,
     OwnerEvent,
     Recorded,
     ShardUnwanted,
@@ -23,6 +24,7 @@ from iscp.coordination.events import (
 from iscp.coordination.invariants import check_owner
 from iscp.coordination.messages import (
     Acknowledge,
+    Alive,
     Announce,
     Checkpoint,
     DispatchTable,
@@ -34,6 +36,7 @@ from iscp.coordination.messages import (
 )
 from iscp.coordination.owner import OwnerMachine
 from iscp.coordination.peer import OPERATIONS_IN_FLIGHT_MAX
+from iscp.coordination.placement import Overrides
 from iscp.core.cluster import NodeRecord
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import ShardId, TableEpoch
@@ -448,3 +451,53 @@ def test_a_shard_costs_at_most_a_kibibyte_and_nothing_while_idle() -> None:
     assert owner.settled
     assert used / count <= 1024
     assert owner.next_due_s() is None
+
+
+def test_an_owner_that_stood_still_hears_first_what_came_in_meanwhile() -> None:
+    """It alone was frozen: the others have said all the time that they are there."""
+    times = replace(TIMES, alive_s=1.0)
+    owner = OwnerMachine("n1", "1", times)
+    owner.step(Elected(1, 101, (N1, N2)), 0.0)
+    for record in (N1, N2):
+        owner.step(FromNode(record.node_id, Sync(1, 1, "1", 1, 0, 1, 0, ())), 0.0)
+    late = owner.step(Tick(), 60.0)
+    assert [effect for effect in late if isinstance(effect, RevokeLease)] == []
+    for record in (N1, N2):
+        owner.step(FromNode(record.node_id, Alive(1, 1)), 60.0)
+    assert not [effect for effect in owner.step(Tick(), 61.5) if isinstance(effect, RevokeLease)]
+    silent: list[OwnerEffect] = []
+    while (due_s := owner.next_due_s()) is not None and due_s < 70.0:
+        silent += owner.step(Tick(), due_s)
+    assert RevokeLease(N1, 101) in silent
+
+
+def test_a_pin_counts_also_for_a_shard_that_is_being_stopped_for_another_move() -> None:
+    cluster = Loopback()
+    cluster.start("n1", "n2", "n3")
+    cluster.elect("n1")
+    cluster.want("a")
+    cluster.run(8)
+    at = cluster.running()["a"]
+    first, second = (node_id for node_id in ("n1", "n2", "n3") if node_id != at)
+    cluster.nodes[at].engine.slow = True
+    cluster.move("a", first)
+    cluster.override(Overrides(pins={A: second}))
+    cluster.finish(at)
+    cluster.run(1)
+    assert cluster.running() == {"a": second}
+
+
+def test_a_job_that_goes_while_its_shard_waits_leaves_no_move_behind() -> None:
+    driver, _ = running()
+    driver.step(MembersChanged((N1, N2)), 10.0)
+    driver.sync(N2)
+    driver.step(Tick(), TIMES.settle_s)
+    driver.step(MoveAsked(A, "n2"))
+    term = driver.owner.term
+    assert term is not None
+    (operation,) = term.peers["n1"].in_flight.values()
+    driver.step(MembersChanged((N1, N2, NodeRecord("n3", 1, "z:1"))), 0.1)  # nothing is placed while it joins
+    answer = DispatchTableResponse(1, 1, operation.table_epoch, A, NodeShardState.ABSENT)
+    driver.step(FromNode("n1", answer))
+    driver.step(ShardUnwanted(A))
+    assert term.moving == {}
