@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar, assert_never
 
 from iscp.coordination.book import BookChange, JobBook
@@ -340,7 +341,7 @@ class OwnerLoop:
             leader = self._election.leader()
             if leader is not None and leader.revision == election_revision:
                 log.warning("owner.revokes", extra={"node": record.node_id, "epoch": record.epoch})
-                self._membership.revoke(record)
+                self._membership.revoke(record, partial(self._election.fenced_put, leader))
         except IscpError as error:
             log.warning("owner.revoke_failed", extra={"node": record.node_id, "error": str(error)})
         finally:

@@ -90,6 +90,9 @@ class EtcdElection:
             raise NotOwner(f"term {leader.revision} of {leader.node_id} has ended")
         return result.revision
 
+    def fenced_put(self, leader: Leader, key: str, value: bytes, lease_id: int) -> int:
+        return self.fenced(leader, Put(key, value, lease_id))
+
     def _run(self, node_id: str, on_elected: Callable[[Leader], None], on_lost: Callable[[], None]) -> None:
         while not self._closed.is_set():
             try:

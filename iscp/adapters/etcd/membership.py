@@ -131,11 +131,11 @@ class EtcdMembership:
                 continue  # if it did happen, that number stays unused
         raise Conflict(f"no epoch for {node_id} in {EPOCH_ATTEMPTS_MAX} attempts")
 
-    def revoke(self, record: NodeRecord) -> None:
+    def revoke(self, record: NodeRecord, fenced_put: Callable[[str, bytes, int], object]) -> None:
         """End this life's lease, and leave a trace for as long as the node may go on writing without knowing it."""
         trace_id, _ = self._client.grant(math.ceil(self._ttl_s + self._margin_s + REVOKING_S))
         key = self._keys.revocation(record.node_id, record.epoch)
-        self._client.put(key, str(record.lease_id).encode(), trace_id)
+        fenced_put(key, str(record.lease_id).encode(), trace_id)
         self._client.revoke(record.lease_id)
 
     def hold_s(self) -> float:

@@ -77,20 +77,20 @@ def test_registering_again_in_one_life_gives_a_new_lease(join: Join) -> None:
     assert [member.lease_id for member in node.members()[0]] == [second.lease_id]
 
 
-def test_the_owner_can_end_the_lease_of_another(join: Join, eventually: Eventually) -> None:
+def test_the_owner_can_end_the_lease_of_another(join: Join, client: EtcdClient, eventually: Eventually) -> None:
     gone = threading.Event()
     silent, owner = join(), join()
     silent.register(record("a"), on_gone=gone.set)
     assert owner.hold_s() == 0.0
-    owner.revoke(owner.members()[0][0])
+    owner.revoke(owner.members()[0][0], client.put)
     assert owner.members()[0] == ()
     eventually(gone.is_set)
 
 
-def test_whoever_follows_knows_how_long_a_revoked_node_may_still_write(join: Join) -> None:
+def test_whoever_follows_knows_how_long_a_revoked_node_may_still_write(join: Join, client: EtcdClient) -> None:
     silent, owner, next_owner = join(), join(), join()
     silent.register(record("a"))
-    owner.revoke(owner.members()[0][0])
+    owner.revoke(owner.members()[0][0], client.put)
     assert next_owner.hold_s() == TTL_S + MARGIN_S
 
 

@@ -31,7 +31,7 @@ def test_members_come_and_go_with_their_leases() -> None:
     assert lease.confirmed_until_s() == 8.0
     etcd.answers, clock.s = False, 5.0
     assert lease.confirmed_until_s() == 8.0
-    b.revoke(b.members()[0][0])
+    b.revoke(b.members()[0][0], lambda key, value, lease_id: None)
     assert lease.confirmed_until_s() == float("-inf")
     stop()
     assert lapses == [True]
