@@ -39,9 +39,16 @@ def join(term: Term, record: NodeRecord, *, founding: bool) -> None:
         term.departed.pop(peer.holder, None)
     term.peers[record.node_id] = peer
     term.out.append(Decided(Decision.JOIN, record.node_id, why=f"epoch {record.epoch} at {record.address}"))
-    if not understands(record.wire_format, term.wire_format):
-        revoke(term, peer, f"speaks wire format {record.wire_format}, not {term.wire_format}")
+    refuse_stranger(term, peer, record.wire_format)
     _urge(term, peer)
+
+
+def refuse_stranger(term: Term, peer: Peer, wire_format: int) -> bool:
+    """Whether this owner does not understand the node, which is then given up on."""
+    if understands(wire_format, term.wire_format):
+        return False
+    revoke(term, peer, f"speaks wire format {wire_format}, not {term.wire_format}")
+    return True
 
 
 def revoke(term: Term, peer: Peer, why: str) -> None:

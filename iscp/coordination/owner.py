@@ -48,7 +48,7 @@ from iscp.coordination.placement import Placement
 from iscp.coordination.planner import HELD
 from iscp.coordination.term import Term
 from iscp.coordination.times import CoordinationTimes
-from iscp.core.cluster import WIRE_FORMAT, understands
+from iscp.core.cluster import WIRE_FORMAT
 from iscp.core.ids import ShardId
 from iscp.core.job import JobReport, JobRow
 
@@ -213,8 +213,7 @@ def _synced(term: Term, peer: Peer, message: Sync) -> None:
         shards = peer.collect(message)
         if shards is None:
             return
-        if not understands(message.wire_format, term.wire_format):
-            members.revoke(term, peer, f"speaks wire format {message.wire_format}, not {term.wire_format}")
+        if members.refuse_stranger(term, peer, message.wire_format):
             return
         if not peer.synced:
             members.listen(term, peer)

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from iscp.coordination.assignment import Assignment, ShardState
 from iscp.coordination.events import MoveAsked, OverridesChanged, RebalanceAsked
-from iscp.coordination.placement import Overrides, Placement
+from iscp.coordination.placement import Overrides
 from iscp.coordination.planner import HELD
 from iscp.coordination.term import Term
 from iscp.core.admin import EventView, NodeVerb, PlacedShard, ShardVerb
@@ -200,12 +200,11 @@ def _check_target(term: Term, node_id: str) -> None:
 
 
 def _placed(term: Term, assignments: Iterable[Assignment]) -> list[PlacedShard]:
-    placement = term.placement
-    return [_placed_one(term, placement, each) for each in assignments]
+    return [_placed_one(term, each) for each in assignments]
 
 
-def _placed_one(term: Term, placement: Placement, assignment: Assignment) -> PlacedShard:
-    shard, holder = assignment.shard, assignment.holder
+def _placed_one(term: Term, assignment: Assignment) -> PlacedShard:
+    shard, holder, placement = assignment.shard, assignment.holder, term.placement
     target = placement.target(shard) if assignment.wanted else ""
     return PlacedShard(
         table_id=shard.table_id,

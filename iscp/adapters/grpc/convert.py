@@ -101,7 +101,8 @@ class Sized(Protocol):
 M = TypeVar("M", bound=Sized)
 
 
-def _fields(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
+def fields_of(value: Any, names: Iterable[str]) -> dict[str, Any]:
+    """What a message, or a value of the same fields, holds under these names."""
     return {name: getattr(value, name) for name in names}
 
 
@@ -137,15 +138,15 @@ def registration_from_wire(message: pb.Registration) -> RegisterRequest:
 
 
 def result_to_wire(result: RegisterResult) -> pb.RegisterResult:
-    return pb.RegisterResult(**_fields(result, _RESULT_FIELDS))
+    return pb.RegisterResult(**fields_of(result, _RESULT_FIELDS))
 
 
 def result_from_wire(message: pb.RegisterResult) -> RegisterResult:
-    return RegisterResult(**_fields(message, _RESULT_FIELDS))
+    return RegisterResult(**fields_of(message, _RESULT_FIELDS))
 
 
 def checked_to_wire(checked: Checked) -> pb.Checked:
-    message = pb.Checked(action=_ACTION_TO_WIRE[checked.action], **_fields(checked, _CHECKED_FIELDS))
+    message = pb.Checked(action=_ACTION_TO_WIRE[checked.action], **fields_of(checked, _CHECKED_FIELDS))
     if checked.error is not None:
         message.error.CopyFrom(detail_of(checked.error))
     return message
@@ -157,7 +158,7 @@ def checked_from_wire(message: pb.Checked) -> Checked:
     if action is None:
         raise PermanentError(f"action {message.action} is not known here", remedy="Use a client as new as the node")
     error = _refusal(message.error) if message.HasField("error") else None
-    return Checked(action=action, error=error, **_fields(message, _CHECKED_FIELDS))
+    return Checked(action=action, error=error, **fields_of(message, _CHECKED_FIELDS))
 
 
 def resync_to_wire(request: ResyncRequest) -> pb.ResyncRequest:
@@ -255,8 +256,8 @@ def job_to_wire(job: JobView) -> pb.Job:
     return pb.Job(
         state=STATE_TO_WIRE[job.state],
         reason=REASON_TO_WIRE[job.reason],
-        status=pb.JobStatus(**_fields(job.status, _STATUS_FIELDS)),
-        **_fields(job, _JOB_FIELDS),
+        status=pb.JobStatus(**fields_of(job.status, _STATUS_FIELDS)),
+        **fields_of(job, _JOB_FIELDS),
     )
 
 
@@ -271,30 +272,30 @@ def job_from_wire(message: pb.Job) -> JobView:
     return JobView(
         state=state,
         reason=reason,
-        status=JobStatus(**_fields(message.status, _STATUS_FIELDS)),
-        **_fields(message, _JOB_FIELDS),
+        status=JobStatus(**fields_of(message.status, _STATUS_FIELDS)),
+        **fields_of(message, _JOB_FIELDS),
     )
 
 
 def history_to_wire(entry: HistoryEntry) -> pb.HistoryEntry:
-    return pb.HistoryEntry(**_fields(entry, _HISTORY_FIELDS))
+    return pb.HistoryEntry(**fields_of(entry, _HISTORY_FIELDS))
 
 
 def history_from_wire(message: pb.HistoryEntry) -> HistoryEntry:
-    return HistoryEntry(**_fields(message, _HISTORY_FIELDS))
+    return HistoryEntry(**fields_of(message, _HISTORY_FIELDS))
 
 
 def report_to_wire(report: VerifyReport) -> pb.VerifyReport:
     samples = [pb.VerifySample(fault=one.fault, key=one.key, columns=one.columns) for one in report.comparison.samples]
     return pb.VerifyReport(
-        **_fields(report, _REPORT_FIELDS), **_fields(report.comparison, _COMPARISON_FIELDS), samples=samples
+        **fields_of(report, _REPORT_FIELDS), **fields_of(report.comparison, _COMPARISON_FIELDS), samples=samples
     )
 
 
 def report_from_wire(message: pb.VerifyReport) -> VerifyReport:
     samples = tuple(Sample(one.fault, one.key, tuple(one.columns)) for one in message.samples)
-    comparison = Comparison(**_fields(message, _COMPARISON_FIELDS), samples=samples)
-    return VerifyReport(**_fields(message, _REPORT_FIELDS), comparison=comparison)
+    comparison = Comparison(**fields_of(message, _COMPARISON_FIELDS), samples=samples)
+    return VerifyReport(**fields_of(message, _REPORT_FIELDS), comparison=comparison)
 
 
 def cluster_to_wire(cluster: ClusterView) -> Iterator[pb.ClusterPage]:
@@ -303,17 +304,17 @@ def cluster_to_wire(cluster: ClusterView) -> Iterator[pb.ClusterPage]:
         format_version=FORMAT_VERSION,
         owner=cluster.owner,
         owner_rev=cluster.owner_rev,
-        nodes=[pb.Node(**_fields(node, _NODE_FIELDS)) for node in cluster.nodes],
+        nodes=[pb.Node(**fields_of(node, _NODE_FIELDS)) for node in cluster.nodes],
         jobs=cluster.jobs,
         lag_max_s=cluster.lag_max_s,
         counters=cluster.counters,
         checkpoint_at_s=cluster.checkpoint_at_s,
-        left_out=[pb.LeftOut(**_fields(each, _LEFT_OUT_FIELDS)) for each in cluster.left_out],
+        left_out=[pb.LeftOut(**fields_of(each, _LEFT_OUT_FIELDS)) for each in cluster.left_out],
         left_out_count=cluster.left_out_count,
         moving=cluster.moving,
     )
     yield pb.ClusterPage(cluster=head)
-    for page in pages(pb.Shard(**_fields(shard, _SHARD_FIELDS)) for shard in cluster.shards):
+    for page in pages(pb.Shard(**fields_of(shard, _SHARD_FIELDS)) for shard in cluster.shards):
         yield pb.ClusterPage(shards=page)
 
 
@@ -323,17 +324,17 @@ def cluster_from_wire(messages: Iterable[pb.ClusterPage]) -> ClusterView:
     for message in messages:
         if message.HasField("cluster"):
             head = message.cluster
-        shards += (ShardView(**_fields(shard, _SHARD_FIELDS)) for shard in message.shards)
+        shards += (ShardView(**fields_of(shard, _SHARD_FIELDS)) for shard in message.shards)
     return ClusterView(
         owner=head.owner,
         owner_rev=head.owner_rev,
-        nodes=tuple(NodeView(**_fields(node, _NODE_FIELDS)) for node in head.nodes),
+        nodes=tuple(NodeView(**fields_of(node, _NODE_FIELDS)) for node in head.nodes),
         shards=tuple(shards),
         jobs=head.jobs,
         lag_max_s=head.lag_max_s,
         counters=dict(head.counters),
         checkpoint_at_s=head.checkpoint_at_s,
-        left_out=tuple(LeftOutJob(**_fields(each, _LEFT_OUT_FIELDS)) for each in head.left_out),
+        left_out=tuple(LeftOutJob(**fields_of(each, _LEFT_OUT_FIELDS)) for each in head.left_out),
         left_out_count=head.left_out_count,
         moving=head.moving,
     )

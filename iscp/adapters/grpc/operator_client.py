@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from iscp.adapters.grpc.caller import Caller, gathered
+from iscp.adapters.grpc.convert import fields_of
 from iscp.adapters.grpc.endpoint import FORMAT_VERSION
 from iscp.core.admin import EventView, NodeVerb, PlacedShard, ShardVerb
 from iscp.wire.v1 import operator_pb2 as pb
@@ -12,6 +13,9 @@ from iscp.wire.v1 import operator_pb2_grpc as pb_grpc
 
 WAIT_MARGIN_S = 5.0
 """What a wait's answer may take beyond the wait itself."""
+
+_EVENT_FIELDS = tuple(field.name for field in pb.OwnerEvent.DESCRIPTOR.fields)
+_SHARD_FIELDS = tuple(field.name for field in pb.PlacedShard.DESCRIPTOR.fields)
 
 
 class OperatorClient:
@@ -67,11 +71,7 @@ class OperatorClient:
             wait_s=wait_s,
         )
         found = self._caller.call(gathered(self._operator.GetEvents), request, timeout_s=wait_s + WAIT_MARGIN_S)
-        return [
-            EventView(each.owner_rev, each.number, each.at_s, each.what, each.node_id, each.shard, each.why)
-            for page in found
-            for each in page.events
-        ]
+        return [EventView(**fields_of(each, _EVENT_FIELDS)) for page in found for each in page.events]
 
     def _change_node(self, verb: NodeVerb, node_id: str) -> pb.ChangeNodeResponse:
         wire = pb.NodeVerb.Value(f"NODE_VERB_{verb.name}")
@@ -88,18 +88,4 @@ class OperatorClient:
 
 
 def _shards(found: Iterable[pb.PlacementPage]) -> list[PlacedShard]:
-    return [
-        PlacedShard(
-            each.table_id,
-            each.range_id,
-            each.table,
-            each.state,
-            each.node_id,
-            each.preferred,
-            each.pinned,
-            each.target,
-            each.why,
-        )
-        for page in found
-        for each in page.shards
-    ]
+    return [PlacedShard(**fields_of(each, _SHARD_FIELDS)) for page in found for each in page.shards]
