@@ -54,6 +54,7 @@ from iscp.core.verify import VerifyReport
 from iscp.ports.pipeline import TableDescription
 from iscp.runtime.admin_service import OwnerAdmin
 from iscp.runtime.cluster_views import ClusterViews
+from iscp.runtime.garbage import collect_rarely
 from iscp.runtime.lease_keeper import LeaseKeeper
 from iscp.runtime.log_writer import LogLimits
 from iscp.runtime.moved import Moved
@@ -246,6 +247,7 @@ def main(file: str) -> int:
         stop.set()
 
     node = compose(config, broken)
+    collect_rarely()
     node.start()
     stop.wait()
     node.stop(0.0 if faults else config.stop_timeout_s)

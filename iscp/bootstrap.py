@@ -56,6 +56,7 @@ from iscp.runtime.admin_service import OwnerAdmin
 from iscp.runtime.adopter import Adopter
 from iscp.runtime.cluster_views import ClusterViews
 from iscp.runtime.executor import Executor
+from iscp.runtime.garbage import collect_rarely
 from iscp.runtime.lease_keeper import LeaseKeeper
 from iscp.runtime.local_calls import LocalCalls
 from iscp.runtime.log_writer import LogLimits
@@ -98,6 +99,7 @@ def run_node(config: NodeConfig) -> int:
         try:
             tested = _tested_at_start(config, spark)
             node = compose(config, spark, EnvironmentFailpoints(), on_broken, tested)
+            collect_rarely()
             try:
                 node.start()
             except BaseException:

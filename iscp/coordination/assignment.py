@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import ShardId
@@ -45,8 +46,7 @@ TRANSITIONS: dict[ShardState, frozenset[ShardState]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Holder:
+class Holder(NamedTuple):
     """One process life of a node: a shard is held by it, not by a name."""
 
     node_id: str

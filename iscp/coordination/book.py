@@ -60,7 +60,7 @@ class JobBook:
         self._dropped: dict[str, JobRow] = {}
         self._keys: dict[str, JobKey] = {}
         self._tables: dict[str, dict[str, JobKey]] = {}
-        self._targets: dict[str, set[str]] = {}
+        self._targets: dict[str, set[str]] | None = None
         self._called: dict[str, dict[str, int]] = {}
         self.last_job_id = ""
         self._counts: Counter[tuple[str, JobState, Reason]] = Counter()
@@ -101,6 +101,11 @@ class JobBook:
         return tuple(self._tables)
 
     def jobs_with_target(self, target: str) -> tuple[JobRow, ...]:
+        """The first call reads all specs, which a new owner has no time for."""
+        if self._targets is None:
+            self._targets = {}
+            for row in self._jobs.values():
+                self._aim(row)
         return tuple(self._jobs[self._keys[job_id]] for job_id in self._targets.get(target, ()))
 
     def rows(self) -> list[JobRow]:
@@ -215,7 +220,7 @@ class JobBook:
                 raise InvariantBroken(f"{row.key} is registered twice, as {before.job_id} and {row.job_id}")
             self._keys[row.job_id] = row.key
             self._tables.setdefault(row.key.table_id, {})[row.job_id] = row.key
-            self._targets.setdefault(target_of(row.spec_json), set()).add(row.job_id)
+            self._aim(row)
             self._call(row, 1, _names(row))
         self.last_job_id = max(self.last_job_id, row.job_id)
         if row.drop_at_s is not None:
@@ -237,6 +242,10 @@ class JobBook:
             if not jobs:
                 del self._called[name]
 
+    def _aim(self, row: JobRow) -> None:
+        if self._targets is not None:
+            self._targets.setdefault(target_of(row.spec_json), set()).add(row.job_id)
+
     def _forget(self, row: JobRow) -> None:
         del self._jobs[row.key], self._keys[row.job_id]
         self._status_due.pop(row.job_id, None)
@@ -246,6 +255,8 @@ class JobBook:
         if not on_table:
             del self._tables[row.key.table_id]
         self._call(row, -1, _names(row))
+        if self._targets is None:
+            return
         target = target_of(row.spec_json)
         self._targets[target].discard(row.job_id)
         if not self._targets[target]:

@@ -53,16 +53,15 @@ def _check_assignment(term: Term, assignment: Assignment) -> None:
     peer = term.peers.get(holder.node_id)
     there = peer is not None and peer.holder == holder
     require(there != (holder in term.departed), "{} must be there or have departed", holder)
-    operation = peer.operation(shard) if peer is not None and there else None
+    is_delete = peer.ordered(shard) if peer is not None and there else None
     answers = peer is not None and there and peer.synced
     match state:
         case ShardState.DISPATCHING:
-            require(operation is not None and not operation.is_delete, "{} is dispatched by nothing", shard)
+            require(is_delete is False, "{} is dispatched by nothing", shard)
         case ShardState.RUNNING:
-            require(answers and (operation is None or not operation.is_delete), "{} runs and is to stop", shard)
+            require(answers and not is_delete, "{} runs and is to stop", shard)
         case ShardState.DRAINING:
-            stopping = operation is not None and operation.is_delete
-            require(stopping or not answers, "{} drains, and nobody asks for it", shard)
+            require(is_delete or not answers, "{} drains, and nobody asks for it", shard)
         case _:
             pass
     require(assignment.wanted or state is ShardState.DRAINING, "{} is {}, and nobody wants it", shard, state)
@@ -73,14 +72,14 @@ def _check_peer(term: Term, peer: Peer) -> None:
     require(not peer.queue.keys() & peer.in_flight.keys(), "{} has two operations on a shard", name)
     require(len(peer.in_flight) <= OPERATIONS_IN_FLIGHT_MAX, "{} has too much in flight", name)
     require(peer.recorded <= peer.accepted, "{}: more was recorded than came in", name)
-    operations = [*peer.queue.items(), *peer.in_flight.items()]
-    require(peer.phase is PeerPhase.SYNCED or not operations, "{} is told things before its Sync", name)
-    for shard, operation in operations:
-        epoch = operation.table_epoch
+    ordered = [*peer.queue, *peer.in_flight]
+    require(peer.phase is PeerPhase.SYNCED or not ordered, "{} is told things before its Sync", name)
+    for epoch in (operation.table_epoch for operation in peer.in_flight.values()):
         require(epoch.owner_rev == term.owner_rev and epoch.counter <= term.counter, "{} is not of this term", epoch)
+    for shard in ordered:
         held = term.assignments.get(shard)
         require(
-            operation.is_delete or (held is not None and held.holder == peer.holder), "{} is not for {}", shard, name
+            peer.ordered(shard) or (held is not None and held.holder == peer.holder), "{} is not for {}", shard, name
         )
 
 

@@ -12,7 +12,6 @@ from iscp.coordination.peer import Peer, PeerPhase
 from iscp.coordination.term import Term
 from iscp.core.cluster import NodeRecord, understands
 
-
 def changed(term: Term, members: tuple[NodeRecord, ...]) -> None:
     """These are all the nodes that are registered now."""
     there = {record.node_id: record for record in members}
@@ -79,19 +78,29 @@ def listen(term: Term, peer: Peer, due_s: float = inf) -> None:
     term.timers.at(again_s, partial(listen, term, peer, again_s))
 
 
-def _urge(term: Term, peer: Peer) -> None:
-    """Ask for the Sync until it is there or the node's time is up; then have the lease revoked until it is."""
+def _urge(term: Term, peer: Peer, wait_s: float = 0.0, due_s: float = inf) -> None:
+    """Ask for the Sync until it is there or the node's time is up; then have the lease revoked until it is.
+
+    Ever more rarely: each Announce has all of the Sync sent again. `wait_s`: how long it was waited before this one.
+    """
     if not term.current(peer) or peer.synced:
         return
+    late_s = term.now_s - due_s
+    if late_s > term.times.resend_s:
+        # The owner itself stood still, or had much to take in: the Sync may be there already, and is still to be heard.
+        peer.announced_s += late_s
     if peer.phase is PeerPhase.ANNOUNCED and term.now_s - peer.announced_s >= term.times.sync_deadline_s:
         revoke(term, peer, f"sent no Sync within {term.times.sync_deadline_s:g} s")
         return
     if peer.phase is PeerPhase.ANNOUNCED:
         announce = Announce(term.node_id, term.owner_rev, term.election_revision, term.version, term.wire_format)
         term.out.append(SendTo(peer.record, announce))
+        wait_s = min(2 * wait_s, term.times.resend_max_s) or term.times.resend_s
+        again_s = min(term.now_s + wait_s, peer.announced_s + term.times.sync_deadline_s)
     else:
         term.out.append(RevokeLease(peer.record, term.election_revision))
-    term.timers.at(term.now_s + term.times.resend_s, partial(_urge, term, peer))
+        again_s = term.now_s + term.times.resend_s
+    term.timers.at(again_s, partial(_urge, term, peer, wait_s, again_s))
 
 
 def _abandon(term: Term, peer: Peer) -> None:

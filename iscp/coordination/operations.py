@@ -32,16 +32,14 @@ def peer_of(term: Term, assignment: Assignment) -> Peer:
 
 def order(term: Term, peer: Peer, shard: ShardId, *, is_delete: bool) -> None:
     """Tell `peer` to run or to stop `shard`, under a new table_epoch; replaces what was on its way."""
-    operation = Operation(term.next_table_epoch(), is_delete)
     replaced = peer.in_flight.get(shard)
     if replaced is None:
-        peer.queue[shard] = operation
+        peer.queue[shard] = is_delete
         _send_queued(term, peer)
         return
     # Patience with a node does not begin anew with each change of a job.
-    operation.sent_s = replaced.sent_s if replaced.is_delete == is_delete else term.now_s
-    operation.heard_s = replaced.heard_s
-    _send(term, peer, shard, operation)
+    sent_s = replaced.sent_s if replaced.is_delete == is_delete else term.now_s
+    _send(term, peer, shard, Operation(term.next_table_epoch(), is_delete, sent_s, replaced.heard_s))
 
 
 def drain(term: Term, assignment: Assignment) -> None:
@@ -53,9 +51,8 @@ def drain(term: Term, assignment: Assignment) -> None:
 
 def _send_queued(term: Term, peer: Peer) -> None:
     while peer.queue and len(peer.in_flight) < OPERATIONS_IN_FLIGHT_MAX:
-        shard, operation = peer.queue.popitem(last=False)
-        operation.sent_s = operation.heard_s = term.now_s
-        _send(term, peer, shard, operation)
+        shard, is_delete = peer.queue.popitem(last=False)
+        _send(term, peer, shard, Operation(term.next_table_epoch(), is_delete, term.now_s, term.now_s))
 
 
 def _send(term: Term, peer: Peer, shard: ShardId, operation: Operation) -> None:
@@ -120,7 +117,7 @@ def reconcile(term: Term, peer: Peer, shards: tuple[NodeShard, ...]) -> None:
         if shard not in there and assignment.state is ShardState.RUNNING:
             term.assignments.turn(assignment, ShardState.DISPATCHING)
             order(term, peer, shard, is_delete=False)
-        elif assignment.state is ShardState.DRAINING and peer.operation(shard) is None:
+        elif assignment.state is ShardState.DRAINING and peer.ordered(shard) is None:
             order(term, peer, shard, is_delete=True)
 
 

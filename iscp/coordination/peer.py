@@ -25,17 +25,18 @@ class PeerPhase(StrEnum):
 
 @dataclass(slots=True)
 class Operation:
-    """A dispatch until it is confirmed; times are the machine's: first sent, last heard of."""
+    """A dispatch that was sent, until it is confirmed; times are the machine's: first sent, last heard of."""
 
     table_epoch: TableEpoch
     is_delete: bool
-    sent_s: float = 0.0
-    heard_s: float = 0.0
+    sent_s: float
+    heard_s: float
 
 
 @dataclass(slots=True)
 class Peer:
-    """`queue` is taken from its front (which in a plain dict costs ever more).
+    """`queue` says of the shards that wait for their dispatch whether it is a delete; it is taken from its front (which
+    in a plain dict costs ever more).
 
     Invariants: a shard has at most one operation, queued or in flight; recorded <= accepted.
     `heard_s`: when it was last heard of, once it has synced. `founding`: it was registered when the term began, so that
@@ -47,7 +48,7 @@ class Peer:
     announced_s: float
     doubted: bool = False
     phase: PeerPhase = PeerPhase.ANNOUNCED
-    queue: OrderedDict[ShardId, Operation] = field(default_factory=OrderedDict)
+    queue: OrderedDict[ShardId, bool] = field(default_factory=OrderedDict)
     in_flight: dict[ShardId, Operation] = field(default_factory=dict)
     heard_s: float = 0.0
     version: str = ""
@@ -78,8 +79,10 @@ class Peer:
         """
         return self.unknown and not self.doubted
 
-    def operation(self, shard: ShardId) -> Operation | None:
-        return self.in_flight.get(shard) or self.queue.get(shard)
+    def ordered(self, shard: ShardId) -> bool | None:
+        """Whether the operation on the shard, on its way or waiting, is a delete; None: there is none."""
+        operation = self.in_flight.get(shard)
+        return self.queue.get(shard) if operation is None else operation.is_delete
 
     def collect(self, message: Sync) -> tuple[NodeShard, ...] | None:
         """All shards of a Sync once its last part is there; None before."""

@@ -29,6 +29,11 @@ class CoordinationTimes:
     checkpoint_s: float = 0.02
     alive_s: float = 2.0
 
+    @property
+    def resend_max_s(self) -> float:
+        """What is asked for as a whole, as a Sync, is repeated ever more rarely, up to this."""
+        return 4 * self.resend_s
+
     def __post_init__(self) -> None:
         if not 0 < self.margin_s < self.ttl_s:
             raise ValueError("margin_s must lie between 0 and ttl_s")

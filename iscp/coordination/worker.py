@@ -95,6 +95,7 @@ class WorkerMachine:
         self._sync_taken = 0
         self._sync_parts: tuple[Sync, ...] = ()
         self._sync_due_s = 0.0
+        self._sync_wait_s = 0.0
         self._cut_due_s = 0.0
         self._repeat_due_s = 0.0
         self._alive_due_s = 0.0
@@ -316,7 +317,7 @@ class WorkerMachine:
             )
             for part, cut in enumerate(cuts)
         )
-        self._sync_due_s = self._now_s
+        self._sync_due_s, self._sync_wait_s = self._now_s, self._times.resend_s
 
     def _acknowledged(self, message: Acknowledge) -> None:
         if message.sync_number == self._sync_number:
@@ -334,7 +335,9 @@ class WorkerMachine:
         if self._sync_parts and self.lease_held and self._now_s >= self._sync_due_s:
             for part in self._sync_parts:
                 self._send(part)
-            self._sync_due_s = self._now_s + self._times.resend_s
+            # Ever more rarely: an owner that has much to take in would only have more of it.
+            self._sync_due_s = self._now_s + self._sync_wait_s
+            self._sync_wait_s = min(2 * self._sync_wait_s, self._times.resend_max_s)
         if self.synced:
             self._send_checkpoints()
             if self._now_s >= self._alive_due_s and self._times.alive_s < inf:

@@ -1,14 +1,17 @@
-"""Names of the things that iscp speaks of."""
+"""Names of the things that iscp speaks of.
+
+They are named tuples, not dataclasses: an owner looks each of a hundred thousand shards up several times while it takes
+over, and tuples are made, hashed and compared in C.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 DEFAULT_ACCOUNT = "default"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class JobKey:
+class JobKey(NamedTuple):
     """What a job is known by: one row of the job log. `table_id` is the Delta table's own (its metadata id)."""
 
     account: str
@@ -27,8 +30,7 @@ def next_job_id(now_s: float, last: str) -> str:
     return f"{ms:012x}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ShardId:
+class ShardId(NamedTuple):
     """The unit of placement and tailing: a table, or a key-hash range of one.
 
     Ranges follow a binary tree: `range_id` 1 is the whole, n splits into 2n and 2n+1.
@@ -47,8 +49,7 @@ def parse_shard(text: str) -> ShardId:
     return ShardId(table_id, int(range_id)) if slash else ShardId(table_id)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TableEpoch:
+class TableEpoch(NamedTuple):
     """One dispatch of a shard. Ordered: a later owner's always exceeds an earlier one's."""
 
     owner_rev: int

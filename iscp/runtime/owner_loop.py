@@ -41,6 +41,7 @@ from iscp.ports.pipeline import JobLog
 from iscp.ports.system import Clock
 from iscp.runtime.checkpointer import Checkpointer
 from iscp.runtime.decisions import Decisions
+from iscp.runtime.garbage import no_collection
 from iscp.runtime.inbox import Inbox
 from iscp.runtime.log_writer import LogLimits, LogWriter
 
@@ -245,6 +246,7 @@ class OwnerLoop:
             case _:
                 self._step(event)
 
+    @no_collection()
     def _claim(self) -> None:
         """Mint the term, load the jobs, begin. A fault of storage is tried again while the election is held."""
         leader, self._claim_at_s = self.leader, None

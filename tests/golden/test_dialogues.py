@@ -62,7 +62,7 @@ def show_container(value: object) -> str:
     if is_dataclass(value):
         given = [(f.name, getattr(value, f.name)) for f in fields(value) if f.name not in LEFT_OUT]
         given = [(name, item) for name, item in given if item != Overrides()]
-        parts = [show(item) if is_dataclass(item) else f"{name}={show(item)}" for name, item in given]
+        parts = [show(item) if is_dataclass(item) or isinstance(item, ShardId | TableEpoch) else f"{name}={show(item)}" for name, item in given]
         return " ".join([type(value).__name__, *parts])
     return " ".join(sorted(value)) if isinstance(value, frozenset) else str(value)
 

@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import gc
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
@@ -33,18 +31,6 @@ HISTORY_TABLE = "iscp_history"
 def refuse_other_cluster(uri: str, cluster: str) -> None:
     """Raise ConfigurationError if there is a job log at `uri` that belongs to another cluster."""
     refuse_others_table(f"{uri.rstrip('/')}/{LOG_TABLE}", cluster)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """While some 100,000 objects come to stay, the garbage collector would go through them again and again."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class DeltaJobLog:
@@ -78,8 +64,7 @@ class DeltaJobLog:
 
     def load(self) -> list[JobRow]:
         table, files = self._log.read()
-        with _no_collection():
-            rows, self._requests = last_entries(table)
+        rows, self._requests = last_entries(table)
         self._commits = files
         return rows
 
