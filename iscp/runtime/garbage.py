@@ -1,0 +1,36 @@
+"""How often Python looks for garbage in cycles, in a process that keeps millions of objects for good.
+
+By default it goes through all of them whenever a quarter has come on top: an owner that loads a hundred thousand jobs
+spent half of its time so. What is not in a cycle is freed at once as ever.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+YOUNG_OBJECTS = 50_000
+"""New objects until the youngest are looked at."""
+
+OLDER_AFTER, OLDEST_AFTER = 50, 20
+"""Looks at one generation until the next is looked at too."""
+
+
+def collect_rarely() -> None:
+    """For the rest of the process; what is there by now is never looked at again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, OLDER_AFTER, OLDEST_AFTER)
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """While objects come that are to stay."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
