@@ -21,6 +21,7 @@ import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 
 import click
@@ -128,7 +129,7 @@ def bytes_per_shard(shards: int) -> float:
         rows[ShardId(key.table_id)] = (JobRow(key, f"{n:032x}", "{}", f"/lake/{n}", f"/lake/{n}"),)
     record = NodeRecord("n1", 1, "n1:1")
     tracemalloc.start()
-    owner = OwnerMachine("n1", "1", CoordinationTimes())
+    owner = OwnerMachine("n1", "1", CoordinationTimes(alive_s=inf))
     owner.step(Elected(1, 101, (record,), rows), 0.0)
     sent: list[OwnerEffect] = owner.step(FromNode("n1", Sync(1, 1, "1", 1, 0, 1, 0, ())), 0.0)
     sent += owner.step(Tick(), 1.0)

@@ -233,7 +233,7 @@ class JobBook:
         self._counts[row.key.account, row.state, row.reason] += by
         self._counts["", row.state, row.reason] += by
 
-    def _call(self, row: JobRow, by: int, names: set[str]) -> None:
+    def _call(self, row: JobRow, by: int, names: Iterable[str]) -> None:
         for name in names:
             jobs = self._called.setdefault(name, {})
             jobs[row.key.table_id] = jobs.get(row.key.table_id, 0) + by
@@ -265,8 +265,8 @@ class JobBook:
 
 def _names(row: JobRow) -> set[str]:
     """What its table is called, other than by the id of its key."""
-    return {row.table_uri, row.table_name} | _followed(row)
+    return {row.table_uri, row.table_name, *_followed(row)}
 
 
-def _followed(row: JobRow) -> set[str]:
-    return {row.source_id} - {row.key.table_id}
+def _followed(row: JobRow) -> tuple[str, ...]:
+    return () if (followed := row.source_id) == row.key.table_id else (followed,)

@@ -40,6 +40,7 @@ def check_owner(owner: OwnerMachine) -> None:
         _check_assignment(term, assignment)
     for peer in term.peers.values():
         _check_peer(term, peer)
+    require(term.awaiting == any(peer.awaited for peer in term.peers.values()), "the awaited are miscounted")
 
 
 def _check_assignment(term: Term, assignment: Assignment) -> None:

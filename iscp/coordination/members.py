@@ -12,6 +12,7 @@ from iscp.coordination.peer import Peer, PeerPhase
 from iscp.coordination.term import Term
 from iscp.core.cluster import NodeRecord, understands
 
+
 def changed(term: Term, members: tuple[NodeRecord, ...]) -> None:
     """These are all the nodes that are registered now."""
     there = {record.node_id: record for record in members}
@@ -37,6 +38,7 @@ def join(term: Term, record: NodeRecord, *, founding: bool) -> None:
         peer.accepted, peer.recorded = before.accepted, before.recorded
         term.departed.pop(peer.holder, None)
     term.peers[record.node_id] = peer
+    term.look_round()
     term.out.append(Decided(Decision.JOIN, record.node_id, why=f"epoch {record.epoch} at {record.address}"))
     refuse_stranger(term, peer, record.wire_format)
     _urge(term, peer)

@@ -35,7 +35,7 @@ def order(term: Term, peer: Peer, shard: ShardId, *, is_delete: bool) -> None:
     replaced = peer.in_flight.get(shard)
     if replaced is None:
         peer.queue[shard] = is_delete
-        _send_queued(term, peer)
+        send_queued(term, peer)
         return
     # Patience with a node does not begin anew with each change of a job.
     sent_s = replaced.sent_s if replaced.is_delete == is_delete else term.now_s
@@ -49,8 +49,9 @@ def drain(term: Term, assignment: Assignment) -> None:
     order(term, peer, assignment.shard, is_delete=True)
 
 
-def _send_queued(term: Term, peer: Peer) -> None:
-    while peer.queue and len(peer.in_flight) < OPERATIONS_IN_FLIGHT_MAX:
+def send_queued(term: Term, peer: Peer) -> None:
+    """As many as may be in flight; none while `listening`, as a new owner has enough to take in."""
+    while not term.listening and peer.queue and len(peer.in_flight) < OPERATIONS_IN_FLIGHT_MAX:
         shard, is_delete = peer.queue.popitem(last=False)
         _send(term, peer, shard, Operation(term.next_table_epoch(), is_delete, term.now_s, term.now_s))
 
@@ -100,7 +101,7 @@ def responded(term: Term, peer: Peer, message: DispatchTableResponse) -> None:
         else:
             term.assignments.turn(assignment, ShardState.RUNNING)
             term.moving.pop(shard, None)
-    _send_queued(term, peer)
+    send_queued(term, peer)
 
 
 def reconcile(term: Term, peer: Peer, shards: tuple[NodeShard, ...]) -> None:

@@ -28,6 +28,9 @@ HELD = (ShardState.DISPATCHING, ShardState.RUNNING)
 
 def reconsider(term: Term) -> None:
     """Members, or what is wanted of them, have changed: ask the policies anew."""
+    term.look_round()
+    for peer in term.peers.values():
+        operations.send_queued(term, peer)  # what waited until all were heard
     before = term.placement
     term.placement = before.changed(eligible(term), term.placement.overrides)
     if term.placement.eligible != before.eligible:

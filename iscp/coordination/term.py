@@ -35,6 +35,8 @@ class Term:
     until their grace is over (at that time). `gone`: the last life of each node that is not there now.
 
     Nothing is placed before `hold_until_s` (a lost node may still write) and `settled_at_s` (members are changing).
+    `awaiting`: nothing is placed, as some node has yet to say what it runs. `listening`: so has one that was there when
+    the term began; nobody is told anything until all of those are heard.
     `asked`: moves that were asked for, and where to. `plan`: what is to move, as the policies say it when asked, with
     `next_move` taken from it already; `moving`: what has been begun of it and does not run elsewhere yet.
     """
@@ -58,6 +60,8 @@ class Term:
     next_move: Move | None = None
     moving: dict[ShardId, None] = field(default_factory=dict)
     changed: bool = False
+    awaiting: bool = False
+    listening: bool = False
     rebalancing: bool = False
     rebalance_at_s: float | None = None
     counter: int = 0
@@ -67,6 +71,12 @@ class Term:
     def current(self, peer: Peer) -> bool:
         """Whether this is still the node's life that the members know."""
         return self.peers.get(peer.record.node_id) is peer
+
+    def look_round(self) -> None:
+        """Whose Sync is missing, now that a node has come, has gone or has been heard."""
+        unheard = [peer for peer in self.peers.values() if peer.unknown]
+        self.awaiting = any(peer.awaited for peer in unheard)
+        self.listening = any(peer.founding for peer in unheard)
 
     def next_table_epoch(self) -> TableEpoch:
         self.counter += 1
@@ -93,6 +103,4 @@ class Term:
     @property
     def placing(self) -> bool:
         """Whether what nobody holds may be dispatched now."""
-        if self.now_s < max(self.hold_until_s, self.settled_at_s):
-            return False
-        return not any(peer.awaited for peer in self.peers.values())
+        return not self.awaiting and self.now_s >= max(self.hold_until_s, self.settled_at_s)

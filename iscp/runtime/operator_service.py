@@ -172,7 +172,7 @@ def _checked(term: Term, verb: NodeVerb, node_id: str) -> Overrides:
     if verb is NodeVerb.UNCORDON and node_id in overrides.closed:
         return overrides  # also of a node that is gone for good
     _check_known(term, node_id)
-    if verb is NodeVerb.DRAIN and any(peer.awaited for peer in term.peers.values()):
+    if verb is NodeVerb.DRAIN and term.awaiting:
         raise Unavailable("the owner has not heard of all nodes yet", remedy="Try again in a moment")
     if verb is NodeVerb.DRAIN and term.placement.eligible <= {node_id}:
         raise InvalidRequest(

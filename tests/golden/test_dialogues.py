@@ -62,9 +62,13 @@ def show_container(value: object) -> str:
     if is_dataclass(value):
         given = [(f.name, getattr(value, f.name)) for f in fields(value) if f.name not in LEFT_OUT]
         given = [(name, item) for name, item in given if item != Overrides()]
-        parts = [show(item) if is_dataclass(item) or isinstance(item, ShardId | TableEpoch) else f"{name}={show(item)}" for name, item in given]
+        parts = [show(item) if _says_its_kind(item) else f"{name}={show(item)}" for name, item in given]
         return " ".join([type(value).__name__, *parts])
     return " ".join(sorted(value)) if isinstance(value, frozenset) else str(value)
+
+
+def _says_its_kind(value: object) -> bool:
+    return is_dataclass(value) or isinstance(value, ShardId | TableEpoch)
 
 
 def note(now_s: float, name: str, event: object, effects: list[object]) -> str | None:
