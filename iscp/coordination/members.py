@@ -132,7 +132,7 @@ def _gone(term: Term, peer: Peer) -> None:
     term.out.append(Decided(Decision.GONE, peer.record.node_id, why=f"epoch {peer.record.epoch} is over"))
     del term.peers[peer.record.node_id]
     term.gone[peer.record.node_id] = peer
-    if term.assignments.held_by(peer.holder):
+    if term.assignments.held_by(peer.holder) or term.copies_at(peer.holder):
         term.settle()
         term.departed[peer.holder] = term.now_s + grace_s
         term.timers.at(term.now_s + grace_s, partial(_bury, term, peer.holder))
@@ -143,5 +143,7 @@ def _bury(term: Term, holder: Holder) -> None:
     if term.departed.get(holder, term.now_s + 1) > term.now_s:
         return
     del term.departed[holder]
+    for shard in term.copies_at(holder):
+        term.copy_ended(shard, holder)
     for shard in list(term.assignments.held_by(holder)):
         term.free(term.assignments[shard])

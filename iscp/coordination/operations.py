@@ -92,6 +92,8 @@ def responded(term: Term, peer: Peer, message: DispatchTableResponse) -> None:
     if message.state not in (reached, NodeShardState.ABSENT):
         return
     del peer.in_flight[shard]
+    if message.state is NodeShardState.ABSENT:
+        term.copy_ended(shard, peer.holder)
     assignment = term.assignments.get(shard)
     if assignment is not None and assignment.holder == peer.holder:
         if message.state is NodeShardState.ABSENT:
@@ -120,6 +122,9 @@ def reconcile(term: Term, peer: Peer, shards: tuple[NodeShard, ...]) -> None:
             order(term, peer, shard, is_delete=False)
         elif assignment.state is ShardState.DRAINING and peer.ordered(shard) is None:
             order(term, peer, shard, is_delete=True)
+    for shard in term.copies_at(peer.holder):
+        if peer.ordered(shard) is None:
+            order(term, peer, shard, is_delete=True)
 
 
 def _take_over(term: Term, peer: Peer, told: NodeShard) -> None:
@@ -130,6 +135,7 @@ def _take_over(term: Term, peer: Peer, told: NodeShard) -> None:
         # Also what runs is dispatched again: its rows may have changed while there was no owner.
         order(term, peer, told.shard, is_delete=state is ShardState.DRAINING)
     elif assignment.holder != peer.holder:
+        term.copied(told.shard, peer.holder)
         order(term, peer, told.shard, is_delete=True)
     elif told.state is NodeShardState.REMOVING and assignment.state is ShardState.RUNNING:
         drain(term, assignment)

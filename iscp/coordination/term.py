@@ -34,6 +34,8 @@ class Term:
     """`out` gathers the effects of the step at `now_s`. `departed`: nodes that are gone and still hold shards,
     until their grace is over (at that time). `gone`: the last life of each node that is not there now.
 
+    `copies`: nodes that run a shard beside the one that holds it, until they have stopped: it is not placed before.
+
     Nothing is placed before `hold_until_s` (a lost node may still write) and `settled_at_s` (members are changing).
     `awaiting`: nothing is placed, as some node has yet to say what it runs. `listening`: so has one that was there when
     the term began; nobody is told anything until all of those are heard.
@@ -52,6 +54,7 @@ class Term:
     peers: dict[str, Peer] = field(default_factory=dict)
     assignments: Assignments = field(default_factory=Assignments)
     departed: dict[Holder, float] = field(default_factory=dict)
+    copies: dict[ShardId, set[Holder]] = field(default_factory=dict)
     gone: dict[str, Peer] = field(default_factory=dict)
     timers: Timers = field(default_factory=Timers)
     placement: Placement = field(default_factory=Placement)
@@ -93,6 +96,18 @@ class Term:
         self.assignments.free(assignment)
         if not assignment.wanted:
             self.moving.pop(assignment.shard, None)
+
+    def copied(self, shard: ShardId, holder: Holder) -> None:
+        self.copies.setdefault(shard, set()).add(holder)
+
+    def copy_ended(self, shard: ShardId, holder: Holder) -> None:
+        if (holders := self.copies.get(shard)) is not None:
+            holders.discard(holder)
+            if not holders:
+                del self.copies[shard]
+
+    def copies_at(self, holder: Holder) -> list[ShardId]:
+        return [shard for shard, holders in self.copies.items() if holder in holders]
 
     def settle(self) -> None:
         """Take further changes of the members together with this one. They do not prolong the window."""

@@ -415,6 +415,7 @@ def _copied_term(term: Term) -> Term:
         peers={name: peers[id(peer)] for name, peer in term.peers.items()},
         gone={name: peers[id(peer)] for name, peer in term.gone.items()},
         departed=dict(term.departed),
+        copies={shard: set(holders) for shard, holders in term.copies.items()},
         asked=term.asked.copy(),
         moving=dict(term.moving),
         assignments=_copied_assignments(term.assignments),
@@ -484,7 +485,9 @@ def _owner(owner: OwnerMachine, now_s: float) -> tuple[Any, ...]:
     )
     shards = tuple((a.shard, a.state, a.holder, a.to) for a in sorted(term.assignments, key=lambda a: a.shard))
     departed = tuple(sorted((holder, over_s - now_s) for holder, over_s in term.departed.items()))
+    copies = tuple(sorted((shard, *sorted(holders)) for shard, holders in term.copies.items()))
     gone = tuple((name, peer.record, peer.phase) for name, peer in sorted(term.gone.items()))
     waits = (max(0.0, term.hold_until_s - now_s), max(0.0, term.settled_at_s - now_s), term.plan is not None)
     due_s = owner.next_due_s()
-    return owner.owner_rev, term.counter, peers, shards, departed, gone, waits, None if due_s is None else due_s - now_s
+    due_in_s = None if due_s is None else due_s - now_s
+    return owner.owner_rev, term.counter, peers, shards, departed, copies, gone, waits, due_in_s

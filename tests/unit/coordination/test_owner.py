@@ -349,18 +349,28 @@ def test_a_shard_that_two_nodes_claim_is_stopped_at_one() -> None:
     assert driver.owner.settled
 
 
-def test_a_stray_copy_becomes_the_shard_where_it_is_placed_meanwhile() -> None:
-    """The newer table_epoch wins over the order to stop, whichever arrives first."""
+def test_nothing_is_placed_while_a_second_copy_has_not_stopped() -> None:
     driver = Driver(N1, N2, wanted=("a",))
     driver.sync(N1, told(A, NodeShardState.RUNNING))
     (stop,) = [d for d in dispatches(driver.sync(N2, told(A, NodeShardState.RUNNING))) if d.is_delete]
     driver.step(MembersChanged((N2,)))
-    (start,) = [d for d in dispatches(driver.step(Tick(), TIMES.margin_s)) if not d.is_delete]
-    assert start.table_epoch > stop.table_epoch
-    driver.respond(N2, stop, NodeShardState.ABSENT)
-    assert driver.state() is ShardState.DISPATCHING
+    driver.step(Tick(), TIMES.margin_s + TIMES.settle_s)
+    assert driver.state() is ShardState.ABSENT
+    (start,) = dispatches(driver.respond(N2, stop, NodeShardState.ABSENT))
     driver.respond(N2, start, NodeShardState.RUNNING)
     assert driver.owner.settled
+
+
+def test_a_second_copy_ends_with_its_node_s_grace() -> None:
+    driver = Driver(N1, N2, wanted=("a",))
+    driver.sync(N1, told(A, NodeShardState.REMOVING))
+    driver.sync(N2, told(A, NodeShardState.RUNNING))
+    driver.step(MembersChanged((N1,)))
+    drain = driver.owner.term.peers["n1"].in_flight[A] if driver.owner.term else None
+    assert drain is not None
+    absent = DispatchTableResponse(1, 1, drain.table_epoch, A, NodeShardState.ABSENT)
+    assert dispatches(driver.step(FromNode("n1", absent), TIMES.settle_s)) == []
+    assert [d.epoch for d in dispatches(driver.wait(TIMES.margin_s))] == [1]
 
 
 def test_a_late_sync_frees_nothing() -> None:
