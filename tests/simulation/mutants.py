@@ -162,6 +162,7 @@ class AwaitsNoSync(OwnerMachine):
         if isinstance(event, Elected) and self.term is not None:
             for peer in self.term.peers.values():
                 peer.founding, peer.phase = False, PeerPhase.SYNCED
+            self.term.look_round()
             self.term.changed = True
         return effects
 
@@ -171,6 +172,22 @@ class RevokesNobody(OwnerMachine):
 
     def step(self, event: OwnerEvent, now_s: float) -> list[OwnerEffect]:
         return [effect for effect in super().step(event, now_s) if not isinstance(effect, RevokeLease)]
+
+
+class PlacesBesideCopies(OwnerMachine):
+    """What one node has given up is placed though another still runs it."""
+
+    def step(self, event: OwnerEvent, now_s: float) -> list[OwnerEffect]:
+        if self.term is not None:
+            self.term.copies.clear()
+        return super().step(event, now_s)
+
+
+class ClaimsBlindly(OwnerSide):
+    """Takes up its term without another look at who leads: then the nodes' look is all there is."""
+
+    def leads(self, leader: Leader | None) -> bool:
+        return True
 
 
 class ForgetsRevocations(OwnerSide):
@@ -384,7 +401,7 @@ class Mutant:
 
 UNASKED = replace(TIMES, margin_s=0.001)
 
-BUDGET = 150
+BUDGET = 300
 """Seeds beside the known ones: what is drawn otherwise finds the same elsewhere."""
 
 MUTANTS: dict[str, Mutant] = {
@@ -392,12 +409,23 @@ MUTANTS: dict[str, Mutant] = {
     "worker: epoch": Mutant(replace(REAL, worker=ObeysAnyEpoch), NODES_RESTART, seeds=(23, 24)),
     "worker: table_epoch": Mutant(replace(REAL, worker=ObeysAnyTableEpoch), SHARDS_MOVE, seeds=(0,)),
     "worker: table_epochs of removed shards": Mutant(replace(REAL, worker=ForgetsRemovals), SHARDS_MOVE, seeds=(0, 1)),
-    "worker: election check": Mutant(replace(REAL, worker=BelievesAnyOwner), OWNERS_CHANGE, seeds=(524, 532)),
+    "worker: election check": Mutant(
+        replace(REAL, worker=BelievesAnyOwner, owner_side=ClaimsBlindly),
+        replace(OWNERS_CHANGE, length_s=120.0),
+        seeds=(18, 36),
+    ),
     "worker: dispatches without a lease": Mutant(replace(REAL, worker=StartsWithoutLease), seeds=(17, 82)),
     "worker: stop when the lease is lost": Mutant(replace(REAL, worker=KeepsRunningWithoutLease), seeds=(0, 2)),
     "worker: stopping is not stopped": Mutant(replace(REAL, worker=SaysAbsentWhenStopping), seeds=(0, 3)),
     "owner: owner_rev": Mutant(replace(REAL, owner=HearsAnyTerm), OWNERS_CHANGE, seeds=(107, 121)),
-    "owner: epoch": Mutant(replace(REAL, owner=HearsAnyEpoch), NODES_RESTART, seeds=(127,)),
+    "owner: epoch": Mutant(
+        replace(REAL, owner=HearsAnyEpoch), replace(NODES_RESTART, late=0.7, double=0.7, long_s=1.0), seeds=(58, 77)
+    ),
+    "owner: copies stopped before placing": Mutant(
+        replace(REAL, owner=PlacesBesideCopies),
+        replace(NODES_RESTART, faults={Fault.LOSE_ETCD: 0.3, Fault.DELETE_ELECTION_KEY: 0.3}, long_s=6.0),
+        seeds=(44, 56),
+    ),
     "owner: table_epoch": Mutant(replace(REAL, owner=HearsAnyTableEpoch), SHARDS_MOVE, seeds=(1, 2)),
     "owner: stopped before dispatch": Mutant(replace(REAL, owner=TakesStoppingForStopped), seeds=(0, 3)),
     "owner: Sync before assigning": Mutant(replace(REAL, owner=AwaitsNoSync), seeds=(27, 40)),
@@ -408,7 +436,14 @@ MUTANTS: dict[str, Mutant] = {
         replace(REAL, owner_times=replace(TIMES, ttl_s=1.5)), REVOCATIONS, seeds=(16, 34)
     ),
     "owner: hold after another's revocations": Mutant(
-        replace(REAL, owner_side=ForgetsRevocations), REVOCATIONS, seeds=(27, 195)
+        replace(REAL, owner_side=ForgetsRevocations),
+        replace(
+            REVOCATIONS,
+            length_s=90.0,
+            faults={Fault.CUT: 0.4, Fault.DELETE_ELECTION_KEY: 0.3, Fault.LOSE_ETCD: 0.2},
+            long_s=15.0,
+        ),
+        seeds=(21, 32),
     ),
     "owner: revocations fenced by the election": Mutant(
         replace(REAL, owner_side=RevokesUnfenced), REVOCATIONS, seeds=(23, 85)

@@ -169,7 +169,7 @@ class OwnerSide:
 
     def _end_revocations(self, term: int, rows: list[JobRow], found: Found) -> None:
         """What a former owner began to revoke is revoked surely, before its time is counted."""
-        if found[4] != self._leader:
+        if not self.leads(found[4]):
             # Paused for a while, it has overtaken who leads by now.
             self._claim_failed()
             return
@@ -199,6 +199,9 @@ class OwnerSide:
             self._waiting.appendleft(partial(self._step, event))
         self._claiming = False
         self._go_on()
+
+    def leads(self, leader: Leader | None) -> bool:
+        return leader == self._leader
 
     def hold_s(self, traces: list[int]) -> float:
         """How long a node that was revoked before this term may still write."""

@@ -7,6 +7,8 @@ REGRESSIONS: dict[int, str] = {
     549: "the same with more shards",
     991: "a status that the owner had in memory when its term ended was never told again, as the source stayed idle",
     1028: "the same after an iteration more",
+    443: "what waited until all nodes were heard was never told, as the last of them was replaced by a new life",
+    4148: "a shard was placed while a second copy of it was still stopping",
     1054: "a node was given up on and dispatched to in one step",
 }
 """Seed → what it found. A seed means what it meant as long as nothing is drawn otherwise; the mutants of
