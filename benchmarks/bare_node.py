@@ -248,7 +248,7 @@ def main(file: str) -> int:
 
     node = compose(config, broken)
     collect_rarely()
-    node.start()
+    node.start(stop)
     stop.wait()
     node.stop(0.0 if faults else config.stop_timeout_s)
     return 1 if faults else 0

@@ -101,7 +101,7 @@ def run_node(config: NodeConfig) -> int:
             node = compose(config, spark, EnvironmentFailpoints(), on_broken, tested)
             collect_rarely()
             try:
-                node.start()
+                node.start(stop)
             except BaseException:
                 _exit_after(KILL_AFTER_S)
                 node.stop(0.0)

@@ -6,6 +6,7 @@ A node that is not alone hands over first: others run what it ran before it is g
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -24,6 +25,7 @@ from iscp.runtime.worker_loop import WorkerLoop
 log = logging.getLogger(__name__)
 
 READY_WAIT_S = 60.0
+READY_LOOK_S = 0.5
 GRACE_S = 2.0
 HAND_OVER_LOOK_S = 0.5
 FLUSH_S = 5.0
@@ -45,7 +47,7 @@ class Closes(Protocol):
 
 
 class Node:
-    """Ready when `start` returns: it is registered, an owner knows what it runs, and users are served."""
+    """Ready when it has started: it is registered, an owner knows what it runs, and users are served."""
 
     def __init__(
         self,
@@ -79,8 +81,8 @@ class Node:
         self._preflight = preflight
         self._unwatch: Callable[[], None] = lambda: None
 
-    def start(self) -> None:
-        """Raises ConfigurationError, Unavailable."""
+    def start(self, stopping: threading.Event | None = None) -> None:
+        """Raises ConfigurationError, Unavailable. Once `stopping` is set it returns, ready or not."""
         self._server.start()
         try:
             self._preflight()
@@ -94,7 +96,12 @@ class Node:
         self._owner.start()
         self._unwatch = self._membership.watch(self._members_changed)
         self._election.campaign(self._node_id, self._owner.elected, self._owner.lost)
-        if not self._worker.synced(READY_WAIT_S):
+        until_s = time.monotonic() + READY_WAIT_S
+        while not self._worker.synced(READY_LOOK_S):
+            if stopping is not None and stopping.is_set():
+                return
+            if time.monotonic() < until_s:
+                continue
             raise Unavailable(
                 "no owner has taken this node in",
                 remedy="The log of the owner (`iscp-admin events`) says why; the owner must reach this node's address",

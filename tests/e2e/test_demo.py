@@ -45,6 +45,25 @@ def test_a_few_days_are_verified(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.full
+def test_it_ends_equal_though_nodes_are_killed_all_the_time(tmp_path: Path) -> None:
+    mark = uuid4().hex
+    run = subprocess.run(
+        [*DEMO, "--days", "20", "--nodes", "3", "--chaos", "--json"],
+        env=os.environ | {MARK: mark, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+    assert run.returncode == 0, run.stderr
+    result = json.loads(run.stdout)
+    assert result["verified"] is True
+    assert any("owner" in kill for kill in result["kills"]), result["kills"]
+    assert leftovers(mark) == []
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize("phase", ["starting", pytest.param("replaying", marks=pytest.mark.full)])
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, phase: str) -> None:
     mark = uuid4().hex

@@ -38,6 +38,8 @@ _OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", CONNECT_MAX_MS),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    # Otherwise a ping that another part of gRPC has sent is waited for, for a minute, before the keepalive's own.
+    ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),

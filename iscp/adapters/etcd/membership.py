@@ -63,6 +63,7 @@ class EtcdMembership:
         self._margin_s = margin_s
         self._lease: EtcdLease | None = None
         self._record: NodeRecord | None = None
+        self._leaving = False
 
     def register(
         self,
@@ -76,6 +77,7 @@ class EtcdMembership:
         ConfigurationError if the namesake is alive, EtcdUnavailable or EtcdOutcomeUnknown with nothing left behind.
         """
         self.deregister()
+        record = replace(record, leaving=self._leaving)
         self._await_free_name(record.node_id)
         lease = EtcdLease(
             self._client,
@@ -96,7 +98,8 @@ class EtcdMembership:
         return lease
 
     def leave(self) -> None:
-        """Say that this node stops in order. Of no effect where its registration has ended already."""
+        """Say that this node stops in order, with every registration from now on."""
+        self._leaving = True
         if self._record is None:
             return
         key, lease_id = self._keys.node(self._record.node_id), self._record.lease_id

@@ -97,7 +97,6 @@ def test_whoever_follows_knows_how_long_a_revoked_node_may_still_write(join: Joi
 def test_a_node_that_leaves_stays_registered_and_says_so(join: Join, eventually: Eventually) -> None:
     seen: list[list[bool]] = []
     node, observer = join(), join()
-    node.leave()
     node.register(record("a"))
     stop = observer.watch(lambda members, _: seen.append([member.leaving for member in members]))
     node.leave()
@@ -105,6 +104,8 @@ def test_a_node_that_leaves_stays_registered_and_says_so(join: Join, eventually:
     node.deregister()
     node.leave()
     eventually(lambda: seen[-1:] == [[]])
+    node.register(record("a"))
+    eventually(lambda: seen[-1:] == [[True]])
     stop()
 
 

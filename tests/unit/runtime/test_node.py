@@ -27,7 +27,7 @@ from iscp.runtime.executor import Executor
 from iscp.runtime.lease_keeper import LeaseKeeper
 from iscp.runtime.log_writer import LogLimits
 from iscp.runtime.moved import Moved
-from iscp.runtime.node import Node
+from iscp.runtime.node import READY_WAIT_S, Node
 from iscp.runtime.owner_loop import CLAIM_RETRY_S, OwnerLoop
 from iscp.runtime.scheduler import Scheduler
 from iscp.runtime.upkeep import Upkeep
@@ -167,6 +167,18 @@ def test_users_are_served_once_an_owner_has_claimed_the_log(world: World) -> Non
     assert time.monotonic() - began_s >= CLAIM_RETRY_S
     assert world.server.events == ["started, no owner, 0 members", "ready, owned"]
     world.node.stop(0.0)
+
+
+def test_a_start_that_is_not_wanted_any_more_ends_at_once(world: World) -> None:
+    """SIGTERM while no owner can be found: nobody waits for the time that a start may take."""
+    world.claim_faults += [StorageError("disk full")] * 100
+    stopping = threading.Event()
+    stopping.set()
+    began_s = time.monotonic()
+    world.node.start(stopping)
+    world.node.stop(1.0)
+    assert time.monotonic() - began_s < READY_WAIT_S / 2
+    assert not any(event.startswith("ready") for event in world.server.events)
 
 
 def test_a_taken_name_is_refused_before_anybody_is_served(world: World) -> None:
