@@ -455,12 +455,13 @@ class Needs:
     """What a kind of consumer wants to be handed.
 
     `stamped`: net changes with version and time. `compares`: it takes a DIFFERENCE, against what its sink holds; the
-    others get a SNAPSHOT instead.
+    others get a SNAPSHOT instead. `sharded`: its sinks have a watermark for each range of keys (see ShardedConsumer).
     """
 
     changes: ChangeDetail = ChangeDetail.NET
     stamped: bool = False
     compares: bool = True
+    sharded: bool = False
 
 
 class ConsumerKind(Protocol):

@@ -32,7 +32,7 @@ class Finder:
         """Raises JobNotFound, TableNotFound."""
         for table_id in self.table_ids(writer, job.table):
             key = JobKey(job.account, table_id, job.name)
-            row: JobRow | None = writer.read(lambda book, key=key: book.get(key))  # type: ignore[misc]
+            row: JobRow | None = writer.read(lambda book, key=key: book.job(key))  # type: ignore[misc]
             if row is not None:
                 return row
         raise JobNotFound(
@@ -48,3 +48,8 @@ class Finder:
         row = writer.read(look) if request_id else None
         same = row is not None and (row.key.account, row.key.job_name) == (job.account, job.name)
         return row if same else None
+
+    def rows(self, writer: LogWriter, job: JobName) -> tuple[JobRow, ...]:
+        """Those of a job, one for each range of its table. Raises JobNotFound, TableNotFound."""
+        key = self.row(writer, job).key
+        return writer.read(lambda book: book.rows_of(key))

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, overload
 
 from iscp.coordination.book import BookChange, JobBook
 from iscp.coordination.draft import Answer, Draft, Pause, Register, Request, Resume, Unregister, Update
+from iscp.coordination.reshard import Reshard
 from iscp.core.admin import RegisterResult
 from iscp.core.errors import (
     InvariantBroken,
@@ -28,7 +29,7 @@ from iscp.core.errors import (
 )
 from iscp.core.ids import JobKey
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job import JobReport, JobRow, apply_report
+from iscp.core.job import JobReport, JobRow, apply_report, combined
 from iscp.ports.pipeline import JobLog
 from iscp.ports.system import Clock
 from iscp.runtime.history_writer import HistoryWriter
@@ -136,6 +137,8 @@ class LogWriter:
     def submit(self, request: Register) -> Future[tuple[RegisterResult, ...]]: ...
     @overload
     def submit(self, request: Unregister | Pause | Resume | Update) -> Future[bool]: ...
+    @overload
+    def submit(self, request: Reshard) -> Future[int]: ...
     def submit(self, request: Request) -> Future[Any]:
         """Answered once it is in the log.
 
@@ -181,14 +184,17 @@ class LogWriter:
         with self._book_lock:
             return look(self._book)
 
-    def job(self, key: JobKey, job_id: str) -> JobRow | None:
-        """The row of `key` as the last report of `job_id` has it, also of one that waits for a commit to end."""
+    def job(self, key: JobKey) -> JobRow | None:
+        """The job as the last reports have it, also those that wait for a commit to end."""
+        rows = self.read(lambda book: book.rows_of(key))
         with self._wake:
-            waiting = [self._reports[each] for each in ((job_id, False), (job_id, True)) if each in self._reports]
-        row = self.read(lambda book: book.get(key))
-        for report in waiting:
-            row = (apply_report(row, report) or row) if row is not None else None
-        return row
+            told = [[self._reports.get((row.job_id, each)) for each in (False, True)] for row in rows]
+        newest = []
+        for row, reports in zip(rows, told, strict=True):
+            for report in filter(None, reports):
+                row = apply_report(row, report) or row
+            newest.append(row)
+        return combined(newest) if newest else None
 
     def history(self, job_id: str, limit: int) -> list[HistoryEntry]:
         """Newest first, what is not written yet too. Raises StorageError."""

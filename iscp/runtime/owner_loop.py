@@ -261,7 +261,7 @@ class OwnerLoop:
                 # until that one writes and sees that it has to claim again.
                 raise NotOwner("the election was lost during the claim")
             # Read here, since the writer's thread owns the book from its start.
-            wanted = {ShardId(table_id): book.jobs_on(table_id) for table_id in book.tables()}
+            wanted = {shard: book.jobs_in(shard) for shard in book.shards()}
             self.checkpoint.begin(wanted)
         except TemporaryError as error:
             log.warning("owner.claim_failed", extra={"error": str(error)})
@@ -295,11 +295,10 @@ class OwnerLoop:
             self._on_moved()
 
     def _moved(self, writer: LogWriter, change: BookChange) -> None:
-        wanted = set(change.tables)
-        for table_id in (*change.tables, *({row.key.table_id for row in change.rows} - wanted)):
-            shard = ShardId(table_id)
-            jobs = writer.read(lambda book, table=table_id: book.jobs_on(table))  # type: ignore[misc]
-            if table_id not in wanted:
+        wanted = set(change.shards)
+        for shard in (*change.shards, *({row.key.shard for row in change.rows} - wanted)):
+            jobs = writer.read(lambda book, shard=shard: book.jobs_in(shard))  # type: ignore[misc]
+            if shard not in wanted:
                 self._step(RowsMoved(shard, jobs))
             else:
                 self._step(ShardWanted(shard, jobs) if jobs else ShardUnwanted(shard))
