@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from iscp.core.errors import ErrorCode
 from iscp.core.ids import JobKey
+from iscp.core.shard import both, condition_sql
 from iscp.core.spec import JobSpec, parse_spec
 from iscp.core.watermark import Watermark
 
@@ -126,6 +127,12 @@ class JobRow:
     @property
     def spec(self) -> JobSpec:
         return parse_spec(self.spec_json)
+
+    @property
+    def condition(self) -> str:
+        """Which rows of the source are the job's, as a condition of Spark's; empty: all are."""
+        spec = self.spec.consumer
+        return both(spec.where, condition_sql(spec.key, self.key.range_id))
 
     @property
     def status(self) -> JobStatus:

@@ -418,6 +418,14 @@ class Consumer(Protocol):
         """Raises Conflict where another writer won the seq."""
 
 
+@runtime_checkable
+class RangedConsumer(Consumer, Protocol):
+    """Keeps one range of a sink that has a watermark for each range of keys."""
+
+    def records(self, keys: Sequence[str]) -> Mapping[str, str | None]:
+        """The text that the sink has under each of these keys, as `update_watermark` puts it; None: there is none."""
+
+
 class Check(Protocol):
     """Compares one job's sink with the rows that it should hold, and mends it."""
 

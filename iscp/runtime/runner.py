@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from iscp.core.errors import ErrorCode, PermanentError, Superseded
 from iscp.core.iteration import Bounds, ChangeDetail, DataType, Iteration, JobOutcome
 from iscp.core.job import JobRow
+from iscp.core.lineage import Piece
 from iscp.core.record import WatermarkRecord
 from iscp.core.watermark import NOTHING_APPLIED, Position, Watermark, later
 from iscp.ports.pipeline import (
@@ -28,6 +29,7 @@ from iscp.ports.pipeline import (
     ConsumerKind,
     Engine,
     Feed,
+    RangedConsumer,
     SinkFactory,
     SourceRange,
 )
@@ -35,6 +37,7 @@ from iscp.ports.system import Clock, Failpoints, Guard
 from iscp.runtime import policy
 from iscp.runtime.outcomes import applied, failed, unchanged
 from iscp.runtime.policy import Reading
+from iscp.runtime.ranged import Stand, stand
 from iscp.runtime.retriever import Handed
 
 if TYPE_CHECKING:
@@ -49,12 +52,17 @@ _Netted = tuple[tuple[str, ...], str, bool]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One job's part: where its sink stands, and what it therefore needs."""
+    """One job's part: where its sink stands, and what it therefore needs.
+
+    `takeover`: as in Stand. `whole`: it is for all of the row's range, and not for a part that lags.
+    """
 
     row: JobRow
     kind: ConsumerKind
     consumer: Consumer
     position: Position
+    takeover: Mapping[str, str | None] = field(default_factory=dict)
+    whole: bool = True
 
     @property
     def data_type(self) -> DataType:
@@ -124,7 +132,8 @@ class Runner:
         works: list[Work] = []
         for row in iteration.jobs:
             try:
-                works.append(self.stand(row))
+                work = self._ready(iteration, row, guard)
+                (works if isinstance(work, Work) else outcomes).append(work)  # type: ignore[arg-type]
             except Exception as error:  # noqa: BLE001  (one job's fault is its own)
                 outcomes.append(failed(row, None, error))
         tails: dict[Watermark, list[Work]] = {}
@@ -143,15 +152,36 @@ class Runner:
         """Where the job's sink stands; raises Superseded where it belongs to a later registration."""
         kind = self._kinds(row.spec.consumer.kind)
         consumer = kind.open(row, self._sinks)
-        position = consumer.position(row)
-        if position.job_id > row.job_id:
-            raise Superseded(f"the target belongs to the later registration {position.job_id}")
-        ours = position.job_id == row.job_id and not position.void and position.watermark.version >= 0
-        if ours and position.seq == row.seq:
-            # The sink was told nothing of versions that passed without a row; there may be any number of them.
-            position = replace(position, watermark=later(position.watermark, row.watermark))
-        # A target that is gone says nothing: its seq goes on from what the job log knows.
-        return Work(row, kind, consumer, replace(position, seq=max(position.seq, row.seq)))
+        return _standing(Work(row, kind, consumer, consumer.position(row)))
+
+    def _ready(self, iteration: Iteration, row: JobRow, guard: Guard) -> Work | JobOutcome:
+        """As `stand`, after all parts of a range that was merged were brought to one version, or how far they came.
+
+        Each part goes on by one iteration at the most, on behalf of its range, whose record it writes. It takes over
+        the whole range all the same: what the parts' former writers have on its way fails.
+        """
+        kind = self._kinds(row.spec.consumer.kind)
+        consumer = kind.open(row, self._sinks)
+        if not isinstance(consumer, RangedConsumer):
+            return self.stand(row)
+        reached: dict[int, Watermark] = {}
+        stands = stand(row, consumer, reached)
+        while (part := stands.lagging(reached)) is not None:
+            outcome = self._bring_on(replace(iteration, to_version=stands.goal), row, part, stands, guard)
+            reached[part.range_id] = outcome.watermark if outcome.ok else part.record.watermark
+            stands = stand(row, consumer, reached)
+            if not outcome.ok or (stands.apart and stands.lagging(reached) is None):
+                return replace(outcome, row=row, watermark=later(row.watermark, stands.position.watermark))
+        return _standing(Work(row, kind, consumer, stands.position, stands.takeover))
+
+    def _bring_on(self, iteration: Iteration, row: JobRow, part: Piece, stands: Stand, guard: Guard) -> JobOutcome:
+        row, record = replace(row, key=replace(row.key, range_id=part.range_id)), part.record
+        seq = max(stands.position.seq, row.seq)
+        position = Position(seq, record.watermark, row.job_id, record.source_id)
+        kind = self._kinds(row.spec.consumer.kind)
+        work = Work(row, kind, kind.open(row, self._sinks), position, stands.takeover, whole=False)
+        (outcome,) = self._tail(iteration, record.watermark, [work], guard)
+        return outcome
 
     def _tail(self, iteration: Iteration, since: Watermark, group: list[Work], guard: Guard) -> list[JobOutcome]:
         """All jobs of one watermark share one read; what cannot be read as changes is taken by difference."""
@@ -315,9 +345,11 @@ class Runner:
             from_version=from_version,
             epoch=self._epoch(),
             attempt=uuid.uuid4().hex[:12],
+            origin=work.row.origin,
         )
         base_seq, needs = work.position.base_version, work.kind.needs
-        return Handed(data_type, work.row, needs, record, base_seq, self._engine, guard, self._failpoints, rows, feed)
+        told = self._engine, guard, self._failpoints
+        return Handed(data_type, work.row, needs, record, base_seq, *told, rows, feed, work.takeover)
 
     def _consume(self, work: Work, handed: Handed, span: SourceRange, guard: Guard, compared: str = "") -> JobOutcome:
         record = handed.record
@@ -327,7 +359,8 @@ class Runner:
         self._failpoints.reach("report.before")
         warning, at_s = policy.warning(work.row.spec, span, compared), self._clock.now_s()
         outcome = applied(work.row, consumed, handed.data_type, handed.from_version, at_s, warning)
-        self._on_committed(outcome)
+        if work.whole:
+            self._on_committed(outcome)
         return outcome
 
     def _side_by_side(
@@ -349,7 +382,19 @@ class Runner:
             return list(pool.map(labelled, works))
 
 
+def _standing(work: Work) -> Work:
+    row, position = work.row, work.position
+    if position.job_id > row.job_id:
+        raise Superseded(f"the target belongs to the later registration {position.job_id}")
+    ours = position.job_id == row.job_id and not position.void and position.watermark.version >= 0
+    if ours and position.seq == row.seq:
+        # The sink was told nothing of versions that passed without a row; there may be any number of them.
+        position = replace(position, watermark=later(position.watermark, row.watermark))
+    # A target that is gone says nothing: its seq goes on from what the job log knows.
+    return replace(work, position=replace(position, seq=max(position.seq, row.seq)))
+
+
 def _netted(work: Work) -> _Netted | None:
     """How the job's changes are netted; None: it takes every change."""
     needs, spec = work.kind.needs, work.row.spec.consumer
-    return (spec.key, spec.where, needs.stamped) if needs.changes is ChangeDetail.NET else None
+    return (spec.key, work.row.condition, needs.stamped) if needs.changes is ChangeDetail.NET else None

@@ -35,7 +35,7 @@ class Operated:
         self.intake = Intake(FakeCatalog(), self.kinds, lambda trigger: None, self.world.clock)
         resharder = Resharder(self.world.owner, FakeCatalog(), self.kinds, self.intake)
         self.operator = OwnerOperator(self.world.owner, self.store, FakeCatalog(), resharder)
-        register(self.world, row("x"))
+        register(self.world, row("x", job_id="000000000001"))
 
     def kinds(self, name: str) -> ConsumerKind:
         return FakeKind(self.needs)
