@@ -86,8 +86,17 @@ def holds(range_id: int, key_hash: int) -> bool:
 
 
 def hash_sql(key: Sequence[str]) -> str:
-    """The hash of a row's key, as Spark computes it: the same in every session, version and language setting of it."""
-    return f"xxhash64({', '.join(map(quoted, key))})"
+    """The hash of a row's key, as Spark computes it in UTC.
+
+    Keys that are equal have one hash, also when their type was widened between: numbers count by what they are as
+    doubles, and so do texts that are one; a date by itself is its midnight.
+    """
+    return f"xxhash64({', '.join(part for name in key for part in _canonical(quoted(name)))})"
+
+
+def _canonical(column: str) -> tuple[str, str]:
+    text = f"CAST({column} AS STRING)"
+    return f"try_cast({text} AS DOUBLE)", f"IF(try_cast({text} AS DOUBLE) IS NULL, replace({text}, ' 00:00:00'), NULL)"
 
 
 def condition_sql(key: Sequence[str], range_id: int) -> str:

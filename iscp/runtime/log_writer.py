@@ -16,7 +16,6 @@ from typing import Any, TypeVar, overload
 
 from iscp.coordination.book import BookChange, JobBook
 from iscp.coordination.draft import Answer, Draft, Pause, Register, Request, Resume, Unregister, Update
-from iscp.coordination.reshard import Reshard
 from iscp.core.admin import RegisterResult
 from iscp.core.errors import (
     InvariantBroken,
@@ -137,8 +136,6 @@ class LogWriter:
     def submit(self, request: Register) -> Future[tuple[RegisterResult, ...]]: ...
     @overload
     def submit(self, request: Unregister | Pause | Resume | Update) -> Future[bool]: ...
-    @overload
-    def submit(self, request: Reshard) -> Future[int]: ...
     def submit(self, request: Request) -> Future[Any]:
         """Answered once it is in the log.
 
@@ -187,14 +184,14 @@ class LogWriter:
     def job(self, key: JobKey) -> JobRow | None:
         """The job as the last reports have it, also those that wait for a commit to end."""
         rows = self.read(lambda book: book.rows_of(key))
+        return combined([self._newest(row) for row in rows]) if rows else None
+
+    def _newest(self, row: JobRow) -> JobRow:
         with self._wake:
-            told = [[self._reports.get((row.job_id, each)) for each in (False, True)] for row in rows]
-        newest = []
-        for row, reports in zip(rows, told, strict=True):
-            for report in filter(None, reports):
-                row = apply_report(row, report) or row
-            newest.append(row)
-        return combined(newest) if newest else None
+            waiting = [self._reports.get((row.job_id, only_moved)) for only_moved in (False, True)]
+        for report in filter(None, waiting):
+            row = apply_report(row, report) or row
+        return row
 
     def history(self, job_id: str, limit: int) -> list[HistoryEntry]:
         """Newest first, what is not written yet too. Raises StorageError."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from iscp.core.errors import ErrorCode, PermanentError, Superseded
-from iscp.core.iteration import Bounds, ChangeDetail, DataType, Iteration, JobOutcome
+from iscp.core.errors import ErrorCode, PermanentError
+from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome
 from iscp.core.job import JobRow
 from iscp.core.lineage import Piece
 from iscp.core.record import WatermarkRecord
@@ -25,7 +25,6 @@ from iscp.ports.pipeline import (
     ChangesUnavailable,
     ConsumeContext,
     Consumed,
-    Consumer,
     ConsumerKind,
     Engine,
     Feed,
@@ -39,6 +38,7 @@ from iscp.runtime.outcomes import applied, failed, unchanged
 from iscp.runtime.policy import Reading
 from iscp.runtime.ranged import Stand, stand
 from iscp.runtime.retriever import Handed
+from iscp.runtime.work import Netted, Work, netted, standing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,28 +47,6 @@ log = logging.getLogger(__name__)
 
 CONSUMERS_AT_ONCE_MAX = 4
 CONFLICT_TRIES_MAX = 3
-_Netted = tuple[tuple[str, ...], str, bool]
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """One job's part: where its sink stands, and what it therefore needs.
-
-    `takeover`: as in Stand. `whole`: it is for all of the row's range, and not for a part that lags.
-    """
-
-    row: JobRow
-    kind: ConsumerKind
-    consumer: Consumer
-    position: Position
-    takeover: Mapping[str, str | None] = field(default_factory=dict)
-    whole: bool = True
-
-    @property
-    def data_type(self) -> DataType:
-        if self.position.job_id != self.row.job_id or self.position.watermark.version < 0:
-            return DataType.SNAPSHOT
-        return DataType.DIFFERENCE if self.position.void else DataType.TAIL
 
 
 class Runner:
@@ -152,7 +130,7 @@ class Runner:
         """Where the job's sink stands; raises Superseded where it belongs to a later registration."""
         kind = self._kinds(row.spec.consumer.kind)
         consumer = kind.open(row, self._sinks)
-        return _standing(Work(row, kind, consumer, consumer.position(row)))
+        return standing(Work(row, kind, consumer, consumer.position(row)))
 
     def _ready(self, iteration: Iteration, row: JobRow, guard: Guard) -> Work | JobOutcome:
         """As `stand`, after all parts of a range that was merged were brought to one version, or how far they came.
@@ -172,7 +150,7 @@ class Runner:
             stands = stand(row, consumer, reached)
             if not outcome.ok or (stands.apart and stands.lagging(reached) is None):
                 return replace(outcome, row=row, watermark=later(row.watermark, stands.position.watermark))
-        return _standing(Work(row, kind, consumer, stands.position, stands.takeover))
+        return standing(Work(row, kind, consumer, stands.position, stands.takeover))
 
     def _bring_on(self, iteration: Iteration, row: JobRow, part: Piece, stands: Stand, guard: Guard) -> JobOutcome:
         row, record = replace(row, key=replace(row.key, range_id=part.range_id)), part.record
@@ -254,15 +232,15 @@ class Runner:
 
     def _reduced(self, feed: Feed, works: list[Work]) -> tuple[list[Work], list[JobOutcome]]:
         """Net the changes by every key and filter there is; a fault is that of their jobs alone."""
-        faults: dict[_Netted | None, PermanentError] = {}
-        for key, where, stamped in {netted for work in works if (netted := _netted(work)) is not None}:
+        faults: dict[Netted | None, PermanentError] = {}
+        for key, where, stamped in {way for work in works if (way := netted(work)) is not None}:
             try:
                 feed.net(key, where, stamped)
             except PermanentError as error:
                 faults[key, where, stamped] = error
             except ChangesUnavailable:
                 continue  # each of its consumers will come upon that, and compare
-        found = [(work, faults.get(_netted(work))) for work in works]
+        found = [(work, faults.get(netted(work))) for work in works]
         able = [work for work, error in found if error is None]
         return able, [failed(work.row, work.position, error) for work, error in found if error is not None]
 
@@ -380,21 +358,3 @@ class Runner:
             return [one(work) for work in works]
         with ThreadPoolExecutor(min(len(works), CONSUMERS_AT_ONCE_MAX), "iscp-consumer") as pool:
             return list(pool.map(labelled, works))
-
-
-def _standing(work: Work) -> Work:
-    row, position = work.row, work.position
-    if position.job_id > row.job_id:
-        raise Superseded(f"the target belongs to the later registration {position.job_id}")
-    ours = position.job_id == row.job_id and not position.void and position.watermark.version >= 0
-    if ours and position.seq == row.seq:
-        # The sink was told nothing of versions that passed without a row; there may be any number of them.
-        position = replace(position, watermark=later(position.watermark, row.watermark))
-    # A target that is gone says nothing: its seq goes on from what the job log knows.
-    return replace(work, position=replace(position, seq=max(position.seq, row.seq)))
-
-
-def _netted(work: Work) -> _Netted | None:
-    """How the job's changes are netted; None: it takes every change."""
-    needs, spec = work.kind.needs, work.row.spec.consumer
-    return (spec.key, work.row.condition, needs.stamped) if needs.changes is ChangeDetail.NET else None

@@ -53,6 +53,7 @@ def test_what_is_no_range_has_no_depth(range_id: int) -> None:
 
 def test_conditions_are_those_of_spark() -> None:
     assert shard.condition_sql(["a"], 1) == ""
-    assert shard.condition_sql(["a", "b`"], 3) == "xxhash64(`a`, `b```) BETWEEN 0L AND 9223372036854775807L"
+    assert shard.condition_sql(["a"], 3) == f"{shard.hash_sql(['a'])} BETWEEN 0L AND 9223372036854775807L"
+    assert "CAST(`b``` AS STRING)" in shard.hash_sql(["a", "b`"])
     assert shard.both("", "x") == shard.both("x", "") == "x"
     assert shard.both("a -- b", "c") == "(a -- b\n) AND (c\n)"

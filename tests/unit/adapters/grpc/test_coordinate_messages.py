@@ -46,7 +46,12 @@ def every(kind: type, **given_fields: st.SearchStrategy[Any]) -> st.SearchStrate
 
 
 CODES = st.integers(-(2**31), 2**31 - 1)
-SHARDS, EPOCHS, KEYS, MARKS = every(ShardId), every(TableEpoch), every(JobKey), every(Watermark)
+SHARDS, EPOCHS, KEYS, MARKS = (
+    every(ShardId),
+    every(TableEpoch),
+    every(JobKey, range_id=st.integers(1, 127)),
+    every(Watermark),
+)
 ROWS = every(JobRow, key=KEYS, watermark=MARKS, drop_at_s=st.none() | OF_TYPE["float"])
 REPORTS = every(
     JobReport,
