@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from iscp.coordination.book import Entry, JobBook, target_of
-from iscp.coordination.reshard import Reshard, changes, refuse_unsharded, rows_after, rows_of_registration
+from iscp.coordination.reshard import Reshard, changes, refuse_split, refuse_unsharded, rows_after, rows_of_registration
 from iscp.core.admin import RegisterResult
 from iscp.core.errors import Conflict, InvalidRequest, JobNotFound
 from iscp.core.ids import JobKey
@@ -221,6 +221,7 @@ class Draft:
         if (first := self._repeated(item.request_id, item.row.key)) is not None:
             return RegisterResult(created=True, job_id=first, table_id=item.row.key.table_id)
         row, made = self._get(seen.key), item.row
+        refuse_split(seen, self._ranges(seen.key.table_id))
         if row is None or (row.registration, row.spec_json) != (seen.registration, seen.spec_json):
             raise Conflict(f"the job {seen.key.job_name!r} was changed meanwhile", remedy="Ask again")
         if made.key != row.key and self._rows(made.key):

@@ -81,6 +81,16 @@ def refuse_unsharded(row: JobRow, kind: str, ranges: Collection[int]) -> None:
         )
 
 
+def refuse_split(row: JobRow, ranges: Collection[int]) -> None:
+    """Raise InvalidRequest for what cannot be done with a job while its table is split."""
+    if shard.WHOLE not in ranges:
+        raise InvalidRequest(
+            f"{row.table_name} is split into {len(ranges)} ranges, each of which goes its own way",
+            field="table",
+            remedy=f"`iscp-admin shard merge {row.table_name}` until it is whole, and ask again",
+        )
+
+
 def rows_after(rows: Sequence[JobRow], merged: Sequence[Change], job_id: str, now_s: float) -> Iterator[JobRow]:
     """The rows to be logged: of each job and change those that end, then those that go on with it."""
     number = 0

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from iscp.coordination.draft import Pause, Register, Request, Resume, Resync, Unregister, Update
 from iscp.coordination.messages import SourceSeen
+from iscp.coordination.reshard import refuse_split
 from iscp.core.admin import (
     ChangeOutcome,
     ChangeVerb,
@@ -38,7 +39,6 @@ from iscp.core.ids import JobKey, ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow
 from iscp.core.patterns import matcher
-from iscp.core.shard import WHOLE
 from iscp.core.spec import TriggerSpec
 from iscp.core.trigger import run_spec
 from iscp.core.verify import VerifyReport, refuse_unverifiable
@@ -153,18 +153,7 @@ class OwnerAdmin:
         first = self._finder.of_request(writer, request.job, request.request_id)
         if first is not None:
             return RegisterResult(created=True, job_id=first.job_id, table_id=first.key.table_id)
-        row = self._finder.row(writer, request.job)
-        self._refuse_split(writer, row)
-        return self.intake.resync(row, request)
-
-    def _refuse_split(self, writer: LogWriter, row: JobRow) -> None:
-        ranges = writer.read(lambda book: book.ranges(row.key.table_id))
-        if WHOLE not in ranges:
-            raise InvalidRequest(
-                f"{row.table_name} is split into {len(ranges)} ranges, each of which goes its own way",
-                field="table",
-                remedy=f"`iscp-admin shard merge {row.table_name}` until it is whole, and ask again",
-            )
+        return self.intake.resync(self._finder.row(writer, request.job), request)
 
     def update(self, requests: Sequence[UpdateRequest]) -> list[ChangeOutcome]:
         writer = self._owner.current_writer()
@@ -234,9 +223,10 @@ class OwnerAdmin:
             self._moved.wait(seen, min(left_s, ALIVE_LOOK_S))
 
     def verify(self, job: JobName, repair: bool, timeout_s: float, alive: Callable[[], bool]) -> VerifyReport:
-        row = self._finder.row(self._owner.current_writer(), job)
+        writer = self._owner.current_writer()
+        row = self._finder.row(writer, job)
         refuse_unverifiable(row, repair)
-        self._refuse_split(self._owner.current_writer(), row)
+        refuse_split(row, writer.read(lambda book: book.ranges(row.key.table_id)))
         still = lambda: alive() and not self._moved.closed  # noqa: E731
         return self._nodes.verify(row.key.shard, row.job_id, repair, timeout_s, still)
 

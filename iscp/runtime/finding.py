@@ -48,8 +48,3 @@ class Finder:
         row = writer.read(look) if request_id else None
         same = row is not None and (row.key.account, row.key.job_name) == (job.account, job.name)
         return row if same else None
-
-    def rows(self, writer: LogWriter, job: JobName) -> tuple[JobRow, ...]:
-        """Those of a job, one for each range of its table. Raises JobNotFound, TableNotFound."""
-        key = self.row(writer, job).key
-        return writer.read(lambda book: book.rows_of(key))

@@ -352,8 +352,9 @@ class OwnerLoop:
         recorded = Recorded(checkpoint.node_id, checkpoint.epoch, checkpoint.number)
         self.writer.report(checkpoint.reports, checkpoint.history, lambda: self._inbox.put(recorded))
         for seen in checkpoint.seen:
-            self.seen[seen.shard] = seen
-            if (held := self.machine.assignments.get(seen.shard)) is not None:
+            # A last word of what is not wanted any more would make it lag for ever.
+            if (held := self.machine.assignments.get(seen.shard)) is not None and held.wanted:
+                self.seen[seen.shard] = seen
                 self.checkpoint.take(seen.shard, held.jobs, seen, self._clock.monotonic_s())
         if checkpoint.seen or checkpoint.reports:
             self._on_moved()

@@ -144,8 +144,9 @@ def test_a_new_job_gets_a_row_for_each_range_or_is_refused() -> None:
     assert (there[0].created, there[0].job_id) == (False, "04")  # type: ignore[index,union-attr]
     job = book.job(key("c"))
     assert job is not None
-    with pytest.raises(Conflict):
+    with pytest.raises(InvalidRequest, match="each of which goes its own way") as resynced:
         decide(book, Resync(job, sharded("c", job_id="06")))
+    assert "merge" in resynced.value.remedy
 
 
 def test_what_is_decided_in_one_draft_builds_on_each_other() -> None:
