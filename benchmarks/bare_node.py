@@ -62,6 +62,7 @@ from iscp.runtime.node import Node
 from iscp.runtime.nodes_at_work import NodesAtWork
 from iscp.runtime.operator_service import OwnerOperator
 from iscp.runtime.owner_loop import OwnerLoop
+from iscp.runtime.resharder import Resharder
 from iscp.runtime.upkeep import Order
 from iscp.runtime.worker_loop import WorkerLoop
 
@@ -219,7 +220,8 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
     kinds = ConsumerRegistry(())
     admin = OwnerAdmin(owner, AnyTable(), kinds.kind, lambda trigger: None, clock, moved, nodes, views.view)
     forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id))
-    operator = OperatorServer(OwnerOperator(owner, overrides, AnyTable()))
+    resharder = Resharder(owner, AnyTable(), kinds.kind, admin.intake)
+    operator = OperatorServer(OwnerOperator(owner, overrides, AnyTable(), resharder))
     server = AdminServer(admin, config.listen, services=[served, operator], interceptors=[forwarding])
     threading.Thread(target=watch_terms, args=(owner, engine.counts), daemon=True).start()
     parts = (keeper, owner, worker, engine, engine, moved, engine)

@@ -65,6 +65,7 @@ from iscp.runtime.node import Closes, Node
 from iscp.runtime.nodes_at_work import NodesAtWork
 from iscp.runtime.operator_service import OwnerOperator
 from iscp.runtime.owner_loop import OwnerLoop
+from iscp.runtime.resharder import Resharder
 from iscp.runtime.runner import Runner
 from iscp.runtime.scheduler import Scheduler
 from iscp.runtime.sinks import SinkPool
@@ -234,7 +235,8 @@ def _services(
     check_trigger = TriggerRegistry(config.triggers.allow).check
     views = ClusterViews(owner, cluster.membership, nodes, clock)
     admin = OwnerAdmin(owner, catalog, kinds.kind, check_trigger, clock, moved, nodes, views.view)
-    return admin, OperatorServer(OwnerOperator(owner, cluster.overrides, catalog))
+    resharder = Resharder(owner, catalog, kinds.kind, admin.intake)
+    return admin, OperatorServer(OwnerOperator(owner, cluster.overrides, catalog, resharder))
 
 
 def _kinds(config: NodeConfig) -> ConsumerRegistry:

@@ -146,6 +146,36 @@ def unpin(invocation: Invocation, /, table: str, range_id: int) -> None:
         click.echo(f"{table} is not pinned any more" if changed else f"{table} was not pinned")
 
 
+@shard.command()
+@click.argument("table", type=TABLE, metavar="T")
+@_range
+@anywhere
+@invocation
+def split(invocation: Invocation, /, table: str, range_id: int) -> None:
+    """Cut table T's ranges of keys in two, so that more nodes work on it.
+
+    All its jobs have to be of consumers whose sinks are sharded themselves.
+    """
+    _resharded(invocation, table, lambda client: client.operator.split(table, range_id=range_id))
+
+
+@shard.command()
+@click.argument("table", type=TABLE, metavar="T")
+@_range
+@anywhere
+@invocation
+def merge(invocation: Invocation, /, table: str, range_id: int) -> None:
+    """Put pairs of table T's ranges together again: the smallest, or the one that is named with its other half."""
+    _resharded(invocation, table, lambda client: client.operator.merge(table, range_id=range_id))
+
+
+def _resharded(invocation: Invocation, table: str, change: Callable[[Client], int]) -> None:
+    with invocation.client() as client:
+        ranges = change(client)
+    if not render.show({"table": table, "ranges": ranges}, invocation.output):
+        click.echo(f"{table} is in {ranges} ranges now" if ranges > 1 else f"{table} is whole now")
+
+
 @click.command()
 @click.argument("table", type=TABLE, metavar="[T]", required=False, default=None)
 @anywhere

@@ -136,6 +136,7 @@ def show_job(job: JobView) -> None:
             "error": f"{status.error_code} {status.error_msg}" if status.error_code else "",
             "created": moment(job.create_at_s),
             "node": job.node_id,
+            "ranges": f"{job.ranges}, of which this is the one that lags most" if job.ranges > 1 else "",
             "spec": job.spec_json,
         }
     )

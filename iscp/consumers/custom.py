@@ -16,6 +16,7 @@ from iscp.core.errors import Conflict, ErrorCode, InvalidRequest, IscpError, Per
 from iscp.core.iteration import ChangeDetail, DataType
 from iscp.core.job import JobRow
 from iscp.core.record import position_of, record_key
+from iscp.core.shard import hashes
 from iscp.core.spec import ConsumerSpec
 from iscp.core.watermark import Position
 from iscp.ports.pipeline import (
@@ -43,6 +44,7 @@ __all__ = [
     "PermanentError",
     "Position",
     "Retriever",
+    "ShardedConsumer",
     "TableDescription",
     "WatermarkTxn",
     "position_of",
@@ -87,6 +89,27 @@ class CustomConsumer(ABC):
         """
 
 
+class ShardedConsumer(CustomConsumer):
+    """Keeps one range of the keys of a job, whose table may be split: one instance for each range and iteration.
+
+    A row belongs to a range by the hash of its key, which all that `inserts`, `deletes`, `all` and `next` give has as
+    `_key_hash`, a signed number of 64 bits, to be kept with the row. `hashes`: the lowest and the highest of the range.
+    A SNAPSHOT replaces the rows between those, and no others: other ranges have others.
+    """
+
+    def __init__(self, row: JobRow) -> None:
+        super().__init__(row)
+        self.range_id = row.key.range_id
+        self.hashes = hashes(row.key.range_id)
+
+    @abstractmethod
+    def read_watermark(self, key: str) -> str | None:
+        """The text that `update_watermark` has put under `key`, None if there is none. Read it, never remember it."""
+
+    def position(self) -> Position:
+        return position_of(self.read_watermark(self.watermark_key))
+
+
 class CustomKind:
     """A class of CustomConsumer as a kind of consumer (port ConsumerKind)."""
 
@@ -94,7 +117,8 @@ class CustomKind:
 
     def __init__(self, name: str, consumer: type[CustomConsumer]) -> None:
         self.name = name
-        self.needs = Needs(ChangeDetail(consumer.changes), stamped=True, compares=False)
+        sharded = issubclass(consumer, ShardedConsumer)
+        self.needs = Needs(ChangeDetail(consumer.changes), stamped=True, compares=False, sharded=sharded)
         self._consumer = consumer
         # What makes it a RefreshHandler or a PurgeHandler, where the class is one.
         for offered in ("refresh", "purge"):
@@ -104,6 +128,8 @@ class CustomKind:
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         if self._consumer.needs_target and not spec.target:
             raise InvalidRequest("is missing", field=f"{CONSUMER_PATH}.target", remedy="Say where to keep it")
+        if self.needs.sharded and not spec.key:
+            raise InvalidRequest("is missing", field=f"{CONSUMER_PATH}.key", remedy="Say what tells rows apart")
         check_columns(spec, source, catalog)
         try:
             self._consumer.check(spec, source)
@@ -126,7 +152,10 @@ class CustomKind:
 
     def open(self, row: JobRow, sinks: SinkFactory) -> CustomSink:
         with _translated(self.name, "was made"):
-            return CustomSink(self.name, self._consumer(row))
+            consumer = self._consumer(row)
+            if isinstance(consumer, ShardedConsumer):
+                return ShardedSink(self.name, consumer)
+            return CustomSink(self.name, consumer)
 
 
 class CustomSink:
@@ -169,6 +198,18 @@ class CustomSink:
             f"after consume() it stands at seq {position.seq}, version {position.watermark.version}, "
             f"instead of seq {record.seq}, version {record.watermark.version}",
         )
+
+
+class ShardedSink(CustomSink):
+    """One range of a job's sharded sink (port RangedConsumer)."""
+
+    def __init__(self, name: str, consumer: ShardedConsumer) -> None:
+        super().__init__(name, consumer)
+        self._ranged = consumer
+
+    def records(self, keys: Sequence[str]) -> dict[str, str | None]:
+        with _translated(self._name, "told its watermarks"):
+            return {key: self._ranged.read_watermark(key) for key in keys}
 
 
 @contextmanager

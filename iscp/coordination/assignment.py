@@ -7,7 +7,7 @@ grace after it, ends Draining: stopping is not stopped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from typing import NamedTuple
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import ShardId
 from iscp.core.job import JobRow
+from iscp.core.shard import WHOLE, overlaps
 
 
 class ShardState(StrEnum):
@@ -78,6 +79,7 @@ class Assignments:
     def __init__(self) -> None:
         self._shards: dict[ShardId, Assignment] = {}
         self._held: dict[Holder, dict[ShardId, None]] = {}
+        self._parts: dict[str, dict[ShardId, None]] = {}  # by table, of those that are split, or were and drain
         self.unplaced: dict[ShardId, None] = {}
         self.counts = dict.fromkeys(ShardState, 0)
 
@@ -92,6 +94,25 @@ class Assignments:
 
     def __getitem__(self, shard: ShardId) -> Assignment:
         return self._shards[shard]
+
+    def of_table(self, table_id: str) -> list[Assignment]:
+        shards = (ShardId(table_id), *self._parts.get(table_id, ()))
+        return [self._shards[shard] for shard in shards if shard in self._shards]
+
+    @property
+    def split_tables(self) -> Collection[str]:
+        """Those of which a range is wanted or held that is not the whole."""
+        return self._parts.keys()
+
+    def in_the_way(self, shard: ShardId) -> ShardId | None:
+        """Another shard that some node still has and that shares keys with it: until then it is not to be placed.
+
+        Costs nothing but a look for tables that are not split.
+        """
+        if shard.table_id not in self._parts:
+            return None
+        held = [each.shard for each in self.of_table(shard.table_id) if each.holder is not None]
+        return next((each for each in held if each != shard and overlaps(each.range_id, shard.range_id)), None)
 
     def held_by(self, holder: Holder) -> Iterable[ShardId]:
         return self._held.get(holder, {}).keys()
@@ -114,7 +135,10 @@ class Assignments:
         return self._add(Assignment(shard, ()))
 
     def _add(self, assignment: Assignment) -> Assignment:
-        self._shards[assignment.shard] = assignment
+        shard = assignment.shard
+        self._shards[shard] = assignment
+        if shard.range_id != WHOLE:
+            self._parts.setdefault(shard.table_id, {})[shard] = None
         self.counts[ShardState.ABSENT] += 1
         if assignment.wanted:
             self.unplaced[assignment.shard] = None
@@ -165,3 +189,10 @@ class Assignments:
             self.unplaced.pop(assignment.shard, None)
             self.counts[ShardState.ABSENT] -= 1
             del self._shards[assignment.shard]
+            self._forget_part(assignment.shard)
+
+    def _forget_part(self, shard: ShardId) -> None:
+        if (parts := self._parts.get(shard.table_id)) is not None:
+            parts.pop(shard, None)
+            if not parts:
+                del self._parts[shard.table_id]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
 from iscp.core.errors import InvariantBroken
-from iscp.core.ids import JobKey
-from iscp.core.job import JobReport, JobRow, JobState, Reason, apply_report
+from iscp.core.ids import JobKey, ShardId
+from iscp.core.job import JobReport, JobRow, JobState, Reason, apply_report, combined
+from iscp.core.shard import WHOLE
 
 # Answers to repeated requests; the oldest are forgotten first.
 REQUESTS_MAX = 250_000
@@ -24,12 +25,12 @@ REQUESTS_MAX = 250_000
 class BookChange:
     """What has moved: `rows` as they are now (`drop_at_s` set where a job has gone).
 
-    `tables` are those whose set of jobs, or what is wanted of one of them, was decided anew; where only progress was
+    `shards` are those whose set of jobs, or what is wanted of one of them, was decided anew; where only progress was
     reported they are empty.
     """
 
     rows: tuple[JobRow, ...] = ()
-    tables: tuple[str, ...] = ()
+    shards: tuple[ShardId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,9 @@ class JobBook:
     """The current row of every job by its key, and the dropped registrations until they are collected.
 
     `last_job_id` is the greatest there is, dropped ones too. Invariants: every wanted row has `drop_at_s` None,
-    every dropped one has not; the indexes and counts are those of the
-    wanted rows. One thread changes it; see LogWriter for how others read.
+    every dropped one has not; the indexes are those of the wanted rows. Where a table is split each of its jobs has a
+    row for each of its ranges; what is counted and selected are jobs. One thread changes it; see LogWriter for how
+    others read.
     """
 
     def __init__(self, rows: Iterable[JobRow] = (), requests: Mapping[str, str] | None = None) -> None:
@@ -60,6 +62,7 @@ class JobBook:
         self._dropped: dict[str, JobRow] = {}
         self._keys: dict[str, JobKey] = {}
         self._tables: dict[str, dict[str, JobKey]] = {}
+        self._ranges: dict[str, Counter[int]] = {}  # only of tables that are split
         self._targets: dict[str, set[str]] | None = None
         self._called: dict[str, dict[str, int]] = {}
         self.last_job_id = ""
@@ -74,8 +77,23 @@ class JobBook:
         return len(self._jobs)
 
     def get(self, key: JobKey) -> JobRow | None:
-        """The job of this name, unless it was dropped."""
+        """The row of this key, unless it was dropped."""
         return self._jobs.get(key)
+
+    def rows_of(self, key: JobKey) -> tuple[JobRow, ...]:
+        """Those of a job, one for each range of its table, whichever of them is named; none: it was dropped."""
+        found = (self._jobs.get(key.of_range(each)) for each in self.ranges(key.table_id))
+        return tuple(row for row in found if row is not None)
+
+    def job(self, key: JobKey) -> JobRow | None:
+        """The job of this name as its users see it, unless it was dropped."""
+        rows = self.rows_of(key)
+        return combined(rows) if rows else None
+
+    def ranges(self, table_id: str) -> tuple[int, ...]:
+        """Those that a table is split into."""
+        found = self._ranges.get(table_id)
+        return tuple(sorted(found)) if found else (WHOLE,)
 
     def by_id(self, job_id: str) -> JobRow | None:
         """A registration, dropped or not."""
@@ -84,6 +102,13 @@ class JobBook:
 
     def jobs_on(self, table_id: str) -> tuple[JobRow, ...]:
         return tuple(self._jobs[key] for key in self._tables.get(table_id, {}).values())
+
+    def jobs_in(self, shard: ShardId) -> tuple[JobRow, ...]:
+        return tuple(row for row in self.jobs_on(shard.table_id) if row.key.range_id == shard.range_id)
+
+    def shards(self) -> Iterator[ShardId]:
+        """Those that have a job."""
+        return (ShardId(table_id, each) for table_id in self._tables for each in self.ranges(table_id))
 
     def tables_called(self, name: str) -> tuple[str, ...]:
         """The ids of tables with jobs that have this URI, were called so at a registration, or have this id by now.
@@ -95,10 +120,6 @@ class JobBook:
 
     def has_jobs_on(self, table_id: str) -> bool:
         return table_id in self._tables
-
-    def tables(self) -> tuple[str, ...]:
-        """The tables that have a job."""
-        return tuple(self._tables)
 
     def jobs_with_target(self, target: str) -> tuple[JobRow, ...]:
         """The first call reads all specs, which a new owner has no time for."""
@@ -124,12 +145,19 @@ class JobBook:
         rows = chain(*map(self.jobs_on, tables)) if tables else self._jobs.values()
         found = (
             row
-            for row in rows
+            for row in filter(None, map(self._once, rows))
             if (not account or row.key.account == account)
             and (state is None or row.state is state)
             and (reason is None or row.reason is reason)
         )
         return list(islice(found, limit))
+
+    def _once(self, row: JobRow) -> JobRow | None:
+        """The job of a row, for the first of its rows alone."""
+        if row.key.range_id == WHOLE:
+            return combined((row,))
+        rows = self.rows_of(row.key)
+        return combined(rows) if rows[0] is row else None
 
     def count(
         self, account: str = "", tables: Sequence[str] = (), state: JobState | None = None, reason: Reason | None = None
@@ -193,23 +221,37 @@ class JobBook:
 
     def commit(self, entries: Iterable[Entry]) -> BookChange:
         """The log has these entries of a draft: they take effect."""
-        tables: dict[str, None] = {}
+        shards: dict[ShardId, None] = {}
         rows: dict[str, JobRow] = {}
         for entry in entries:
             self._install(entry.row)
             rows[entry.row.job_id] = entry.row
-            tables[entry.row.key.table_id] = None
+            shards[entry.row.key.shard] = None
             if entry.request_id:
                 self._requests[entry.request_id] = entry.row.job_id
         self.logged(rows.values())
         for request_id in list(islice(self._requests, max(0, len(self._requests) - REQUESTS_MAX))):
             del self._requests[request_id]
-        return BookChange(tuple(rows.values()), tuple(tables))
+        return BookChange(tuple(rows.values()), tuple(shards))
 
     def _install(self, row: JobRow) -> None:
+        if row.key.range_id == WHOLE:
+            self._install_row(row)
+            return
+        self._count_job(row.key, -1)
+        self._install_row(row)
+        self._count_job(row.key, 1)
+
+    def _count_job(self, key: JobKey, by: int) -> None:
+        if (job := self.job(key)) is not None:
+            self._count(job, by)
+
+    def _install_row(self, row: JobRow) -> None:
         before = self._jobs.get(row.key)
+        whole = row.key.range_id == WHOLE
         if before is not None and before.job_id == row.job_id:
-            self._count(before, -1)
+            if whole:
+                self._count(before, -1)
             if row.drop_at_s is not None:
                 self._forget(before)
             elif row.source_id != before.source_id:
@@ -220,6 +262,8 @@ class JobBook:
                 raise InvariantBroken(f"{row.key} is registered twice, as {before.job_id} and {row.job_id}")
             self._keys[row.job_id] = row.key
             self._tables.setdefault(row.key.table_id, {})[row.job_id] = row.key
+            if not whole:
+                self._ranges.setdefault(row.key.table_id, Counter())[row.key.range_id] += 1
             self._aim(row)
             self._call(row, 1, _names(row))
         self.last_job_id = max(self.last_job_id, row.job_id)
@@ -227,7 +271,8 @@ class JobBook:
             self._dropped[row.job_id] = row
         else:
             self._jobs[row.key] = row
-            self._count(row, 1)
+            if whole:
+                self._count(row, 1)
 
     def _count(self, row: JobRow, by: int) -> None:
         self._counts[row.key.account, row.state, row.reason] += by
@@ -254,6 +299,8 @@ class JobBook:
         del on_table[row.job_id]
         if not on_table:
             del self._tables[row.key.table_id]
+        if row.key.range_id != WHOLE:
+            self._forget_range(row.key)
         self._call(row, -1, _names(row))
         if self._targets is None:
             return
@@ -261,6 +308,14 @@ class JobBook:
         self._targets[target].discard(row.job_id)
         if not self._targets[target]:
             del self._targets[target]
+
+    def _forget_range(self, key: JobKey) -> None:
+        ranges = self._ranges[key.table_id]
+        ranges[key.range_id] -= 1
+        if not ranges[key.range_id]:
+            del ranges[key.range_id]
+        if not ranges:
+            del self._ranges[key.table_id]
 
 
 def _names(row: JobRow) -> set[str]:

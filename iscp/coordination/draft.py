@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from iscp.coordination.book import Entry, JobBook, target_of
+from iscp.coordination.reshard import Reshard, changes, refuse_split, refuse_unsharded, rows_after, rows_of_registration
 from iscp.core.admin import RegisterResult
 from iscp.core.errors import Conflict, InvalidRequest, JobNotFound
 from iscp.core.ids import JobKey
 from iscp.core.job import JobRow, JobState, Reason
+from iscp.core.shard import WHOLE
 from iscp.core.spec import parse_spec
 from iscp.core.spec_merge import changed_spec
 
@@ -25,12 +27,14 @@ TARGET_FIELD = "spec.iteration.consumer.target"
 class Registration:
     """A job to be: `row` has a new job_id and a spec whose target is spelled in the catalog's one way.
 
-    `shared_target`: its consumer lets other jobs of its kind keep the same target.
+    `shared_target`: its consumer lets other jobs of its kind keep the same target; `sharded`: its sink has a watermark
+    for each range.
     """
 
     row: JobRow
     request_id: str = ""
     shared_target: bool = False
+    sharded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +88,8 @@ class Update:
     request_id: str = ""
 
 
-Request = Register | Unregister | Pause | Resume | Update | Resync
-Answer = tuple[RegisterResult, ...] | RegisterResult | bool
+Request = Register | Unregister | Pause | Resume | Update | Resync | Reshard
+Answer = tuple[RegisterResult, ...] | RegisterResult | bool | int
 
 
 def _paused(row: JobRow) -> JobRow | None:
@@ -111,7 +115,8 @@ def _updated(row: JobRow, changes_json: str) -> JobRow | None:
 class Draft:
     """Decisions that the log does not have yet, on top of the book.
 
-    `entries` are the rows to append, in order. A request that is refused leaves nothing behind.
+    `entries` are the rows to append, in order. A request that is refused leaves nothing behind. Requests name jobs;
+    what they change, they change in all rows of a job.
     """
 
     def __init__(self, book: JobBook, now_s: float) -> None:
@@ -120,6 +125,7 @@ class Draft:
         self._changed: dict[JobKey, JobRow] = {}
         self._targets: dict[str, list[JobRow]] = {}
         self._requests: dict[str, JobRow] = {}
+        self._split: set[str] = set()  # tables with rows of ranges among `entries`
         self.entries: list[Entry] = []
 
     def decide(self, request: Request) -> Answer:
@@ -128,7 +134,7 @@ class Draft:
             case Register(items):
                 return self._register(items)
             case Unregister(key, request_id):
-                if self._get(key) is None and self._repeated(request_id, key) is None:
+                if not self._rows(key) and self._repeated(request_id, key) is None:
                     return False
                 return self._change(key, request_id, lambda row: replace(row, drop_at_s=self._now_s))
             case Pause(key, request_id):
@@ -137,6 +143,8 @@ class Draft:
                 return self._change(key, request_id, _resumed)
             case Resync(seen, item):
                 return self._resync(seen, item)
+            case Reshard():
+                return self._reshard(request)
             case Update(key, changes_json, request_id):
                 return self._change(key, request_id, lambda row: _updated(row, changes_json))
             case _:
@@ -146,35 +154,48 @@ class Draft:
         row = self._changed.get(key) or self._book.get(key)
         return row if row is not None and row.drop_at_s is None else None
 
+    def _ranges(self, table_id: str) -> tuple[int, ...]:
+        known = self._book.ranges(table_id)
+        if known == (WHOLE,) and table_id not in self._split:
+            return known
+        return tuple(sorted({row.key.range_id for row in self._on(table_id)})) or (WHOLE,)
+
+    def _on(self, table_id: str) -> list[JobRow]:
+        keys = [row.key for row in self._book.jobs_on(table_id)]
+        keys += [key for key in self._changed if key.table_id == table_id]
+        return [row for key in dict.fromkeys(keys) if (row := self._get(key)) is not None]
+
+    def _rows(self, key: JobKey) -> list[JobRow]:
+        """Those of a job; none: there is no such job."""
+        found = (self._get(key.of_range(each)) for each in self._ranges(key.table_id))
+        return [row for row in found if row is not None]
+
     def _repeated(self, request_id: str, key: JobKey) -> str | None:
         """The job_id that the first request of this id was about, None if there was none."""
         if not request_id:
             return None
         if request_id in self._requests:
-            job_id, first = self._requests[request_id].job_id, self._requests[request_id].key
+            row: JobRow | None = self._requests[request_id]
         else:
             known = self._book.request(request_id)
             row = self._book.by_id(known) if known else None
-            if row is None:
-                return None
-            job_id, first = row.job_id, row.key
-        if first != key:
+        if row is None:
+            return None
+        if row.key.job != key:
             raise InvalidRequest(
                 f"{request_id!r} was used for another job", field="request_id", remedy="Give each request its own"
             )
-        return job_id
+        return row.registration
 
     def _change(self, key: JobKey, request_id: str, change: Callable[[JobRow], JobRow | None]) -> bool:
         if self._repeated(request_id, key) is not None:
             return True
-        row = self._get(key)
-        if row is None:
+        rows = self._rows(key)
+        if not rows:
             raise JobNotFound(f"there is no job {key.job_name!r}", field="job", remedy="See `iscp-admin job list`")
-        changed = change(row)
-        if changed is None:
-            return False
-        self._stage(changed, request_id)
-        return True
+        changed = [row for row in map(change, rows) if row is not None]
+        self._stage_all(changed, request_id)
+        return bool(changed)
 
     def _register(self, items: Sequence[Registration]) -> tuple[RegisterResult, ...]:
         mark = len(self.entries)
@@ -188,8 +209,8 @@ class Draft:
         row = item.row
         if (first := self._repeated(item.request_id, row.key)) is not None:
             return RegisterResult(created=True, job_id=first, table_id=row.key.table_id)
-        if (there := self._get(row.key)) is not None:
-            return RegisterResult(created=False, job_id=there.job_id, table_id=row.key.table_id)
+        if there := self._rows(row.key):
+            return RegisterResult(created=False, job_id=there[0].registration, table_id=row.key.table_id)
         return self._create(item)
 
     def _resync(self, seen: JobRow, item: Registration) -> RegisterResult:
@@ -200,9 +221,10 @@ class Draft:
         if (first := self._repeated(item.request_id, item.row.key)) is not None:
             return RegisterResult(created=True, job_id=first, table_id=item.row.key.table_id)
         row, made = self._get(seen.key), item.row
-        if row is None or (row.job_id, row.spec_json) != (seen.job_id, seen.spec_json):
+        refuse_split(seen, self._ranges(seen.key.table_id))
+        if row is None or (row.registration, row.spec_json) != (seen.registration, seen.spec_json):
             raise Conflict(f"the job {seen.key.job_name!r} was changed meanwhile", remedy="Ask again")
-        if made.key != row.key and self._get(made.key) is not None:
+        if made.key != row.key and self._rows(made.key):
             raise InvalidRequest(
                 f"there is a job {made.key.job_name!r} on {made.table_name} already",
                 field="table",
@@ -220,9 +242,13 @@ class Draft:
 
     def _create(self, item: Registration) -> RegisterResult:
         row = item.row
+        ranges = self._ranges(row.key.table_id)
+        if not item.sharded:
+            refuse_unsharded(row, parse_spec(row.spec_json).consumer.kind, ranges)
         self._check_target(item)
-        self._stage(row, item.request_id)
-        self._targets.setdefault(target_of(row.spec_json), []).append(row)
+        rows = rows_of_registration(row, ranges)
+        self._stage_all(rows, item.request_id)
+        self._targets.setdefault(target_of(row.spec_json), []).extend(rows)
         return RegisterResult(created=True, job_id=row.job_id, table_id=row.key.table_id)
 
     def _check_target(self, item: Registration) -> None:
@@ -243,9 +269,26 @@ class Draft:
                 remedy="Choose another target, or unregister that job first",
             )
 
+    def _reshard(self, request: Reshard) -> int:
+        rows = self._on(request.table_id)
+        ranges = {row.key.range_id for row in rows}
+        if request.request_id in self._requests or self._book.request(request.request_id):
+            return len(ranges)
+        if {row.registration for row in rows} != request.seen:
+            raise Conflict("the table's jobs were changed meanwhile", remedy="Ask again")
+        done = changes(ranges, request.merge, request.range_id)
+        self._stage_all(list(rows_after(rows, done, request.job_id, self._now_s)), request.request_id)
+        return len({row.key.range_id for row in self._on(request.table_id)})
+
+    def _stage_all(self, rows: Sequence[JobRow], request_id: str) -> None:
+        for number, row in enumerate(rows):
+            self._stage(row, "" if number else request_id)
+
     def _stage(self, row: JobRow, request_id: str) -> None:
         self.entries.append(Entry(row, request_id))
         self._changed[row.key] = row
+        if row.key.range_id != WHOLE:
+            self._split.add(row.key.table_id)
         if request_id:
             self._requests[request_id] = row
 
@@ -253,7 +296,7 @@ class Draft:
         if mark == len(self.entries):
             return
         kept, self.entries = self.entries[:mark], []
-        self._changed, self._requests = {}, {}
+        self._changed, self._requests, self._split = {}, {}, set()
         for entry in kept:
             self._stage(entry.row, entry.request_id)
         # Registrations that are undone are no job's current row any more, so that `_targets` may keep them.

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import combinations
 
 from iscp.coordination.assignment import Assignment, ShardState
 from iscp.coordination.messages import NodeShardState
 from iscp.coordination.outbox import IN_FLIGHT_MAX
 from iscp.coordination.owner import OwnerMachine
 from iscp.coordination.peer import OPERATIONS_IN_FLIGHT_MAX, Peer, PeerPhase
+from iscp.coordination.planner import HELD
 from iscp.coordination.term import Term
 from iscp.coordination.worker import FENCES_MAX, WorkerMachine
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import ShardId
+from iscp.core.shard import overlaps
 
 
 def require(holds: bool, what: str, *of: object) -> None:
@@ -38,9 +41,19 @@ def check_owner(owner: OwnerMachine) -> None:
         require(term.assignments[shard].holder == holder, "{} is held by {}, and does not know it", shard, holder)
     for assignment in term.assignments:
         _check_assignment(term, assignment)
+    for table_id in term.assignments.split_tables:
+        at_work = [each for each in term.assignments.of_table(table_id) if each.state in HELD]
+        _check_apart(each.shard for each in at_work)
     for peer in term.peers.values():
         _check_peer(term, peer)
     require(term.awaiting == any(peer.awaited for peer in term.peers.values()), "the awaited are miscounted")
+
+
+def _check_apart(shards: Iterable[ShardId]) -> None:
+    """No two of one table share keys."""
+    for one, other in combinations(shards, 2):
+        apart = one.table_id != other.table_id or not overlaps(one.range_id, other.range_id)
+        require(apart, "{} and {} share keys, and both may run", one, other)
 
 
 def _check_assignment(term: Term, assignment: Assignment) -> None:
@@ -100,9 +113,16 @@ def check_worker(worker: WorkerMachine) -> None:
 
 
 def check_no_double_run(engines: Iterable[tuple[str, Iterable[ShardId]]]) -> None:
-    """No shard runs in two engines that may write; `engines`: a name and what runs there, for each."""
+    """No shard, and no two that share keys, run in engines that may write.
+
+    `engines`: a name and what runs there, for each.
+    """
     at: dict[ShardId, str] = {}
+    parts: dict[str, list[ShardId]] = {}
     for name, shards in engines:
         for shard in shards:
             require(shard not in at, "{} runs at {} and at {}", shard, at.get(shard), name)
             at[shard] = name
+            parts.setdefault(shard.table_id, []).append(shard)
+    for of_table in parts.values():
+        _check_apart(of_table)

@@ -19,6 +19,7 @@ from iscp.coordination.policies.move import move
 from iscp.coordination.policies.rebalance import rebalance
 from iscp.coordination.term import Move, Term
 from iscp.coordination.timers import wake
+from iscp.core.cluster import RANGES_WIRE_FORMAT
 
 MOVES_MAX = 16
 """Shards on their way from one node to another at a time; a node that leaves gives up all of its own at once."""
@@ -52,7 +53,9 @@ def _rebalance(term: Term, at_s: float) -> None:
 
 def eligible(term: Term) -> frozenset[str]:
     """Who may take shards. Where all others are gone, also the nodes that were to have none (tiflow#6112)."""
-    staying = {node_id for node_id, peer in term.peers.items() if peer.synced and not peer.record.leaving}
+    oldest = RANGES_WIRE_FORMAT if term.assignments.split_tables else 0
+    peers = [each for each in term.peers.values() if each.synced and each.record.wire_format >= oldest]
+    staying = {each.record.node_id for each in peers if not each.record.leaving}
     return frozenset(staying - term.placement.overrides.closed or staying)
 
 
@@ -61,7 +64,7 @@ def place(term: Term) -> None:
     if not term.assignments.unplaced or not term.placement.eligible or not term.placing:
         return
     for each in basic(term):
-        if each is not None:
+        if each is not None and term.in_the_way(each.shard) is None:
             assignment, peer = term.assignments[each.shard], term.peers[each.to]
             term.assignments.take(assignment, peer.holder, ShardState.DISPATCHING)
             term.out.append(Decided(Decision.DISPATCH, each.to, each.shard, each.why))

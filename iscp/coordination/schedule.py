@@ -353,7 +353,7 @@ class Schedule:
 
     def _committed(self, outcome: JobOutcome) -> None:
         """Tell of it at once: whoever waits for the job need not wait for the others of its iteration."""
-        for table in self._shards.get(ShardId(outcome.row.key.table_id), ()):
+        for table in self._shards.get(outcome.row.key.shard, ()):
             for job in table.jobs:
                 flight = self._flights.get(job.flight) if job.row.job_id == outcome.row.job_id else None
                 if flight is not None:

@@ -185,7 +185,7 @@ class Settlement:
             account=row.key.account,
             table_id=row.key.table_id,
             job_name=row.key.job_name,
-            job_id=row.job_id,
+            job_id=row.registration,
             seq=outcome.seq,
             from_version=outcome.from_version,
             to_version=outcome.watermark.version,

@@ -14,6 +14,7 @@ from iscp.coordination.timers import Timers, wake
 from iscp.coordination.times import CoordinationTimes
 from iscp.core.cluster import WIRE_FORMAT
 from iscp.core.ids import ShardId, TableEpoch
+from iscp.core.shard import overlaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,12 @@ class Term:
         self.assignments.free(assignment)
         if not assignment.wanted:
             self.moving.pop(assignment.shard, None)
+
+    def in_the_way(self, shard: ShardId) -> ShardId | None:
+        """What some node still has of the shard's keys: a second copy, or what a split or a merge has made it of."""
+        alike = (each for each in self.copies if each.table_id == shard.table_id)
+        copy = next((each for each in alike if overlaps(each.range_id, shard.range_id)), None)
+        return copy or self.assignments.in_the_way(shard)
 
     def copied(self, shard: ShardId, holder: Holder) -> None:
         self.copies.setdefault(shard, set()).add(holder)

@@ -134,7 +134,8 @@ class JobView:
     as of `checked_at_s`. `lag_s`: 0 when nothing was outstanding at `checked_at_s`, otherwise the age of the
     oldest commit not yet applied; -1 while it is not known. While no node holds the table (`node_id` is empty), the
     time since `checked_at_s` counts as lag. `late`: it lies behind by more than its target lag (while it is not built:
-    since it was registered).
+    since it was registered). `ranges`: into how many its table is split; the job is then as the range that lags most,
+    and that stands worst.
     """
 
     account: str
@@ -155,6 +156,7 @@ class JobView:
     create_at_s: float
     node_id: str = ""
     late: bool = False
+    ranges: int = 1
 
 
 @dataclass(frozen=True, slots=True)

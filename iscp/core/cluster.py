@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-WIRE_FORMAT = 1
+WIRE_FORMAT = 2
 """What owner and nodes speak to each other. A change that the format before cannot read adds 1."""
+
+RANGES_WIRE_FORMAT = 2
+"""From this one on a node knows that a job may be on a part of its table."""
 
 
 def understands(one: int, other: int) -> bool:

@@ -12,11 +12,28 @@ DEFAULT_ACCOUNT = "default"
 
 
 class JobKey(NamedTuple):
-    """What a job is known by: one row of the job log. `table_id` is the Delta table's own (its metadata id)."""
+    """What one row of the job log is known by. `table_id` is the Delta table's own (its metadata id).
+
+    A job on a table that is split has a row for each range (see iscp.core.shard).
+    """
 
     account: str
     table_id: str
     job_name: str
+    range_id: int = 1
+
+    @property
+    def job(self) -> JobKey:
+        """What its users know the job by, however its table is split."""
+        return self.of_range(1)
+
+    def of_range(self, range_id: int) -> JobKey:
+        """The same job's key in another range."""
+        return self if self.range_id == range_id else self._replace(range_id=range_id)
+
+    @property
+    def shard(self) -> ShardId:
+        return ShardId(self.table_id, self.range_id)
 
 
 def next_job_id(now_s: float, last: str) -> str:
@@ -28,6 +45,11 @@ def next_job_id(now_s: float, last: str) -> str:
     """
     ms = max(int(now_s * 1000), int(last[:12], 16) + 1 if last else 0)
     return f"{ms:012x}"
+
+
+def ranged_job_id(job_id: str, number: int) -> str:
+    """One of several ids for what was decided under one: they sort after it, and before the next."""
+    return f"{job_id}.{number:04x}"
 
 
 class ShardId(NamedTuple):

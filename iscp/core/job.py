@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from iscp.core.errors import ErrorCode
 from iscp.core.ids import JobKey
+from iscp.core.shard import both, condition_sql
 from iscp.core.spec import JobSpec, parse_spec
 from iscp.core.watermark import Watermark
 
@@ -97,9 +99,10 @@ def parse_status(text: str) -> JobStatus:
 class JobRow:
     """One row of the job log.
 
-    Invariants: `job_id` is unique for each registration; `drop_at_s` is None while the job is wanted; `seq` is
+    Invariants: `job_id` is unique for each row that ever began; `drop_at_s` is None while the job is wanted; `seq` is
     the last iteration's number; times are Unix seconds. Specs and statuses stay JSON until somebody asks, which
-    keeps a hundred thousand rows cheap.
+    keeps a hundred thousand rows cheap. `origin`: of a row that a split, a merge or a registration on a split table
+    made, the registration that it goes on with (empty: it is one itself).
     """
 
     key: JobKey
@@ -114,10 +117,22 @@ class JobRow:
     status_json: str = ""
     create_at_s: float = 0.0
     drop_at_s: float | None = None
+    origin: str = ""
+
+    @property
+    def registration(self) -> str:
+        """The id that its users know the registration by, however the table was split since."""
+        return self.origin or self.job_id
 
     @property
     def spec(self) -> JobSpec:
         return parse_spec(self.spec_json)
+
+    @property
+    def condition(self) -> str:
+        """Which rows of the source are the job's, as a condition of Spark's; empty: all are."""
+        spec = self.spec.consumer
+        return both(spec.where, condition_sql(spec.key, self.key.range_id))
 
     @property
     def status(self) -> JobStatus:
@@ -181,3 +196,33 @@ def apply_report(row: JobRow, report: JobReport) -> JobRow | None:
         status_json=status.to_json() if status else row.status_json,
     )
     return None if changed == row else changed
+
+
+def combined(rows: Sequence[JobRow]) -> JobRow:
+    """A job's rows, one for each range of its table, as the one job that its users see.
+
+    It has come as far as the range that lags most, and stands as badly as the one that stands worst, whose status it
+    has, with the rows and bytes of all.
+    """
+    worst = max(rows, key=lambda row: (_BADNESS.index(row.state), _REASONS.index(row.reason)))
+    if len(rows) == 1 and worst.key.range_id == 1:
+        return replace(worst, job_id=worst.origin) if worst.origin else worst
+    lowest = min(rows, key=lambda row: (row.watermark.version, row.watermark.step))
+    return replace(
+        worst,
+        key=worst.key.job,
+        job_id=worst.registration,
+        watermark=lowest.watermark,
+        seq=max(row.seq for row in rows),
+        status_json=_status_of_all(worst, rows),
+    )
+
+
+def _status_of_all(worst: JobRow, rows: Sequence[JobRow]) -> str:
+    statuses = [row.status for row in rows]
+    given = {name: sum(getattr(each, name) for each in statuses) for name in ("rows", "bytes", "dead_letters")}
+    return replace(worst.status, **given).to_json() if any(row.status_json for row in rows) else ""
+
+
+_BADNESS = (JobState.COMPLETED, JobState.PENDING, JobState.RUNNING, JobState.CANCELED, JobState.ERROR)
+_REASONS = (Reason.NONE, Reason.RETRYING, Reason.QUOTA, Reason.QUARANTINED, Reason.PAUSED)

@@ -23,6 +23,13 @@ class OperatorService(Protocol):
         Raises TableNotFound; InvalidRequest for a node that is unknown, or that takes no shards.
         """
 
+    def reshard(self, merge: bool, table: str, range_id: int, request_id: str) -> int:
+        """Split ranges of the table (0: all), or merge pairs of them (0: the smallest); how many it has then.
+
+        What is asked again under the same `request_id` is done once. Raises TableNotFound; InvalidRequest where the
+        table has a job that cannot be split, or there is no such range.
+        """
+
     def rebalance(self, dry_run: bool) -> list[PlacedShard]:
         """What is elsewhere than it should be, which begins to move unless `dry_run`."""
 

@@ -418,6 +418,14 @@ class Consumer(Protocol):
         """Raises Conflict where another writer won the seq."""
 
 
+@runtime_checkable
+class RangedConsumer(Consumer, Protocol):
+    """Keeps one range of a sink that has a watermark for each range of keys."""
+
+    def records(self, keys: Sequence[str]) -> Mapping[str, str | None]:
+        """The text that the sink has under each of these keys, as `update_watermark` puts it; None: there is none."""
+
+
 class Check(Protocol):
     """Compares one job's sink with the rows that it should hold, and mends it."""
 
@@ -455,12 +463,13 @@ class Needs:
     """What a kind of consumer wants to be handed.
 
     `stamped`: net changes with version and time. `compares`: it takes a DIFFERENCE, against what its sink holds; the
-    others get a SNAPSHOT instead.
+    others get a SNAPSHOT instead. `sharded`: its sinks have a watermark for each range of keys (see ShardedConsumer).
     """
 
     changes: ChangeDetail = ChangeDetail.NET
     stamped: bool = False
     compares: bool = True
+    sharded: bool = False
 
 
 class ConsumerKind(Protocol):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
 from iscp.coordination.draft import Pause, Register, Request, Resume, Resync, Unregister, Update
 from iscp.coordination.messages import SourceSeen
+from iscp.coordination.reshard import refuse_split
 from iscp.core.admin import (
     ChangeOutcome,
     ChangeVerb,
@@ -83,7 +84,7 @@ class OwnerAdmin:
         self._owner = owner
         self._catalog = catalog
         self._finder = Finder(catalog)
-        self._intake = Intake(catalog, kinds, check_trigger, clock)
+        self.intake = Intake(catalog, kinds, check_trigger, clock)
         self._clock = clock
         self._moved = moved
         self._nodes = nodes
@@ -96,17 +97,17 @@ class OwnerAdmin:
         items = []
         for number, request in enumerate(requests):
             try:
-                items.append(self._intake.registration(writer, request))
+                items.append(self.intake.registration(writer, request))
             except InvalidRequest as error:
                 if len(requests) > 1:
                     error.field = f"requests[{number}].{error.field}"
                 raise
-        (future,) = self._intake.submit(writer, [Register(tuple(items))])
+        (future,) = self.intake.submit(writer, [Register(tuple(items))])
         answer: tuple[RegisterResult, ...] = answer_of(future)
         return list(answer)
 
     def check(self, requests: Sequence[RegisterRequest]) -> list[Checked]:
-        return self._intake.check(self._owner.last_writer(), requests)
+        return self.intake.check(self._owner.last_writer(), requests)
 
     def resync(self, request: ResyncRequest) -> RegisterResult:
         for _ in range(RESYNC_TRIES_MAX - 1):
@@ -121,7 +122,7 @@ class OwnerAdmin:
         found = self._resync(writer, request)
         if isinstance(found, RegisterResult):
             return found
-        (future,) = self._intake.submit(writer, [found])
+        (future,) = self.intake.submit(writer, [found])
         answer: RegisterResult = answer_of(future)
         return answer
 
@@ -129,7 +130,7 @@ class OwnerAdmin:
         writer = self._owner.current_writer()
         found = [self._found(writer, change) for change in changes]
         requests = [each for each in found if not isinstance(each, (bool, PermanentError))]
-        answers = iter(answers_of(self._intake.submit(writer, requests)))
+        answers = iter(answers_of(self.intake.submit(writer, requests)))
         return [each if isinstance(each, (bool, PermanentError)) else next(answers) for each in found]
 
     def _found(self, writer: LogWriter, change: JobChange) -> ChangeOutcome | Request:
@@ -152,7 +153,7 @@ class OwnerAdmin:
         first = self._finder.of_request(writer, request.job, request.request_id)
         if first is not None:
             return RegisterResult(created=True, job_id=first.job_id, table_id=first.key.table_id)
-        return self._intake.resync(self._finder.row(writer, request.job), request)
+        return self.intake.resync(self._finder.row(writer, request.job), request)
 
     def update(self, requests: Sequence[UpdateRequest]) -> list[ChangeOutcome]:
         writer = self._owner.current_writer()
@@ -167,21 +168,20 @@ class OwnerAdmin:
 
     def _update(self, writer: LogWriter, request: UpdateRequest) -> Update | PermanentError:
         try:
-            return self._intake.update(self._finder.row(writer, request.job), request)
+            return self.intake.update(self._finder.row(writer, request.job), request)
         except PermanentError as error:
             return error
 
     def _interrupt(self, writer: LogWriter, key: JobKey) -> None:
-        row = writer.read(lambda book: book.get(key))
-        if row is not None:
-            self._nodes.interrupt(ShardId(key.table_id), row.job_id, row.spec_json)
+        for row in writer.read(lambda book: book.rows_of(key)):
+            self._nodes.interrupt(row.key.shard, row.job_id, row.spec_json)
 
     def notify(self, table: str) -> int:
         writer = self._owner.current_writer()
         tables = self._finder.table_ids(writer, table)
-        for table_id in tables:
-            self._nodes.notify(ShardId(table_id), True)
-        return writer.read(lambda book: sum(len(book.jobs_on(table_id)) for table_id in tables))
+        for shard in _shards(writer, tables):
+            self._nodes.notify(shard, True)
+        return writer.read(lambda book: len(book.select(tables=tables)))
 
     # --- questions ---------------------------------------------------------------------------------------------
 
@@ -206,10 +206,11 @@ class OwnerAdmin:
         until_s = self._clock.monotonic_s() + timeout_s
         row = self._finder.row(self._owner.last_writer(), job)
         wanted = self._catalog.newest_version(row.table_uri) if version is None else version
-        self._nodes.notify(ShardId(row.key.table_id), False)
+        for shard in _shards(self._owner.last_writer(), [row.key.table_id]):
+            self._nodes.notify(shard, False)
         while True:
             seen = self._moved.count()
-            current = self._owner.last_writer().job(row.key, row.job_id)
+            current = self._owner.last_writer().job(row.key)
             _refuse_hopeless(row, current, wanted)
             if current is not None and current.watermark.version >= wanted:
                 return self._views([current])[0]
@@ -222,11 +223,12 @@ class OwnerAdmin:
             self._moved.wait(seen, min(left_s, ALIVE_LOOK_S))
 
     def verify(self, job: JobName, repair: bool, timeout_s: float, alive: Callable[[], bool]) -> VerifyReport:
-        row = self._finder.row(self._owner.current_writer(), job)
+        writer = self._owner.current_writer()
+        row = self._finder.row(writer, job)
         refuse_unverifiable(row, repair)
-        shard = ShardId(row.key.table_id)
+        refuse_split(row, writer.read(lambda book: book.ranges(row.key.table_id)))
         still = lambda: alive() and not self._moved.closed  # noqa: E731
-        return self._nodes.verify(shard, row.job_id, repair, timeout_s, still)
+        return self._nodes.verify(row.key.shard, row.job_id, repair, timeout_s, still)
 
     def cluster(self) -> ClusterView:
         return self._cluster(self._owner.last_writer())
@@ -248,21 +250,17 @@ class OwnerAdmin:
     # --- views -------------------------------------------------------------------------------------------------
 
     def _views(self, rows: Sequence[JobRow]) -> list[JobView]:
-        shards = {ShardId(row.key.table_id) for row in rows}
+        writer = self._owner.last_writer()
+        tables = {row.key.table_id for row in rows}
+        shards = writer.read(lambda book: {each: book.ranges(each) for each in tables})
 
-        def look(loop: OwnerLoop) -> dict[ShardId, tuple[str, SourceSeen | None]]:
-            held = loop.machine.assignments
-            found = {}
-            for shard in shards:
-                assignment = held.get(shard)
-                holder = assignment.holder if assignment else None
-                found[shard] = (holder.node_id if holder else "", loop.seen.get(shard))
-            return found
+        def look(loop: OwnerLoop) -> dict[str, tuple[str, SourceSeen | None]]:
+            return {each: _looked_at(loop, [ShardId(each, n) for n in shards[each]]) for each in tables}
 
         known = self._owner.ask(look)
-        return [self._view(row, *known[ShardId(row.key.table_id)]) for row in rows]
+        return [self._view(row, len(shards[row.key.table_id]), *known[row.key.table_id]) for row in rows]
 
-    def _view(self, row: JobRow, node_id: str, seen: SourceSeen | None) -> JobView:
+    def _view(self, row: JobRow, ranges: int, node_id: str, seen: SourceSeen | None) -> JobView:
         source_version = max(seen.source_version if seen else -1, row.watermark.version)
         lag_s = self._lag_s(row, seen, held=bool(node_id))
         return JobView(
@@ -284,6 +282,7 @@ class OwnerAdmin:
             create_at_s=row.create_at_s,
             node_id=node_id,
             late=self._late(row, lag_s),
+            ranges=ranges,
         )
 
     def _late(self, row: JobRow, lag_s: float) -> bool:
@@ -306,6 +305,22 @@ class OwnerAdmin:
         own_s = self._clock.now_s() - row.watermark.at_s if row.watermark.version >= 0 else table_s
         # A paused job does not count among those of the table: only its own watermark tells how far it has fallen back.
         return max(0.0, own_s if row.paused else min(table_s, own_s))
+
+
+def _shards(writer: LogWriter, tables: Iterable[str]) -> list[ShardId]:
+    return writer.read(lambda book: [ShardId(each, number) for each in tables for number in book.ranges(each)])
+
+
+def _looked_at(loop: OwnerLoop, shards: Sequence[ShardId]) -> tuple[str, SourceSeen | None]:
+    """Who runs a table (of several ranges: all of them; nobody, if one is not held), and what it was seen to be.
+
+    Of several looks it is the one that tells of the greatest lag.
+    """
+    held = [loop.machine.assignments.get(shard) for shard in shards]
+    nodes = [each.holder.node_id if each and each.holder else "" for each in held]
+    looks = [seen for shard in shards if (seen := loop.seen.get(shard)) is not None]
+    seen = max(looks, key=lambda each: (each.lag_s, -each.checked_at_s), default=None)
+    return ",".join(sorted(set(nodes))) if all(nodes) else "", seen if len(looks) == len(shards) else None
 
 
 def _refuse_hopeless(asked: JobRow, current: JobRow | None, version: int) -> None:

@@ -24,7 +24,8 @@ from iscp.ports.pipeline import (
     SinkFactory,
 )
 from iscp.ports.system import Clock, Guard
-from iscp.runtime.runner import CONFLICT_TRIES_MAX, Runner, Work
+from iscp.runtime.runner import CONFLICT_TRIES_MAX, Runner
+from iscp.runtime.work import Work
 
 FIELD = "spec.iteration.adopt_from"
 

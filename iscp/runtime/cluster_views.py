@@ -58,7 +58,7 @@ class ClusterViews:
             owner_rev=seen.owner_rev,
             nodes=tuple(nodes),
             shards=seen.shards,
-            jobs=writer.read(len),
+            jobs=writer.read(lambda book: book.count()),
             lag_max_s=seen.lag_max_s,
             counters=dict(sum((Counter(each) for each in counters.values()), Counter())),
             checkpoint_at_s=seen.checkpoint_at_s,
@@ -138,7 +138,7 @@ def _completed(node: NodeView, counters: dict[str, int] | None, lease_age_s: flo
 
 def _left_out(jobs: Iterable[JobRow]) -> tuple[tuple[LeftOutJob, ...], int]:
     """Some of the jobs that the checkpoint does not wait for, and how many there are."""
-    rows = [row for row in jobs if not counts(row)]
+    rows = list({row.registration: row for row in jobs if row.drop_at_s is None and not counts(row)}.values())
     some = tuple(LeftOutJob(row.table_name, row.key.job_name, _why(row)) for row in islice(rows, LEFT_OUT_SHOWN_MAX))
     return some, len(rows)
 

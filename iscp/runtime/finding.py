@@ -32,7 +32,7 @@ class Finder:
         """Raises JobNotFound, TableNotFound."""
         for table_id in self.table_ids(writer, job.table):
             key = JobKey(job.account, table_id, job.name)
-            row: JobRow | None = writer.read(lambda book, key=key: book.get(key))  # type: ignore[misc]
+            row: JobRow | None = writer.read(lambda book, key=key: book.job(key))  # type: ignore[misc]
             if row is not None:
                 return row
         raise JobNotFound(

@@ -10,6 +10,7 @@ from typing import Any
 
 from iscp.coordination.book import JobBook
 from iscp.coordination.draft import Draft, Register, Registration, Request, Resync, Update
+from iscp.coordination.reshard import Reshard
 from iscp.core.admin import Action, Checked, JobName, RegisterRequest, ResyncRequest, UpdateRequest
 from iscp.core.errors import Conflict, InvalidRequest, PermanentError, TableNotFound
 from iscp.core.ids import JobKey, next_job_id
@@ -46,7 +47,7 @@ class Intake:
         _check_names(request.job)
         source = self._described(writer, request.job)
         key = JobKey(request.job.account, source.table_id, request.job.name)
-        there = writer.read(lambda book: book.get(key))
+        there = writer.read(lambda book: book.job(key))
         if there is not None:
             _refuse_copy(there, source)
         # What is there already is answered so, whatever has become of its target meanwhile.
@@ -82,7 +83,7 @@ class Intake:
         before = writer.read(lambda book: book.tables_called(source.uri))
         for table_id in (source.table_id, *before):
             key = JobKey(job.account, table_id, job.name)
-            there: JobRow | None = writer.read(lambda book, key=key: book.get(key))  # type: ignore[misc]
+            there: JobRow | None = writer.read(lambda book, key=key: book.job(key))  # type: ignore[misc]
             if there is not None:
                 _refuse_copy(there, source)
                 return there
@@ -98,7 +99,7 @@ class Intake:
         def known(book: JobBook) -> str:
             here = book.tables_called(source.uri)
             ids = [each for each in (source.table_id, *book.tables_called(source.table_id)) if each in here]
-            named = (each for each in ids if book.get(JobKey(job.account, each, job.name)) is not None)
+            named = (each for each in ids if book.rows_of(JobKey(job.account, each, job.name)))
             return next(named, ids[0] if ids else source.table_id)
 
         return replace(source, table_id=writer.read(known))
@@ -143,7 +144,7 @@ class Intake:
             table_uri=source.uri,
             create_at_s=self._clock.now_s(),
         )
-        return Registration(row, shared_target=kind.shared_target)
+        return Registration(row, shared_target=kind.shared_target, sharded=kind.needs.sharded)
 
     def _validate(self, kind: ConsumerKind, spec: JobSpec, source: TableDescription) -> None:
         if spec.adopt_from is None:
@@ -180,13 +181,18 @@ class Intake:
                 return Register(tuple(self._with_id(writer, item) for item in items))
             case Resync(seen, item):
                 return Resync(seen, self._with_id(writer, item))
+            case Reshard():
+                return replace(request, job_id=self._next_id(writer))
             case _:
                 return request
 
     def _with_id(self, writer: LogWriter, item: Registration) -> Registration:
+        return replace(item, row=replace(item.row, job_id=self._next_id(writer)))
+
+    def _next_id(self, writer: LogWriter) -> str:
         last = max(self._last_id, writer.read(lambda book: book.last_job_id))
         self._last_id = next_job_id(self._clock.now_s(), last)
-        return replace(item, row=replace(item.row, job_id=self._last_id))
+        return self._last_id
 
 
 def _check_names(job: JobName) -> None:

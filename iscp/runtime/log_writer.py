@@ -28,7 +28,7 @@ from iscp.core.errors import (
 )
 from iscp.core.ids import JobKey
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job import JobReport, JobRow, apply_report
+from iscp.core.job import JobReport, JobRow, apply_report, combined
 from iscp.ports.pipeline import JobLog
 from iscp.ports.system import Clock
 from iscp.runtime.history_writer import HistoryWriter
@@ -181,13 +181,16 @@ class LogWriter:
         with self._book_lock:
             return look(self._book)
 
-    def job(self, key: JobKey, job_id: str) -> JobRow | None:
-        """The row of `key` as the last report of `job_id` has it, also of one that waits for a commit to end."""
+    def job(self, key: JobKey) -> JobRow | None:
+        """The job as the last reports have it, also those that wait for a commit to end."""
+        rows = self.read(lambda book: book.rows_of(key))
+        return combined([self._newest(row) for row in rows]) if rows else None
+
+    def _newest(self, row: JobRow) -> JobRow:
         with self._wake:
-            waiting = [self._reports[each] for each in ((job_id, False), (job_id, True)) if each in self._reports]
-        row = self.read(lambda book: book.get(key))
-        for report in waiting:
-            row = (apply_report(row, report) or row) if row is not None else None
+            waiting = [self._reports.get((row.job_id, only_moved)) for only_moved in (False, True)]
+        for report in filter(None, waiting):
+            row = apply_report(row, report) or row
         return row
 
     def history(self, job_id: str, limit: int) -> list[HistoryEntry]:

@@ -6,7 +6,7 @@ What they say of them is kept outside all nodes before it counts: it outlives th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
@@ -23,6 +23,7 @@ from iscp.ports.cluster import OverrideStore
 from iscp.ports.pipeline import Catalog
 from iscp.runtime.finding import Finder
 from iscp.runtime.owner_loop import OwnerLoop
+from iscp.runtime.resharder import Resharder
 
 T = TypeVar("T")
 
@@ -32,8 +33,9 @@ ALIVE_LOOK_S = 1.0
 class OwnerOperator:
     """One change at a time; views are taken on the owner loop's thread."""
 
-    def __init__(self, owner: OwnerLoop, store: OverrideStore, catalog: Catalog) -> None:
+    def __init__(self, owner: OwnerLoop, store: OverrideStore, catalog: Catalog, resharder: Resharder) -> None:
         self._owner = owner
+        self._resharder = resharder
         self._store = store
         self._finder = Finder(catalog)
         self._lock = threading.Lock()
@@ -65,6 +67,22 @@ class OwnerOperator:
                     return self._pin(shards, lambda pins, shard: pins.update({shard: node_id}))
                 case ShardVerb.UNPIN:
                     return self._pin(shards, lambda pins, shard: pins.pop(shard, None))
+
+    def reshard(self, merge: bool, table: str, range_id: int, request_id: str) -> int:
+        with self._lock:
+            table_id, ranges = self._resharder.reshard(merge, table, range_id, request_id)
+            with suppress(IscpError):  # a pin of a range that is gone says nothing; the next change takes it out
+                self._unpin_gone(table_id, ranges)
+            return len(ranges)
+
+    def _unpin_gone(self, table_id: str, ranges: Collection[int]) -> None:
+        before: Overrides = self._look(lambda term: term.placement.overrides)
+        pins = {
+            shard: node_id
+            for shard, node_id in before.pins.items()
+            if shard.table_id != table_id or shard.range_id in ranges
+        }
+        self._override(before, replace(before, pins=pins))
 
     def rebalance(self, dry_run: bool) -> list[PlacedShard]:
         def look(term: Term) -> list[PlacedShard]:
@@ -138,8 +156,8 @@ class OwnerOperator:
         table_ids = dict.fromkeys(self._finder.table_ids(self._owner.current_writer(), table))
 
         def look(term: Term) -> list[ShardId]:
-            found = (term.assignments.get(ShardId(table_id, range_id or 1)) for table_id in table_ids)
-            return [each.shard for each in found if each is not None and each.wanted]
+            found = (each for table_id in table_ids for each in term.assignments.of_table(table_id))
+            return [each.shard for each in found if each.wanted and range_id in (0, each.shard.range_id)]
 
         shards: list[ShardId] = self._look(look)
         if not shards:
@@ -225,6 +243,8 @@ def _why(term: Term, assignment: Assignment, target: str) -> str:
     if not assignment.wanted:
         return "has no jobs any more"
     if holder is None:
+        if (other := term.in_the_way(assignment.shard)) is not None:
+            return f"waits until {other} has ended"
         return "waits until it may be placed" if term.placement.eligible else "no node may take it"
     if holder.node_id == target:
         return "" if assignment.state is not ShardState.DRAINING else "is being stopped"

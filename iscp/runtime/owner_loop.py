@@ -263,7 +263,7 @@ class OwnerLoop:
                 # until that one writes and sees that it has to claim again.
                 raise NotOwner("the election was lost during the claim")
             # Read here, since the writer's thread owns the book from its start.
-            wanted = {ShardId(table_id): book.jobs_on(table_id) for table_id in book.tables()}
+            wanted = {shard: book.jobs_in(shard) for shard in book.shards()}
             self.checkpoint.begin(wanted)
         except TemporaryError as error:
             log.warning("owner.claim_failed", extra={"error": str(error)})
@@ -297,11 +297,10 @@ class OwnerLoop:
             self._on_moved()
 
     def _moved(self, writer: LogWriter, change: BookChange) -> None:
-        wanted = set(change.tables)
-        for table_id in (*change.tables, *({row.key.table_id for row in change.rows} - wanted)):
-            shard = ShardId(table_id)
-            jobs = writer.read(lambda book, table=table_id: book.jobs_on(table))  # type: ignore[misc]
-            if table_id not in wanted:
+        wanted = set(change.shards)
+        for shard in (*change.shards, *({row.key.shard for row in change.rows} - wanted)):
+            jobs = writer.read(lambda book, shard=shard: book.jobs_in(shard))  # type: ignore[misc]
+            if shard not in wanted:
                 self._step(RowsMoved(shard, jobs))
             else:
                 self._step(ShardWanted(shard, jobs) if jobs else ShardUnwanted(shard))
@@ -355,8 +354,9 @@ class OwnerLoop:
         recorded = Recorded(checkpoint.node_id, checkpoint.epoch, checkpoint.number)
         self.writer.report(checkpoint.reports, checkpoint.history, lambda: self._inbox.put(recorded))
         for seen in checkpoint.seen:
-            self.seen[seen.shard] = seen
-            if (held := self.machine.assignments.get(seen.shard)) is not None:
+            # A last word of what is not wanted any more would make it lag for ever.
+            if (held := self.machine.assignments.get(seen.shard)) is not None and held.wanted:
+                self.seen[seen.shard] = seen
                 self.checkpoint.take(seen.shard, held.jobs, seen, self._clock.monotonic_s())
         if checkpoint.seen or checkpoint.reports:
             self._on_moved()

@@ -5,15 +5,17 @@ It keeps nothing of its own: frames are made when they are asked for, of what th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from iscp.core.errors import Conflict
 from iscp.core.iteration import ChangeDetail, DataType
 from iscp.core.job import JobRow
 from iscp.core.kept import OP
+from iscp.core.lineage import fenced
 from iscp.core.quoting import quoted
 from iscp.core.record import WatermarkRecord, position_of, record_key
+from iscp.core.shard import both, condition_sql, hash_sql
 from iscp.core.spec import ConsumerSpec
 from iscp.core.watermark import Watermark
 from iscp.ports.pipeline import Changes, Engine, Feed, Needs, WatermarkTxn
@@ -33,7 +35,8 @@ _OF_CHANGES = frozenset({OP, "_change_type", *_STAMPS})
 class Handed:
     """`rows` is the source at the record's version, `feed` what changed up to it: one of the two.
 
-    `base_seq` is the seq under which the sink said that it stands, -1 where it said nothing.
+    `base_seq` is the seq under which the sink said that it stands, -1 where it said nothing. `takeover`: as in Stand.
+    Rows and changes are those of the job's range alone.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Handed:
         failpoints: Failpoints,
         rows: DataFrame | None = None,
         feed: Feed | None = None,
+        takeover: Mapping[str, str | None] | None = None,
     ) -> None:
         self.data_type = data_type
         self.record = record
@@ -61,6 +65,9 @@ class Handed:
         self._failpoints = failpoints
         self._rows = rows
         self._feed = feed
+        self._takeover = takeover or {}
+        self._range = condition_sql(self._spec.key, row.key.range_id)
+        self._hash = [f"{hash_sql(self._spec.key)} AS _key_hash"] if needs.sharded else []
         self._given: Iterator[tuple[pa.Table, pa.Table]] | None = None
 
     @property
@@ -82,22 +89,23 @@ class Handed:
     @property
     def snapshot(self) -> DataFrame:
         assert self._rows is not None
-        return self._rows
+        return self._rows.where(self._range) if self._range else self._rows
 
     def changes(self, key: Sequence[str], where: str = "") -> Changes:
         assert self._feed is not None
-        return self._feed.net(key, where)
+        return self._feed.net(key, both(where, self._range))
 
     @property
     def inserts(self) -> DataFrame:
         if self._feed is None:
-            return self._present()
+            present = self._present()
+            return present.selectExpr(*self._columns(present), *self._hash, *_STAMPS) if self._hash else present
         frame = self._net().where(f"{OP} <> 'd'")
-        return frame.selectExpr(*self._columns(frame), *_STAMPS)
+        return frame.selectExpr(*self._columns(frame), *self._hash, *_STAMPS)
 
     @property
     def deletes(self) -> DataFrame:
-        key = [quoted(name) for name in self._spec.key]
+        key = [*map(quoted, self._spec.key), *self._hash]
         if self._feed is None:
             return self.snapshot.where("false").selectExpr(*key, *self._snapshot_stamps())
         return self._net().where(f"{OP} = 'd'").selectExpr(*key, *_STAMPS)
@@ -105,11 +113,11 @@ class Handed:
     def all(self) -> DataFrame:
         if self._feed is None:
             present = self._present()
-            return present.selectExpr(*self._columns(present), "'insert' AS _change_type", *_STAMPS)
+            return present.selectExpr(*self._columns(present), *self._hash, "'insert' AS _change_type", *_STAMPS)
         frame = self._feed.all(self._spec.key)
-        if self._spec.where:
-            frame = frame.where(self._spec.where)
-        return frame.selectExpr(*self._columns(frame), "_change_type", *_STAMPS)
+        if self._row.condition:
+            frame = frame.where(self._row.condition)
+        return frame.selectExpr(*self._columns(frame), *self._hash, "_change_type", *_STAMPS)
 
     def next(self) -> tuple[pa.Table, pa.Table] | None:
         if self._given is None:
@@ -124,10 +132,22 @@ class Handed:
         self._failpoints.reach("commit.before")
         self._guard.check()
         key = record_key(self._row.key, self._spec.target)
-        found = position_of(txn.get(key))
-        if found.base_version != self._base_seq:
-            raise Conflict(f"the sink of {key} stands at seq {found.seq}: another writer has committed")
+        if self._takeover:
+            self._take_over(key, txn)
+        else:
+            found = position_of(txn.get(key))
+            # A later registration has marked it where it has taken over keys of the range.
+            if found.base_version != self._base_seq or (self._needs.sharded and found.job_id > self._row.job_id):
+                raise Conflict(f"the sink of {key} stands at seq {found.seq}: another writer has committed")
         txn.put(key, self.record.to_json())
+
+    def _take_over(self, own: str, txn: WatermarkTxn) -> None:
+        """The range's first commit: nobody who wrote keys of it before writes them after it."""
+        for key, text in self._takeover.items():
+            if txn.get(key) != text:
+                raise Conflict(f"{key} has moved: another writer has committed")
+            if text and key != own:
+                txn.put(key, fenced(text, self._row.job_id))
 
     def _present(self) -> DataFrame:
         frame = self.snapshot.where(self._spec.where) if self._spec.where else self.snapshot
@@ -135,7 +155,7 @@ class Handed:
 
     def _net(self) -> DataFrame:
         assert self._feed is not None
-        return self._feed.net(self._spec.key, self._spec.where, stamped=True).frame
+        return self._feed.net(self._spec.key, self._row.condition, stamped=True).frame
 
     def _columns(self, frame: DataFrame) -> list[str]:
         names = self._spec.columns or [name for name in frame.columns if name not in _OF_CHANGES]

@@ -11,12 +11,13 @@ import logging
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from iscp.core.errors import ErrorCode, PermanentError, Superseded
-from iscp.core.iteration import Bounds, ChangeDetail, DataType, Iteration, JobOutcome
+from iscp.core.errors import ErrorCode, PermanentError
+from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome
 from iscp.core.job import JobRow
+from iscp.core.lineage import Piece
 from iscp.core.record import WatermarkRecord
 from iscp.core.watermark import NOTHING_APPLIED, Position, Watermark, later
 from iscp.ports.pipeline import (
@@ -24,10 +25,10 @@ from iscp.ports.pipeline import (
     ChangesUnavailable,
     ConsumeContext,
     Consumed,
-    Consumer,
     ConsumerKind,
     Engine,
     Feed,
+    RangedConsumer,
     SinkFactory,
     SourceRange,
 )
@@ -35,7 +36,9 @@ from iscp.ports.system import Clock, Failpoints, Guard
 from iscp.runtime import policy
 from iscp.runtime.outcomes import applied, failed, unchanged
 from iscp.runtime.policy import Reading
+from iscp.runtime.ranged import Stand, stand
 from iscp.runtime.retriever import Handed
+from iscp.runtime.work import Netted, Work, netted, standing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,23 +47,6 @@ log = logging.getLogger(__name__)
 
 CONSUMERS_AT_ONCE_MAX = 4
 CONFLICT_TRIES_MAX = 3
-_Netted = tuple[tuple[str, ...], str, bool]
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """One job's part: where its sink stands, and what it therefore needs."""
-
-    row: JobRow
-    kind: ConsumerKind
-    consumer: Consumer
-    position: Position
-
-    @property
-    def data_type(self) -> DataType:
-        if self.position.job_id != self.row.job_id or self.position.watermark.version < 0:
-            return DataType.SNAPSHOT
-        return DataType.DIFFERENCE if self.position.void else DataType.TAIL
 
 
 class Runner:
@@ -124,7 +110,8 @@ class Runner:
         works: list[Work] = []
         for row in iteration.jobs:
             try:
-                works.append(self.stand(row))
+                work = self._ready(iteration, row, guard)
+                (works if isinstance(work, Work) else outcomes).append(work)  # type: ignore[arg-type]
             except Exception as error:  # noqa: BLE001  (one job's fault is its own)
                 outcomes.append(failed(row, None, error))
         tails: dict[Watermark, list[Work]] = {}
@@ -143,15 +130,36 @@ class Runner:
         """Where the job's sink stands; raises Superseded where it belongs to a later registration."""
         kind = self._kinds(row.spec.consumer.kind)
         consumer = kind.open(row, self._sinks)
-        position = consumer.position(row)
-        if position.job_id > row.job_id:
-            raise Superseded(f"the target belongs to the later registration {position.job_id}")
-        ours = position.job_id == row.job_id and not position.void and position.watermark.version >= 0
-        if ours and position.seq == row.seq:
-            # The sink was told nothing of versions that passed without a row; there may be any number of them.
-            position = replace(position, watermark=later(position.watermark, row.watermark))
-        # A target that is gone says nothing: its seq goes on from what the job log knows.
-        return Work(row, kind, consumer, replace(position, seq=max(position.seq, row.seq)))
+        return standing(Work(row, kind, consumer, consumer.position(row)))
+
+    def _ready(self, iteration: Iteration, row: JobRow, guard: Guard) -> Work | JobOutcome:
+        """As `stand`, after all parts of a range that was merged were brought to one version, or how far they came.
+
+        Each part goes on by one iteration at the most, on behalf of its range, whose record it writes. It takes over
+        the whole range all the same: what the parts' former writers have on its way fails.
+        """
+        kind = self._kinds(row.spec.consumer.kind)
+        consumer = kind.open(row, self._sinks)
+        if not isinstance(consumer, RangedConsumer):
+            return self.stand(row)
+        reached: dict[int, Watermark] = {}
+        stands = stand(row, consumer, reached)
+        while (part := stands.lagging(reached)) is not None:
+            outcome = self._bring_on(replace(iteration, to_version=stands.goal), row, part, stands, guard)
+            reached[part.range_id] = outcome.watermark if outcome.ok else part.record.watermark
+            stands = stand(row, consumer, reached)
+            if not outcome.ok or (stands.apart and stands.lagging(reached) is None):
+                return replace(outcome, row=row, watermark=later(row.watermark, stands.position.watermark))
+        return standing(Work(row, kind, consumer, stands.position, stands.takeover))
+
+    def _bring_on(self, iteration: Iteration, row: JobRow, part: Piece, stands: Stand, guard: Guard) -> JobOutcome:
+        row, record = replace(row, key=row.key.of_range(part.range_id)), part.record
+        seq = max(stands.position.seq, row.seq)
+        position = Position(seq, record.watermark, row.job_id, record.source_id)
+        kind = self._kinds(row.spec.consumer.kind)
+        work = Work(row, kind, kind.open(row, self._sinks), position, stands.takeover, whole=False)
+        (outcome,) = self._tail(iteration, record.watermark, [work], guard)
+        return outcome
 
     def _tail(self, iteration: Iteration, since: Watermark, group: list[Work], guard: Guard) -> list[JobOutcome]:
         """All jobs of one watermark share one read; what cannot be read as changes is taken by difference."""
@@ -224,15 +232,15 @@ class Runner:
 
     def _reduced(self, feed: Feed, works: list[Work]) -> tuple[list[Work], list[JobOutcome]]:
         """Net the changes by every key and filter there is; a fault is that of their jobs alone."""
-        faults: dict[_Netted | None, PermanentError] = {}
-        for key, where, stamped in {netted for work in works if (netted := _netted(work)) is not None}:
+        faults: dict[Netted | None, PermanentError] = {}
+        for key, where, stamped in {way for work in works if (way := netted(work)) is not None}:
             try:
                 feed.net(key, where, stamped)
             except PermanentError as error:
                 faults[key, where, stamped] = error
             except ChangesUnavailable:
                 continue  # each of its consumers will come upon that, and compare
-        found = [(work, faults.get(_netted(work))) for work in works]
+        found = [(work, faults.get(netted(work))) for work in works]
         able = [work for work, error in found if error is None]
         return able, [failed(work.row, work.position, error) for work, error in found if error is not None]
 
@@ -315,9 +323,11 @@ class Runner:
             from_version=from_version,
             epoch=self._epoch(),
             attempt=uuid.uuid4().hex[:12],
+            origin=work.row.origin,
         )
         base_seq, needs = work.position.base_version, work.kind.needs
-        return Handed(data_type, work.row, needs, record, base_seq, self._engine, guard, self._failpoints, rows, feed)
+        told = self._engine, guard, self._failpoints
+        return Handed(data_type, work.row, needs, record, base_seq, *told, rows, feed, work.takeover)
 
     def _consume(self, work: Work, handed: Handed, span: SourceRange, guard: Guard, compared: str = "") -> JobOutcome:
         record = handed.record
@@ -327,7 +337,8 @@ class Runner:
         self._failpoints.reach("report.before")
         warning, at_s = policy.warning(work.row.spec, span, compared), self._clock.now_s()
         outcome = applied(work.row, consumed, handed.data_type, handed.from_version, at_s, warning)
-        self._on_committed(outcome)
+        if work.whole:
+            self._on_committed(outcome)
         return outcome
 
     def _side_by_side(
@@ -347,9 +358,3 @@ class Runner:
             return [one(work) for work in works]
         with ThreadPoolExecutor(min(len(works), CONSUMERS_AT_ONCE_MAX), "iscp-consumer") as pool:
             return list(pool.map(labelled, works))
-
-
-def _netted(work: Work) -> _Netted | None:
-    """How the job's changes are netted; None: it takes every change."""
-    needs, spec = work.kind.needs, work.row.spec.consumer
-    return (spec.key, spec.where, needs.stamped) if needs.changes is ChangeDetail.NET else None

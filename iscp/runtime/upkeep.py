@@ -21,6 +21,7 @@ from iscp.core.errors import IscpError
 from iscp.core.ids import ShardId
 from iscp.core.job import JobRow
 from iscp.core.next_time import wait_until_s
+from iscp.core.shard import WHOLE
 from iscp.ports.pipeline import ConsumerKind, PurgeHandler, RefreshHandler
 from iscp.ports.system import Clock
 from iscp.runtime.notifier import Notifier
@@ -145,10 +146,17 @@ class Upkeep:
             for job_id, row in kept.items():
                 self._jobs[job_id] = row
                 self._refreshes.add(job_id, now_s)
-            for gone in {_purge_of(row) for row in before} - purges:
+            for gone in {_purge_of(row) for row in before} - purges - self._of_other_ranges(shard):
                 self._purges.remove(gone)
             for purge in purges:
                 self._purges.add(purge, now_s)
+
+    def _of_other_ranges(self, shard: ShardId) -> set[Purge]:
+        """What is purged for another range of the table, which this node may run as well."""
+        if shard.range_id == WHOLE:
+            return set()
+        others = (rows for each, rows in self._shards.items() if each.table_id == shard.table_id and each != shard)
+        return {_purge_of(row) for rows in others for row in rows if self._offers(row, PurgeHandler)}
 
     def _offers(self, row: JobRow, handler: type) -> bool:
         if row.paused or row.failed_for_good:

@@ -25,7 +25,8 @@ from iscp.ports.pipeline import (
 )
 from iscp.ports.system import Clock, Guard
 from iscp.runtime.policy import same_log
-from iscp.runtime.runner import CONFLICT_TRIES_MAX, Runner, Work
+from iscp.runtime.runner import CONFLICT_TRIES_MAX, Runner
+from iscp.runtime.work import Work
 
 _CATCH_UP = "Bring the job up to date (`iscp-admin notify`, `iscp-admin job wait`), and verify then"
 

@@ -20,6 +20,7 @@ class FakeOperator:
     )
     closed: set[str] = field(default_factory=set)
     held: int = 2
+    reshards: list[tuple[bool, str, int, str]] = field(default_factory=list)
     terms: list[list[EventView]] = field(default_factory=list)
     asked: list[tuple[int, int, float]] = field(default_factory=list)
 
@@ -41,6 +42,10 @@ class FakeOperator:
         if node_id:
             self.shard = replace(self.shard, node_id=node_id, target=self.shard.pinned or "n-1")
         return int(self.shard != before)
+
+    def reshard(self, merge: bool, table: str, range_id: int, request_id: str) -> int:
+        self.reshards.append((merge, table, range_id, request_id))
+        return 1 if merge else 2
 
     def rebalance(self, dry_run: bool) -> list[PlacedShard]:
         moves = [self.shard] if self.shard.node_id != self.shard.target else []

@@ -137,7 +137,7 @@ class OwnerWorld:
     ) -> int:
         at = Watermark(version, self.clock.now_s())
         report = JobReport(row.key, row.job_id, at, version + 1, state, reason, status)
-        return self.checkpoint(ShardCheckpoint(ShardId(row.key.table_id), (report,), tuple(history)))
+        return self.checkpoint(ShardCheckpoint(row.key.shard, (report,), tuple(history)))
 
     # --- what is seen --------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.hashing import key_hash, row_hashes
+from iscp.core.shard import condition_sql, hash_sql
 
 if TYPE_CHECKING:
     from iscp.adapters.delta.session import SparkRuntime
@@ -81,3 +82,31 @@ def test_rows_have_one_hash_just_where_they_are_equal(spark_runtime: SparkRuntim
 def test_keys_that_are_equal_have_one_hash(spark_runtime: SparkRuntime) -> None:
     frame = spark_runtime.new_session().sql("SELECT -0.0D AS `a.b`, 1 AS c UNION ALL SELECT 0.0D, 2")
     assert frame.select(key_hash(frame, ["A.B"]).alias("h")).distinct().count() == 1
+
+
+# Of each list all values are one key, by Spark's `=`, in types that Delta may widen one to the other.
+WIDENED = [
+    ["CAST(5 AS TINYINT)", "5", "CAST(5 AS BIGINT)", "CAST(5 AS DOUBLE)", "CAST(5 AS DECIMAL(10, 2))"],
+    ["12345678", "CAST(12345678 AS DOUBLE)", "CAST(12345678 AS DECIMAL(20, 0))"],
+    ["DATE'2024-03-01'", "TIMESTAMP_NTZ'2024-03-01 00:00:00'"],
+    ["CAST(0.0 AS DOUBLE)", "CAST('-0.0' AS DOUBLE)"],
+    ["9223372036854775807", "CAST('9223372036854775807' AS DECIMAL(38, 0))"],
+    ["X'00FF'", "X'00FF'"],
+]
+
+
+def test_a_key_stays_in_its_range_when_its_type_is_widened(spark_runtime: SparkRuntime) -> None:
+    session = spark_runtime.new_session()
+    for values in WIDENED:
+        hashes = {session.sql(f"SELECT {hash_sql(['k'])} FROM (SELECT {each} AS k)").first()[0] for each in values}
+        assert len(hashes) == 1, values
+
+
+def test_the_ranges_of_a_level_are_about_as_large_as_each_other(spark_runtime: SparkRuntime) -> None:
+    frame = (
+        spark_runtime.new_session().range(64_000).selectExpr("id", "CONCAT('key-', id) AS name", "id * 4194304 AS far")
+    )
+    for key in (["id"], ["name"], ["far", "name"]):
+        counts = [frame.where(condition_sql(key, each)).count() for each in range(16, 32)]
+        assert sum(counts) == 64_000
+        assert max(counts) < 1.1 * min(counts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,8 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -238,6 +240,27 @@ def test_a_missing_directory_is_a_storage_error_and_no_reason_to_begin_anew(tmp_
     away.rename(home)
     joblog.append([job(3)], [""])
     assert names(joblog) == ["j1", "j3"]
+
+
+def test_a_log_of_the_format_before_is_read_and_brought_up_to_this_one(tmp_path: Path) -> None:
+    """Its rows are those of whole tables; an iscp of that format does not claim it any more."""
+    uri = tmp_path / "iscp_log"
+    first = owner(tmp_path)
+    first.append([job(1)], ["r-1"])
+    written = DeltaTable(uri).to_pyarrow_table().drop_columns(["range_id", "origin"])
+    shutil.rmtree(uri)
+    before = pa.schema([field for field in LOG_SCHEMA if field.name in written.column_names])
+    table = DeltaTable.create(uri, before, configuration={"iscp.format": "1"}, raise_if_key_not_exists=False)
+    write_deltalake(table, written, mode="append")
+
+    log = owner(tmp_path)
+    (there,) = log.load()
+    assert (there.key.range_id, there.origin) == (1, "")
+    assert DeltaTable(uri).metadata().configuration["iscp.format"] == "2"
+    part = replace(there, key=there.key.of_range(3), job_id="x.0001", origin=there.job_id)
+    log.append([part], [""])
+    assert owner(tmp_path).load()[-1] == part
+    assert DeltaTable(uri).to_pyarrow_table()["range_id"].to_pylist() in ([None, 3], [3, None])
 
 
 def test_a_log_of_a_newer_format_is_refused(tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ from iscp.coordination.invariants import check_owner
 from iscp.coordination.messages import NodeMessage
 from iscp.coordination.placement import Overrides
 from iscp.core.cluster import Leader
-from iscp.core.ids import ShardId
 from iscp.core.job import JobRow
 from tests.simulation.election import CANDIDATES, leader_of
 from tests.simulation.etcd import Etcd
@@ -187,7 +186,7 @@ class OwnerSide:
     def _begin(self, term: int, rows: list[JobRow], found: Found) -> None:
         revision, members, overrides, traces, _ = found
         book = JobBook(rows)
-        wanted = {ShardId(table): book.jobs_on(table) for table in book.tables()}
+        wanted = {shard: book.jobs_in(shard) for shard in book.shards()}
         self.writer = self._world.parts.writer(self._process, term, book, self._moved, self._told_deposed)
         self._members_at = revision
         leader = self._leader
@@ -234,13 +233,13 @@ class OwnerSide:
         writer = self.writer
         if writer is None:
             return
-        for table in change.tables:
-            jobs = writer.book.jobs_on(table)
-            self._put(partial(self._step, ShardWanted(ShardId(table), jobs) if jobs else ShardUnwanted(ShardId(table))))
-        for table in sorted({row.key.table_id for row in change.rows} - set(change.tables)):
-            jobs = writer.book.jobs_on(table)
+        for shard in change.shards:
+            jobs = writer.book.jobs_in(shard)
+            self._put(partial(self._step, ShardWanted(shard, jobs) if jobs else ShardUnwanted(shard)))
+        for shard in sorted({row.key.shard for row in change.rows} - set(change.shards)):
+            jobs = writer.book.jobs_in(shard)
             if jobs:
-                self._put(partial(self._step, RowsMoved(ShardId(table), jobs)))
+                self._put(partial(self._step, RowsMoved(shard, jobs)))
 
     def _step(self, event: OwnerEvent) -> None:
         process = self._process

@@ -2,9 +2,9 @@
 
 What is bounded: `nodes` nodes and `shards` shards that are placed and run when it begins; so many crashes (the process
 is gone), lapses of a lease (the process goes on, and comes back under another epoch), moves that are asked for, and
-changes of the owner, whose former one is told of it at any later time or never; so many messages that are lost, and so
-many ticks in which a machine repeats itself. Messages arrive in any order, and a repeated one that is still under way
-is one. Engines stop at any later time; checkpoints are left out.
+changes of the owner, whose former one is told of it at any later time or never; splits of the first shard, and merges
+of it, by turns; so many messages that are lost, and so many ticks in which a machine repeats itself. Messages arrive in
+any order, and a repeated one that is still under way is one. Engines stop at any later time; checkpoints are left out.
 
 Time: each machine's clock stands still but for its ticks, which lead it to its next due time. What leases promise is a
 rule here: a key expires, and an owner's grace or hold is over, only when the process cannot write any more. Moments
@@ -46,6 +46,8 @@ from iscp.coordination.events import (
     OwnerEvent,
     ShardStarted,
     ShardStopped,
+    ShardUnwanted,
+    ShardWanted,
     Tick,
     WorkerEvent,
 )
@@ -84,6 +86,7 @@ class Bounds:
     lapses: int = 0
     elections: int = 1
     moves: int = 0
+    splits: int = 0
     losses: int = 0
     ticks: int = 0
     states_max: int = 1_000_000
@@ -119,6 +122,7 @@ class State:
     lapses: int = 0
     elections: int = 0
     moves: int = 0
+    splits: int = 0
     losses: int = 0
     ticks: int = 0
 
@@ -195,7 +199,15 @@ class Search:
         state.told[node_id] = members = tuple(state.members.values())
         writing = any(life.writes and name not in state.members for name, life in state.lives.items())
         hold_s = TIMES.ttl_s + TIMES.margin_s if writing else 0.0
-        self._owner_step(state, node_id, Elected(rev, 100 + rev, members, dict(self._rows), hold_s))
+        self._owner_step(state, node_id, Elected(rev, 100 + rev, members, self._wanted(state), hold_s))
+
+    def _wanted(self, state: State) -> dict[ShardId, tuple[JobRow, ...]]:
+        """As the job log has it."""
+        wanted = dict(self._rows)
+        if state.splits % 2:
+            rows = wanted.pop(ShardId("t1"))
+            wanted |= dict.fromkeys((ShardId("t1", 2), ShardId("t1", 3)), rows)
+        return wanted
 
     # --- what can happen ---------------------------------------------------------------------------------------
 
@@ -244,6 +256,8 @@ class Search:
             yield from (
                 (f"move {e.shard} to {e.node_id}", partial(self._move, node_id=node_id, event=e)) for e in asked
             )
+        if state.splits < self.bounds.splits and state.leader.node_id == node_id:
+            yield "merge" if state.splits % 2 else "split", partial(self._split, node_id=node_id)
         due_s = owner.next_due_s()
         if due_s is None or (state.ticks >= self.bounds.ticks and due_s > state.clocks[node_id]):
             return
@@ -304,6 +318,15 @@ class Search:
     def _move(self, state: State, node_id: str, event: MoveAsked) -> None:
         state.moves += 1
         self._owner_step(state, node_id, event)
+
+    def _split(self, state: State, node_id: str) -> None:
+        before = self._wanted(state)
+        state.splits += 1
+        after = self._wanted(state)
+        for shard in before.keys() - after.keys():
+            self._owner_step(state, node_id, ShardUnwanted(shard))
+        for shard in sorted(after.keys() - before.keys()):
+            self._owner_step(state, node_id, ShardWanted(shard, after[shard]))
 
     def _tick(self, state: State, node_id: str) -> None:
         due_s = state.owners[node_id].next_due_s()
@@ -442,6 +465,7 @@ def _copied_assignments(assignments: Assignments) -> Assignments:
     other = Assignments()
     other._shards = {shard: replace(assignment) for shard, assignment in assignments._shards.items()}
     other._held = {holder: dict(shards) for holder, shards in assignments._held.items()}
+    other._parts = {table: dict(parts) for table, parts in assignments._parts.items()}
     other.unplaced, other.counts = dict(assignments.unplaced), dict(assignments.counts)
     return other
 
@@ -453,7 +477,7 @@ def fingerprint(state: State) -> int:
         for name, life in sorted(state.lives.items())
     )
     owners = tuple((name, _owner(owner, state.clocks[name])) for name, owner in sorted(state.owners.items()))
-    budget = (state.crashes, state.lapses, state.elections, state.moves, state.losses, state.ticks)
+    budget = (state.crashes, state.lapses, state.elections, state.moves, state.splits, state.losses, state.ticks)
     told = tuple(sorted(state.told.items()))
     members = tuple(sorted(state.members.values()))
     return hash((lives, owners, told, members, state.leader, frozenset(state.wire), budget))

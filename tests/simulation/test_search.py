@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from iscp.coordination.assignment import Assignment, Assignments
+from iscp.coordination.effects import OwnerEffect
+from iscp.coordination.events import OwnerEvent
+from iscp.coordination.owner import OwnerMachine
+from iscp.core.ids import ShardId
 from tests.simulation.search import Bounds, Search
+from tests.simulation.violation import Violation
 
 
 def ends(bounds: Bounds, least: int) -> None:
@@ -21,11 +27,42 @@ def ends(bounds: Bounds, least: int) -> None:
         (Bounds(crashes=0, elections=0, lapses=2), 5_000),
         (Bounds(crashes=0, elections=0, lapses=1, moves=1), 4_000),
         (Bounds(crashes=1, elections=0, lapses=1, ticks=1), 1_000),
+        (Bounds(nodes=2, crashes=0, elections=1, splits=1), 3_000),
+        (Bounds(nodes=2, crashes=0, elections=0, splits=2), 2_000),
+        (Bounds(nodes=2, crashes=1, elections=0, splits=1), 300),
     ],
-    ids=["owner and crashes", "owner and move", "lapses", "lapse and move", "crash, lapse and repetitions"],
+    ids=[
+        "owner and crashes",
+        "owner and move",
+        "lapses",
+        "lapse and move",
+        "crash, lapse and repetitions",
+        "split and owner",
+        "split and merge",
+        "split and crash",
+    ],
 )
 def test_no_order_of_events_breaks_a_promise(bounds: Bounds, least: int) -> None:
     ends(bounds, least)
+
+
+class NothingInTheWay(Assignments):
+    def in_the_way(self, shard: ShardId) -> Assignment | None:
+        return None
+
+
+class PlacesHalvesAtOnce(OwnerMachine):
+    """While the whole that they are of still runs."""
+
+    def step(self, event: OwnerEvent, now_s: float) -> list[OwnerEffect]:
+        if self.term is not None:
+            self.term.assignments.__class__ = NothingInTheWay
+        return super().step(event, now_s)
+
+
+def test_a_range_that_does_not_wait_for_what_it_was_made_of_is_missed() -> None:
+    with pytest.raises(Violation, match="share keys"):
+        Search(Bounds(nodes=2, crashes=0, elections=0, splits=1), owner=PlacesHalvesAtOnce).run()
 
 
 @pytest.mark.full

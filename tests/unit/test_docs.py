@@ -210,9 +210,10 @@ def number(value: ast.expr) -> float:
             raise AssertionError(ast.unparse(value))
 
 
-def test_the_example_in_the_text_is_the_one_that_is_tested() -> None:
-    (block,) = blocks((ROOT / "docs/consumers.md").read_text(), "python")
-    assert block == (ROOT / "examples/iscp_sqlite.py").read_text()
+def test_the_examples_in_the_text_are_those_that_are_tested() -> None:
+    one, sharded = blocks((ROOT / "docs/consumers.md").read_text(), "python")
+    assert one == (ROOT / "examples/iscp_sqlite.py").read_text()
+    assert sharded == (ROOT / "examples/iscp_sqlite_sharded.py").read_text()
 
 
 def test_every_decision_is_in_the_index() -> None:

@@ -19,7 +19,8 @@ from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow, JobState, Reason
 from iscp.core.watermark import Watermark
 
-FORMAT = 1
+FORMAT = 2
+"""Format 1 has no ranges: its table gets the columns when it is claimed, and its rows are those of whole tables."""
 FORMAT_PROPERTY = "iscp.format"
 # Sequence numbers follow from the commit's version, so that nobody has to read the last one first.
 SEQUENCES_PER_COMMIT = 1 << 24
@@ -51,6 +52,8 @@ LOG_SCHEMA = pa.schema(
         pa.field("sequence", pa.int64(), nullable=False),
         # One for an entry that a request made; a compacted row carries the job's last few.
         pa.field("request_ids", pa.list_(pa.string())),
+        pa.field("range_id", pa.int64()),
+        pa.field("origin", pa.string()),
     ]
 )
 
@@ -109,6 +112,8 @@ _LOG_VALUES: Mapping[str, Callable[[JobRow], Any]] = {
     "drop_at": _dropped,
     "table_name": attrgetter("table_name"),
     "table_uri": attrgetter("table_uri"),
+    "range_id": attrgetter("key.range_id"),
+    "origin": attrgetter("origin"),
 }
 
 _HISTORY_VALUES: Mapping[str, Callable[[HistoryEntry], Any]] = {
@@ -179,7 +184,13 @@ def last_entries(table: pa.Table) -> tuple[list[JobRow], dict[str, tuple[str, ..
 
 def job_rows(table: pa.Table) -> list[JobRow]:
     columns = table.column
-    keys = map(JobKey, _shared(columns("account_id")), _shared(columns("table_id")), columns("job_name").to_pylist())
+    keys = map(
+        JobKey,
+        _shared(columns("account_id")),
+        _shared(columns("table_id")),
+        columns("job_name").to_pylist(),
+        pc.fill_null(columns("range_id"), 1).to_pylist(),
+    )
     at_s = (at or 0.0 for at in _seconds(columns("watermark_at")))
     watermarks = map(Watermark, columns("watermark").to_pylist(), at_s)
     return list(
@@ -197,6 +208,7 @@ def job_rows(table: pa.Table) -> list[JobRow]:
             columns("job_status").to_pylist(),
             (at or 0.0 for at in _seconds(columns("create_at"))),
             _seconds(columns("drop_at")),
+            _shared(pc.fill_null(columns("origin"), "")),
         )
     )
 

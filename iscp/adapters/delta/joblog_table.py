@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
@@ -119,6 +119,16 @@ def open_or_create(
     return table
 
 
+def bring_up_to_format(table: DeltaTable, schema: pa.Schema) -> None:
+    """Give a table that an earlier iscp has made what it lacks; once that is done, only this format's may claim it."""
+    there = {field.name for field in table.schema().fields}
+    lacking = pa.schema([field for field in schema if field.name not in there])
+    if lacking:
+        table.alter.add_columns(Schema.from_arrow(lacking).fields)
+    if int(table.metadata().configuration.get(FORMAT_PROPERTY, 0)) < FORMAT:
+        table.alter.set_table_properties({FORMAT_PROPERTY: str(FORMAT)}, raise_if_not_exists=False)
+
+
 def refuse_others_table(uri: str, cluster: str) -> None:
     """Raise ConfigurationError if there is a table at `uri` that belongs to another cluster."""
     try:
@@ -202,6 +212,11 @@ class FencedTable:
         cause: BaseException | None = None
         for _ in range(ATTEMPTS_MAX):
             table = open_or_create(self._uri, self._schema, TABLE_PROPERTIES, self._options, self._cluster)
+            try:
+                bring_up_to_format(table, self._schema)
+            except FOREIGN_ERRORS as error:  # another one does so too, or the storage fails
+                cause = error
+                continue
             before, term = table.version(), (table.transaction_version(APP_ID) or 0) + 1
             commit_id = uuid.uuid4().hex
             try:

@@ -75,6 +75,7 @@ _JOB_FIELDS = (
     "create_at_s",
     "node_id",
     "late",
+    "ranges",
 )
 _HISTORY_FIELDS = tuple(field.name for field in pb.HistoryEntry.DESCRIPTOR.fields)
 _REPORT_FIELDS = ("version", "seq", "void", "repaired")

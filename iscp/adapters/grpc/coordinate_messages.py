@@ -172,12 +172,14 @@ def _row(row: JobRow) -> Fields:
         "status_json": row.status_json,
         "create_at_s": row.create_at_s,
         "drop_at_s": row.drop_at_s,
+        "range_id": key.range_id,
+        "origin": row.origin,
     }
 
 
 def _row_of(wire: pb.JobRow) -> JobRow:
     return JobRow(
-        JobKey(wire.account, wire.table_id, wire.job_name),
+        JobKey(wire.account, wire.table_id, wire.job_name, wire.range_id or 1),
         wire.job_id,
         wire.spec_json,
         wire.table_name,
@@ -189,6 +191,7 @@ def _row_of(wire: pb.JobRow) -> JobRow:
         wire.status_json,
         wire.create_at_s,
         wire.drop_at_s if wire.HasField("drop_at_s") else None,
+        wire.origin,
     )
 
 
@@ -336,12 +339,13 @@ def _report(report: JobReport) -> Fields:
         "state": STATE_TO_WIRE[report.state] if report.state is not None else None,
         "reason": REASON_TO_WIRE[report.reason] if report.reason is not None else None,
         "status": dict(zip(_STATUS_NAMES, _status_values(status), strict=True)) if status is not None else None,
+        "range_id": key.range_id,
     }
 
 
 def _report_of(wire: pb.JobReport) -> JobReport:
     return JobReport(
-        JobKey(wire.account, wire.table_id, wire.job_name),
+        JobKey(wire.account, wire.table_id, wire.job_name, wire.range_id or 1),
         wire.job_id,
         _watermark_of(wire.watermark),
         wire.seq,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
 
 from iscp.adapters.grpc.caller import Caller, gathered
@@ -19,7 +20,7 @@ _SHARD_FIELDS = tuple(field.name for field in pb.PlacedShard.DESCRIPTOR.fields)
 
 
 class OperatorClient:
-    """`client.operator`; all methods may be repeated, and answer the same where it was so already."""
+    """`client.operator`; all may be repeated but `split` and `merge`, and answer the same where it was so already."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
@@ -48,6 +49,20 @@ class OperatorClient:
     def unpin(self, table: str, *, range_id: int = 0) -> int:
         """How many were pinned; they go home with the next rebalance."""
         return self._change_shards(ShardVerb.UNPIN, table, range_id, "")
+
+    def split(self, table: str, *, range_id: int = 0) -> int:
+        """Cut a range of a table's keys in two, or (0) all of them; how many ranges it has now."""
+        return self._reshard(False, table, range_id)
+
+    def merge(self, table: str, *, range_id: int = 0) -> int:
+        """Put a range together with its other half, or (0) all pairs of the smallest; how many ranges there are now."""
+        return self._reshard(True, table, range_id)
+
+    def _reshard(self, merge: bool, table: str, range_id: int) -> int:
+        request = pb.ReshardRequest(
+            format_version=FORMAT_VERSION, merge=merge, table=table, range_id=range_id, request_id=uuid.uuid4().hex
+        )
+        return int(self._caller.call(self._operator.Reshard, request, changes=True).ranges)
 
     def rebalance(self, *, dry_run: bool = False) -> list[PlacedShard]:
         """Bring home what is elsewhere than it should be; with `dry_run` only say what that is."""

@@ -58,6 +58,12 @@ class OperatorServer(pb_grpc.OperatorServicer):
             changed = self._service.change_shards(verb, request.table, request.range_id, node_id)
             return pb.ChangeShardsResponse(changed=changed)
 
+    def Reshard(self, request: pb.ReshardRequest, context: grpc.ServicerContext) -> pb.ReshardResponse:
+        with translated(context, "reshard"):
+            check_format(request.format_version)
+            ranges = self._service.reshard(request.merge, request.table, request.range_id, request.request_id)
+            return pb.ReshardResponse(ranges=ranges)
+
     def Rebalance(self, request: pb.RebalanceRequest, context: grpc.ServicerContext) -> Iterator[pb.PlacementPage]:
         with translated(context, "rebalance"):
             check_format(request.format_version)

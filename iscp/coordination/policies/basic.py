@@ -1,4 +1,4 @@
-"""A shard that nobody has goes where it was sent, else where it is pinned, else where the ring says."""
+"""A shard that nobody holds goes where it was sent, else where it is pinned, else where the ring says."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from iscp.coordination.term import Move, Term
 def basic(term: Term) -> Iterator[Move | None]:
     """Every unplaced shard; the placement says what to do with those that no node may take."""
     for shard in list(term.assignments.unplaced):
-        if shard in term.copies:
-            continue
         assignment = term.assignments[shard]
         to = assignment.to if assignment.to in term.placement.eligible else term.placement.target(shard)
         yield Move(shard, to, assignment.why or Cause.NEW)

@@ -730,6 +730,7 @@ Global___JobStatus: _TypeAlias = JobStatus  # noqa: Y015
 class Job(_message.Message):
     """applied_version: what the target holds. source_version: the newest seen, as of checked_at_s. lag_s: the age of
     the oldest commit that is not applied, 0 if there was none, -1 while unknown. late: it is more than the target lag.
+    ranges: into how many its table is split; the job is then as the worst of them.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -752,6 +753,7 @@ class Job(_message.Message):
     CREATE_AT_S_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
     LATE_FIELD_NUMBER: _builtins.int
+    RANGES_FIELD_NUMBER: _builtins.int
     account: _builtins.str
     table_id: _builtins.str
     table: _builtins.str
@@ -769,6 +771,7 @@ class Job(_message.Message):
     create_at_s: _builtins.float
     node_id: _builtins.str
     late: _builtins.bool
+    ranges: _builtins.int
     @_builtins.property
     def status(self) -> Global___JobStatus: ...
     def __init__(
@@ -792,10 +795,11 @@ class Job(_message.Message):
         create_at_s: _builtins.float = ...,
         node_id: _builtins.str = ...,
         late: _builtins.bool = ...,
+        ranges: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "applied_at_s", b"applied_at_s", "applied_version", b"applied_version", "checked_at_s", b"checked_at_s", "create_at_s", b"create_at_s", "job_id", b"job_id", "lag_s", b"lag_s", "late", b"late", "name", b"name", "node_id", b"node_id", "reason", b"reason", "seq", b"seq", "source_version", b"source_version", "spec_json", b"spec_json", "state", b"state", "status", b"status", "table", b"table", "table_id", b"table_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "applied_at_s", b"applied_at_s", "applied_version", b"applied_version", "checked_at_s", b"checked_at_s", "create_at_s", b"create_at_s", "job_id", b"job_id", "lag_s", b"lag_s", "late", b"late", "name", b"name", "node_id", b"node_id", "ranges", b"ranges", "reason", b"reason", "seq", b"seq", "source_version", b"source_version", "spec_json", b"spec_json", "state", b"state", "status", b"status", "table", b"table", "table_id", b"table_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

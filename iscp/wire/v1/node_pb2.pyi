@@ -505,7 +505,7 @@ Global___Watermark: _TypeAlias = Watermark  # noqa: Y015
 
 @_typing.final
 class JobRow(_message.Message):
-    """A row of the job log; drop_at_s is unset while the job is wanted."""
+    """A row of the job log; drop_at_s is unset while the job is wanted. range_id 0, as of wire format 1: the whole table."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -523,6 +523,8 @@ class JobRow(_message.Message):
     STATUS_JSON_FIELD_NUMBER: _builtins.int
     CREATE_AT_S_FIELD_NUMBER: _builtins.int
     DROP_AT_S_FIELD_NUMBER: _builtins.int
+    RANGE_ID_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     account: _builtins.str
     table_id: _builtins.str
     job_name: _builtins.str
@@ -536,6 +538,8 @@ class JobRow(_message.Message):
     status_json: _builtins.str
     create_at_s: _builtins.float
     drop_at_s: _builtins.float
+    range_id: _builtins.int
+    origin: _builtins.str
     @_builtins.property
     def watermark(self) -> Global___Watermark: ...
     def __init__(
@@ -555,10 +559,12 @@ class JobRow(_message.Message):
         status_json: _builtins.str = ...,
         create_at_s: _builtins.float = ...,
         drop_at_s: _builtins.float | None = ...,
+        range_id: _builtins.int = ...,
+        origin: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_drop_at_s", b"_drop_at_s", "drop_at_s", b"drop_at_s", "watermark", b"watermark"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_drop_at_s", b"_drop_at_s", "account", b"account", "create_at_s", b"create_at_s", "drop_at_s", b"drop_at_s", "job_id", b"job_id", "job_name", b"job_name", "reason", b"reason", "seq", b"seq", "spec_json", b"spec_json", "state", b"state", "status_json", b"status_json", "table_id", b"table_id", "table_name", b"table_name", "table_uri", b"table_uri", "watermark", b"watermark"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_drop_at_s", b"_drop_at_s", "account", b"account", "create_at_s", b"create_at_s", "drop_at_s", b"drop_at_s", "job_id", b"job_id", "job_name", b"job_name", "origin", b"origin", "range_id", b"range_id", "reason", b"reason", "seq", b"seq", "spec_json", b"spec_json", "state", b"state", "status_json", b"status_json", "table_id", b"table_id", "table_name", b"table_name", "table_uri", b"table_uri", "watermark", b"watermark"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__drop_at_s: _TypeAlias = _typing.Literal["drop_at_s"]  # noqa: Y015
     _WhichOneofArgType__drop_at_s: _TypeAlias = _typing.Literal["_drop_at_s", b"_drop_at_s"]  # noqa: Y015
@@ -581,6 +587,7 @@ class JobReport(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
+    RANGE_ID_FIELD_NUMBER: _builtins.int
     account: _builtins.str
     table_id: _builtins.str
     job_name: _builtins.str
@@ -588,6 +595,7 @@ class JobReport(_message.Message):
     seq: _builtins.int
     state: _admin_pb2.JobState.ValueType
     reason: _admin_pb2.Reason.ValueType
+    range_id: _builtins.int
     @_builtins.property
     def watermark(self) -> Global___Watermark: ...
     @_builtins.property
@@ -604,10 +612,11 @@ class JobReport(_message.Message):
         state: _admin_pb2.JobState.ValueType = ...,
         reason: _admin_pb2.Reason.ValueType = ...,
         status: Global___Status | None = ...,
+        range_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "watermark", b"watermark"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "job_id", b"job_id", "job_name", b"job_name", "reason", b"reason", "seq", b"seq", "state", b"state", "status", b"status", "table_id", b"table_id", "watermark", b"watermark"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "job_id", b"job_id", "job_name", b"job_name", "range_id", b"range_id", "reason", b"reason", "seq", b"seq", "state", b"state", "status", b"status", "table_id", b"table_id", "watermark", b"watermark"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,17 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1biscp/wire/v1/operator.proto\x12\x0ciscp.wire.v1\"b\n\x11\x43hangeNodeRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12$\n\x04verb\x18\x02 \x01(\x0e\x32\x16.iscp.wire.v1.NodeVerb\x12\x0f\n\x07node_id\x18\x03 \x01(\t\"5\n\x12\x43hangeNodeResponse\x12\x0f\n\x07\x63hanged\x18\x01 \x01(\x08\x12\x0e\n\x06shards\x18\x02 \x01(\x03\"\x86\x01\n\x13\x43hangeShardsRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12%\n\x04verb\x18\x02 \x01(\x0e\x32\x17.iscp.wire.v1.ShardVerb\x12\r\n\x05table\x18\x03 \x01(\t\x12\x10\n\x08range_id\x18\x04 \x01(\x03\x12\x0f\n\x07node_id\x18\x05 \x01(\t\"\'\n\x14\x43hangeShardsResponse\x12\x0f\n\x07\x63hanged\x18\x01 \x01(\x03\";\n\x10RebalanceRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\"<\n\x13GetPlacementRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\r\n\x05table\x18\x02 \x01(\t\"\xa0\x01\n\x0bPlacedShard\x12\x10\n\x08table_id\x18\x01 \x01(\t\x12\x10\n\x08range_id\x18\x02 \x01(\x03\x12\r\n\x05table\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0f\n\x07node_id\x18\x05 \x01(\t\x12\x11\n\tpreferred\x18\x06 \x01(\t\x12\x0e\n\x06pinned\x18\x07 \x01(\t\x12\x0e\n\x06target\x18\x08 \x01(\t\x12\x0b\n\x03why\x18\t \x01(\t\":\n\rPlacementPage\x12)\n\x06shards\x18\x01 \x03(\x0b\x32\x19.iscp.wire.v1.PlacedShard\"i\n\x10GetEventsRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x17\n\x0f\x61\x66ter_owner_rev\x18\x02 \x01(\x03\x12\x14\n\x0c\x61\x66ter_number\x18\x03 \x01(\x03\x12\x0e\n\x06wait_s\x18\x04 \x01(\x01\"x\n\nOwnerEvent\x12\x11\n\towner_rev\x18\x01 \x01(\x03\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x0c\n\x04\x61t_s\x18\x03 \x01(\x01\x12\x0c\n\x04what\x18\x04 \x01(\t\x12\x0f\n\x07node_id\x18\x05 \x01(\t\x12\r\n\x05shard\x18\x06 \x01(\t\x12\x0b\n\x03why\x18\x07 \x01(\t\"5\n\tEventPage\x12(\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x18.iscp.wire.v1.OwnerEvent*h\n\x08NodeVerb\x12\x19\n\x15NODE_VERB_UNSPECIFIED\x10\x00\x12\x14\n\x10NODE_VERB_CORDON\x10\x01\x12\x16\n\x12NODE_VERB_UNCORDON\x10\x02\x12\x13\n\x0fNODE_VERB_DRAIN\x10\x03*f\n\tShardVerb\x12\x1a\n\x16SHARD_VERB_UNSPECIFIED\x10\x00\x12\x13\n\x0fSHARD_VERB_MOVE\x10\x01\x12\x12\n\x0eSHARD_VERB_PIN\x10\x02\x12\x14\n\x10SHARD_VERB_UNPIN\x10\x03\x32\x98\x03\n\x08Operator\x12O\n\nChangeNode\x12\x1f.iscp.wire.v1.ChangeNodeRequest\x1a .iscp.wire.v1.ChangeNodeResponse\x12U\n\x0c\x43hangeShards\x12!.iscp.wire.v1.ChangeShardsRequest\x1a\".iscp.wire.v1.ChangeShardsResponse\x12J\n\tRebalance\x12\x1e.iscp.wire.v1.RebalanceRequest\x1a\x1b.iscp.wire.v1.PlacementPage0\x01\x12P\n\x0cGetPlacement\x12!.iscp.wire.v1.GetPlacementRequest\x1a\x1b.iscp.wire.v1.PlacementPage0\x01\x12\x46\n\tGetEvents\x12\x1e.iscp.wire.v1.GetEventsRequest\x1a\x17.iscp.wire.v1.EventPage0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1biscp/wire/v1/operator.proto\x12\x0ciscp.wire.v1\"b\n\x11\x43hangeNodeRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12$\n\x04verb\x18\x02 \x01(\x0e\x32\x16.iscp.wire.v1.NodeVerb\x12\x0f\n\x07node_id\x18\x03 \x01(\t\"5\n\x12\x43hangeNodeResponse\x12\x0f\n\x07\x63hanged\x18\x01 \x01(\x08\x12\x0e\n\x06shards\x18\x02 \x01(\x03\"\x86\x01\n\x13\x43hangeShardsRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12%\n\x04verb\x18\x02 \x01(\x0e\x32\x17.iscp.wire.v1.ShardVerb\x12\r\n\x05table\x18\x03 \x01(\t\x12\x10\n\x08range_id\x18\x04 \x01(\x03\x12\x0f\n\x07node_id\x18\x05 \x01(\t\"\'\n\x14\x43hangeShardsResponse\x12\x0f\n\x07\x63hanged\x18\x01 \x01(\x03\"l\n\x0eReshardRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\r\n\x05merge\x18\x02 \x01(\x08\x12\r\n\x05table\x18\x03 \x01(\t\x12\x10\n\x08range_id\x18\x04 \x01(\x03\x12\x12\n\nrequest_id\x18\x05 \x01(\t\"!\n\x0fReshardResponse\x12\x0e\n\x06ranges\x18\x01 \x01(\x03\";\n\x10RebalanceRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\"<\n\x13GetPlacementRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\r\n\x05table\x18\x02 \x01(\t\"\xa0\x01\n\x0bPlacedShard\x12\x10\n\x08table_id\x18\x01 \x01(\t\x12\x10\n\x08range_id\x18\x02 \x01(\x03\x12\r\n\x05table\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0f\n\x07node_id\x18\x05 \x01(\t\x12\x11\n\tpreferred\x18\x06 \x01(\t\x12\x0e\n\x06pinned\x18\x07 \x01(\t\x12\x0e\n\x06target\x18\x08 \x01(\t\x12\x0b\n\x03why\x18\t \x01(\t\":\n\rPlacementPage\x12)\n\x06shards\x18\x01 \x03(\x0b\x32\x19.iscp.wire.v1.PlacedShard\"i\n\x10GetEventsRequest\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x17\n\x0f\x61\x66ter_owner_rev\x18\x02 \x01(\x03\x12\x14\n\x0c\x61\x66ter_number\x18\x03 \x01(\x03\x12\x0e\n\x06wait_s\x18\x04 \x01(\x01\"x\n\nOwnerEvent\x12\x11\n\towner_rev\x18\x01 \x01(\x03\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x0c\n\x04\x61t_s\x18\x03 \x01(\x01\x12\x0c\n\x04what\x18\x04 \x01(\t\x12\x0f\n\x07node_id\x18\x05 \x01(\t\x12\r\n\x05shard\x18\x06 \x01(\t\x12\x0b\n\x03why\x18\x07 \x01(\t\"5\n\tEventPage\x12(\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x18.iscp.wire.v1.OwnerEvent*h\n\x08NodeVerb\x12\x19\n\x15NODE_VERB_UNSPECIFIED\x10\x00\x12\x14\n\x10NODE_VERB_CORDON\x10\x01\x12\x16\n\x12NODE_VERB_UNCORDON\x10\x02\x12\x13\n\x0fNODE_VERB_DRAIN\x10\x03*f\n\tShardVerb\x12\x1a\n\x16SHARD_VERB_UNSPECIFIED\x10\x00\x12\x13\n\x0fSHARD_VERB_MOVE\x10\x01\x12\x12\n\x0eSHARD_VERB_PIN\x10\x02\x12\x14\n\x10SHARD_VERB_UNPIN\x10\x03\x32\xe0\x03\n\x08Operator\x12O\n\nChangeNode\x12\x1f.iscp.wire.v1.ChangeNodeRequest\x1a .iscp.wire.v1.ChangeNodeResponse\x12U\n\x0c\x43hangeShards\x12!.iscp.wire.v1.ChangeShardsRequest\x1a\".iscp.wire.v1.ChangeShardsResponse\x12\x46\n\x07Reshard\x12\x1c.iscp.wire.v1.ReshardRequest\x1a\x1d.iscp.wire.v1.ReshardResponse\x12J\n\tRebalance\x12\x1e.iscp.wire.v1.RebalanceRequest\x1a\x1b.iscp.wire.v1.PlacementPage0\x01\x12P\n\x0cGetPlacement\x12!.iscp.wire.v1.GetPlacementRequest\x1a\x1b.iscp.wire.v1.PlacementPage0\x01\x12\x46\n\tGetEvents\x12\x1e.iscp.wire.v1.GetEventsRequest\x1a\x17.iscp.wire.v1.EventPage0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'iscp.wire.v1.operator_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_NODEVERB']._serialized_start=1008
-  _globals['_NODEVERB']._serialized_end=1112
-  _globals['_SHARDVERB']._serialized_start=1114
-  _globals['_SHARDVERB']._serialized_end=1216
+  _globals['_NODEVERB']._serialized_start=1153
+  _globals['_NODEVERB']._serialized_end=1257
+  _globals['_SHARDVERB']._serialized_start=1259
+  _globals['_SHARDVERB']._serialized_end=1361
   _globals['_CHANGENODEREQUEST']._serialized_start=45
   _globals['_CHANGENODEREQUEST']._serialized_end=143
   _globals['_CHANGENODERESPONSE']._serialized_start=145
@@ -43,20 +43,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHANGESHARDSREQUEST']._serialized_end=335
   _globals['_CHANGESHARDSRESPONSE']._serialized_start=337
   _globals['_CHANGESHARDSRESPONSE']._serialized_end=376
-  _globals['_REBALANCEREQUEST']._serialized_start=378
-  _globals['_REBALANCEREQUEST']._serialized_end=437
-  _globals['_GETPLACEMENTREQUEST']._serialized_start=439
-  _globals['_GETPLACEMENTREQUEST']._serialized_end=499
-  _globals['_PLACEDSHARD']._serialized_start=502
-  _globals['_PLACEDSHARD']._serialized_end=662
-  _globals['_PLACEMENTPAGE']._serialized_start=664
-  _globals['_PLACEMENTPAGE']._serialized_end=722
-  _globals['_GETEVENTSREQUEST']._serialized_start=724
-  _globals['_GETEVENTSREQUEST']._serialized_end=829
-  _globals['_OWNEREVENT']._serialized_start=831
-  _globals['_OWNEREVENT']._serialized_end=951
-  _globals['_EVENTPAGE']._serialized_start=953
-  _globals['_EVENTPAGE']._serialized_end=1006
-  _globals['_OPERATOR']._serialized_start=1219
-  _globals['_OPERATOR']._serialized_end=1627
+  _globals['_RESHARDREQUEST']._serialized_start=378
+  _globals['_RESHARDREQUEST']._serialized_end=486
+  _globals['_RESHARDRESPONSE']._serialized_start=488
+  _globals['_RESHARDRESPONSE']._serialized_end=521
+  _globals['_REBALANCEREQUEST']._serialized_start=523
+  _globals['_REBALANCEREQUEST']._serialized_end=582
+  _globals['_GETPLACEMENTREQUEST']._serialized_start=584
+  _globals['_GETPLACEMENTREQUEST']._serialized_end=644
+  _globals['_PLACEDSHARD']._serialized_start=647
+  _globals['_PLACEDSHARD']._serialized_end=807
+  _globals['_PLACEMENTPAGE']._serialized_start=809
+  _globals['_PLACEMENTPAGE']._serialized_end=867
+  _globals['_GETEVENTSREQUEST']._serialized_start=869
+  _globals['_GETEVENTSREQUEST']._serialized_end=974
+  _globals['_OWNEREVENT']._serialized_start=976
+  _globals['_OWNEREVENT']._serialized_end=1096
+  _globals['_EVENTPAGE']._serialized_start=1098
+  _globals['_EVENTPAGE']._serialized_end=1151
+  _globals['_OPERATOR']._serialized_start=1364
+  _globals['_OPERATOR']._serialized_end=1844
 # @@protoc_insertion_point(module_scope)

@@ -161,6 +161,62 @@ class ChangeShardsResponse(_message.Message):
 Global___ChangeShardsResponse: _TypeAlias = ChangeShardsResponse  # noqa: Y015
 
 @_typing.final
+class ReshardRequest(_message.Message):
+    """merge: range_id is merged with its other half; false: it is split. range_id 0: all ranges, to merge the smallest. What
+    is asked again under the same request_id is done once.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORMAT_VERSION_FIELD_NUMBER: _builtins.int
+    MERGE_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
+    RANGE_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    format_version: _builtins.int
+    merge: _builtins.bool
+    table: _builtins.str
+    range_id: _builtins.int
+    request_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        format_version: _builtins.int = ...,
+        merge: _builtins.bool = ...,
+        table: _builtins.str = ...,
+        range_id: _builtins.int = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["format_version", b"format_version", "merge", b"merge", "range_id", b"range_id", "request_id", b"request_id", "table", b"table"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReshardRequest: _TypeAlias = ReshardRequest  # noqa: Y015
+
+@_typing.final
+class ReshardResponse(_message.Message):
+    """ranges: how many the table has now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANGES_FIELD_NUMBER: _builtins.int
+    ranges: _builtins.int
+    def __init__(
+        self,
+        *,
+        ranges: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ranges", b"ranges"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReshardResponse: _TypeAlias = ReshardResponse  # noqa: Y015
+
+@_typing.final
 class RebalanceRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

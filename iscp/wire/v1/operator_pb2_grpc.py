@@ -44,6 +44,11 @@ class OperatorStub:
                 request_serializer=iscp_dot_wire_dot_v1_dot_operator__pb2.ChangeShardsRequest.SerializeToString,
                 response_deserializer=iscp_dot_wire_dot_v1_dot_operator__pb2.ChangeShardsResponse.FromString,
                 _registered_method=True)
+        self.Reshard = channel.unary_unary(
+                '/iscp.wire.v1.Operator/Reshard',
+                request_serializer=iscp_dot_wire_dot_v1_dot_operator__pb2.ReshardRequest.SerializeToString,
+                response_deserializer=iscp_dot_wire_dot_v1_dot_operator__pb2.ReshardResponse.FromString,
+                _registered_method=True)
         self.Rebalance = channel.unary_stream(
                 '/iscp.wire.v1.Operator/Rebalance',
                 request_serializer=iscp_dot_wire_dot_v1_dot_operator__pb2.RebalanceRequest.SerializeToString,
@@ -73,6 +78,13 @@ class OperatorServicer:
 
     def ChangeShards(self, request, context):
         """Move, pin or unpin the shards of a table. A pin holds as a cordon does; a move only until the next rebalance.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Reshard(self, request, context):
+        """Cut ranges of a table's keys in two, or put pairs of them together. In the job log before it is answered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -111,6 +123,11 @@ def add_OperatorServicer_to_server(servicer, server):
                     servicer.ChangeShards,
                     request_deserializer=iscp_dot_wire_dot_v1_dot_operator__pb2.ChangeShardsRequest.FromString,
                     response_serializer=iscp_dot_wire_dot_v1_dot_operator__pb2.ChangeShardsResponse.SerializeToString,
+            ),
+            'Reshard': grpc.unary_unary_rpc_method_handler(
+                    servicer.Reshard,
+                    request_deserializer=iscp_dot_wire_dot_v1_dot_operator__pb2.ReshardRequest.FromString,
+                    response_serializer=iscp_dot_wire_dot_v1_dot_operator__pb2.ReshardResponse.SerializeToString,
             ),
             'Rebalance': grpc.unary_stream_rpc_method_handler(
                     servicer.Rebalance,
@@ -182,6 +199,33 @@ class Operator:
             '/iscp.wire.v1.Operator/ChangeShards',
             iscp_dot_wire_dot_v1_dot_operator__pb2.ChangeShardsRequest.SerializeToString,
             iscp_dot_wire_dot_v1_dot_operator__pb2.ChangeShardsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Reshard(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/iscp.wire.v1.Operator/Reshard',
+            iscp_dot_wire_dot_v1_dot_operator__pb2.ReshardRequest.SerializeToString,
+            iscp_dot_wire_dot_v1_dot_operator__pb2.ReshardResponse.FromString,
             options,
             channel_credentials,
             insecure,

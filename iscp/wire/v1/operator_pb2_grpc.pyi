@@ -37,6 +37,8 @@ class OperatorStub:
     """Cordon, uncordon or drain a node. It holds until it is taken back, over restarts of the node and other owners."""
     ChangeShards: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ChangeShardsRequest, _operator_pb2.ChangeShardsResponse]
     """Move, pin or unpin the shards of a table. A pin holds as a cordon does; a move only until the next rebalance."""
+    Reshard: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ReshardRequest, _operator_pb2.ReshardResponse]
+    """Cut ranges of a table's keys in two, or put pairs of them together. In the job log before it is answered."""
     Rebalance: _grpc.UnaryStreamMultiCallable[_operator_pb2.RebalanceRequest, _operator_pb2.PlacementPage]
     """Brings home what is elsewhere than it should be. Answers with what moves, and with dry_run moves nothing."""
     GetPlacement: _grpc.UnaryStreamMultiCallable[_operator_pb2.GetPlacementRequest, _operator_pb2.PlacementPage]
@@ -51,6 +53,8 @@ class OperatorAsyncStub(OperatorStub):
     """Cordon, uncordon or drain a node. It holds until it is taken back, over restarts of the node and other owners."""
     ChangeShards: _aio.UnaryUnaryMultiCallable[_operator_pb2.ChangeShardsRequest, _operator_pb2.ChangeShardsResponse]  # type: ignore[assignment]
     """Move, pin or unpin the shards of a table. A pin holds as a cordon does; a move only until the next rebalance."""
+    Reshard: _aio.UnaryUnaryMultiCallable[_operator_pb2.ReshardRequest, _operator_pb2.ReshardResponse]  # type: ignore[assignment]
+    """Cut ranges of a table's keys in two, or put pairs of them together. In the job log before it is answered."""
     Rebalance: _aio.UnaryStreamMultiCallable[_operator_pb2.RebalanceRequest, _operator_pb2.PlacementPage]  # type: ignore[assignment]
     """Brings home what is elsewhere than it should be. Answers with what moves, and with dry_run moves nothing."""
     GetPlacement: _aio.UnaryStreamMultiCallable[_operator_pb2.GetPlacementRequest, _operator_pb2.PlacementPage]  # type: ignore[assignment]
@@ -74,6 +78,14 @@ class OperatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_operator_pb2.ChangeShardsResponse, _abc.Awaitable[_operator_pb2.ChangeShardsResponse]]:
         """Move, pin or unpin the shards of a table. A pin holds as a cordon does; a move only until the next rebalance."""
+
+    @_abc_1.abstractmethod
+    def Reshard(
+        self,
+        request: _operator_pb2.ReshardRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ReshardResponse, _abc.Awaitable[_operator_pb2.ReshardResponse]]:
+        """Cut ranges of a table's keys in two, or put pairs of them together. In the job log before it is answered."""
 
     @_abc_1.abstractmethod
     def Rebalance(

@@ -75,6 +75,16 @@ def test_a_node_that_nobody_knows_is_refused_with_those_there_are(run: Run) -> N
         assert "remedy: The nodes are" in refused.stderr
 
 
+def test_a_table_is_split_and_merged(run: Run, operator: FakeOperator) -> None:
+    assert ok(run("shard", "split", "/t")) == "/t is in 2 ranges now\n"
+    assert json.loads(ok(run("shard", "split", "/t", "--range", "3", "-o", "json"))) == {"table": "/t", "ranges": 2}
+    assert ok(run("shard", "merge", "/t")) == "/t is whole now\n"
+    ok(run("shard", "merge", "/t", "--range", "2"))
+    asked = [each[:3] for each in operator.reshards]
+    assert asked == [(False, "/t", 0), (False, "/t", 3), (True, "/t", 0), (True, "/t", 2)]
+    assert len({each[3] for each in operator.reshards}) == 4
+
+
 def test_a_shard_is_moved_pinned_and_brought_home(run: Run) -> None:
     assert ok(run("shard", "move", "/t", "n-2")) == "1 shards move to n-2\n"
     assert ok(run("shard", "move", "/t", "n-2")) == "/t is on n-2 already\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -22,9 +23,10 @@ from iscp.coordination.draft import (
     Unregister,
     Update,
 )
+from iscp.coordination.reshard import Reshard
 from iscp.core.admin import RegisterResult
 from iscp.core.errors import Conflict, ErrorCode, InvalidRequest, InvariantBroken, JobNotFound
-from iscp.core.ids import JobKey
+from iscp.core.ids import JobKey, ShardId
 from iscp.core.job import JobReport, JobRow, JobState, JobStatus, Reason
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.watermark import Watermark
@@ -43,6 +45,26 @@ def row(name: str = "a", job_id: str = "", table: str = "t1", target: str = "", 
 
 def registration(name: str = "a", request_id: str = "", **fields: str) -> Registration:
     return Registration(row(name, **fields), request_id)
+
+
+def sharded(name: str = "a", **fields: str) -> Registration:
+    return replace(registration(name, **fields), sharded=True)
+
+
+def reshard(book: JobBook, draft: Draft, table: str, merge: bool, job_id: str) -> None:
+    """All ranges, unless there can be no more, or fewer."""
+    seen = frozenset(each.registration for each in book.jobs_on(table))
+    with suppress(InvalidRequest):
+        draft.decide(Reshard(table, merge, 0, seen, job_id))
+
+
+def check_indexes(book: JobBook, rows: list[JobRow]) -> None:
+    """Against the jobs themselves."""
+    shards = list(book.shards())
+    assert {each.key.job for shard in shards for each in book.jobs_in(shard)} == {each.key for each in rows}
+    assert {shard.table_id for shard in shards} == {t for each in rows for t in book.tables_called(each.table_name)}
+    for each in rows:
+        assert set(book.jobs_with_target(each.spec.consumer.target)) == set(book.rows_of(each.key))
 
 
 def decide(book: JobBook, *requests: Request, now_s: float = NOW_S) -> tuple[list[Answer], BookChange]:
@@ -66,9 +88,9 @@ def test_a_decision_takes_effect_only_when_its_entries_are_committed() -> None:
     assert draft.decide(Register((registration(),))) == (RegisterResult(True, "id-a", "t1"),)
     assert len(book) == 0
     change = book.commit(draft.entries)
-    assert change == BookChange((row(),), ("t1",))
+    assert change == BookChange((row(),), (ShardId("t1"),))
     assert book.get(key()) == row()
-    assert book.tables() == ("t1",)
+    assert list(book.shards()) == [ShardId("t1")]
 
 
 def test_registering_what_exists_answers_with_the_job_that_is_there_and_writes_nothing() -> None:
@@ -117,7 +139,7 @@ def test_unregister_sets_drop_at_once_and_is_false_where_there_is_nothing() -> N
     dropped = book.by_id("id-a")
     assert dropped is not None
     assert dropped.drop_at_s == NOW_S
-    assert book.tables() == ()
+    assert list(book.shards()) == []
     assert book.count() == 0
 
 
@@ -253,8 +275,8 @@ def test_a_resync_ends_the_row_and_begins_another_without_its_past_but_for_the_s
 def test_a_resync_may_move_a_job_to_another_table_and_target_and_leaves_a_paused_one_so() -> None:
     book = JobBook([replace(row(), seq=4, reason=Reason.PAUSED)])
     _, change = decide(book, resync(book, table="t2", target="/targets/other"))
-    assert change.tables == ("t1", "t2")
-    assert (book.tables(), book.get(key())) == (("t2",), None)
+    assert change.shards == (ShardId("t1"), ShardId("t2"))
+    assert (list(book.shards()), book.get(key())) == ([ShardId("t2")], None)
     moved = book.get(key(table="t2"))
     assert moved == replace(row(job_id="new", table="t2", target="/targets/other"), reason=Reason.PAUSED)
     assert book.jobs_with_target("/targets/a") == ()
@@ -330,7 +352,7 @@ def test_an_update_changes_the_spec_and_says_whether_it_did() -> None:
     (after,) = change.rows
     assert (after.spec.target_lag_s, after.spec.consumer) == (60.0, row().spec.consumer)
     assert (after.job_id, after.watermark.version, after.seq) == ("id-a", 7, 4), "it goes on where it was"
-    assert change.tables == ("t1",)
+    assert change.shards == (ShardId("t1"),)
     assert decide(book, Update(key(), '{"target_lag":5}', "r1"))[0] == [True], "a retry gets the first answer"
     assert book.get(key()) == after
 
@@ -369,7 +391,7 @@ def test_reports_move_the_book_at_once_and_only_statuses_are_due_before_the_flus
     a, b = row("a"), row("b")
     change = book.apply([report(a, 3), report(b, 4, state=JobState.COMPLETED), report(b, 5)])
     assert {each.key.job_name: each.watermark.version for each in change.rows} == {"a": 3, "b": 5}
-    assert change.tables == ()
+    assert change.shards == ()
     due = book.due(10)
     assert [(each.key.job_name, each.watermark.version) for each in due] == [("b", 5)]
     book.logged(due)
@@ -412,7 +434,9 @@ def test_one_key_cannot_have_two_wanted_registrations() -> None:
 NAMES, TABLES = st.sampled_from("abc"), st.sampled_from(["t1", "t2"])
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["register", "unregister", "pause", "resume", "resync", "report", "flush", "lose"]),
+        st.sampled_from(
+            ["register", "unregister", "pause", "resume", "resync", "report", "flush", "lose", "split", "merge"]
+        ),
         NAMES,
         TABLES,
     ),
@@ -427,25 +451,25 @@ def test_indexes_and_counts_are_those_of_the_rows_and_a_reload_equals_the_book(
     """Whatever is asked: the log's last rows, read again, give the same book; what was not committed left no trace."""
     book, logged = JobBook(), {}
     for number, (step, name, table) in enumerate(steps):
-        job = book.get(key(name, table))
+        job = book.job(key(name, table))
         draft = Draft(book, NOW_S + number)
         match step:
             case "register" | "lose":
-                draft.decide(
-                    Register((registration(name, table=table, job_id=f"j{number}", target=f"/{table}{name}"),))
-                )
+                draft.decide(Register((sharded(name, table=table, job_id=f"j{number:02}", target=f"/{table}{name}"),)))
             case "unregister":
                 draft.decide(Unregister(key(name, table)))
             case "pause" if job:
                 draft.decide(Pause(job.key))
             case "resume" if job:
                 draft.decide(Resume(job.key))
-            case "resync" if job:
-                anew = replace(job, job_id=f"j{number}", seq=0, watermark=Watermark(), status_json="")
+            case "split" | "merge" if book.has_jobs_on(table):
+                reshard(book, draft, table, step == "merge", f"j{number:02}")
+            case "resync" if job and book.ranges(table) == (1,):
+                anew = replace(job, origin="", job_id=f"j{number:02}", seq=0, watermark=Watermark(), status_json="")
                 draft.decide(Resync(job, Registration(anew)))
             case "report" if job:
                 state = JobState.ERROR if number % 2 else None
-                book.apply([report(job, number, seq=number, state=state)])
+                book.apply([report(book.rows_of(job.key)[-1], number, seq=number, state=state)])
             case "flush":
                 book.flush_watermarks()
                 logged |= {each.job_id: each for each in book.due(100)}
@@ -454,12 +478,11 @@ def test_indexes_and_counts_are_those_of_the_rows_and_a_reload_equals_the_book(
             logged |= {entry.row.job_id: entry.row for entry in draft.entries}
             book.commit(draft.entries)
         rows = book.select()
-        assert sum(book.count(reason=reason) for reason in Reason) == len(book) == len(rows)
+        assert sum(book.count(reason=reason) for reason in Reason) == book.count() == len(rows)
+        assert len(book) == sum(len(book.ranges(each.key.table_id)) for each in rows)
         for state in JobState:
             assert book.count("default", state=state) == sum(each.state is state for each in rows)
-        assert {each.key for t in book.tables() for each in book.jobs_on(t)} == {each.key for each in rows}
-        assert set(book.tables()) == {t for each in rows for t in book.tables_called(each.table_name)}
-        assert all(book.jobs_with_target(each.spec.consumer.target) == (each,) for each in rows)
+        check_indexes(book, rows)
     book.flush_watermarks()
     logged |= {each.job_id: each for each in book.due(100)}
     again = JobBook(logged.values())

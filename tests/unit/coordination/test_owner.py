@@ -537,3 +537,26 @@ def test_a_job_that_goes_while_its_shard_waits_leaves_no_move_behind() -> None:
     driver.step(FromNode("n1", answer))
     driver.step(ShardUnwanted(A))
     assert term.moving == {}
+
+
+def test_a_range_waits_until_all_that_shares_keys_with_it_has_ended_and_others_do_not() -> None:
+    driver = Driver(N1, N2, wanted=("a", "b"))
+    driver.sync(N1, told(A, NodeShardState.RUNNING))
+    driver.sync(N2)
+    driver.settle()
+    low, high = ShardId("a", 2), ShardId("a", 3)
+    # Wanted before the whole is not: neither order of the two may let both run.
+    first = driver.step(ShardWanted(low, (ROW,)))
+    stopping = dispatches(driver.step(ShardUnwanted(A)))
+    second = driver.step(ShardWanted(high, (ROW,)))
+    assert dispatches(first) == dispatches(second) == []
+    assert [(each.shard, each.is_delete) for each in stopping] == [(A, True)]
+    assert dispatches(driver.step(Tick(), 0.1)) == []
+    assert (driver.state(), driver.state(low), driver.state(high)) == (
+        ShardState.DRAINING,
+        ShardState.ABSENT,
+        ShardState.ABSENT,
+    )
+    started = dispatches(driver.respond(N1, stopping[0], NodeShardState.ABSENT))
+    assert {each.shard for each in started} == {low, high}
+    assert driver.owner.assignments.get(A) is None

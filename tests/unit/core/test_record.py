@@ -41,7 +41,7 @@ def _without(name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "text", ["nonsense", "[]", "{}", "7", RECORD.to_json().replace('"format":1', '"format":2'), _without("seq")]
+    "text", ["nonsense", "[]", "{}", "7", RECORD.to_json().replace('"format":1', '"format":3'), _without("seq")]
 )
 def test_what_is_no_record_is_told_with_what_to_do(text: str) -> None:
     with pytest.raises(PermanentError, match="cannot be read") as refused:

@@ -22,7 +22,7 @@ from iscp.core.errors import (
     StorageError,
     Unavailable,
 )
-from iscp.core.ids import JobKey
+from iscp.core.ids import JobKey, ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobReport, JobRow, JobState, Reason
 from iscp.core.spec import ConsumerSpec, JobSpec
@@ -109,7 +109,7 @@ def test_all_that_has_gathered_goes_into_one_commit_and_each_gets_its_own_answer
     assert [future.result(0)[0].created for future in (*futures, again)] == [True, True, True, False]
     assert missing.result(0) is False
     assert [len(commit) for commit in owner.storage.commits] == [3]
-    assert [change.tables for change in owner.changes] == [(TABLE,)]
+    assert [change.shards for change in owner.changes] == [(ShardId(TABLE),)]
 
 
 def test_an_answer_comes_after_the_commit_and_after_the_listener() -> None:
@@ -228,12 +228,11 @@ def test_a_report_that_waits_for_the_log_shows_at_once_to_who_asks_for_its_job(o
     owner.report("a", 5, JobState.ERROR)
     owner.writer.turn()
     assert owner.version("a") == -1
-    told = owner.writer.job(key("a"), "id-a")
+    told = owner.writer.job(key("a"))
     assert told is not None
     assert (told.watermark.version, told.state) == (5, JobState.ERROR)
-    assert owner.writer.job(key("a"), "another") == row("a")
-    assert owner.writer.job(key("b"), "id-b") == row("b")
-    assert owner.writer.job(key("none"), "id-none") is None
+    assert owner.writer.job(key("b")) == row("b")
+    assert owner.writer.job(key("none")) is None
 
 
 def test_another_owner_deposes_once_and_everything_pending_fails(owner: Owner) -> None:

@@ -12,10 +12,13 @@ from iscp.core.admin import NodeVerb, ShardVerb
 from iscp.core.cluster import NodeRecord
 from iscp.core.errors import InvalidRequest, NotOwner, TableNotFound
 from iscp.core.ids import ShardId
+from iscp.ports.pipeline import ConsumerKind, Needs
+from iscp.runtime.intake import Intake
 from iscp.runtime.operator_service import OwnerOperator
+from iscp.runtime.resharder import Resharder
 from tests.fakes.etcd import FakeMembership, FakeOverrides
 from tests.fakes.owner import TIMES, OwnerWorld, until
-from tests.fakes.pipeline import FakeCatalog
+from tests.fakes.pipeline import FakeCatalog, FakeKind
 from tests.unit.runtime.test_owner_loop import register, row
 
 SHARD = ShardId("t-1")
@@ -27,9 +30,18 @@ class Operated:
     def __init__(self) -> None:
         self.world = OwnerWorld()
         self.world.lead()
+        self.needs = Needs(sharded=True)
         self.store = FakeOverrides(self.world.etcd)
-        self.operator = OwnerOperator(self.world.owner, self.store, FakeCatalog())
-        register(self.world, row("x"))
+        self.intake = Intake(FakeCatalog(), self.kinds, lambda trigger: None, self.world.clock)
+        resharder = Resharder(self.world.owner, FakeCatalog(), self.kinds, self.intake)
+        self.operator = OwnerOperator(self.world.owner, self.store, FakeCatalog(), resharder)
+        register(self.world, row("x", job_id="000000000001"))
+
+    def kinds(self, name: str) -> ConsumerKind:
+        return FakeKind(self.needs)
+
+    def ranges(self) -> list[int]:
+        return [each.range_id for each in self.operator.placement("t-1")]
 
     def join(self, node_id: str) -> None:
         """Another node, which is registered and has synced with nothing."""
@@ -145,3 +157,37 @@ def test_events_say_what_was_decided_and_why(operated: Operated) -> None:
     new = operated.operator.events(last.owner_rev, last.number, 5.0, lambda: True)
     assert [each.what for each in new][:1] == ["join"]
     assert operated.operator.events(last.owner_rev - 1, 99, 0.0, lambda: True)[0] == events[0]
+
+
+def test_a_table_is_split_and_merged_and_pins_of_ranges_that_are_gone_go_with_them(operated: Operated) -> None:
+    operator = operated.operator
+    operator.change_shards(ShardVerb.PIN, "t-1", 0, "n-1")
+    until(lambda: operated.overrides().pins == {SHARD: "n-1"})
+    assert operator.reshard(False, "t-1", 0, "r-1") == 2
+    assert operator.reshard(False, "t-1", 0, "r-1") == 2  # the same, heard twice
+    until(lambda: operated.ranges() == [2, 3])
+    until(lambda: operated.overrides().pins == {})
+    assert operator.change_shards(ShardVerb.PIN, "t-1", 3, "n-1") == 1
+    assert operated.store.load().pins == {ShardId("t-1", 3): "n-1"}
+    assert operator.reshard(True, "t-1", 3, "r-2") == 1
+    until(lambda: operated.ranges() == [1])
+    assert operated.store.load().pins == {}
+    with pytest.raises(InvalidRequest, match="no range 3"):
+        operator.reshard(True, "t-1", 3, "r-3")
+
+
+def test_what_cannot_be_split_is_refused_with_its_jobs_and_nothing_changes(operated: Operated) -> None:
+    operator = operated.operator
+    operated.needs = Needs()
+    with pytest.raises(InvalidRequest, match=r"x \(replica: its sink is not sharded\)") as refused:
+        operator.reshard(False, "t-1", 0, "r-1")
+    assert refused.value.field == "table"
+    assert "Unregister" in refused.value.remedy
+    operated.needs = Needs(sharded=True)
+    with pytest.raises(TableNotFound):
+        operator.reshard(False, "/tables/none", 0, "r-1")
+    FakeMembership(operated.world.etcd).register(NodeRecord("n-0", 1, "n-0:1", wire_format=1))
+    until(lambda: len(operated.world.owner.members) == 2)
+    with pytest.raises(InvalidRequest, match="n-0: an iscp that knows nothing of ranges"):
+        operator.reshard(False, "t-1", 0, "r-1")
+    assert operated.ranges() == [1]

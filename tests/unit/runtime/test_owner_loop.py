@@ -23,7 +23,7 @@ SHARD = ShardId("t-1")
 
 
 def row(name: str, table_id: str = "t-1", job_id: str = "") -> JobRow:
-    spec = JobSpec(ConsumerSpec("replica", f"/targets/{table_id}/{name}"))
+    spec = JobSpec(ConsumerSpec("replica", f"/targets/{table_id}/{name}", ("id",)))
     key = JobKey("a", table_id, name)
     return JobRow(key, job_id or f"id-{name}", spec.to_json(), table_id, f"/tables/{table_id}")
 

@@ -156,13 +156,20 @@ def test_a_shard_stops_when_its_iteration_has_ended(make: Make) -> None:
 
 
 def test_what_the_queue_turns_away_runs_later(make: Make) -> None:
-    node = make(queue_max=2)
+    turned_away = threading.Event()
+
+    def apply(iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
+        turned_away.wait(WAIT_S)  # else a quick executor would never have a full queue
+        return node.apply(iteration, guard)
+
+    node = make(FakeRunner(apply), queue_max=2)
     for n in range(30):
         node.source.commit(f"/{n}", 2)
         shard = ShardId(f"t-{n}")
         node.scheduler.give(StartShard(shard, EPOCH, (job(f"j{n}", uri=f"/{n}", shard=shard),)))
+    until(lambda: node.executor.counters().rejected > 0)
+    turned_away.set()
     until(lambda: all(node.reached(f"j{n}") == 1 for n in range(30)))
-    assert node.executor.counters().rejected > 0
 
 
 def test_a_probe_that_breaks_is_an_error_of_its_table_alone(make: Make) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any
+from dataclasses import fields, is_dataclass
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -40,13 +40,22 @@ OF_TYPE = {
 
 
 def every(kind: type, **given_fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """All fields of a dataclass vary, those with defaults too."""
-    chosen = {each.name: given_fields.get(each.name, OF_TYPE.get(str(each.type), ...)) for each in fields(kind)}
+    """All fields of a dataclass or named tuple vary, those with defaults too."""
+    if is_dataclass(kind):
+        types = {each.name: str(each.type) for each in fields(kind)}
+    else:
+        types = {name: hint.__name__ for name, hint in get_type_hints(kind).items()}
+    chosen = {name: given_fields.get(name, OF_TYPE.get(of, ...)) for name, of in types.items()}
     return st.builds(kind, **chosen)
 
 
 CODES = st.integers(-(2**31), 2**31 - 1)
-SHARDS, EPOCHS, KEYS, MARKS = every(ShardId), every(TableEpoch), every(JobKey), every(Watermark)
+SHARDS, EPOCHS, KEYS, MARKS = (
+    every(ShardId),
+    every(TableEpoch),
+    every(JobKey, range_id=st.integers(1, 127)),
+    every(Watermark),
+)
 ROWS = every(JobRow, key=KEYS, watermark=MARKS, drop_at_s=st.none() | OF_TYPE["float"])
 REPORTS = every(
     JobReport,
