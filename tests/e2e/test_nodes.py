@@ -15,6 +15,7 @@ from benchmarks.dispatch import depose
 from iscp.adapters.children import tail
 from iscp.adapters.free_port import free_port
 from iscp.adapters.grpc.client import Client
+from iscp.core.cluster import WIRE_FORMAT
 from iscp.core.errors import InvalidRequest
 
 SHARDS = 40
@@ -164,8 +165,8 @@ def test_a_node_that_does_not_fit_is_refused_with_words(nodes: BareCluster, tmp_
     assert "is not reached at" in unreachable
     stranger = refused(nodes, node("n8", advertise=nodes.members[0].config.address))
     assert "leads to n0" in stranger
-    newer = refused(nodes, node("n8", {"BARE_NODE_WIRE_FORMAT": "3"}))
-    assert "speaks wire format 1, and this node 3" in newer
+    newer = refused(nodes, node("n8", {"BARE_NODE_WIRE_FORMAT": str(WIRE_FORMAT + 2)}))
+    assert f"speaks wire format {WIRE_FORMAT}, and this node {WIRE_FORMAT + 2}" in newer
     assert "Upgrade the nodes" in newer
 
 
@@ -175,7 +176,7 @@ def test_nodes_one_wire_format_apart_work_together(nodes: BareCluster) -> None:
         assert old.child is not None
         old.child.terminate()
         assert old.child.wait(30.0) == 0
-        new = nodes.members[number] = replace(old, environ={"BARE_NODE_WIRE_FORMAT": "2"}, child=None)
+        new = nodes.members[number] = replace(old, environ={"BARE_NODE_WIRE_FORMAT": str(WIRE_FORMAT + 1)}, child=None)
         new.start()
         until("all nodes have their share", nodes.settled)
     with at(nodes.members[0]) as client:
