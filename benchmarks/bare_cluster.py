@@ -36,13 +36,13 @@ LOOK_S = 0.02
 REGISTER_AT_ONCE = 2_000
 
 
-def until(what: str, true: Callable[[], object], timeout_s: float = WAIT_S) -> float:
+def until(what: str, true: Callable[[], object], timeout_s: float = WAIT_S, look_s: float = LOOK_S) -> float:
     """Wait for it; the monotonic seconds at which it was seen."""
     end_s = time.monotonic() + timeout_s
     while not true():
         if time.monotonic() > end_s:
             raise TimeoutError(f"not within {timeout_s:.0f} s: {what}")
-        time.sleep(LOOK_S)
+        time.sleep(look_s)
     return time.monotonic()
 
 

@@ -70,7 +70,7 @@ TRACE = "BARE_NODE_TRACE"
 WIRE = "BARE_NODE_WIRE_FORMAT"
 """Another wire format to say that it speaks, as a node of another version would."""
 
-LOOK_S = 0.002
+LOOK_S = 0.01
 
 
 class NoEngine:
