@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -45,6 +45,15 @@ def target_of(spec_json: str) -> str:
     """The target in a job_spec, without the cost of checking all of it."""
     target: str = json.loads(spec_json).get("iteration", {}).get("consumer", {}).get("target", "")
     return target
+
+
+def by_shard(rows: Iterable[JobRow]) -> dict[ShardId, tuple[JobRow, ...]]:
+    """What each shard has to run, of rows among which are dropped ones."""
+    found: dict[ShardId, list[JobRow]] = {}
+    for row in rows:
+        if row.drop_at_s is None:
+            found.setdefault(row.key.shard, []).append(row)
+    return {shard: tuple(jobs) for shard, jobs in found.items()}
 
 
 class JobBook:
@@ -105,10 +114,6 @@ class JobBook:
 
     def jobs_in(self, shard: ShardId) -> tuple[JobRow, ...]:
         return tuple(row for row in self.jobs_on(shard.table_id) if row.key.range_id == shard.range_id)
-
-    def shards(self) -> Iterator[ShardId]:
-        """Those that have a job."""
-        return (ShardId(table_id, each) for table_id in self._tables for each in self.ranges(table_id))
 
     def tables_called(self, name: str) -> tuple[str, ...]:
         """The ids of tables with jobs that have this URI, were called so at a registration, or have this id by now.

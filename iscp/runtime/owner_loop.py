@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar, assert_never
 
-from iscp.coordination.book import BookChange, JobBook
+from iscp.coordination.book import BookChange, JobBook, by_shard
 from iscp.coordination.effects import Decided, OwnerEffect, RecordCheckpoint, RevokeLease, SendTo
 from iscp.coordination.events import (
     Deposed,
@@ -255,26 +255,27 @@ class OwnerLoop:
         try:
             joblog = self._open_log()
             owner_rev = joblog.claim_term()
-            book = JobBook(joblog.load(), joblog.requests())
+            rows = joblog.load()
             hold_s, overrides = self._membership.hold_s(), self._overrides.load()
             members, members_at = self._membership.members()
             if self._election.leader() != leader:
                 # Frozen for a while, it has overtaken who leads by now. Whatever it took in would be read by nobody,
                 # until that one writes and sees that it has to claim again.
                 raise NotOwner("the election was lost during the claim")
-            # Read here, since the writer's thread owns the book from its start.
-            wanted = {shard: book.jobs_in(shard) for shard in book.shards()}
+            wanted = by_shard(rows)
             self.checkpoint.begin(wanted)
         except TemporaryError as error:
             log.warning("owner.claim_failed", extra={"error": str(error)})
             self._claim_at_s = self._clock.monotonic_s() + CLAIM_RETRY_S
             return
         self.members, self._members_at, self.seen = members, members_at, {}
+        self.decisions.begin(owner_rev)
+        # Before the book is made of the rows: meanwhile the nodes can say what they run.
+        self._step(Elected(owner_rev, leader.revision, members, wanted, hold_s, overrides))
+        book = JobBook(rows, joblog.requests())
+        log.info("owner.began", extra={"owner_rev": owner_rev, "jobs": len(book), "election": leader.revision})
         self.writer = self._last_writer = writer = self._new_writer(joblog, book)
         writer.start()
-        log.info("owner.began", extra={"owner_rev": owner_rev, "jobs": len(book), "election": leader.revision})
-        self.decisions.begin(owner_rev)
-        self._step(Elected(owner_rev, leader.revision, members, wanted, hold_s, overrides))
         self._on_moved()
 
     def _new_writer(self, joblog: JobLog, book: JobBook) -> LogWriter:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.bare_cluster import BareCluster, BareNode, until
+from benchmarks.bare_node import CLOCKS
 from benchmarks.dispatch import depose
 from iscp.adapters.children import tail
 from iscp.adapters.free_port import free_port
@@ -24,7 +25,8 @@ TTL_S, MARGIN_S = 3.0, 0.5
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareCluster]:
-    made = BareCluster(tmp_path_factory.mktemp("nodes"), 3, SHARDS, TTL_S, MARGIN_S)
+    root = tmp_path_factory.mktemp("nodes")
+    made = BareCluster(root, 3, SHARDS, TTL_S, MARGIN_S, environ={CLOCKS: str(root)})
     try:
         made.start()
         yield made
@@ -130,6 +132,29 @@ def test_etcd_restarts_and_nothing_moves(nodes: BareCluster) -> None:
         until("an owner answers", lambda: client.cluster().owner)
         until("all runs", lambda: sum(held(nodes).values()) == SHARDS)
     assert [note for node in nodes.members for note in node.noted()] == []
+
+
+def test_clocks_that_are_set_wrong_move_nothing_and_keep_the_order_of_registrations(nodes: BareCluster) -> None:
+    """Owners whose clocks are days apart: leases, terms and job ids do not go by them."""
+    clocks = [nodes.root / f"{node.name}.clock" for node in nodes.members]
+    made, step_s = [], 86_400.0
+    for _ in range(4):
+        owner, step_s = nodes.owner(), -step_s
+        for node, clock in zip(nodes.members, clocks, strict=True):
+            clock.write_text(str(step_s if node is owner else -step_s))
+        with at(nodes.members[0]) as client:
+            job = client.register("/lake/new", "copy", target=f"/targets/new-{len(made)}", key=["id"])
+            made.append(job.job_id)
+            assert client.unregister("/lake/new", "copy")
+        term = owner.count("owner_rev")
+        depose(nodes)
+        until("another owner has everyone's Sync", lambda term=term: nodes.owner().count("owner_rev") > term)
+        until("all runs", lambda: nodes.owner().count("owner_running") == SHARDS)
+    assert made == sorted(set(made))
+    moved = {shard for node in nodes.members for _, sign, shard in node.noted() if sign == "-"}
+    assert moved <= {"lake-new"}
+    for clock in clocks:
+        clock.unlink()
 
 
 # --- what does not fit -----------------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ def rows(first: int, count: int, text: str = "a") -> pa.Table:
 
 
 @pytest.mark.spark
+@pytest.mark.full
 def test_a_job_goes_on_after_the_node_is_killed_and_after_a_new_start(start: Start, mark: str, tmp_path: Path) -> None:
     source, target = str(tmp_path / "source"), str(tmp_path / "target")
     write_deltalake(source, rows(0, 100), configuration={"delta.enableChangeDataFeed": "true"})

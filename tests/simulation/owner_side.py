@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
-from iscp.coordination.book import BookChange, JobBook
+from iscp.coordination.book import BookChange, JobBook, by_shard
 from iscp.coordination.draft import Request
 from iscp.coordination.effects import Decided, OwnerEffect, RecordCheckpoint, RevokeLease, SendTo
 from iscp.coordination.events import (
@@ -186,7 +186,7 @@ class OwnerSide:
     def _begin(self, term: int, rows: list[JobRow], found: Found) -> None:
         revision, members, overrides, traces, _ = found
         book = JobBook(rows)
-        wanted = {shard: book.jobs_in(shard) for shard in book.shards()}
+        wanted = by_shard(rows)
         self.writer = self._world.parts.writer(self._process, term, book, self._moved, self._told_deposed)
         self._members_at = revision
         leader = self._leader

@@ -26,6 +26,7 @@ def remake(pipeline: Pipeline) -> None:
     pipeline.sql("INSERT INTO SOURCE VALUES " + ",".join(ROW.format(id=id_) for id_ in range(6)))
 
 
+@pytest.mark.full
 def test_names_and_types_by_every_way(pipeline: Pipeline) -> None:
     """Snapshot, tail in this process and in Spark, and difference; keys of several columns that updates change."""
     remake(pipeline)

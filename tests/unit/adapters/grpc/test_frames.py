@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iscp.adapters.grpc import frames
-from iscp.adapters.grpc.coordinate_messages import decode_owner, encode_node, encode_owner
+from iscp.adapters.grpc.coordinate_messages import decode_node, decode_owner, encode_node, encode_owner
 from iscp.adapters.grpc.frames import FRAME_BYTES_MAX, FrameReader, Outgoing, cut
 from iscp.coordination.messages import (
     Acknowledge,
@@ -139,6 +139,21 @@ def test_what_cannot_be_said_keeps_no_other_back(caplog: pytest.LogCaptureFixtur
         outgoing.put(message)
     assert taken(outgoing) == [dispatch("a"), dispatch("d")]
     assert [record.message for record in caplog.records] == ["coordinate.unsayable"] * 2
+
+
+def test_what_comes_together_travels_together() -> None:
+    outgoing = Outgoing(encode_node, "o")
+
+    class Meanwhile(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            for shard in ("a", "b", "c"):
+                outgoing.put(DispatchTableResponse(1, 1, TableEpoch(1, 1), ShardId(shard), NodeShardState.RUNNING))
+            return False
+
+    outgoing.put(DispatchTableResponse(1, 1, TableEpoch(1, 1), ShardId("a"), NodeShardState.ADDING))
+    frame = next(outgoing.frames(Meanwhile()))
+    states = [message.state for message in FrameReader(decode_node).take(frame)]  # type: ignore[union-attr]
+    assert states == [NodeShardState.RUNNING] * 3, "that it was being added is not worth a message any more"
 
 
 def test_whoever_waits_for_messages_is_woken_by_one_and_by_the_end() -> None:
