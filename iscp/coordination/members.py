@@ -69,8 +69,7 @@ def listen(term: Term, peer: Peer, due_s: float = inf) -> None:
     if not term.current(peer) or peer.phase is PeerPhase.REVOKED or term.times.alive_s == inf:
         return
     silent_s = term.now_s - peer.heard_s
-    if term.now_s - due_s > term.times.resend_s:
-        # The owner itself stood still: what came in meanwhile is still to be heard.
+    if term.late_s(due_s):
         again_s = term.now_s + term.times.resend_s
     elif silent_s >= term.times.sync_deadline_s:
         revoke(term, peer, f"was not heard of for {silent_s:.1f} s")
@@ -87,10 +86,7 @@ def _urge(term: Term, peer: Peer, wait_s: float = 0.0, due_s: float = inf) -> No
     """
     if not term.current(peer) or peer.synced:
         return
-    late_s = term.now_s - due_s
-    if late_s > term.times.resend_s:
-        # The owner itself stood still, or had much to take in: the Sync may be there already, and is still to be heard.
-        peer.announced_s += late_s
+    peer.announced_s += term.late_s(due_s)
     if peer.phase is PeerPhase.ANNOUNCED and term.now_s - peer.announced_s >= term.times.sync_deadline_s:
         revoke(term, peer, f"sent no Sync within {term.times.sync_deadline_s:g} s")
         return

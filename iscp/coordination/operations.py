@@ -68,11 +68,9 @@ def _send(term: Term, peer: Peer, shard: ShardId, operation: Operation) -> None:
 def _repeat(term: Term, peer: Peer, shard: ShardId, operation: Operation, due_s: float) -> None:
     if not term.current(peer) or peer.in_flight.get(shard) is not operation:
         return
-    late_s = term.now_s - due_s
-    if late_s > term.times.resend_s:
-        # The owner itself stood still: the node's answers came in meanwhile, and are still to be heard.
-        operation.heard_s += late_s
-        operation.sent_s += late_s
+    late_s = term.late_s(due_s)
+    operation.heard_s += late_s
+    operation.sent_s += late_s
     silent = term.now_s - operation.heard_s >= term.times.sync_deadline_s
     slow = term.now_s - operation.sent_s >= term.times.operation_deadline_s
     # A node that waits for its reports to be recorded is not slow: the log is.

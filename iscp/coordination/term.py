@@ -82,6 +82,14 @@ class Term:
         self.awaiting = any(peer.awaited for peer in unheard)
         self.listening = any(peer.founding for peer in unheard)
 
+    def late_s(self, due_s: float) -> float:
+        """How long the owner itself stood still, or was busy, when something was due; 0 where that is not much.
+
+        What came in meanwhile is still to be heard, so that no node is to be blamed for that time.
+        """
+        late_s = self.now_s - due_s
+        return late_s if late_s > self.times.resend_s else 0.0
+
     def next_table_epoch(self) -> TableEpoch:
         self.counter += 1
         return TableEpoch(self.owner_rev, self.counter)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -18,21 +19,29 @@ from tests.e2e.harness import MARK, leftovers, wait_for
 DEMO = (sys.executable, "-P", "-m", "iscp.cli.iscp", "demo")
 
 
-@pytest.mark.spark
-def test_a_few_days_are_verified(tmp_path: Path) -> None:
+def replayed(tmp_path: Path, *options: str, timeout_s: float) -> dict[str, Any]:
+    """What it tells at its end, after which nothing is left of it."""
     mark = uuid4().hex
     run = subprocess.run(
-        [*DEMO, "--days", "3", "--json"],
+        [*DEMO, *options, "--json"],
         env=os.environ | {MARK: mark, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=timeout_s,
     )
     assert run.returncode == 0, run.stderr
     (line,) = run.stdout.splitlines()
-    result = json.loads(line)
+    result: dict[str, Any] = json.loads(line)
     assert result["verified"] is True
+    assert leftovers(mark) == []
+    assert list(tmp_path.iterdir()) == []
+    return result
+
+
+@pytest.mark.spark
+def test_a_few_days_are_verified(tmp_path: Path) -> None:
+    result = replayed(tmp_path, "--days", "3", timeout_s=200)
     names = ["all_flights", "late_or_expected", "weather_log"]
     assert [job["name"] for job in result["jobs"]] == names
     for job in result["jobs"]:
@@ -40,27 +49,13 @@ def test_a_few_days_are_verified(tmp_path: Path) -> None:
         assert job["rows"] > 0
         assert job["iterations"] > 0
         assert job["lag_p95_s"] >= job["lag_p50_s"] >= 0
-    assert leftovers(mark) == []
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.spark
 @pytest.mark.full
 def test_it_ends_equal_though_nodes_are_killed_all_the_time(tmp_path: Path) -> None:
-    mark = uuid4().hex
-    run = subprocess.run(
-        [*DEMO, "--days", "20", "--nodes", "3", "--chaos", "--json"],
-        env=os.environ | {MARK: mark, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=400,
-    )
-    assert run.returncode == 0, run.stderr
-    result = json.loads(run.stdout)
-    assert result["verified"] is True
+    result = replayed(tmp_path, "--days", "20", "--nodes", "3", "--chaos", timeout_s=400)
     assert any("owner" in kill for kill in result["kills"]), result["kills"]
-    assert leftovers(mark) == []
 
 
 @pytest.mark.spark
