@@ -109,7 +109,7 @@ class DeadLetterBox:
 
     def _position(self, row: JobRow, known: DeadLetters) -> Position:
         # Its commits may have been cleaned away too: then the one that the target knows of counts.
-        return self._sink.position(replace(row, seq=max(known.seq, 0)))
+        return self._sink.position(row._replace(seq=max(known.seq, 0)))
 
     def _tag(self, context: ConsumeContext, seq: int, base_version: int, to: Watermark) -> CommitTag:
         return CommitTag(

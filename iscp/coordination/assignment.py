@@ -26,6 +26,8 @@ class ShardState(StrEnum):
     RUNNING = "running"
     DRAINING = "draining"
 
+    __hash__ = str.__hash__  # the states of a hundred thousand are counted by it
+
 
 class Cause(StrEnum):
     """Why a shard is, or goes, where it does."""

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
+from operator import attrgetter
 
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import JobKey, ShardId
@@ -19,6 +20,8 @@ from iscp.core.shard import WHOLE
 
 # Answers to repeated requests; the oldest are forgotten first.
 REQUESTS_MAX = 250_000
+
+_COUNTED = attrgetter("key.account", "state", "reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +52,16 @@ def target_of(spec_json: str) -> str:
 
 def by_shard(rows: Iterable[JobRow]) -> dict[ShardId, tuple[JobRow, ...]]:
     """What each shard has to run, of rows among which are dropped ones."""
-    found: dict[ShardId, list[JobRow]] = {}
+    first: dict[ShardId, tuple[JobRow, ...]] = {}
+    more: dict[ShardId, list[JobRow]] = {}  # most tables have one job
     for row in rows:
         if row.drop_at_s is None:
-            found.setdefault(row.key.shard, []).append(row)
-    return {shard: tuple(jobs) for shard, jobs in found.items()}
+            shard = row.key.shard
+            if shard in first:
+                more.setdefault(shard, []).append(row)
+            else:
+                first[shard] = (row,)
+    return first | {shard: (*first[shard], *others) for shard, others in more.items()}
 
 
 class JobBook:
@@ -72,15 +80,14 @@ class JobBook:
         self._keys: dict[str, JobKey] = {}
         self._tables: dict[str, dict[str, JobKey]] = {}
         self._ranges: dict[str, Counter[int]] = {}  # only of tables that are split
+        # Made when they are asked for first, of all rows: a new owner has no time for them.
         self._targets: dict[str, set[str]] | None = None
-        self._called: dict[str, dict[str, int]] = {}
-        self.last_job_id = ""
+        self._called: dict[str, dict[str, int]] | None = None
         self._counts: Counter[tuple[str, JobState, Reason]] = Counter()
         self._requests: dict[str, str] = dict(requests or {})
         self._status_due: dict[str, None] = {}
         self._watermark_due: dict[str, None] = {}
-        for row in sorted(rows, key=lambda row: row.create_at_s):
-            self._install(row)
+        self._load(sorted(rows, key=attrgetter("create_at_s")))
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -121,13 +128,16 @@ class JobBook:
         The newest first. There are several where a table was dropped and made anew: each job is on the one that it was
         registered on.
         """
+        if self._called is None:
+            self._called = {}
+            for row in self._jobs.values():
+                self._call(row, 1, _names(row))
         return tuple(reversed(self._called.get(name, {})))
 
     def has_jobs_on(self, table_id: str) -> bool:
         return table_id in self._tables
 
     def jobs_with_target(self, target: str) -> tuple[JobRow, ...]:
-        """The first call reads all specs, which a new owner has no time for."""
         if self._targets is None:
             self._targets = {}
             for row in self._jobs.values():
@@ -239,6 +249,28 @@ class JobBook:
             del self._requests[request_id]
         return BookChange(tuple(rows.values()), tuple(shards))
 
+    def _load(self, rows: Sequence[JobRow]) -> None:
+        """All at once: of a hundred thousand, one by one would be half of what a new owner does."""
+        wanted = [row for row in rows if row.drop_at_s is None]
+        self._dropped = {row.job_id: row for row in rows if row.drop_at_s is not None}
+        self._keys = {row.job_id: row.key for row in wanted}
+        self._jobs = {row.key: row for row in wanted}
+        if len(self._jobs) < len(wanted):
+            twice = next(row for row in wanted if self._jobs[row.key] is not row)
+            raise InvariantBroken(f"{twice.key} is registered twice")
+        for row in wanted:
+            self._tables.setdefault(row.key.table_id, {})[row.job_id] = row.key
+        ranges = [row.key for row in wanted if row.key.range_id != WHOLE]
+        for key in ranges:
+            self._ranges.setdefault(key.table_id, Counter())[key.range_id] += 1
+        for key in {key.job for key in ranges}:
+            self._count_job(key, 1)
+        whole = (row for row in wanted if row.key.range_id == WHOLE)
+        for (account, state, reason), jobs in Counter(map(_COUNTED, whole)).items():
+            for counted in (account, ""):
+                self._counts[counted, state, reason] += jobs
+        self.last_job_id = max((row.job_id for row in rows), default="")
+
     def _install(self, row: JobRow) -> None:
         if row.key.range_id == WHOLE:
             self._install_row(row)
@@ -284,6 +316,8 @@ class JobBook:
         self._counts["", row.state, row.reason] += by
 
     def _call(self, row: JobRow, by: int, names: Iterable[str]) -> None:
+        if self._called is None:
+            return
         for name in names:
             jobs = self._called.setdefault(name, {})
             jobs[row.key.table_id] = jobs.get(row.key.table_id, 0) + by

@@ -93,14 +93,14 @@ Answer = tuple[RegisterResult, ...] | RegisterResult | bool | int
 
 
 def _paused(row: JobRow) -> JobRow | None:
-    return None if row.paused else replace(row, reason=Reason.PAUSED)
+    return None if row.paused else row._replace(reason=Reason.PAUSED)
 
 
 def _resumed(row: JobRow) -> JobRow | None:
     if not (row.paused or row.reason is Reason.QUARANTINED or row.failed_for_good):
         return None
     stopped = row.state in (JobState.ERROR, JobState.CANCELED)
-    return replace(row, reason=Reason.NONE, state=JobState.COMPLETED if stopped else row.state)
+    return row._replace(reason=Reason.NONE, state=JobState.COMPLETED if stopped else row.state)
 
 
 def _updated(row: JobRow, changes_json: str) -> JobRow | None:
@@ -108,7 +108,7 @@ def _updated(row: JobRow, changes_json: str) -> JobRow | None:
     spec = changed_spec(row.spec_json, changes_json)
     if spec == row.spec:
         return None
-    changed = replace(row, spec_json=spec.to_json())
+    changed = row._replace(spec_json=spec.to_json())
     return changed if row.paused else _resumed(changed) or changed
 
 
@@ -136,7 +136,7 @@ class Draft:
             case Unregister(key, request_id):
                 if not self._rows(key) and self._repeated(request_id, key) is None:
                     return False
-                return self._change(key, request_id, lambda row: replace(row, drop_at_s=self._now_s))
+                return self._change(key, request_id, lambda row: row._replace(drop_at_s=self._now_s))
             case Pause(key, request_id):
                 return self._change(key, request_id, _paused)
             case Resume(key, request_id):
@@ -231,9 +231,9 @@ class Draft:
                 remedy="Unregister one of the two first",
             )
         same_target = target_of(made.spec_json) == target_of(row.spec_json)
-        made = replace(made, seq=row.seq if same_target else 0, reason=Reason.PAUSED if row.paused else Reason.NONE)
+        made = made._replace(seq=row.seq if same_target else 0, reason=Reason.PAUSED if row.paused else Reason.NONE)
         mark = len(self.entries)
-        self._stage(replace(row, drop_at_s=self._now_s), "")
+        self._stage(row._replace(drop_at_s=self._now_s), "")
         try:
             return self._create(replace(item, row=made))
         except InvalidRequest:

@@ -68,14 +68,15 @@ def listen(term: Term, peer: Peer, due_s: float = inf) -> None:
     """
     if not term.current(peer) or peer.phase is PeerPhase.REVOKED or term.times.alive_s == inf:
         return
-    silent_s = term.now_s - peer.heard_s
+    # One sum for both, or rounding could have it look again at once, for ever.
+    deadline_s = peer.heard_s + term.times.sync_deadline_s
     if term.late_s(due_s):
         again_s = term.now_s + term.times.resend_s
-    elif silent_s >= term.times.sync_deadline_s:
-        revoke(term, peer, f"was not heard of for {silent_s:.1f} s")
+    elif term.now_s >= deadline_s:
+        revoke(term, peer, f"was not heard of for {term.now_s - peer.heard_s:.1f} s")
         return
     else:
-        again_s = peer.heard_s + term.times.sync_deadline_s
+        again_s = deadline_s
     term.timers.at(again_s, partial(listen, term, peer, again_s))
 
 
@@ -86,15 +87,19 @@ def _urge(term: Term, peer: Peer, wait_s: float = 0.0, due_s: float = inf) -> No
     """
     if not term.current(peer) or peer.synced:
         return
-    peer.announced_s += term.late_s(due_s)
-    if peer.phase is PeerPhase.ANNOUNCED and term.now_s - peer.announced_s >= term.times.sync_deadline_s:
+    peer.announced_s += (late_s := term.late_s(due_s))
+    deadline_s = peer.announced_s + term.times.sync_deadline_s
+    if peer.phase is PeerPhase.ANNOUNCED and term.now_s >= deadline_s:
         revoke(term, peer, f"sent no Sync within {term.times.sync_deadline_s:g} s")
         return
     if peer.phase is PeerPhase.ANNOUNCED:
-        announce = Announce(term.node_id, term.owner_rev, term.election_revision, term.version, term.wire_format)
-        term.out.append(SendTo(peer.record, announce))
-        wait_s = min(2 * wait_s, term.times.resend_max_s) or term.times.resend_s
-        again_s = min(term.now_s + wait_s, peer.announced_s + term.times.sync_deadline_s)
+        if late_s:  # the Sync may be there, and only has to be heard
+            wait_s = term.times.resend_s
+        else:
+            announce = Announce(term.node_id, term.owner_rev, term.election_revision, term.version, term.wire_format)
+            term.out.append(SendTo(peer.record, announce))
+            wait_s = min(2 * (wait_s or term.times.resend_s), term.times.resend_max_s)
+        again_s = min(term.now_s + wait_s, deadline_s)
     else:
         term.out.append(RevokeLease(peer.record, term.election_revision))
         again_s = term.now_s + term.times.resend_s

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from iscp.core.cluster import WIRE_FORMAT
 from iscp.core.ids import ShardId, TableEpoch
@@ -30,6 +31,8 @@ class NodeShardState(StrEnum):
     RUNNING = "running"
     REMOVING = "removing"
 
+    __hash__ = str.__hash__
+
 
 @dataclass(frozen=True, slots=True)
 class Announce:
@@ -42,8 +45,7 @@ class Announce:
     wire_format: int = WIRE_FORMAT
 
 
-@dataclass(frozen=True, slots=True)
-class NodeShard:
+class NodeShard(NamedTuple):
     """One shard of a Sync. The operation in flight follows from `state`; `table_epoch` is the last one obeyed."""
 
     shard: ShardId

@@ -110,10 +110,11 @@ def reconcile(term: Term, peer: Peer, shards: tuple[NodeShard, ...]) -> None:
     The Sync may be older than what the node has answered since. So nothing is freed by it: what it lacks is
     dispatched again to the same node, what is to end is stopped there, and the answer counts.
     """
+    before = list(term.assignments.held_by(peer.holder))
     for told in shards:
         _take_over(term, peer, told)
-    there = {told.shard for told in shards}
-    for shard in list(term.assignments.held_by(peer.holder)):
+    there = {told.shard for told in shards} if before else set()
+    for shard in before:
         assignment = term.assignments[shard]
         if shard not in there and assignment.state is ShardState.RUNNING:
             term.assignments.turn(assignment, ShardState.DISPATCHING)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -38,11 +38,15 @@ def ring_of(nodes: frozenset[str]) -> Ring:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The nodes that may take shards, their ring, and the overrides. Made anew when one of these changes."""
+    """The nodes that may take shards, and the overrides. Made anew when one of these changes."""
 
-    ring: Ring = field(default_factory=lambda: Ring(()))
     eligible: frozenset[str] = frozenset()
     overrides: Overrides = field(default_factory=Overrides)
+
+    @property
+    def ring(self) -> Ring:
+        """Of the nodes; made when it is asked for first, as nodes are heard one after the other."""
+        return ring_of(self.eligible)
 
     def target(self, shard: ShardId) -> str:
         """Where `shard` should be; empty if no node may take any."""
@@ -50,9 +54,3 @@ class Placement:
             return ""
         pinned = self.overrides.pins.get(shard, "")
         return pinned if pinned in self.eligible else self.ring.preferred(shard)
-
-    def changed(self, eligible: Iterable[str], overrides: Overrides) -> Placement:
-        """With these; the ring is another only if the nodes are."""
-        nodes = frozenset(eligible)
-        ring = self.ring if nodes == self.eligible else ring_of(nodes)
-        return Placement(ring, nodes, overrides)

@@ -7,6 +7,7 @@ operators have said, have changed, and only then.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 
@@ -33,7 +34,7 @@ def reconsider(term: Term) -> None:
     for peer in term.peers.values():
         operations.send_queued(term, peer)  # what waited until all were heard
     before = term.placement
-    term.placement = before.changed(eligible(term), term.placement.overrides)
+    term.placement = replace(before, eligible=eligible(term))
     if term.placement.eligible != before.eligible:
         rebalance_at(term, term.now_s + term.times.rebalance_after_s)
     term.plan = _policies(term)

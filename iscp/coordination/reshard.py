@@ -6,7 +6,7 @@ Nothing of it moves rows of a sink: a range's next iteration looks up what those
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from iscp.core import shard
 from iscp.core.errors import InvalidRequest
@@ -100,12 +100,12 @@ def rows_after(rows: Sequence[JobRow], merged: Sequence[Change], job_id: str, no
             if row.key.range_id in gone:
                 mine.setdefault(row.registration, []).append(row)
         for registration, before in mine.items():
-            yield from (replace(row, drop_at_s=now_s) for row in before)
+            yield from (row._replace(drop_at_s=now_s) for row in before)
             # Paused, quarantined or failed stays so; the watermark is a hint, as always.
             job = combined(before)
             for each in come:
                 key, number = job.key.of_range(each), number + 1
-                yield replace(job, key=key, job_id=ranged_job_id(job_id, number), origin=registration)
+                yield job._replace(key=key, job_id=ranged_job_id(job_id, number), origin=registration)
 
 
 def rows_of_registration(row: JobRow, ranges: Collection[int]) -> list[JobRow]:
@@ -113,6 +113,6 @@ def rows_of_registration(row: JobRow, ranges: Collection[int]) -> list[JobRow]:
     if shard.WHOLE in ranges:
         return [row]
     return [
-        replace(row, key=row.key.of_range(each), job_id=ranged_job_id(row.job_id, each), origin=row.job_id)
+        row._replace(key=row.key.of_range(each), job_id=ranged_job_id(row.job_id, each), origin=row.job_id)
         for each in sorted(ranges)
     ]

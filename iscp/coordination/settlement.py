@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from iscp.coordination.flights import Flight
 from iscp.coordination.pace import AskTrigger, Pace
@@ -93,7 +92,7 @@ class Settlement:
         if job.row.job_id in self._flight.settled:
             return
         before = job.row
-        job.row = replace(before, watermark=outcome.watermark, seq=outcome.seq)
+        job.row = before._replace(watermark=outcome.watermark, seq=outcome.seq)
         code, message = outcome.error_code, outcome.error_msg
         if outcome.ok and self._stalled(before, outcome):
             code, message = ErrorCode.INTERNAL, "the iteration ended without progress"
@@ -108,7 +107,7 @@ class Settlement:
         """Of a comparison nothing is told but a repair that it led to; how the job stands otherwise it does not say."""
         if outcome.seq == job.row.seq:
             return
-        job.row = replace(job.row, watermark=outcome.watermark, seq=outcome.seq)
+        job.row = job.row._replace(watermark=outcome.watermark, seq=outcome.seq)
         status = self._status(outcome, ErrorCode.OK, "") if job.told_state is JobState.COMPLETED else None
         self.reports.append(job.report(job.told_state, job.told_reason, status))
         self.history.append(self._history(outcome, ErrorCode.OK, ""))

@@ -8,7 +8,6 @@ derived.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import ceil, inf
 
 from iscp.coordination.messages import SourceSeen
@@ -145,7 +144,7 @@ class TrackedJob:
                 self.pace.faults = 0
             self.told_state, self.told_reason = row.state, row.reason
         if (row.seq, row.watermark.version) < (self.row.seq, self.row.watermark.version):
-            self.row = replace(row, watermark=self.row.watermark, seq=self.row.seq)
+            self.row = row._replace(watermark=self.row.watermark, seq=self.row.seq)
             return self.report(self.told_state, self.told_reason)
         self.row = row
         return None

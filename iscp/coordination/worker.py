@@ -178,7 +178,7 @@ class WorkerMachine:
             if self._sync_parts:
                 self._sync_due_s = self._now_s
             else:
-                self._sync()
+                self._sync(asked=True)
         if message.owner_rev <= self.owner_rev:
             return
         waiting = self._checking is not None and self._now_s < self._checking_until_s
@@ -196,7 +196,7 @@ class WorkerMachine:
         self.owner_id, self.owner_rev = claim.owner_id, claim.owner_rev
         # Dispatches of earlier terms are refused by their term from now on.
         self._fences.clear()
-        self._sync()
+        self._sync(asked=True)
 
     # --- what to run -------------------------------------------------------------------------------------------
 
@@ -295,8 +295,8 @@ class WorkerMachine:
         if self.owner_rev and self.lease_held:
             self._send(DispatchTableResponse(self.owner_rev, self.epoch, table_epoch, shard, state))
 
-    def _sync(self) -> None:
-        """Tell the owner anew what this node runs, until it has taken it."""
+    def _sync(self, asked: bool = False) -> None:
+        """Tell the owner anew what this node runs, until it has taken it; if it has `asked`, it will ask again."""
         self._sync_number += 1
         self._sync_parts = ()
         if not self.owner_rev or not self.lease_held:
@@ -317,7 +317,8 @@ class WorkerMachine:
             )
             for part, cut in enumerate(cuts)
         )
-        self._sync_due_s, self._sync_wait_s = self._now_s, self._times.resend_s
+        self._sync_due_s = self._now_s
+        self._sync_wait_s = self._times.resend_max_s if asked else self._times.resend_s
 
     def _acknowledged(self, message: Acknowledge) -> None:
         if message.sync_number == self._sync_number:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from iscp.core.errors import ErrorCode
 from iscp.core.ids import JobKey
@@ -21,6 +22,8 @@ class JobState(StrEnum):
     ERROR = "error"
     COMPLETED = "completed"
 
+    __hash__ = str.__hash__
+
 
 class Reason(StrEnum):
     NONE = "none"
@@ -28,6 +31,8 @@ class Reason(StrEnum):
     PAUSED = "paused"
     QUARANTINED = "quarantined"
     QUOTA = "quota"
+
+    __hash__ = str.__hash__
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +100,7 @@ def parse_status(text: str) -> JobStatus:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class JobRow:
+class JobRow(NamedTuple):
     """One row of the job log.
 
     Invariants: `job_id` is unique for each row that ever began; `drop_at_s` is None while the job is wanted; `seq` is
@@ -112,7 +116,7 @@ class JobRow:
     table_uri: str
     state: JobState = JobState.COMPLETED
     reason: Reason = Reason.NONE
-    watermark: Watermark = field(default=Watermark())
+    watermark: Watermark = Watermark()
     seq: int = 0
     status_json: str = ""
     create_at_s: float = 0.0
@@ -187,8 +191,7 @@ def apply_report(row: JobRow, report: JobReport) -> JobRow | None:
     if status is not None:
         followed = status.source_id or row.source_id
         status = replace(status, source_id="" if followed == row.key.table_id else followed)
-    changed = replace(
-        row,
+    changed = row._replace(
         watermark=report.watermark,
         seq=report.seq,
         state=state,
@@ -206,10 +209,9 @@ def combined(rows: Sequence[JobRow]) -> JobRow:
     """
     worst = max(rows, key=lambda row: (_BADNESS.index(row.state), _REASONS.index(row.reason)))
     if len(rows) == 1 and worst.key.range_id == 1:
-        return replace(worst, job_id=worst.origin) if worst.origin else worst
+        return worst._replace(job_id=worst.origin) if worst.origin else worst
     lowest = min(rows, key=lambda row: (row.watermark.version, row.watermark.step))
-    return replace(
-        worst,
+    return worst._replace(
         key=worst.key.job,
         job_id=worst.registration,
         watermark=lowest.watermark,

@@ -6,6 +6,7 @@ so a ring is never changed, but built anew from the sorted members; then equal m
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterable
 from zlib import crc32
 
@@ -30,11 +31,16 @@ class Ring:
 
     def __init__(self, node_ids: Iterable[str], vnodes: int = VNODES) -> None:
         self.node_ids = tuple(sorted(set(node_ids)))
-        self._ring = HashRing(list(self.node_ids), hash_fn=ring_hash, vnodes=vnodes)
+        points = HashRing(list(self.node_ids), hash_fn=ring_hash, vnodes=vnodes).get_points()
+        self._points = [point for point, _ in points]
+        self._owners: list[str] = [node_id for _, node_id in points]
 
     def preferred(self, shard: ShardId) -> str:
-        """The node id that `shard` belongs to; raises LookupError where there is no node."""
-        node_id: str | None = self._ring.get_node(str(shard))
-        if node_id is None:
+        """The node id that `shard` belongs to; raises LookupError where there is no node.
+
+        As HashRing.get_node finds it, in a third of the time: a new owner asks for all shards.
+        """
+        if not self._owners:
             raise LookupError("the ring has no node")
-        return node_id
+        found = bisect(self._points, ring_hash(str(shard)))
+        return self._owners[found % len(self._owners)]

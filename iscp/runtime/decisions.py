@@ -16,7 +16,7 @@ class Decisions:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._kept: deque[EventView] = deque(maxlen=KEPT_MAX)
+        self._kept: deque[tuple[float, Decided]] = deque(maxlen=KEPT_MAX)
         self._owner_rev = 0
         self._number = 0
         self._closed = False
@@ -30,11 +30,7 @@ class Decisions:
     def note(self, decided: Decided, at_s: float) -> None:
         with self._changed:
             self._number += 1
-            shard = str(decided.shard) if decided.shard else ""
-            view = EventView(
-                self._owner_rev, self._number, at_s, decided.what.value, decided.node_id, shard, str(decided.why)
-            )
-            self._kept.append(view)
+            self._kept.append((at_s, decided))
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -52,5 +48,11 @@ class Decisions:
 
         with self._changed:
             self._changed.wait_for(news, wait_s)
-            same = owner_rev == self._owner_rev
-            return [each for each in self._kept if not same or each.number > number]
+            after = number if owner_rev == self._owner_rev else 0
+            kept = list(self._kept)[-(self._number - after) :] if self._number > after else []
+            first = self._number - len(kept) + 1
+            return [self._view(first + index, at_s, decided) for index, (at_s, decided) in enumerate(kept)]
+
+    def _view(self, number: int, at_s: float, decided: Decided) -> EventView:
+        shard = str(decided.shard) if decided.shard else ""
+        return EventView(self._owner_rev, number, at_s, decided.what.value, decided.node_id, shard, str(decided.why))

@@ -18,19 +18,20 @@ OLDER_AFTER, OLDEST_AFTER = 50, 20
 
 
 def collect_rarely() -> None:
-    """For the rest of the process; what is there by now is never looked at again."""
+    """For the rest of the process."""
     gc.collect()
-    gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, OLDER_AFTER, OLDEST_AFTER)
 
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """While objects come that are to stay."""
+    """While objects come that are to stay; they are old at its end, without a look at each of them."""
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        gc.freeze()
+        gc.unfreeze()  # into the oldest generation
         if enabled:
             gc.enable()

@@ -187,7 +187,7 @@ class Intake:
                 return request
 
     def _with_id(self, writer: LogWriter, item: Registration) -> Registration:
-        return replace(item, row=replace(item.row, job_id=self._next_id(writer)))
+        return replace(item, row=item.row._replace(job_id=self._next_id(writer)))
 
     def _next_id(self, writer: LogWriter) -> str:
         last = max(self._last_id, writer.read(lambda book: book.last_job_id))

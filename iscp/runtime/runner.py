@@ -153,7 +153,7 @@ class Runner:
         return standing(Work(row, kind, consumer, stands.position, stands.takeover))
 
     def _bring_on(self, iteration: Iteration, row: JobRow, part: Piece, stands: Stand, guard: Guard) -> JobOutcome:
-        row, record = replace(row, key=row.key.of_range(part.range_id)), part.record
+        row, record = row._replace(key=row.key.of_range(part.range_id)), part.record
         seq = max(stands.position.seq, row.seq)
         position = Position(seq, record.watermark, row.job_id, record.source_id)
         kind = self._kinds(row.spec.consumer.kind)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from iscp.coordination.effects import StartShard, StopShard, UpdateShard
 from iscp.coordination.events import Reports, Seen, ShardStarted, ShardStopped, Tick
@@ -199,4 +198,4 @@ class Timetable:
 
 
 def with_reason(row: JobRow, **changes: object) -> JobRow:
-    return replace(row, **changes)  # type: ignore[arg-type]
+    return row._replace(**changes)  # type: ignore[arg-type]

@@ -73,9 +73,9 @@ def test_terms_count_up_and_rows_come_back_as_they_were_written(tmp_path: Path) 
     first = opened(tmp_path)
     assert first.claim_term() == 1
     rows = [
-        replace(job(1), watermark=Watermark(7, 1_700_000_000.123), seq=3, state=JobState.RUNNING),
-        replace(job(2), reason=Reason.PAUSED, drop_at_s=1_700_000_001.5),
-        replace(job(3), status_json='{"rows":5}', drop_at_s=0.0),
+        job(1)._replace(watermark=Watermark(7, 1_700_000_000.123), seq=3, state=JobState.RUNNING),
+        job(2)._replace(reason=Reason.PAUSED, drop_at_s=1_700_000_001.5),
+        job(3)._replace(status_json='{"rows":5}', drop_at_s=0.0),
     ]
     first.append(rows, ["r1", "", "r3"])
     second = opened(tmp_path)
@@ -257,7 +257,7 @@ def test_a_log_of_the_format_before_is_read_and_brought_up_to_this_one(tmp_path:
     (there,) = log.load()
     assert (there.key.range_id, there.origin) == (1, "")
     assert DeltaTable(uri).metadata().configuration["iscp.format"] == "2"
-    part = replace(there, key=there.key.of_range(3), job_id="x.0001", origin=there.job_id)
+    part = there._replace(key=there.key.of_range(3), job_id="x.0001", origin=there.job_id)
     log.append([part], [""])
     assert owner(tmp_path).load()[-1] == part
     assert DeltaTable(uri).to_pyarrow_table()["range_id"].to_pylist() in ([None, 3], [3, None])
@@ -362,7 +362,7 @@ def test_a_retry_after_the_owner_was_restarted_gets_the_first_answer_even_from_a
         book = JobBook(joblog.load(), joblog.requests())
         writer = LogWriter(joblog, book, SystemClock(), LogLimits(), lambda change: None, lambda error: None)
         writer.start()
-        again = Registration(replace(row, job_id=f"life-{life}"), "the-request")
+        again = Registration(row._replace(job_id=f"life-{life}"), "the-request")
         answers.append(writer.submit(Register((again,))).result(10)[0])
         if life == 1:
             writer.close()
@@ -373,8 +373,7 @@ def test_a_retry_after_the_owner_was_restarted_gets_the_first_answer_even_from_a
 
 
 ROWS = st.builds(
-    lambda number, registration, version, dropped, state: replace(
-        job(number),
+    lambda number, registration, version, dropped, state: job(number)._replace(
         job_id=f"{number}-{registration}",
         watermark=Watermark(version, float(version)),
         drop_at_s=1.0 if dropped else None,

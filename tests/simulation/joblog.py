@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 STATUS_DELAY_S = 0.2
+WATERMARK_DELAY_S = 5.0
 RETRY_S = 0.5
 
 
@@ -111,7 +112,7 @@ class Writer:
         self._requests: deque[Request] = deque()
         self._history: list[tuple[Sequence[HistoryEntry], Callable[[], None]]] = []
         self._reports: list[JobReport] = []
-        self._status_planned = self._busy = False
+        self._status_planned = self._watermark_planned = self._busy = False
         self.closed = False
 
     def submit(self, request: Request) -> None:
@@ -140,6 +141,7 @@ class Writer:
         reports, self._reports = self._reports, []
         change = self.book.apply(reports)
         if change.rows and not self.closed:
+            self._plan_watermarks()
             self._on_moved(change)
         self._plan_statuses()
 
@@ -157,6 +159,18 @@ class Writer:
         if not self._status_planned and self.book.due(1):
             self._status_planned = True
             self._process.after(STATUS_DELAY_S, self._status_time)
+
+    def _plan_watermarks(self) -> None:
+        if not self._watermark_planned:
+            self._watermark_planned = True
+            self._process.after(WATERMARK_DELAY_S, self._watermark_time)
+
+    def _watermark_time(self) -> None:
+        self._watermark_planned = False
+        if self._busy:
+            self._plan_watermarks()
+        elif self.book.flush_watermarks():
+            self._turn(statuses=True)
 
     def _status_time(self) -> None:
         self._status_planned = False

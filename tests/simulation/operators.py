@@ -59,7 +59,7 @@ class Operators:
         if writer is None:
             return
         row = JobRow(key, self.job_id(owner, writer.book.last_job_id), spec_json(key), key.table_id, f"/{key.table_id}")
-        owner.owner.submit(Register((Registration(replace(row, create_at_s=owner.wall_s)),)))
+        owner.owner.submit(Register((Registration(row._replace(create_at_s=owner.wall_s)),)))
 
     def job_id(self, owner: Process, last: str) -> str:
         """As `iscp/runtime/intake.py` draws it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import replace
 
 import pytest
 from deltalake import write_deltalake
@@ -124,7 +123,7 @@ def test_a_shut_guard_lets_nothing_be_committed(pipeline: Pipeline) -> None:
 def test_a_registration_goes_on_from_the_seq_of_the_one_before(pipeline: Pipeline) -> None:
     old = pipeline.job("target", 1, key=("id",))
     seq = pipeline.run(old)[0].seq
-    new = replace(old, job_id="target-2")
+    new = old._replace(job_id="target-2")
     outcome = pipeline.run(new)[0]
     assert (outcome.data_type, outcome.seq) == (DataType.SNAPSHOT, seq + 2)
     pipeline.assert_equal("target")

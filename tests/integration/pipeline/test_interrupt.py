@@ -86,7 +86,7 @@ def test_an_interrupted_iteration_commits_nothing_and_starts_over_by_the_new_spe
 ) -> None:
     registered = pipeline.job("target", key=("id",))
     built = pipeline.run(registered)[0]
-    row = replace(registered, watermark=built.watermark, seq=built.seq)
+    row = registered._replace(watermark=built.watermark, seq=built.seq)
     pipeline.upsert(range(20), "changed")
     before, shard = len(pipeline.commits("target")), ShardId(row.key.table_id)
     reached, go_on = threading.Event(), threading.Event()
@@ -98,7 +98,7 @@ def test_an_interrupted_iteration_commits_nothing_and_starts_over_by_the_new_spe
     pipeline.failpoints.once("commit.before", stand_still)
     desk.scheduler.give(StartShard(shard, TableEpoch(1, 1), (row,)))
     assert reached.wait(WAIT_S)
-    changed = replace(row, spec_json=replace(row.spec, priority=9).to_json())
+    changed = row._replace(spec_json=replace(row.spec, priority=9).to_json())
     desk.scheduler.interrupt(shard, row.job_id, changed.spec_json)
     desk.scheduler.give(UpdateShard(shard, TableEpoch(1, 2), (changed,)))
     assert runner.canceled.wait(WAIT_S)

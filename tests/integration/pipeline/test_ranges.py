@@ -6,7 +6,6 @@ import random
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,7 +42,7 @@ class Ranges:
         path.syspath_prepend(str(root / "site"))
         self.kinds = ConsumerRegistry(allowed=("iscp_sqlite_sharded",)).kind
         row = job(pipeline, self.kinds("iscp_sqlite_sharded"), self.file)
-        self.book = JobBook([replace(row, job_id="000001")])
+        self.book = JobBook([row._replace(job_id="000001")])
         self.key = row.key
         self.commits: list[tuple[int, int, str]] = []
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from iscp.core.errors import ErrorCode, InvalidRequest
@@ -52,6 +50,6 @@ def test_one_that_has_become_so_since_is_never_published_to(pipeline: Pipeline) 
     pipeline.sql(
         f"ALTER TABLE delta.`{pipeline.target('target')}` SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
     )
-    later = replace(job, job_id=job.job_id + "-later")
+    later = job._replace(job_id=job.job_id + "-later")
     assert pipeline.run(later)[0].error_code == ErrorCode.TARGET_UNUSABLE
     pipeline.assert_equal_by_spark("target")

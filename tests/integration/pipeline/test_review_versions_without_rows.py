@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from deltalake import DeltaTable
 
@@ -26,7 +24,7 @@ def empty_commits(pipeline: Pipeline, number: int) -> None:
 
 def after(row: JobRow, outcome: JobOutcome) -> JobRow:
     """The row as the node has it from then on."""
-    return replace(row, watermark=outcome.watermark, seq=outcome.seq)
+    return row._replace(watermark=outcome.watermark, seq=outcome.seq)
 
 
 def test_more_of_them_than_one_iteration_takes(pipeline: Pipeline) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -217,7 +216,7 @@ def test_dropped_and_made_anew(pipeline: Pipeline) -> None:
         pipeline.assert_equal("follows")
     pipeline.upsert([100], "tail")
     follow(pipeline, follows, expected=DataType.TAIL)
-    again = replace(fails, job_id="fails-2")  # as a resync does
+    again = fails._replace(job_id="fails-2")  # as a resync does
     follow(pipeline, again, expected=DataType.SNAPSHOT)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -66,7 +65,7 @@ def test_a_target_that_was_changed_by_others_comes_out_equal(
     job = pipeline.job("target", key=("id",) if keyed else ())
     for step in range(3):
         outcome = pipeline.run(job)[0]
-        job = replace(job, seq=outcome.seq, watermark=outcome.watermark)
+        job = job._replace(seq=outcome.seq, watermark=outcome.watermark)
         pipeline.insert(range(100 + step * 10, 110 + step * 10))
     event(pipeline.target("target"))
     outcome = pipeline.run(job)[0]
@@ -109,7 +108,7 @@ def test_a_target_whose_log_was_cleaned(pipeline: Pipeline, row_knows: bool) -> 
     pipeline.run(job)
     pipeline.insert(range(100, 110))
     outcome = pipeline.run(job)[0]
-    known = replace(job, seq=outcome.seq, watermark=outcome.watermark) if row_knows else job
+    known = job._replace(seq=outcome.seq, watermark=outcome.watermark) if row_knows else job
     uri = pipeline.target("target")
     write_deltalake(uri, rows([], ""), mode="append")  # a commit after ours, so that ours can be cleaned away
     DeltaTable(uri).create_checkpoint()

@@ -162,7 +162,7 @@ def test_a_new_registration_gets_a_snapshot_and_the_former_one_is_turned_away(be
 def test_a_sink_that_is_gone_is_filled_again_and_its_seq_goes_on(bench: Bench) -> None:
     done = bench.run()
     bench.store.rows, bench.store.records = {}, {}
-    outcome = bench.run(replace(bench.job, seq=done.seq, watermark=done.watermark))
+    outcome = bench.run(bench.job._replace(seq=done.seq, watermark=done.watermark))
     assert (outcome.data_type, outcome.seq) == (DataType.SNAPSHOT, 2)
     assert bench.store.rows == bench.source.states[-1]
 

@@ -116,7 +116,7 @@ def test_a_retried_request_gets_its_first_answer_in_the_same_batch_and_in_later_
 
 
 def test_a_retry_is_answered_from_what_the_log_has_kept_of_it() -> None:
-    dropped = replace(row(), drop_at_s=5.0)
+    dropped = row()._replace(drop_at_s=5.0)
     book = JobBook([dropped, row(job_id="id-2")], {"r1": "id-a", "r2": "id-2", "r3": "id-a"})
     assert decide(book, Register((registration(request_id="r1", job_id="x"),)))[0] == [
         (RegisterResult(True, "id-a", "t1"),)
@@ -193,7 +193,7 @@ def test_a_shared_target_is_shared_only_with_jobs_of_the_same_kind() -> None:
 
 
 def test_another_accounts_job_is_not_named() -> None:
-    theirs = replace(row("secret", target="/x"), key=key("secret", account="them"))
+    theirs = row("secret", target="/x")._replace(key=key("secret", account="them"))
     with pytest.raises(InvalidRequest, match="target of another job"):
         Draft(JobBook([theirs]), NOW_S).decide(Register((registration("b", target="/x"),)))
 
@@ -230,7 +230,7 @@ def test_pause_and_resume_say_whether_they_changed_anything() -> None:
 )
 def test_resume_clears_what_stopped_a_job(state: JobState, reason: Reason, code: ErrorCode) -> None:
     status = JobStatus(error_code=code, error_msg="it broke")
-    book = JobBook([replace(row(), state=state, reason=reason, status_json=status.to_json())])
+    book = JobBook([row()._replace(state=state, reason=reason, status_json=status.to_json())])
     assert decide(book, Resume(key()))[0] == [True]
     job = book.get(key())
     assert job is not None
@@ -239,7 +239,7 @@ def test_resume_clears_what_stopped_a_job(state: JobState, reason: Reason, code:
 
 
 def test_resume_leaves_a_job_alone_that_is_being_retried() -> None:
-    book = JobBook([replace(row(), state=JobState.ERROR, reason=Reason.RETRYING)])
+    book = JobBook([row()._replace(state=JobState.ERROR, reason=Reason.RETRYING)])
     assert decide(book, Resume(key()))[0] == [False]
 
 
@@ -261,24 +261,24 @@ def test_a_resync_ends_the_row_and_begins_another_without_its_past_but_for_the_s
     state: JobState, reason: Reason, code: ErrorCode
 ) -> None:
     status = JobStatus(error_code=code, error_msg="it broke")
-    old = replace(row(), watermark=Watermark(7, 7.0), seq=4, state=state, reason=reason, status_json=status.to_json())
+    old = row()._replace(watermark=Watermark(7, 7.0), seq=4, state=state, reason=reason, status_json=status.to_json())
     book = JobBook([old])
     answers, change = decide(book, resync(book))
     assert answers == [RegisterResult(True, "new", "t1")]
-    assert change.rows == (replace(old, drop_at_s=NOW_S), replace(row(job_id="new"), seq=4))
-    assert book.get(key()) == replace(row(job_id="new"), seq=4)
+    assert change.rows == (old._replace(drop_at_s=NOW_S), row(job_id="new")._replace(seq=4))
+    assert book.get(key()) == row(job_id="new")._replace(seq=4)
     assert book.apply([report(old, 9, seq=9, state=JobState.ERROR)]) == BookChange()
     again = JobBook(change.rows)
     assert (again.get(key()), again.jobs_with_target("/targets/a")) == (book.get(key()), (book.get(key()),))
 
 
 def test_a_resync_may_move_a_job_to_another_table_and_target_and_leaves_a_paused_one_so() -> None:
-    book = JobBook([replace(row(), seq=4, reason=Reason.PAUSED)])
+    book = JobBook([row()._replace(seq=4, reason=Reason.PAUSED)])
     _, change = decide(book, resync(book, table="t2", target="/targets/other"))
     assert change.shards == (ShardId("t1"), ShardId("t2"))
     assert (list(by_shard(book.rows())), book.get(key())) == ([ShardId("t2")], None)
     moved = book.get(key(table="t2"))
-    assert moved == replace(row(job_id="new", table="t2", target="/targets/other"), reason=Reason.PAUSED)
+    assert moved == row(job_id="new", table="t2", target="/targets/other")._replace(reason=Reason.PAUSED)
     assert book.jobs_with_target("/targets/a") == ()
     decide(book, Register((registration("b", target="/targets/a"),)))
 
@@ -310,7 +310,7 @@ def test_a_resync_of_what_was_decided_about_meanwhile_is_to_be_asked_again() -> 
 def test_a_resync_that_is_repeated_gets_its_first_answer_in_the_same_batch_and_in_later_ones() -> None:
     book = book_with("a")
     request = resync(book, "r1")
-    again = Resync(request.seen, replace(request.item, row=replace(request.item.row, job_id="newer")))
+    again = Resync(request.seen, replace(request.item, row=request.item.row._replace(job_id="newer")))
     first = RegisterResult(True, "new", "t1")
     assert decide(book, request, again)[0] == [first, first]
     assert decide(book, again)[0] == [first]
@@ -318,7 +318,7 @@ def test_a_resync_that_is_repeated_gets_its_first_answer_in_the_same_batch_and_i
 
 
 def test_a_table_that_was_made_anew_is_found_by_its_name_under_both_ids() -> None:
-    old, new = row("a"), replace(row("b", table="t2"), table_name="t1", table_uri="/tables/t1")
+    old, new = row("a"), row("b", table="t2")._replace(table_name="t1", table_uri="/tables/t1")
     book = JobBook([old, new])
     assert book.tables_called("t1") == book.tables_called("/tables/t1") == ("t2", "t1")
     decide(book, Unregister(new.key))
@@ -371,7 +371,7 @@ def test_an_updated_job_that_had_failed_is_tried_by_its_new_spec(
     state: JobState, reason: Reason, after: tuple[JobState, Reason]
 ) -> None:
     code = ErrorCode.ENGINE if reason is Reason.RETRYING else ErrorCode.DUPLICATE_KEY
-    stuck = replace(row(), state=state, reason=reason, status_json=JobStatus(error_code=code).to_json())
+    stuck = row()._replace(state=state, reason=reason, status_json=JobStatus(error_code=code).to_json())
     _, change = decide(JobBook([stuck]), Update(key(), '{"iteration":{"on_duplicate":"dead_letter","priority":1}}'))
     assert [(changed.state, changed.reason) for changed in change.rows] == [after]
 
@@ -419,7 +419,7 @@ def test_late_and_doubled_reports_change_nothing() -> None:
 
 def test_collection_forgets_old_dropped_registrations_and_their_requests() -> None:
     book = JobBook(
-        [replace(row("a"), drop_at_s=10.0), replace(row("b"), drop_at_s=20.0), row("c")], {"ra": "id-a", "rb": "id-b"}
+        [row("a")._replace(drop_at_s=10.0), row("b")._replace(drop_at_s=20.0), row("c")], {"ra": "id-a", "rb": "id-b"}
     )
     assert book.collect(dropped_before_s=15.0) == 1
     assert {each.job_id for each in book.rows()} == {"id-b", "id-c"}
@@ -465,7 +465,7 @@ def test_indexes_and_counts_are_those_of_the_rows_and_a_reload_equals_the_book(
             case "split" | "merge" if book.has_jobs_on(table):
                 reshard(book, draft, table, step == "merge", f"j{number:02}")
             case "resync" if job and book.ranges(table) == (1,):
-                anew = replace(job, origin="", job_id=f"j{number:02}", seq=0, watermark=Watermark(), status_json="")
+                anew = job._replace(origin="", job_id=f"j{number:02}", seq=0, watermark=Watermark(), status_json="")
                 draft.decide(Resync(job, Registration(anew)))
             case "report" if job:
                 state = JobState.ERROR if number % 2 else None

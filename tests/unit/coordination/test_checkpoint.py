@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf
 
 from hypothesis import given
@@ -19,7 +18,7 @@ A, B = ShardId("a"), ShardId("b")
 
 
 def at(version: int, at_s: float, name: str = "j") -> JobRow:
-    return replace(job("a", name), watermark=Watermark(version, at_s))
+    return job("a", name)._replace(watermark=Watermark(version, at_s))
 
 
 def test_a_job_that_is_up_to_date_is_resolved_up_to_the_look_at_its_source() -> None:
@@ -34,8 +33,8 @@ def test_what_is_not_built_paused_or_failed_for_good_is_left_out() -> None:
     failed = JobStatus(error_code=10_001, error_msg="no").to_json()
     out = [
         job("a", "unbuilt"),
-        replace(at(3, 1.0), reason=Reason.PAUSED),
-        replace(at(3, 1.0), state=JobState.ERROR, status_json=failed),
+        at(3, 1.0)._replace(reason=Reason.PAUSED),
+        at(3, 1.0)._replace(state=JobState.ERROR, status_json=failed),
     ]
     assert not any(counts(row) for row in out)
     assert resolved_at_s(out, None) == inf

@@ -6,6 +6,8 @@ import tracemalloc
 from dataclasses import replace
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from iscp.coordination.assignment import Assignments, Holder, ShardState
 from iscp.coordination.effects import OwnerEffect, RecordCheckpoint, RevokeLease, SendTo
@@ -37,6 +39,7 @@ from iscp.coordination.messages import (
 from iscp.coordination.owner import OwnerMachine
 from iscp.coordination.peer import OPERATIONS_IN_FLIGHT_MAX
 from iscp.coordination.placement import Overrides
+from iscp.coordination.times import CoordinationTimes
 from iscp.core.cluster import NodeRecord
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import ShardId, TableEpoch
@@ -50,8 +53,8 @@ N1, N2, N3 = NodeRecord("n1", 1, "x:1"), NodeRecord("n2", 1, "y:1"), NodeRecord(
 class Driver:
     """An owner in its first term, with a clock; checks its invariants after every step."""
 
-    def __init__(self, *members: NodeRecord, wanted: tuple[str, ...] = ()) -> None:
-        self.owner = OwnerMachine("n1", "1", TIMES)
+    def __init__(self, *members: NodeRecord, wanted: tuple[str, ...] = (), times: CoordinationTimes = TIMES) -> None:
+        self.owner = OwnerMachine("n1", "1", times)
         self.now_s = 10.0
         rows = {ShardId(name): (job(name),) for name in wanted}
         self.first = self.step(Elected(1, 101, members, rows))
@@ -149,13 +152,35 @@ def test_a_node_is_not_blamed_for_a_time_in_which_the_owner_stood_still() -> Non
 
 
 def test_a_sync_is_asked_for_ever_more_rarely() -> None:
-    driver = Driver(N1, N2)
+    driver = Driver(N1, N2, times=replace(TIMES, sync_deadline_s=20.0))
     driver.sync(N1)
     asked = [
         any(isinstance(e, SendTo) and isinstance(e.message, Announce) for e in driver.wait(TIMES.resend_s))
-        for _ in range(3)
+        for _ in range(10)
     ]
-    assert asked == [True, False, True], "after one second, and after two more"
+    assert [s for s, told in enumerate(asked, 1) if told] == [2, 6, 10], "after two seconds, and four at most"
+
+
+def test_an_owner_that_was_busy_hears_what_has_come_before_it_asks_again() -> None:
+    driver = Driver(N1, N2)
+    assert driver.step(Tick(), 2 * TIMES.resend_s + 1.5) == [], "the Syncs may wait to be heard"
+    assert any(isinstance(e, SendTo) and isinstance(e.message, Announce) for e in driver.wait(TIMES.resend_max_s))
+
+
+@given(st.floats(0.0, 1e6), st.lists(st.floats(0.0, 5.0), max_size=6))
+@example(13.458, [2.878, 0.0])
+@example(3.51, [1.047, 2.452])
+def test_what_is_due_is_done_once_however_its_time_is_rounded(start_s: float, late_s: list[float]) -> None:
+    """It asked at once, for ever, whether it was time to give up (seed 4918)."""
+    owner = OwnerMachine("n1", "1", replace(TIMES, alive_s=1.0))
+    owner.step(Elected(1, 101, (N1, N2), {}), start_s)
+    owner.step(FromNode("n1", Sync(1, N1.epoch, "1", 1, 0, 1, 0, ())), start_s)
+    for late in late_s:
+        due_s = owner.next_due_s()
+        assert due_s is not None
+        owner.step(Tick(), due_s + late)
+        again_s = owner.next_due_s()
+        assert again_s is None or again_s > due_s + late
 
 
 def test_a_node_that_joined_later_and_stays_silent_is_not_waited_for() -> None:

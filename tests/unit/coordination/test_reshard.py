@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from iscp.coordination.book import JobBook
@@ -91,7 +89,7 @@ def test_a_merge_goes_on_from_the_lower_watermark() -> None:
     assert reshard(book, "06", merge=True, range_id=2, request_id="r") == 1  # the same request, heard twice
     (merged,) = book.rows_of(key("a"))
     assert (merged.key.range_id, merged.watermark.version, merged.seq) == (1, 7, 6)
-    assert (merged.registration, book.job(key("a"))) == ("00", replace(merged, job_id="00"))
+    assert (merged.registration, book.job(key("a"))) == ("00", merged._replace(job_id="00"))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -113,7 +112,7 @@ def test_a_source_made_anew_is_read_once(world: Timetable) -> None:
 
 def test_a_notify_that_doubts_the_targets_starts_an_iteration_though_nothing_moved(world: Timetable) -> None:
     world.start(job("x", 3), job("y", 3))
-    world.update(job("x", 3), replace(job("y", 3), reason=Reason.PAUSED))
+    world.update(job("x", 3), job("y", 3)._replace(reason=Reason.PAUSED))
     world.notify()
     assert world.running == {}
     world.notify(targets=True)
@@ -275,14 +274,14 @@ def test_a_permanent_error_waits_for_a_person(world: Timetable) -> None:
     world.source.commit(URI)
     world.wait(7_200)
     assert world.running == {}
-    world.update(replace(job("x", 2), state=JobState.ERROR))
+    world.update(job("x", 2)._replace(state=JobState.ERROR))
     assert world.running == {}
     world.update(job("x", 2))
     assert world.now_running == [(("x",), None)], "resumed"
 
 
 def test_a_quarantined_job_that_is_resumed_starts_at_once(world: Timetable) -> None:
-    world.start(replace(job("x", 2), state=JobState.ERROR, reason=Reason.QUARANTINED))
+    world.start(job("x", 2)._replace(state=JobState.ERROR, reason=Reason.QUARANTINED))
     world.fail(1)
     assert world.told("x") == [("error", "quarantined")], "it goes on where it was"
     world.update(job("x", 2))
@@ -307,7 +306,7 @@ def test_progress_that_a_new_owner_does_not_know_of_is_told_again(world: Timetab
     (again,) = world.reports
     assert (again.watermark, again.seq, again.state) == (told.watermark, told.seq, told.state)
     world.forget()
-    world.update(replace(row, watermark=told.watermark, seq=told.seq))
+    world.update(row._replace(watermark=told.watermark, seq=told.seq))
     assert world.reports == [], "once it is known it is not told again"
 
 
@@ -328,7 +327,7 @@ def test_an_iteration_without_progress_is_a_fault_not_a_loop(world: Timetable) -
 
 def test_a_paused_job_starts_nothing_but_may_finish(world: Timetable) -> None:
     world.start(job("x", 2))
-    world.update(replace(job("x", 2), reason=Reason.PAUSED))
+    world.update(job("x", 2)._replace(reason=Reason.PAUSED))
     assert world.cancelled == []
     world.succeed(1)
     assert world.reports[-1].watermark.version == 3
@@ -350,7 +349,7 @@ def test_a_removed_jobs_iteration_is_cancelled_and_the_others_start_over(world: 
 
 
 def specified(row: JobRow, **spec: object) -> JobRow:
-    return replace(row, spec_json=json.dumps(json.loads(row.spec_json) | spec))
+    return row._replace(spec_json=json.dumps(json.loads(row.spec_json) | spec))
 
 
 def test_a_new_spec_waits_for_the_iteration_that_is_under_way(world: Timetable) -> None:
@@ -457,7 +456,7 @@ def test_copies_that_share_an_id_are_tables_of_their_own(world: Timetable) -> No
 
 def test_the_higher_priority_of_the_jobs_counts(world: Timetable) -> None:
     spec = '{"iteration":{"priority":7,"consumer":{"kind":"replica","target":"/x"}}}'
-    world.start(job("x", 2), replace(job("y", 2), spec_json=spec))
+    world.start(job("x", 2), job("y", 2)._replace(spec_json=spec))
     assert world.last.priority == 7
 
 
@@ -548,7 +547,7 @@ def test_a_periodic_job_that_bounds_have_cut_off_goes_on_at_once_and_one_that_fa
 
 def test_a_node_that_takes_a_periodic_job_over_goes_on_with_its_wait(world: Timetable) -> None:
     ended = JobStatus(-1, 2, end_at_s=world.clock.now_s() - 45)
-    world.start(periodic(replace(job("x", 2), status_json=ended.to_json())))
+    world.start(periodic(job("x", 2)._replace(status_json=ended.to_json())))
     assert world.running == {}
     world.wait(15)
     assert world.now_running == [(("x",), None)]
@@ -671,7 +670,7 @@ def test_a_custom_trigger_that_fails_is_asked_again_by_backoff_and_holds_up_nobo
 def test_a_node_that_takes_over_a_job_whose_trigger_failed_asks_it_first(world: Timetable) -> None:
     failed = JobStatus(2, 2, error_code=ErrorCode.TRIGGER_FAILED)
     world.triggers["own"] = lambda facts: NotBefore(facts.now_s + 60)
-    row = custom(replace(job("x", 2), state=JobState.ERROR, reason=Reason.RETRYING, status_json=failed.to_json()))
+    row = custom(job("x", 2)._replace(state=JobState.ERROR, reason=Reason.RETRYING, status_json=failed.to_json()))
     world.start(row)
     assert world.running == {}
     assert world.told("x") == [("completed", "none")]
@@ -691,7 +690,7 @@ def test_a_paused_periodic_job_is_waited_for_by_nobody(world: Timetable) -> None
     world.succeed(1)
     world.source.commit(URI)
     world.notify()
-    world.update(replace(periodic(job("x", 4)), reason=Reason.PAUSED), job("y", 3))
+    world.update(periodic(job("x", 4))._replace(reason=Reason.PAUSED), job("y", 3))
     world.wait(600)
     assert [names for names, _ in world.now_running] == [("y",)]
 
@@ -733,7 +732,7 @@ def test_a_source_is_asked_at_least_twice_in_the_smallest_target_lag(world: Time
     assert looks(specified(job("x", 3), target_lag=60), job("y", 3)) == 20
     assert looks(specified(job("x", 3), target_lag=4), specified(job("y", 3), target_lag=60)) == 300
     assert looks(specified(job("x", 3), target_lag=0.001)) <= 6_001, "but not without end"
-    assert looks(replace(specified(job("x", 3), target_lag=4), reason=Reason.PAUSED), job("y", 3)) == 2
+    assert looks(specified(job("x", 3), target_lag=4)._replace(reason=Reason.PAUSED), job("y", 3)) == 2
 
 
 # --- stopping ----------------------------------------------------------------------------------------------------
@@ -822,7 +821,7 @@ def test_what_was_announced_and_then_interrupted_is_canceled(world: Timetable) -
 
 
 def test_a_row_that_still_says_running_is_put_right(world: Timetable) -> None:
-    world.start(replace(job("x", 3), state=JobState.RUNNING), replace(job("y", 3), state=JobState.ERROR))
+    world.start(job("x", 3)._replace(state=JobState.RUNNING), job("y", 3)._replace(state=JobState.ERROR))
     assert world.told("x") == [("completed", "none")]
     assert world.told("y") == []
 
@@ -934,7 +933,7 @@ class Anything:
     def respecify(self, pick: int) -> None:
         name, kind = NAMES[pick % len(NAMES)], pick // len(NAMES)
         if name in self.rows:
-            plain = replace(self.rows[name], spec_json=job(name).spec_json)
+            plain = self.rows[name]._replace(spec_json=job(name).spec_json)
             self.rows[name] = [plain, greedy(plain), periodic(plain, 30.0), periodic(plain, 30.0, share=True)][kind]
             self.dispatch()
             if pick % 2:
@@ -1024,7 +1023,7 @@ class Anything:
     def pause(self, pick: int) -> None:
         name = NAMES[pick % len(NAMES)]
         if name in self.rows:
-            self.rows[name] = replace(self.rows[name], reason=[Reason.PAUSED, Reason.NONE][pick // 3 % 2])
+            self.rows[name] = self.rows[name]._replace(reason=[Reason.PAUSED, Reason.NONE][pick // 3 % 2])
             self.dispatch()
 
     def restart(self, pick: int) -> None:
@@ -1037,7 +1036,7 @@ class Anything:
         for report in self.world.reports:
             row = self.rows.get(report.key.job_name)
             if row is not None and row.job_id == report.job_id:
-                self.rows[report.key.job_name] = replace(row, watermark=report.watermark, seq=report.seq)
+                self.rows[report.key.job_name] = row._replace(watermark=report.watermark, seq=report.seq)
         self.world.forget()
         self.world.start(*self.rows.values())
 
@@ -1060,7 +1059,7 @@ class Anything:
         self.reappear(0)
         world.step(HoldIterations(False))
         for name in list(self.rows):
-            self.rows[name] = replace(self.rows[name], reason=Reason.NONE)
+            self.rows[name] = self.rows[name]._replace(reason=Reason.NONE)
         self.dispatch()
         for _ in range(200):
             world.wait(400)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -76,7 +75,7 @@ def test_the_tables_other_jobs_go_on_meanwhile_and_the_one_catches_up(world: Tim
 
 
 def test_nothing_is_told_of_a_job_that_is_only_looked_at(world: Timetable) -> None:
-    row = replace(job("x", 4), reason=Reason.PAUSED)
+    row = job("x", 4)._replace(reason=Reason.PAUSED)
     world.start(row)
     ask(world, row)
     world.wait(5)

@@ -69,18 +69,18 @@ def test_only_a_later_iteration_may_go_back_to_a_lower_version() -> None:
 
 
 def test_a_dropped_job_stays_as_it_was() -> None:
-    assert apply_report(replace(ROW, drop_at_s=1.0), report()) is None
+    assert apply_report(ROW._replace(drop_at_s=1.0), report()) is None
 
 
 def test_a_pause_outlives_an_iteration_that_ends_after_it() -> None:
-    moved = apply_report(replace(ROW, reason=Reason.PAUSED), report())
+    moved = apply_report(ROW._replace(reason=Reason.PAUSED), report())
     assert moved is not None
     assert moved.paused
     assert moved.watermark.version == 6
 
 
 def test_a_report_of_the_watermark_alone_leaves_state_and_status() -> None:
-    failed = replace(ROW, state=JobState.ERROR, reason=Reason.RETRYING, status_json=JobStatus(error_code=9).to_json())
+    failed = ROW._replace(state=JobState.ERROR, reason=Reason.RETRYING, status_json=JobStatus(error_code=9).to_json())
     moved = apply_report(failed, report(state=None, reason=None))
     assert moved is not None
     assert (moved.state, moved.reason, moved.status_json) == (failed.state, failed.reason, failed.status_json)
@@ -88,7 +88,7 @@ def test_a_report_of_the_watermark_alone_leaves_state_and_status() -> None:
 
 def test_only_a_permanent_error_is_failed_for_good() -> None:
     def row(state: JobState, code: int) -> JobRow:
-        return replace(ROW, state=state, status_json=JobStatus(error_code=code).to_json())
+        return ROW._replace(state=state, status_json=JobStatus(error_code=code).to_json())
 
     assert row(JobState.ERROR, 10_004).failed_for_good
     assert not row(JobState.ERROR, 9).failed_for_good

@@ -8,9 +8,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from uhashring import HashRing
 
 from iscp.core.ids import ShardId
-from iscp.core.ring import Ring, ring_hash
+from iscp.core.ring import VNODES, Ring, ring_hash
 
 SHARDS = [ShardId(f"table-{n}") for n in range(5_000)]
 
@@ -35,9 +36,15 @@ def test_equal_members_give_equal_rings_in_whatever_order(node_ids: set[str], ra
     assert [one.preferred(shard) for shard in SHARDS[:50]] == [other.preferred(shard) for shard in SHARDS[:50]]
 
 
+def test_a_shard_belongs_where_the_library_finds_it() -> None:
+    names = [f"node-{n}" for n in range(5)]
+    known, ring = HashRing(names, hash_fn=ring_hash, vnodes=VNODES), Ring(names)
+    assert [ring.preferred(shard) for shard in SHARDS] == [known.get_node(str(shard)) for shard in SHARDS]
+
+
 def test_the_share_of_the_ring_is_even() -> None:
     """The most loaded of 20 nodes has at most 1.05 times the mean of the ring itself."""
-    points = sorted(Ring([f"node-{n}" for n in range(20)])._ring.get_points())
+    points = HashRing([f"node-{n}" for n in range(20)], hash_fn=ring_hash, vnodes=VNODES).get_points()
     share: Counter[str] = Counter()
     for (below, _), (above, node_id) in pairwise(points):
         share[node_id] += above - below

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from iscp.core.errors import Conflict, ErrorCode, PermanentError
@@ -66,7 +64,7 @@ def test_an_equal_table_is_taken_over_by_one_empty_commit_and_followed_from_ther
     assert (outcome.watermark.version, outcome.seq, outcome.ok) == (1, 1, True)
     assert bench.target.commits == [("adopt", 1)]
     assert bench.target.rows == bench.source.states[1]
-    outcome = bench.run(replace(job(), watermark=outcome.watermark, seq=outcome.seq))
+    outcome = bench.run(job()._replace(watermark=outcome.watermark, seq=outcome.seq))
     assert (outcome.watermark.version, bench.target.commits) == (2, [("adopt", 1), ("tail", 2)])
     assert bench.target.rows == bench.source.states[2]
     assert bench.source.snapshots == [1], "rows are read for the comparison alone"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -59,7 +59,7 @@ class Sink:
 
     def commit(self, plan: Plan) -> None:
         """Raises Conflict, and then has changed nothing."""
-        before, row = dict(self.texts), replace(plan.row, key=plan.row.key.of_range(plan.range_id))
+        before, row = dict(self.texts), plan.row._replace(key=plan.row.key.of_range(plan.range_id))
         seq = max(plan.stands.position.seq, row.seq) + 1
         record = WatermarkRecord(seq, Watermark(plan.to), row.job_id, "t", plan.since, 1, "x", row.origin)
         base_seq, takeover = plan.stands.position.base_version, plan.stands.takeover
@@ -100,7 +100,7 @@ class Table:
         for range_id in come:
             job_id = ranged_job_id(f"{self.number:06}", range_id)
             self.rows.append(
-                replace(before[0], key=JobKey("a", "t", "j", range_id), job_id=job_id, origin=before[0].registration)
+                before[0]._replace(key=JobKey("a", "t", "j", range_id), job_id=job_id, origin=before[0].registration)
             )
 
     def somehow(self, draw: random.Random) -> None:

@@ -422,7 +422,7 @@ def test_a_sink_that_is_gone_goes_on_from_the_seq_of_the_job_log(bench: Bench) -
     # The fake takes any next seq from what it has; a table that is made anew takes the one it is given.
     target.before_commit = lambda: setattr(target, "position", replace(target.position, seq=len(target.commits) + 2))
     target.looks = 0
-    (outcome,) = bench.run(replace(x, seq=2, watermark=Watermark(1, 1.0)))
+    (outcome,) = bench.run(x._replace(seq=2, watermark=Watermark(1, 1.0)))
     assert (outcome.error_code, outcome.data_type, outcome.seq) == (0, DataType.SNAPSHOT, 4)
     assert target.commits == [("claim", 3), ("snapshot", 4)]
     assert target.looks == 1

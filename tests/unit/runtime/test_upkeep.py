@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -132,7 +131,7 @@ def test_jobs_of_the_shard_are_refreshed_and_their_table_purged_each_at_its_time
 
 
 def test_only_kinds_that_offer_it_are_asked_and_none_that_is_gone_paused_or_failed(bench: Bench) -> None:
-    rows = (job("plain", "replica"), job("gone", "gone"), replace(job("paused"), reason=Reason.PAUSED))
+    rows = (job("plain", "replica"), job("gone", "gone"), job("paused")._replace(reason=Reason.PAUSED))
     bench.order(StartShard(SHARD, EPOCH, rows))
     bench.settled()
 

@@ -212,10 +212,10 @@ def test_our_commit_between_two_steps_was_cleaned_away_and_the_job_log_knows_the
     log.harmless()
     log.remove(upto=0)
     status = JobStatus(from_version=10, to_version=10, step=2, steps=5)
-    row = replace(job(seq=1, version=10), status_json=status.to_json())
+    row = job(seq=1, version=10)._replace(status_json=status.to_json())
     assert read(log, row).watermark == Watermark(10, 0.0, 2, 5)
     other = replace(status, to_version=9)
-    assert read(log, replace(row, status_json=other.to_json())).watermark == Watermark(10, 0.0)
+    assert read(log, row._replace(status_json=other.to_json())).watermark == Watermark(10, 0.0)
 
 
 @pytest.mark.parametrize(("seq", "version"), [(1, 10), (3, 30), (2, -1), (0, -1)])

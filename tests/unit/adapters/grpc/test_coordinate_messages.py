@@ -44,7 +44,7 @@ def every(kind: type, **given_fields: st.SearchStrategy[Any]) -> st.SearchStrate
     if is_dataclass(kind):
         types = {each.name: str(each.type) for each in fields(kind)}
     else:
-        types = {name: hint.__name__ for name, hint in get_type_hints(kind).items()}
+        types = {name: getattr(hint, "__name__", str(hint)) for name, hint in get_type_hints(kind).items()}
     chosen = {name: given_fields.get(name, OF_TYPE.get(of, ...)) for name, of in types.items()}
     return st.builds(kind, **chosen)
 
