@@ -29,6 +29,10 @@ class ShardState(StrEnum):
     __hash__ = str.__hash__  # the states of a hundred thousand are counted by it
 
 
+HELD = (ShardState.DISPATCHING, ShardState.RUNNING)
+"""A node is to have it."""
+
+
 class Cause(StrEnum):
     """Why a shard is, or goes, where it does."""
 

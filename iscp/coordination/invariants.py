@@ -9,12 +9,11 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import combinations
 
-from iscp.coordination.assignment import Assignment, ShardState
+from iscp.coordination.assignment import HELD, Assignment, ShardState
 from iscp.coordination.messages import NodeShardState
 from iscp.coordination.outbox import IN_FLIGHT_MAX
 from iscp.coordination.owner import OwnerMachine
 from iscp.coordination.peer import OPERATIONS_IN_FLIGHT_MAX, Peer, PeerPhase
-from iscp.coordination.planner import HELD
 from iscp.coordination.term import Term
 from iscp.coordination.worker import FENCES_MAX, WorkerMachine
 from iscp.core.errors import InvariantBroken

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from iscp.coordination import members
-from iscp.coordination.assignment import Assignment, Cause, ShardState
+from iscp.coordination.assignment import HELD, Assignment, Cause, ShardState
 from iscp.coordination.effects import SendTo
 from iscp.coordination.messages import DispatchTable, DispatchTableResponse, NodeShard, NodeShardState
 from iscp.coordination.peer import OPERATIONS_IN_FLIGHT_MAX, Operation, Peer
@@ -108,7 +108,8 @@ def reconcile(term: Term, peer: Peer, shards: tuple[NodeShard, ...]) -> None:
     """Take over what the node runs, as its earlier owner would have gone on with it.
 
     The Sync may be older than what the node has answered since. So nothing is freed by it: what it lacks is
-    dispatched again to the same node, what is to end is stopped there, and the answer counts.
+    dispatched again to the same node, what is to end is stopped there, and the answer counts. What is on its way is so
+    too, under a new table_epoch: an answer from before the Sync may still come, and would be taken for one to it.
     """
     before = list(term.assignments.held_by(peer.holder))
     for told in shards:
@@ -116,7 +117,7 @@ def reconcile(term: Term, peer: Peer, shards: tuple[NodeShard, ...]) -> None:
     there = {told.shard for told in shards} if before else set()
     for shard in before:
         assignment = term.assignments[shard]
-        if shard not in there and assignment.state is ShardState.RUNNING:
+        if shard not in there and assignment.state in HELD:
             term.assignments.turn(assignment, ShardState.DISPATCHING)
             order(term, peer, shard, is_delete=False)
         elif assignment.state is ShardState.DRAINING and peer.ordered(shard) is None:
@@ -136,5 +137,5 @@ def _take_over(term: Term, peer: Peer, told: NodeShard) -> None:
     elif assignment.holder != peer.holder:
         term.copied(told.shard, peer.holder)
         order(term, peer, told.shard, is_delete=True)
-    elif told.state is NodeShardState.REMOVING and assignment.state is ShardState.RUNNING:
+    elif told.state is NodeShardState.REMOVING and assignment.state in HELD:
         drain(term, assignment)

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from iscp.coordination import members, operations, planner
-from iscp.coordination.assignment import Assignments, ShardState
+from iscp.coordination.assignment import HELD, Assignments, ShardState
 from iscp.coordination.effects import Decided, Decision, OwnerEffect, RecordCheckpoint, SendTo
 from iscp.coordination.events import (
     Deposed,
@@ -45,7 +45,6 @@ from iscp.coordination.messages import (
 )
 from iscp.coordination.peer import Peer, PeerPhase
 from iscp.coordination.placement import Placement
-from iscp.coordination.planner import HELD
 from iscp.coordination.term import Term
 from iscp.coordination.times import CoordinationTimes
 from iscp.core.cluster import WIRE_FORMAT

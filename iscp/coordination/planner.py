@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain
 
 from iscp.coordination import operations
-from iscp.coordination.assignment import Cause, ShardState
+from iscp.coordination.assignment import HELD, Cause, ShardState
 from iscp.coordination.effects import Decided, Decision
 from iscp.coordination.policies.basic import basic
 from iscp.coordination.policies.drain import drain
@@ -24,8 +24,6 @@ from iscp.core.cluster import RANGES_WIRE_FORMAT
 
 MOVES_MAX = 16
 """Shards on their way from one node to another at a time; a node that leaves gives up all of its own at once."""
-
-HELD = (ShardState.DISPATCHING, ShardState.RUNNING)
 
 
 def reconsider(term: Term) -> None:

@@ -11,10 +11,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from iscp.coordination.assignment import Assignment, ShardState
+from iscp.coordination.assignment import HELD, Assignment, ShardState
 from iscp.coordination.events import MoveAsked, OverridesChanged, RebalanceAsked
 from iscp.coordination.placement import Overrides
-from iscp.coordination.planner import HELD
 from iscp.coordination.term import Term
 from iscp.core.admin import EventView, NodeVerb, PlacedShard, ShardVerb
 from iscp.core.errors import InvalidRequest, IscpError, NotOwner, Unavailable

@@ -10,6 +10,7 @@ REGRESSIONS: dict[int, str] = {
     443: "what waited until all nodes were heard was never told, as the last of them was replaced by a new life",
     4148: "a shard was placed while a second copy of it was still stopping",
     4918: "an owner that was late asked for a Sync again and again at once, as two sums were rounded differently",
+    23640: "what had stopped by itself was believed to run, as an answer from before a Sync came after it",
     1054: "a node was given up on and dispatched to in one step",
 }
 """Seed → what it found. A seed means what it meant as long as nothing is drawn otherwise; the mutants of

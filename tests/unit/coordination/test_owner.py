@@ -408,6 +408,21 @@ def test_a_late_sync_frees_nothing() -> None:
     assert dispatches(driver.sync(N1, number=1)) == [], "an older Sync is only acknowledged"
 
 
+@pytest.mark.parametrize("told", [(), (NodeShardState.REMOVING,)], ids=["gone", "going"])
+def test_an_answer_from_before_a_sync_does_not_hide_what_the_sync_has_said(told: tuple[NodeShardState, ...]) -> None:
+    """It had started, and has stopped by itself: its "running" came late, and the owner believed that it runs."""
+    driver = Driver(N1, wanted=("a",))
+    driver.sync(N1)
+    (first,) = dispatches(driver.wait(TIMES.settle_s))
+    (again,) = dispatches(driver.sync(N1, *(NodeShard(A, first.table_epoch, state) for state in told), number=2))
+    assert (again.is_delete, again.table_epoch > first.table_epoch) == (bool(told), True)
+    late = DispatchTableResponse(1, 1, first.table_epoch, A, NodeShardState.RUNNING)
+    assert driver.step(FromNode("n1", late)) == []
+    assert driver.state() is not ShardState.RUNNING
+    answer = DispatchTableResponse(1, 1, again.table_epoch, A, NodeShardState.ABSENT)
+    assert [d.is_delete for d in dispatches(driver.step(FromNode("n1", answer)))] == [False], "it is placed anew"
+
+
 def test_checkpoints_are_recorded_once_in_order_and_acknowledged_when_recorded() -> None:
     driver, _ = running()
     one, two = (Checkpoint(1, 1, n, (ShardCheckpoint(A, (report(ROW, n),), (entry(ROW, n),)),)) for n in (1, 2))
