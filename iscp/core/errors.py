@@ -30,6 +30,7 @@ class ErrorCode(IntEnum):
     NOT_READY = 12
     CONSUMER_FAILED = 13
     TRIGGER_FAILED = 14
+    FEED_INCIDENT = 15
     INTERNAL = 99
     # Permanent: retrying alone cannot help.
     INVALID_REQUEST = 10_000
@@ -155,6 +156,12 @@ class TimedOut(TemporaryError):
 
 class QueueFull(TemporaryError):
     code = ErrorCode.QUEUE_FULL
+
+
+class FeedIncident(TemporaryError):
+    """The holder of a changefeed's lock was found to be gone, and its lock was given up: try again at once."""
+
+    code = ErrorCode.FEED_INCIDENT
 
 
 class StorageError(TemporaryError):

@@ -15,8 +15,8 @@ ULID_BYTES = 16
 DRAWN_BYTES = 10
 """Random bytes for a beginning; 79 of their bits are used."""
 
-TRANSACTION_ULIDS_MAX = 1 << 36
-"""Ulids of one transaction. A place with room for fewer is left for the next millisecond."""
+TRANSACTION_ULIDS_MAX = 64 * 1024 * 1024 * 1024
+"""2^36 ulids of one transaction. A place with room for fewer is left for the next millisecond."""
 
 TIME_MS_MAX = (1 << 47) - 1
 """The year 6429: the first half of a ulid stays a positive int64, as which Delta keeps it."""

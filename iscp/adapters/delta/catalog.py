@@ -14,7 +14,8 @@ from pyspark.sql.types import StructType
 
 from iscp.adapters.delta import storage
 from iscp.adapters.delta.commits import APP_ID, local_path, newest_version, read_commit
-from iscp.adapters.delta.faults import delta_faults, spark_faults
+from iscp.adapters.delta.faults import delta_faults
+from iscp.adapters.delta.spark_faults import spark_faults
 from iscp.adapters.delta.target import target_fault
 from iscp.core.errors import EngineError, InvalidRequest, StorageError, TableNotFound
 from iscp.ports.pipeline import TableDescription

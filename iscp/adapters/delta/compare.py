@@ -16,10 +16,10 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from iscp.adapters.delta.faults import spark_faults
 from iscp.adapters.delta.feed import reading_changes
 from iscp.adapters.delta.hashing import key_hash, row_hashes, value_hash
 from iscp.adapters.delta.net import OP
+from iscp.adapters.delta.spark_faults import spark_faults
 from iscp.core.digest import Digest, Ranges, Unequal, ranges_for, total, unequal
 from iscp.core.quoting import quoted
 from iscp.core.verify import SAMPLE_CHARACTERS_MAX, SAMPLES_MAX, Comparison, Sample

@@ -12,7 +12,8 @@ from pyspark import RDD
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from iscp.adapters.delta.faults import spark_faults, spent
+from iscp.adapters.delta.faults import spent
+from iscp.adapters.delta.spark_faults import spark_faults
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

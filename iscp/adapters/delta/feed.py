@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from iscp.adapters.delta.bounds import bounded, bounds_aggregates, bounds_of_arrow, bounds_of_row
-from iscp.adapters.delta.faults import spark_faults
 from iscp.adapters.delta.net import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -30,6 +29,7 @@ from iscp.adapters.delta.net import (
     net_by_spark,
     unhashable,
 )
+from iscp.adapters.delta.spark_faults import spark_faults
 from iscp.core.errors import EngineError
 from iscp.core.quoting import quoted
 from iscp.ports.pipeline import Changes, ChangesUnavailable, KeyBounds, SourceRange

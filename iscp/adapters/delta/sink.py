@@ -31,10 +31,11 @@ from iscp.adapters.delta.commits import (
 )
 from iscp.adapters.delta.compare import comparing
 from iscp.adapters.delta.direct_write import KEY_TAKEN, DirectWriter
-from iscp.adapters.delta.faults import delta_faults, spark_faults, storage_faults
+from iscp.adapters.delta.faults import delta_faults, storage_faults
 from iscp.adapters.delta.feed import telling_gone
 from iscp.adapters.delta.net import OP
 from iscp.adapters.delta.position import PositionReader, tag_json
+from iscp.adapters.delta.spark_faults import spark_faults
 from iscp.adapters.delta.target import target_fault
 from iscp.core.errors import Conflict, EngineError, ErrorCode, PermanentError
 from iscp.core.job import JobRow

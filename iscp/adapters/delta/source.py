@@ -16,9 +16,10 @@ from pyspark.sql import functions as F
 
 from iscp.adapters.delta.commits import Commit, commit_stamp, newest_version, read_changed_files, read_commit
 from iscp.adapters.delta.direct_read import NotDirect, Shape, read_changes
-from iscp.adapters.delta.faults import delta_faults, spark_faults
+from iscp.adapters.delta.faults import delta_faults
 from iscp.adapters.delta.feed import DeltaFeed, reading_changes
 from iscp.adapters.delta.net import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, STAMPS
+from iscp.adapters.delta.spark_faults import spark_faults
 from iscp.adapters.delta.spark_read import added_rows, changed_rows
 from iscp.core.errors import StorageError, TableNotFound
 from iscp.core.iteration import Bounds

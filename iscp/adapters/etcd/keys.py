@@ -6,6 +6,10 @@ election/owner/<lease id>     a candidate for owner, on its lease; the oldest on
 revoked/<node_id>/<epoch>     that life's lease was revoked, and it may not know it yet; on a lease that outlasts that
 overrides/<kind>/<name>       what operators have said: `cordon` and `drain` of a node, `pin` of a shard
 checkpoint                    the global checkpoint
+changefeed/<feed>/<shard>/locks/<incidents>/<lease id>-<number>
+                              a writer in line for a shard of a changefeed, on its lease; the oldest one's turn it is
+changefeed/<feed>/<shard>/incidents
+                              how many locks of the shard were given up
 """
 
 from __future__ import annotations
@@ -55,6 +59,18 @@ class Keys:
     @property
     def checkpoint(self) -> str:
         return self._below("checkpoint")
+
+    def changefeed(self, feed: str) -> str:
+        return self._below(f"changefeed/{feed}/")
+
+    def feed_line(self, feed: str, shard: str, incidents: int) -> str:
+        return f"{self.changefeed(feed)}{shard}/locks/{incidents}/"
+
+    def feed_place(self, line: str, lease_id: int, number: int) -> str:
+        return f"{line}{lease_id:016x}-{number}"
+
+    def feed_incidents(self, feed: str, shard: str) -> str:
+        return f"{self.changefeed(feed)}{shard}/incidents"
 
     def _below(self, rest: str) -> str:
         return f"{self.prefix.rstrip('/')}/{rest}"

@@ -130,6 +130,8 @@ class Watch:
                 else:
                     yield Progress(response.header.revision)
         except grpc.RpcError as error:
+            if self._closed.is_set():
+                return  # it was ended here: no fault of the endpoint's
             if fault_of(error) in (Fault.UNSENT, Fault.LOST):
                 self._channels.leave(endpoint)
             if isinstance(denied := translated(error, writes=False), EtcdDenied):

@@ -72,6 +72,16 @@ def test_events_come_in_order_and_a_transaction_stays_together(
     )
 
 
+def test_ending_it_is_no_fault_of_the_server(
+    client: EtcdClient, prefix: str, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = client.list_prefix(prefix).revision + 1
+    with caplog.at_level("INFO"), following(client.watch(prefix, prefix=True, start_revision=start)) as follower:
+        client.put(f"{prefix}a", b"1")
+        eventually(lambda: follower.events())
+    assert "etcd.watch.interrupted" not in caplog.text
+
+
 def test_a_past_revision_is_watched_from_there(client: EtcdClient, prefix: str, eventually: Eventually) -> None:
     first = client.put(f"{prefix}a", b"1")
     client.put(f"{prefix}a", b"2")

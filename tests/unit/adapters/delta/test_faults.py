@@ -14,7 +14,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolErr
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException, PySparkException
 
-from iscp.adapters.delta.faults import delta_faults, spark_faults, spent, storage_faults
+from iscp.adapters.delta.faults import delta_faults, spent, storage_faults
+from iscp.adapters.delta.spark_faults import spark_faults
 from iscp.core.errors import (
     Canceled,
     Conflict,

@@ -1,0 +1,266 @@
+"""The table of a changefeed: every commit takes the state that the one before it left, whoever is killed or frozen."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+from iscp.adapters.clock import SystemClock
+from iscp.adapters.delta.feed_reader import READ_ROWS_MAX, FeedPage, read_page
+from iscp.adapters.delta.feed_table import FeedTable, ShardState, create_feed_table
+from iscp.adapters.failpoints import VARIABLE, EnvironmentFailpoints
+from iscp.core.errors import ConfigurationError, Conflict, InvalidRequest
+from iscp.core.ulid import NO_ULIDS, UlidPlace, begin
+from tests.fakes.feed_program import ROWS, SCHEMA, rows_of
+
+INSERTS = pa.array(["insert"] * ROWS)
+DRAWN = b"0123456789"
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    create_feed_table(str(tmp_path / "feed"), SCHEMA, 2)
+    return str(tmp_path / "feed")
+
+
+def opened(uri: str) -> FeedTable:
+    return FeedTable(uri, SystemClock(), EnvironmentFailpoints({}))
+
+
+def append(feed: FeedTable, shard: int, who: str, number: int = 0, now_ms: int = 1_000) -> ShardState:
+    seen = feed.state(shard)
+    return feed.append(shard, seen, begin(seen.place, now_ms, DRAWN), rows_of(who, number), INSERTS)
+
+
+def read(uri: str, cursor: dict[int, str] | None = None, limit: int = READ_ROWS_MAX) -> FeedPage:
+    return read_page(DeltaTable(uri), SubTreeFileSystem(uri, LocalFileSystem()), cursor or {}, limit)
+
+
+def told(rows: pa.Table) -> list[tuple[str, int, int]]:
+    """Who, in which append, and the number in it."""
+    return [(each["who"], each["append"], each["number"]) for each in rows["row"].to_pylist()]
+
+
+def test_rows_come_in_the_order_of_their_ulids_with_all_that_was_appended(uri: str) -> None:
+    feed = opened(uri)
+    assert feed.state(0) == ShardState(0, NO_ULIDS)
+    states = [append(feed, 0, "a", n) for n in range(3)]
+    assert [state.seq for state in states] == [1, 2, 3]
+    assert opened(uri).state(0) == states[-1] != opened(uri).state(1)
+    rows = read(uri).rows
+    assert told(rows) == [("a", n, number) for n in range(3) for number in range(ROWS)]
+    ulids = rows["ulid"].to_pylist()
+    assert ulids == sorted(ulids)
+    assert set(rows["shard"].to_pylist()) == {0}
+    assert set(rows["operation"].to_pylist()) == {"insert"}
+
+
+def test_half_a_ulid_is_kept_whatever_its_sign(uri: str) -> None:
+    for drawn in (b"\xff" * 10, b"\x00" * 10):
+        feed = opened(uri)
+        seen = feed.state(1)
+        place = begin(seen.place, seen.place.time_ms + 1, drawn)
+        feed.append(1, seen, place, rows_of("a", 0), INSERTS)
+        assert opened(uri).state(1).place == place.after(ROWS)
+
+
+def test_who_was_not_first_commits_nothing_and_leaves_no_file(uri: str) -> None:
+    one, other = opened(uri), opened(uri)
+    seen = other.state(0)
+    append(one, 0, "one")
+    with pytest.raises(Conflict, match="has had commit 1 since commit 0"):
+        other.append(0, seen, begin(seen.place, 9_000, DRAWN), rows_of("other", 0), INSERTS)
+    assert {who for who, _, _ in told(read(uri).rows)} == {"one"}
+    assert len(list(Path(uri).rglob("*.parquet"))) == 1
+    append(other, 0, "other")
+    assert len(read(uri).rows) == 2 * ROWS
+
+
+def test_other_shards_commits_between_cost_an_attempt_and_nothing_else(uri: str) -> None:
+    one, other = opened(uri), opened(uri)
+    seen = other.state(1)
+    for n in range(5):
+        append(one, 0, "one", n)
+    other.append(1, seen, begin(seen.place, 9_000, DRAWN), rows_of("other", 0), INSERTS)
+    assert Counter(who for who, _, _ in told(read(uri).rows)) == {"one": 5 * ROWS, "other": ROWS}
+
+
+def test_a_clock_that_steps_back_does_not_put_a_transaction_before_another(uri: str) -> None:
+    feed = opened(uri)
+    for number, now_ms in enumerate([5_000, 4_000, 4_000, 6_000]):
+        append(feed, 0, "a", number, now_ms)
+    assert [number for _, number, _ in told(read(uri).rows)][::ROWS] == [0, 1, 2, 3]
+
+
+def test_a_cursor_goes_on_from_the_last_row_of_each_shard(uri: str) -> None:
+    feed = opened(uri)
+    seen: list[tuple[str, int, int]] = []
+    cursor: dict[int, str] = {}
+    for number in range(4):
+        append(feed, number % 2, "a", number)
+        if number == 1:
+            page = read(uri, cursor)
+            seen, cursor = told(page.rows), dict(page.cursor)
+            assert not len(read(uri, cursor).rows)
+    while len(page := read(uri, cursor, limit=7).rows):
+        assert len(page) <= 7
+        seen += told(page)
+        cursor = dict(read(uri, cursor, limit=7).cursor)
+    assert Counter(seen) == Counter(told(read(uri).rows))
+
+
+@pytest.mark.parametrize("limit", [0, READ_ROWS_MAX + 1])
+def test_a_page_has_a_limit(uri: str, limit: int) -> None:
+    with pytest.raises(InvalidRequest, match="a page has"):
+        read(uri, limit=limit)
+
+
+def test_files_that_lie_before_the_cursor_are_not_read(uri: str) -> None:
+    feed = opened(uri)
+    append(feed, 0, "old")
+    cursor = dict(read(uri).cursor)
+    for file in Path(uri).rglob("*.parquet"):
+        file.unlink()
+    append(feed, 0, "new", now_ms=2_000)
+    assert {who for who, _, _ in told(read(uri, cursor).rows)} == {"new"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "shard"),
+    [
+        (pa.table({"who": ["a"]}), 0),
+        (rows_of("a", 0).cast(pa.schema([("who", pa.string()), ("append", pa.int32()), ("number", pa.int64())])), 0),
+        (rows_of("a", 0), 2),
+        (rows_of("a", 0), -1),
+    ],
+    ids=["columns", "types", "shard", "negative shard"],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_written(uri: str, rows: pa.Table, shard: int) -> None:
+    feed, before = opened(uri), sorted(Path(uri).rglob("*"))
+    with pytest.raises(InvalidRequest) as refused:
+        feed.append(shard, ShardState(0, NO_ULIDS), UlidPlace(1 << 16, 0), rows, INSERTS[: len(rows)])
+    assert refused.value.remedy
+    assert sorted(Path(uri).rglob("*")) == before
+
+
+def test_a_feed_is_made_once_and_another_table_is_none(uri: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="there is a table at"):
+        create_feed_table(uri, SCHEMA, 1)
+    for shards in (0, 1_025):
+        with pytest.raises(InvalidRequest, match="shards"):
+            create_feed_table(str(tmp_path / "other"), SCHEMA, shards)
+    DeltaTable.create(str(tmp_path / "plain"), pa.schema([("a", pa.int64())]))
+    with pytest.raises(ConfigurationError, match="is no changefeed"):
+        opened(str(tmp_path / "plain"))
+
+
+# --- processes -------------------------------------------------------------------------------------------------
+
+
+class Writer:
+    def __init__(self, uri: str, shard: int, who: str, root: Path, failpoints: str = "") -> None:
+        self.who, self._told = who, root / f"{who}.told"
+        command = [sys.executable, "-m", "tests.fakes.feed_program", uri, str(shard), who, str(self._told)]
+        self.child = subprocess.Popen(command, env=os.environ | {VARIABLE: failpoints})
+
+    def end(self) -> None:
+        self.child.kill()
+        self.child.wait()
+
+    def appends(self, word: str) -> set[int]:
+        lines = self._told.read_text().splitlines() if self._told.exists() else []
+        return {int(line.split()[1]) for line in lines if line.startswith(word)}
+
+
+def check(uri: str, writers: list[Writer]) -> None:
+    """All that was acknowledged is there once, nothing else but what was begun last, no ulid twice, all in order."""
+    rows = read(uri).rows
+    assert len(set(rows["ulid"].to_pylist())) == len(rows)
+    there = Counter((who, number) for who, number, _ in told(rows))
+    assert set(there.values()) <= {ROWS}, "an append is there as a whole and once"
+    for writer in writers:
+        has = {number for who, number in there if who == writer.who}
+        assert writer.appends("has") <= has <= writer.appends("begins")
+    for shard in set(rows["shard"].to_pylist()):
+        part = rows.filter(pa.compute.equal(rows["shard"], shard))
+        for writer in writers:
+            mine = [(number, n) for who, number, n in told(part) if who == writer.who]
+            assert mine == sorted(mine), "in the order in which they were appended"
+
+
+@pytest.mark.parametrize("point", ["feed.write", "feed.commit"])
+def test_a_writer_that_is_killed_leaves_the_shard_to_the_others(uri: str, tmp_path: Path, point: str) -> None:
+    doomed = Writer(uri, 0, "doomed", tmp_path, f"{point}=kill:4")
+    assert doomed.child.wait(60) == -signal.SIGKILL
+    append(opened(uri), 0, "other", now_ms=int(time.time() * 1000))
+    assert doomed.appends("has") == {0, 1, 2}
+    check(uri, [doomed])
+
+
+def test_the_commit_of_a_frozen_writer_fails_when_it_wakes(uri: str, tmp_path: Path) -> None:
+    frozen = Writer(uri, 0, "frozen", tmp_path, "feed.commit=sleep:3:3")
+    until(lambda: 2 in frozen.appends("begins"))
+    time.sleep(0.5)
+    feed = opened(uri)
+    for number in range(3):
+        append(feed, 0, "other", number, now_ms=int(time.time() * 1000))
+    until(lambda: 2 in frozen.appends("has"))
+    frozen.end()
+    assert 2 in frozen.appends("lost"), "its first try was refused"
+    check(uri, [frozen])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("shards", [1, 2])
+def test_eight_write_at_once_while_some_are_frozen_and_killed(uri: str, tmp_path: Path, shards: int) -> None:
+    """And a reader that follows sees each row once, in its shard's order."""
+    chance = random.Random(shards)
+    writers = [Writer(uri, n % shards, f"w{n}", tmp_path) for n in range(8)]
+    seen: list[tuple[int, str]] = []
+    cursor: dict[int, str] = {}
+    frozen: Writer | None = None
+    try:
+        until(lambda: all(writer.appends("begins") for writer in writers), 150.0)
+        end_s = time.monotonic() + 10.0
+        while time.monotonic() < end_s:
+            if frozen is not None:
+                frozen.child.send_signal(signal.SIGCONT)
+            frozen = chance.choice(writers[2:])
+            frozen.child.send_signal(signal.SIGSTOP)
+            if chance.random() < 0.1:
+                chance.choice(writers[:2]).child.kill()
+            page = read(uri, cursor, limit=500)
+            seen += zip(page.rows["shard"].to_pylist(), page.rows["ulid_text"].to_pylist(), strict=True)
+            cursor = dict(page.cursor)
+            time.sleep(0.2)
+    finally:
+        for writer in writers:
+            writer.end()
+    check(uri, writers)
+    while len((page := read(uri, cursor, limit=5_000)).rows):
+        seen += zip(page.rows["shard"].to_pylist(), page.rows["ulid_text"].to_pylist(), strict=True)
+        cursor = dict(page.cursor)
+    rows = read(uri).rows
+    assert len(seen) == len(set(seen)) == len(rows) > 8 * ROWS
+    for shard in range(shards):
+        mine = [ulid for each, ulid in seen if each == shard]
+        assert mine == sorted(mine)
+
+
+def until(true: Callable[[], object], timeout_s: float = 60.0) -> None:
+    end_s = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
