@@ -54,7 +54,7 @@ def test_a_few_days_are_verified(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.full
 def test_it_ends_equal_though_nodes_are_killed_all_the_time(tmp_path: Path) -> None:
-    result = replayed(tmp_path, "--days", "20", "--nodes", "3", "--chaos", timeout_s=400)
+    result = replayed(tmp_path, "--days", "40", "--nodes", "3", "--chaos", timeout_s=400)
     assert any("owner" in kill for kill in result["kills"]), result["kills"]
 
 

@@ -17,7 +17,7 @@ EVERY_S = 5.0
 READY_MIN = 2
 """With fewer nodes that are ready, nothing is killed: something has to go on."""
 OWNER_EVERY = 3
-"""One kill of so many is the owner's."""
+"""One kill of so many is the owner's, from the second on."""
 
 
 class Chaos:
@@ -53,6 +53,6 @@ class Chaos:
 
     def _victim(self, ready: Sequence[NodeView], owner: str) -> NodeView | None:
         owners = [node for node in ready if node.node_id == owner]
-        if owners and len(self.kills) % OWNER_EVERY == OWNER_EVERY - 1:
+        if owners and len(self.kills) % OWNER_EVERY == 1:
             return owners[0]
         return self._draw.choice([node for node in ready if node.node_id != owner] or owners or [None])
