@@ -108,8 +108,8 @@ def reconcile(term: Term, peer: Peer, shards: tuple[NodeShard, ...]) -> None:
     """Take over what the node runs, as its earlier owner would have gone on with it.
 
     The Sync may be older than what the node has answered since. So nothing is freed by it: what it lacks is
-    dispatched again to the same node, what is to end is stopped there, and the answer counts. What is on its way is so
-    too, under a new table_epoch: an answer from before the Sync may still come, and would be taken for one to it.
+    dispatched again to the same node, what is to end is stopped there, and the answer counts. A dispatch that is on its
+    way gets a new table_epoch: an answer from before the Sync may still come, and would be taken for one to it.
     """
     before = list(term.assignments.held_by(peer.holder))
     for told in shards:
@@ -120,6 +120,8 @@ def reconcile(term: Term, peer: Peer, shards: tuple[NodeShard, ...]) -> None:
         if shard not in there and assignment.state in HELD:
             term.assignments.turn(assignment, ShardState.DISPATCHING)
             order(term, peer, shard, is_delete=False)
+            if (operation := peer.in_flight.get(shard)) is not None:
+                operation.heard_s = term.now_s
         elif assignment.state is ShardState.DRAINING and peer.ordered(shard) is None:
             order(term, peer, shard, is_delete=True)
     for shard in term.copies_at(peer.holder):

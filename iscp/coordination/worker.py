@@ -318,7 +318,7 @@ class WorkerMachine:
             for part, cut in enumerate(cuts)
         )
         self._sync_due_s = self._now_s
-        self._sync_wait_s = self._times.resend_max_s if asked else self._times.resend_s
+        self._sync_wait_s = 2 * self._times.resend_s if asked else self._times.resend_s
 
     def _acknowledged(self, message: Acknowledge) -> None:
         if message.sync_number == self._sync_number:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -13,16 +14,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from iscp.adapters.clock import SystemClock
 from iscp.adapters.delta.feed_reader import READ_ROWS_MAX, FeedPage, read_page
-from iscp.adapters.delta.feed_table import FeedTable, ShardState, create_feed_table
+from iscp.adapters.delta.feed_table import FAILPOINT_COMMITTED, SLEPT_S, FeedTable, ShardState, create_feed_table
 from iscp.adapters.failpoints import VARIABLE, EnvironmentFailpoints
 from iscp.core.errors import ConfigurationError, Conflict, InvalidRequest
 from iscp.core.ulid import NO_ULIDS, UlidPlace, begin
+from tests.fakes.clock import FakeClock
 from tests.fakes.feed_program import ROWS, SCHEMA, rows_of
 
 INSERTS = pa.array(["insert"] * ROWS)
@@ -153,6 +156,99 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(uri: str, rows:
         feed.append(shard, ShardState(0, NO_ULIDS), UlidPlace(1 << 16, 0), rows, INSERTS[: len(rows)])
     assert refused.value.remedy
     assert sorted(Path(uri).rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("rows", "operations"),
+    [
+        (rows_of("a", 0), INSERTS[1:]),
+        (rows_of("a", 0), pa.array([None] * ROWS, pa.string())),
+        (rows_of("a", 0), pa.array([1] * ROWS)),
+        (rows_of("a", 0)[:0], INSERTS[:0]),
+    ],
+    ids=["too few", "null", "no text", "no rows"],
+)
+def test_what_every_reader_would_stumble_over_is_refused(uri: str, rows: pa.Table, operations: pa.Array) -> None:
+    feed = opened(uri)
+    with pytest.raises(InvalidRequest):
+        feed.append(0, feed.state(0), UlidPlace(1 << 16, 0), rows, operations)
+    assert feed.state(0).seq == 0
+
+
+def test_a_column_that_takes_no_nulls_gets_none(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("a", pa.int64(), nullable=False)])
+    create_feed_table(str(tmp_path / "feed"), schema, 1)
+    feed = opened(str(tmp_path / "feed"))
+    with pytest.raises(InvalidRequest, match="column a has nulls"):
+        feed.append(0, feed.state(0), UlidPlace(1 << 16, 0), pa.table([[None]], schema=schema), INSERTS[:1])
+
+
+def test_files_that_overlap_after_a_compaction_are_read_in_order(uri: str) -> None:
+    """The first and the third commit in one file, the second in another."""
+    feed = opened(uri)
+    for number in range(3):
+        append(feed, 0, "a", number)
+    files = SubTreeFileSystem(uri, LocalFileSystem())
+    paths = [path for _, path in sorted(bounds_and_paths(uri))]
+    merged = pa.concat_tables([pq.read_table(path, filesystem=files, partitioning=None) for path in paths[::2]])
+    pq.write_table(merged, "shard=0/merged.parquet", filesystem=files)
+    texts = merged["ulid_text"].to_pylist()
+    stats = {"numRecords": len(merged), "minValues": {"ulid_text": min(texts)}, "maxValues": {"ulid_text": max(texts)}}
+    size = files.get_file_info("shard=0/merged.parquet").size
+    common = {"partitionValues": {"shard": "0"}, "size": size, "dataChange": False}
+    add = {"path": "shard=0/merged.parquet", "modificationTime": 0, "stats": json.dumps(stats), **common}
+    actions = [{"add": add}, *({"remove": {"path": path, "deletionTimestamp": 0, **common}} for path in paths[::2])]
+    version = DeltaTable(uri).version() + 1
+    Path(uri, "_delta_log", f"{version:020d}.json").write_text("\n".join(map(json.dumps, actions)))
+    seen: list[tuple[str, int, int]] = []
+    cursor: dict[int, str] = {}
+    while len((page := read(uri, cursor, limit=ROWS + 5)).rows):
+        seen += told(page.rows)
+        cursor = dict(page.cursor)
+    assert seen == [("a", n, number) for n in range(3) for number in range(ROWS)]
+
+
+class LosesAnAnswer:
+    """Port Failpoints. Of the first commit the answer is lost, after others have followed it."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self._meanwhile = [meanwhile]
+
+    def reach(self, name: str) -> None:
+        if name == FAILPOINT_COMMITTED and self._meanwhile:
+            self._meanwhile.pop()()
+            raise OSError("the answer is lost")
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_a_commit_whose_answer_is_lost_is_found_and_not_made_twice(uri: str, follows: bool) -> None:
+    other = opened(uri)
+    meanwhile = (lambda: [append(other, shard, "other") for shard in (0, 1)]) if follows else (lambda: None)
+    feed = FeedTable(uri, SystemClock(), LosesAnAnswer(meanwhile))
+    assert append(feed, 0, "a").seq == 1
+    assert append(feed, 0, "b").seq == 2 + follows
+    others = {"other": 2 * ROWS} if follows else {}
+    assert Counter(who for who, _, _ in told(read(uri).rows)) == {"a": ROWS, "b": ROWS, **others}
+
+
+def test_a_commit_that_slept_for_too_long_is_given_up(uri: str) -> None:
+    """Its file may have been vacuumed away by then."""
+    clock = FakeClock()
+    seen = opened(uri).state(0)
+
+    class Sleeps:
+        def reach(self, name: str) -> None:
+            if name == "feed.commit":
+                clock.advance(SLEPT_S + 1)
+
+    with pytest.raises(Conflict, match="slept for too long"):
+        FeedTable(uri, clock, Sleeps()).append(0, seen, UlidPlace(1 << 16, 0), rows_of("a", 0), INSERTS)
+    assert opened(uri).state(0) == seen
+
+
+def bounds_and_paths(uri: str) -> list[tuple[str, str]]:
+    actions = pa.table(DeltaTable(uri).get_add_actions(flatten=True))
+    return list(zip(actions["min.ulid_text"].to_pylist(), actions["path"].to_pylist(), strict=True))
 
 
 def test_a_feed_is_made_once_and_another_table_is_none(uri: str, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ is new lies before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -33,10 +33,15 @@ class FeedPage:
     cursor: Mapping[int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+@dataclass(slots=True)
+class _Span:
+    """Files of a shard whose ulids lie between two, as texts; no other file of the shard has any there.
+
+    Each commit brings a file of its own, behind all others; but a compaction may leave files that overlap.
+    """
+
     shard: int
-    path: str
+    paths: list[str]
     first: str
     last: str
 
@@ -48,32 +53,45 @@ def read_page(table: DeltaTable, files: pafs.FileSystem, cursor: Mapping[int, st
     found: list[pa.Table] = []
     reached, rows = dict(cursor), 0
     with delta_faults("read a feed"):
-        for file in sorted(_behind(table, cursor), key=lambda file: file.first):
+        for span in sorted(_spans(_behind(table, cursor)), key=lambda span: span.first):
             if rows >= limit:
                 break
-            page = _read(files, file, reached.get(file.shard, _NOTHING), limit - rows)
+            page = _read(files, span, reached.get(span.shard, _NOTHING), limit - rows)
             if len(page):
                 found.append(page)
                 rows += len(page)
-                reached[file.shard] = page[ULID_TEXT][-1].as_py()
+                reached[span.shard] = page[ULID_TEXT][-1].as_py()
     schema = pa.schema(table.schema().to_arrow())
     return FeedPage(_in_order(found, schema), reached)
 
 
-def _behind(table: DeltaTable, cursor: Mapping[int, str]) -> Iterator[_File]:
+def _behind(table: DeltaTable, cursor: Mapping[int, str]) -> Iterator[_Span]:
     actions = pa.table(table.get_add_actions(flatten=True))
     columns = (f"partition.{SHARD}", "path", f"min.{ULID_TEXT}", f"max.{ULID_TEXT}")
     if not len(actions):
         return
     for shard, path, first, last in zip(*(actions[name].to_pylist() for name in columns), strict=True):
         if last > cursor.get(int(shard), _NOTHING):
-            yield _File(int(shard), path, first, last)
+            yield _Span(int(shard), [path], first, last)
 
 
-def _read(files: pafs.FileSystem, file: _File, after: str, limit: int) -> pa.Table:
-    rows = ds.dataset(file.path, filesystem=files, format="parquet").to_table(filter=pc.field(ULID_TEXT) > after)
+def _spans(files: Iterable[_Span]) -> list[_Span]:
+    """Those of a shard that overlap, together."""
+    spans: list[_Span] = []
+    for file in sorted(files, key=lambda file: (file.shard, file.first)):
+        before = spans[-1] if spans else None
+        if before is not None and before.shard == file.shard and file.first <= before.last:
+            before.paths += file.paths
+            before.last = max(before.last, file.last)
+        else:
+            spans.append(file)
+    return spans
+
+
+def _read(files: pafs.FileSystem, span: _Span, after: str, limit: int) -> pa.Table:
+    rows = ds.dataset(span.paths, filesystem=files, format="parquet").to_table(filter=pc.field(ULID_TEXT) > after)
     rows = rows.sort_by(ULID_TEXT).slice(0, limit)
-    return rows.append_column(SHARD, pa.array([file.shard] * len(rows), pa.int32()))
+    return rows.append_column(SHARD, pa.array([span.shard] * len(rows), pa.int32()))
 
 
 def _in_order(found: list[pa.Table], schema: pa.Schema) -> pa.Table:

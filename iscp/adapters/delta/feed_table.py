@@ -42,9 +42,13 @@ COMMIT_ID = "iscp.commit_id"
 SHARDS_MAX = 1_024
 FAILPOINT_WRITE = "feed.write"
 FAILPOINT_COMMIT = "feed.commit"
+FAILPOINT_COMMITTED = "feed.committed"
 
 ATTEMPTS_MAX = 200
 """Of one commit, each after another shard's took its version."""
+
+SLEPT_S = 3_600.0
+"""A commit that has not been made by then is given up: its file may have been vacuumed away."""
 
 LONG_S = 10.0
 """A commit that took longer from the look at the state is looked for in the table opened anew; far less than any log
@@ -140,21 +144,23 @@ class FeedTable:
     ) -> ShardState:
         """Commit `rows` in their order, with the ulids from `first` on, if the shard's state still is `seen`.
 
-        Returns the state that this leaves. Raises InvalidRequest (rows of another schema), Conflict (the state has
-        moved: nothing was committed), StorageError, OutcomeUnknown.
+        Returns the state that this leaves. Raises InvalidRequest (rows that do not fit), Conflict (the state has moved,
+        or this took too long: nothing was committed), StorageError and Unavailable (neither was it then),
+        OutcomeUnknown.
         """
         self._refuse_shard(shard)
-        self._refuse_misfit(rows)
+        self._refuse_misfit(rows, operations)
         began_s = self._clock.monotonic_s()
         after = ShardState(seen.seq + 1, first.after(len(rows)))
         name = f"{SHARD}={shard}/{uuid.uuid4().hex}.parquet"
         with delta_faults(f"write to the feed {self._uri}"):
             add = self._write(name, shard, first, rows, operations)
         try:
-            version = self._commit(shard, seen, after, add)
-        except Conflict:
+            version = self._commit(shard, seen, after, add, began_s + SLEPT_S)
+        except (Conflict, Unavailable):
             self._discard(name)
             raise
+        self._sync(version)
         if self._clock.monotonic_s() - began_s > LONG_S:
             self._look_again(version)
         return after
@@ -181,14 +187,25 @@ class FeedTable:
                 f"the feed has no shard {shard}", field="shard", remedy=f"Use 0 to {self.description.shards - 1}"
             )
 
-    def _refuse_misfit(self, rows: pa.Table) -> None:
+    def _refuse_misfit(self, rows: pa.Table, operations: pa.Array) -> None:
         wanted = self.description.row
+        if not len(rows):
+            raise InvalidRequest("there are no rows to append", field="rows")
+        if operations.type != pa.string() or len(operations) != len(rows) or operations.null_count:
+            raise InvalidRequest(
+                f"{len(rows)} rows need as many operations", field="operations", remedy="Give a text for each row"
+            )
         if rows.schema.names != wanted.names or rows.schema.types != wanted.types:
             raise InvalidRequest(
                 f"the rows have the columns {_told(rows.schema)}, the feed's are {_told(wanted)}",
                 field="rows",
                 remedy="Cast them to the feed's columns, in their order",
             )
+        for field in wanted:
+            if not field.nullable and rows[field.name].null_count:
+                raise InvalidRequest(
+                    f"column {field.name} has nulls", field="rows", remedy="The feed's column takes none"
+                )
 
     def _app_ids(self, shard: int) -> tuple[str, str, str]:
         base = f"changefeed/{self.description.feed_id}/{shard}"
@@ -200,34 +217,41 @@ class FeedTable:
 
     def _write(self, name: str, shard: int, first: UlidPlace, rows: pa.Table, operations: pa.Array) -> AddAction:
         ulids, texts = ulid_columns(first, len(rows))
-        row = pa.StructArray.from_arrays(
-            [column.combine_chunks() for column in rows.columns], fields=list(self.description.row)
-        )
+        try:
+            columns = [column.combine_chunks() for column in rows.columns]
+            row = pa.StructArray.from_arrays(columns, fields=list(self.description.row))
+        except pa.ArrowInvalid as error:
+            raise InvalidRequest(f"the rows do not fit the feed: {error}", field="rows") from error
         table = pa.table({ULID: ulids, ULID_TEXT: texts, OPERATION: operations, ROW: row})
         if self._path is not None:
             (self._path / name).parent.mkdir(exist_ok=True)
+            self._synced(".")
         with self._files.open_output_stream(name) as stream:
             pq.write_table(table, stream, compression="zstd", use_dictionary=[OPERATION])
             size = stream.tell()
         self._failpoints.reach(FAILPOINT_WRITE)
-        self._sync(name, os.path.dirname(name))
+        self._synced(name, os.path.dirname(name))
         bounds = {"minValues": first.ulid(), "maxValues": first.ulid(len(rows) - 1)}
         stats = {"numRecords": len(rows), **{key: {ULID_TEXT: ulid_text(ulid)} for key, ulid in bounds.items()}}
         stats["nullCount"] = {ULID_TEXT: 0}
         return AddAction(name, size, {SHARD: str(shard)}, int(self._clock.now_s() * 1000), True, json.dumps(stats))
 
-    def _commit(self, shard: int, seen: ShardState, after: ShardState, add: AddAction) -> int:
-        """The version that it became."""
+    def _commit(self, shard: int, seen: ShardState, after: ShardState, add: AddAction, until_s: float) -> int:
+        """The version that it became; tried until that time."""
         commit_id, values = uuid.uuid4().hex, (after.seq, after.place.high, after.place.low)
         transactions = [Transaction(app, value) for app, value in zip(self._app_ids(shard), values, strict=True)]
         properties = CommitProperties({COMMIT_ID: commit_id}, max_commit_retries=0, app_transactions=transactions)
         failed: Exception | None = None
-        for _ in range(ATTEMPTS_MAX):
+        for attempt in range(ATTEMPTS_MAX + 1):
             landed = self._catch_up(shard, seen, commit_id, failed)
             if landed is not None:
                 return landed
-            version = self._table.version() + 1
+            if attempt == ATTEMPTS_MAX:
+                break
             self._failpoints.reach(FAILPOINT_COMMIT)
+            if self._clock.monotonic_s() > until_s:
+                raise Conflict(f"a commit to {self._uri} slept for too long", remedy="Begin the transaction again")
+            version = self._table.version() + 1
             try:
                 self._table.create_write_transaction(
                     [add],
@@ -237,7 +261,7 @@ class FeedTable:
                     commit_properties=properties,
                     post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
                 )
-                self._sync(f"_delta_log/{version:020d}.json", "_delta_log")
+                self._failpoints.reach(FAILPOINT_COMMITTED)
                 return version
             except (DeltaError, OSError) as error:
                 failed = error
@@ -268,6 +292,8 @@ class FeedTable:
                 remedy="Begin the transaction again",
             )
         if failed is not None and newest == before:  # nobody was first: the storage fails
+            if self._path is None:  # where what was given up may still arrive
+                raise OutcomeUnknown(f"cannot tell whether a commit to {self._uri} comes through: {failed}") from failed
             with delta_faults(f"commit to the feed {self._uri}"):
                 raise failed
         return None
@@ -280,8 +306,14 @@ class FeedTable:
             if later and len(self._table.history(later)) < later:
                 raise Conflict(f"the log of {self._uri} was cleaned while a commit slept", remedy="Begin it again")
 
-    def _sync(self, *names: str) -> None:
-        """What is acknowledged outlives a power loss too."""
+    def _sync(self, version: int) -> None:
+        """What is acknowledged outlives a power loss too. Raises OutcomeUnknown."""
+        try:
+            self._synced(f"_delta_log/{version:020d}.json", "_delta_log")
+        except OSError as error:
+            raise OutcomeUnknown(f"cannot tell whether a commit to {self._uri} lasts: {error}") from error
+
+    def _synced(self, *names: str) -> None:
         for name in names if self._path is not None else ():
             handle = os.open(f"{self._uri}/{name}", os.O_RDONLY)
             try:

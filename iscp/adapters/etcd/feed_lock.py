@@ -141,6 +141,8 @@ class EtcdFeedLocks:
             if turn is Turn.NOT_YET:
                 self.leave(place)
                 return None
+            if self._closed:
+                raise Unavailable("the locks of this writer are closed")
             # The lease has ended meanwhile: to be back before the time is over would look like an incident.
             if self._clock.monotonic_s() >= deadline_s:
                 return None

@@ -129,8 +129,8 @@ def test_a_message_for_another_epoch_changes_nothing(driver: Driver) -> None:
 def test_a_sync_is_repeated_until_it_is_acknowledged(driver: Driver) -> None:
     driver.step(FromOwner(Announce("o", 1, 101, "1")))
     driver.step(ElectionChecked(Leader("o", 101)))
-    assert driver.step(Tick(), 0.9 * TIMES.resend_max_s) == [], "the owner would ask again before"
-    assert kinds(driver.step(Tick(), 0.2 * TIMES.resend_max_s)) == [Sync]
+    assert driver.step(Tick(), 1.8 * TIMES.resend_s) == [], "the owner would ask again before"
+    assert kinds(driver.step(Tick(), 0.4 * TIMES.resend_s)) == [Sync]
     driver.acknowledge()
     assert driver.worker.synced
     assert driver.worker.next_due_s() is None
