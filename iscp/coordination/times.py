@@ -37,8 +37,8 @@ class CoordinationTimes:
     def __post_init__(self) -> None:
         if not 0 < self.margin_s < self.ttl_s:
             raise ValueError("margin_s must lie between 0 and ttl_s")
-        if not 0 < 2 * self.resend_s < self.sync_deadline_s <= self.operation_deadline_s:
-            raise ValueError("0 < 2 * resend_s < sync_deadline_s <= operation_deadline_s must hold")
+        if not 0 < self.resend_s < self.sync_deadline_s <= self.operation_deadline_s:
+            raise ValueError("0 < resend_s < sync_deadline_s <= operation_deadline_s must hold")
         if 2 * self.alive_s > self.sync_deadline_s and self.alive_s < inf:
             raise ValueError("alive_s must be at most half of sync_deadline_s, or inf")
         if self.settle_s < 0 or self.rebalance_after_s < 0 or self.checkpoint_s < 0:
