@@ -17,18 +17,15 @@ import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import DeltaError
-from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 
 from iscp.adapters.delta.faults import delta_faults
-from iscp.adapters.delta.storage import on_s3
+from iscp.adapters.delta.table_files import files_of, local_path, sync
 from iscp.adapters.delta.ulids import ulid_columns
 from iscp.core.errors import ConfigurationError, Conflict, InvalidRequest, OutcomeUnknown, Unavailable
 from iscp.core.ulid import UlidPlace, ulid_text
@@ -123,12 +120,8 @@ class FeedTable:
         self._clock = clock
         self._failpoints = failpoints
         self._options = dict(options) if options else None
-        self._path = None if on_s3(uri) else Path(uri)
-        self._files: pafs.FileSystem = (
-            pafs.SubTreeFileSystem(str(self._path), pafs.LocalFileSystem())
-            if self._path is not None
-            else pafs.PyFileSystem(DeltaStorageHandler(uri, options=dict(options or {})))
-        )
+        self._path = local_path(uri)
+        self._files = files_of(uri, options)
         self._table = self._opened()
         self.description = self._described()
 
@@ -314,12 +307,9 @@ class FeedTable:
             raise OutcomeUnknown(f"cannot tell whether a commit to {self._uri} lasts: {error}") from error
 
     def _synced(self, *names: str) -> None:
-        for name in names if self._path is not None else ():
-            handle = os.open(f"{self._uri}/{name}", os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        if self._path is not None:
+            for name in names:
+                sync(self._path / name)
 
     def _discard(self, name: str) -> None:
         """Free the space of a file that was not committed; on an object store vacuum does."""

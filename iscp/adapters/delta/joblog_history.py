@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.joblog_schema import FORMAT, FORMAT_PROPERTY, HISTORY_SCHEMA, history_entries, history_table
-from iscp.adapters.delta.joblog_table import FOREIGN_ERRORS, local_path, open_or_create, storage_error
+from iscp.adapters.delta.joblog_table import FOREIGN_ERRORS, open_or_create, storage_error
+from iscp.adapters.delta.table_files import local_path
 from iscp.core.iteration import HistoryEntry
 from iscp.ports.system import Clock
 

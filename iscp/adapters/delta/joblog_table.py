@@ -10,24 +10,20 @@ its put-if-absent succeeds, far behind the log's end. So a commit counts only on
 from __future__ import annotations
 
 import errno
-import os
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 from pyarrow.dataset import dataset
 
 from iscp.adapters.delta.joblog_schema import FORMAT, FORMAT_PROPERTY, row_count_stats
+from iscp.adapters.delta.table_files import files_of, local_path, sync
 from iscp.core.errors import (
     ConfigurationError,
     ErrorCode,
@@ -71,14 +67,6 @@ def storage_error(error: BaseException, what: str) -> StorageError:
         remedy="Free space where the job log is kept" if full else "",
         code=ErrorCode.NO_SPACE if full else None,
     )
-
-
-def local_path(uri: str) -> Path | None:
-    """The directory behind a path or file URI; None for an object store."""
-    parts = urlsplit(uri)
-    if len(parts.scheme) <= 1:  # none, or a drive letter
-        return Path(uri)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
 def open_or_create(
@@ -147,14 +135,6 @@ def _refuse_other(table: DeltaTable, uri: str, cluster: str) -> None:
         )
 
 
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 @dataclass(frozen=True, slots=True)
 class _Doubt:
     """A commit whose outcome could not be looked up; `must_follow_up`: nothing else may be committed before it is."""
@@ -186,11 +166,7 @@ class FencedTable:
         self._failpoints = failpoints
         self._options = storage_options
         self._path = local_path(uri)
-        self._files: pafs.FileSystem = (
-            pafs.SubTreeFileSystem(str(self._path), pafs.LocalFileSystem())
-            if self._path is not None
-            else pafs.PyFileSystem(DeltaStorageHandler(uri, options=dict(storage_options or {})))
-        )
+        self._files = files_of(uri, storage_options)
         self._table: DeltaTable | None = None
         self._version = -1
         self._deposed = ""
@@ -346,8 +322,8 @@ class FencedTable:
             pq.write_table(rows, stream, compression="zstd")
             size = stream.tell()
         if self._path is not None:
-            _sync(self._path / name)
-            _sync(self._path)
+            sync(self._path / name)
+            sync(self._path)
         return AddAction(name, size, {}, int(self._clock.now_s() * 1000), True, row_count_stats(len(rows)))
 
     def _write(
@@ -366,8 +342,8 @@ class FencedTable:
         """What is acknowledged outlives a power loss too, not only the process."""
         if self._path is not None:
             log = self._path / "_delta_log"
-            _sync(log / f"{version:020d}.json")
-            _sync(log)
+            sync(log / f"{version:020d}.json")
+            sync(log)
 
     def tidy(self) -> int:
         """Delete what the call before this one found unneeded already, orphans of failed commits too; commits nothing.
