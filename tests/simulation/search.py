@@ -66,11 +66,13 @@ from iscp.core.ids import JobKey, ShardId
 from iscp.core.job import JobRow
 from tests.simulation.violation import Violation
 
+# A tick leads to the first repetition (after twice `resend_s`) and not to a deadline, whose revoked nodes come back
+# under new epochs without end.
 TIMES = CoordinationTimes(
     ttl_s=4.0,
     margin_s=1.0,
-    sync_deadline_s=2.0,
-    operation_deadline_s=2.0,
+    sync_deadline_s=3.0,
+    operation_deadline_s=3.0,
     settle_s=0.0,
     rebalance_after_s=100_000.0,
     resend_s=1.0,
