@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from iscp.adapters.clock import SystemClock
+from iscp.adapters.delta.feed_draft import FeedRows
 from iscp.adapters.delta.feed_table import FeedTable
 from iscp.adapters.failpoints import EnvironmentFailpoints
 from iscp.core.errors import Conflict
@@ -39,7 +40,7 @@ def main(uri: str, shard: int, who: str, told: Path) -> None:
                 seen = feed.state(shard)
                 first = begin(seen.place, int(clock.now_s() * 1000), secrets.token_bytes(DRAWN_BYTES))
                 try:
-                    feed.append(shard, seen, first, rows_of(who, append), operations)
+                    feed.append(shard, seen, first, FeedRows(rows_of(who, append), operations))
                     break
                 except Conflict:
                     lines.write(f"lost {append}\n")

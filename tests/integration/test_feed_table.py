@@ -20,8 +20,10 @@ from deltalake import DeltaTable
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from iscp.adapters.clock import SystemClock
+from iscp.adapters.delta.feed_draft import FeedRows
 from iscp.adapters.delta.feed_reader import READ_ROWS_MAX, FeedPage, read_page
-from iscp.adapters.delta.feed_table import FAILPOINT_COMMITTED, SLEPT_S, FeedTable, ShardState, create_feed_table
+from iscp.adapters.delta.feed_schema import create_feed_table
+from iscp.adapters.delta.feed_table import FAILPOINT_COMMITTED, SLEPT_S, FeedTable, ShardState
 from iscp.adapters.failpoints import VARIABLE, EnvironmentFailpoints
 from iscp.core.errors import ConfigurationError, Conflict, InvalidRequest
 from iscp.core.ulid import NO_ULIDS, UlidPlace, begin
@@ -44,7 +46,7 @@ def opened(uri: str) -> FeedTable:
 
 def append(feed: FeedTable, shard: int, who: str, number: int = 0, now_ms: int = 1_000) -> ShardState:
     seen = feed.state(shard)
-    return feed.append(shard, seen, begin(seen.place, now_ms, DRAWN), rows_of(who, number), INSERTS)
+    return feed.append(shard, seen, begin(seen.place, now_ms, DRAWN), FeedRows(rows_of(who, number), INSERTS))
 
 
 def read(uri: str, cursor: dict[int, str] | None = None, limit: int = READ_ROWS_MAX) -> FeedPage:
@@ -75,7 +77,7 @@ def test_half_a_ulid_is_kept_whatever_its_sign(uri: str) -> None:
         feed = opened(uri)
         seen = feed.state(1)
         place = begin(seen.place, seen.place.time_ms + 1, drawn)
-        feed.append(1, seen, place, rows_of("a", 0), INSERTS)
+        feed.append(1, seen, place, FeedRows(rows_of("a", 0), INSERTS))
         assert opened(uri).state(1).place == place.after(ROWS)
 
 
@@ -84,7 +86,7 @@ def test_who_was_not_first_commits_nothing_and_leaves_no_file(uri: str) -> None:
     seen = other.state(0)
     append(one, 0, "one")
     with pytest.raises(Conflict, match="has had commit 1 since commit 0"):
-        other.append(0, seen, begin(seen.place, 9_000, DRAWN), rows_of("other", 0), INSERTS)
+        other.append(0, seen, begin(seen.place, 9_000, DRAWN), FeedRows(rows_of("other", 0), INSERTS))
     assert {who for who, _, _ in told(read(uri).rows)} == {"one"}
     assert len(list(Path(uri).rglob("*.parquet"))) == 1
     append(other, 0, "other")
@@ -96,7 +98,7 @@ def test_other_shards_commits_between_cost_an_attempt_and_nothing_else(uri: str)
     seen = other.state(1)
     for n in range(5):
         append(one, 0, "one", n)
-    other.append(1, seen, begin(seen.place, 9_000, DRAWN), rows_of("other", 0), INSERTS)
+    other.append(1, seen, begin(seen.place, 9_000, DRAWN), FeedRows(rows_of("other", 0), INSERTS))
     assert Counter(who for who, _, _ in told(read(uri).rows)) == {"one": 5 * ROWS, "other": ROWS}
 
 
@@ -153,7 +155,7 @@ def test_files_that_lie_before_the_cursor_are_not_read(uri: str) -> None:
 def test_what_does_not_fit_is_refused_before_anything_is_written(uri: str, rows: pa.Table, shard: int) -> None:
     feed, before = opened(uri), sorted(Path(uri).rglob("*"))
     with pytest.raises(InvalidRequest) as refused:
-        feed.append(shard, ShardState(0, NO_ULIDS), UlidPlace(1 << 16, 0), rows, INSERTS[: len(rows)])
+        feed.append(shard, ShardState(0, NO_ULIDS), UlidPlace(1 << 16, 0), FeedRows(rows, INSERTS[: len(rows)]))
     assert refused.value.remedy
     assert sorted(Path(uri).rglob("*")) == before
 
@@ -171,7 +173,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(uri: str, rows:
 def test_what_every_reader_would_stumble_over_is_refused(uri: str, rows: pa.Table, operations: pa.Array) -> None:
     feed = opened(uri)
     with pytest.raises(InvalidRequest):
-        feed.append(0, feed.state(0), UlidPlace(1 << 16, 0), rows, operations)
+        feed.append(0, feed.state(0), UlidPlace(1 << 16, 0), FeedRows(rows, operations))
     assert feed.state(0).seq == 0
 
 
@@ -180,7 +182,7 @@ def test_a_column_that_takes_no_nulls_gets_none(tmp_path: Path) -> None:
     create_feed_table(str(tmp_path / "feed"), schema, 1)
     feed = opened(str(tmp_path / "feed"))
     with pytest.raises(InvalidRequest, match="column a has nulls"):
-        feed.append(0, feed.state(0), UlidPlace(1 << 16, 0), pa.table([[None]], schema=schema), INSERTS[:1])
+        feed.append(0, feed.state(0), UlidPlace(1 << 16, 0), FeedRows(pa.table([[None]], schema=schema), INSERTS[:1]))
 
 
 def test_files_that_overlap_after_a_compaction_are_read_in_order(uri: str) -> None:
@@ -188,15 +190,15 @@ def test_files_that_overlap_after_a_compaction_are_read_in_order(uri: str) -> No
     feed = opened(uri)
     for number in range(3):
         append(feed, 0, "a", number)
-    files = SubTreeFileSystem(uri, LocalFileSystem())
+    files, folder = SubTreeFileSystem(uri, LocalFileSystem()), feed.description.folder(0)
     paths = [path for _, path in sorted(bounds_and_paths(uri))]
     merged = pa.concat_tables([pq.read_table(path, filesystem=files, partitioning=None) for path in paths[::2]])
-    pq.write_table(merged, "shard=0/merged.parquet", filesystem=files)
+    pq.write_table(merged, f"{folder}/merged.parquet", filesystem=files)
     texts = merged["ulid_text"].to_pylist()
     stats = {"numRecords": len(merged), "minValues": {"ulid_text": min(texts)}, "maxValues": {"ulid_text": max(texts)}}
-    size = files.get_file_info("shard=0/merged.parquet").size
-    common = {"partitionValues": {"shard": "0"}, "size": size, "dataChange": False}
-    add = {"path": "shard=0/merged.parquet", "modificationTime": 0, "stats": json.dumps(stats), **common}
+    size = files.get_file_info(f"{folder}/merged.parquet").size
+    common = {"partitionValues": feed.description.partition(0), "size": size, "dataChange": False}
+    add = {"path": f"{folder}/merged.parquet", "modificationTime": 0, "stats": json.dumps(stats), **common}
     actions = [{"add": add}, *({"remove": {"path": path, "deletionTimestamp": 0, **common}} for path in paths[::2])]
     version = DeltaTable(uri).version() + 1
     Path(uri, "_delta_log", f"{version:020d}.json").write_text("\n".join(map(json.dumps, actions)))
@@ -242,7 +244,7 @@ def test_a_commit_that_slept_for_too_long_is_given_up(uri: str) -> None:
                 clock.advance(SLEPT_S + 1)
 
     with pytest.raises(Conflict, match="slept for too long"):
-        FeedTable(uri, clock, Sleeps()).append(0, seen, UlidPlace(1 << 16, 0), rows_of("a", 0), INSERTS)
+        FeedTable(uri, clock, Sleeps()).append(0, seen, UlidPlace(1 << 16, 0), FeedRows(rows_of("a", 0), INSERTS))
     assert opened(uri).state(0) == seen
 
 

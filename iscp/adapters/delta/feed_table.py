@@ -11,33 +11,23 @@ took long therefore counts only once the table was opened anew after it.
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
-from deltalake.exceptions import DeltaError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
+from iscp.adapters.delta.commits import place
 from iscp.adapters.delta.faults import delta_faults
+from iscp.adapters.delta.feed_draft import FeedDraft, FeedRows
+from iscp.adapters.delta.feed_log import FeedLog, numbers_of_text
+from iscp.adapters.delta.feed_schema import FeedDescription
 from iscp.adapters.delta.table_files import files_of, local_path, sync
-from iscp.adapters.delta.ulids import ulid_columns
-from iscp.core.errors import ConfigurationError, Conflict, InvalidRequest, OutcomeUnknown, Unavailable
-from iscp.core.ulid import UlidPlace, ulid_text
+from iscp.core.errors import Conflict, OutcomeUnknown, Unavailable
+from iscp.core.ulid import UlidPlace
 from iscp.ports.system import Clock, Failpoints
 
-FORMAT = 1
-FORMAT_PROPERTY = "iscp.changefeed.format"
-FEED_PROPERTY = "iscp.changefeed.id"
-SHARDS_PROPERTY = "iscp.changefeed.shards"
-COMMIT_ID = "iscp.commit_id"
-SHARDS_MAX = 1_024
-FAILPOINT_WRITE = "feed.write"
 FAILPOINT_COMMIT = "feed.commit"
 FAILPOINT_COMMITTED = "feed.committed"
 
@@ -51,8 +41,6 @@ LONG_S = 10.0
 """A commit that took longer from the look at the state is looked for in the table opened anew; far less than any log
 is kept."""
 
-ULID, ULID_TEXT, SHARD, OPERATION, ROW = "ulid", "ulid_text", "shard", "operation", "row"
-
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
@@ -63,260 +51,180 @@ class ShardState:
 
 
 @dataclass(frozen=True, slots=True)
-class FeedDescription:
-    """`row`: the columns of what is appended, which a feed has as the fields of its column `row`."""
+class _Change:
+    """What a commit does, and what has to hold for it: states of shards, and texts by their names."""
 
-    feed_id: str
-    shards: int
-    row: pa.Schema
-
-
-def create_feed_table(uri: str, row: pa.Schema, shards: int, options: Mapping[str, str] | None = None) -> None:
-    """Make the table of a new feed. Raises InvalidRequest where there is one, or where there cannot be such a feed."""
-    if not 1 <= shards <= SHARDS_MAX:
-        raise InvalidRequest(f"a feed has 1 to {SHARDS_MAX} shards, not {shards}", field="shards")
-    if not len(row):
-        raise InvalidRequest("the rows of a feed need at least one column", field="schema")
-    if DeltaTable.is_deltatable(uri, storage_options=dict(options or {})):
-        raise InvalidRequest(f"there is a table at {uri} already", field="uri", remedy="Choose another place")
-    with delta_faults(f"make the feed {uri}"):
-        DeltaTable.create(
-            uri,
-            _schema(row),
-            mode="error",
-            partition_by=[SHARD],
-            configuration={
-                FORMAT_PROPERTY: str(FORMAT),
-                FEED_PROPERTY: str(uuid.uuid4()),
-                SHARDS_PROPERTY: str(shards),
-                "delta.checkpointInterval": "50",
-            },
-            storage_options=dict(options) if options else None,
-            raise_if_key_not_exists=False,
-        )
-
-
-def _schema(row: pa.Schema) -> pa.Schema:
-    return pa.schema(
-        [
-            pa.field(ULID, pa.binary(), nullable=False),
-            # Binary columns have no statistics, and every poll would have to read all files.
-            pa.field(ULID_TEXT, pa.string(), nullable=False),
-            pa.field(SHARD, pa.int32(), nullable=False),
-            pa.field(OPERATION, pa.string(), nullable=False),
-            pa.field(ROW, pa.struct(list(row)), nullable=False),
-        ]
-    )
+    actions: Sequence[AddAction | RemoveAction]
+    numbers: Mapping[str, int]
+    seen: Mapping[int, ShardState]
+    texts_seen: Mapping[str, str | None]
+    commit_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
 class FeedTable:
-    """One process's hold on the table; not to be used from several threads at once."""
+    """One process's hold on the table; not to be used from several threads at once.
 
-    def __init__(
-        self, uri: str, clock: Clock, failpoints: Failpoints, options: Mapping[str, str] | None = None
-    ) -> None:
-        """Raises TableNotFound, ConfigurationError where the table is no feed or a newer iscp's."""
-        self._uri = uri
+    Of a table on S3 the environment says how to get there (`AWS_*`).
+    """
+
+    def __init__(self, uri: str, clock: Clock, failpoints: Failpoints) -> None:
+        """Raises TableNotFound, ConfigurationError where the table is no feed, a newer iscp's, or not to be written."""
+        self.uri = uri
+        self.files = files_of(uri, None)
         self._clock = clock
         self._failpoints = failpoints
-        self._options = dict(options) if options else None
         self._path = local_path(uri)
-        self._files = files_of(uri, options)
-        self._table = self._opened()
-        self.description = self._described()
+        self._log = FeedLog(place(uri))
+        self._lasting: set[str] = set()
+
+    @property
+    def description(self) -> FeedDescription:
+        return self._log.description
 
     def state(self, shard: int) -> ShardState:
         """As of now. Raises InvalidRequest, StorageError."""
-        self._refuse_shard(shard)
-        with delta_faults(f"read the feed {self._uri}"):
-            self._table.update_incremental()
-            return self._state_of(self._table, shard)
+        return self.states([shard])[shard]
 
-    def append(
-        self, shard: int, seen: ShardState, first: UlidPlace, rows: pa.Table, operations: pa.Array
-    ) -> ShardState:
-        """Commit `rows` in their order, with the ulids from `first` on, if the shard's state still is `seen`.
+    def states(self, shards: Collection[int]) -> dict[int, ShardState]:
+        """As `state`, of several as of one moment."""
+        for shard in shards:
+            self.description.refuse_shard(shard)
+        self._log.look()
+        return {shard: self._state(shard) for shard in shards}
 
-        Returns the state that this leaves. Raises InvalidRequest (rows that do not fit), Conflict (the state has moved,
-        or this took too long: nothing was committed), StorageError and Unavailable (neither was it then),
+    def texts(self, names: Iterable[str]) -> dict[str, str | None]:
+        """Small texts that commits have left, by their names, as of now; None: there is none."""
+        self._log.look()
+        return {name: self._log.text(self._text_app(name)) for name in names}
+
+    def draft(self) -> FeedDraft:
+        """For the files of one commit: `with table.draft() as draft`."""
+        return FeedDraft(self.description, self.files, self._clock, self._failpoints)
+
+    def append(self, shard: int, seen: ShardState, first: UlidPlace, rows: FeedRows) -> ShardState:
+        """Commit rows in their order, with the ulids from `first` on, if the shard's state still is `seen`.
+
+        Returns the state that this leaves; raises what `commit` raises, and InvalidRequest where they do not fit.
+        """
+        with self.draft() as draft:
+            place = draft.add(shard, first, rows)
+            self.commit(draft, {shard: seen})
+        return ShardState(seen.seq + 1, place)
+
+    def commit(
+        self,
+        draft: FeedDraft,
+        seen: Mapping[int, ShardState],
+        texts: Mapping[str, str] | None = None,
+        texts_seen: Mapping[str, str | None] | None = None,
+        remove: Sequence[RemoveAction] = (),
+    ) -> None:
+        """One commit of the draft's files, what becomes of its shards' states, and `texts`; files to `remove`.
+
+        Only if each shard's state still is as it was `seen`, and so is each of `texts_seen`. Raises Conflict (it is
+        not, or this took too long: nothing was committed), StorageError and Unavailable (neither was it then),
         OutcomeUnknown.
         """
-        self._refuse_shard(shard)
-        self._refuse_misfit(rows, operations)
         began_s = self._clock.monotonic_s()
-        after = ShardState(seen.seq + 1, first.after(len(rows)))
-        name = f"{SHARD}={shard}/{uuid.uuid4().hex}.parquet"
-        with delta_faults(f"write to the feed {self._uri}"):
-            add = self._write(name, shard, first, rows, operations)
+        adds = draft.finish()
+        self._sync_files([add.path for add in adds])
+        numbers = {
+            name: value
+            for shard, place in draft.places.items()
+            for name, value in zip(self._apps(shard), (seen[shard].seq + 1, *place), strict=True)
+        }
+        for name, text in (texts or {}).items():
+            numbers |= numbers_of_text(self._text_app(name), text)
         try:
-            version = self._commit(shard, seen, after, add, began_s + SLEPT_S)
-        except (Conflict, Unavailable):
-            self._discard(name)
+            self._commit(_Change([*adds, *remove], numbers, seen, texts_seen or {}), began_s + SLEPT_S)
+        except OutcomeUnknown:
+            draft.committed = True  # perhaps: its files have to stay
             raise
-        self._sync(version)
-        if self._clock.monotonic_s() - began_s > LONG_S:
-            self._look_again(version)
-        return after
+        draft.committed = True
+        self._sync_log()
+        version = self._log.version
+        if self._clock.monotonic_s() - began_s > LONG_S and not self._log.goes_on_from(version):
+            raise Conflict(f"the log of {self.uri} was cleaned while a commit slept", remedy="Begin it again")
+        self._log.checkpoint()
 
-    def _opened(self) -> DeltaTable:
-        with delta_faults(f"open the feed {self._uri}"):
-            return DeltaTable(self._uri, storage_options=self._options)
-
-    def _described(self) -> FeedDescription:
-        properties = self._table.metadata().configuration
-        if FORMAT_PROPERTY not in properties:
-            raise ConfigurationError(f"the table {self._uri} is no changefeed", field="uri", remedy="Check the path")
-        if (format_ := int(properties[FORMAT_PROPERTY] or 0)) > FORMAT:
-            raise ConfigurationError(
-                f"{self._uri} is of format {format_}, this iscp knows {FORMAT}", remedy="Install a newer iscp"
-            )
-        schema = pa.schema(self._table.schema().to_arrow())
-        row = pa.schema(list(schema.field(ROW).type))
-        return FeedDescription(properties[FEED_PROPERTY] or "", int(properties[SHARDS_PROPERTY] or 0), row)
-
-    def _refuse_shard(self, shard: int) -> None:
-        if not 0 <= shard < self.description.shards:
-            raise InvalidRequest(
-                f"the feed has no shard {shard}", field="shard", remedy=f"Use 0 to {self.description.shards - 1}"
-            )
-
-    def _refuse_misfit(self, rows: pa.Table, operations: pa.Array) -> None:
-        wanted = self.description.row
-        if not len(rows):
-            raise InvalidRequest("there are no rows to append", field="rows")
-        if operations.type != pa.string() or len(operations) != len(rows) or operations.null_count:
-            raise InvalidRequest(
-                f"{len(rows)} rows need as many operations", field="operations", remedy="Give a text for each row"
-            )
-        if rows.schema.names != wanted.names or rows.schema.types != wanted.types:
-            raise InvalidRequest(
-                f"the rows have the columns {_told(rows.schema)}, the feed's are {_told(wanted)}",
-                field="rows",
-                remedy="Cast them to the feed's columns, in their order",
-            )
-        for field in wanted:
-            if not field.nullable and rows[field.name].null_count:
-                raise InvalidRequest(
-                    f"column {field.name} has nulls", field="rows", remedy="The feed's column takes none"
-                )
-
-    def _app_ids(self, shard: int) -> tuple[str, str, str]:
+    def _apps(self, shard: int) -> tuple[str, str, str]:
         base = f"changefeed/{self.description.feed_id}/{shard}"
         return f"{base}/seq", f"{base}/high", f"{base}/low"
 
-    def _state_of(self, table: DeltaTable, shard: int) -> ShardState:
-        seq, high, low = (table.transaction_version(app_id) or 0 for app_id in self._app_ids(shard))
+    def _text_app(self, name: str) -> str:
+        return f"changefeed/{self.description.feed_id}/text/{name}"
+
+    def _state(self, shard: int) -> ShardState:
+        seq, high, low = (self._log.number(app) or 0 for app in self._apps(shard))
         return ShardState(seq, UlidPlace(high, low))
 
-    def _write(self, name: str, shard: int, first: UlidPlace, rows: pa.Table, operations: pa.Array) -> AddAction:
-        ulids, texts = ulid_columns(first, len(rows))
-        try:
-            columns = [column.combine_chunks() for column in rows.columns]
-            row = pa.StructArray.from_arrays(columns, fields=list(self.description.row))
-        except pa.ArrowInvalid as error:
-            raise InvalidRequest(f"the rows do not fit the feed: {error}", field="rows") from error
-        table = pa.table({ULID: ulids, ULID_TEXT: texts, OPERATION: operations, ROW: row})
-        if self._path is not None:
-            (self._path / name).parent.mkdir(exist_ok=True)
-            self._synced(".")
-        with self._files.open_output_stream(name) as stream:
-            pq.write_table(table, stream, compression="zstd", use_dictionary=[OPERATION])
-            size = stream.tell()
-        self._failpoints.reach(FAILPOINT_WRITE)
-        self._synced(name, os.path.dirname(name))
-        bounds = {"minValues": first.ulid(), "maxValues": first.ulid(len(rows) - 1)}
-        stats = {"numRecords": len(rows), **{key: {ULID_TEXT: ulid_text(ulid)} for key, ulid in bounds.items()}}
-        stats["nullCount"] = {ULID_TEXT: 0}
-        return AddAction(name, size, {SHARD: str(shard)}, int(self._clock.now_s() * 1000), True, json.dumps(stats))
-
-    def _commit(self, shard: int, seen: ShardState, after: ShardState, add: AddAction, until_s: float) -> int:
-        """The version that it became; tried until that time."""
-        commit_id, values = uuid.uuid4().hex, (after.seq, after.place.high, after.place.low)
-        transactions = [Transaction(app, value) for app, value in zip(self._app_ids(shard), values, strict=True)]
-        properties = CommitProperties({COMMIT_ID: commit_id}, max_commit_retries=0, app_transactions=transactions)
-        failed: Exception | None = None
-        for attempt in range(ATTEMPTS_MAX + 1):
-            landed = self._catch_up(shard, seen, commit_id, failed)
-            if landed is not None:
-                return landed
-            if attempt == ATTEMPTS_MAX:
-                break
+    def _commit(self, change: _Change, until_s: float) -> None:
+        """Tried until that time."""
+        for _ in range(ATTEMPTS_MAX):
+            self._log.look()
+            if moved := self._moved(change):
+                raise Conflict(moved, remedy="Begin the transaction again")
             self._failpoints.reach(FAILPOINT_COMMIT)
             if self._clock.monotonic_s() > until_s:
-                raise Conflict(f"a commit to {self._uri} slept for too long", remedy="Begin the transaction again")
-            version = self._table.version() + 1
-            try:
-                self._table.create_write_transaction(
-                    [add],
-                    "append",
-                    self._table.schema(),
-                    partition_by=[SHARD],
-                    commit_properties=properties,
-                    post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
-                )
-                self._failpoints.reach(FAILPOINT_COMMITTED)
-                return version
-            except (DeltaError, OSError) as error:
-                failed = error
-        raise Unavailable(f"other commits to {self._uri} were first {ATTEMPTS_MAX} times in a row") from failed
+                raise Conflict(f"a commit to {self.uri} slept for too long", remedy="Begin the transaction again")
+            if self._put(change):
+                return
+        raise Unavailable(f"other commits to {self.uri} were first {ATTEMPTS_MAX} times in a row")
 
-    def _catch_up(self, shard: int, seen: ShardState, commit_id: str, failed: Exception | None) -> int | None:
-        """Go to the newest version. None: the shard's state still is `seen` there; else the version of our commit.
-
-        `failed`: what was told of our commit, which may be there all the same.
-        """
-        before = self._table.version()
+    def _put(self, change: _Change) -> bool:
+        """False: another commit was first. Raises StorageError (nothing was committed), OutcomeUnknown."""
+        failed: OSError | None = None
         try:
-            self._table.update_incremental()
-            newest = self._table.version()
-            state = self._state_of(self._table, shard)
-            since = self._table.history(newest - before) if failed is not None and newest > before else []
-        except (DeltaError, OSError) as error:
-            if failed is not None:
-                raise OutcomeUnknown(f"cannot look whether a commit to {self._uri} came through: {error}") from error
-            with delta_faults(f"read the feed {self._uri}"):
-                raise
-        ours = next((int(commit["version"]) for commit in since if commit.get(COMMIT_ID) == commit_id), None)
-        if ours is not None:
-            return ours
-        if state != seen:
-            raise Conflict(
-                f"shard {shard} of {self._uri} has had commit {state.seq} since commit {seen.seq} was looked at",
-                remedy="Begin the transaction again",
-            )
-        if failed is not None and newest == before:  # nobody was first: the storage fails
+            self._log.put(change.actions, change.numbers, change.commit_id, int(self._clock.now_s() * 1000))
+            self._failpoints.reach(FAILPOINT_COMMITTED)
+        except OSError as error:
+            failed = error
+        try:
+            # Also where another one is said to be there: an answer that was lost makes the storage ask again.
+            if self._log.landed(change.commit_id):
+                return True
+            there = self._log.next_is_there()
+        except OSError as error:
+            raise OutcomeUnknown(f"cannot look whether a commit to {self.uri} came through: {error}") from error
+        if failed is not None and not there:  # nobody was first: the storage fails
             if self._path is None:  # where what was given up may still arrive
-                raise OutcomeUnknown(f"cannot tell whether a commit to {self._uri} comes through: {failed}") from failed
-            with delta_faults(f"commit to the feed {self._uri}"):
+                raise OutcomeUnknown(f"cannot tell whether a commit to {self.uri} comes through: {failed}") from failed
+            with delta_faults(f"commit to the feed {self.uri}"):
                 raise failed
-        return None
+        return False
 
-    def _look_again(self, version: int) -> None:
-        """Whether the log goes on from the commit that became this version, or had been cleaned far beyond it."""
-        self._table = self._opened()
-        later = self._table.version() - version
-        with delta_faults(f"read the feed {self._uri}"):
-            if later and len(self._table.history(later)) < later:
-                raise Conflict(f"the log of {self._uri} was cleaned while a commit slept", remedy="Begin it again")
+    def _moved(self, change: _Change) -> str:
+        """What is not as it was seen any more; empty: all is."""
+        for shard, seen in change.seen.items():
+            if (state := self._state(shard)) != seen:
+                return f"shard {shard} of {self.uri} has had commit {state.seq} since commit {seen.seq} was looked at"
+        for name, text in change.texts_seen.items():
+            if self._log.text(self._text_app(name)) != text:
+                return f"{name} of {self.uri} has moved: another writer has committed"
+        return ""
 
-    def _sync(self, version: int) -> None:
+    def _sync_files(self, paths: Sequence[str]) -> None:
+        """Before they are committed. Raises StorageError."""
+        folders = {os.path.dirname(path) for path in paths}
+        above = {name for folder in folders - self._lasting for name in _above(folder)}
+        with delta_faults(f"write to the feed {self.uri}"):
+            self._synced(*paths, *folders, *above)
+        self._lasting |= folders
+
+    def _sync_log(self) -> None:
         """What is acknowledged outlives a power loss too. Raises OutcomeUnknown."""
         try:
-            self._synced(f"_delta_log/{version:020d}.json", "_delta_log")
+            self._synced("_delta_log")
         except OSError as error:
-            raise OutcomeUnknown(f"cannot tell whether a commit to {self._uri} lasts: {error}") from error
+            raise OutcomeUnknown(f"cannot tell whether a commit to {self.uri} lasts: {error}") from error
 
     def _synced(self, *names: str) -> None:
         if self._path is not None:
             for name in names:
                 sync(self._path / name)
 
-    def _discard(self, name: str) -> None:
-        """Free the space of a file that was not committed; on an object store vacuum does."""
-        if self._path is not None:
-            with suppress(OSError):
-                (self._path / name).unlink(missing_ok=True)
 
-
-def _told(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
+def _above(folder: str) -> list[str]:
+    """The folders that lead to one below the table, from the table's own."""
+    parts = folder.split("/")
+    return ["/".join(parts[:count]) or "." for count in range(len(parts))]

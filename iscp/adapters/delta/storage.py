@@ -12,14 +12,21 @@ import hashlib
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 
 import obstore
-from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
 from obstore.store import S3Store
 
 from iscp.core.errors import InvalidRequest
@@ -95,6 +102,34 @@ def read(path: str) -> tuple[bytes, float]:
         return file.read(), os.fstat(file.fileno()).st_mtime
 
 
+def create(path: str, content: bytes) -> bool:
+    """Write a file if none of its name is there, in one step for whoever asks; False: there is one.
+
+    On a local path it outlives a power loss then, but for its name: that takes a `sync` of the directory.
+    """
+    if path.startswith(S3):
+        client, key = _client_of(path)
+        try:
+            with _s3_faults():
+                obstore.put(client, key, content, mode="create")
+        except FileExistsError:
+            return False
+        return True
+    hidden = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{uuid.uuid4().hex}.tmp"
+    try:
+        with open(hidden, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(hidden, path)
+    except FileExistsError:
+        return False
+    finally:
+        with suppress(OSError):
+            os.unlink(hidden)
+    return True
+
+
 def names(directory: str) -> list[str]:
     """The files in a directory, in no order; none where it is not there."""
     if directory.startswith(S3):
@@ -148,6 +183,8 @@ def _s3_faults() -> Iterator[None]:
     """Turn what obstore raises into OSError; that a file is not there it says by FileNotFoundError itself."""
     try:
         yield
+    except (AlreadyExistsError, PreconditionError) as error:
+        raise FileExistsError(errno.EEXIST, "is there already") from error
     except BaseError as error:
         denied = isinstance(error, PermissionDeniedError | UnauthenticatedError)
         reason = " ".join(str(error).partition(_DUMP)[0].split())[:_REASON_LENGTH_MAX]

@@ -1,0 +1,203 @@
+"""A feed's Delta log as one writer knows it: the numbers that it keeps by name (`txn`), and commits put behind its end.
+
+deltalake's own commit brings a snapshot of all files along, twice for each commit, which costs with the table's size. A
+writer of a feed needs no file but its own: it reads the commits since, by their names, and puts the next one there if
+none is. A number comes with the rows of its commit and stays through checkpoints; looking one up anew reads the log
+from its last checkpoint on, so that is done once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, RemoveAction
+
+from iscp import __version__
+from iscp.adapters.delta import storage
+from iscp.adapters.delta.commits import commit_file
+from iscp.adapters.delta.faults import delta_faults
+from iscp.adapters.delta.feed_schema import FeedDescription, described
+from iscp.core.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
+
+COMMIT_ID = "iscp.commit_id"
+
+CHECKPOINT_COMMITS = 50
+"""Commits from one checkpoint of a feed's log to the next."""
+
+TEXT_BYTES_MAX = 7_000
+"""Of a text that is kept in a log, packed."""
+
+_CHUNK_BYTES = 7
+"""Of a text in one number, which has a sign."""
+
+_WRITER_VERSION_FEATURES = 7
+_FEATURES = frozenset({"appendOnly", "invariants", "changeDataFeed", "timestampNtz", "deletionVectors", "v2Checkpoint"})
+_RESHAPES = ("metaData", "protocol")
+
+Action = AddAction | RemoveAction
+
+
+class FeedLog:
+    """`version` is the newest one known. For one thread."""
+
+    def __init__(self, uri: str) -> None:
+        """Raises TableNotFound, ConfigurationError where the table is no feed, or one that is not written like this."""
+        self._uri = uri
+        self._open()
+
+    def look(self) -> None:
+        """Go to the newest version. Raises StorageError, and ConfigurationError as when it was opened."""
+        with delta_faults(f"read the feed {self._uri}"):
+            if not storage.exists(commit_file(self._uri, self.version)):  # cleaned away: what follows may be so too
+                self._open()
+                return
+            while (actions := self._read(self.version + 1)) is not None:
+                if any(kind in action for action in actions for kind in _RESHAPES):
+                    self._open()
+                    return
+                self._take_in(self.version + 1, actions)
+
+    def number(self, name: str) -> int | None:
+        """As of the version; None: it was never set. Raises StorageError."""
+        if name not in self._numbers:
+            with delta_faults(f"read the feed {self._uri}"):
+                # Had a commit since set it, it would be among the numbers.
+                self._numbers[name] = self._base.transaction_version(name)
+        return self._numbers[name]
+
+    def text(self, name: str) -> str | None:
+        """What `numbers_of_text` has made of it. Raises ConfigurationError where it was made otherwise."""
+        length = self.number(_part(name, 0))
+        if length is None:
+            return None
+        parts = [self.number(_part(name, number)) for number in range(1, 1 + _chunks(length))]
+        packed = b"".join((part or 0).to_bytes(_CHUNK_BYTES, "big") for part in parts)[:length]
+        try:
+            return zlib.decompress(packed).decode()
+        except (zlib.error, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"the text {name} of {self._uri} cannot be read: {error}") from error
+
+    def put(self, actions: Sequence[Action], numbers: Mapping[str, int], commit_id: str, at_ms: int) -> bool:
+        """Make it the next version; False: another commit is. Raises OSError: it may be there all the same."""
+        return storage.create(commit_file(self._uri, self.version + 1), _commit(actions, numbers, commit_id, at_ms))
+
+    def landed(self, commit_id: str) -> bool:
+        """Whether the next version is this commit; takes it in then. Raises OSError."""
+        actions = self._read(self.version + 1)
+        if actions is None or not any(action.get("commitInfo", {}).get(COMMIT_ID) == commit_id for action in actions):
+            return False
+        self._take_in(self.version + 1, actions)
+        return True
+
+    def next_is_there(self) -> bool:
+        """Raises OSError."""
+        return storage.exists(commit_file(self._uri, self.version + 1))
+
+    def goes_on_from(self, version: int) -> bool:
+        """Whether this commit and all later ones of the table, opened anew, are there. Raises StorageError."""
+        self._open()
+        with delta_faults(f"read the feed {self._uri}"):
+            return all(storage.exists(commit_file(self._uri, each)) for each in range(version, self.version + 1))
+
+    def checkpoint(self) -> None:
+        """Make one where it is time; that it fails does no harm but to those who open the table."""
+        if self.version % CHECKPOINT_COMMITS == 0:
+            try:
+                DeltaTable(self._uri, version=self.version).create_checkpoint()
+            except (DeltaError, OSError) as error:
+                log.warning("feed.checkpoint.failed", extra={"table": self._uri, "reason": str(error)})
+
+    def _open(self) -> None:
+        with delta_faults(f"open the feed {self._uri}"):
+            self._base = DeltaTable(self._uri)
+        _refuse_unwritable(self._base)
+        self.description: FeedDescription = described(self._base)
+        self.version: int = self._base.version()
+        self._numbers: dict[str, int | None] = {}
+
+    def _read(self, version: int) -> list[dict[str, Any]] | None:
+        """What a commit says but for its files; None: it is not there."""
+        try:
+            content, _ = storage.read(commit_file(self._uri, version))
+        except FileNotFoundError:
+            return None
+        return [json.loads(line) for line in content.splitlines() if not line.startswith((b'{"add"', b'{"remove"'))]
+
+    def _take_in(self, version: int, actions: Sequence[Mapping[str, Any]]) -> None:
+        txns = (action["txn"] for action in actions if "txn" in action)
+        self._numbers |= {txn["appId"]: txn["version"] for txn in txns}
+        self.version = version
+
+
+def numbers_of_text(name: str, text: str) -> dict[str, int]:
+    """The numbers that hold a text: how long it is, packed, and its parts."""
+    packed = zlib.compress(text.encode(), 9)
+    if len(packed) > TEXT_BYTES_MAX:
+        raise ValueError(f"the text {name} is too long to be kept in a commit: {len(packed)} bytes")
+    return dict(_numbered(name, packed))
+
+
+def _numbered(name: str, packed: bytes) -> Iterator[tuple[str, int]]:
+    yield _part(name, 0), len(packed)
+    for number in range(_chunks(len(packed))):
+        chunk = packed[number * _CHUNK_BYTES :][:_CHUNK_BYTES].ljust(_CHUNK_BYTES, b"\0")
+        yield _part(name, number + 1), int.from_bytes(chunk, "big")
+
+
+def _chunks(length: int) -> int:
+    return -(-length // _CHUNK_BYTES)
+
+
+def _part(name: str, number: int) -> str:
+    return f"{name}/{number}"
+
+
+def _commit(actions: Sequence[Action], numbers: Mapping[str, int], commit_id: str, at_ms: int) -> bytes:
+    """A commit file (Delta protocol, "Actions")."""
+    removes = any(isinstance(action, RemoveAction) for action in actions)
+    about = {
+        "timestamp": at_ms,
+        "operation": "DELETE" if removes else "WRITE",
+        "operationParameters": {} if removes else {"mode": "Append"},
+        "isBlindAppend": not removes,
+        "engineInfo": f"iscp:{__version__}",
+        COMMIT_ID: commit_id,
+    }
+    txns = ({"appId": app, "version": value, "lastUpdated": at_ms} for app, value in numbers.items())
+    lines = [{"commitInfo": about}, *({"txn": txn} for txn in txns), *map(_action, actions)]
+    return b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
+
+
+def _action(action: Action) -> dict[str, dict[str, Any]]:
+    about = {
+        "path": action.path,
+        "partitionValues": action.partition_values,
+        "size": action.size,
+        "dataChange": action.data_change,
+    }
+    if isinstance(action, AddAction):
+        return {"add": {**about, "modificationTime": action.modification_time, "stats": action.stats}}
+    return {"remove": {**about, "deletionTimestamp": action.deletion_timestamp, "extendedFileMetadata": True}}
+
+
+def _refuse_unwritable(table: DeltaTable) -> None:
+    """Raises ConfigurationError for a table of which an append has to say more than these commits do."""
+    protocol, configuration = table.protocol(), table.metadata().configuration
+    more = set(protocol.writer_features or ()) - _FEATURES
+    if protocol.min_writer_version == _WRITER_VERSION_FEATURES and not more:
+        return
+    if protocol.min_writer_version <= 4 and not any(name.startswith("delta.constraints.") for name in configuration):
+        return
+    raise ConfigurationError(
+        f"the feed {table.table_uri} was given features that its writers do not know: "
+        f"{', '.join(sorted(more)) or f'writer version {protocol.min_writer_version}'}",
+        remedy="Drop them, or begin another feed",
+    )

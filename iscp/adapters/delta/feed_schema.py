@@ -1,0 +1,130 @@
+"""What makes a Delta table a changefeed: its columns and properties."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from iscp.adapters.delta.faults import delta_faults
+from iscp.core.errors import ConfigurationError, InvalidRequest
+
+FORMAT = 1
+FORMAT_PROPERTY = "iscp.changefeed.format"
+FEED_PROPERTY = "iscp.changefeed.id"
+SHARDS_PROPERTY = "iscp.changefeed.shards"
+KEY_PROPERTY = "iscp.changefeed.key"
+_EXPIRY_PROPERTY = "delta.setTransactionRetentionDuration"
+
+SHARDS_MAX = 1_024
+
+ULID, ULID_TEXT, FEED, SHARD = "ulid", "ulid_text", "feed", "shard"
+KEY, OPERATION, VERSION, NET, ROW = "key", "operation", "version", "net", "row"
+PARTITIONS = (FEED, SHARD)
+
+
+@dataclass(frozen=True, slots=True)
+class FeedDescription:
+    """`row`: the columns of what is appended, which a feed has as the fields of its column `row`; `key`: names of some
+    of them, empty where the feed has none."""
+
+    feed_id: str
+    shards: int
+    row: pa.Schema
+    key: tuple[str, ...] = ()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """All columns of the feed's table, in order."""
+        key = [pa.field(KEY, pa.struct([self.row.field(name) for name in self.key]), nullable=False)]
+        return pa.schema(
+            [
+                pa.field(ULID, pa.binary(), nullable=False),
+                # Binary columns have no statistics, and every poll would have to read all files.
+                pa.field(ULID_TEXT, pa.string(), nullable=False),
+                pa.field(FEED, pa.string(), nullable=False),
+                pa.field(SHARD, pa.int32(), nullable=False),
+                *(key if self.key else []),
+                pa.field(OPERATION, pa.string(), nullable=False),
+                pa.field(VERSION, pa.int64()),
+                pa.field(NET, pa.bool_(), nullable=False),
+                pa.field(ROW, pa.struct(list(self.row)), nullable=False),
+            ]
+        )
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        """The columns of its files, which do not hold those that they are partitioned by."""
+        return pa.schema([field for field in self.schema if field.name not in PARTITIONS])
+
+    def partition(self, shard: int) -> dict[str, str | None]:
+        return {FEED: self.feed_id, SHARD: str(shard)}
+
+    def folder(self, shard: int) -> str:
+        """Where the files of a shard are, below the table."""
+        return "/".join(f"{name}={value}" for name, value in self.partition(shard).items())
+
+    def refuse_shard(self, shard: int) -> None:
+        """Raises InvalidRequest."""
+        if not 0 <= shard < self.shards:
+            raise InvalidRequest(f"the feed has no shard {shard}", field="shard", remedy=f"Use 0 to {self.shards - 1}")
+
+
+def create_feed_table(uri: str, row: pa.Schema, shards: int, key: Sequence[str] = ()) -> None:
+    """Make the table of a new feed. Raises InvalidRequest where there is one, or where there cannot be such a feed."""
+    if not 1 <= shards <= SHARDS_MAX:
+        raise InvalidRequest(f"a feed has 1 to {SHARDS_MAX} shards, not {shards}", field="shards")
+    if not len(row):
+        raise InvalidRequest("the rows of a feed need at least one column", field="schema")
+    if unknown := [name for name in key if name not in row.names]:
+        raise InvalidRequest(
+            f"names {', '.join(unknown)}, which the rows do not have",
+            field="key",
+            remedy=f"Their columns are {', '.join(row.names)}",
+        )
+    with delta_faults(f"look for a table at {uri}"):
+        there = DeltaTable.is_deltatable(uri)
+    if there:
+        raise InvalidRequest(f"there is a table at {uri} already", field="uri", remedy="Choose another place")
+    description = FeedDescription(str(uuid.uuid4()), shards, row, tuple(key))
+    with delta_faults(f"make the feed {uri}"):
+        DeltaTable.create(
+            uri,
+            description.schema,
+            mode="error",
+            partition_by=list(PARTITIONS),
+            configuration={
+                FORMAT_PROPERTY: str(FORMAT),
+                FEED_PROPERTY: description.feed_id,
+                SHARDS_PROPERTY: str(shards),
+                KEY_PROPERTY: json.dumps(key),
+                "delta.checkpointInterval": "50",
+            },
+            raise_if_key_not_exists=False,
+        )
+
+
+def described(table: DeltaTable) -> FeedDescription:
+    """Raises ConfigurationError where the table is no feed, one of a newer iscp, or one that would forget its state."""
+    uri, properties = table.table_uri, table.metadata().configuration
+    if FORMAT_PROPERTY not in properties:
+        raise ConfigurationError(f"the table {uri} is no changefeed", field="uri", remedy="Check the path")
+    if (format_ := int(properties[FORMAT_PROPERTY] or 0)) > FORMAT:
+        raise ConfigurationError(
+            f"{uri} is of format {format_}, this iscp knows {FORMAT}", remedy="Install a newer iscp"
+        )
+    if _EXPIRY_PROPERTY in properties:
+        raise ConfigurationError(
+            f"{uri} expires transaction ids, which hold the feed's state", remedy=f"Unset {_EXPIRY_PROPERTY} on it"
+        )
+    schema = pa.schema(table.schema().to_arrow())
+    return FeedDescription(
+        feed_id=properties[FEED_PROPERTY] or "",
+        shards=int(properties[SHARDS_PROPERTY] or 0),
+        row=pa.schema(list(schema.field(ROW).type)),
+        key=tuple(json.loads(properties.get(KEY_PROPERTY) or "[]")),
+    )
