@@ -18,6 +18,7 @@ from iscp.adapters.clock import SystemClock
 from iscp.adapters.delta.catalog import DeltaCatalog, condition_analyzer, name_resolver
 from iscp.adapters.delta.commits import place
 from iscp.adapters.delta.engine import SparkEngine
+from iscp.adapters.delta.feed_sink import DeltaFeedSink
 from iscp.adapters.delta.joblog import DeltaJobLog
 from iscp.adapters.delta.probe import DeltaProbe
 from iscp.adapters.delta.s3 import s3_environ
@@ -50,7 +51,6 @@ from iscp.coordination.times import CoordinationTimes
 from iscp.coordination.worker import WorkerMachine
 from iscp.core.cluster import NodeRecord
 from iscp.core.config import NodeConfig
-from iscp.ports.pipeline import Sink
 from iscp.ports.system import Failpoints
 from iscp.runtime.admin_service import OwnerAdmin
 from iscp.runtime.adopter import Adopter
@@ -277,7 +277,10 @@ def _runner(
     scheduler: Scheduler,
 ) -> Adopter:
     engine, source = SparkEngine(spark.root, spark.new_session), DeltaChangeSource()
-    sinks = SinkPool(_tested_sinks(spark, failpoints, tested))
+    test = _self_test(spark, tested)
+    sinks = SinkPool(
+        lambda uri: DeltaSink(test(uri), failpoints), lambda uri: DeltaFeedSink(test(uri), clock, failpoints)
+    )
     runner = Runner(
         engine,
         source,
@@ -307,18 +310,18 @@ def _tested_at_start(config: NodeConfig, spark: SparkRuntime) -> set[str]:
     return passed
 
 
-def _tested_sinks(spark: SparkRuntime, failpoints: Failpoints, tested: Collection[str]) -> Callable[[str], Sink]:
-    """Opens sinks; the first one on each file system, or in each bucket, only after the self-test has passed there."""
+def _self_test(spark: SparkRuntime, tested: Collection[str]) -> Callable[[str], str]:
+    """Lets targets pass: the first on each file system, or in each bucket, after the self-test has passed there."""
     passed = set(tested)
 
-    def open_sink(uri: str) -> Sink:
+    def test(uri: str) -> str:
         kind = kind_of(place(uri))
         if kind not in passed:
             self_test(spark.root, place(uri), field="spec.iteration.consumer.target")
             passed.add(kind)
-        return DeltaSink(uri, failpoints)
+        return uri
 
-    return open_sink
+    return test
 
 
 def _spark_settings(config: NodeConfig, work_dir: Path) -> SparkSettings:

@@ -64,6 +64,7 @@ def job() -> None:
 @click.option("--columns", type=COLUMNS, metavar="a,b", help="Only these columns.")
 @click.option("--where", metavar="SQL", help="Only the rows for which this holds.")
 @click.option("--options", type=OBJECT, metavar="JSON", help="What the consumer is given besides.")
+@click.option("--shards", type=click.IntRange(1), metavar="N", help="With --consumer changefeed: the feed's shards.")
 @run_options
 @click.option("--adopt", is_flag=True, default=None, help="The target is there, and holds the source's rows already.")
 @click.option("--from-version", type=click.IntRange(0), metavar="V", help="With --adopt: as of this source version.")
@@ -76,7 +77,7 @@ def register(invocation: Invocation, /, file: IO[str] | None, **given: object) -
     With --adopt an existing table becomes the target as it is: its rows are compared with the source's at
     --from-version. If they differ, nothing is written, the difference is shown, and the exit status is 1.
     """
-    requests = _requests(file, {name: value for name, value in given.items() if value is not None})
+    requests = _requests(file, _with_shards({name: value for name, value in given.items() if value is not None}))
     with invocation.client() as client:
         results = client.register_many(requests)
         if given.get("adopt"):
@@ -93,6 +94,13 @@ def register(invocation: Invocation, /, file: IO[str] | None, **given: object) -
         return
     for row in rows:
         click.echo(f"{row['name']} on {row['table']}: {'created' if row['created'] else 'exists already'}")
+
+
+def _with_shards(given: dict[str, Any]) -> dict[str, Any]:
+    """--shards is one of the options that a changefeed is given."""
+    if (shards := given.pop("shards", None)) is not None:
+        given["options"] = {**given.get("options", {}), "shards": shards}
+    return given
 
 
 def _requests(file: IO[str] | None, given: dict[str, object]) -> list[RegisterRequest]:

@@ -14,6 +14,26 @@ from iscp.ports.pipeline import Catalog, TableDescription
 CONSUMER_PATH = "spec.iteration.consumer"
 
 
+def check_target(spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> str:
+    """The one spelling of a target that is to be a table. Raises InvalidRequest where it cannot be one."""
+    if not spec.target:
+        raise InvalidRequest("is missing", field=f"{CONSUMER_PATH}.target", remedy="Give the path or URI of the target")
+    target = normalized_target(spec.target, catalog)
+    if target == source.uri or target.startswith(source.uri + "/") or source.uri.startswith(target + "/"):
+        raise InvalidRequest(
+            "is the source, or lies within it", field=f"{CONSUMER_PATH}.target", remedy="Choose another path"
+        )
+    return target
+
+
+def normalized_target(target: str, catalog: Catalog) -> str:
+    """The one spelling of a place for a table. Raises InvalidRequest."""
+    try:
+        return catalog.normalize(target)
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message, field=f"{CONSUMER_PATH}.target", remedy=error.remedy) from error
+
+
 def check_columns(spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
     """Raises InvalidRequest where the source does not have what the spec names, or the filter is none."""
     for name in ("key", "columns"):

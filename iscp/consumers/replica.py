@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from iscp.consumers.check import ReplicaCheck
-from iscp.consumers.checks import CONSUMER_PATH, check_columns, wanted_columns
+from iscp.consumers.checks import CONSUMER_PATH, check_columns, check_target, normalized_target, wanted_columns
 from iscp.consumers.dead_letter import DEAD_LETTER_SUFFIX, ROWS_MAX, DeadLetterBox, Shared, dead_letter_uri, shared_keys
 from iscp.consumers.keys import matches
 from iscp.consumers.tags import commit_tag
@@ -58,22 +58,14 @@ class Replica:
 
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         self._validate_spec(spec, source, catalog)
-        _refuse_unusable(_normalized(spec.target, catalog), catalog)
+        _refuse_unusable(normalized_target(spec.target, catalog), catalog)
 
     def validate_adoption(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         self._validate_spec(spec, source, catalog)
-        _refuse_unlike(spec, source, catalog.describe(_normalized(spec.target, catalog)))
+        _refuse_unlike(spec, source, catalog.describe(normalized_target(spec.target, catalog)))
 
     def _validate_spec(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
-        if not spec.target:
-            raise InvalidRequest(
-                "is missing", field=f"{CONSUMER_PATH}.target", remedy="Give the path or URI of the target"
-            )
-        target = _normalized(spec.target, catalog)
-        if target == source.uri or target.startswith(source.uri + "/") or source.uri.startswith(target + "/"):
-            raise InvalidRequest(
-                "is the source, or lies within it", field=f"{CONSUMER_PATH}.target", remedy="Choose another path"
-            )
+        target = check_target(spec, source, catalog)
         if target.endswith(DEAD_LETTER_SUFFIX):
             raise InvalidRequest(
                 f"ends in {DEAD_LETTER_SUFFIX}, as tables do in which rows are set aside",
@@ -108,13 +100,6 @@ class Replica:
 def _unwritable(names: Sequence[str]) -> str:
     """A name that a table without mapped names cannot have (Delta's own rule); empty: there is none."""
     return next((name for name in names if any(sign in name for sign in " ,;{}()\n\t=")), "")
-
-
-def _normalized(target: str, catalog: Catalog) -> str:
-    try:
-        return catalog.normalize(target)
-    except InvalidRequest as error:
-        raise InvalidRequest(error.message, field=f"{CONSUMER_PATH}.target", remedy=error.remedy) from error
 
 
 def _refuse_unusable(target: str, catalog: Catalog) -> None:

@@ -50,6 +50,7 @@ class ErrorCode(IntEnum):
     VERSION_GONE = 10_015
     ADOPT_DIFFERS = 10_016
     FEED_OFF = 10_017
+    FEED_PURGED = 10_018
 
     @property
     def temporary(self) -> bool:
@@ -100,6 +101,21 @@ class TableNotFound(InvalidRequest):
 
 class JobNotFound(InvalidRequest):
     code = ErrorCode.JOB_NOT_FOUND
+
+
+class CursorBehind(InvalidRequest):
+    """What a reader of a changefeed would have had next was purged, at least in part.
+
+    `first_cursor` is the text of the cursor behind which nothing is missing.
+    """
+
+    code = ErrorCode.FEED_PURGED
+
+    def __init__(
+        self, message: str, *, field: str = "", remedy: str = "", code: ErrorCode | None = None, first_cursor: str = ""
+    ) -> None:
+        super().__init__(message, field=field, remedy=remedy, code=code)
+        self.first_cursor = first_cursor
 
 
 class ConfigurationError(PermanentError):

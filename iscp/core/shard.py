@@ -80,6 +80,17 @@ def hashes(range_id: int) -> tuple[int, int]:
     return low, low + width - 1
 
 
+def parts(range_id: int, count: int) -> range:
+    """In which of `count` equal parts of all hashes, a power of two, its keys are."""
+    levels = count.bit_length() - 1 - depth(range_id)
+    place = range_id - (1 << depth(range_id))
+    return (
+        range(place << levels, (place + 1) << levels)
+        if levels >= 0
+        else range(place >> -levels, (place >> -levels) + 1)
+    )
+
+
 def holds(range_id: int, key_hash: int) -> bool:
     low, high = hashes(range_id)
     return low <= key_hash <= high

@@ -1,10 +1,19 @@
-"""What the writers of a changefeed's shard need to stand in line: locks, and the count of incidents in their names."""
+"""What the writers of a changefeed need: of a shard, to stand in line; of a job, the feed's table.
+
+The line: locks, and the count of incidents in their names.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol
 
 from iscp.core.feed_queue import IncidentReport, Incidents
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
 
 
 class HeldLock(Protocol):
@@ -34,3 +43,50 @@ class FeedLocks(Protocol):
 
     def check(self) -> None:
         """Return if the connection is alive."""
+
+
+class FeedCommit(Protocol):
+    """One commit to a job's range of a feed, while it is made. It also is the WatermarkTxn of that commit."""
+
+    @property
+    def row(self) -> pa.Schema:
+        """The columns that a feed's rows have, in order."""
+
+    @property
+    def shards(self) -> int:
+        """Of the whole feed; a power of two."""
+
+    def add(self, shard: int, rows: pa.Table, operations: pa.Array, versions: pa.Array, net: bool) -> None:
+        """Behind what was added before; `rows` have just the columns of `row`."""
+
+    def difference(self, present: DataFrame, where: str, more: Sequence[str]) -> Iterator[pa.Table]:
+        """What has to be said so that a replay of the feed's rows for which `where` holds gives the rows `present`.
+
+        In order of the key, with `_change_type` and the SQL expressions `more`; rows count as often as they are there.
+        Raises PermanentError where the feed cannot be replayed, since a part of it is gone.
+        """
+
+    def get(self, key: str) -> str | None: ...
+    def put(self, key: str, value: str) -> None: ...
+
+    def commit(self) -> None:
+        """All at once, if nobody else has written to the range's shards since, and all that `get` gave still holds.
+
+        Raises Conflict.
+        """
+
+
+class FeedSink(Protocol):
+    """The table of a feed that a job keeps. One consumer at work has one."""
+
+    def records(self, keys: Sequence[str]) -> Mapping[str, str | None]:
+        """The texts that commits have put under these keys; there are none where there is no table."""
+
+    def begin(
+        self, row: pa.Schema, key: Sequence[str], shards: int, range_id: int
+    ) -> AbstractContextManager[FeedCommit]:
+        """A commit for rows of such columns; the table is made where it is not there, and given new columns.
+
+        `shards`: how many a new one is to have. What was not committed leaves nothing behind. Raises PermanentError
+        where a column has another type.
+        """

@@ -14,6 +14,7 @@ from iscp.core.spec import ConsumerSpec
 from iscp.core.trigger import ProbeState
 from iscp.core.verify import Comparison
 from iscp.core.watermark import NO_DEAD_LETTERS, DeadLetters, Position, Watermark
+from iscp.ports.feed import FeedSink
 from iscp.ports.system import Guard
 
 if TYPE_CHECKING:
@@ -456,6 +457,9 @@ class Adopting(Checked, Protocol):
 
 class SinkFactory(Protocol):
     def __call__(self, target_uri: str) -> Sink: ...
+
+    def feed(self, target_uri: str, range_id: int) -> FeedSink:
+        """Where the target is a changefeed, as one range of its job keeps it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,24 +53,30 @@ class SparkEngine:
         return spent.seconds, spent.direct_s
 
     def batches(self, frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
-        with spark_faults("open the rows"):
-            schema = to_arrow_schema(frame.schema)
-            # What toArrow collects, but not all at once.
-            raw = frame._jdf.toArrowBatchRdd().toJavaRDD()
-            encoded: Iterator[bytes] = iter(RDD(raw, self._root.sparkContext, NoOpSerializer()).toLocalIterator())
-        empty = True
-        while (batch := _next(encoded)) is not None:
-            table = pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(batch), schema)])
-            for start in range(0, len(table), rows_max):
-                empty = False
-                yield table.slice(start, rows_max)
-        if empty:
-            yield schema.empty_table()
+        return arrow_batches(frame, rows_max)
 
     def cancel(self, label: str) -> None:
         # Not cancelJobGroup: that lets an iteration which is between two jobs go on to its commit.
         with spark_faults("cancel the job group"):
             self._root.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(label)
+
+
+def arrow_batches(frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
+    """As Engine.batches."""
+    with spark_faults("open the rows"):
+        schema = to_arrow_schema(frame.schema)
+        # What toArrow collects, but not all at once.
+        raw = frame._jdf.toArrowBatchRdd().toJavaRDD()
+        context = frame.sparkSession.sparkContext
+        encoded: Iterator[bytes] = iter(RDD(raw, context, NoOpSerializer()).toLocalIterator())
+    empty = True
+    while (batch := _next(encoded)) is not None:
+        table = pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(batch), schema)])
+        for start in range(0, len(table), rows_max):
+            empty = False
+            yield table.slice(start, rows_max)
+    if empty:
+        yield schema.empty_table()
 
 
 def _next(encoded: Iterator[bytes]) -> bytes | None:

@@ -75,7 +75,10 @@ class _Shard:
 
 
 class FeedDraft:
-    """What one commit brings; a context manager. Used by one thread."""
+    """What one commit brings; a context manager, at whose end the files are deleted unless they are to be `kept`.
+
+    Used by one thread.
+    """
 
     def __init__(self, description: FeedDescription, files: pafs.FileSystem, clock: Clock, failpoints: Failpoints):
         self._description = description
@@ -87,7 +90,7 @@ class FeedDraft:
         self._paths: list[str] = []
         self._under_way: deque[Future[AddAction]] = deque()
         self._pool: ThreadPoolExecutor | None = None
-        self.committed = False
+        self.kept = False
 
     def __enter__(self) -> FeedDraft:
         return self
@@ -97,7 +100,7 @@ class FeedDraft:
     ) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-        if not self.committed:
+        if not self.kept:
             self.discard()
 
     @property

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -42,7 +42,7 @@ _WRITER_VERSION_FEATURES = 7
 _FEATURES = frozenset({"appendOnly", "invariants", "changeDataFeed", "timestampNtz", "deletionVectors", "v2Checkpoint"})
 _RESHAPES = ("metaData", "protocol")
 
-Action = AddAction | RemoveAction
+Action = AddAction | RemoveAction | Mapping[str, Any]
 
 
 class FeedLog:
@@ -94,7 +94,10 @@ class FeedLog:
         actions = self._read(self.version + 1)
         if actions is None or not any(action.get("commitInfo", {}).get(COMMIT_ID) == commit_id for action in actions):
             return False
-        self._take_in(self.version + 1, actions)
+        if any(kind in action for action in actions for kind in _RESHAPES):
+            self._open()
+        else:
+            self._take_in(self.version + 1, actions)
         return True
 
     def next_is_there(self) -> bool:
@@ -114,6 +117,22 @@ class FeedLog:
                 DeltaTable(self._uri, version=self.version).create_checkpoint()
             except (DeltaError, OSError) as error:
                 log.warning("feed.checkpoint.failed", extra={"table": self._uri, "reason": str(error)})
+
+    def metadata(self, description: FeedDescription) -> Mapping[str, Any]:
+        """The action that gives the table the columns of `description`."""
+        now = self._base.metadata()
+        return {
+            "metaData": {
+                "id": now.id,
+                "name": now.name,
+                "description": now.description,
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": Schema.from_arrow(description.schema).to_json(),
+                "partitionColumns": now.partition_columns,
+                "configuration": now.configuration,
+                "createdTime": now.created_time,
+            }
+        }
 
     def _open(self) -> None:
         with delta_faults(f"open the feed {self._uri}"):
@@ -176,7 +195,9 @@ def _commit(actions: Sequence[Action], numbers: Mapping[str, int], commit_id: st
     return b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
 
 
-def _action(action: Action) -> dict[str, dict[str, Any]]:
+def _action(action: Action) -> Mapping[str, Any]:
+    if isinstance(action, Mapping):
+        return action
     about = {
         "path": action.path,
         "partitionValues": action.partition_values,

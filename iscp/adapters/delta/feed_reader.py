@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
@@ -128,8 +127,12 @@ class PageReader:
         return rows.append_column(FEED, pa.array([span.feed] * len(rows), pa.string()))
 
     def _whole(self, span: _Span, after: str, limit: int) -> pa.Table:
-        there = ds.dataset(span.paths, filesystem=self._files, format="parquet")
-        return there.to_table(filter=pc.field(ULID_TEXT) > after).sort_by(ULID_TEXT).slice(0, limit)
+        found = []
+        for path in span.paths:
+            with self._files.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
+                rows = file.read()
+            found.append(rows.filter(pc.greater(rows[ULID_TEXT], after)))
+        return _sorted(pa.concat_tables(found, promote_options="permissive")).slice(0, limit)
 
     def _part(self, path: str, after: str, limit: int) -> pa.Table:
         file = self._begun.pop(path, None) or _OrderedFile(self._files, path)
@@ -192,4 +195,10 @@ def _spans(files: Iterable[_Span]) -> list[_Span]:
 def _in_order(found: list[pa.Table], schema: pa.Schema) -> pa.Table:
     if not found:
         return schema.empty_table()
-    return pa.concat_tables([each.select(schema.names) for each in found]).sort_by(ULID_TEXT).cast(schema)
+    # A file from before the feed was given a column has none.
+    rows = pa.concat_tables([each.select(schema.names).cast(schema) for each in found])
+    return _sorted(rows) if len(found) > 1 else rows
+
+
+def _sorted(rows: pa.Table) -> pa.Table:
+    return rows.take(pc.sort_indices(rows, [(ULID_TEXT, "ascending")]))

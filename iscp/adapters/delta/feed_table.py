@@ -14,17 +14,18 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from deltalake.transaction import AddAction, RemoveAction
+import pyarrow as pa
+from deltalake.transaction import RemoveAction
 
 from iscp.adapters.delta.commits import place
 from iscp.adapters.delta.faults import delta_faults
 from iscp.adapters.delta.feed_draft import FeedDraft, FeedRows
-from iscp.adapters.delta.feed_log import FeedLog, numbers_of_text
+from iscp.adapters.delta.feed_log import Action, FeedLog, numbers_of_text
 from iscp.adapters.delta.feed_schema import FeedDescription
 from iscp.adapters.delta.table_files import files_of, local_path, sync
-from iscp.core.errors import Conflict, OutcomeUnknown, Unavailable
+from iscp.core.errors import Conflict, ErrorCode, OutcomeUnknown, PermanentError, StorageError, Unavailable
 from iscp.core.ulid import UlidPlace
 from iscp.ports.system import Clock, Failpoints
 
@@ -52,12 +53,13 @@ class ShardState:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What a commit does, and what has to hold for it: states of shards, and texts by their names."""
+    """What a commit does, and what has to hold for it: states of shards, texts by their names, the table's columns."""
 
-    actions: Sequence[AddAction | RemoveAction]
+    actions: Sequence[Action]
     numbers: Mapping[str, int]
     seen: Mapping[int, ShardState]
     texts_seen: Mapping[str, str | None]
+    shape_seen: FeedDescription | None = None
     commit_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
@@ -97,6 +99,17 @@ class FeedTable:
         self._log.look()
         return {name: self._log.text(self._text_app(name)) for name in names}
 
+    def widen(self, row: pa.Schema) -> None:
+        """Give the feed the columns that it lacks, and which are null in all that is there.
+
+        Raises PermanentError where a column has a type that the feed's does not take, and what `commit` raises.
+        """
+        seen = self.description
+        if lacking := _lacking(seen.row, row):
+            metadata = self._log.metadata(replace(seen, row=pa.schema([*seen.row, *lacking])))
+            self._commit(_Change([metadata], {}, {}, {}, seen), self._clock.monotonic_s() + SLEPT_S)
+            self._sync_log()
+
     def draft(self) -> FeedDraft:
         """For the files of one commit: `with table.draft() as draft`."""
         return FeedDraft(self.description, self.files, self._clock, self._failpoints)
@@ -135,12 +148,13 @@ class FeedTable:
         }
         for name, text in (texts or {}).items():
             numbers |= numbers_of_text(self._text_app(name), text)
+        # Its files have to stay unless it is sure that no commit names them.
+        draft.kept = True
         try:
             self._commit(_Change([*adds, *remove], numbers, seen, texts_seen or {}), began_s + SLEPT_S)
-        except OutcomeUnknown:
-            draft.committed = True  # perhaps: its files have to stay
+        except (Conflict, Unavailable, StorageError):
+            draft.kept = False
             raise
-        draft.committed = True
         self._sync_log()
         version = self._log.version
         if self._clock.monotonic_s() - began_s > LONG_S and not self._log.goes_on_from(version):
@@ -201,6 +215,8 @@ class FeedTable:
         for name, text in change.texts_seen.items():
             if self._log.text(self._text_app(name)) != text:
                 return f"{name} of {self.uri} has moved: another writer has committed"
+        if change.shape_seen not in (None, self.description):
+            return f"the columns of {self.uri} have been changed"
         return ""
 
     def _sync_files(self, paths: Sequence[str]) -> None:
@@ -222,6 +238,27 @@ class FeedTable:
         if self._path is not None:
             for name in names:
                 sync(self._path / name)
+
+
+def _lacking(held: pa.Schema, wanted: pa.Schema) -> list[pa.Field]:
+    """What `wanted` has beyond `held`, whatever the case of the names."""
+    there = {each.name.lower(): each.type for each in held}
+    for each in wanted:
+        if (kind := there.get(each.name.lower(), each.type)) != each.type and not _takes(kind, each.type):
+            raise PermanentError(
+                f"column {each.name} is of type {each.type} now, the feed has {kind}",
+                remedy="Bring the type back, or register the job anew on another feed",
+                code=ErrorCode.SCHEMA_CHANGED,
+            )
+    return [each.with_nullable(True) for each in wanted if each.name.lower() not in there]
+
+
+def _takes(held: pa.DataType, given: pa.DataType) -> bool:
+    """Whether a number of one type can be kept as another."""
+    for kind in (pa.types.is_signed_integer, pa.types.is_floating):
+        if kind(held) and kind(given):
+            return bool(held.bit_width >= given.bit_width)
+    return False
 
 
 def _above(folder: str) -> list[str]:

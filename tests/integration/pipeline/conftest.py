@@ -15,6 +15,7 @@ from iscp.adapters.clock import SystemClock
 from iscp.adapters.delta.catalog import DeltaCatalog
 from iscp.adapters.delta.commits import Commit, read_commit
 from iscp.adapters.delta.engine import SparkEngine
+from iscp.adapters.delta.feed_sink import DeltaFeedSink
 from iscp.adapters.delta.session import SparkRuntime
 from iscp.adapters.delta.sink import DeltaSink
 from iscp.adapters.delta.source import SMALL_BYTES_MAX, DeltaChangeSource
@@ -26,6 +27,7 @@ from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.ports.pipeline import ConsumerKind
 from iscp.runtime.policy import refuse_unfit
 from iscp.runtime.runner import Runner
+from iscp.runtime.sinks import SinkPool
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 
 ROWS = 50
@@ -61,12 +63,11 @@ class Pipeline:
         small_bytes_max: int | None = None,
         kinds: Callable[[str], ConsumerKind] = lambda name: Replica(),
     ) -> Runner:
-        sinks: dict[str, DeltaSink] = {}
         return Runner(
             self.engine,
             DeltaChangeSource(self.small_bytes_max if small_bytes_max is None else small_bytes_max),
             kinds,
-            lambda uri: sinks.setdefault(uri, DeltaSink(uri, failpoints)),
+            SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: DeltaFeedSink(uri, SystemClock(), failpoints)),
             SystemClock(),
             failpoints,
             bounds or Bounds(),

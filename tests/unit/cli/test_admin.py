@@ -84,6 +84,12 @@ def test_a_job_is_created_from_options(run: Run, verb: str) -> None:
     assert job["spec"] == {"trigger": {"job_type": "default"}, "iteration": {"consumer": consumer, "priority": -5}}
 
 
+def test_shards_are_an_option_of_the_consumer(run: Run) -> None:
+    register(run, "a", "--consumer", "changefeed", "--key", "id", "--shards", "8")
+    spec = answer(run("-o", "json", "job", "status", "/t", "a"))["spec"]
+    assert spec["iteration"]["consumer"]["options"] == {"shards": 8}
+
+
 def test_how_a_job_runs_is_given_by_options(run: Run) -> None:
     options = ["--trigger", "custom", "--trigger-name", "nightly", "--trigger-options", '{"at": 3}']
     options += ["--target-lag", "1h30m", "--change-source", "diff", "--on-duplicate", "stop", "--options", '{"x": [1]}']

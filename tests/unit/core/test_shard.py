@@ -57,3 +57,12 @@ def test_conditions_are_those_of_spark() -> None:
     assert "CAST(`b``` AS STRING)" in shard.hash_sql(["a", "b`"])
     assert shard.both("", "x") == shard.both("x", "") == "x"
     assert shard.both("a -- b", "c") == "(a -- b\n) AND (c\n)"
+
+
+@pytest.mark.parametrize("range_id", [1, 2, 3, 5, 44, 127])
+@pytest.mark.parametrize("count", [1, 2, 8, 64])
+def test_parts_are_those_that_share_hashes_with_the_range(range_id: int, count: int) -> None:
+    width = 2**64 // count
+    low, high = (each + 2**63 for each in shard.hashes(range_id))
+    expected = [part for part in range(count) if part * width <= high and (part + 1) * width > low]
+    assert list(shard.parts(range_id, count)) == expected
