@@ -1,4 +1,4 @@
-"""The command `iscp`: nodes, and what starts them. It loads what a subcommand needs only when that one runs."""
+"""The command `iscp`: nodes, what starts them, and feeds. It loads what a subcommand needs only when that one runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from iscp import __version__
+from iscp.cli.feed import feed
 from iscp.core.errors import IscpError
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
@@ -32,6 +33,9 @@ _nodes = click.option(
 @click.version_option(__version__, prog_name="iscp")
 def iscp() -> None:
     """Keeps what is derived from Delta Lake tables fresh."""
+
+
+iscp.add_command(feed)
 
 
 @iscp.command()

@@ -18,7 +18,7 @@ from itertools import count
 
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.errors import EtcdLeaseGone
-from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.keys import CURSORS, Keys
 from iscp.adapters.etcd.lease import EtcdLease
 from iscp.adapters.etcd.values import Changed, Compare, EventType, Get, KeyValue, Put
 from iscp.core.errors import (
@@ -249,7 +249,7 @@ class EtcdFeedLocks:
         reports = []
         for kv in self._client.list_prefix(prefix).items:
             shard, _, rest = kv.key.removeprefix(prefix).partition("/")
-            if rest != "incidents":
+            if rest != "incidents" or shard == CURSORS:
                 continue
             try:
                 reports.append(_report(shard, kv))

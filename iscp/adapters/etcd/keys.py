@@ -10,6 +10,8 @@ changefeed/<feed>/<shard>/locks/<incidents>/<lease id>-<number>
                               a writer in line for a shard of a changefeed, on its lease; the oldest one's turn it is
 changefeed/<feed>/<shard>/incidents
                               how many locks of the shard were given up
+changefeed/<feed>/cursors/<name>
+                              how far a reader of the changefeed has come
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 DEFAULT_PREFIX = "/iscp"
+CURSORS = "cursors"
+"""Stands where a shard would: those are numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,12 @@ class Keys:
 
     def feed_incidents(self, feed: str, shard: str) -> str:
         return f"{self.changefeed(feed)}{shard}/incidents"
+
+    def feed_cursors(self, feed: str) -> str:
+        return f"{self.changefeed(feed)}{CURSORS}/"
+
+    def feed_cursor(self, feed: str, name: str) -> str:
+        return f"{self.feed_cursors(feed)}{name}"
 
     def _below(self, rest: str) -> str:
         return f"{self.prefix.rstrip('/')}/{rest}"

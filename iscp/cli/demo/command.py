@@ -23,6 +23,7 @@ from iscp.cli.demo.chaos import Chaos
 from iscp.cli.demo.flights import Day
 from iscp.cli.demo.jobs import DemoJob, JobResult, demo_jobs, verify
 from iscp.cli.demo.lake import Sources
+from iscp.cli.demo.replay import Follower
 from iscp.cli.demo.view import View, result_table
 from iscp.cli.launch import start_up
 from iscp.core.admin import JobView
@@ -85,13 +86,26 @@ def _play(root: Path, view: View, nodes: int, chaos: bool) -> tuple[list[JobResu
             sources.schedule(year.days[0])
             since = [job.register(client) for job in jobs]
             _settle(jobs, client, view, "building what is derived")
-            with _killing(killer if chaos else None):
-                _replay(year.days, sources, jobs, client, view)
-            _settle(jobs, client, view, "waiting for the jobs to be at the newest version")
-            view.say("comparing row by row")
-            return [verify(job, client, built) for job, built in zip(jobs, since, strict=True)], killer.kills
+            with _following(jobs, root) as follower:
+                with _killing(killer if chaos else None):
+                    _replay(year.days, sources, jobs, client, view)
+                _settle(jobs, client, view, "waiting for the jobs to be at the newest version")
+                view.say("comparing row by row")
+                replayed = follower.finish()
+            pairs = zip(jobs, since, strict=True)
+            return [verify(job, client, at, replayed if job.is_feed else None) for job, at in pairs], killer.kills
     finally:
         up.stop()
+
+
+@contextmanager
+def _following(jobs: Sequence[DemoJob], root: Path) -> Iterator[Follower]:
+    """The feed's reader, a process of its own."""
+    follower = Follower(next(job.target for job in jobs if job.is_feed), root / "reader")
+    try:
+        yield follower
+    finally:
+        follower.stop()
 
 
 @contextmanager

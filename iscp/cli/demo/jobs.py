@@ -1,9 +1,9 @@
-"""The three jobs of the demo, and what each must come to."""
+"""The jobs of the demo, and what each must come to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -13,8 +13,10 @@ from iscp.adapters.grpc.client import Client
 from iscp.cli.demo.check import differences, lags_s, percentile
 from iscp.cli.demo.flights import KEY
 from iscp.cli.demo.lake import Sources, commit_times_s, read, types, version
+from iscp.cli.demo.replay import Replayed
 
 HISTORY_MAX = 10_000
+FEED_SHARDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +30,27 @@ class DemoJob:
     key: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     where: str = ""
+    consumer: str = "replica"
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def register(self, client: Client) -> int:
         """The source's version just before."""
         since = version(self.source)
         client.register(
-            self.source, self.name, target=self.target, key=self.key, columns=self.columns, where=self.where
+            self.source,
+            self.name,
+            target=self.target,
+            consumer=self.consumer,
+            key=self.key,
+            columns=self.columns,
+            where=self.where,
+            options=self.options,
         )
         return since
+
+    @property
+    def is_feed(self) -> bool:
+        return self.consumer == "changefeed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +82,7 @@ def _late(flights: pa.Table) -> pa.Table:
 
 
 def demo_jobs(sources: Sources, targets: str) -> tuple[DemoJob, ...]:
-    """A full replica, one with chosen columns and a filter that rows enter and leave, and an append-only one."""
+    """A full replica, one with columns and a filter that rows enter and leave, an append-only one, and a feed."""
     return (
         DemoJob("all_flights", sources.flights, f"{targets}/all_flights", lambda source: source, key=KEY),
         DemoJob(
@@ -80,20 +95,31 @@ def demo_jobs(sources: Sources, targets: str) -> tuple[DemoJob, ...]:
             where="arr_delay IS NULL OR arr_delay > 30",
         ),
         DemoJob("weather_log", sources.weather, f"{targets}/weather_log", lambda source: source),
+        DemoJob(
+            "flights_feed",
+            sources.flights,
+            f"{targets}/flights_feed",
+            lambda source: source,
+            key=KEY,
+            consumer="changefeed",
+            options={"shards": FEED_SHARDS},
+        ),
     )
 
 
-def verify(job: DemoJob, client: Client, since: int) -> JobResult:
+def verify(job: DemoJob, client: Client, since: int, replayed: Replayed | None = None) -> JobResult:
     """Compare the target with a recomputation, and look how the job did, with the lags of versions after `since`.
 
-    The source must stand still meanwhile.
+    Of a feed what counts is what its reader has `replayed`. The source must stand still meanwhile.
     """
-    expected, actual = job.recompute(read(job.source)), read(job.target)
-    source_types, target_types = types(job.source), types(job.target)
+    expected = job.recompute(read(job.source))
+    if replayed is None:
+        actual, wrong = read(job.target), _other_types(job, expected.column_names)
+    else:
+        odd = pc.not_equal(replayed.rows["_sign"], 1)  # what was taken too often; the year has no row twice
+        actual, wrong = replayed.rows.drop_columns(["_sign"]), (pc.sum(odd).as_py() or 0) + (not replayed.in_order)
     try:
-        counts = differences(expected, actual)["_count"].to_pylist()
-        wrong = sum(map(abs, counts))
-        wrong += sum(target_types[name] != source_types[name] for name in expected.column_names)
+        wrong += sum(map(abs, differences(expected, actual)["_count"].to_pylist()))
     except ValueError:
         # Not even the columns are the same.
         wrong = max(1, expected.num_rows)
@@ -114,3 +140,9 @@ def verify(job: DemoJob, client: Client, since: int) -> JobResult:
         differences=wrong,
         equal=wrong == 0,
     )
+
+
+def _other_types(job: DemoJob, names: Sequence[str]) -> int:
+    """How many columns the target has of another type than the source."""
+    source, target = types(job.source), types(job.target)
+    return sum(target.get(name) != source[name] for name in names)

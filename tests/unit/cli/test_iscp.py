@@ -24,7 +24,7 @@ def test_numbers_of_nodes_that_make_no_sense_are_wrong_usage(arguments: tuple[st
     assert complaint in result.output
 
 
-@pytest.mark.parametrize("arguments", [(), ("up",), ("node",), ("demo",)])
+@pytest.mark.parametrize("arguments", [(), ("up",), ("node",), ("demo",), ("feed",), ("feed", "tail")])
 def test_help_loads_neither_spark_nor_grpc(arguments: tuple[str, ...]) -> None:
     code = (
         "import sys; from iscp.cli.iscp import main\n"

@@ -15,6 +15,7 @@ from iscp.cli.demo.check import differences, lags_s, percentile
 from iscp.cli.demo.flights import ARRIVAL, DEPARTURE, KEY, Year
 from iscp.cli.demo.jobs import DemoJob, demo_jobs, verify
 from iscp.cli.demo.lake import Sources, commit_times_s, read, version
+from iscp.cli.demo.replay import Replay, Replayed
 from iscp.core.iteration import HistoryEntry
 
 
@@ -140,7 +141,7 @@ class TestVerify:
         sources.depart(year.days[0])
         sources.schedule(year.days[1])
         sources.arrive(year.days[0])
-        jobs = demo_jobs(sources, str(tmp_path / "derived"))
+        jobs = tuple(job for job in demo_jobs(sources, str(tmp_path / "derived")) if not job.is_feed)
         for job in jobs:
             write_deltalake(job.target, job.recompute(read(job.source)))
         return jobs
@@ -169,3 +170,42 @@ class TestVerify:
         assert (result.iterations, result.failed) == (1, 1)
         assert result.lag_p50_s is not None
         assert 2.0 <= result.lag_p50_s < 60.0
+
+
+def page(*changes: tuple[str, int, str, int]) -> pa.Table:
+    """Of (ulid, shard, operation, value)."""
+    ulids, shards, operations, values = zip(*changes, strict=True)
+    row = pa.StructArray.from_arrays([pa.array(values, pa.int64())], names=["value"])
+    return pa.table({"ulid_text": ulids, "shard": shards, "operation": operations, "row": row})
+
+
+class TestReplay:
+    def test_what_was_put_in_and_not_taken_out_is_left(self) -> None:
+        replay = Replay()
+        replay.take(page(("a", 0, "insert", 1), ("b", 1, "insert", 2)))
+        replay.take(page(("b", 0, "update_preimage", 1), ("c", 0, "update_postimage", 3), ("c", 1, "delete", 2)))
+        assert replay.rows().to_pylist() == [{"value": 3, "_sign": 1}]
+        assert (replay.changes, replay.in_order) == (5, True)
+
+    @pytest.mark.parametrize("ulid", ["a", "b"])
+    def test_a_ulid_that_comes_again_or_late_is_out_of_order(self, ulid: str) -> None:
+        for pages in (
+            [page(("b", 0, "insert", 1), (ulid, 0, "insert", 2))],
+            [page(("b", 0, "insert", 1)), page((ulid, 0, "insert", 2))],
+        ):
+            replay = Replay()
+            for each in pages:
+                replay.take(each)
+            assert not replay.in_order
+
+    def test_a_feed_is_equal_only_if_its_replay_is(self, sources: Sources, tmp_path: Path, year: Year) -> None:
+        sources.schedule(year.days[0])
+        job = next(job for job in demo_jobs(sources, str(tmp_path / "derived")) if job.is_feed)
+        rows = read(job.source)
+        right = rows.append_column("_sign", pa.array([1] * len(rows), pa.int64()))
+        doubled = rows.append_column("_sign", pa.array([2] + [1] * (len(rows) - 1), pa.int64()))
+        found = [
+            verify(job, History([]), 0, Replayed(each, len(rows), in_order)).differences  # type: ignore[arg-type]
+            for each, in_order in ((right, True), (right, False), (doubled, True), (right.slice(1), True))
+        ]
+        assert found == [0, 1, 1, 1]

@@ -1,0 +1,270 @@
+"""Cursors that are kept by name, and what a purge takes away in view of them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from iscp import changefeed
+from iscp.adapters.clock import SystemClock
+from iscp.adapters.delta.feed_purge import SHARDS_PER_TEXT, purge_files
+from iscp.adapters.delta.feed_table import FeedTable
+from iscp.adapters.etcd.client import EtcdClient
+from iscp.adapters.etcd.feed_cursors import EtcdFeedCursors
+from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.values import EtcdSettings
+from iscp.adapters.failpoints import EnvironmentFailpoints
+from iscp.changefeed import Changefeed, Conflict, Cursor, CursorBehind, InvalidRequest
+from iscp.changefeed.opening import composed
+from iscp.core.errors import ConfigurationError
+from iscp.core.feed_queue import QueueLimits
+from tests.fakes.changefeed_program import SCHEMA
+from tests.fakes.clock import FakeClock
+from tests.fakes.etcd_proxy import AnswerLosingProxy
+
+Opened = Callable[..., Changefeed]
+Eventually = Callable[..., float]
+
+
+def row(number: int) -> dict[str, object]:
+    return {"who": "a", "txn": 0, "number": number}
+
+
+def told(feed: Changefeed) -> list[int]:
+    return [each["number"] for each in feed.read().rows["row"].to_pylist()]
+
+
+# --- cursors -----------------------------------------------------------------------------------------------------
+
+
+def test_a_cursor_is_stored_by_compare_and_set(opened: Opened, etcd: str) -> None:
+    feed, other = opened(etcd), opened(etcd)
+    assert feed.cursors.get("billing") is None
+    feed.append(0, [row(1)])
+    one = feed.cursors.store("billing", feed.last_cursor(), None)
+    assert other.cursors.get("billing") == one
+    feed.append(1, [row(2)])
+    two = other.cursors.store("billing", feed.last_cursor(), one)
+    assert two.revision > one.revision
+    for expected in (one, None):
+        with pytest.raises(Conflict) as told_so:
+            feed.cursors.store("billing", feed.last_cursor(), expected)
+        assert told_so.value.remedy
+    assert [stored.name for stored in feed.cursors.list()] == ["billing"]
+    assert feed.cursors.get("billing") == two
+    with pytest.raises(Conflict):
+        feed.cursors.delete("billing", one)
+    assert feed.cursors.delete("billing", two)
+    assert not feed.cursors.delete("billing")
+    assert feed.cursors.list() == ()
+    with pytest.raises(Conflict):
+        feed.cursors.store("billing", feed.last_cursor(), two)
+
+
+def test_a_cursor_goes_back_only_on_purpose(opened: Opened, etcd: str) -> None:
+    feed = opened(etcd)
+    for shard in (0, 1):
+        feed.append(shard, [row(shard)])
+    full = feed.last_cursor()
+    stored = feed.cursors.store("c", full, None)
+    for back in (Cursor(feed.feed_id), Cursor(feed.feed_id, {0: full[0]})):
+        with pytest.raises(InvalidRequest, match="would go back") as refused:
+            feed.cursors.store("c", back, stored)
+        assert refused.value.field == "cursor"
+    assert feed.cursors.get("c") == stored
+    again = feed.cursors.store("c", Cursor(feed.feed_id), stored, rewind=True)
+    assert dict(again.cursor) == {}
+
+
+def test_cursors_and_names_that_are_none_are_refused(opened: Opened, etcd: str) -> None:
+    feed = opened(etcd)
+    for name in ("", "a/b", "..", "-a", "a b", "a" * 129):
+        for use in (
+            feed.cursors.get,
+            feed.cursors.delete,
+            lambda name: feed.cursors.store(name, Cursor(feed.feed_id), None),
+        ):
+            with pytest.raises(InvalidRequest) as refused:
+                use(name)
+            assert refused.value.field == "name"
+    for cursor in (Cursor("another"), Cursor(feed.feed_id, {9: "01J"}), Cursor(feed.feed_id, {0: "01J"})):
+        with pytest.raises(InvalidRequest) as refused:
+            feed.cursors.store("c", cursor, None)
+        assert refused.value.field == "cursor"
+    stored = feed.cursors.store("c", Cursor(feed.feed_id), None)
+    with pytest.raises(InvalidRequest, match="is cursor c, not d"):
+        feed.cursors.store("d", Cursor(feed.feed_id), stored)
+    assert [stored.name for stored in feed.cursors.list()] == ["c"]
+
+
+def test_of_many_that_store_at_once_one_does(opened: Opened, etcd: str) -> None:
+    feed = opened(etcd)
+    stored = feed.cursors.store("c", Cursor(feed.feed_id), None)
+
+    def store(_: int) -> bool:
+        try:
+            feed.cursors.store("c", Cursor(feed.feed_id), stored)
+        except Conflict:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(store, range(8))) == 1
+
+
+def test_who_does_not_hear_whether_it_has_stored_looks(opened: Opened, etcd: str, eventually: Eventually) -> None:
+    feed = opened(etcd)
+    with AnswerLosingProxy(int(etcd.rpartition(":")[2])) as proxy, ThreadPoolExecutor(1) as pool:
+        clock = SystemClock()
+        with EtcdClient(EtcdSettings((proxy.endpoint,)), clock) as client:
+            cursors = EtcdFeedCursors(client, Keys(), clock, feed.feed_id)
+            assert cursors.get("c") is None
+            proxy.lose_answers()
+            storing = pool.submit(cursors.store, "c", Cursor(feed.feed_id), None)
+            eventually(lambda: feed.cursors.get("c") is not None)
+            proxy.pass_answers()
+            proxy.cut()
+            assert storing.result(30) == feed.cursors.get("c")
+
+
+def test_what_is_no_cursor_in_etcd_is_told_and_holds_up_a_purge(opened: Opened, etcd: str) -> None:
+    feed = opened(etcd)
+    feed.append(0, [row(1)])
+    with EtcdClient(EtcdSettings((etcd,)), SystemClock()) as client:
+        client.put(Keys().feed_cursor(feed.feed_id, "c"), b"junk")
+    for use in (lambda: feed.cursors.get("c"), feed.cursors.list, lambda: feed.purge(behind_cursors=True)):
+        with pytest.raises(ConfigurationError, match="Delete the key"):
+            use()
+    assert told(feed) == [1]
+
+
+# --- purges ------------------------------------------------------------------------------------------------------
+
+
+def test_by_age_whole_files_go_of_which_all_is_old(uri: str, tmp_path: Path) -> None:
+    clock = FakeClock()
+    with composed(uri, clock, EnvironmentFailpoints({}), None, QueueLimits()) as feed:
+        for number in range(4):
+            feed.append(number % 2, [row(number)])
+            clock.advance(100)
+        version = DeltaTable(uri).version()
+        would = feed.purge(older_than_s=250, dry_run=True)
+        assert (would.files, would.rows, dict(feed.first_cursor())) == (2, 2, {})
+        assert DeltaTable(uri).version() == version
+        gone = feed.purge(older_than_s=250)
+        assert gone == would
+        assert gone.first_cursor == feed.first_cursor()
+        assert told(feed) == [2, 3]
+        assert feed.purge(older_than_s=250).files == 0
+        assert DeltaTable(uri).version() == version + 1, "where there is nothing to do nothing is committed"
+        assert feed.purge(older_than_s=0).rows == 2
+        clock.advance(-0.0)
+        feed.append(0, [row(9)])
+        assert told(feed) == [9]
+
+
+def test_ulids_go_on_after_all_rows_are_gone(opened: Opened) -> None:
+    feed = opened()
+    before = feed.append(0, [row(1)]).last
+    feed.purge(older_than_s=0)
+    assert told(feed) == []
+    assert feed.last_cursor()[0] == before
+    assert feed.append(0, [row(2)]).first > before
+
+
+def test_behind_cursors_nothing_goes_that_one_of_them_has_not_read(opened: Opened, etcd: str) -> None:
+    feed = opened(etcd)
+    for number in range(4):
+        feed.append(number % 2, [row(number)])
+    assert feed.purge(behind_cursors=True).files == 0, "nobody has stored one"
+    everything = feed.last_cursor()
+    fast = feed.cursors.store("fast", everything, None)
+    slow = feed.cursors.store("slow", Cursor(feed.feed_id), None)
+    assert feed.purge(behind_cursors=True).files == 0, "it has begun no shard"
+    half = feed.read(limit=3).cursor
+    slow = feed.cursors.store("slow", half, slow)
+    assert feed.purge(behind_cursors=True).rows == 3
+    assert told(feed) == [3]
+    feed.read(slow.cursor)
+    assert feed.purge(older_than_s=3600, behind_cursors=True).rows == 0
+    feed.cursors.delete("slow")
+    assert feed.purge(older_than_s=0, behind_cursors=True).rows == 1
+    assert feed.read(fast.cursor).rows.num_rows == 0
+
+
+def test_a_purge_has_to_know_by_what(opened: Opened, uri: str) -> None:
+    feed = opened()
+    feed.append(0, [row(1)])
+    with pytest.raises(InvalidRequest):
+        feed.purge()
+    with pytest.raises(InvalidRequest):
+        feed.purge(older_than_s=-1)
+    assert DeltaTable(uri).version() == 1
+
+
+def test_appends_and_purges_at_once_lose_nothing_that_is_not_purged(opened: Opened, etcd: str) -> None:
+    feed, purging = opened(etcd), opened(etcd)
+    stop, seen = threading.Event(), list[int]()
+    stored = feed.cursors.store("reader", feed.last_cursor(), None)
+
+    def purge() -> int:
+        rows = 0
+        while not stop.is_set():
+            rows += purging.purge(behind_cursors=True).rows
+        return rows
+
+    with ThreadPoolExecutor(2) as pool:
+        purges = [pool.submit(purge), pool.submit(purge)]
+        for number in range(60):
+            feed.append(number % 2, [row(number)])
+            if number % 10 == 9:
+                page = feed.read(stored.cursor)
+                seen += [each["number"] for each in page.rows["row"].to_pylist()]
+                stored = feed.cursors.store("reader", page.cursor, stored)
+        stop.set()
+        rows = sum(each.result(60) for each in purges)
+    assert seen == list(range(60))
+    assert rows + purging.purge(behind_cursors=True).rows == 60
+
+
+def test_a_file_that_holds_newer_rows_too_stays(opened: Opened, uri: str) -> None:
+    feed = opened()
+    feed.append(0, [row(1)])
+    first = feed.last_cursor()
+    feed.append(0, [row(2)])
+    DeltaTable(uri).optimize.compact()
+    table = FeedTable(uri, SystemClock(), EnvironmentFailpoints({}))
+    assert purge_files(table, {0: first[0]}, 0).files == 0
+    assert told(feed) == [1, 2]
+
+
+def test_what_was_purged_is_known_of_a_feed_with_many_shards(tmp_path: Path) -> None:
+    shards = 2 * SHARDS_PER_TEXT + 1
+    changefeed.create(tmp_path / "wide", SCHEMA, shards=shards)
+    with changefeed.open(tmp_path / "wide") as feed:
+        used = (0, SHARDS_PER_TEXT - 1, SHARDS_PER_TEXT, shards - 1)
+        for shard in used:
+            feed.append(shard, [row(shard)])
+        everything = feed.last_cursor()
+        assert feed.purge(older_than_s=0).first_cursor == everything
+        with pytest.raises(CursorBehind):
+            feed.read(Cursor(feed.feed_id, {shard: everything[shard] for shard in used[:-1]}))
+        assert feed.read(everything).rows.num_rows == 0
+
+
+def test_a_purge_is_a_commit_that_any_reader_of_delta_understands(opened: Opened, uri: str) -> None:
+    feed = opened()
+    feed.append(0, [row(1)])
+    feed.purge(older_than_s=0)
+    feed.append(0, [row(2)])
+    rows = pa.table(DeltaTable(uri).to_pyarrow_table())
+    assert [each["number"] for each in rows["row"].to_pylist()] == [2]
+    last = json.loads(Path(uri, "_delta_log", f"{2:020d}.json").read_text().splitlines()[-1])
+    assert last["remove"]["dataChange"]
