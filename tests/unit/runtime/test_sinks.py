@@ -19,15 +19,21 @@ class Opened:
 
 def test_a_target_has_one_sink() -> None:
     opened = Opened()
-    pool = SinkPool(opened)  # type: ignore[arg-type]
+    pool = SinkPool(opened, opened)  # type: ignore[arg-type]
     assert pool("/x") is pool("/x")
     assert pool("/y") is not pool("/x")
     assert opened.uris == ["/x", "/y"]
 
 
+def test_each_range_of_a_feed_has_a_sink_of_its_own() -> None:
+    pool = SinkPool(Opened(), Opened())  # type: ignore[arg-type]
+    assert pool.feed("/x", 2) is pool.feed("/x", 2)
+    assert pool.feed("/x", 3) is not pool.feed("/x", 2)
+
+
 def test_the_longest_unused_is_given_up_first() -> None:
     opened = Opened()
-    pool = SinkPool(opened)  # type: ignore[arg-type]
+    pool = SinkPool(opened, opened)  # type: ignore[arg-type]
     for number in range(SINKS_KEPT_MAX):
         pool(f"/{number}")
     pool("/0")
@@ -42,7 +48,7 @@ def test_the_longest_unused_is_given_up_first() -> None:
 
 def test_threads_that_ask_at_once_get_the_same_sink() -> None:
     opened, threads = Opened(), 8
-    pool, together = SinkPool(opened), threading.Barrier(threads)  # type: ignore[arg-type]
+    pool, together = SinkPool(opened, opened), threading.Barrier(threads)  # type: ignore[arg-type]
 
     def ask(number: int) -> int:
         together.wait()
