@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
@@ -20,17 +23,23 @@ from tests.fakes.packages import install
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-class Split:
-    """A job on the sharded example, on two nodes."""
+class Split(ABC):
+    """A job on two nodes, of a consumer whose sinks are sharded."""
+
+    consumer = ""
+    environ: Mapping[str, str] = {}
+    options: Mapping[str, int] = {}
 
     def __init__(self, nodes: ManyNodes, root: Path) -> None:
-        self.nodes, self.file, self.draw = nodes, str(root / "target.db"), random.Random(5)
-        for name, kind in (("iscp_sqlite", "SqliteTable"), ("iscp_sqlite_sharded", "ShardedSqliteTable")):
-            install(root / "site", name, (EXAMPLES / f"{name}.py").read_text(), GROUP, **{name: kind})
-        self.environ = {"PYTHONPATH": str(root / "site"), "ISCP_CONSUMERS__ALLOW": "iscp_sqlite_sharded"}
+        self.nodes, self.target, self.draw = nodes, str(root / "target"), random.Random(5)
         nodes.start(**self.environ)
         self.source = nodes.table("orders", _rows(range(200), "first"))
-        nodes.client.register(self.source, "mirror", consumer="iscp_sqlite_sharded", target=self.file, key=["id"])
+        how = {"consumer": self.consumer, "target": self.target, "key": ["id"], "options": self.options}
+        nodes.client.register(self.source, "mirror", **how)  # type: ignore[arg-type]
+
+    @abstractmethod
+    def rows(self) -> list[tuple[int, str]]:
+        """What the target says that the source holds."""
 
     def change(self, times: int = 3) -> None:
         for _ in range(times):
@@ -49,13 +58,42 @@ class Split:
         view = self.nodes.client.wait(self.source, "mirror", timeout_s=120.0)
         assert view.applied_version == DeltaTable(self.source).version()
         source = DeltaTable(self.source).to_pyarrow_table().to_pylist()
-        with closing(sqlite3.connect(self.file)) as db:
-            found = sorted(db.execute("SELECT id, v FROM rows"))
-        assert found == sorted((row["id"], row["v"]) for row in source)
+        assert sorted(self.rows()) == sorted((row["id"], row["v"]) for row in source)
 
     def restart(self, node_id: str) -> None:
         self.nodes.members[node_id].kill()
         self.nodes.begin(node_id, **self.environ)
+
+
+class SplitExample(Split):
+    """The sharded example of docs/consumers.md."""
+
+    consumer = "iscp_sqlite_sharded"
+
+    def __init__(self, nodes: ManyNodes, root: Path) -> None:
+        for name, kind in (("iscp_sqlite", "SqliteTable"), ("iscp_sqlite_sharded", "ShardedSqliteTable")):
+            install(root / "site", name, (EXAMPLES / f"{name}.py").read_text(), GROUP, **{name: kind})
+        self.environ = {"PYTHONPATH": str(root / "site"), "ISCP_CONSUMERS__ALLOW": "iscp_sqlite_sharded"}
+        super().__init__(nodes, root)
+
+    def rows(self) -> list[tuple[int, str]]:
+        with closing(sqlite3.connect(self.target)) as db:
+            return list(db.execute("SELECT id, v FROM rows"))
+
+
+class SplitFeed(Split):
+    """A changefeed; a replay of it takes away only what is there."""
+
+    consumer, options = "changefeed", {"shards": 8}
+
+    def rows(self) -> list[tuple[int, str]]:
+        held: Counter[tuple[int, str]] = Counter()
+        changes = DeltaTable(self.target).to_pyarrow_table().sort_by("ulid_text")
+        ulids = changes["ulid_text"].to_pylist()
+        assert len(ulids) == len(set(ulids))
+        for operation, row in zip(changes["operation"].to_pylist(), changes["row"].to_pylist(), strict=True):
+            held[row["id"], row["v"]] += 1 if operation in ("insert", "update_postimage") else -1
+        return list(held.elements()) if min(held.values()) >= 0 else []
 
 
 def _rows(ids: range | list[int], value: str) -> pa.Table:
@@ -64,10 +102,11 @@ def _rows(ids: range | list[int], value: str) -> pa.Table:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_a_table_is_split_and_merged_while_nodes_die(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [SplitFeed, pytest.param(SplitExample, marks=pytest.mark.full)])
+def test_a_table_is_split_and_merged_while_nodes_die(tmp_path: Path, kind: type[Split]) -> None:
     nodes = ManyNodes(tmp_path, count=2)
     try:
-        split = Split(nodes, tmp_path)
+        split = kind(nodes, tmp_path)
         client, source = nodes.client, split.source
         split.settle()
         assert client.operator.split(source) == 2
