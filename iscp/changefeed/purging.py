@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -34,7 +35,7 @@ def bounds_of(shards: int, now_ms: int, older_than_s: float | None, cursors: Ite
     bounds = None if cursors is None else slowest(cursors)
     if older_than_s is None:
         return bounds or {}
-    if not older_than_s >= 0:
+    if not 0 <= older_than_s < math.inf:
         raise InvalidRequest(f"is {older_than_s}", field="older_than_s", remedy="Give 0 or more seconds")
     before_ms = max(0, now_ms - int(older_than_s * 1000))
     if not before_ms:

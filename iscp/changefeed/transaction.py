@@ -87,6 +87,7 @@ class Transaction:
         self._thread = threading.get_ident()
         with ExitStack() as entered:
             self._table = entered.enter_context(self._tables.lent())
+            entered.callback(self._table.tidy)  # when the line has gone on
             entered.enter_context(_alone(self._table.description.feed_id, self._shard))
             if self._line is not None:
                 entered.callback(self._line(self._table, self._shard).release)

@@ -185,10 +185,19 @@ def _each(first: tuple[pa.Table, pa.Table] | None, retriever: Retriever) -> Iter
 
 
 def _row_schema(schema: pa.Schema) -> pa.Schema:
-    """The job's columns, which may all be null in a feed: they may go, or come, while it is kept."""
-    return pa.schema(
-        [field.with_nullable(True) for field in schema if field.name not in (_HASH, _CHANGE, _VERSION, _AT)]
-    )
+    """The job's columns. All may be null in a feed, and what is in them: they may go, or come, while it is kept."""
+    return pa.schema([_nullable(field) for field in schema if field.name not in (_HASH, _CHANGE, _VERSION, _AT)])
+
+
+def _nullable(field: pa.Field) -> pa.Field:
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_nullable(kind.field(number)) for number in range(kind.num_fields)])
+    elif pa.types.is_map(kind):
+        kind = pa.map_(kind.key_type, _nullable(kind.item_field))
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_nullable(kind.value_field))
+    return field.with_type(kind).with_nullable(True)
 
 
 def _add(commit: FeedCommit, table: pa.Table, net: bool) -> int:

@@ -17,15 +17,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from deltalake.transaction import RemoveAction
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from iscp.adapters.clock import SystemClock
 from iscp.adapters.delta.feed_draft import FeedRows
-from iscp.adapters.delta.feed_reader import READ_ROWS_MAX, FeedPage, read_page
+from iscp.adapters.delta.feed_reader import READ_ROWS_MAX, FeedPage, PageReader, read_page
 from iscp.adapters.delta.feed_schema import create_feed_table
-from iscp.adapters.delta.feed_table import FAILPOINT_COMMITTED, SLEPT_S, FeedTable, ShardState
+from iscp.adapters.delta.feed_table import FAILPOINT_COMMIT, FAILPOINT_COMMITTED, LONG_S, SLEPT_S, FeedTable, ShardState
 from iscp.adapters.failpoints import VARIABLE, EnvironmentFailpoints
-from iscp.core.errors import ConfigurationError, Conflict, InvalidRequest
+from iscp.core.errors import ConfigurationError, Conflict, InvalidRequest, OutcomeUnknown, PermanentError
 from iscp.core.ulid import NO_ULIDS, UlidPlace, begin
 from tests.fakes.clock import FakeClock
 from tests.fakes.feed_program import ROWS, SCHEMA, rows_of
@@ -210,6 +211,18 @@ def test_files_that_overlap_after_a_compaction_are_read_in_order(uri: str) -> No
     assert seen == [("a", n, number) for n in range(3) for number in range(ROWS)]
 
 
+def test_a_reader_that_goes_back_in_a_compacted_file_gets_all_again(uri: str) -> None:
+    feed = opened(uri)
+    for number in range(3):
+        append(feed, 0, "a", number)
+    DeltaTable(uri).optimize.compact()
+    pages, table = PageReader(feed.files), DeltaTable(uri)
+    first = pages.page(table, {}, 5)
+    second = pages.page(table, first.cursor, 5)
+    assert told(pages.page(table, {}, 10).rows) == told(first.rows) + told(second.rows)
+    assert told(pages.page(table, first.cursor, 5).rows) == told(second.rows)
+
+
 class LosesAnAnswer:
     """Port Failpoints. Of the first commit the answer is lost, after others have followed it."""
 
@@ -231,6 +244,84 @@ def test_a_commit_whose_answer_is_lost_is_found_and_not_made_twice(uri: str, fol
     assert append(feed, 0, "b").seq == 2 + follows
     others = {"other": 2 * ROWS} if follows else {}
     assert Counter(who for who, _, _ in told(read(uri).rows)) == {"a": ROWS, "b": ROWS, **others}
+
+
+def test_a_commit_into_a_version_that_was_cleaned_away_does_not_count(uri: str) -> None:
+    """The last version that a cleaned log has free: the ones behind it are all there."""
+    clock, other = FakeClock(), opened(uri)
+    seen = other.state(0)
+    log = Path(uri) / "_delta_log"
+
+    class Sleeps:
+        def reach(self, name: str) -> None:
+            if name == FAILPOINT_COMMIT:
+                for number in range(3):
+                    append(other, 1, "other", number)
+                DeltaTable(uri).create_checkpoint()
+                for version in (0, 1):
+                    (log / f"{version:020d}.json").unlink()
+                clock.advance(LONG_S + 1)
+
+    with pytest.raises(Conflict, match="was cleaned while a commit slept"):
+        FeedTable(uri, clock, Sleeps()).append(0, seen, UlidPlace(1 << 16, 0), FeedRows(rows_of("a", 0), INSERTS))
+
+
+def test_what_fails_after_a_commit_is_not_told_as_if_nothing_were_there(uri: str) -> None:
+    class Unmounts:
+        def reach(self, name: str) -> None:
+            if name == FAILPOINT_COMMITTED:
+                Path(uri).rename(f"{uri}-away")
+
+    feed = FeedTable(uri, SystemClock(), Unmounts())
+    with pytest.raises(OutcomeUnknown):
+        append(feed, 0, "a")
+    assert len(read(f"{uri}-away").rows) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("schema", "shards", "key"),
+    [
+        (pa.schema([("at", pa.timestamp("ns"))]), 1, ()),
+        (pa.schema([("at", pa.struct([("in", pa.duration("us"))]))]), 1, ()),
+        (pa.schema([("n", pa.uint8())]), 1, ()),
+        (SCHEMA, True, ()),
+        (SCHEMA, 1.5, ()),
+        (SCHEMA, "2", ()),
+        (SCHEMA, 1, ("who", "who")),
+    ],
+)
+def test_a_feed_that_cannot_be_is_refused_before_anything_is_made(
+    tmp_path: Path, schema: pa.Schema, shards: int, key: tuple[str, ...]
+) -> None:
+    with pytest.raises(InvalidRequest):
+        create_feed_table(str(tmp_path / "feed"), schema, shards, key)
+    assert not (tmp_path / "feed").exists()
+
+
+def test_a_feed_stays_where_it_was_opened(tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(uri).parent)
+    feed = opened("feed")
+    monkeypatch.chdir("/")
+    append(feed, 0, "a")
+    assert len(read(uri).rows) == ROWS
+
+
+def test_a_column_without_a_time_zone_is_refused_where_the_feed_was_not_made_for_it(uri: str) -> None:
+    feed = opened(uri)
+    with pytest.raises(PermanentError, match="was not made for"):
+        feed.widen(pa.schema([*SCHEMA, ("at", pa.timestamp("us"))]))
+    feed.widen(pa.schema([*SCHEMA, ("at", pa.timestamp("us", "UTC"))]))
+    assert opened(uri).description.row.names == [*SCHEMA.names, "at"]
+
+
+def test_nothing_is_taken_from_a_table_that_is_append_only(uri: str) -> None:
+    feed = opened(uri)
+    append(feed, 0, "a")
+    DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": "true"})
+    gone = [RemoveAction(path, True, 0) for _, path in bounds_and_paths(uri)]
+    append(feed, 0, "b")
+    with feed.draft() as draft, pytest.raises(ConfigurationError, match=r"delta\.appendOnly"):
+        feed.commit(draft, {}, remove=gone)
 
 
 def test_a_commit_that_slept_for_too_long_is_given_up(uri: str) -> None:

@@ -81,7 +81,7 @@ class FeedDraft:
     """
 
     def __init__(self, description: FeedDescription, files: pafs.FileSystem, clock: Clock, failpoints: Failpoints):
-        self._description = description
+        self.description = description
         self._files = files
         self._clock = clock
         self._failpoints = failpoints
@@ -113,7 +113,7 @@ class FeedDraft:
 
         Raises InvalidRequest (they do not fit: nothing was added), StorageError.
         """
-        self._description.refuse_shard(number)
+        self.description.refuse_shard(number)
         body = self._body(rows)
         shard = self._shard(number, first)
         place = first.after(len(body))
@@ -128,7 +128,7 @@ class FeedDraft:
     def adopt(self, number: int, first: UlidPlace, count: int, adds: Sequence[AddAction]) -> UlidPlace:
         """As `add`, of `count` rows that are in files already, which are this draft's from now on."""
         self._paths += [add.path for add in adds]
-        self._description.refuse_shard(number)
+        self.description.refuse_shard(number)
         shard = self._shard(number, first)
         self._flush(number, shard)
         shard.place = shard.written = first.after(count)
@@ -163,7 +163,7 @@ class FeedDraft:
         """The shard's first rows; in this thread where they are few, since a thread costs too."""
         waiting = pa.concat_tables(shard.waiting)
         body, rest = waiting[:FILE_ROWS], waiting[FILE_ROWS:]
-        path = f"{self._description.folder(number)}/{FILE_PREFIX}{uuid.uuid4().hex}.parquet"
+        path = f"{self.description.folder(number)}/{FILE_PREFIX}{uuid.uuid4().hex}.parquet"
         self._paths.append(path)
         write = partial(self._written, path, number, shard.written, body)
         shard.waiting, shard.written = [rest] if len(rest) else [], shard.written.after(len(body))
@@ -177,33 +177,36 @@ class FeedDraft:
 
     def _written(self, path: str, number: int, first: UlidPlace, body: pa.Table) -> AddAction:
         ulids, texts = ulid_columns(first, len(body))
-        table = pa.table({ULID: ulids, ULID_TEXT: texts} | dict(zip(body.column_names, body.columns, strict=True)))
+        table = pa.table([ulids, texts, *body.columns], schema=self.description.file_schema)
         with delta_faults(f"write {path}"):
             self._files.create_dir(path.rpartition("/")[0])
             with self._files.open_output_stream(path) as stream:
-                schema = self._description.file_schema
-                pq.write_table(table.cast(schema), stream, row_group_size=GROUP_ROWS, **_layout(schema))
+                pq.write_table(table, stream, row_group_size=GROUP_ROWS, **_layout(self.description.file_schema))
                 size = stream.tell()
         self._failpoints.reach(FAILPOINT_WRITE)
         stats = file_stats(first, len(body))
         at_ms = int(self._clock.now_s() * 1000)
-        return AddAction(path, size, self._description.partition(number), at_ms, True, stats)
+        return AddAction(path, size, self.description.partition(number), at_ms, True, stats)
 
     def _body(self, rows: FeedRows) -> pa.Table:
         """All columns of the file but the ulids."""
         self._refuse_misfit(rows)
         count, given = len(rows.rows), rows.rows.combine_chunks()
-        try:
-            row = _struct(given, self._description.row)
-            key = {KEY: _struct(given, self._description.row, self._description.key)} if self._description.key else {}
-        except pa.ArrowInvalid as error:
-            raise InvalidRequest(f"the rows do not fit the feed: {error}", field="rows") from error
         versions = pa.nulls(count, pa.int64()) if rows.versions is None else rows.versions
-        net = pa.array(np.full(count, rows.net))
-        return pa.table({**key, OPERATION: rows.operations, VERSION: versions, NET: net, ROW: row})
+        schema = self.description.file_schema
+        body = pa.schema([field for field in schema if field.name not in (ULID, ULID_TEXT)])
+        try:
+            row = _struct(given, self.description.row)
+            key = {KEY: _struct(given, self.description.row, self.description.key)} if self.description.key else {}
+            net = pa.array(np.full(count, rows.net))
+            found = pa.table({**key, OPERATION: rows.operations, VERSION: versions, NET: net, ROW: row}).cast(body)
+            found.validate()
+        except (pa.ArrowException, ValueError) as error:
+            raise InvalidRequest(f"the rows do not fit the feed: {error}", field="rows") from error
+        return found
 
     def _refuse_misfit(self, given: FeedRows) -> None:
-        rows, wanted = given.rows, self._description.row
+        rows, wanted = given.rows, self.description.row
         if not len(rows):
             raise InvalidRequest("there are no rows to append", field="rows")
         operations = given.operations

@@ -32,6 +32,9 @@ COMMIT_ID = "iscp.commit_id"
 CHECKPOINT_COMMITS = 50
 """Commits from one checkpoint of a feed's log to the next."""
 
+BEHIND_MAX = 100
+"""Commits that are read one by one; further on it costs less to open the table anew."""
+
 TEXT_BYTES_MAX = 7_000
 """Of a text that is kept in a log, packed."""
 
@@ -51,19 +54,27 @@ class FeedLog:
     def __init__(self, uri: str) -> None:
         """Raises TableNotFound, ConfigurationError where the table is no feed, or one that is not written like this."""
         self._uri = uri
+        self._stamp: tuple[int, ...] = ()
         self._open()
+        self._tidied = self.version - self.version % CHECKPOINT_COMMITS
 
     def look(self) -> None:
         """Go to the newest version. Raises StorageError, and ConfigurationError as when it was opened."""
         with delta_faults(f"read the feed {self._uri}"):
-            if not storage.exists(commit_file(self._uri, self.version)):  # cleaned away: what follows may be so too
+            stamp = storage.stamp(commit_file(self._uri, self.version))
+            if not stamp or (
+                self._stamp and stamp != self._stamp
+            ):  # cleaned away, or another log's: so may be the next
                 self._open()
                 return
-            while (actions := self._read(self.version + 1)) is not None:
-                if any(kind in action for action in actions for kind in _RESHAPES):
-                    self._open()
+            self._stamp = stamp
+            for _ in range(BEHIND_MAX):
+                if (actions := self._read(self.version + 1)) is None:
                     return
-                self._take_in(self.version + 1, actions)
+                if any(kind in action for action in actions for kind in _RESHAPES):
+                    break
+                self._take_in(actions)
+            self._open()
 
     def number(self, name: str) -> int | None:
         """As of the version; None: it was never set. Raises StorageError."""
@@ -85,38 +96,52 @@ class FeedLog:
         except (zlib.error, UnicodeDecodeError) as error:
             raise ConfigurationError(f"the text {name} of {self._uri} cannot be read: {error}") from error
 
-    def put(self, actions: Sequence[Action], numbers: Mapping[str, int], commit_id: str, at_ms: int) -> bool:
-        """Make it the next version; False: another commit is. Raises OSError: it may be there all the same."""
-        return storage.create(commit_file(self._uri, self.version + 1), _commit(actions, numbers, commit_id, at_ms))
+    def put(self, actions: Sequence[Action], numbers: Mapping[str, int], commit_id: str, at_ms: int) -> None:
+        """Make it the next version, if no other commit is: `landed` tells, also after the OSError that this raises."""
+        storage.create(commit_file(self._uri, self.version + 1), _commit(actions, numbers, commit_id, at_ms))
 
-    def landed(self, commit_id: str) -> bool:
-        """Whether the next version is this commit; takes it in then. Raises OSError."""
+    def landed(self, commit_id: str) -> bool | None:
+        """Whether the next version is this commit, which is taken in then; None: there is none yet. Raises OSError."""
         actions = self._read(self.version + 1)
-        if actions is None or not any(action.get("commitInfo", {}).get(COMMIT_ID) == commit_id for action in actions):
+        if actions is None:
+            return None
+        if not any(action.get("commitInfo", {}).get(COMMIT_ID) == commit_id for action in actions):
             return False
-        if any(kind in action for action in actions for kind in _RESHAPES):
-            self._open()
-        else:
-            self._take_in(self.version + 1, actions)
+        self._take_in(actions)
         return True
 
-    def next_is_there(self) -> bool:
-        """Raises OSError."""
-        return storage.exists(commit_file(self._uri, self.version + 1))
+    def reopen(self) -> None:
+        """Raises as when it was opened."""
+        self._open()
 
     def goes_on_from(self, version: int) -> bool:
-        """Whether this commit and all later ones of the table, opened anew, are there. Raises StorageError."""
+        """Whether this commit, the one before and all later ones of the table, opened anew, are there.
+
+        Raises StorageError.
+        """
         self._open()
         with delta_faults(f"read the feed {self._uri}"):
-            return all(storage.exists(commit_file(self._uri, each)) for each in range(version, self.version + 1))
+            return all(storage.exists(commit_file(self._uri, at)) for at in range(version - 1, self.version + 1))
 
-    def checkpoint(self) -> None:
-        """Make one where it is time; that it fails does no harm but to those who open the table."""
-        if self.version % CHECKPOINT_COMMITS == 0:
-            try:
-                DeltaTable(self._uri, version=self.version).create_checkpoint()
-            except (DeltaError, OSError) as error:
-                log.warning("feed.checkpoint.failed", extra={"table": self._uri, "reason": str(error)})
+    def tidy(self) -> None:
+        """Make a checkpoint where it is time, and clean the log; that it fails does harm to nobody but who opens it."""
+        if self.version - self._tidied < CHECKPOINT_COMMITS:
+            return
+        self._tidied = self.version
+        try:
+            table = DeltaTable(self._uri)
+            table.create_checkpoint()
+            table.cleanup_metadata()
+        except (DeltaError, OSError) as error:
+            log.warning("feed.tidy.failed", extra={"table": self._uri, "reason": str(error)})
+
+    @property
+    def append_only(self) -> bool:
+        return self._base.metadata().configuration.get("delta.appendOnly", "false").lower() == "true"
+
+    @property
+    def features(self) -> frozenset[str]:
+        return frozenset(self._base.protocol().writer_features or ())
 
     def metadata(self, description: FeedDescription) -> Mapping[str, Any]:
         """The action that gives the table the columns of `description`."""
@@ -140,6 +165,7 @@ class FeedLog:
         _refuse_unwritable(self._base)
         self.description: FeedDescription = described(self._base)
         self.version: int = self._base.version()
+        self._stamp = ()
         self._numbers: dict[str, int | None] = {}
 
     def _read(self, version: int) -> list[dict[str, Any]] | None:
@@ -150,10 +176,12 @@ class FeedLog:
             return None
         return [json.loads(line) for line in content.splitlines() if not line.startswith((b'{"add"', b'{"remove"'))]
 
-    def _take_in(self, version: int, actions: Sequence[Mapping[str, Any]]) -> None:
+    def _take_in(self, actions: Sequence[Mapping[str, Any]]) -> None:
+        """The next version."""
         txns = (action["txn"] for action in actions if "txn" in action)
         self._numbers |= {txn["appId"]: txn["version"] for txn in txns}
-        self.version = version
+        self.version += 1
+        self._stamp = ()
 
 
 def numbers_of_text(name: str, text: str) -> dict[str, int]:

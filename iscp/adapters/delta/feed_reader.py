@@ -64,6 +64,15 @@ class _Span:
     last: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Sorted:
+    """The rows of some files that are behind a ulid, in order."""
+
+    paths: list[str]
+    after: str
+    rows: pa.Table
+
+
 def read_page(table: DeltaTable, files: pafs.FileSystem, cursor: Mapping[int, str], limit: int) -> FeedPage:
     """As of `PageReader`, once."""
     return PageReader(files).page(table, cursor, limit)
@@ -89,6 +98,7 @@ class PageReader:
         self._version = -1
         self._listed = pa.table({})
         self._begun: OrderedDict[str, _OrderedFile] = OrderedDict()
+        self._sorted = _Sorted([], "", pa.table({}))
 
     def page(self, table: DeltaTable, cursor: Mapping[int, str], limit: int) -> FeedPage:
         """The first `limit` rows behind the cursor, as of the table's version. Raises InvalidRequest, StorageError."""
@@ -127,12 +137,21 @@ class PageReader:
         return rows.append_column(FEED, pa.array([span.feed] * len(rows), pa.string()))
 
     def _whole(self, span: _Span, after: str, limit: int) -> pa.Table:
+        """All of a span is read, and kept until another one is: the next page goes on there."""
+        if self._sorted.paths != span.paths or after < self._sorted.after:
+            self._sorted = _Sorted(span.paths, after, self._read_whole(span, after))
+        rows = self._sorted.rows
+        rows = rows.filter(pc.greater(rows[ULID_TEXT], after))
+        self._sorted = _Sorted(span.paths, after, rows)
+        return rows.slice(0, limit)
+
+    def _read_whole(self, span: _Span, after: str) -> pa.Table:
         found = []
         for path in span.paths:
             with self._files.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
                 rows = file.read()
             found.append(rows.filter(pc.greater(rows[ULID_TEXT], after)))
-        return _sorted(pa.concat_tables(found, promote_options="permissive")).slice(0, limit)
+        return _sorted(pa.concat_tables(found, promote_options="permissive"))
 
     def _part(self, path: str, after: str, limit: int) -> pa.Table:
         file = self._begun.pop(path, None) or _OrderedFile(self._files, path)

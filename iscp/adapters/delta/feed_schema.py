@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 
+from iscp.adapters.delta.commits import place
 from iscp.adapters.delta.faults import delta_faults
 from iscp.core.errors import ConfigurationError, InvalidRequest
 
@@ -76,7 +77,8 @@ class FeedDescription:
 
 def create_feed_table(uri: str, row: pa.Schema, shards: int, key: Sequence[str] = ()) -> None:
     """Make the table of a new feed. Raises InvalidRequest where there is one, or where there cannot be such a feed."""
-    if not 1 <= shards <= SHARDS_MAX:
+    uri = place(uri)
+    if type(shards) is not int or not 1 <= shards <= SHARDS_MAX:
         raise InvalidRequest(f"a feed has 1 to {SHARDS_MAX} shards, not {shards}", field="shards")
     if not len(row):
         raise InvalidRequest("the rows of a feed need at least one column", field="schema")
@@ -86,6 +88,9 @@ def create_feed_table(uri: str, row: pa.Schema, shards: int, key: Sequence[str] 
             field="key",
             remedy=f"Their columns are {', '.join(row.names)}",
         )
+    if len(set(key)) < len(key):
+        raise InvalidRequest("names a column twice", field="key", remedy="Name each once")
+    _refuse_unkept(row)
     with delta_faults(f"look for a table at {uri}"):
         there = DeltaTable.is_deltatable(uri)
     if there:
@@ -106,6 +111,43 @@ def create_feed_table(uri: str, row: pa.Schema, shards: int, key: Sequence[str] 
             },
             raise_if_key_not_exists=False,
         )
+
+
+def _refuse_unkept(row: pa.Schema) -> None:
+    """Types that Delta lacks, or keeps as others."""
+    for field in row:
+        try:
+            kept = pa.schema(Schema.from_arrow(pa.schema([field])).to_arrow()).field(0).type
+        except Exception as error:  # deltalake's own has no class
+            raise _unkept(field, str(error)) from error
+        if list(map(_plain, leaves(kept))) != list(map(_plain, leaves(field.type))):
+            raise _unkept(field, f"it becomes {kept}")
+        if any(pa.types.is_timestamp(kind) and kind.unit != "us" for kind in leaves(field.type)):
+            raise _unkept(field, "its times are of microseconds")
+
+
+def _unkept(field: pa.Field, why: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"column {field.name} is of type {field.type}, which a Delta table does not keep: {why}",
+        field="schema",
+        remedy="Choose another type, as timestamp('us', 'UTC') for a time",
+    )
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Texts and bytes are the same, however Arrow holds them."""
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    return pa.binary() if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind) else kind
+
+
+def leaves(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """The types of which a nested one is made, or itself."""
+    if pa.types.is_nested(kind):
+        for number in range(kind.num_fields):
+            yield from leaves(kind.field(number).type)
+    else:
+        yield kind
 
 
 def described(table: DeltaTable) -> FeedDescription:

@@ -13,9 +13,9 @@ from pyspark.sql import functions as F
 
 from iscp.adapters.delta.engine import arrow_batches
 from iscp.adapters.delta.feed_draft import FeedDraft, FeedRows
-from iscp.adapters.delta.feed_purge import purged
+from iscp.adapters.delta.feed_purge import purged, purged_names
 from iscp.adapters.delta.feed_schema import OPERATION, ROW, SHARD, create_feed_table
-from iscp.adapters.delta.feed_table import FeedTable
+from iscp.adapters.delta.feed_table import FeedTable, ShardState
 from iscp.adapters.delta.hashing import row_hashes
 from iscp.adapters.delta.net import CHANGE_TYPE, WRITES
 from iscp.adapters.delta.spark_faults import spark_faults
@@ -58,8 +58,10 @@ class DeltaFeedSink:
         table.widen(row)
         numbers = ranges.parts(range_id, table.description.shards)
         now_ms = int(self._clock.now_s() * 1000)
+        seen = table.states(numbers)  # before the draft, which is of the columns that are there then
         with table.draft() as draft:
-            yield DeltaFeedCommit(table, draft, numbers, lambda place: begin(place, now_ms, self._draw(DRAWN_BYTES)))
+            yield DeltaFeedCommit(table, draft, seen, lambda place: begin(place, now_ms, self._draw(DRAWN_BYTES)))
+        table.tidy()
 
     def _opened_or_made(self, row: pa.Schema, key: Sequence[str], shards: int) -> FeedTable:
         with suppress(TableNotFound):
@@ -82,16 +84,20 @@ class DeltaFeedCommit:
     """Port FeedCommit. `began` gives the place at which a transaction begins behind another one."""
 
     def __init__(
-        self, table: FeedTable, draft: FeedDraft, numbers: range, began: Callable[[UlidPlace], UlidPlace]
+        self,
+        table: FeedTable,
+        draft: FeedDraft,
+        seen: Mapping[int, ShardState],
+        began: Callable[[UlidPlace], UlidPlace],
     ) -> None:
         self._table = table
         self._draft = draft
         self._began = began
-        self._seen = table.states(numbers)
+        self._seen = seen
         self._texts: dict[str, str] = {}
         self._texts_seen: dict[str, str | None] = {}
-        self.row: pa.Schema = table.description.row
-        self.shards = table.description.shards
+        self.row: pa.Schema = draft.description.row
+        self.shards = draft.description.shards
 
     def add(self, shard: int, rows: pa.Table, operations: pa.Array, versions: pa.Array, net: bool) -> None:
         place = self._draft.places.get(shard) or self._began(self._seen[shard].place)
@@ -110,6 +116,8 @@ class DeltaFeedCommit:
 
     def difference(self, present: DataFrame, where: str, more: Sequence[str]) -> Iterator[pa.Table]:
         """The feed is a bag of rows, into which a change puts one or from which it takes one."""
+        # A purge moves no shard: the commit has to find that there was none meanwhile.
+        self._texts_seen |= self._table.texts(purged_names(self.shards))
         if purged(self._table):
             raise PermanentError(
                 f"{self._table.uri} was purged: what its readers hold cannot be told from it",

@@ -12,6 +12,7 @@ took long therefore counts only once the table was opened anew after it.
 from __future__ import annotations
 
 import os
+import threading
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,9 +24,18 @@ from iscp.adapters.delta.commits import place
 from iscp.adapters.delta.faults import delta_faults
 from iscp.adapters.delta.feed_draft import FeedDraft, FeedRows
 from iscp.adapters.delta.feed_log import Action, FeedLog, numbers_of_text
-from iscp.adapters.delta.feed_schema import FeedDescription
+from iscp.adapters.delta.feed_schema import FeedDescription, leaves
 from iscp.adapters.delta.table_files import files_of, local_path, sync
-from iscp.core.errors import Conflict, ErrorCode, OutcomeUnknown, PermanentError, StorageError, Unavailable
+from iscp.core.errors import (
+    ConfigurationError,
+    Conflict,
+    ErrorCode,
+    IscpError,
+    OutcomeUnknown,
+    PermanentError,
+    StorageError,
+    Unavailable,
+)
 from iscp.core.ulid import UlidPlace
 from iscp.ports.system import Clock, Failpoints
 
@@ -64,19 +74,20 @@ class _Change:
 
 
 class FeedTable:
-    """One process's hold on the table; not to be used from several threads at once.
+    """One process's hold on the table, which threads take by turns.
 
     Of a table on S3 the environment says how to get there (`AWS_*`).
     """
 
     def __init__(self, uri: str, clock: Clock, failpoints: Failpoints) -> None:
         """Raises TableNotFound, ConfigurationError where the table is no feed, a newer iscp's, or not to be written."""
-        self.uri = uri
-        self.files = files_of(uri, None)
+        self.uri = place(uri)
+        self.files = files_of(self.uri, None)
         self._clock = clock
         self._failpoints = failpoints
-        self._path = local_path(uri)
-        self._log = FeedLog(place(uri))
+        self._path = local_path(self.uri)
+        self._log = FeedLog(self.uri)
+        self._turn = threading.RLock()
         self._lasting: set[str] = set()
 
     @property
@@ -91,24 +102,31 @@ class FeedTable:
         """As `state`, of several as of one moment."""
         for shard in shards:
             self.description.refuse_shard(shard)
-        self._log.look()
-        return {shard: self._state(shard) for shard in shards}
+        with self._turn:
+            self._log.look()
+            return {shard: self._state(shard) for shard in shards}
 
     def texts(self, names: Iterable[str]) -> dict[str, str | None]:
         """Small texts that commits have left, by their names, as of now; None: there is none."""
-        self._log.look()
-        return {name: self._log.text(self._text_app(name)) for name in names}
+        with self._turn:
+            self._log.look()
+            return {name: self._log.text(self._text_app(name)) for name in names}
 
     def widen(self, row: pa.Schema) -> None:
         """Give the feed the columns that it lacks, and which are null in all that is there.
 
         Raises PermanentError where a column has a type that the feed's does not take, and what `commit` raises.
         """
-        seen = self.description
-        if lacking := _lacking(seen.row, row):
+        with self._turn:
+            seen = self.description
+            if not (lacking := _lacking(seen.row, row, self._log.features)):
+                return
             metadata = self._log.metadata(replace(seen, row=pa.schema([*seen.row, *lacking])))
             self._commit(_Change([metadata], {}, {}, {}, seen), self._clock.monotonic_s() + SLEPT_S)
             self._sync_log()
+            self._log.reopen()
+            if _lacking(self.description.row, row, self._log.features):
+                raise Conflict(f"the log of {self.uri} was cleaned while a commit slept", remedy="Begin it again")
 
     def draft(self) -> FeedDraft:
         """For the files of one commit: `with table.draft() as draft`."""
@@ -122,6 +140,7 @@ class FeedTable:
         with self.draft() as draft:
             place = draft.add(shard, first, rows)
             self.commit(draft, {shard: seen})
+        self.tidy()
         return ShardState(seen.seq + 1, place)
 
     def commit(
@@ -140,6 +159,8 @@ class FeedTable:
         """
         began_s = self._clock.monotonic_s()
         adds = draft.finish()
+        if remove and self._log.append_only:
+            raise ConfigurationError(f"{self.uri} has delta.appendOnly, and gives nothing away", remedy="Unset it")
         self._sync_files([add.path for add in adds])
         numbers = {
             name: value
@@ -148,18 +169,20 @@ class FeedTable:
         }
         for name, text in (texts or {}).items():
             numbers |= numbers_of_text(self._text_app(name), text)
-        # Its files have to stay unless it is sure that no commit names them.
-        draft.kept = True
-        try:
-            self._commit(_Change([*adds, *remove], numbers, seen, texts_seen or {}), began_s + SLEPT_S)
-        except (Conflict, Unavailable, StorageError):
-            draft.kept = False
-            raise
-        self._sync_log()
-        version = self._log.version
-        if self._clock.monotonic_s() - began_s > LONG_S and not self._log.goes_on_from(version):
-            raise Conflict(f"the log of {self.uri} was cleaned while a commit slept", remedy="Begin it again")
-        self._log.checkpoint()
+        with self._turn:
+            # Its files have to stay unless it is sure that no commit names them.
+            draft.kept = True
+            try:
+                self._commit(_Change([*adds, *remove], numbers, seen, texts_seen or {}), began_s + SLEPT_S)
+            except (Conflict, Unavailable, StorageError):
+                draft.kept = False
+                raise
+            self._last(began_s)
+
+    def tidy(self) -> None:
+        """Now and then, when others do not wait: keeps the table's log short."""
+        with self._turn:
+            self._log.tidy()
 
     def _apps(self, shard: int) -> tuple[str, str, str]:
         base = f"changefeed/{self.description.feed_id}/{shard}"
@@ -195,17 +218,27 @@ class FeedTable:
             failed = error
         try:
             # Also where another one is said to be there: an answer that was lost makes the storage ask again.
-            if self._log.landed(change.commit_id):
-                return True
-            there = self._log.next_is_there()
+            landed = self._log.landed(change.commit_id)
         except OSError as error:
             raise OutcomeUnknown(f"cannot look whether a commit to {self.uri} came through: {error}") from error
-        if failed is not None and not there:  # nobody was first: the storage fails
-            if self._path is None:  # where what was given up may still arrive
-                raise OutcomeUnknown(f"cannot tell whether a commit to {self.uri} comes through: {failed}") from failed
-            with delta_faults(f"commit to the feed {self.uri}"):
-                raise failed
-        return False
+        if landed is not None:
+            return landed
+        if failed is None or self._path is None:  # where what was given up may still arrive
+            raise OutcomeUnknown(f"cannot tell whether a commit to {self.uri} comes through: {failed}") from failed
+        with delta_faults(f"commit to the feed {self.uri}"):
+            raise failed
+
+    def _last(self, began_s: float) -> None:
+        """What was committed is to last, and to count: otherwise Conflict, or OutcomeUnknown where that is not sure."""
+        self._sync_log()
+        if self._clock.monotonic_s() - began_s <= LONG_S:
+            return
+        try:
+            goes_on = self._log.goes_on_from(self._log.version)
+        except IscpError as error:
+            raise OutcomeUnknown(f"cannot look whether a commit to {self.uri} counts: {error}") from error
+        if not goes_on:
+            raise Conflict(f"the log of {self.uri} was cleaned while a commit slept", remedy="Begin it again")
 
     def _moved(self, change: _Change) -> str:
         """What is not as it was seen any more; empty: all is."""
@@ -240,8 +273,11 @@ class FeedTable:
                 sync(self._path / name)
 
 
-def _lacking(held: pa.Schema, wanted: pa.Schema) -> list[pa.Field]:
-    """What `wanted` has beyond `held`, whatever the case of the names."""
+def _lacking(held: pa.Schema, wanted: pa.Schema, features: Collection[str]) -> list[pa.Field]:
+    """What `wanted` has beyond `held`, whatever the case of the names.
+
+    Raises PermanentError where the feed cannot have it, also for want of one of Delta's `features`.
+    """
     there = {each.name.lower(): each.type for each in held}
     for each in wanted:
         if (kind := there.get(each.name.lower(), each.type)) != each.type and not _takes(kind, each.type):
@@ -250,7 +286,19 @@ def _lacking(held: pa.Schema, wanted: pa.Schema) -> list[pa.Field]:
                 remedy="Bring the type back, or register the job anew on another feed",
                 code=ErrorCode.SCHEMA_CHANGED,
             )
-    return [each.with_nullable(True) for each in wanted if each.name.lower() not in there]
+    lacking = [each.with_nullable(True) for each in wanted if each.name.lower() not in there]
+    for each in lacking:
+        if "timestampNtz" not in features and any(map(_without_zone, leaves(each.type))):
+            raise PermanentError(
+                f"column {each.name} is of type {each.type}, which the feed was not made for",
+                remedy="Name the columns to keep, without it; or register the job anew on another feed",
+                code=ErrorCode.SCHEMA_CHANGED,
+            )
+    return lacking
+
+
+def _without_zone(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) and kind.tz is None)
 
 
 def _takes(held: pa.DataType, given: pa.DataType) -> bool:

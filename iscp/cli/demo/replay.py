@@ -93,9 +93,15 @@ class Follower:
         self._child.wait()
 
 
+def _wait_for_the_end(over: threading.Event) -> None:
+    signal.sigwait({signal.SIGTERM})
+    over.set()
+
+
 def main(uri: str, root: Path) -> None:
     over, replay = threading.Event(), Replay()
-    signal.signal(signal.SIGTERM, lambda number, frame: over.set())
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # a handler could meet the event in the middle of a wait
+    threading.Thread(target=_wait_for_the_end, args=(over,), daemon=True).start()
     with changefeed.open(uri) as feed:
         cursor = None
         for page in feed.follow(limit=PAGE_ROWS, poll_s=POLL_S, stop=over):
