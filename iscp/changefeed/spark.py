@@ -1,0 +1,34 @@
+"""Changefeeds in Spark: functions for ulids, frames behind a cursor, and a streaming source (docs/changefeed.md)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from iscp.adapters.delta.feed_frame import frame_behind
+from iscp.adapters.delta.feed_functions import register_functions
+from iscp.adapters.delta.feed_stream import register_source
+from iscp.core.feed_cursor import Cursor
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["read", "register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Give the session the functions `ulid_time`, `ulid_text`, `ulid_binary` and `ulid_at`, and the format
+    `changefeed`. Raises EngineError."""
+    register_functions(spark)
+    register_source(spark)
+
+
+def read(spark: SparkSession, uri: str | Path, cursor: Cursor | str | None = None) -> DataFrame:
+    """The rows of a changefeed behind a cursor (or its text), or all that are left: as of now, in no order.
+
+    Raises InvalidRequest for a cursor of another feed, CursorBehind where rows that come next were purged,
+    TableNotFound, ConfigurationError, StorageError, EngineError.
+    """
+    behind = Cursor.parse(cursor) if isinstance(cursor, str) else cursor
+    return frame_behind(spark, os.fspath(uri), behind)
