@@ -22,6 +22,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from iscp.adapters.clock import SystemClock
 from iscp.adapters.delta.feed_draft import FeedRows
+from iscp.adapters.delta.feed_log import CHECKPOINT_COMMITS
 from iscp.adapters.delta.feed_reader import READ_ROWS_MAX, FeedPage, PageReader, read_page
 from iscp.adapters.delta.feed_schema import create_feed_table
 from iscp.adapters.delta.feed_table import FAILPOINT_COMMIT, FAILPOINT_COMMITTED, LONG_S, SLEPT_S, FeedTable, ShardState
@@ -312,6 +313,16 @@ def test_a_column_without_a_time_zone_is_refused_where_the_feed_was_not_made_for
         feed.widen(pa.schema([*SCHEMA, ("at", pa.timestamp("us"))]))
     feed.widen(pa.schema([*SCHEMA, ("at", pa.timestamp("us", "UTC"))]))
     assert opened(uri).description.row.names == [*SCHEMA.names, "at"]
+
+
+def test_the_log_is_kept_short_by_who_makes_the_commit_after_which_it_is_time(uri: str) -> None:
+    one, other = opened(uri), opened(uri)
+    for number in range(CHECKPOINT_COMMITS):
+        append((one, other)[number % 2], 0, "a", number)
+    checkpoints = Path(uri, "_delta_log").glob("*.checkpoint.parquet")
+    assert [int(file.name.split(".")[0]) for file in checkpoints] == [CHECKPOINT_COMMITS]
+    assert len(read(uri).rows) == CHECKPOINT_COMMITS * ROWS
+    assert opened(uri).state(0).seq == CHECKPOINT_COMMITS
 
 
 def test_nothing_is_taken_from_a_table_that_is_append_only(uri: str) -> None:

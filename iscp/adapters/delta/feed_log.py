@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from deltalake import DeltaTable, Schema
-from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from iscp import __version__
@@ -56,15 +55,14 @@ class FeedLog:
         self._uri = uri
         self._stamp: tuple[int, ...] = ()
         self._open()
-        self._tidied = self.version - self.version % CHECKPOINT_COMMITS
+        self._untidy = False
 
     def look(self) -> None:
         """Go to the newest version. Raises StorageError, and ConfigurationError as when it was opened."""
         with delta_faults(f"read the feed {self._uri}"):
             stamp = storage.stamp(commit_file(self._uri, self.version))
-            if not stamp or (
-                self._stamp and stamp != self._stamp
-            ):  # cleaned away, or another log's: so may be the next
+            # Cleaned away, or of a log that was made anew: then so may be the next one.
+            if not stamp or (self._stamp and stamp != self._stamp):
                 self._open()
                 return
             self._stamp = stamp
@@ -108,6 +106,7 @@ class FeedLog:
         if not any(action.get("commitInfo", {}).get(COMMIT_ID) == commit_id for action in actions):
             return False
         self._take_in(actions)
+        self._untidy |= self.version % CHECKPOINT_COMMITS == 0
         return True
 
     def reopen(self) -> None:
@@ -124,15 +123,18 @@ class FeedLog:
             return all(storage.exists(commit_file(self._uri, at)) for at in range(version - 1, self.version + 1))
 
     def tidy(self) -> None:
-        """Make a checkpoint where it is time, and clean the log; that it fails does harm to nobody but who opens it."""
-        if self.version - self._tidied < CHECKPOINT_COMMITS:
+        """Make a checkpoint, and clean the log, if a commit of one's own was the one after which it is time.
+
+        That it fails does no harm but to those who open the table.
+        """
+        if not self._untidy:
             return
-        self._tidied = self.version
+        self._untidy = False
         try:
             table = DeltaTable(self._uri)
             table.create_checkpoint()
             table.cleanup_metadata()
-        except (DeltaError, OSError) as error:
+        except Exception as error:  # noqa: BLE001  (what was committed is not to look as if it were not)
             log.warning("feed.tidy.failed", extra={"table": self._uri, "reason": str(error)})
 
     @property
