@@ -94,7 +94,7 @@ FAULTS: dict[str, tuple[dict[str, str], str, str]] = {
     "no condition": ({"where": "id + 1"}, f"field: {CONSUMER}.where", "as after WHERE"),
     "types that do not compare": ({"where": "array(id) > 1"}, f"field: {CONSUMER}.where", "as after WHERE"),
     "a random condition": ({"where": "rand() > 0.5"}, f"field: {CONSUMER}.where", "as after WHERE"),
-    "unknown consumer": ({"consumer": "nope"}, f"field: {CONSUMER}.kind", "Use one of replica"),
+    "unknown consumer": ({"consumer": "nope"}, f"field: {CONSUMER}.kind", "Use one of changefeed, replica"),
     "a target on another store": ({"target": "s3://bucket/t"}, f"field: {CONSUMER}.target", "Use a path"),
     "an empty name": ({"name": "  "}, "field: job.name", "Name the job"),
     "a name that is too long": ({"name": "n" * 201}, "field: job.name", "Name the job"),

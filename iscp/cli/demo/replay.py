@@ -1,7 +1,7 @@
-"""A reader of the demo's changefeed, in a process of its own: it follows it, and says at SIGTERM what it comes to.
+"""A reader of the demo's changefeed, in a process of its own: it follows it, and says at its end what it comes to.
 
-What it says is an Arrow file of the rows that a replay gives, and one of JSON: `changes`, how many there were, and
-`in_order`, whether each shard's came in the order of their ulids, none of them twice.
+It ends when there is a file `end` beside what it says: an Arrow file of the rows that a replay gives, and one of JSON,
+with `changes`, how many there were, and `in_order`, whether each shard's came in the order of their ulids, none twice.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from iscp.core.errors import TimedOut
 PAGE_ROWS = 50_000
 POLL_S = 0.5
 END_WAIT_S = 120.0
+LOOK_S = 0.1
+END = "end"
 _SIGN = "_sign"
 _WRITES = pa.array(["insert", "update_postimage"])
 
@@ -77,7 +80,7 @@ class Follower:
 
     def finish(self) -> Replayed:
         """Have it read to the feed's end. Raises TimedOut where it does not come to it."""
-        self._child.terminate()
+        (self._root / END).touch()
         try:
             code = self._child.wait(END_WAIT_S)
         except subprocess.TimeoutExpired as error:
@@ -93,15 +96,15 @@ class Follower:
         self._child.wait()
 
 
-def _wait_for_the_end(over: threading.Event) -> None:
-    signal.sigwait({signal.SIGTERM})
+def _wait_for_the_end(end: Path, over: threading.Event) -> None:
+    while not end.exists():
+        time.sleep(LOOK_S)
     over.set()
 
 
 def main(uri: str, root: Path) -> None:
     over, replay = threading.Event(), Replay()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # a handler could meet the event in the middle of a wait
-    threading.Thread(target=_wait_for_the_end, args=(over,), daemon=True).start()
+    threading.Thread(target=_wait_for_the_end, args=(root / END, over), daemon=True).start()
     with changefeed.open(uri) as feed:
         cursor = None
         for page in feed.follow(limit=PAGE_ROWS, poll_s=POLL_S, stop=over):
