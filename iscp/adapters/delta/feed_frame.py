@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.commits import place
+from iscp.adapters.delta.feed_functions import listed
 from iscp.adapters.delta.feed_plan import FeedPlan
 from iscp.adapters.delta.feed_schema import SHARD, ULID_TEXT
 from iscp.adapters.delta.spark_faults import spark_faults
@@ -63,4 +64,4 @@ def _may_lie_behind(cursor: Mapping[int, str], shards: int) -> Column:
 
 def _ulid_of(cursor: Mapping[int, str], shards: int, shard: Column) -> Column:
     """That of its shard. Not a condition for each shard: there may be many."""
-    return F.get(F.array(*(F.lit(cursor.get(number, "")) for number in range(shards))), shard)
+    return F.get(listed(cursor.get(number, "") for number in range(shards)), shard)

@@ -6,6 +6,7 @@ give, or, where the ulid is not known beforehand, from parts of 5 bytes, each of
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _TEXT_OF_HIGH = 13
 """Characters of a text that its first half decides alone; the next has its last bit and four bits of the second."""
 
+_LOW_BYTES = 8
+
 _TIME_MS_MAX = (1 << 48) - 1
 
 # `conv` takes the letters from A on as digits; Crockford's leave out I, L, O and U.
@@ -26,24 +29,43 @@ _DIGITS, _LETTERS = "IJKLMNOPQRSTUV", "JKMNPQRSTVWXYZ"
 _VALID = f"[0-7][{ALPHABET}{ALPHABET[10:].lower()}]{{{TEXT_CHARS - 1}}}"
 
 
-def ulid_of(place: UlidPlace, number: Column) -> Column:
-    """The bytes of the ulid that is `number` (bigint, from 0) after the next; there has to be room for it."""
-    low = F.lpad(F.hex(_low(place, number)), 16, "0")
-    return F.concat(F.lit(bytearray(place.ulid()[:8])), F.unhex(low))
+def ulid_of(place: UlidPlace, count: int, number: Column) -> Column:
+    """The bytes of the ulid that is `number` (bigint, from 0 and below `count`) after the next.
+
+    Only what differs between the first and the last of them is computed for each row.
+    """
+    fixed = min(_common(place.ulid(), place.ulid(count - 1)), ULID_BYTES - 1)
+    width = ULID_BYTES - fixed
+    low = _low(place, number).bitwiseAND((1 << 8 * width) - 1) if width < _LOW_BYTES else _low(place, number)
+    return F.concat(F.lit(bytearray(place.ulid()[:fixed])), F.unhex(F.lpad(F.hex(low), 2 * width, "0")))
 
 
-def ulid_text_of(place: UlidPlace, number: Column) -> Column:
+def ulid_text_of(place: UlidPlace, count: int, number: Column) -> Column:
     """Its text."""
     low = _low(place, number)
-    ones = F.array(*map(F.lit, ALPHABET))
-    pairs = F.array(*(F.lit(first + second) for first in ALPHABET for second in ALPHABET))
+    text = ulid_text(place.ulid())
+    fixed = _common(text, ulid_text(place.ulid(count - 1)))
+    paired = [_pair(low, at) for at in range(_TEXT_OF_HIGH + 1, TEXT_CHARS, 2) if at + 2 > fixed]
+    if fixed > _TEXT_OF_HIGH:
+        return F.concat(F.lit(text[: TEXT_CHARS - 2 * len(paired)]), *paired)
     middle = F.shiftrightunsigned(low, 60).bitwiseOR((place.high & 1) << 4)
-    ends = (F.shiftrightunsigned(low, shift).bitwiseAND(1023) for shift in range(50, -1, -10))
-    return F.concat(
-        F.lit(ulid_text(place.ulid())[:_TEXT_OF_HIGH]),
-        F.get(ones, middle.cast("int")),
-        *(F.get(pairs, end.cast("int")) for end in ends),
-    )
+    return F.concat(F.lit(text[:_TEXT_OF_HIGH]), F.get(listed(ALPHABET), middle.cast("int")), *paired)
+
+
+def _pair(low: Column, at: int) -> Column:
+    """The two characters of a text from `at` on: ten bits of its second half."""
+    bits = F.shiftrightunsigned(low, 5 * (TEXT_CHARS - 2 - at)).bitwiseAND(1023)
+    return F.get(listed(first + second for first in ALPHABET for second in ALPHABET), bits.cast("int"))
+
+
+def listed(texts: Iterable[str]) -> Column:
+    """A constant array of texts without blanks; of one literal, as many of them take seconds to be planned."""
+    return F.split(F.lit(" ".join(texts)), " ")
+
+
+def _common(first: Sequence[object], last: Sequence[object]) -> int:
+    """How long what they begin with alike is; they are equally long."""
+    return next((at for at, pair in enumerate(zip(first, last, strict=True)) if pair[0] != pair[1]), len(first))
 
 
 def _low(place: UlidPlace, number: Column) -> Column:

@@ -30,7 +30,7 @@ from iscp.adapters.delta.commits import place
 from iscp.adapters.delta.faults import delta_faults
 from iscp.adapters.delta.feed_draft import FILE_PREFIX, GROUP_ROWS, file_stats
 from iscp.adapters.delta.feed_frame import spark_place
-from iscp.adapters.delta.feed_functions import ulid_of, ulid_text_of
+from iscp.adapters.delta.feed_functions import listed, ulid_of, ulid_text_of
 from iscp.adapters.delta.feed_schema import KEY, NET, OPERATION, ROW, ULID, ULID_TEXT, VERSION, FeedDescription
 from iscp.adapters.delta.spark_faults import spark_faults
 from iscp.adapters.delta.table_files import files_of, local_path
@@ -51,21 +51,19 @@ FOOTER_READERS = 8
 """Threads that look into the files that were written."""
 
 _METADATA, _NUMBER = "_metadata", "_number"
-_STAGED = "sorted"
-"""First part of the names of files that are sorted, before their number."""
-
 _COMMITTER = {
     # Files of attempts that were given up would stay among the others.
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
-_SORTED = {**_COMMITTER, "compression": "lz4", "maxRecordsPerFile": "0", "mapreduce.output.basename": _STAGED}
+_SORTED = {**_COMMITTER, "compression": "lz4", "maxRecordsPerFile": "0", "mapreduce.output.basename": "sorted"}
 _FINAL = {
     **_COMMITTER,
     "compression": "zstd",
     "maxRecordsPerFile": str(FILE_ROWS),
     "mapreduce.output.basename": FILE_PREFIX.removesuffix("-"),
     "parquet.block.row.count.limit": str(GROUP_ROWS),
+    "parquet.column.statistics.enabled": "true",
     "parquet.compression.codec.zstd.bufferPool.enabled": "true",
     f"parquet.enable.dictionary#{ULID}": "false",
     f"parquet.enable.dictionary#{ULID_TEXT}": "false",
@@ -212,17 +210,20 @@ def _refuse_nulls(rows: DataFrame, frame: DataFrame, row: pa.Schema) -> None:
 def _numbered(
     rows: DataFrame, files: Sequence[_Footer], description: FeedDescription, first: UlidPlace, operation: str
 ) -> DataFrame:
+    count = sum(file.rows for file in files)
     before = [0] * (_number(files[-1].path) + 1)
     for file, total in zip(files, accumulate(file.rows for file in files), strict=True):
         before[_number(file.path)] = total - file.rows
-    file_number = F.split_part(F.col(f"{_METADATA}.file_name"), F.lit("-"), F.lit(2)).cast("int")
-    rows_before = F.get(F.array(*(F.lit(total).cast("bigint") for total in before)), file_number)
+    name = F.col(f"{_METADATA}.file_name")
+    at = files[0].path.rpartition("/")[2].index("-") + 2
+    digits = F.substring(name, at, F.locate("-", name, at) - at)
+    rows_before = F.get(listed(map(str, before)).cast("array<bigint>"), digits.cast("int"))
     # In a step of its own: it would be computed for each part of a ulid.
     rows = rows.select(ROW, (rows_before + F.col(f"{_METADATA}.row_index")).alias(_NUMBER))
     number = F.col(_NUMBER)
     columns = {
-        ULID: ulid_of(first, number),
-        ULID_TEXT: ulid_text_of(first, number),
+        ULID: ulid_of(first, count, number),
+        ULID_TEXT: ulid_text_of(first, count, number),
         KEY: F.struct(*(_of_row(name).alias(name) for name in description.key)),
         OPERATION: F.lit(operation),
         VERSION: F.lit(None).cast("bigint"),

@@ -40,10 +40,16 @@ def ulids() -> list[bytes]:
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.ulid().hex())
 def test_rows_that_are_numbered_have_the_ulids_that_follow(spark: SparkSession, place: UlidPlace) -> None:
     number = F.col("id")
-    rows = spark.range(0, 40, numPartitions=1).select(ulid_of(place, number), ulid_text_of(place, number)).collect()
-    expected = [place.ulid(n) for n in range(40)]
-    assert [bytes(row[0]) for row in rows] == expected
-    assert [row[1] for row in rows] == [ulid_text(ulid) for ulid in expected]
+    for count in (1, 2, 40, 3_000):
+        columns = ulid_of(place, count, number), ulid_text_of(place, count, number)
+        rows = spark.range(0, count, numPartitions=1).select(*columns).collect()
+        expected = [place.ulid(n) for n in range(count)]
+        assert [bytes(row[0]) for row in rows] == expected
+        assert [row[1] for row in rows] == [ulid_text(ulid) for ulid in expected]
+    many = 1 << 50
+    last = spark.range(many - 1, many).select(ulid_of(place, many, number), ulid_text_of(place, many, number)).first()
+    assert last is not None
+    assert (bytes(last[0]), last[1]) == (place.ulid(many - 1), ulid_text(place.ulid(many - 1)))
 
 
 def test_texts_bytes_and_times_are_those_of_the_core(spark: SparkSession) -> None:
