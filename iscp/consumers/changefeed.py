@@ -34,8 +34,8 @@ SHARDS_MAX = RANGES_MAX
 
 _HASH, _CHANGE, _VERSION, _AT = "_key_hash", "_change_type", "_commit_version", "_commit_timestamp"
 _SHARDS_PROPERTY, _KEY_PROPERTY = "iscp.changefeed.shards", "iscp.changefeed.key"
-_UNKEPT = ("variant", "void", "interval")
-"""Types that a feed's rows cannot have."""
+_UNKEPT = ("variant", "void", "interval", "timestamp_ntz")
+"""Types that a feed's rows cannot have; Spark does not open a feed that deltalake has made with the last one."""
 
 
 class Changefeed:
