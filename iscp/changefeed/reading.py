@@ -13,10 +13,9 @@ from iscp.adapters.delta.feed_purge import purged
 from iscp.adapters.delta.feed_reader import FeedPage, PageReader
 from iscp.adapters.delta.feed_table import FeedTable
 from iscp.adapters.delta.probe import DeltaProbe
-from iscp.core.errors import CursorBehind, StorageError
+from iscp.core.errors import StorageError
 from iscp.core.feed_cursor import Cursor
 from iscp.core.trigger import ProbeState
-from iscp.core.ulid import ulid_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +49,7 @@ class Reading:
 
     def last_cursor(self) -> Cursor:
         """The one behind which all that will be appended comes."""
-        description = self._table.description
-        states = self._table.states(range(description.shards))
-        return Cursor(
-            description.feed_id, {n: ulid_text(state.place.ulid(-1)) for n, state in states.items() if state.seq}
-        )
+        return Cursor(self._table.description.feed_id, self._table.last_ulids())
 
     def page(self, cursor: Cursor | None, limit: int) -> Page:
         """The next rows, which may be none. Raises CursorBehind, InvalidRequest, StorageError."""
@@ -71,14 +66,8 @@ class Reading:
         return Page(page.rows, Cursor(self._table.description.feed_id, page.cursor))
 
     def _page(self, cursor: Cursor | None, limit: int) -> FeedPage:
-        if cursor is not None and (behind := cursor.behind(self._purged)):
-            first = Cursor(self._table.description.feed_id, self._purged)
-            raise CursorBehind(
-                f"rows of shard {behind[0]} that come next were purged, the last of them {self._purged[behind[0]]}",
-                field="cursor",
-                remedy=f"Begin anew from what is left, behind {first.text}",
-                first_cursor=first.text,
-            )
+        if cursor is not None:
+            cursor.refuse_behind(self._purged)
         return self._pages.page(self._delta, self._purged if cursor is None else cursor, limit)
 
     def _bring_up(self) -> None:

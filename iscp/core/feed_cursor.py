@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from iscp.core.errors import InvalidRequest
+from iscp.core.errors import CursorBehind, InvalidRequest
 from iscp.core.ulid import parse_ulid, ulid_text
 
 _FIELD = "cursor"
@@ -67,6 +67,17 @@ class Cursor(Mapping[int, str]):
 
     def __repr__(self) -> str:
         return f"Cursor({self.feed!r}, {self._ulids!r})"
+
+    def refuse_behind(self, gone: Mapping[int, str]) -> None:
+        """Raises CursorBehind where rows that come next were purged, of each shard up to `gone`."""
+        if behind := self.behind(gone):
+            first = Cursor(self.feed, gone).text
+            raise CursorBehind(
+                f"rows of shard {behind[0]} that come next were purged, the last of them {gone[behind[0]]}",
+                field="cursor",
+                remedy=f"Begin anew from what is left, behind {first}",
+                first_cursor=first,
+            )
 
     def behind(self, ulids: Mapping[int, str]) -> list[int]:
         """The shards in which it has not come as far."""

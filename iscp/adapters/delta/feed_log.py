@@ -54,7 +54,7 @@ class FeedLog:
         """Raises TableNotFound, ConfigurationError where the table is no feed, or one that is not written like this."""
         self._uri = uri
         self._stamp: tuple[int, ...] = ()
-        self._open()
+        self.reopen()
         self._untidy = False
 
     def look(self) -> None:
@@ -63,7 +63,7 @@ class FeedLog:
             stamp = storage.stamp(commit_file(self._uri, self.version))
             # Cleaned away, or of a log that was made anew: then so may be the next one.
             if not stamp or (self._stamp and stamp != self._stamp):
-                self._open()
+                self.reopen()
                 return
             self._stamp = stamp
             for _ in range(BEHIND_MAX):
@@ -72,7 +72,7 @@ class FeedLog:
                 if any(kind in action for action in actions for kind in _RESHAPES):
                     break
                 self._take_in(actions)
-            self._open()
+            self.reopen()
 
     def number(self, name: str) -> int | None:
         """As of the version; None: it was never set. Raises StorageError."""
@@ -109,16 +109,12 @@ class FeedLog:
         self._untidy |= self.version % CHECKPOINT_COMMITS == 0
         return True
 
-    def reopen(self) -> None:
-        """Raises as when it was opened."""
-        self._open()
-
     def goes_on_from(self, version: int) -> bool:
         """Whether this commit, the one before and all later ones of the table, opened anew, are there.
 
         Raises StorageError.
         """
-        self._open()
+        self.reopen()
         with delta_faults(f"read the feed {self._uri}"):
             return all(storage.exists(commit_file(self._uri, at)) for at in range(version - 1, self.version + 1))
 
@@ -161,7 +157,8 @@ class FeedLog:
             }
         }
 
-    def _open(self) -> None:
+    def reopen(self) -> None:
+        """Raises as when it was opened."""
         with delta_faults(f"open the feed {self._uri}"):
             self._base = DeltaTable(self._uri)
         _refuse_unwritable(self._base)

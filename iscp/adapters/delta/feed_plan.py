@@ -16,11 +16,10 @@ from iscp.adapters.delta.commits import place
 from iscp.adapters.delta.faults import delta_faults
 from iscp.adapters.delta.feed_part import FeedPart, part_columns
 from iscp.adapters.delta.feed_purge import purged
-from iscp.adapters.delta.feed_reader import files_of_feed
+from iscp.adapters.delta.feed_reader import BEFORE_ALL, BEHIND_ALL, files_of_feed
 from iscp.adapters.delta.feed_schema import ULID_TEXT
 from iscp.adapters.delta.feed_table import FeedTable
 from iscp.adapters.failpoints import EnvironmentFailpoints
-from iscp.core.errors import CursorBehind
 from iscp.core.feed_cursor import Cursor
 from iscp.core.ulid import ULID_BYTES, parse_ulid, ulid_text
 
@@ -30,9 +29,6 @@ PART_BYTES = 32 * 1024**2
 PART_FILES_MAX = 256
 
 _ULIDS = pa.schema([pa.field(ULID_TEXT, pa.string(), nullable=False)])
-
-_BEFORE_ALL, _BEHIND_ALL = "", "~"
-"""Texts that sort before and behind those of all ulids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +69,7 @@ class FeedPlan:
 
     def unpurged(self, cursor: Cursor) -> Cursor:
         """Raises CursorBehind where what it would have next is gone."""
-        gone = purged(self._table)
-        if behind := cursor.behind(gone):
-            first = self._cursor(gone).text
-            raise CursorBehind(
-                f"rows of shard {behind[0]} that come next were purged, the last of them {gone[behind[0]]}",
-                field="cursor",
-                remedy=f"Begin anew from what is left, behind {first}",
-                first_cursor=first,
-            )
+        cursor.refuse_behind(purged(self._table))
         return cursor
 
     def first_cursor(self) -> Cursor:
@@ -90,8 +78,7 @@ class FeedPlan:
 
     def last_cursor(self) -> Cursor:
         """The one behind which all that will be appended comes."""
-        states = self._table.states(range(self.shards))
-        return self._cursor({number: ulid_text(state.place.ulid(-1)) for number, state in states.items() if state.seq})
+        return self._cursor(self._table.last_ulids())
 
     def end(self, start: Cursor, rows_max: int | None) -> tuple[Cursor, bool]:
         """Where a batch ends that begins at `start` and has so many rows at most, and whether rows are left then.
@@ -110,7 +97,7 @@ class FeedPlan:
         reached, rows = dict(start), 0
         for span in _spans(files):
             shard = span[0].shard
-            count, ulid = self._first_rows(span, reached.get(shard, _BEFORE_ALL), everything[shard], rows_max - rows)
+            count, ulid = self._first_rows(span, reached.get(shard, BEFORE_ALL), everything[shard], rows_max - rows)
             if count:
                 rows, reached[shard] = rows + count, ulid
             if rows == rows_max:
@@ -126,7 +113,7 @@ class FeedPlan:
         self.unpurged(start)
         feed = self._table.description.feed_id
         return [
-            FeedPart(feed, shard, tuple(file.path for file in group), start.get(shard, _BEFORE_ALL), end[shard])
+            FeedPart(feed, shard, tuple(file.path for file in group), start.get(shard, BEFORE_ALL), end[shard])
             for shard, group in _groups(files)
         ]
 
@@ -140,7 +127,7 @@ class FeedPlan:
             if self._version != self._delta.version():
                 self._listed, self._version = files_of_feed(self._delta), self._delta.version()
         listed = self._listed
-        first, last = pc.fill_null(listed["first"], _BEFORE_ALL), pc.fill_null(listed["last"], _BEHIND_ALL)
+        first, last = pc.fill_null(listed["first"], BEFORE_ALL), pc.fill_null(listed["last"], BEHIND_ALL)
         found = listed.filter(
             pc.and_(
                 pc.greater(last, _of_shards(start, listed["shard"])),
@@ -153,8 +140,8 @@ class FeedPlan:
                 each["path"],
                 each["bytes"],
                 each["rows"],
-                each["first"] or _BEFORE_ALL,
-                each["last"] or _BEHIND_ALL,
+                each["first"] or BEFORE_ALL,
+                each["last"] or BEHIND_ALL,
             )
             for each in found.to_pylist()
         ]
@@ -181,13 +168,13 @@ class FeedPlan:
 def _of_shards(ulids: Mapping[int, str], shards: pa.ChunkedArray) -> pa.ChunkedArray:
     """That of each shard, by cursor."""
     places = pc.index_in(shards, pa.array(ulids.keys(), pa.int32()))
-    return pc.fill_null(pa.array(ulids.values(), pa.string()).take(places.combine_chunks()), _BEFORE_ALL)
+    return pc.fill_null(pa.array(ulids.values(), pa.string()).take(places.combine_chunks()), BEFORE_ALL)
 
 
 def _spans(files: Sequence[_File]) -> list[list[_File]]:
     """Those of a shard that overlap, together; by their first ulids, whatever the shard."""
     spans: list[list[_File]] = []
-    last = _BEFORE_ALL
+    last = BEFORE_ALL
     for file in files:
         if spans and spans[-1][0].shard == file.shard and file.first <= last:
             spans[-1].append(file)
@@ -217,7 +204,7 @@ def _index(text: str) -> int:
 
 def _dense(file: _File) -> range | None:
     """The numbers of the file's ulids, where they follow one another, as in most files but those of a compaction."""
-    if not file.rows or file.first == _BEFORE_ALL or file.last == _BEHIND_ALL:
+    if not file.rows or file.first == BEFORE_ALL or file.last == BEHIND_ALL:
         return None
     numbers = range(_index(file.first), _index(file.last) + 1)
     return numbers if numbers.stop - numbers.start == file.rows else None  # there may be too many for len()

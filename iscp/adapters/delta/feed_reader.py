@@ -28,7 +28,7 @@ READ_ROWS_MAX = 1_000_000
 FILES_KEPT_MAX = 2
 """Files of which a page took a part, with the row group that it came to: the next one goes on there."""
 
-_BEFORE_ALL, _BEHIND_ALL = "", "~"
+BEFORE_ALL, BEHIND_ALL = "", "~"
 """Texts that sort before and behind those of all ulids."""
 
 _ACTIONS = {
@@ -110,7 +110,7 @@ class PageReader:
             for span in sorted(_spans(self._behind(table, cursor)), key=lambda span: span.first):
                 if rows >= limit:
                     break
-                page = self._read(span, reached.get(span.shard, _BEFORE_ALL), limit - rows)
+                page = self._read(span, reached.get(span.shard, BEFORE_ALL), limit - rows)
                 if len(page):
                     found.append(page)
                     rows += len(page)
@@ -125,9 +125,9 @@ class PageReader:
             return
         shards, ulids = pa.array(cursor.keys(), pa.int32()), pa.array(cursor.values(), pa.string())
         reached = ulids.take(pc.index_in(self._listed["shard"].combine_chunks(), shards))
-        last = pc.fill_null(self._listed["last"], _BEHIND_ALL)
-        for file in self._listed.filter(pc.greater(last, pc.fill_null(reached, _BEFORE_ALL))).to_pylist():
-            first, last = file["first"] or _BEFORE_ALL, file["last"] or _BEHIND_ALL
+        last = pc.fill_null(self._listed["last"], BEHIND_ALL)
+        for file in self._listed.filter(pc.greater(last, pc.fill_null(reached, BEFORE_ALL))).to_pylist():
+            first, last = file["first"] or BEFORE_ALL, file["last"] or BEHIND_ALL
             yield _Span(file["feed"], file["shard"], [file["path"]], first, last)
 
     def _read(self, span: _Span, after: str, limit: int) -> pa.Table:

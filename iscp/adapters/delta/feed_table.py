@@ -36,7 +36,7 @@ from iscp.core.errors import (
     StorageError,
     Unavailable,
 )
-from iscp.core.ulid import UlidPlace
+from iscp.core.ulid import UlidPlace, ulid_text
 from iscp.ports.system import Clock, Failpoints
 
 FAILPOINT_COMMIT = "feed.commit"
@@ -105,6 +105,11 @@ class FeedTable:
         with self._turn:
             self._log.look()
             return {shard: self._state(shard) for shard in shards}
+
+    def last_ulids(self) -> dict[int, str]:
+        """The last one that each shard has given, as text, as of now; without the shards that have given none."""
+        states = self.states(range(self.description.shards))
+        return {shard: ulid_text(state.place.ulid(-1)) for shard, state in states.items() if state.seq}
 
     def texts(self, names: Iterable[str]) -> dict[str, str | None]:
         """Small texts that commits have left, by their names, as of now; None: there is none."""
