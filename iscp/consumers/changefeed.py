@@ -34,8 +34,8 @@ SHARDS_MAX = RANGES_MAX
 
 _HASH, _CHANGE, _VERSION, _AT = "_key_hash", "_change_type", "_commit_version", "_commit_timestamp"
 _SHARDS_PROPERTY, _KEY_PROPERTY = "iscp.changefeed.shards", "iscp.changefeed.key"
-_UNKEPT = ("variant", "void", "interval", "timestamp_ntz")
-"""Types that a feed's rows cannot have; Spark does not open a feed that deltalake has made with the last one."""
+_UNKEPT = ("variant", "void", "interval")
+"""Types that a feed's rows cannot have."""
 
 
 class Changefeed:
@@ -122,7 +122,7 @@ def _refuse_other_table(spec: ConsumerSpec, target: str, shards: int | None, cat
 
 
 class ChangefeedConsumer:
-    """Keeps one range of the keys of a job's feed (port RangedConsumer)."""
+    """Keeps one range of the keys of a job's feed (ports RangedConsumer, TidyingConsumer)."""
 
     def __init__(self, row: JobRow, sink: FeedSink) -> None:
         self._row = row
@@ -139,6 +139,9 @@ class ChangefeedConsumer:
     def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
         """Nothing is committed: the snapshot that follows is one commit, and fails what is on its way as well."""
         return context.position
+
+    def tidy(self) -> None:
+        self._sink.tidy()
 
     def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:
         tail = retriever.data_type is DataType.TAIL

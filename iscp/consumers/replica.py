@@ -141,7 +141,7 @@ def _refuse_unlike(spec: ConsumerSpec, source: TableDescription, target: TableDe
 
 
 class ReplicaConsumer:
-    """Keeps one replica (port Consumer)."""
+    """Keeps one replica (port TidyingConsumer)."""
 
     def __init__(self, spec: JobSpec, sink: Sink, dead: DeadLetterBox | None) -> None:
         self._policies = spec
@@ -161,6 +161,9 @@ class ReplicaConsumer:
         kept = self._kept(source)
         context.guard.check()
         return self._sink.claim(kept.schema.json(), commit_tag(context, "claim", NOTHING_APPLIED, Watermark()))
+
+    def tidy(self) -> None:
+        self._sink.tidy()
 
     def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:
         tag = commit_tag(context, retriever.data_type.value, retriever.from_version, retriever.to)

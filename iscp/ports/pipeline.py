@@ -301,6 +301,9 @@ class Sink(Protocol):
     def publish(self, manifests: Sequence[Manifest], tag: CommitTag, guard: Guard) -> Position:
         """Make staged files the table's whole content, in one commit."""
 
+    def tidy(self) -> None:
+        """As TidyingConsumer has it."""
+
 
 class WatermarkTxn(Protocol):
     """A transaction of a consumer's own sink, as far as the watermark needs it.
@@ -425,6 +428,14 @@ class RangedConsumer(Consumer, Protocol):
 
     def records(self, keys: Sequence[str]) -> Mapping[str, str | None]:
         """The text that the sink has under each of these keys, as `update_watermark` puts it; None: there is none."""
+
+
+@runtime_checkable
+class TidyingConsumer(Consumer, Protocol):
+    """Has work after its commits that nobody should have to wait for."""
+
+    def tidy(self) -> None:
+        """Called after a commit, when those who wait for it were told. Raises nothing."""
 
 
 class Check(Protocol):

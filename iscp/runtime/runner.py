@@ -31,6 +31,7 @@ from iscp.ports.pipeline import (
     RangedConsumer,
     SinkFactory,
     SourceRange,
+    TidyingConsumer,
 )
 from iscp.ports.system import Clock, Failpoints, Guard
 from iscp.runtime import policy
@@ -339,6 +340,8 @@ class Runner:
         outcome = applied(work.row, consumed, handed.data_type, handed.from_version, at_s, warning)
         if work.whole:
             self._on_committed(outcome)
+        if isinstance(work.consumer, TidyingConsumer):
+            work.consumer.tidy()
         return outcome
 
     def _side_by_side(

@@ -208,6 +208,7 @@ class FakeTarget:
     commits: list[tuple[str, int]] = field(default_factory=list)
     faults: list[Exception] = field(default_factory=list)
     before_commit: Callable[[], None] = lambda: None
+    tidied: Callable[[], None] = lambda: None
     looks: int = 0
     shared: int = 0
     rows_gone: bool = False
@@ -227,7 +228,7 @@ class FakeTarget:
 
 
 class FakeConsumer:
-    """Port Consumer."""
+    """Port TidyingConsumer."""
 
     def __init__(self, target: FakeTarget) -> None:
         self._target = target
@@ -247,6 +248,9 @@ class FakeConsumer:
             rows = dict(retriever.snapshot)  # type: ignore[arg-type]
         position = self._target.commit(retriever.data_type.value, retriever.seq, context, retriever.to, rows)
         return Consumed(position, len(rows), 0)
+
+    def tidy(self) -> None:
+        self._target.tidied()
 
 
 class FakeCheck:

@@ -17,6 +17,7 @@ from iscp.adapters.delta import storage
 from iscp.adapters.delta.faults import storage_faults
 from iscp.core.errors import InvalidRequest, TableNotFound
 
+_READ_IN_TWO_WAYS = "%\\"
 _COMMIT_NAME = re.compile(r"^(\d{20})\.json$")
 APP_ID = "iscp"
 """The application id of every sink: it belongs to the sink, so that two writers of one seq always conflict."""
@@ -66,6 +67,12 @@ def local_path(uri: str) -> Path:
         scheme = path.split("://", 1)[0]
         raise InvalidRequest(
             f"tables on {scheme} are not supported yet", field="table", remedy="Use a path, a file: URI or s3://"
+        )
+    if odd := next((sign for sign in _READ_IN_TWO_WAYS if sign in path), ""):
+        raise InvalidRequest(
+            f"{uri} has a {odd}, which delta-rs reads as another path than Spark",
+            field="table",
+            remedy="Use a path without it; blanks and other signs are written as they are",
         )
     return Path(os.path.abspath(path))
 

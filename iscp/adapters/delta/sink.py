@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 
 from iscp.adapters.delta import storage
 from iscp.adapters.delta.bounds import HeldKeys
+from iscp.adapters.delta.checkpoints import COMMITS, PROPERTIES, make_checkpoint
 from iscp.adapters.delta.commits import (
     APP_ID,
     commit_file,
@@ -66,6 +67,7 @@ class DeltaSink:
         self._held = HeldKeys(uri)
         self._direct = DirectWriter(uri, self._held)
         self._columns: dict[str, str] | None = None
+        self._untidy = False
 
     def position(self, row: JobRow) -> Position:
         position = self._reader.read(row)
@@ -82,7 +84,9 @@ class DeltaSink:
         else:
             with delta_faults(f"create {self._uri}"):
                 schema = Schema.from_json(json.dumps(_plain(json.loads(schema_json))))
-                DeltaTable.create(self._uri, schema=schema, mode="error", commit_properties=_properties(tag))
+                DeltaTable.create(
+                    self._uri, schema, mode="error", configuration=PROPERTIES, commit_properties=_properties(tag)
+                )
         return self._confirmed(tag)
 
     def schema_matches(self, schema_json: str) -> bool:
@@ -246,6 +250,11 @@ class DeltaSink:
         self._failpoints.reach("publish.after")
         return self._confirmed(tag)
 
+    def tidy(self) -> None:
+        if self._untidy:
+            self._untidy = False
+            make_checkpoint(self._uri, only_with=PROPERTIES)
+
     def _ready_to_commit(self, guard: Guard) -> None:
         self._failpoints.reach("commit.before")
         guard.check()
@@ -265,6 +274,7 @@ class DeltaSink:
             # A writer that slept for long can "win" a version whose commit file was cleaned away.
             raise Conflict(f"the log of {self._uri} has gone on without seq {tag.seq}")
         self._failpoints.reach("commit.after")
+        self._untidy |= winner[0] > 0 and winner[0] % COMMITS == 0
         commit = read_commit(self._uri, winner[0])
         return Position(
             seq=tag.seq,

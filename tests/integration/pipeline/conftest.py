@@ -62,6 +62,7 @@ class Pipeline:
         bounds: Bounds | None = None,
         small_bytes_max: int | None = None,
         kinds: Callable[[str], ConsumerKind] = lambda name: Replica(),
+        on_committed: Callable[[JobOutcome], None] = lambda outcome: None,
     ) -> Runner:
         return Runner(
             self.engine,
@@ -72,6 +73,7 @@ class Pipeline:
             failpoints,
             bounds or Bounds(),
             epoch=lambda: 1,
+            on_committed=on_committed,
         )
 
     def job(self, name: str, registration: int = 1, policies: dict[str, Any] | None = None, **consumer: Any) -> JobRow:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from iscp.adapters.delta.checkpoints import COMMITS
 from iscp.core.errors import InvalidRequest
-from iscp.core.iteration import DataType
+from iscp.core.iteration import DataType, JobOutcome
 
-from .conftest import Pipeline, rows
+from .conftest import BY_SPARK, Pipeline, rows
 
 pytestmark = pytest.mark.spark
 
@@ -133,3 +136,22 @@ def test_a_target_that_expires_transactions_is_refused(pipeline: Pipeline) -> No
     DeltaTable.create(pipeline.target("target"), schema=DeltaTable(pipeline.source).schema(), configuration=retention)
     with pytest.raises(InvalidRequest, match="expires transaction ids"):
         pipeline.job("target", key=("id",))
+
+
+@BY_SPARK
+def test_a_checkpoint_is_made_by_the_tenth_commit_when_that_was_told_of(pipeline: Pipeline) -> None:
+    """Delta's own is part of the commit, and takes seconds."""
+    job, log = pipeline.job("full", key=("id",)), Path(pipeline.target("full"), "_delta_log")
+    told: list[tuple[int, int]] = []
+
+    def tell(outcome: JobOutcome) -> None:
+        told.append((DeltaTable(pipeline.target("full")).version(), len(list(log.glob("*.checkpoint.parquet")))))
+
+    runner = pipeline.new_runner(pipeline.failpoints, small_bytes_max=-1, on_committed=tell)
+    for number in range(11):
+        pipeline.insert([1000 + number])
+        assert pipeline.run(job, runner=runner)[0].ok
+    assert [made for version, made in told if version <= COMMITS] == [0] * (len(told) - 1)
+    assert told[-1] == (COMMITS + 1, 1)
+    assert json.loads((log / "_last_checkpoint").read_text())["version"] == COMMITS
+    pipeline.assert_equal_by_spark("full")

@@ -484,6 +484,19 @@ def test_each_commit_is_told_of_while_other_consumers_are_still_at_work(bench: B
     assert told == ["x", "y waited: True", "y"]
 
 
+def test_a_consumer_tidies_up_when_its_commit_was_told_of(bench: Bench) -> None:
+    (x,) = bench.built("x")
+    told: list[str] = []
+    bench.on_committed = lambda outcome: told.append("committed")
+    bench.target(x).tidied = lambda: told.append("tidied")
+    bench.source.commit()
+    assert bench.run(x)[0].ok
+    assert told == [], "nothing was committed"
+    bench.source.commit({3: "c"})
+    assert bench.run(x)[0].ok
+    assert told == ["committed", "tidied"]
+
+
 def test_what_has_not_committed_is_not_told_of(bench: Bench) -> None:
     (x,) = bench.built("x")
     bench.on_committed = lambda outcome: pytest.fail("it has not")

@@ -180,3 +180,18 @@ def test_a_relative_path_is_taken_from_where_the_process_stands() -> None:
 def test_other_stores_are_refused_by_name(uri: str) -> None:
     with pytest.raises(InvalidRequest, match=uri.split(":")[0]):
         local_path(uri)
+
+
+@pytest.mark.parametrize("uri", ["/lake/a%20b", "file:///lake/a%20b", "/lake/a\\b"])
+def test_a_path_that_delta_rs_reads_as_another_is_refused(uri: str) -> None:
+    """It decodes escapes, so that the rows of one table would go into the log of another."""
+    with pytest.raises(InvalidRequest, match="reads as another path") as refused:
+        local_path(uri)
+    assert (refused.value.field, bool(refused.value.remedy)) == ("table", True)
+
+
+def test_blanks_and_signs_are_part_of_a_path(tmp_path: Path) -> None:
+    uri = str(tmp_path / "a b#{c}?+ü")
+    write_deltalake(str(local_path(f"file://{uri}")), rows(1))
+    assert exists(uri)
+    assert DeltaTable(uri).to_pyarrow_table() == rows(1)
