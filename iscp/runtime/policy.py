@@ -96,11 +96,18 @@ def refuse_anew(spec: JobSpec, position: Position, now: SourceRange, applied_at_
     lower = now.to.version < position.watermark.version
     if spec.on_replace is OnReplace.FOLLOW or not (lower or now.table_id != position.source_id):
         return
-    if not lower and (at_s := applied_at_s()) and not _other_time(position, at_s):
+    at_s = 0.0 if lower else applied_at_s()
+    if at_s and not _other_time(position, at_s):
         return
-    ends = f"; its log ends at version {now.to.version}, before {position.watermark.version}" if lower else ""
+    version, fault = position.watermark.version, "the source was dropped and created anew"
+    if lower:
+        fault += f"; its log ends at version {now.to.version}, before {version}"
+    elif not at_s:
+        fault = (
+            f"the source was replaced, and its log, cleaned beyond version {version}, does not show whether it goes on"
+        )
     raise PermanentError(
-        f"the source was dropped and created anew{ends}",
+        fault,
         remedy="`iscp-admin job resync` builds the target from what is there now; with on_replace follow jobs do so "
         "by themselves",
         code=ErrorCode.SOURCE_REPLACED,

@@ -58,23 +58,27 @@ def test_cdf_is_refused_at_once_where_the_feed_is_off(configured: dict[str, str]
 
 
 @pytest.mark.parametrize(
-    ("now", "applied_at_s", "anew"),
+    ("now", "applied_at_s", "fault"),
     [
-        (SPAN, 10.0, False),
-        (replace(SPAN, table_id="t-2"), 10.0, False),  # replaced, and the log goes on
-        (replace(SPAN, table_id="t-2"), 11.0, True),
-        (replace(SPAN, table_id="t-2"), 0.0, True),  # the commit is gone: nobody can tell that the log goes on
-        (SPAN, 11.0, False),  # restored from a backup, and written on
-        (replace(SPAN, to=Watermark(0, 5.0)), 0.0, True),
+        (SPAN, 10.0, ""),
+        (replace(SPAN, table_id="t-2"), 10.0, ""),  # replaced, and the log goes on
+        (replace(SPAN, table_id="t-2"), 11.0, "created anew"),
+        (
+            replace(SPAN, table_id="t-2"),
+            0.0,
+            "does not show whether it goes on",
+        ),  # the commit is gone: nobody can tell that the log goes on
+        (SPAN, 11.0, ""),  # restored from a backup, and written on
+        (replace(SPAN, to=Watermark(0, 5.0)), 0.0, "ends at version 0"),
     ],
 )
 def test_a_log_that_was_started_anew_is_told_from_one_that_goes_on(
-    now: SourceRange, applied_at_s: float, anew: bool
+    now: SourceRange, applied_at_s: float, fault: str
 ) -> None:
     policy.refuse_anew(replace(SPEC, on_replace=OnReplace.FOLLOW), APPLIED, now, lambda: applied_at_s)
-    if not anew:
+    if not fault:
         policy.refuse_anew(SPEC, APPLIED, now, lambda: applied_at_s)
         return
-    with pytest.raises(PermanentError, match="created anew") as fault:
+    with pytest.raises(PermanentError, match=fault) as refused:
         policy.refuse_anew(SPEC, APPLIED, now, lambda: applied_at_s)
-    assert (fault.value.code, "resync" in fault.value.remedy) == (ErrorCode.SOURCE_REPLACED, True)
+    assert (refused.value.code, "resync" in refused.value.remedy) == (ErrorCode.SOURCE_REPLACED, True)
