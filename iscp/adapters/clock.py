@@ -7,7 +7,8 @@ import time
 
 class SystemClock:
     def now_s(self) -> float:
-        return time.time()
+        """In whole microseconds, as tables keep them: what is told of an iteration is the same before and after it is written."""
+        return time.time_ns() // 1000 / 1e6
 
     def monotonic_s(self) -> float:
         return time.monotonic()
