@@ -253,11 +253,10 @@ class Changefeed:
 
     def _usable(self, cursor: Cursor | str | None) -> Cursor | None:
         self._refuse_closed()
-        found = Cursor.parse(cursor) if isinstance(cursor, str) else cursor
-        if found is not None:
-            if not isinstance(found, Cursor):
-                raise InvalidRequest(f"is a {type(found).__name__}", field="cursor", remedy="Give one that a page has")
-            found.refuse_foreign(self.feed_id, self.shards)
+        if cursor is None:
+            return None
+        found = Cursor.of(cursor)
+        found.refuse_foreign(self.feed_id, self.shards)
         return found
 
     def _with_etcd(self, what: str) -> Etcd:

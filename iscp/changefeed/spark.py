@@ -30,5 +30,4 @@ def read(spark: SparkSession, uri: str | Path, cursor: Cursor | str | None = Non
     Raises InvalidRequest for a cursor of another feed, CursorBehind where rows that come next were purged,
     TableNotFound, ConfigurationError, StorageError, EngineError.
     """
-    behind = Cursor.parse(cursor) if isinstance(cursor, str) else cursor
-    return frame_behind(spark, os.fspath(uri), behind)
+    return frame_behind(spark, os.fspath(uri), None if cursor is None else Cursor.of(cursor))

@@ -42,6 +42,15 @@ class Cursor(Mapping[int, str]):
             raise InvalidRequest(f"{text[:200]!r} is no cursor", field=_FIELD, remedy=_REMEDY) from error
         return cls(feed, {shard: ulid_text(parse_ulid(ulid, _FIELD)) for shard, ulid in ulids.items()})
 
+    @classmethod
+    def of(cls, given: Cursor | str) -> Cursor:
+        """A cursor, or the one that a text was made of. Raises InvalidRequest for anything else."""
+        if isinstance(given, str):
+            return cls.parse(given)
+        if not isinstance(given, Cursor):
+            raise InvalidRequest(f"is a {type(given).__name__}", field=_FIELD, remedy=_REMEDY)
+        return given
+
     @property
     def text(self) -> str:
         """One line of JSON: what `parse` takes back."""

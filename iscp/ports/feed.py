@@ -90,3 +90,6 @@ class FeedSink(Protocol):
         `shards`: how many a new one is to have. What was not committed leaves nothing behind. Raises PermanentError
         where a column has another type.
         """
+
+    def tidy(self) -> None:
+        """As TidyingConsumer has it."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, TableFeatures
 from deltalake.transaction import RemoveAction
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
@@ -27,7 +27,7 @@ from iscp.adapters.delta.feed_reader import READ_ROWS_MAX, FeedPage, PageReader,
 from iscp.adapters.delta.feed_schema import create_feed_table
 from iscp.adapters.delta.feed_table import FAILPOINT_COMMIT, FAILPOINT_COMMITTED, LONG_S, SLEPT_S, FeedTable, ShardState
 from iscp.adapters.failpoints import VARIABLE, EnvironmentFailpoints
-from iscp.core.errors import ConfigurationError, Conflict, InvalidRequest, OutcomeUnknown, PermanentError
+from iscp.core.errors import ConfigurationError, Conflict, InvalidRequest, OutcomeUnknown
 from iscp.core.ulid import NO_ULIDS, UlidPlace, begin
 from tests.fakes.clock import FakeClock
 from tests.fakes.feed_program import ROWS, SCHEMA, rows_of
@@ -285,6 +285,9 @@ def test_what_fails_after_a_commit_is_not_told_as_if_nothing_were_there(uri: str
         (pa.schema([("at", pa.timestamp("ns"))]), 1, ()),
         (pa.schema([("at", pa.struct([("in", pa.duration("us"))]))]), 1, ()),
         (pa.schema([("n", pa.uint8())]), 1, ()),
+        (pa.schema([("s", pa.struct([pa.field("in", pa.int32(), nullable=False)]))]), 1, ()),
+        (pa.schema([("l", pa.list_(pa.field("in", pa.int32(), nullable=False)))]), 1, ()),
+        (pa.schema([("m", pa.map_(pa.string(), pa.field("in", pa.int32(), nullable=False)))]), 1, ()),
         (SCHEMA, True, ()),
         (SCHEMA, 1.5, ()),
         (SCHEMA, "2", ()),
@@ -307,12 +310,72 @@ def test_a_feed_stays_where_it_was_opened(tmp_path: Path, uri: str, monkeypatch:
     assert len(read(uri).rows) == ROWS
 
 
-def test_a_column_without_a_time_zone_is_refused_where_the_feed_was_not_made_for_it(uri: str) -> None:
+AT = pa.field("at", pa.timestamp("us"))
+
+
+def test_times_without_a_zone_need_a_feature_which_names_those_that_were_implied(tmp_path: Path) -> None:
+    """Spark would not open a table that has columns without nulls, and lacks `invariants`."""
+    create_feed_table(str(tmp_path / "feed"), pa.schema([AT]), 1)
+    protocol = DeltaTable(tmp_path / "feed").protocol()
+    assert (protocol.min_reader_version, protocol.min_writer_version) == (3, 7)
+    assert protocol.reader_features == ["timestampNtz"]
+    assert sorted(protocol.writer_features or ()) == ["appendOnly", "invariants", "timestampNtz"]
+
+
+@pytest.mark.parametrize("change_data_feed", [False, True])
+def test_a_widened_feed_gets_the_feature_and_keeps_what_it_has(uri: str, change_data_feed: bool) -> None:
+    DeltaTable(uri).alter.set_column_metadata("operation", {"comment": "what has been done"})
+    if change_data_feed:
+        DeltaTable(uri).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    feed, other = opened(uri), opened(uri)
+    feed.widen(pa.schema([*SCHEMA, AT]))
+    protocol = DeltaTable(uri).protocol()
+    assert (protocol.min_reader_version, protocol.min_writer_version) == (3, 7)
+    implied = {"appendOnly", "invariants"} | (
+        {"changeDataFeed", "checkConstraints", "generatedColumns"} if change_data_feed else set()
+    )
+    assert set(protocol.writer_features or ()) == implied | {"timestampNtz"}
+    other.widen(pa.schema([*SCHEMA, AT, ("then", pa.timestamp("us"))]))
+    assert DeltaTable(uri).protocol() == protocol
+    assert opened(uri).description.row.names == [*SCHEMA.names, "at", "then"]
+    assert "what has been done" in DeltaTable(uri).schema().to_json()
+
+
+def alter_deletion_vectors(table: DeltaTable) -> None:
+    table.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+
+
+def alter_generated(table: DeltaTable) -> None:
+    """As Spark does; deltalake refuses to."""
+    log = Path(table.table_uri.removeprefix("file://"), "_delta_log")
+    metadata = json.loads((log / f"{0:020d}.json").read_text().splitlines()[-1])
+    schema = json.loads(metadata["metaData"]["schemaString"])
+    schema["fields"][-1]["metadata"] = {"delta.generationExpression": "named_struct()"}
+    metadata["metaData"]["schemaString"] = json.dumps(schema)
+    (log / f"{1:020d}.json").write_text(json.dumps(metadata))
+
+
+def alter_constraints(table: DeltaTable) -> None:
+    table.alter.add_constraint({"small": "shard < 100"})
+
+
+@pytest.mark.parametrize(
+    ("alter", "named"),
+    [
+        (alter_deletion_vectors, "deletionVectors"),
+        (alter_generated, "delta.generationExpression"),
+        (alter_constraints, "delta.constraints.small"),
+    ],
+)
+def test_a_feed_that_was_given_what_its_commits_do_not_say_is_refused(
+    uri: str, alter: Callable[[DeltaTable], None], named: str
+) -> None:
     feed = opened(uri)
-    with pytest.raises(PermanentError, match="was not made for"):
-        feed.widen(pa.schema([*SCHEMA, ("at", pa.timestamp("us"))]))
-    feed.widen(pa.schema([*SCHEMA, ("at", pa.timestamp("us", "UTC"))]))
-    assert opened(uri).description.row.names == [*SCHEMA.names, "at"]
+    alter(DeltaTable(uri))
+    for use in (lambda: opened(uri), lambda: append(feed, 0, "a")):
+        with pytest.raises(ConfigurationError, match=named) as refused:
+            use()
+        assert refused.value.remedy
 
 
 def test_the_log_is_kept_short_by_who_makes_the_commit_after_which_it_is_time(uri: str) -> None:

@@ -148,6 +148,10 @@ class FeedDraft:
         for path in self._paths:
             with suppress(OSError):
                 self._files.delete_file(path)
+        for folder in {path.rpartition("/")[0] for path in self._paths}:
+            if folder.rpartition("/")[2].startswith(FILE_PREFIX):  # Spark's, of one append
+                with suppress(OSError):
+                    self._files.delete_dir(folder)
 
     def _shard(self, number: int, first: UlidPlace) -> _Shard:
         shard = self._shards.setdefault(number, _Shard(first, first))

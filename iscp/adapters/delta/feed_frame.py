@@ -41,9 +41,12 @@ def frame_behind(spark: SparkSession, uri: str, cursor: Cursor | None) -> DataFr
 
 
 def spark_place(spark: SparkSession, uri: str) -> str:
-    """Where a table lies, as Hadoop has it here: its name for S3 is `s3a`, unless it was told otherwise."""
+    """Where a table lies, as Hadoop has it here: its name for S3 is `s3a`, unless it was told otherwise; and a path may
+    be one of another file system."""
     at = place(uri)
-    if not on_s3(at) or spark._jsc.hadoopConfiguration().get("fs.s3.impl"):
+    if not on_s3(at):
+        return f"file:{at}"
+    if spark._jsc.hadoopConfiguration().get("fs.s3.impl"):
         return at
     return at.replace("s3://", "s3a://", 1)
 

@@ -37,7 +37,7 @@ def ulid_of(place: UlidPlace, count: int, number: Column) -> Column:
     fixed = min(_common(place.ulid(), place.ulid(count - 1)), ULID_BYTES - 1)
     width = ULID_BYTES - fixed
     low = _low(place, number).bitwiseAND((1 << 8 * width) - 1) if width < _LOW_BYTES else _low(place, number)
-    return F.concat(F.lit(bytearray(place.ulid()[:fixed])), F.unhex(F.lpad(F.hex(low), 2 * width, "0")))
+    return F.unhex(F.concat(F.lit(place.ulid()[:fixed].hex()), F.lpad(F.hex(low), 2 * width, "0")))
 
 
 def ulid_text_of(place: UlidPlace, count: int, number: Column) -> Column:
@@ -110,9 +110,9 @@ _TIME_MS = "cast(conv(hex(substr(ulid, 1, 6)), 16, 10) AS BIGINT)"
 _IS_TEXT = f"length(text) = {TEXT_CHARS} AND text RLIKE '{_VALID}'"
 
 _FUNCTIONS = {
-    "ulid_time(ulid BINARY) RETURNS TIMESTAMP": _only_if(_IS_ULID, f"timestamp_millis({_TIME_MS})"),
+    "ulid_time(ulid BINARY) RETURNS TIMESTAMP_LTZ": _only_if(_IS_ULID, f"timestamp_millis({_TIME_MS})"),
     "ulid_text(ulid BINARY) RETURNS STRING": _only_if(_IS_ULID, _text_of_bytes("ulid")),
     "ulid_binary(text STRING) RETURNS BINARY": _only_if(_IS_TEXT, _bytes_of_text("text")),
-    "ulid_at(moment TIMESTAMP) RETURNS STRING": _only_if("moment IS NOT NULL", _lowest_text_at("moment")),
+    "ulid_at(moment TIMESTAMP_LTZ) RETURNS STRING": _only_if("moment IS NOT NULL", _lowest_text_at("moment")),
 }
 """All give null for null, and for what is no ulid. `ulid_at`: the lowest of that millisecond."""

@@ -9,24 +9,20 @@ from its last checkpoint on, so that is done once.
 from __future__ import annotations
 
 import json
-import logging
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
 from deltalake import DeltaTable, Schema
-from deltalake.transaction import AddAction, RemoveAction
 
-from iscp import __version__
 from iscp.adapters.delta import storage
+from iscp.adapters.delta.checkpoints import make_checkpoint
 from iscp.adapters.delta.commits import commit_file
 from iscp.adapters.delta.faults import delta_faults
-from iscp.adapters.delta.feed_schema import FeedDescription, described
+from iscp.adapters.delta.feed_actions import COMMIT_ID, TIMES_WITHOUT_ZONE, Action, commit, with_feature
+from iscp.adapters.delta.feed_schema import ROW, FeedDescription, described, has_times_without_zone
 from iscp.core.errors import ConfigurationError
-
-log = logging.getLogger(__name__)
-
-COMMIT_ID = "iscp.commit_id"
 
 CHECKPOINT_COMMITS = 50
 """Commits from one checkpoint of a feed's log to the next."""
@@ -40,11 +36,22 @@ TEXT_BYTES_MAX = 7_000
 _CHUNK_BYTES = 7
 """Of a text in one number, which has a sign."""
 
-_WRITER_VERSION_FEATURES = 7
-_FEATURES = frozenset({"appendOnly", "invariants", "changeDataFeed", "timestampNtz", "deletionVectors", "v2Checkpoint"})
+_WRITER_VERSION_MAX, _WRITER_VERSION_FEATURES = 4, 7
+_FEATURES = frozenset(
+    {
+        "appendOnly",
+        "invariants",
+        "checkConstraints",
+        "changeDataFeed",
+        "generatedColumns",
+        TIMES_WITHOUT_ZONE,
+        "v2Checkpoint",
+    }
+)
+_CONSTRAINT = "delta.constraints."
+_CHECKED = ('"delta.invariants"', '"delta.generationExpression"')
+"""What a schema has where a column's values follow from, or are checked by, an expression."""
 _RESHAPES = ("metaData", "protocol")
-
-Action = AddAction | RemoveAction | Mapping[str, Any]
 
 
 class FeedLog:
@@ -96,7 +103,7 @@ class FeedLog:
 
     def put(self, actions: Sequence[Action], numbers: Mapping[str, int], commit_id: str, at_ms: int) -> None:
         """Make it the next version, if no other commit is: `landed` tells, also after the OSError that this raises."""
-        storage.create(commit_file(self._uri, self.version + 1), _commit(actions, numbers, commit_id, at_ms))
+        storage.create(commit_file(self._uri, self.version + 1), commit(actions, numbers, commit_id, at_ms))
 
     def landed(self, commit_id: str) -> bool | None:
         """Whether the next version is this commit, which is taken in then; None: there is none yet. Raises OSError."""
@@ -119,43 +126,44 @@ class FeedLog:
             return all(storage.exists(commit_file(self._uri, at)) for at in range(version - 1, self.version + 1))
 
     def tidy(self) -> None:
-        """Make a checkpoint, and clean the log, if a commit of one's own was the one after which it is time.
-
-        That it fails does no harm but to those who open the table.
-        """
+        """Make a checkpoint, and clean the log, if a commit of one's own was the one after which it is time."""
         if not self._untidy:
             return
         self._untidy = False
-        try:
-            table = DeltaTable(self._uri)
-            table.create_checkpoint()
-            table.cleanup_metadata()
-        except Exception as error:  # noqa: BLE001  (what was committed is not to look as if it were not)
-            log.warning("feed.tidy.failed", extra={"table": self._uri, "reason": str(error)})
+        make_checkpoint(self._uri)
+
+    @property
+    def opened_at(self) -> int:
+        """The version as of which it was; it is anew after each change of the table's columns, properties, protocol."""
+        return int(self._base.version())
 
     @property
     def append_only(self) -> bool:
         return self._base.metadata().configuration.get("delta.appendOnly", "false").lower() == "true"
 
-    @property
-    def features(self) -> frozenset[str]:
-        return frozenset(self._base.protocol().writer_features or ())
-
-    def metadata(self, description: FeedDescription) -> Mapping[str, Any]:
-        """The action that gives the table the columns of `description`."""
-        now = self._base.metadata()
-        return {
-            "metaData": {
-                "id": now.id,
-                "name": now.name,
-                "description": now.description,
-                "format": {"provider": "parquet", "options": {}},
-                "schemaString": Schema.from_arrow(description.schema).to_json(),
-                "partitionColumns": now.partition_columns,
-                "configuration": now.configuration,
-                "createdTime": now.created_time,
+    def widened(self, columns: Sequence[pa.Field]) -> list[Action]:
+        """The actions that give the table's rows more columns, and the feature that they need."""
+        now, schema = self._base.metadata(), json.loads(self._base.schema().to_json())
+        row = next(column for column in schema["fields"] if column["name"] == ROW)
+        row["type"]["fields"] += json.loads(Schema.from_arrow(pa.schema(columns)).to_json())["fields"]
+        actions: list[Action] = [
+            {
+                "metaData": {
+                    "id": now.id,
+                    "name": now.name,
+                    "description": now.description,
+                    "format": {"provider": "parquet", "options": {}},
+                    "schemaString": json.dumps(schema),
+                    "partitionColumns": now.partition_columns,
+                    "configuration": now.configuration,
+                    "createdTime": now.created_time,
+                }
             }
-        }
+        ]
+        protocol = self._base.protocol()
+        if has_times_without_zone(columns) and TIMES_WITHOUT_ZONE not in (protocol.writer_features or ()):
+            actions.append(with_feature(protocol, TIMES_WITHOUT_ZONE))
+        return actions
 
     def reopen(self) -> None:
         """Raises as when it was opened."""
@@ -206,46 +214,17 @@ def _part(name: str, number: int) -> str:
     return f"{name}/{number}"
 
 
-def _commit(actions: Sequence[Action], numbers: Mapping[str, int], commit_id: str, at_ms: int) -> bytes:
-    """A commit file (Delta protocol, "Actions")."""
-    removes = any(isinstance(action, RemoveAction) for action in actions)
-    about = {
-        "timestamp": at_ms,
-        "operation": "DELETE" if removes else "WRITE",
-        "operationParameters": {} if removes else {"mode": "Append"},
-        "isBlindAppend": not removes,
-        "engineInfo": f"iscp:{__version__}",
-        COMMIT_ID: commit_id,
-    }
-    txns = ({"appId": app, "version": value, "lastUpdated": at_ms} for app, value in numbers.items())
-    lines = [{"commitInfo": about}, *({"txn": txn} for txn in txns), *map(_action, actions)]
-    return b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
-
-
-def _action(action: Action) -> Mapping[str, Any]:
-    if isinstance(action, Mapping):
-        return action
-    about = {
-        "path": action.path,
-        "partitionValues": action.partition_values,
-        "size": action.size,
-        "dataChange": action.data_change,
-    }
-    if isinstance(action, AddAction):
-        return {"add": {**about, "modificationTime": action.modification_time, "stats": action.stats}}
-    return {"remove": {**about, "deletionTimestamp": action.deletion_timestamp, "extendedFileMetadata": True}}
-
-
 def _refuse_unwritable(table: DeltaTable) -> None:
     """Raises ConfigurationError for a table of which an append has to say more than these commits do."""
-    protocol, configuration = table.protocol(), table.metadata().configuration
-    more = set(protocol.writer_features or ()) - _FEATURES
-    if protocol.min_writer_version == _WRITER_VERSION_FEATURES and not more:
-        return
-    if protocol.min_writer_version <= 4 and not any(name.startswith("delta.constraints.") for name in configuration):
-        return
-    raise ConfigurationError(
-        f"the feed {table.table_uri} was given features that its writers do not know: "
-        f"{', '.join(sorted(more)) or f'writer version {protocol.min_writer_version}'}",
-        remedy="Drop them, or begin another feed",
-    )
+    protocol = table.protocol()
+    faults = sorted(set(protocol.writer_features or ()) - _FEATURES)
+    if _WRITER_VERSION_MAX < protocol.min_writer_version != _WRITER_VERSION_FEATURES:
+        faults.append(f"writer version {protocol.min_writer_version}")
+    faults += [name for name in table.metadata().configuration if name.startswith(_CONSTRAINT)]
+    schema = table.schema().to_json()
+    faults += [name.strip('"') for name in _CHECKED if name in schema]
+    if faults:
+        raise ConfigurationError(
+            f"the feed {table.table_uri} was given what its writers do not know: {', '.join(faults)}",
+            remedy="Drop it, or begin another feed",
+        )

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
 from iscp.adapters.clock import SystemClock
 from iscp.adapters.delta.commits import place
 from iscp.adapters.delta.faults import delta_faults
+from iscp.adapters.delta.feed_files import BEFORE_ALL, BEHIND_ALL, FeedFile, FeedFiles, overlapping
 from iscp.adapters.delta.feed_part import FeedPart, part_columns
 from iscp.adapters.delta.feed_purge import purged
-from iscp.adapters.delta.feed_reader import BEFORE_ALL, BEHIND_ALL, files_of_feed
 from iscp.adapters.delta.feed_schema import ULID_TEXT
 from iscp.adapters.delta.feed_table import FeedTable
 from iscp.adapters.failpoints import EnvironmentFailpoints
@@ -31,18 +29,6 @@ PART_FILES_MAX = 256
 _ULIDS = pa.schema([pa.field(ULID_TEXT, pa.string(), nullable=False)])
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    """`rows` None: the log does not tell."""
-
-    shard: int
-    path: str
-    size: int
-    rows: int | None
-    first: str
-    last: str
-
-
 class FeedPlan:
     """One reader's hold on a feed; not to be used from several threads at once."""
 
@@ -51,8 +37,7 @@ class FeedPlan:
         self._table = FeedTable(uri, SystemClock(), EnvironmentFailpoints())
         with delta_faults(f"open the feed {uri}"):
             self._delta = DeltaTable(place(uri))
-        self._version = -1
-        self._listed = pa.table({})
+        self._listed = FeedFiles()
 
     @property
     def shards(self) -> int:
@@ -95,7 +80,7 @@ class FeedPlan:
         files = self._files(start, everything)
         self.unpurged(start)
         reached, rows = dict(start), 0
-        for span in _spans(files):
+        for span in overlapping(files):
             shard = span[0].shard
             count, ulid = self._first_rows(span, reached.get(shard, BEFORE_ALL), everything[shard], rows_max - rows)
             if count:
@@ -120,34 +105,13 @@ class FeedPlan:
     def _cursor(self, ulids: Mapping[int, str]) -> Cursor:
         return Cursor(self._table.description.feed_id, ulids)
 
-    def _files(self, start: Mapping[int, str], end: Mapping[int, str]) -> list[_File]:
-        """As of now, those that may have rows behind `start` up to `end`, by shard and first ulid."""
+    def _files(self, start: Mapping[int, str], end: Mapping[int, str]) -> list[FeedFile]:
+        """As of now."""
         with delta_faults("list the files of a feed"):
             self._delta.update_incremental()
-            if self._version != self._delta.version():
-                self._listed, self._version = files_of_feed(self._delta), self._delta.version()
-        listed = self._listed
-        first, last = pc.fill_null(listed["first"], BEFORE_ALL), pc.fill_null(listed["last"], BEHIND_ALL)
-        found = listed.filter(
-            pc.and_(
-                pc.greater(last, _of_shards(start, listed["shard"])),
-                pc.less_equal(first, _of_shards(end, listed["shard"])),
-            )
-        )
-        files = [
-            _File(
-                each["shard"],
-                each["path"],
-                each["bytes"],
-                each["rows"],
-                each["first"] or BEFORE_ALL,
-                each["last"] or BEHIND_ALL,
-            )
-            for each in found.to_pylist()
-        ]
-        return sorted(files, key=lambda file: (file.shard, file.first))
+            return self._listed.between(self._delta, start, end)
 
-    def _first_rows(self, span: Sequence[_File], after: str, upto: str, limit: int) -> tuple[int, str]:
+    def _first_rows(self, span: Sequence[FeedFile], after: str, upto: str, limit: int) -> tuple[int, str]:
         """How many rows, and the last one's ulid: behind `after` up to `upto`, and not more than `limit`."""
         rows = sum(file.rows if file.rows is not None else limit + 1 for file in span)
         last = max(file.last for file in span)
@@ -165,29 +129,9 @@ class FeedPlan:
         return len(found), found[ULID_TEXT][-1].as_py() if len(found) else after
 
 
-def _of_shards(ulids: Mapping[int, str], shards: pa.ChunkedArray) -> pa.ChunkedArray:
-    """That of each shard, by cursor."""
-    places = pc.index_in(shards, pa.array(ulids.keys(), pa.int32()))
-    return pc.fill_null(pa.array(ulids.values(), pa.string()).take(places.combine_chunks()), BEFORE_ALL)
-
-
-def _spans(files: Sequence[_File]) -> list[list[_File]]:
-    """Those of a shard that overlap, together; by their first ulids, whatever the shard."""
-    spans: list[list[_File]] = []
-    last = BEFORE_ALL
-    for file in files:
-        if spans and spans[-1][0].shard == file.shard and file.first <= last:
-            spans[-1].append(file)
-            last = max(last, file.last)
-        else:
-            spans.append([file])
-            last = file.last
-    return sorted(spans, key=lambda span: span[0].first)
-
-
-def _groups(files: Sequence[_File]) -> Iterator[tuple[int, list[_File]]]:
+def _groups(files: Sequence[FeedFile]) -> Iterator[tuple[int, list[FeedFile]]]:
     """Files of a shard that are read together, and the shard."""
-    group: list[_File] = []
+    group: list[FeedFile] = []
     for file in files:
         full = len(group) == PART_FILES_MAX or sum(each.size for each in group) + file.size > PART_BYTES
         if group and (full or group[0].shard != file.shard):
@@ -202,7 +146,7 @@ def _index(text: str) -> int:
     return int.from_bytes(parse_ulid(text), "big") if text else -1
 
 
-def _dense(file: _File) -> range | None:
+def _dense(file: FeedFile) -> range | None:
     """The numbers of the file's ulids, where they follow one another, as in most files but those of a compaction."""
     if not file.rows or file.first == BEFORE_ALL or file.last == BEHIND_ALL:
         return None

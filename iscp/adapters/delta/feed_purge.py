@@ -17,7 +17,7 @@ from deltalake.transaction import RemoveAction
 
 from iscp.adapters.delta.commits import place
 from iscp.adapters.delta.faults import delta_faults
-from iscp.adapters.delta.feed_reader import files_of_feed
+from iscp.adapters.delta.feed_files import listed_files
 from iscp.adapters.delta.feed_table import FeedTable
 
 SHARDS_PER_TEXT = 256
@@ -55,7 +55,7 @@ def purge_files(table: FeedTable, bounds: Mapping[int, str], now_ms: int, *, dry
     seen = table.texts(purged_names(table.description.shards))
     gone = _parsed(seen)
     with delta_faults(f"read the feed {table.uri}"):
-        there = files_of_feed(DeltaTable(place(table.uri)))
+        there = listed_files(DeltaTable(place(table.uri)))
     found = _removable(there, bounds)
     found = found.take(pc.sort_indices(found, [("last", "ascending")]))
     taken = found.slice(0, PURGED_FILES_MAX)
@@ -63,7 +63,7 @@ def purge_files(table: FeedTable, bounds: Mapping[int, str], now_ms: int, *, dry
         gone[file["shard"]] = max(gone.get(file["shard"], ""), file["last"])
     if len(taken) and not dry_run:
         remove = [
-            RemoveAction(file["path"], True, now_ms, file["bytes"], table.description.partition(file["shard"]))
+            RemoveAction(file["path"], True, now_ms, file["size"], table.description.partition(file["shard"]))
             for file in taken.to_pylist()
         ]
         with table.draft() as draft:

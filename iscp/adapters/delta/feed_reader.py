@@ -8,7 +8,7 @@ compaction has left may be in any order, and is read whole.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from deltalake import DeltaTable
 
 from iscp.adapters.delta.faults import delta_faults
 from iscp.adapters.delta.feed_draft import FILE_PREFIX
+from iscp.adapters.delta.feed_files import BEFORE_ALL, FeedFile, FeedFiles, overlapping
 from iscp.adapters.delta.feed_schema import FEED, SHARD, ULID_TEXT
 from iscp.core.errors import InvalidRequest
 
@@ -28,19 +29,6 @@ READ_ROWS_MAX = 1_000_000
 FILES_KEPT_MAX = 2
 """Files of which a page took a part, with the row group that it came to: the next one goes on there."""
 
-BEFORE_ALL, BEHIND_ALL = "", "~"
-"""Texts that sort before and behind those of all ulids."""
-
-_ACTIONS = {
-    "path": "path",
-    "bytes": "size_bytes",
-    "rows": "num_records",
-    "feed": f"partition.{FEED}",
-    "shard": f"partition.{SHARD}",
-    "first": f"min.{ULID_TEXT}",
-    "last": f"max.{ULID_TEXT}",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class FeedPage:
@@ -48,20 +36,6 @@ class FeedPage:
 
     rows: pa.Table
     cursor: Mapping[int, str]
-
-
-@dataclass(slots=True)
-class _Span:
-    """Files of a shard whose ulids lie between two, as texts; no other file of the shard has any there.
-
-    Each commit brings files of its own, behind all others; but a compaction may leave files that overlap.
-    """
-
-    feed: str
-    shard: int
-    paths: list[str]
-    first: str
-    last: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,25 +52,12 @@ def read_page(table: DeltaTable, files: pafs.FileSystem, cursor: Mapping[int, st
     return PageReader(files).page(table, cursor, limit)
 
 
-def files_of_feed(table: DeltaTable) -> pa.Table:
-    """All files, as of the table's version: path, bytes, rows, feed, shard, and the bounds of their ulids, first and
-    last, which are null where they are not known."""
-    actions = pa.table(table.get_add_actions(flatten=True))
-    columns = {
-        name: actions[column] if column in actions.column_names else pa.nulls(len(actions), pa.string())
-        for name, column in _ACTIONS.items()
-    }
-    found = pa.table(columns)
-    return found.set_column(found.column_names.index("shard"), "shard", found["shard"].cast(pa.int32()))
-
-
 class PageReader:
     """Reads pages, one after the other, of one table; not to be used from several threads at once."""
 
     def __init__(self, files: pafs.FileSystem) -> None:
         self._files = files
-        self._version = -1
-        self._listed = pa.table({})
+        self._listed = FeedFiles()
         self._begun: OrderedDict[str, _OrderedFile] = OrderedDict()
         self._sorted = _Sorted([], "", pa.table({}))
 
@@ -107,47 +68,37 @@ class PageReader:
         found: list[pa.Table] = []
         reached, rows = dict(cursor), 0
         with delta_faults("read a feed"):
-            for span in sorted(_spans(self._behind(table, cursor)), key=lambda span: span.first):
+            for span in overlapping(self._listed.between(table, cursor)):
                 if rows >= limit:
                     break
-                page = self._read(span, reached.get(span.shard, BEFORE_ALL), limit - rows)
+                shard = span[0].shard
+                page = self._read(span, reached.get(shard, BEFORE_ALL), limit - rows)
                 if len(page):
                     found.append(page)
                     rows += len(page)
-                    reached[span.shard] = page[ULID_TEXT][-1].as_py()
+                    reached[shard] = page[ULID_TEXT][-1].as_py()
             schema = pa.schema(table.schema().to_arrow())
         return FeedPage(_in_order(found, schema), reached)
 
-    def _behind(self, table: DeltaTable, cursor: Mapping[int, str]) -> Iterator[_Span]:
-        if self._version != table.version():
-            self._listed, self._version = files_of_feed(table), table.version()
-        if not len(self._listed):
-            return
-        shards, ulids = pa.array(cursor.keys(), pa.int32()), pa.array(cursor.values(), pa.string())
-        reached = ulids.take(pc.index_in(self._listed["shard"].combine_chunks(), shards))
-        last = pc.fill_null(self._listed["last"], BEHIND_ALL)
-        for file in self._listed.filter(pc.greater(last, pc.fill_null(reached, BEFORE_ALL))).to_pylist():
-            first, last = file["first"] or BEFORE_ALL, file["last"] or BEHIND_ALL
-            yield _Span(file["feed"], file["shard"], [file["path"]], first, last)
+    def _read(self, span: Sequence[FeedFile], after: str, limit: int) -> pa.Table:
+        file, paths = span[0], [file.path for file in span]
+        in_order = len(paths) == 1 and file.path.rpartition("/")[2].startswith(FILE_PREFIX)
+        rows = self._part(file.path, after, limit) if in_order else self._whole(paths, after, limit)
+        rows = rows.append_column(SHARD, pa.array([file.shard] * len(rows), pa.int32()))
+        return rows.append_column(FEED, pa.array([file.feed] * len(rows), pa.string()))
 
-    def _read(self, span: _Span, after: str, limit: int) -> pa.Table:
-        in_order = len(span.paths) == 1 and span.paths[0].rpartition("/")[2].startswith(FILE_PREFIX)
-        rows = self._part(span.paths[0], after, limit) if in_order else self._whole(span, after, limit)
-        rows = rows.append_column(SHARD, pa.array([span.shard] * len(rows), pa.int32()))
-        return rows.append_column(FEED, pa.array([span.feed] * len(rows), pa.string()))
-
-    def _whole(self, span: _Span, after: str, limit: int) -> pa.Table:
-        """All of a span is read, and kept until another one is: the next page goes on there."""
-        if self._sorted.paths != span.paths or after < self._sorted.after:
-            self._sorted = _Sorted(span.paths, after, self._read_whole(span, after))
+    def _whole(self, paths: list[str], after: str, limit: int) -> pa.Table:
+        """All of them is read, and kept until others are: the next page goes on there."""
+        if self._sorted.paths != paths or after < self._sorted.after:
+            self._sorted = _Sorted(paths, after, self._read_whole(paths, after))
         rows = self._sorted.rows
         rows = rows.filter(pc.greater(rows[ULID_TEXT], after))
-        self._sorted = _Sorted(span.paths, after, rows)
+        self._sorted = _Sorted(paths, after, rows)
         return rows.slice(0, limit)
 
-    def _read_whole(self, span: _Span, after: str) -> pa.Table:
+    def _read_whole(self, paths: Sequence[str], after: str) -> pa.Table:
         found = []
-        for path in span.paths:
+        for path in paths:
             with self._files.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
                 rows = file.read()
             found.append(rows.filter(pc.greater(rows[ULID_TEXT], after)))
@@ -196,19 +147,6 @@ class _OrderedFile:
             bounds = file.metadata.row_group(number).column(column).statistics
             if bounds is None or not bounds.has_min_max or bounds.max > after:
                 yield number
-
-
-def _spans(files: Iterable[_Span]) -> list[_Span]:
-    """Those of a shard that overlap, together."""
-    spans: list[_Span] = []
-    for file in sorted(files, key=lambda file: (file.shard, file.first)):
-        before = spans[-1] if spans else None
-        if before is not None and before.shard == file.shard and file.first <= before.last:
-            before.paths += file.paths
-            before.last = max(before.last, file.last)
-        else:
-            spans.append(file)
-    return spans
 
 
 def _in_order(found: list[pa.Table], schema: pa.Schema) -> pa.Table:

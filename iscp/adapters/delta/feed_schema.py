@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
-from iscp.adapters.delta.commits import place
+from iscp.adapters.delta import storage
+from iscp.adapters.delta.commits import commit_file, place
+from iscp.adapters.delta.conditional_writes import require_conditional_writes
 from iscp.adapters.delta.faults import delta_faults
+from iscp.adapters.delta.feed_actions import TIMES_WITHOUT_ZONE, first_commit
+from iscp.adapters.delta.table_files import local_path, sync
 from iscp.core.errors import ConfigurationError, InvalidRequest
 
 FORMAT = 1
@@ -19,6 +26,8 @@ FORMAT_PROPERTY = "iscp.changefeed.format"
 FEED_PROPERTY = "iscp.changefeed.id"
 SHARDS_PROPERTY = "iscp.changefeed.shards"
 KEY_PROPERTY = "iscp.changefeed.key"
+_READER_OF_MAPPED_NAMES = 2
+_READER_FEATURES = frozenset({TIMES_WITHOUT_ZONE, "v2Checkpoint", "vacuumProtocolCheck"})
 _EXPIRY_PROPERTY = "delta.setTransactionRetentionDuration"
 
 SHARDS_MAX = 1_024
@@ -92,25 +101,51 @@ def create_feed_table(uri: str, row: pa.Schema, shards: int, key: Sequence[str] 
         raise InvalidRequest("names a column twice", field="key", remedy="Name each once")
     _refuse_unkept(row)
     with delta_faults(f"look for a table at {uri}"):
-        there = DeltaTable.is_deltatable(uri)
-    if there:
+        # Also one whose log was cleaned, and has no first commit any more.
+        made = not DeltaTable.is_deltatable(uri)
+    if made:
+        require_conditional_writes(uri)
+        with delta_faults(f"make the feed {uri}"):
+            made = _made(uri, FeedDescription(str(uuid.uuid4()), shards, row, tuple(key)))
+    if not made:
         raise InvalidRequest(f"there is a table at {uri} already", field="uri", remedy="Choose another place")
-    description = FeedDescription(str(uuid.uuid4()), shards, row, tuple(key))
-    with delta_faults(f"make the feed {uri}"):
-        DeltaTable.create(
-            uri,
-            description.schema,
-            mode="error",
-            partition_by=list(PARTITIONS),
-            configuration={
-                FORMAT_PROPERTY: str(FORMAT),
-                FEED_PROPERTY: description.feed_id,
-                SHARDS_PROPERTY: str(shards),
-                KEY_PROPERTY: json.dumps(key),
-                "delta.checkpointInterval": "50",
-            },
-            raise_if_key_not_exists=False,
-        )
+
+
+def _made(uri: str, description: FeedDescription) -> bool:
+    """False: another table was. Raises OSError."""
+    now_ms = int(time.time() * 1000)
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": Schema.from_arrow(description.schema).to_json(),
+        "partitionColumns": list(PARTITIONS),
+        "configuration": {
+            FORMAT_PROPERTY: str(FORMAT),
+            FEED_PROPERTY: description.feed_id,
+            SHARDS_PROPERTY: str(description.shards),
+            KEY_PROPERTY: json.dumps(description.key),
+            "delta.checkpointInterval": "50",
+        },
+        "createdTime": now_ms,
+    }
+    content = first_commit({"metaData": metadata}, has_times_without_zone(description.row), now_ms)
+    with _folder(local_path(uri)):
+        # Where the answer is lost, the storage is asked again, and finds what it has made.
+        return storage.create(commit_file(uri, 0), content) or storage.read(commit_file(uri, 0))[0] == content
+
+
+@contextmanager
+def _folder(table: Path | None) -> Iterator[None]:
+    """Of a table's log, with all above it; what is made there outlives a power loss."""
+    if table is None:
+        yield
+        return
+    log = table / "_delta_log"
+    made = [folder for folder in (log, *log.parents) if not folder.exists()]
+    log.mkdir(parents=True, exist_ok=True)
+    yield
+    for folder in (log, *(folder.parent for folder in made)):
+        sync(folder)
 
 
 def _refuse_unkept(row: pa.Schema) -> None:
@@ -124,6 +159,13 @@ def _refuse_unkept(row: pa.Schema) -> None:
             raise _unkept(field, f"it becomes {kept}")
         if any(pa.types.is_timestamp(kind) and kind.unit != "us" for kind in leaves(field.type)):
             raise _unkept(field, "its times are of microseconds")
+        if any(not inner.nullable for inner in _within(field.type)):
+            # Spark does not look whether there are any.
+            raise InvalidRequest(
+                f"column {field.name} of type {field.type} has parts that take no nulls",
+                field="schema",
+                remedy="Let them; columns themselves may take none",
+            )
 
 
 def _unkept(field: pa.Field, why: str) -> InvalidRequest:
@@ -132,6 +174,16 @@ def _unkept(field: pa.Field, why: str) -> InvalidRequest:
         field="schema",
         remedy="Choose another type, as timestamp('us', 'UTC') for a time",
     )
+
+
+def _within(kind: pa.DataType) -> Iterator[pa.Field]:
+    """The fields in a nested type, but for a map's keys, which never are null."""
+    if pa.types.is_map(kind):
+        yield from (kind.item_field, *_within(kind.item_type))
+    elif pa.types.is_nested(kind):
+        for number in range(kind.num_fields):
+            yield kind.field(number)
+            yield from _within(kind.field(number).type)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -150,8 +202,13 @@ def leaves(kind: pa.DataType) -> Iterator[pa.DataType]:
         yield kind
 
 
+def has_times_without_zone(columns: Iterable[pa.Field]) -> bool:
+    return any(pa.types.is_timestamp(kind) and kind.tz is None for field in columns for kind in leaves(field.type))
+
+
 def described(table: DeltaTable) -> FeedDescription:
-    """Raises ConfigurationError where the table is no feed, one of a newer iscp, or one that would forget its state."""
+    """Raises ConfigurationError where the table is no feed, one of a newer iscp, one that would forget its state, or
+    one whose files do not say what its rows are."""
     uri, properties = table.table_uri, table.metadata().configuration
     if FORMAT_PROPERTY not in properties:
         raise ConfigurationError(f"the table {uri} is no changefeed", field="uri", remedy="Check the path")
@@ -162,6 +219,13 @@ def described(table: DeltaTable) -> FeedDescription:
     if _EXPIRY_PROPERTY in properties:
         raise ConfigurationError(
             f"{uri} expires transaction ids, which hold the feed's state", remedy=f"Unset {_EXPIRY_PROPERTY} on it"
+        )
+    protocol = table.protocol()
+    features = sorted(set(protocol.reader_features or ()) - _READER_FEATURES)
+    if protocol.min_reader_version == _READER_OF_MAPPED_NAMES or features:
+        raise ConfigurationError(
+            f"{uri} was given what readers of its files do not know: {', '.join(features) or 'column mapping'}",
+            remedy="Drop it (ALTER TABLE … DROP FEATURE), or begin another feed",
         )
     schema = pa.schema(table.schema().to_arrow())
     return FeedDescription(

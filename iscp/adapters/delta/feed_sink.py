@@ -61,7 +61,10 @@ class DeltaFeedSink:
         seen = table.states(numbers)  # before the draft, which is of the columns that are there then
         with table.draft() as draft:
             yield DeltaFeedCommit(table, draft, seen, lambda place: begin(place, now_ms, self._draw(DRAWN_BYTES)))
-        table.tidy()
+
+    def tidy(self) -> None:
+        if self._table is not None:
+            self._table.tidy()
 
     def _opened_or_made(self, row: pa.Schema, key: Sequence[str], shards: int) -> FeedTable:
         with suppress(TableNotFound):

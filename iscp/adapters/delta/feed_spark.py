@@ -7,6 +7,7 @@ from Spark's partitions are not: partitions may be computed anew, with other row
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -15,31 +16,32 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from iscp.adapters.delta import storage
 from iscp.adapters.delta.commits import place
-from iscp.adapters.delta.faults import delta_faults
+from iscp.adapters.delta.faults import MESSAGE_LENGTH_MAX, delta_faults
 from iscp.adapters.delta.feed_draft import FILE_PREFIX, GROUP_ROWS, file_stats
 from iscp.adapters.delta.feed_frame import spark_place
 from iscp.adapters.delta.feed_functions import listed, ulid_of, ulid_text_of
 from iscp.adapters.delta.feed_schema import KEY, NET, OPERATION, ROW, ULID, ULID_TEXT, VERSION, FeedDescription
 from iscp.adapters.delta.spark_faults import spark_faults
 from iscp.adapters.delta.table_files import files_of, local_path
-from iscp.core.errors import EngineError, InvalidRequest
+from iscp.core.errors import Conflict, EngineError, InvalidRequest
 from iscp.core.quoting import quoted
 from iscp.core.ulid import UlidPlace, parse_ulid
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column
 
 FILE_ROWS = 1024 * 1024
 """Rows of one file."""
@@ -51,6 +53,12 @@ FOOTER_READERS = 8
 """Threads that look into the files that were written."""
 
 _METADATA, _NUMBER = "_metadata", "_number"
+_UNORDERED = ("map<", "variant")
+_MISFIT = "iscp-misfit-"
+_MISFITS = (
+    ("nulls", "The feed's column takes none"),
+    ("texts that are no UTF-8", "Append them as binary, or decode them"),
+)
 _COMMITTER = {
     # Files of attempts that were given up would stay among the others.
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
@@ -72,6 +80,8 @@ _SESSION = {
     # One task for each sorted file, or part of a large one: else small files would come together in any order.
     "spark.sql.files.maxPartitionBytes": str(SPLIT_BYTES),
     "spark.sql.files.openCostInBytes": str(SPLIT_BYTES),
+    # With fewer, Spark forgets the two above.
+    "spark.sql.files.maxPartitionNum": str(2**31 - 1),
     # As Delta has it.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
@@ -80,14 +90,22 @@ _SESSION = {
 
 
 @dataclass(frozen=True, slots=True)
+class _Group:
+    """Rows of a file, with the first and the last text of their ulids."""
+
+    rows: int
+    first: str
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Footer:
-    """What a file says of itself; `first` and `last`: the ulids' texts, of a file that has them."""
+    """What a file says of itself; `groups`: of one with ulids."""
 
     path: str
     size: int
     rows: int
-    first: str = ""
-    last: str = ""
+    groups: tuple[_Group, ...] = ()
 
 
 def write_files(
@@ -96,25 +114,24 @@ def write_files(
     description: FeedDescription,
     shard: int,
     first: UlidPlace,
-    order_by: Sequence[str | tuple[str, str]],
+    order_by: Sequence[tuple[str, str]],
     operation: str,
 ) -> tuple[list[AddAction], int]:
     """Write the rows of a frame with the ulids from `first` on: files below the table, for a commit, and how many rows.
 
-    The rows are sorted by `order_by`, each a column or (column, "ascending") or (column, "descending"), nulls last;
-    without it they stay in the order of the frame's partitions. Whoever does not commit the files deletes them.
+    The rows are sorted by `order_by`, each (column, "ascending") or (column, "descending"), nulls last; without it
+    they stay in the order of the frame's partitions. Whoever does not commit the files deletes them.
     Raises InvalidRequest (they do not fit; there is not a file then), StorageError, EngineError, Canceled.
     """
-    description.refuse_shard(shard)
     frame = _fitted(frame, description.row)
-    order = [_order(frame, each) for each in order_by]
+    order = [_order(frame, *each) for each in order_by]
     files, home = files_of(place(uri), None), spark_place(frame.sparkSession, uri)
     name = uuid.uuid4().hex
     staged, final = (f"{description.folder(shard)}/{kind}{name}" for kind in ("staged-", FILE_PREFIX))
     with _deleted(f"{place(uri)}/{staged}"):
-        with spark_faults("sort the rows for a feed"):
+        with _refusing_misfits(frame), _writing("sort the rows for a feed"):
             ordered = frame.orderBy(*order) if order else frame
-            row = F.struct(*(F.col(quoted(name)) for name in frame.columns))
+            row = F.struct(*_checked(frame, description.row))
             ordered.select(row.alias(ROW)).write.options(**_SORTED).parquet(f"{home}/{staged}")
         sorted_files = sorted(_footers(files, staged), key=lambda file: _number(file.path))
         count = sum(file.rows for file in sorted_files)
@@ -122,13 +139,13 @@ def write_files(
             return [], 0
         first.after(count)
         rows = _sorted_rows(frame, f"{home}/{staged}")
-        _refuse_nulls(rows, frame, description.row)
         with _deleted(f"{place(uri)}/{final}", only_failed=True):
-            with spark_faults("write the rows of a feed"):
+            with _writing("write the rows of a feed"):
                 numbered = _numbered(rows, sorted_files, description, first, operation)
                 numbered.write.options(**_FINAL).parquet(f"{home}/{final}")
-            _delete_checksums(uri, final)
-            written = sorted((file for file in _footers(files, final) if file.rows), key=lambda file: file.first)
+            _delete_checksums(place(uri), final)
+            filled = [file for file in _footers(files, final) if file.groups]
+            written = sorted(filled, key=lambda file: file.groups[0].first)
             return list(_adds(written, description.partition(shard), first, count)), count
 
 
@@ -161,6 +178,7 @@ def _fitted(frame: DataFrame, row: pa.Schema) -> DataFrame:
             field="rows",
             remedy=f"Cast them to the feed's: {', '.join(_told(_spark_schema(row)))}",
         )
+    _refuse_cut_times(frame)
     if frame.isStreaming:
         raise InvalidRequest("the rows are a stream", field="rows", remedy="Append what foreachBatch gives")
     return frame.select(*map(quoted, row.names))
@@ -174,37 +192,66 @@ def _told(schema: StructType) -> list[str]:
     return [f"{field.name} {field.dataType.simpleString()}" for field in schema]
 
 
-def _order(frame: DataFrame, each: str | tuple[str, str]) -> Column:
-    name, direction = (each, "ascending") if isinstance(each, str) else each
-    if name not in frame.columns or direction not in ("ascending", "descending"):
-        raise InvalidRequest(
-            f"{each!r} says no order",
-            field="order_by",
-            remedy=f'Name any of {", ".join(frame.columns)}, or ("name", "descending")',
-        )
+def _order(frame: DataFrame, name: str, direction: str) -> Column:
+    kind = frame.schema[name].dataType.simpleString()
+    if any(word in kind for word in _UNORDERED):
+        raise InvalidRequest(f"{name} is of type {kind}, which has no order", field="order_by", remedy="Sort by others")
     column = F.col(quoted(name))
     return column.asc_nulls_last() if direction == "ascending" else column.desc_nulls_last()
 
 
+def _refuse_cut_times(frame: DataFrame) -> None:
+    setting = "spark.sql.parquet.outputTimestampType"
+    if frame.sparkSession.conf.get(setting) == "TIMESTAMP_MILLIS" and "timestamp" in frame.schema.simpleString():
+        raise InvalidRequest("is TIMESTAMP_MILLIS, which cuts times off", field=setting, remedy="Unset it")
+
+
+def _checked(frame: DataFrame, row: pa.Schema) -> Iterator[Column]:
+    """The columns; a value that the feed does not take fails the write, with `_MISFIT` and what it is."""
+    for number, field in enumerate(row):
+        column, given = F.col(quoted(field.name)), frame.schema[field.name]
+        faults = []
+        if given.nullable and not field.nullable:
+            faults.append((column.isNull(), 0))
+        if isinstance(given.dataType, StringType):
+            faults.append((~F.is_valid_utf8(column), 1))
+        checked = column
+        for fault, says in faults:
+            checked = F.when(fault, F.raise_error(F.lit(f"{_MISFIT}{number}.{says}."))).otherwise(checked)
+        yield checked.alias(field.name)
+
+
+@contextmanager
+def _refusing_misfits(frame: DataFrame) -> Iterator[None]:
+    try:
+        yield
+    except EngineError as error:
+        if found := re.search(rf"{_MISFIT}(\d+)\.(\d)\.", str(error.__cause__)):
+            column, (says, remedy) = frame.columns[int(found[1])], _MISFITS[int(found[2])]
+            raise InvalidRequest(f"column {column} has {says}", field="rows", remedy=remedy) from error
+        raise
+
+
+@contextmanager
+def _writing(what: str) -> Iterator[None]:
+    """Another writer cannot be met: what looks like it is a text of the application's own."""
+    try:
+        with spark_faults(what):
+            yield
+    except Conflict as error:
+        raise EngineError(f"{what}: {str(error.__cause__)[:MESSAGE_LENGTH_MAX]}") from error.__cause__
+
+
 def _sorted_rows(frame: DataFrame, directory: str) -> DataFrame:
-    """What was sorted, in a session whose settings are ours alone."""
-    session: SparkSession = frame.sparkSession.newSession()
-    for name, value in _SESSION.items():
-        session.conf.set(name, value)
+    """What was sorted, in a session whose settings are ours: one of the JVM alone, as pyspark's would become the one
+    that the application's `toDF` makes frames of."""
+    schema = StructType([StructField(ROW, frame.schema)])
     with spark_faults("open the sorted rows"):
-        return session.read.schema(StructType([StructField(ROW, frame.schema)])).parquet(directory)
-
-
-def _refuse_nulls(rows: DataFrame, frame: DataFrame, row: pa.Schema) -> None:
-    """Of columns that take none."""
-    suspect = [field.name for field in row if not field.nullable and frame.schema[field.name].nullable]
-    if not suspect:
-        return
-    with spark_faults("look for nulls in the rows of a feed"):
-        found = rows.select(*(F.count_if(_of_row(name).isNull()).alias(name) for name in suspect)).first()
-    for name, nulls in zip(suspect, found or (), strict=False):
-        if nulls:
-            raise InvalidRequest(f"column {name} has nulls", field="rows", remedy="The feed's column takes none")
+        session: Any = frame.sparkSession._jsparkSession.newSession()
+        for name, value in _SESSION.items():
+            session.conf().set(name, value)
+        reader = session.read().schema(session.parseDataType(schema.json())).option("__globPaths__", "false")
+        return DataFrame(reader.format("parquet").load(directory), frame.sparkSession)
 
 
 def _numbered(
@@ -256,11 +303,12 @@ def _footer(files: pafs.FileSystem, path: str) -> _Footer:
         size = stream.size()
         found = pq.read_metadata(stream)
     names = [found.schema.column(number).path for number in range(len(found.schema))]
-    if ULID_TEXT not in names or not found.num_rows:
+    if ULID_TEXT not in names:
         return _Footer(path, size, found.num_rows)
     column = names.index(ULID_TEXT)
-    bounds = [found.row_group(group).column(column).statistics for group in range(found.num_row_groups)]
-    return _Footer(path, size, found.num_rows, min(each.min for each in bounds), max(each.max for each in bounds))
+    groups = map(found.row_group, range(found.num_row_groups))
+    bounds = ((group.num_rows, group.column(column).statistics) for group in groups)
+    return _Footer(path, size, found.num_rows, tuple(_Group(rows, each.min, each.max) for rows, each in bounds))
 
 
 def _adds(
@@ -269,10 +317,13 @@ def _adds(
     """Raises EngineError unless the files have all ulids from `first` on, each once."""
     at, rows = first, 0
     for file in files:
-        ends = (parse_ulid(file.first), parse_ulid(file.last))
-        if ends != (at.ulid(), at.ulid(file.rows - 1)):
-            raise EngineError(f"{file.path} has other ulids than those of its rows")
-        yield AddAction(file.path, file.size, partition, int(time.time() * 1000), True, file_stats(at, file.rows))
-        at, rows = at.after(file.rows), rows + file.rows
+        begins = at
+        for group in file.groups:
+            if (parse_ulid(group.first), parse_ulid(group.last)) != (at.ulid(), at.ulid(group.rows - 1)):
+                raise EngineError(f"{file.path} has other ulids than those of its rows")
+            at = at.after(group.rows)
+        at_ms, stats = int(time.time() * 1000), file_stats(begins, file.rows)
+        yield AddAction(file.path, file.size, partition, at_ms, True, stats)
+        rows += file.rows
     if rows != count:
         raise EngineError(f"{rows} rows were written of {count} that were sorted")

@@ -22,6 +22,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from iscp.adapters.delta.commits import place
 from iscp.adapters.delta.feed_part import FeedPart, read_part
 from iscp.adapters.delta.spark_faults import spark_faults
 from iscp.adapters.delta.table_files import files_of
@@ -64,7 +65,9 @@ class ChangefeedSource(DataSource):
     def _uri(self) -> str:
         if not (uri := self.options.get("path")):
             raise InvalidRequest("names no feed", field="path", remedy=".load(URI)")
-        return uri
+        if not uri.startswith(("/", "file:", "s3:", "s3a:")):
+            raise InvalidRequest(f"{uri} is relative to nothing that is known", field="path", remedy="Give all of it")
+        return place(uri)
 
     def _starting(self) -> str:
         return self.options.get(STARTING_CURSOR, EARLIEST)
@@ -106,7 +109,9 @@ class _PartReader:
             return self._planned().last_cursor()
         return self._planned().own(Cursor.parse(self._starting))
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        if partition is None:  # of nothing at all, pyspark makes one that is none
+            return
         assert isinstance(partition, PlannedPart)
         for rows in read_part(files_of(self._uri, None), partition.part, to_arrow_schema(self._schema)):
             yield from rows.to_batches(BATCH_ROWS_MAX)

@@ -15,16 +15,18 @@ import os
 import threading
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from deltalake.transaction import RemoveAction
 
 from iscp.adapters.delta.commits import place
+from iscp.adapters.delta.conditional_writes import require_conditional_writes
 from iscp.adapters.delta.faults import delta_faults
+from iscp.adapters.delta.feed_actions import Action
 from iscp.adapters.delta.feed_draft import FeedDraft, FeedRows
-from iscp.adapters.delta.feed_log import Action, FeedLog, numbers_of_text
-from iscp.adapters.delta.feed_schema import FeedDescription, leaves
+from iscp.adapters.delta.feed_log import FeedLog, numbers_of_text
+from iscp.adapters.delta.feed_schema import FeedDescription
 from iscp.adapters.delta.table_files import files_of, local_path, sync
 from iscp.core.errors import (
     ConfigurationError,
@@ -63,13 +65,14 @@ class ShardState:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What a commit does, and what has to hold for it: states of shards, texts by their names, the table's columns."""
+    """What a commit does, and what has to hold for it: states of shards, texts by their names, when the log was opened
+    anew for what the table is."""
 
     actions: Sequence[Action]
     numbers: Mapping[str, int]
     seen: Mapping[int, ShardState]
     texts_seen: Mapping[str, str | None]
-    shape_seen: FeedDescription | None = None
+    opened_at_seen: int | None = None
     commit_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
@@ -123,14 +126,15 @@ class FeedTable:
         Raises PermanentError where a column has a type that the feed's does not take, and what `commit` raises.
         """
         with self._turn:
-            seen = self.description
-            if not (lacking := _lacking(seen.row, row, self._log.features)):
+            self._log.look()
+            if not (lacking := _lacking(self.description.row, row)):
                 return
-            metadata = self._log.metadata(replace(seen, row=pa.schema([*seen.row, *lacking])))
-            self._commit(_Change([metadata], {}, {}, {}, seen), self._clock.monotonic_s() + SLEPT_S)
+            require_conditional_writes(self.uri)
+            change = _Change(self._log.widened(lacking), {}, {}, {}, self._log.opened_at)
+            self._commit(change, self._clock.monotonic_s() + SLEPT_S)
             self._sync_log()
             self._log.reopen()
-            if _lacking(self.description.row, row, self._log.features):
+            if _lacking(self.description.row, row):
                 raise Conflict(f"the log of {self.uri} was cleaned while a commit slept", remedy="Begin it again")
 
     def draft(self) -> FeedDraft:
@@ -163,6 +167,7 @@ class FeedTable:
         OutcomeUnknown.
         """
         began_s = self._clock.monotonic_s()
+        require_conditional_writes(self.uri)
         adds = draft.finish()
         if remove and self._log.append_only:
             raise ConfigurationError(f"{self.uri} has delta.appendOnly, and gives nothing away", remedy="Unset it")
@@ -253,8 +258,8 @@ class FeedTable:
         for name, text in change.texts_seen.items():
             if self._log.text(self._text_app(name)) != text:
                 return f"{name} of {self.uri} has moved: another writer has committed"
-        if change.shape_seen not in (None, self.description):
-            return f"the columns of {self.uri} have been changed"
+        if change.opened_at_seen not in (None, self._log.opened_at):
+            return f"what {self.uri} is has been changed"
         return ""
 
     def _sync_files(self, paths: Sequence[str]) -> None:
@@ -278,11 +283,8 @@ class FeedTable:
                 sync(self._path / name)
 
 
-def _lacking(held: pa.Schema, wanted: pa.Schema, features: Collection[str]) -> list[pa.Field]:
-    """What `wanted` has beyond `held`, whatever the case of the names.
-
-    Raises PermanentError where the feed cannot have it, also for want of one of Delta's `features`.
-    """
+def _lacking(held: pa.Schema, wanted: pa.Schema) -> list[pa.Field]:
+    """What `wanted` has beyond `held`, whatever the case of the names. Raises PermanentError for another type."""
     there = {each.name.lower(): each.type for each in held}
     for each in wanted:
         if (kind := there.get(each.name.lower(), each.type)) != each.type and not _takes(kind, each.type):
@@ -291,19 +293,7 @@ def _lacking(held: pa.Schema, wanted: pa.Schema, features: Collection[str]) -> l
                 remedy="Bring the type back, or register the job anew on another feed",
                 code=ErrorCode.SCHEMA_CHANGED,
             )
-    lacking = [each.with_nullable(True) for each in wanted if each.name.lower() not in there]
-    for each in lacking:
-        if "timestampNtz" not in features and any(map(_without_zone, leaves(each.type))):
-            raise PermanentError(
-                f"column {each.name} is of type {each.type}, which the feed was not made for",
-                remedy="Name the columns to keep, without it; or register the job anew on another feed",
-                code=ErrorCode.SCHEMA_CHANGED,
-            )
-    return lacking
-
-
-def _without_zone(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(kind) and kind.tz is None)
+    return [each.with_nullable(True) for each in wanted if each.name.lower() not in there]
 
 
 def _takes(held: pa.DataType, given: pa.DataType) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from iscp.adapters.delta import s3, storage
+from iscp.adapters.delta import conditional_writes, s3, storage
 from iscp.adapters.delta.launch import LOG_STORE
 from iscp.adapters.delta.race import DeltaRsContender, Round, StoreContender, breaches, hadoop_uri, race
 from iscp.core.errors import ErrorCode, IscpError, PermanentError, StorageError
@@ -54,7 +54,7 @@ LOCAL = _Store(
 ON_S3 = _Store(
     s3.LOG_STORE,
     "spark.delta.logStore.s3.impl",
-    "Use a store that obeys If-None-Match: * on PUT, as AWS's does, and nothing between that drops it",
+    conditional_writes.REMEDY,
 )
 _REFUSES_CONDITIONS = ("Conditional Writes Unavailable", "NotImplemented", "501 Not Implemented")
 """What Hadoop and stores say that do not even pretend to."""

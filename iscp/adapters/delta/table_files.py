@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pyarrow.fs as pafs
 from deltalake.fs import DeltaStorageHandler
 
+from iscp.adapters.delta import commits
+from iscp.adapters.delta.storage import on_s3
+
 
 def local_path(uri: str) -> Path | None:
-    """The directory behind a path or file URI; None for an object store."""
-    parts = urlsplit(uri)
-    if len(parts.scheme) <= 1:  # none, or a drive letter
-        return Path(uri)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+    """The directory of a local table; None for one on S3. Raises InvalidRequest for a URI of another store."""
+    return None if on_s3(uri) else commits.local_path(uri)
 
 
 def files_of(uri: str, options: Mapping[str, str] | None) -> pafs.FileSystem:

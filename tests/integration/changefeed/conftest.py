@@ -8,7 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pytest
+from obstore.store import from_url
 
 from iscp import changefeed
 from iscp.adapters.clock import SystemClock
@@ -29,10 +31,27 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server.stop()
 
 
+ON_S3_TOO = pytest.mark.parametrize("store", ["local", "s3"], indirect=True)
+ON_S3_IN_FULL = pytest.mark.parametrize("store", ["local", pytest.param("s3", marks=pytest.mark.full)], indirect=True)
+
+
+def paths_below(uri: str) -> set[str]:
+    """Of files, wherever the feed is."""
+    if uri.startswith("s3://"):
+        return {meta["path"] for found in obstore.list(from_url(uri)) for meta in found}
+    return {str(path) for path in Path(uri).rglob("*") if path.is_file()}
+
+
 @pytest.fixture
-def uri(tmp_path: Path) -> str:
-    changefeed.create(tmp_path / "feed", SCHEMA, shards=2)
-    return str(tmp_path / "feed")
+def store(request: pytest.FixtureRequest) -> str:
+    return str(getattr(request, "param", "local"))
+
+
+@pytest.fixture
+def uri(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    uri = request.getfixturevalue("s3").uri(f"{tmp_path.name}/feed") if store == "s3" else str(tmp_path / "feed")
+    changefeed.create(uri, SCHEMA, shards=2)
+    return uri
 
 
 @pytest.fixture

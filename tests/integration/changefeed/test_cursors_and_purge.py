@@ -29,6 +29,8 @@ from tests.fakes.changefeed_program import SCHEMA
 from tests.fakes.clock import FakeClock
 from tests.fakes.etcd_proxy import AnswerLosingProxy
 
+from .conftest import ON_S3_IN_FULL, ON_S3_TOO
+
 Opened = Callable[..., Changefeed]
 Eventually = Callable[..., float]
 
@@ -170,6 +172,7 @@ def test_by_age_whole_files_go_of_which_all_is_old(uri: str, tmp_path: Path) -> 
         assert told(feed) == [9]
 
 
+@ON_S3_TOO
 def test_ulids_go_on_after_all_rows_are_gone(opened: Opened) -> None:
     feed = opened()
     before = feed.append(0, [row(1)]).last
@@ -179,6 +182,7 @@ def test_ulids_go_on_after_all_rows_are_gone(opened: Opened) -> None:
     assert feed.append(0, [row(2)]).first > before
 
 
+@ON_S3_TOO
 def test_behind_cursors_nothing_goes_that_one_of_them_has_not_read(opened: Opened, etcd: str) -> None:
     feed = opened(etcd)
     for number in range(4):
@@ -209,6 +213,7 @@ def test_a_purge_has_to_know_by_what(opened: Opened, uri: str) -> None:
     assert DeltaTable(uri).version() == 1
 
 
+@ON_S3_IN_FULL
 def test_appends_and_purges_at_once_lose_nothing_that_is_not_purged(opened: Opened, etcd: str) -> None:
     feed, purging = opened(etcd), opened(etcd)
     stop, seen = threading.Event(), list[int]()

@@ -21,6 +21,8 @@ from iscp.adapters.failpoints import VARIABLE
 from iscp.changefeed import Changefeed
 from tests.fakes.changefeed_program import ROWS, rows_of
 
+from .conftest import ON_S3_IN_FULL
+
 Opened = Callable[..., Changefeed]
 Eventually = Callable[..., float]
 
@@ -148,6 +150,7 @@ def trouble(uri_of: Opened, started: Callable[..., Writer], seed: int, failpoint
     assert len(steady[0].appends("has")) > 1, "one that nobody disturbs gets through"
 
 
+@ON_S3_IN_FULL
 @pytest.mark.timeout(300)
 def test_eight_write_to_a_shard_while_some_are_killed_and_frozen(
     opened: Opened, writers: Callable[..., Writer]
@@ -196,6 +199,7 @@ def test_a_frozen_writer_delays_the_others_by_a_timeout_and_its_own_commit_fails
     check(feed, follower, [doomed, *others])
 
 
+@ON_S3_IN_FULL
 @pytest.mark.parametrize(
     "point", [KILLED[0], KILLED[3], *(pytest.param(each, marks=pytest.mark.full) for each in KILLED[1:3])]
 )

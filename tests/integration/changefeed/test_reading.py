@@ -20,6 +20,8 @@ from iscp.changefeed import Changefeed, Cursor, CursorBehind, InvalidRequest
 from iscp.core.errors import ErrorCode, StorageError
 from tests.fakes.changefeed_program import rows_of
 
+from .conftest import ON_S3_TOO
+
 Opened = Callable[..., Changefeed]
 Eventually = Callable[..., float]
 
@@ -39,6 +41,7 @@ def many(first: int, count: int) -> pa.Table:
     return pa.table({"number": numbers, "text": [f"text {n}" for n in numbers]})
 
 
+@ON_S3_TOO
 def test_pages_go_on_from_a_cursor_and_its_text(opened: Opened) -> None:
     feed = opened()
     for number in range(6):
@@ -108,6 +111,7 @@ def test_bad_cursors_are_refused(opened: Opened, tmp_path: Path, uri: str) -> No
 # --- following ---------------------------------------------------------------------------------------------------
 
 
+@ON_S3_TOO
 def test_a_follower_gets_each_change_as_it_comes_and_ends_when_it_is_asked_to(
     opened: Opened, eventually: Eventually
 ) -> None:
@@ -220,6 +224,7 @@ def test_a_page_from_the_midst_begins_there(large: Changefeed) -> None:
         assert told(page.rows) == list(range(number + 1, min(number + 4, 200_000)))
 
 
+@ON_S3_TOO
 def test_what_a_compaction_has_mixed_is_read_in_order(opened: Opened, uri: str) -> None:
     feed = opened()
     for number in range(6):
@@ -247,6 +252,7 @@ def test_a_reader_that_slept_while_the_log_was_cleaned_goes_on(opened: Opened, u
 # --- what is gone ------------------------------------------------------------------------------------------------
 
 
+@ON_S3_TOO
 def test_a_reader_behind_a_purge_is_told_with_the_first_cursor_that_is_left(opened: Opened) -> None:
     feed = opened()
     feed.append(0, [row(0)])
@@ -280,6 +286,7 @@ def test_pages_from_the_first_that_is_left_have_cursors_that_are_not_behind(open
     assert told(feed.read(first.cursor).rows) == [3]
 
 
+@ON_S3_TOO
 def test_a_follower_whose_files_are_vacuumed_away_is_told(opened: Opened, uri: str) -> None:
     feed = opened()
     for number in range(3):
@@ -292,6 +299,7 @@ def test_a_follower_whose_files_are_vacuumed_away_is_told(opened: Opened, uri: s
         next(pages)
 
 
+@ON_S3_TOO
 def test_files_that_a_compaction_took_away_are_no_loss(opened: Opened, uri: str) -> None:
     """A reader that looked before, and reads after the vacuum."""
     feed = opened()

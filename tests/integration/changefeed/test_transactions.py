@@ -30,6 +30,8 @@ from iscp.core.feed_queue import Incidents, QueueLimits
 from tests.fakes.changefeed_program import SCHEMA, rows_of
 from tests.fakes.clock import FakeClock
 
+from .conftest import ON_S3_TOO, paths_below
+
 Opened = Callable[..., Changefeed]
 Eventually = Callable[..., float]
 
@@ -54,6 +56,7 @@ def row(number: int) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("locked", [False, True])
+@ON_S3_TOO
 def test_several_appends_are_one_commit_with_ulids_that_follow_one_another(
     opened: Opened, uri: str, etcd: str, locked: bool
 ) -> None:
@@ -78,9 +81,10 @@ def test_several_appends_are_one_commit_with_ulids_that_follow_one_another(
     assert list(transaction.ulids) == told
 
 
+@ON_S3_TOO
 def test_what_raises_or_is_empty_commits_nothing_and_lets_the_next_one_go(opened: Opened, uri: str, etcd: str) -> None:
     feed = opened(etcd)
-    before = sorted(Path(uri).rglob("*"))
+    before = paths_below(uri)
     failing = feed.transaction(0)
 
     def fail() -> None:
@@ -94,7 +98,7 @@ def test_what_raises_or_is_empty_commits_nothing_and_lets_the_next_one_go(opened
         empty.append([])
     assert not failing.committed
     assert not empty.committed
-    assert [path for path in sorted(Path(uri).rglob("*")) if path.is_file()] == [p for p in before if p.is_file()]
+    assert paths_below(uri) == before
     began_s = time.monotonic()
     with feed.transaction(0) as transaction:
         transaction.append(rows_of("a", 1))
@@ -331,6 +335,7 @@ def test_an_etcd_that_does_not_answer_is_told(opened: Opened, uri: str) -> None:
 # --- several writers ---------------------------------------------------------------------------------------------
 
 
+@ON_S3_TOO
 def test_without_a_line_one_of_two_commits_and_the_other_is_told(opened: Opened) -> None:
     feed = opened()
     slow = feed.transaction(0)
@@ -347,6 +352,7 @@ def test_without_a_line_one_of_two_commits_and_the_other_is_told(opened: Opened)
     assert [number for *_, number in numbers(feed)] == [2]
 
 
+@ON_S3_TOO
 def test_threads_that_append_in_one_step_all_get_through(opened: Opened) -> None:
     feed = opened()
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 DRAWN = b"\x00\x01\xff\xff\xff\xff\xff\xff\xff\xf0"
-"""The second half is negative, and becomes positive after 16 rows."""
+"""Of the second half the last byte, and those before, change after 16 rows."""
 
 Appended = Callable[[int, Sequence[int]], str]
 

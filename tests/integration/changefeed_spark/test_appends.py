@@ -36,7 +36,8 @@ def commit(uri: str, frame: DataFrame, order_by: Order = (), shard: int = 0, ope
     seen = feed.state(shard)
     first = begin(seen.place, max(1_000, seen.place.time_ms + 1), DRAWN)
     with feed.draft() as draft:
-        adds, count = write_files(frame, uri, feed.description, shard, first, order_by, operation)
+        order = [each if isinstance(each, tuple) else (each, "ascending") for each in order_by]
+        adds, count = write_files(frame, uri, feed.description, shard, first, order, operation)
         if count:
             draft.adopt(shard, first, count, adds)
             feed.commit(draft, {shard: seen})
@@ -154,6 +155,7 @@ TYPES = {
     "f": ("double", pa.float64()),
     "day": ("date", pa.date32()),
     "at": ("timestamp", pa.timestamp("us", "UTC")),
+    "then": ("timestamp_ntz", pa.timestamp("us")),
     "raw": ("binary", pa.binary()),
     "list": ("array<struct<x:int,y:string>>", pa.list_(pa.struct([("x", pa.int32()), ("y", pa.string())]))),
     "map": ("map<string,array<int>>", pa.map_(pa.string(), pa.list_(pa.int32()))),
@@ -166,6 +168,7 @@ VALUES = {
     "f": "double('NaN')",
     "day": "date'1500-01-01'",
     "at": "timestamp'1500-01-01 00:00:00.123456'",
+    "then": "timestamp_ntz'1500-01-01 00:00:00.123456'",
     "raw": "X'00FF'",
     "list": "array(named_struct('x', 1, 'y', null), null)",
     "map": "map('a', array(1, null), 'b', null)",
@@ -215,15 +218,13 @@ def refusal(spark: SparkSession, uri: str, **given: Any) -> IscpError:
     return caught.value
 
 
-def test_bad_orders_shards_and_streams_are_refused(spark: SparkSession, uri: str) -> None:
-    assert refusal(spark, uri, order_by=["nothing"]).field == "order_by"
-    assert refusal(spark, uri, order_by=[("id", "up")]).field == "order_by"
-    assert refusal(spark, uri, shard=3).field == "shard"
+def test_streams_and_columns_without_an_order_are_refused(spark: SparkSession, uri: str, tmp_path: Path) -> None:
     stream = spark.readStream.format("rate").load().selectExpr("value AS id", "'x' AS name")
-    assert (
-        "is a stream" in refusal(spark, uri, frame=stream).message
-        or "are a stream" in refusal(spark, uri, frame=stream).message
-    )
+    assert "are a stream" in refusal(spark, uri, frame=stream).message
+    mapped = str(tmp_path / "mapped")
+    create_feed_table(mapped, pa.schema([("m", pa.map_(pa.string(), pa.int32()))]), 1)
+    error = refusal(spark, mapped, frame=spark.sql("SELECT map('a', 1) AS m"), order_by=["m"])
+    assert (error.field, "has no order" in error.message) == ("order_by", True)
 
 
 def test_nulls_where_the_feed_takes_none_are_refused_and_leave_no_file(spark: SparkSession, tmp_path: Path) -> None:
@@ -234,6 +235,57 @@ def test_nulls_where_the_feed_takes_none_are_refused_and_leave_no_file(spark: Sp
     assert files(uri) == []
     commit(uri, spark.sql("SELECT 1L AS id, nullif('a', 'b') AS name"))
     assert ids(uri) == [1]
+
+
+def test_texts_that_nobody_could_read_are_refused(spark: SparkSession, uri: str) -> None:
+    broken = spark.sql("SELECT 1L AS id, 'a' AS name UNION ALL SELECT 2L, cast(X'FF61' AS string)")
+    error = refusal(spark, uri, frame=broken)
+    assert isinstance(error, InvalidRequest)
+    assert "column name has texts that are no UTF-8" in error.message
+
+
+def test_a_failure_that_speaks_of_other_writers_is_the_applications_own(spark: SparkSession, uri: str) -> None:
+    words = "java.util.ConcurrentModificationException in a function of mine"
+    error = refusal(spark, uri, frame=frame_of(spark, 9).selectExpr("id", f"string(raise_error('{words}')) AS name"))
+    assert isinstance(error, EngineError)
+    assert words in error.message
+
+
+def test_times_that_a_setting_cuts_off_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    uri, setting = str(tmp_path / "timed"), "spark.sql.parquet.outputTimestampType"
+    create_feed_table(uri, pa.schema([("at", pa.timestamp("us", "UTC"))]), 1)
+    spark.conf.set(setting, "TIMESTAMP_MILLIS")
+    try:
+        assert refusal(spark, uri, frame=spark.sql("SELECT current_timestamp() AS at")).field == setting
+    finally:
+        spark.conf.unset(setting)
+
+
+def test_the_applications_settings_and_session_stay_out_of_it(spark: SparkSession, uri: str) -> None:
+    """A setting of the application is one of all sessions; one puts sorted files into one task, largest first."""
+    frame = spark.range(0, 30, 1, 3).selectExpr("id", "repeat(uuid(), cast(1 + id div 10 * 50 AS int)) AS name")
+    shared: Any = spark.sparkContext._jsc.sc().conf()
+    settings = {"spark.sql.files.maxPartitionNum": "1", "spark.sql.function.concatBinaryAsString": "true"}
+    for name, value in settings.items():
+        shared.set(name, value)
+    try:
+        commit(uri, frame)
+    finally:
+        for name in settings:
+            shared.remove(name)
+    ulids = read(uri)["ulid_text"].to_pylist()
+    assert (ids(uri), ulids) == (list(range(30)), sorted(ulids))
+    assert {pq.read_schema(Path(uri) / path).field("ulid").type for path in files(uri)} == {pa.binary()}
+    spark.range(1).createOrReplaceTempView("of_the_application")
+    spark.sparkContext.parallelize([(1,)]).toDF(["id"]).createOrReplaceTempView("made_of_an_rdd")
+    assert spark.sql("SELECT * FROM made_of_an_rdd CROSS JOIN of_the_application").count() == 1
+
+
+def test_a_path_with_signs_of_patterns_is_a_path(spark: SparkSession, tmp_path: Path) -> None:
+    uri = str(tmp_path / "a[1] {b}")
+    create_feed_table(uri, SCHEMA, 1)
+    commit(uri, frame_of(spark, 10), ["id"])
+    assert ids(uri) == list(range(10))
 
 
 def test_a_failure_leaves_no_file(spark: SparkSession, uri: str) -> None:
@@ -247,10 +299,12 @@ def test_what_is_not_committed_is_deleted(spark: SparkSession, uri: str) -> None
     feed = opened(uri)
     first = begin(UlidPlace(0, 0), 1_000, DRAWN)
     with feed.draft() as draft:
-        adds, count = write_files(frame_of(spark, 10), uri, feed.description, 0, first, ["id"], "insert")
+        order = [("id", "ascending")]
+        adds, count = write_files(frame_of(spark, 10), uri, feed.description, 0, first, order, "insert")
         draft.adopt(0, first, count, adds)
         assert files(uri) == [add.path for add in adds]
     assert files(uri) == []
+    assert not list(Path(uri).glob("feed=*/*/*")), "nor is a directory left"
 
 
 @pytest.mark.full

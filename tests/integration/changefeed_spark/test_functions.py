@@ -107,3 +107,15 @@ def test_registering_again_does_no_harm_and_other_sessions_have_nothing(spark: S
     names = {row[0] for row in spark.sql("SHOW USER FUNCTIONS LIKE 'ulid*'").collect()}
     assert names == {"ulid_at", "ulid_binary", "ulid_text", "ulid_time"}
     assert not spark.newSession().sql("SHOW USER FUNCTIONS LIKE 'ulid*'").collect()
+
+
+def test_times_have_a_zone_whatever_a_session_takes_for_a_timestamp(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        register_functions(spark)
+        row = spark.sql("SELECT typeof(ulid_time(X'000000000001' || X'00000000000000000000')) AS kind").first()
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
+        register_functions(spark)
+    assert row is not None
+    assert row.kind == "timestamp"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 
 from iscp.adapters.delta.feed_purge import purge_files
 from iscp.adapters.delta.feed_schema import create_feed_table
@@ -164,6 +164,7 @@ def test_a_batch_has_so_many_rows_at_most_and_a_restart_goes_on_behind_it(
 
 
 def test_the_format_reads_batches_too(spark: SparkSession, uri: str, append: Appended) -> None:
+    assert spark.read.format("changefeed").load(uri).count() == 0
     last = append(0, [1, 2])
     append(0, [3])
     frame = spark.read.format("changefeed").load(uri)
@@ -172,6 +173,9 @@ def test_the_format_reads_batches_too(spark: SparkSession, uri: str, append: App
     behind = Cursor(opened(uri).description.feed_id, {0: last})
     rest = spark.read.format("changefeed").option("startingCursor", behind.text).load(uri)
     assert [row.row.id for row in rest.collect()] == [3]
+    # Where Python is may be another place than where the JVM is.
+    with pytest.raises(PySparkException, match="relative to nothing that is known"):
+        spark.read.format("changefeed").load("feed").count()
 
 
 @pytest.mark.full

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,17 @@ class Feed:
         for row, count in held.items():
             got[tuple(pair for pair in row if pair[0] not in lacking)] += count
         assert +got == expected
+        self.assert_in_order()
+
+    def assert_in_order(self) -> None:
+        """What a commit has brought lies behind all that was there of its shard."""
+        last: dict[str, str] = {}
+        for path in sorted(Path(self.uri, "_delta_log").glob("*.json")):
+            adds = [json.loads(line)["add"] for line in path.read_text().splitlines() if line.startswith('{"add"')]
+            for add in sorted(adds, key=lambda add: str(json.loads(add["stats"])["minValues"])):
+                shard, stats = add["partitionValues"]["shard"], json.loads(add["stats"])
+                assert last.get(shard, "") < stats["minValues"]["ulid_text"], path
+                last[shard] = stats["maxValues"]["ulid_text"]
 
     @property
     def columns(self) -> list[str]:
@@ -227,6 +240,64 @@ def test_what_fails_in_the_middle_is_done_again_and_told_once(pipeline: Pipeline
     feed.assert_equal()
 
 
+# --- writers that meet -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["commit_before", "feed_write", "feed_commit"])
+def test_of_two_nodes_with_one_range_one_commits_and_the_other_goes_on_from_there(
+    pipeline: Pipeline, point: str
+) -> None:
+    feed = Feed(pipeline)
+    feed.run()
+    pipeline.upsert(range(10), "one")
+
+    def another() -> None:
+        pipeline.upsert(range(5), "two")
+        assert feed.run().ok
+
+    assert feed.run(runner=feed.runner(**{point: another})).ok
+    feed.finish()
+    feed.assert_equal()
+    assert sum(not change["net"] for change in feed.changes()) == 2 * (10 + 5)
+
+
+def test_ranges_that_share_a_shard_do_not_write_over_each_other(pipeline: Pipeline) -> None:
+    feed = Feed(pipeline, options={"shards": 1})
+    feed.run()
+    feed.reshard(merge=False)
+    pipeline.upsert(range(20), "taken over")
+    feed.finish()
+    first, second = feed.ranges
+
+    def another() -> None:
+        assert feed.run(feed.row(second)).ok
+
+    for point in ("commit_before", "feed_commit"):
+        pipeline.upsert(range(20), point)
+        assert feed.run(feed.row(first), feed.runner(**{point: another})).ok
+    feed.finish()
+    feed.assert_equal()
+
+
+def test_a_watermark_does_not_go_back_where_no_row_was_told(pipeline: Pipeline) -> None:
+    """Then no shard has moved: the record alone says that another writer was there."""
+    feed = Feed(pipeline, where="id < 0")
+    feed.run()
+    pipeline.upsert([1], "one")
+    reached: list[int] = []
+
+    def another() -> None:
+        reached.append(feed.run().watermark.version)
+        pipeline.upsert([1], "two")
+        reached.append(feed.run().watermark.version)
+
+    late = feed.run(runner=feed.runner(feed_commit=another), told=False)
+    assert reached == [1, 2]
+    assert (late.ok, late.watermark.version) == (True, 2)
+    again = feed.run(told=False)
+    assert (again.ok, again.from_version, again.watermark.version) == (True, 2, 2)
+
+
 def test_columns_that_come_and_go_are_followed(pipeline: Pipeline) -> None:
     feed = Feed(pipeline)
     feed.run()
@@ -240,6 +311,24 @@ def test_columns_that_come_and_go_are_followed(pipeline: Pipeline) -> None:
     pipeline.delete("id = 101")
     assert feed.run().ok
     feed.assert_equal()
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("from_the_start", [True, False])
+def test_times_without_a_zone_are_kept(pipeline: Pipeline, from_the_start: bool) -> None:
+    feed = Feed(pipeline)
+    if not from_the_start:
+        feed.run()
+    pipeline.sql("ALTER TABLE SOURCE SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')")
+    pipeline.sql("ALTER TABLE SOURCE ADD COLUMNS (at TIMESTAMP_NTZ)")
+    for value in ("1850-01-01 00:00:01.5", "2020-01-01 00:00:00"):
+        pipeline.sql(f"UPDATE SOURCE SET at = timestamp_ntz'{value}' WHERE id < 3")
+        outcome = feed.run()
+        assert outcome.ok, outcome.error_msg
+    feed.assert_equal()
+    with pipeline.engine.session() as session:
+        rows = session.read.format("delta").load(feed.uri).where("row.id = 1").orderBy("ulid").collect()
+    assert [row["row"]["at"] for row in rows][-2:] == [datetime(1850, 1, 1, 0, 0, 1, 500_000), datetime(2020, 1, 1)]
 
 
 def test_a_column_of_another_type_stops_the_job_and_says_so(pipeline: Pipeline) -> None:

@@ -99,6 +99,18 @@ def test_batches_follow_the_order_of_the_ulids_where_no_files_overlap(filled: Fe
         assert more
 
 
+def test_a_shard_that_begins_behind_the_end_has_no_part_though_nobody_knows_its_ulids(feed: Feed) -> None:
+    feed.append(0, 2)
+    end = feed.cursor(feed.rows)
+    feed.append(1, 1)
+    feed.append(1, 1)
+    DeltaTable(feed.uri).alter.set_table_properties({"delta.dataSkippingStatsColumns": "operation"})
+    DeltaTable(feed.uri).optimize.compact()
+    plan = FeedPlan(feed.uri)
+    assert feed.read(plan.parts(Cursor(end.feed), end)) == feed.rows[:2]
+    assert plan.end(Cursor(end.feed), 100) == (feed.cursor(feed.rows), False)
+
+
 def test_what_lies_between_any_two_cursors_is_planned_whatever_was_compacted(filled: Feed) -> None:
     plan, rows = FeedPlan(filled.uri), filled.rows
     for _ in range(2):
