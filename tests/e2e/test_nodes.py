@@ -160,19 +160,20 @@ def test_clocks_that_are_set_wrong_move_nothing_and_keep_the_order_of_registrati
 # --- what does not fit -----------------------------------------------------------------------------------------------
 
 
-def refused(cluster: BareCluster, node: BareNode) -> str:
-    """Start it, and wait for its end; what it said. Nothing of the cluster has changed by it."""
+def refused(cluster: BareCluster, *nodes: BareNode) -> list[str]:
+    """Start them at once, and wait for their ends; what they said. Nothing of the cluster has changed by it."""
     before = held(cluster)
-    node.start()
-    assert node.child is not None
     try:
-        assert node.child.wait(30.0) == 1
+        for node in nodes:
+            node.start()
+        assert [node.child.wait(60.0) for node in nodes if node.child is not None] == [1] * len(nodes)
     finally:
-        node.kill()
+        for node in nodes:
+            node.kill()
     with at(cluster.members[0]) as client:
         assert {each.node_id for each in client.cluster().nodes} == {each.name for each in cluster.members}
     assert held(cluster) == before
-    return tail(node.log)
+    return [tail(node.log) for node in nodes]
 
 
 def test_a_node_that_does_not_fit_is_refused_with_words(nodes: BareCluster, tmp_path: Path) -> None:
@@ -182,15 +183,19 @@ def test_a_node_that_does_not_fit_is_refused_with_words(nodes: BareCluster, tmp_
     def node(name: str, environ: dict[str, str] | None = None, **changed: object) -> BareNode:
         return BareNode(nodes.config(name, **changed), elsewhere, environ or {})
 
-    taken = refused(nodes, node("n1"))
+    taken, other, unreachable, stranger, newer = refused(
+        nodes,
+        node("n1"),
+        node("n5", cluster="other"),
+        node("n6", advertise=f"127.0.0.1:{free_port()}"),
+        node("n7", advertise=nodes.members[0].config.address),
+        node("n8", {"BARE_NODE_WIRE_FORMAT": str(WIRE_FORMAT + 2)}),
+    )
     assert "a live node is registered as 'n1'" in taken
     assert "Give each node a name of its own" in taken
-    assert "belongs to the cluster 'default', not to 'other'" in refused(nodes, node("n8", cluster="other"))
-    unreachable = refused(nodes, node("n8", advertise=f"127.0.0.1:{free_port()}"))
+    assert "belongs to the cluster 'default', not to 'other'" in other
     assert "is not reached at" in unreachable
-    stranger = refused(nodes, node("n8", advertise=nodes.members[0].config.address))
     assert "leads to n0" in stranger
-    newer = refused(nodes, node("n8", {"BARE_NODE_WIRE_FORMAT": str(WIRE_FORMAT + 2)}))
     assert f"speaks wire format {WIRE_FORMAT}, and this node {WIRE_FORMAT + 2}" in newer
     assert "Upgrade the nodes" in newer
 

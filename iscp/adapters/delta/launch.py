@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LOG_STORE = "io.iscp.delta.HardLinkLogStore"
+SIDE_FILES = "io.iscp.delta.CommitSideFiles"
 SHUFFLE_PARTITIONS_MAX = 8
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")
@@ -98,7 +99,11 @@ def default_conf(settings: SparkSettings, jars: Sequence[Path]) -> dict[str, str
     else:
         conf |= {"spark.jars": ",".join(map(str, jars))}
     if log_store_jar() is not None:
-        conf |= {"spark.delta.logStore.file.impl": LOG_STORE}
+        conf |= {
+            "spark.delta.logStore.file.impl": LOG_STORE,
+            # Delta writes a file beside each commit by it, within the commit.
+            "spark.sql.streaming.checkpointFileManagerClass": SIDE_FILES,
+        }
     return conf | s3_conf(settings.s3, os.environ, settings.scratch_dir / "s3" if settings.local else None)
 
 
