@@ -23,8 +23,8 @@ import org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedChe
 /**
  * Writes what Delta puts beside each commit (NAME.crc, a summary of the table), and streams' checkpoints.
  *
- * <p>Spark's own choice for local paths asks a shell for links, in processes of its own: 40 ms within each commit,
- * for which all wait who wait for that commit. Its other one, this, leaves Hadoop's checksum of each file beside it:
+ * <p>Spark's own choice for local paths starts readlink eight times for each, as processes of their own: 40 ms within
+ * each commit, for which all wait who wait for that commit. Its other one, this, leaves Hadoop's checksum of each file beside it:
  * a version of a log that is made anew where those were left would not be read by whoever verifies them. So they are
  * deleted, as the first one means to (HADOOP-16255).
  */
