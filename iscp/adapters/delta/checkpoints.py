@@ -7,6 +7,8 @@ leaves it to others only after many commits: they are to find a short log as wel
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from deltalake import DeltaTable
 
@@ -22,15 +24,32 @@ PROPERTIES = {"delta.checkpointInterval": str(COMMITS_OF_OTHERS)}
 """Of a target."""
 
 
-def make_checkpoint(uri: str, only_with: dict[str, str] | None = None) -> None:
-    """Of the newest version, and clean the log; only of a table `only_with` these properties.
+class Checkpoints:
+    """Of one table's log, after each `every`th version, if that is a commit of one's own; only while the table has
+    the properties `only_with`."""
 
-    Raises nothing: that it fails does no harm but to those who open the table.
-    """
-    try:
-        table = DeltaTable(uri)
-        if (only_with or {}).items() <= table.metadata().configuration.items():
-            table.create_checkpoint()
-            table.cleanup_metadata()
-    except Exception as error:  # noqa: BLE001  (what was committed is not to look as if it were not)
-        log.warning("checkpoint.failed", extra={"table": uri, "reason": str(error)})
+    def __init__(self, uri: str, every: int, only_with: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._uri = uri
+        self._every = every
+        self._only_with = only_with
+        self._due = False
+
+    def committed(self, version: int) -> None:
+        """One's own commit became that version."""
+        self._due |= version > 0 and version % self._every == 0
+
+    def make(self) -> None:
+        """Where one is due: of the newest version, and clean the log.
+
+        Raises nothing: that it fails does no harm but to those who open the table.
+        """
+        if not self._due:
+            return
+        self._due = False
+        try:
+            table = DeltaTable(self._uri)
+            if self._only_with.items() <= table.metadata().configuration.items():
+                table.create_checkpoint()
+                table.cleanup_metadata()
+        except Exception as error:  # noqa: BLE001  (what was committed is not to look as if it were not)
+            log.warning("checkpoint.failed", extra={"table": self._uri, "reason": str(error)})

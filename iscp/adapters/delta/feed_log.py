@@ -17,7 +17,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
 from iscp.adapters.delta import storage
-from iscp.adapters.delta.checkpoints import make_checkpoint
+from iscp.adapters.delta.checkpoints import Checkpoints
 from iscp.adapters.delta.commits import commit_file
 from iscp.adapters.delta.faults import delta_faults
 from iscp.adapters.delta.feed_actions import COMMIT_ID, TIMES_WITHOUT_ZONE, Action, commit, with_feature
@@ -62,7 +62,7 @@ class FeedLog:
         self._uri = uri
         self._stamp: tuple[int, ...] = ()
         self.reopen()
-        self._untidy = False
+        self._checkpoints = Checkpoints(uri, CHECKPOINT_COMMITS)
 
     def look(self) -> None:
         """Go to the newest version. Raises StorageError, and ConfigurationError as when it was opened."""
@@ -113,7 +113,7 @@ class FeedLog:
         if not any(action.get("commitInfo", {}).get(COMMIT_ID) == commit_id for action in actions):
             return False
         self._take_in(actions)
-        self._untidy |= self.version % CHECKPOINT_COMMITS == 0
+        self._checkpoints.committed(self.version)
         return True
 
     def goes_on_from(self, version: int) -> bool:
@@ -127,10 +127,7 @@ class FeedLog:
 
     def tidy(self) -> None:
         """Make a checkpoint, and clean the log, if a commit of one's own was the one after which it is time."""
-        if not self._untidy:
-            return
-        self._untidy = False
-        make_checkpoint(self._uri)
+        self._checkpoints.make()
 
     @property
     def opened_at(self) -> int:

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 from iscp.adapters.delta import storage
 from iscp.adapters.delta.bounds import HeldKeys
-from iscp.adapters.delta.checkpoints import COMMITS, PROPERTIES, make_checkpoint
+from iscp.adapters.delta.checkpoints import COMMITS, PROPERTIES, Checkpoints
 from iscp.adapters.delta.commits import (
     APP_ID,
     commit_file,
@@ -67,7 +67,7 @@ class DeltaSink:
         self._held = HeldKeys(uri)
         self._direct = DirectWriter(uri, self._held)
         self._columns: dict[str, str] | None = None
-        self._untidy = False
+        self._checkpoints = Checkpoints(uri, COMMITS, only_with=PROPERTIES)
 
     def position(self, row: JobRow) -> Position:
         position = self._reader.read(row)
@@ -251,9 +251,7 @@ class DeltaSink:
         return self._confirmed(tag)
 
     def tidy(self) -> None:
-        if self._untidy:
-            self._untidy = False
-            make_checkpoint(self._uri, only_with=PROPERTIES)
+        self._checkpoints.make()
 
     def _ready_to_commit(self, guard: Guard) -> None:
         self._failpoints.reach("commit.before")
@@ -274,7 +272,7 @@ class DeltaSink:
             # A writer that slept for long can "win" a version whose commit file was cleaned away.
             raise Conflict(f"the log of {self._uri} has gone on without seq {tag.seq}")
         self._failpoints.reach("commit.after")
-        self._untidy |= winner[0] > 0 and winner[0] % COMMITS == 0
+        self._checkpoints.committed(winner[0])
         commit = read_commit(self._uri, winner[0])
         return Position(
             seq=tag.seq,
