@@ -9,8 +9,8 @@ from functools import lru_cache
 from iscp.core.ids import ShardId
 from iscp.core.ring import Ring
 
-RINGS_KEPT_MAX = 32
-"""Sets of nodes whose rings are kept: one that comes and goes costs its ring once, some 4 ms a node."""
+RINGS_KEPT_MAX = 4
+"""Sets of nodes whose rings are kept, at 16 MB for 1,000 nodes."""
 
 
 @dataclass(frozen=True, slots=True)

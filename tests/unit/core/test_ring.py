@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from uhashring import HashRing
 
@@ -40,6 +41,36 @@ def test_a_shard_belongs_where_the_library_finds_it() -> None:
     names = [f"node-{n}" for n in range(5)]
     known, ring = HashRing(names, hash_fn=ring_hash, vnodes=VNODES), Ring(names)
     assert [ring.preferred(shard) for shard in SHARDS] == [known.get_node(str(shard)) for shard in SHARDS]
+
+
+@given(st.lists(st.sets(st.sampled_from("abcdefgh"), min_size=1), min_size=1, max_size=5), st.integers(1, 40))
+@example([{"a", "b"}, {"b"}, {"a", "b", "c"}], 2_000)
+def test_members_that_come_and_go_leave_what_a_library_builds_of_the_last(members: list[set[str]], vnodes: int) -> None:
+    """What is kept of a node from one ring to the next changes no ring; checked at every place and beside it."""
+    for node_ids in members:
+        ring = Ring(node_ids, vnodes=vnodes)
+        known = HashRing(sorted(node_ids), hash_fn=ring_hash, vnodes=vnodes).get_points()
+        assert places(ring) == known
+
+
+def test_where_points_fall_together_the_last_node_has_the_place() -> None:
+    """As where each writes its points over those of the nodes before it. 32 bits make that rare: found by search."""
+    names = ["c-5", "c-1070"]
+    points = [{ring_hash(f"{name}-{n}") for n in range(VNODES)} for name in names]
+    assert points[0] & points[1], "they share a point"
+    for order in (names, names[::-1]):
+        assert places(Ring(order)) == HashRing(sorted(names), hash_fn=ring_hash, vnodes=VNODES).get_points()
+
+
+def places(ring: Ring) -> list[tuple[int, str]]:
+    """Each point of a ring, with whose it is."""
+    return [(point, ring.node_ids[rank]) for point, rank in zip(ring._points, ring._ranks, strict=True)]
+
+
+def test_a_thousand_nodes_share_a_ring_of_bounded_size() -> None:
+    ring = Ring(f"node-{n}" for n in range(1_000))
+    assert sys.getsizeof(ring._points) + sys.getsizeof(ring._ranks) <= 9 * 1_000 * VNODES
+    assert {ring.preferred(ShardId(f"table-{n}")) for n in range(20_000)} == set(ring.node_ids)
 
 
 def test_the_share_of_the_ring_is_even() -> None:
