@@ -276,7 +276,7 @@ def _runner(
     tested: Collection[str],
     scheduler: Scheduler,
 ) -> Adopter:
-    engine, source = SparkEngine(spark.root, spark.new_session), DeltaChangeSource()
+    engine, source = SparkEngine(spark.root, spark.new_session), DeltaChangeSource(config.spark.direct_bytes_max)
     test = _self_test(spark, tested)
     sinks = SinkPool(
         lambda uri: DeltaSink(test(uri), failpoints), lambda uri: DeltaFeedSink(test(uri), clock, failpoints)

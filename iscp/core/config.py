@@ -17,6 +17,8 @@ from iscp.core.iteration import Bounds
 ADMIN_PORT = 7430
 """Where a node listens if nothing else is said."""
 
+DIRECT_BYTES_MAX = 8 * 1024**2
+
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?/?")
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d{1,5})")
@@ -78,6 +80,9 @@ class SparkConfig:
 
     master: str = _setting("local[*]", "Spark's master")
     driver_memory_mb: int = _setting(2_048, "Heap of the driver's JVM", least=512)
+    direct_bytes_max: int = _setting(
+        DIRECT_BYTES_MAX, "Changes whose files have more bytes are Spark's to read; 0: all changes are", least=0
+    )
     conf: Mapping[str, str] = field(
         default_factory=dict, metadata=about("Any settings of Spark; they win over spark-defaults.conf")
     )

@@ -12,25 +12,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyspark.sql import types as T
 
-from iscp.adapters.delta import storage
-from iscp.adapters.delta.commits import ChangeFile, Commit, place
-from iscp.adapters.delta.faults import direct_work, storage_faults
+from iscp.adapters.delta.commits import ChangeFile, Commit
+from iscp.adapters.delta.faults import direct_work
 from iscp.adapters.delta.net import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, fits_arrow
+from iscp.adapters.delta.parquet_files import Allowance, ParquetRows, TooLarge
+from iscp.core.errors import StorageError
 from iscp.ports.pipeline import ChangesUnavailable
 
 _FEED_ON = "delta.enableChangeDataFeed"
 _MAPPING = "delta.columnMapping.mode"
 # Reader features that leave files and rows as they are for a reader without deletion vectors.
 _FEATURES_READ = frozenset({"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
-# Spark wrote these files with dates of the calendar before 1582.
-_LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 # Columns whose strings compare, or are read, in a way of their own.
 _SPECIAL = ("__CHAR_VARCHAR_TYPE_STRING", "__COLLATIONS")
 _ARROW_TYPES: dict[str, pa.DataType] = {
@@ -48,6 +45,8 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
     "binary": pa.binary(),
 }
 _DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
+_STAMPS_BYTES, _NULL_BYTES = 48, 16
+"""What a change's kind, version and time take in memory in each row, and a column that its file does not have."""
 # Of these types a partition's value is written in one way only.
 _PARTITION_TYPES = (T.IntegralType, T.StringType, T.DateType)
 
@@ -111,24 +110,46 @@ def read_changes(
     shape: Shape,
     columns: Sequence[str],
     by_feed: bool,
+    allowance: Allowance,
 ) -> pa.Table:
     """`columns` of all changes, with `_change_type`, `_commit_version` and `_commit_timestamp` (UTC), oldest first.
 
-    `by_feed`: what the commits added and removed counts only if the table has a change data feed. Raises NotDirect, and
-    ChangesUnavailable where a file is gone.
+    `by_feed`: what the commits added and removed counts only if the table has a change data feed. Raises NotDirect,
+    TooLarge where the rows would take more memory than allowed, and ChangesUnavailable where a file is gone.
     """
     if (by_feed and not shape.feed_on) or not shape.readable(columns) or any(commit.reshapes for commit, _ in commits):
         raise NotDirect
     schema = pa.schema([pa.field(name, _arrow_type(shape.fields[name]["type"])) for name in columns])
     with direct_work(), _unfit_left_to_spark():
         parts = [
-            _stamped(_read_file(uri, file, shape, schema), file.change, commit)
+            _stamped(_read_file(uri, file, shape, schema, allowance), file.change, commit)
             for commit, files in commits
             for file in files
         ]
         table = pa.concat_tables(parts) if parts else _stamped(schema.empty_table(), "insert", commits[0][0])
         table.validate(full=True)  # strings may hold bytes that are no text
     return table
+
+
+def fit_in_memory(
+    uri: str, commits: Sequence[tuple[Commit, Sequence[ChangeFile]]], columns: Sequence[str], allowance: Allowance
+) -> bool:
+    """Whether `columns` of all changes take no more than the allowance, whoever reads them.
+
+    Where names are mapped, files have others: all of their columns count then.
+    """
+    try:
+        with direct_work():
+            for _, files in commits:
+                for file in files:
+                    if file.size is None:
+                        return False
+                    rows = ParquetRows(uri, file.path)
+                    known = all(name.lower() in rows.columns for name in columns)
+                    allowance.take(rows.read(columns if known else [*rows.columns], allowance).num_rows * _STAMPS_BYTES)
+    except (TooLarge, ChangesUnavailable, StorageError, pa.ArrowException):
+        return False
+    return True
 
 
 @contextmanager
@@ -140,36 +161,26 @@ def _unfit_left_to_spark() -> Iterator[None]:
         raise NotDirect(str(unfit)) from unfit
 
 
-def _read_file(uri: str, file: ChangeFile, shape: Shape, schema: pa.Schema) -> pa.Table:
+def _read_file(uri: str, file: ChangeFile, shape: Shape, schema: pa.Schema, allowance: Allowance) -> pa.Table:
     """The schema's columns, and `_change_type` where the file has one."""
     elsewhere = "://" in file.path or file.path.startswith("/")
     if file.masked or file.size is None or elsewhere or not file.partition_values.keys() >= {*shape.partitions}:
         raise NotDirect
-    parquet = _open(uri, file.path)
-    if any(mark in (parquet.metadata.metadata or {}) for mark in _LEGACY):
+    parquet = ParquetRows(uri, file.path)
+    raw, count = parquet.read((*schema.names, CHANGE_TYPE), allowance), len(parquet)
+    repeated = sum(len(value or "") for value in file.partition_values.values())
+    allowance.take(count * (_STAMPS_BYTES + _NULL_BYTES * len(schema) + repeated))
+    if not parquet.calendar_is_known(raw):
         raise NotDirect
-    present = {name.lower(): name for name in parquet.schema_arrow.names}
-    wanted = [present[name.lower()] for name in (*schema.names, CHANGE_TYPE) if name.lower() in present]
-    raw, rows = parquet.read(wanted), parquet.metadata.num_rows
     columns = {
-        field.name: _partition_value(file, shape, field, rows)
+        field.name: _partition_value(file, shape, field, count)
         if field.name in shape.partitions
-        else _column(raw, present.get(field.name.lower()), field, rows)
+        else _column(raw, parquet.columns.get(field.name.lower()), field, count)
         for field in schema
     }
     if not file.change:
         columns[CHANGE_TYPE] = raw[CHANGE_TYPE].cast(pa.string())
     return pa.table(columns)
-
-
-def _open(uri: str, path: str) -> pq.ParquetFile:
-    where = f"{place(uri)}/{unquote(path)}"
-    try:
-        with storage_faults(f"read {where}"):
-            content, _ = storage.read(where)
-    except FileNotFoundError as error:
-        raise ChangesUnavailable(f"{path} is gone") from error
-    return pq.ParquetFile(pa.BufferReader(content), coerce_int96_timestamp_unit="us")
 
 
 def _column(raw: pa.Table, name: str | None, field: pa.Field, rows: int) -> pa.ChunkedArray | pa.Array:

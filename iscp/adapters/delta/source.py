@@ -15,12 +15,14 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.commits import Commit, commit_stamp, newest_version, read_changed_files, read_commit
-from iscp.adapters.delta.direct_read import NotDirect, Shape, read_changes
+from iscp.adapters.delta.direct_read import NotDirect, Shape, fit_in_memory, read_changes
 from iscp.adapters.delta.faults import delta_faults
 from iscp.adapters.delta.feed import DeltaFeed, reading_changes
 from iscp.adapters.delta.net import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, STAMPS
+from iscp.adapters.delta.parquet_files import Allowance, TooLarge
 from iscp.adapters.delta.spark_faults import spark_faults
 from iscp.adapters.delta.spark_read import added_rows, changed_rows
+from iscp.core.config import DIRECT_BYTES_MAX
 from iscp.core.errors import StorageError, TableNotFound
 from iscp.core.iteration import Bounds
 from iscp.core.quoting import quoted
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-SMALL_BYTES_MAX = 8 * 1024**2
-"""Changes whose files are not larger than that are reduced in this process."""
+DECODED_FACTOR = 8
+"""Rows may take this times as many bytes in memory as their files may have."""
 
 STEPS_MAX = 1_000
 """Into more steps one commit is never cut."""
@@ -52,7 +54,8 @@ class _Known:
 class DeltaChangeSource:
     """Change data feed of Delta tables. Used by many threads: what it keeps is replaced whole."""
 
-    def __init__(self, small_bytes_max: int = SMALL_BYTES_MAX) -> None:
+    def __init__(self, small_bytes_max: int = DIRECT_BYTES_MAX) -> None:
+        """Changes whose files have more bytes are read and reduced by Spark; 0: all are."""
         self._small_bytes_max = small_bytes_max
         self._known: dict[str, _Known] = {}
 
@@ -101,18 +104,20 @@ class DeltaChangeSource:
     def feed(
         self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
     ) -> DeltaFeed:
-        if (feed := self._read_directly(session, uri, span, columns, by_feed=True)) is not None:
-            return feed
+        small = self._read_small(session, uri, span, columns, by_feed=True)
+        if isinstance(small, DeltaFeed):
+            return small
         with reading_changes(f"open the change data feed of {uri}"):
             frame = changed_rows(session, uri, span)
             frame = frame.select(*[F.col(quoted(name)) for name in columns], CHANGE_TYPE, *STAMPS)
-            return DeltaFeed.read_by_spark(frame, span, self._is_small(span), readers)
+            return DeltaFeed.read_by_spark(frame, span, small, readers)
 
     def added(
         self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
     ) -> DeltaFeed:
-        if (feed := self._read_directly(session, uri, span, columns, by_feed=False)) is not None:
-            return feed
+        small = self._read_small(session, uri, span, columns, by_feed=False)
+        if isinstance(small, DeltaFeed):
+            return small
         with reading_changes(f"read what was added to {uri}"):
             frame = added_rows(session, uri, span).select(
                 *[F.col(quoted(name)) for name in columns],
@@ -120,23 +125,23 @@ class DeltaChangeSource:
                 F.lit(span.last_version).cast("long").alias(COMMIT_VERSION),
                 F.timestamp_micros(F.lit(round(span.to.at_s * 1_000_000))).alias(COMMIT_TIMESTAMP),
             )
-            return DeltaFeed.read_by_spark(frame, span, self._is_small(span), readers)
+            return DeltaFeed.read_by_spark(frame, span, small, readers)
 
-    def _is_small(self, span: SourceRange) -> bool:
-        return span.bytes <= self._small_bytes_max and not span.steps
-
-    def _read_directly(
+    def _read_small(
         self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], by_feed: bool
-    ) -> DeltaFeed | None:
-        """None: these changes are for Spark to read."""
-        if not self._is_small(span):
-            return None
+    ) -> DeltaFeed | bool:
+        """The changes where they can be read directly; else whether they fit in here once Spark has read them."""
+        if span.steps or not 0 < self._small_bytes_max >= span.bytes:
+            return False
         shape = self._shape(uri, span.last_version, span.to.at_s)
+        commits = list(_each(read_changed_files, uri, span.from_version, span.last_version))
+        memory = self._small_bytes_max * DECODED_FACTOR
         try:
-            commits = list(_each(read_changed_files, uri, span.from_version, span.last_version))
-            rows = read_changes(uri, commits, shape, columns, by_feed)
+            rows = read_changes(uri, commits, shape, columns, by_feed, Allowance(memory))
+        except TooLarge:
+            return False
         except NotDirect:
-            return None
+            return fit_in_memory(uri, commits, columns, Allowance(memory))
         return DeltaFeed(session, shape.selected(columns), span, rows=rows)
 
     def enable_feed(self, session: SparkSession, uri: str) -> None:

@@ -18,8 +18,9 @@ from iscp.adapters.delta.engine import SparkEngine
 from iscp.adapters.delta.feed_sink import DeltaFeedSink
 from iscp.adapters.delta.session import SparkRuntime
 from iscp.adapters.delta.sink import DeltaSink
-from iscp.adapters.delta.source import SMALL_BYTES_MAX, DeltaChangeSource
+from iscp.adapters.delta.source import DeltaChangeSource
 from iscp.consumers.replica import Replica
+from iscp.core.config import DIRECT_BYTES_MAX
 from iscp.core.ids import JobKey
 from iscp.core.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job import JobRow
@@ -46,7 +47,7 @@ BY_SPARK = pytest.mark.parametrize("pipeline", ["spark"], indirect=True)
 class Pipeline:
     """One source with `id`, `v`, `g`, and as many runners as a test asks for, each like a node of its own."""
 
-    def __init__(self, root: Path | str, runtime: SparkRuntime, small_bytes_max: int = SMALL_BYTES_MAX) -> None:
+    def __init__(self, root: Path | str, runtime: SparkRuntime, small_bytes_max: int = DIRECT_BYTES_MAX) -> None:
         self.root = root
         self.small_bytes_max = small_bytes_max
         self.engine = SparkEngine(runtime.root, runtime.new_session)
@@ -153,4 +154,4 @@ def _sortable(row: dict[str, object]) -> tuple[tuple[str, str], ...]:
 @pytest.fixture
 def pipeline(request: pytest.FixtureRequest, tmp_path: Path, spark_runtime: SparkRuntime) -> Pipeline:
     by_spark = getattr(request, "param", "direct") == "spark"
-    return Pipeline(tmp_path, spark_runtime, 0 if by_spark else SMALL_BYTES_MAX)
+    return Pipeline(tmp_path, spark_runtime, 0 if by_spark else DIRECT_BYTES_MAX)

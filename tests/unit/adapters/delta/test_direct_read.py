@@ -12,8 +12,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.commits import read_changed_files
 from iscp.adapters.delta.direct_read import NotDirect, Shape, read_changes
+from iscp.adapters.delta.parquet_files import Allowance
 from iscp.ports.pipeline import ChangesUnavailable
 
+MEMORY = 1_000_000
 FEED = {"delta.enableChangeDataFeed": "true"}
 
 
@@ -24,7 +26,9 @@ def rows(*ids: int, **more: object) -> pa.Table:
 def read(uri: str, versions: range, *columns: str) -> list[tuple[object, ...]]:
     commits = [read_changed_files(uri, version) for version in versions]
     shape = Shape.of(DeltaTable(uri))
-    table = read_changes(uri, [commit for commit in commits if commit], shape, columns or ("id", "v"), by_feed=True)
+    table = read_changes(
+        uri, [commit for commit in commits if commit], shape, columns or ("id", "v"), True, Allowance(MEMORY)
+    )
     assert table.schema.names[-3:] == ["_change_type", "_commit_version", "_commit_timestamp"]
     return [tuple(row.values())[:-1] for row in table.to_pylist()]
 
@@ -101,16 +105,40 @@ def test_a_file_that_is_gone_says_so(tmp_path: Path) -> None:
         read(uri, range(1, 2))
 
 
-@pytest.mark.parametrize("mark", ["org.apache.spark.legacyDateTime", "org.apache.spark.legacyINT96"])
-def test_dates_of_the_old_calendar_are_left_to_spark(mark: str, tmp_path: Path) -> None:
+MARK = "org.apache.spark.legacyDateTime"
+VERSION = "org.apache.spark.version"
+
+
+@pytest.mark.parametrize(
+    ("told", "is_certain"),
+    [
+        ({}, False),  # whatever Spark is set to
+        ({VERSION: "2.4.8"}, False),
+        ({VERSION: "3.0.3"}, False),
+        ({VERSION: "3.1.0"}, True),
+        ({VERSION: "4.1.1"}, True),
+        ({VERSION: "4.1.1", MARK: ""}, False),
+        ({VERSION: "3.5.0", "org.apache.spark.legacyINT96": ""}, False),
+    ],
+)
+@pytest.mark.parametrize(("day", "is_early"), [(-25_568, True), (-25_567, False), (None, False)])
+@pytest.mark.parametrize("type_", [pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("us")])
+def test_dates_that_may_be_of_the_old_calendar_are_left_to_spark(
+    told: dict[str, str], is_certain: bool, day: int | None, is_early: bool, type_: pa.DataType, tmp_path: Path
+) -> None:
     uri = str(tmp_path / "t")
+    days = pa.array([None, day], pa.int32()).cast(pa.date32())
+    at = days if type_ == pa.date32() else days.cast(pa.timestamp("us")).cast(type_)
     for mode in ("error", "append"):
-        write_deltalake(uri, rows(1), mode=mode, configuration=FEED)  # type: ignore[arg-type]
+        write_deltalake(uri, rows(1, 2, at=at), mode=mode, configuration=FEED)  # type: ignore[arg-type]
     for file in Path(uri).glob("*.parquet"):
-        table = pq.read_table(file)
-        pq.write_table(table.replace_schema_metadata({mark: ""}), file)
-    with pytest.raises(NotDirect):
-        read(uri, range(1, 2))
+        pq.write_table(pq.read_table(file).replace_schema_metadata(told), file)
+    assert len(read(uri, range(1, 2), "id", "v")) == 2  # nobody wants the dates
+    if is_certain or not is_early:
+        assert len(read(uri, range(1, 2), "id", "at")) == 2
+    else:
+        with pytest.raises(NotDirect):
+            read(uri, range(1, 2), "id", "at")
 
 
 def test_old_timestamps_and_strings_that_are_no_text(tmp_path: Path) -> None:
@@ -120,7 +148,8 @@ def test_old_timestamps_and_strings_that_are_no_text(tmp_path: Path) -> None:
     for mode in ("error", "append"):
         write_deltalake(uri, rows(1, at=at), mode=mode, configuration=FEED)  # type: ignore[arg-type]
     for file in Path(uri).glob("*.parquet"):
-        pq.write_table(pq.read_table(file), file, use_deprecated_int96_timestamps=True)
+        table = pq.read_table(file).replace_schema_metadata({VERSION: "3.5.0"})
+        pq.write_table(table, file, use_deprecated_int96_timestamps=True)
     (row,) = read(uri, range(1, 2), "id", "at")
     assert str(row[1]).startswith("0001-01-01 00:00:00")
     for file in Path(uri).glob("*.parquet"):
