@@ -8,13 +8,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 
-import pyarrow as pa
-
 from iscp.adapters.delta.joblog_history import HistoryTable
 from iscp.adapters.delta.joblog_schema import (
     LOG_SCHEMA,
     REQUESTS_KEPT_PER_JOB,
-    SEQUENCES_PER_COMMIT,
     last_entries,
     log_table,
 )
@@ -78,7 +75,7 @@ class DeltaJobLog:
         commit_id, self._doubtful = self._commit_id(entries), None
         ids = [(request_id,) if request_id else () for request_id in request_ids]
         try:
-            self._log.commit(self._table(rows, ids), commit_id)
+            self._log.commit(log_table(rows, ids), commit_id)
         except OutcomeUnknown:
             self._doubtful = (entries, commit_id)
             raise
@@ -90,7 +87,7 @@ class DeltaJobLog:
 
     def compact(self, rows: Sequence[JobRow]) -> None:
         kept = {row.job_id: ids for row in rows if (ids := self._requests.get(row.job_id))}
-        table = self._table(rows, [kept.get(row.job_id, ()) for row in rows])
+        table = log_table(rows, [kept.get(row.job_id, ()) for row in rows])
         self._log.commit(table, uuid.uuid4().hex, replace=True)
         self._requests = kept
         self._commits = 0
@@ -103,12 +100,6 @@ class DeltaJobLog:
 
     def history(self, job_id: str, limit: int) -> list[HistoryEntry]:
         return self._history.read(job_id, limit)
-
-    def _table(self, rows: Sequence[JobRow], request_ids: Sequence[Sequence[str]]) -> pa.Table:
-        if len(rows) >= SEQUENCES_PER_COMMIT:
-            raise InvariantBroken(f"{len(rows)} rows in one commit of the job log")
-        first = (self._log.version + 1) * SEQUENCES_PER_COMMIT
-        return log_table(rows, request_ids, self._log.term, first)
 
     def _commit_id(self, entries: list[tuple[JobRow, str]]) -> str:
         """A new one, or that of the commit in doubt, which this is then a repetition of."""

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from iscp.core.errors import InvariantBroken
 from iscp.core.ids import JobKey
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow, JobState, Reason
@@ -131,16 +132,25 @@ def _lists(texts: Sequence[Sequence[str]]) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, pa.array(chain.from_iterable(texts), pa.string()))
 
 
-def log_table(
-    rows: Sequence[JobRow], request_ids: Sequence[Sequence[str]], owner_rev: int, first_sequence: int
-) -> pa.Table:
-    """Rows of `iscp_log`; `request_ids` run parallel to `rows`, sequence numbers count up from `first_sequence`."""
+def log_table(rows: Sequence[JobRow], request_ids: Sequence[Sequence[str]]) -> pa.Table:
+    """Rows for `iscp_log`, without what `numbered` gives them; `request_ids` run parallel to `rows`."""
     columns: dict[str, Any] = {name: list(map(value, rows)) for name, value in _LOG_VALUES.items()}
-    columns["owner_rev"] = [owner_rev] * len(rows)
-    columns["sequence"] = range(first_sequence, first_sequence + len(rows))
     columns["request_ids"] = _lists(request_ids)
-    arrays = [pa.array(columns.pop(field.name), field.type) for field in LOG_SCHEMA]
-    return pa.table(arrays, schema=LOG_SCHEMA)
+    fields = [field for field in LOG_SCHEMA if field.name in columns]
+    return pa.table([pa.array(columns[field.name], field.type) for field in fields], schema=pa.schema(fields))
+
+
+def numbered(rows: pa.Table, owner_rev: int, version: int) -> pa.Table:
+    """The rows of a commit of term `owner_rev` that goes to `version` or, after upkeep by others, to a later one.
+
+    Their sequence numbers are above those of all commits before `version`. Raises InvariantBroken.
+    """
+    if len(rows) >= SEQUENCES_PER_COMMIT:
+        raise InvariantBroken(f"{len(rows)} rows in one commit of the job log")
+    first = version * SEQUENCES_PER_COMMIT
+    rows = rows.append_column("owner_rev", pa.repeat(pa.scalar(owner_rev, pa.int64()), len(rows)))
+    rows = rows.append_column("sequence", pa.array(range(first, first + len(rows)), pa.int64()))
+    return rows.select(LOG_SCHEMA.names).cast(LOG_SCHEMA)
 
 
 def history_table(entries: Sequence[HistoryEntry]) -> pa.Table:

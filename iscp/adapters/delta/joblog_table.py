@@ -22,7 +22,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 from pyarrow.dataset import dataset
 
-from iscp.adapters.delta.joblog_schema import FORMAT, FORMAT_PROPERTY, row_count_stats
+from iscp.adapters.delta.joblog_schema import FORMAT, FORMAT_PROPERTY, numbered, row_count_stats
 from iscp.adapters.delta.table_files import files_of, local_path, sync
 from iscp.core.errors import (
     ConfigurationError,
@@ -37,7 +37,10 @@ from iscp.ports.system import Clock, Failpoints
 
 APP_ID = "iscp_owner"
 COMMIT_ID = "iscp.commit_id"
+FAILPOINT_CLAIM = "log.claim"
 FAILPOINT_COMMIT = "log.commit"
+FAILPOINT_COMMITTED = "log.committed"
+FAILPOINT_LOOK = "log.look"
 ATTEMPTS_MAX = 20
 TIDY_FILES_MAX = 1_000_000
 # What keeps a table in order without changing what is in it: an operator may do it beside the owner.
@@ -196,6 +199,7 @@ class FencedTable:
             before, term = table.version(), (table.transaction_version(APP_ID) or 0) + 1
             commit_id = uuid.uuid4().hex
             try:
+                self._failpoints.reach(FAILPOINT_CLAIM)
                 self._write(table, [], "append", commit_id, [Transaction(APP_ID, term)])
             except FOREIGN_ERRORS as error:
                 cause = error
@@ -224,6 +228,9 @@ class FencedTable:
     def commit(self, rows: pa.Table, commit_id: str, *, replace: bool = False) -> None:
         """Commit `rows` at exactly the next version, in place of all others if `replace`.
 
+        They get their sequence numbers here, from the version that is known once no outcome is in doubt: numbers that
+        a caller had made before could lie below those of a replacement that has landed unseen.
+
         Raises NotOwner, StorageError (nothing was committed), OutcomeUnknown: then only the same commit, under the
         same `commit_id`, may follow, unless it was a replacement, which changes nothing that is known.
         """
@@ -232,16 +239,17 @@ class FencedTable:
             raise InvariantBroken("a commit whose outcome is not known must be repeated before another")
         if self._doubt and self.catch_up(commit_id):
             return
+        rows = numbered(rows, self.term, self._version + 1)
         name = f"{uuid.uuid4().hex}.parquet"
         try:
             actions = [self._write_file(name, rows)] if len(rows) else []
         except FOREIGN_ERRORS as error:
             self._discard(name)
             raise storage_error(error, "cannot write to the job log") from error
-        self._failpoints.reach(FAILPOINT_COMMIT)
         for _ in range(ATTEMPTS_MAX):
             before, cause = self._version, None
             try:
+                self._failpoints.reach(FAILPOINT_COMMIT)
                 self._write(self._open(), actions, "overwrite" if replace else "append", commit_id, [])
                 self._sync_commit(before + 1)
             except FOREIGN_ERRORS as error:
@@ -265,6 +273,7 @@ class FencedTable:
         self._check()
         table = self._open()
         try:
+            self._failpoints.reach(FAILPOINT_LOOK)
             table.update_incremental()
             version = table.version()
             found = written and version == self._version + 1
@@ -337,6 +346,7 @@ class FencedTable:
                 custom_metadata={COMMIT_ID: commit_id}, max_commit_retries=0, app_transactions=txns or None
             ),
         )
+        self._failpoints.reach(FAILPOINT_COMMITTED)
 
     def _sync_commit(self, version: int) -> None:
         """What is acknowledged outlives a power loss too, not only the process."""
