@@ -119,6 +119,11 @@ class JobBook:
     def jobs_on(self, table_id: str) -> tuple[JobRow, ...]:
         return tuple(self._jobs[key] for key in self._tables.get(table_id, {}).values())
 
+    def uri_of(self, table_id: str, but: JobKey | None = None) -> str | None:
+        """Where the table lies that the jobs of this id, `but` for one, are on; None: there are none."""
+        first = next((key for key in self._tables.get(table_id, {}).values() if key.job != but), None)
+        return None if first is None else self._jobs[first].table_uri
+
     def jobs_in(self, shard: ShardId) -> tuple[JobRow, ...]:
         return tuple(row for row in self.jobs_on(shard.table_id) if row.key.range_id == shard.range_id)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from iscp.coordination.book import Entry, JobBook, target_of
+from iscp.coordination.copies import with_own_table_id
 from iscp.coordination.reshard import Reshard, changes, refuse_split, refuse_unsharded, rows_after, rows_of_registration
 from iscp.core.admin import RegisterResult
 from iscp.core.errors import Conflict, InvalidRequest, JobNotFound
@@ -126,6 +127,7 @@ class Draft:
         self._targets: dict[str, list[JobRow]] = {}
         self._requests: dict[str, JobRow] = {}
         self._split: set[str] = set()  # tables with rows of ranges among `entries`
+        self._uris: dict[str, str] = {}  # of tables whose first job is among `entries`
         self.entries: list[Entry] = []
 
     def decide(self, request: Request) -> Answer:
@@ -170,8 +172,19 @@ class Draft:
         found = (self._get(key.of_range(each)) for each in self._ranges(key.table_id))
         return [row for row in found if row is not None]
 
-    def _repeated(self, request_id: str, key: JobKey) -> str | None:
-        """The job_id that the first request of this id was about, None if there was none."""
+    def _own(self, row: JobRow, but: JobKey | None = None) -> JobRow:
+        """A new job under the id of its table, which is not that of a copy; the job `but` does not count."""
+        return with_own_table_id(
+            row,
+            lambda key: next(iter(self._rows(key)), None),
+            lambda table_id: self._book.uri_of(table_id, but) or self._uris.get(table_id),
+        )
+
+    def _repeated(self, request_id: str, key: JobKey, uri: str = "") -> str | None:
+        """The job_id that the first request of this id was about, None if there was none.
+
+        A job of the same name on the table at `uri` is the same one, whichever id the table was given since.
+        """
         if not request_id:
             return None
         if request_id in self._requests:
@@ -181,7 +194,8 @@ class Draft:
             row = self._book.by_id(known) if known else None
         if row is None:
             return None
-        if row.key.job != key:
+        same_table = row.table_uri == uri and row.key.job == key._replace(table_id=row.key.table_id)
+        if row.key.job != key and not same_table:
             raise InvalidRequest(
                 f"{request_id!r} was used for another job", field="request_id", remedy="Give each request its own"
             )
@@ -206,21 +220,21 @@ class Draft:
             raise
 
     def _register_one(self, item: Registration) -> RegisterResult:
-        row = item.row
-        if (first := self._repeated(item.request_id, row.key)) is not None:
+        row = self._own(item.row)
+        if (first := self._repeated(item.request_id, row.key, row.table_uri)) is not None:
             return RegisterResult(created=True, job_id=first, table_id=row.key.table_id)
         if there := self._rows(row.key):
             return RegisterResult(created=False, job_id=there[0].registration, table_id=row.key.table_id)
-        return self._create(item)
+        return self._create(replace(item, row=row))
 
     def _resync(self, seen: JobRow, item: Registration) -> RegisterResult:
         """The job's row ends and another begins, in one commit: the node claims the target for it, and builds it anew.
 
         The seq goes on, so that what is still under way for the old registration fails at the sink.
         """
-        if (first := self._repeated(item.request_id, item.row.key)) is not None:
-            return RegisterResult(created=True, job_id=first, table_id=item.row.key.table_id)
-        row, made = self._get(seen.key), item.row
+        row, made = self._get(seen.key), self._own(item.row, but=seen.key.job)
+        if (first := self._repeated(item.request_id, made.key, made.table_uri)) is not None:
+            return RegisterResult(created=True, job_id=first, table_id=made.key.table_id)
         refuse_split(seen, self._ranges(seen.key.table_id))
         if row is None or (row.registration, row.spec_json) != (seen.registration, seen.spec_json):
             raise Conflict(f"the job {seen.key.job_name!r} was changed meanwhile", remedy="Ask again")
@@ -289,6 +303,8 @@ class Draft:
         self._changed[row.key] = row
         if row.key.range_id != WHOLE:
             self._split.add(row.key.table_id)
+        if row.drop_at_s is None:
+            self._uris.setdefault(row.key.table_id, row.table_uri)
         if request_id:
             self._requests[request_id] = row
 
@@ -296,7 +312,7 @@ class Draft:
         if mark == len(self.entries):
             return
         kept, self.entries = self.entries[:mark], []
-        self._changed, self._requests, self._split = {}, {}, set()
+        self._changed, self._requests, self._split, self._uris = {}, {}, set(), {}
         for entry in kept:
             self._stage(entry.row, entry.request_id)
         # Registrations that are undone are no job's current row any more, so that `_targets` may keep them.

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from iscp.coordination.book import JobBook
+from iscp.coordination.copies import of_table, with_own_table_id
 from iscp.coordination.draft import Draft, Register, Registration, Request, Resync, Update
 from iscp.coordination.reshard import Reshard
 from iscp.core.admin import Action, Checked, JobName, RegisterRequest, ResyncRequest, UpdateRequest
@@ -45,13 +46,11 @@ class Intake:
     def registration(self, writer: LogWriter, request: RegisterRequest) -> Registration:
         """Raises InvalidRequest."""
         _check_names(request.job)
-        source = self._described(writer, request.job)
-        key = JobKey(request.job.account, source.table_id, request.job.name)
-        there = writer.read(lambda book: book.job(key))
-        if there is not None:
-            _refuse_copy(there, source)
+        source, table_id = self._described(writer, request.job)
+        key = JobKey(request.job.account, table_id, request.job.name)
         # What is there already is answered so, whatever has become of its target meanwhile.
-        item = self._item(request.job, request.spec_json, source, check=there is None)
+        check = writer.read(lambda book: book.job(key)) is None
+        item = self._item(request.job, request.spec_json, source, table_id, check=check)
         return replace(item, request_id=request.request_id)
 
     def check(self, writer: LogWriter, requests: Sequence[RegisterRequest]) -> list[Checked]:
@@ -69,30 +68,30 @@ class Intake:
         """The job that is there and what it is to be, or why not."""
         try:
             _check_names(request.job)
-            source = self._described(writer, request.job)
-            there = self._there(writer, request.job, source)
-            item = self._item(request.job, request.spec_json, source, check=False)
+            source, table_id = self._described(writer, request.job)
+            there = self._there(writer, request.job, source.uri, table_id)
+            item = self._item(request.job, request.spec_json, source, table_id, check=False)
             if there is None or action_for(there, item.row) is not Action.UNCHANGED:
-                self._item(request.job, request.spec_json, source, check=True)
+                self._item(request.job, request.spec_json, source, table_id, check=True)
             return there, item
         except PermanentError as error:
             return Checked(error=error)
 
-    def _there(self, writer: LogWriter, job: JobName, source: TableDescription) -> JobRow | None:
+    def _there(self, writer: LogWriter, job: JobName, uri: str, table_id: str) -> JobRow | None:
         """The job of this name on the table, or on one that was at its place before and is not there any more."""
-        before = writer.read(lambda book: book.tables_called(source.uri))
-        for table_id in (source.table_id, *before):
-            key = JobKey(job.account, table_id, job.name)
+        before = writer.read(lambda book: book.tables_called(uri))
+        for each in (table_id, *before):
+            key = JobKey(job.account, each, job.name)
             there: JobRow | None = writer.read(lambda book, key=key: book.job(key))  # type: ignore[misc]
-            if there is not None:
-                _refuse_copy(there, source)
+            if there is not None and there.table_uri == uri:
                 return there
         return None
 
-    def _described(self, writer: LogWriter, job: JobName) -> TableDescription:
-        """The job's source, with the id that the job is known by, or would be beside the table's others.
+    def _described(self, writer: LogWriter, job: JobName) -> tuple[TableDescription, str]:
+        """The job's source, and the id of it that the job is known by, or would be beside the table's others.
 
-        Where the table was replaced and its jobs have followed, that is an id that it had before.
+        Where the table was replaced and its jobs have followed, that is an id that it had before; where it is a copy of
+        a table that has jobs, one of its own.
         """
         source = self._catalog.describe(job.table)
 
@@ -100,9 +99,11 @@ class Intake:
             here = book.tables_called(source.uri)
             ids = [each for each in (source.table_id, *book.tables_called(source.table_id)) if each in here]
             named = (each for each in ids if book.rows_of(JobKey(job.account, each, job.name)))
-            return next(named, ids[0] if ids else source.table_id)
+            table_id = next(named, ids[0] if ids else source.table_id)
+            row = _row(job, "", source, table_id)
+            return with_own_table_id(row, book.job, book.uri_of).key.table_id
 
-        return replace(source, table_id=writer.read(known))
+        return source, writer.read(known)
 
     def resync(self, seen: JobRow, request: ResyncRequest) -> Resync:
         """The job `seen` on the table that its source is now, or on another. Raises InvalidRequest."""
@@ -116,7 +117,7 @@ class Intake:
         job = JobName(table, seen.key.job_name, seen.key.account)
         # What was taken over once is built now.
         spec_json = request.spec_json or replace(seen.spec, adopt_from=None).to_json()
-        item = self._item(job, spec_json, source, check=True)
+        item = self._item(job, spec_json, source, source.table_id, check=True)
         return Resync(seen, replace(item, request_id=request.request_id))
 
     def update(self, seen: JobRow, request: UpdateRequest) -> Update:
@@ -128,7 +129,9 @@ class Intake:
             refuse_unfit(spec, self._catalog.describe(seen.table_name))
         return Update(seen.key, request.changes_json, request.request_id)
 
-    def _item(self, job: JobName, spec_json: str, source: TableDescription, *, check: bool) -> Registration:
+    def _item(
+        self, job: JobName, spec_json: str, source: TableDescription, table_id: str, *, check: bool
+    ) -> Registration:
         spec = parse_spec(spec_json)
         kind = self._kinds(spec.consumer.kind)
         if check:
@@ -136,14 +139,8 @@ class Intake:
             self._validate(kind, spec, source)
             self._check_trigger(spec.trigger)
         target = kind.target_of(spec.consumer, self._catalog)
-        row = JobRow(
-            key=JobKey(job.account, source.table_id, job.name),
-            job_id="",
-            spec_json=replace(spec, consumer=replace(spec.consumer, target=target)).to_json(),
-            table_name=job.table,
-            table_uri=source.uri,
-            create_at_s=self._clock.now_s(),
-        )
+        to_be = replace(spec, consumer=replace(spec.consumer, target=target)).to_json()
+        row = _row(job, to_be, source, table_id)._replace(create_at_s=self._clock.now_s())
         return Registration(row, shared_target=kind.shared_target, sharded=kind.needs.sharded)
 
     def _validate(self, kind: ConsumerKind, spec: JobSpec, source: TableDescription) -> None:
@@ -204,13 +201,10 @@ def _check_names(job: JobName) -> None:
         raise InvalidRequest("is empty", field="job.account", remedy="Leave it out for the default account")
 
 
-def _refuse_copy(there: JobRow, source: TableDescription) -> None:
-    if there.table_uri != source.uri:
-        raise InvalidRequest(
-            f"{source.uri} has the same table id as {there.table_uri}, on which this job is",
-            field="job.name",
-            remedy="Choose another name for the job on the copy",
-        )
+def _row(job: JobName, spec_json: str, source: TableDescription, table_id: str) -> JobRow:
+    """A job that is known by `table_id`, whatever id its source has now."""
+    row = JobRow(JobKey(job.account, source.table_id, job.name), "", spec_json, job.table, source.uri)
+    return of_table(row, table_id)
 
 
 def action_for(there: JobRow, wanted: JobRow) -> Action:

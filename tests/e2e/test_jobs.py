@@ -298,6 +298,31 @@ def test_a_target_is_compared_with_its_source_and_repaired_where_it_differs(
 
 
 @pytest.mark.spark
+def test_a_copied_table_has_jobs_and_a_lag_of_its_own(node: Cluster, source: str, job: Job) -> None:
+    node.settle(job)
+    copied = shutil.copytree(source, f"{source}_moved_elsewhere")
+    on_copy = Job(str(copied), job.name, f"{job.target}_of_copy")
+    with ThreadPoolExecutor(2) as pool:  # the same name, at once
+        made = pool.map(
+            lambda each: node.client.register(each.source, "both", target=f"{each.target}_both", key=["id"]),
+            [job, on_copy],
+        )
+    assert [result.created for result in made] == [True, True]
+    assert node.client.register(on_copy.source, on_copy.name, target=on_copy.target, key=["id"]).created
+    versions = [append(source, rows(1_000 + number, 1)) for number in range(3)]
+    node.settle(job)
+    node.settle(on_copy)
+    ahead, there = node.status(job), node.status(on_copy)
+    assert (ahead.source_version, there.source_version, there.applied_version) == (versions[-1], 0, 0)
+    assert (ahead.lag_s, there.lag_s) == (0.0, 0.0)
+    assert_equal(job.target, read(source))
+    assert_equal(on_copy.target, read(on_copy.source))
+    append(on_copy.source, rows(5_000, 1))
+    node.settle(on_copy)
+    assert_equal(on_copy.target, read(on_copy.source))
+
+
+@pytest.mark.spark
 def test_a_burst_of_changes_and_wishes_ends_where_the_last_of_them_said(node: Cluster, source: str, job: Job) -> None:
     """Pauses, resumes, notifies and changes from several sides at once."""
 

@@ -13,6 +13,7 @@ import pytest
 
 from iscp.coordination.schedule_events import VerifyAnswered, VerifyAsked, VerifyWithdrawn
 from iscp.core.admin import (
+    Action,
     ChangeVerb,
     JobChange,
     JobFilter,
@@ -203,11 +204,33 @@ def test_two_of_one_request_that_want_one_target_are_both_refused(desk: Desk) ->
     assert desk.rows() == 0
 
 
-def test_a_copy_of_a_table_is_not_taken_for_the_table(desk: Desk) -> None:
-    desk.admin.register([request()])
+def test_a_copy_of_a_table_is_a_table_of_its_own(desk: Desk) -> None:
+    desk.catalog.tables["/tables/copy"] = replace(TABLE, uri="/tables/copy", version=1)
+    first = desk.running()
+    on_copy = request(table="/tables/copy", target="/targets/copy")
+    (result,) = desk.admin.register([on_copy])
+    assert result.created
+    assert result.job_id != first.job_id
+    assert desk.admin.register([on_copy]) == [replace(result, created=False)]
+    assert desk.admin.status(JobName("/tables/copy", "x")).job_id == result.job_id
+    (checked,) = desk.admin.check([on_copy])
+    assert (checked.action, checked.job_id, checked.error) == (Action.UNCHANGED, result.job_id, None)
+    # What is seen of one says nothing of the other.
+    desk.reach(first, 7)
+    desk.world.see(9, lag_s=30.0)
+    until(lambda: desk.admin.status(X).source_version == 9)
+    assert desk.admin.status(JobName("/tables/copy", "x")).source_version == -1
+
+
+def test_two_registrations_at_once_of_one_name_on_two_copies_are_two_jobs(desk: Desk) -> None:
     desk.catalog.tables["/tables/copy"] = replace(TABLE, uri="/tables/copy")
-    with pytest.raises(InvalidRequest, match="same table id"):
-        desk.admin.register([request(table="/tables/copy")])
+    both = [request(), request(table="/tables/copy", target="/targets/copy")]
+    results = desk.admin.register(both)  # neither is in the book while the other is checked
+    assert [result.created for result in results] == [True, True]
+    assert {view.table: view.job_id for view in desk.admin.list_jobs(JobFilter())} == {
+        TABLE.uri: results[0].job_id,
+        "/tables/copy": results[1].job_id,
+    }
 
 
 def test_ids_sort_by_time_also_when_the_clock_steps_back_and_the_owner_changes(desk: Desk) -> None:
