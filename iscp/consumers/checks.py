@@ -23,6 +23,13 @@ def check_target(spec: ConsumerSpec, source: TableDescription, catalog: Catalog)
         raise InvalidRequest(
             "is the source, or lies within it", field=f"{CONSUMER_PATH}.target", remedy="Choose another path"
         )
+    if there := catalog.table_around(target):
+        raise InvalidRequest(
+            f"lies within the directory of the table {there}, or around it: cleaning the one would delete files of the "
+            "other",
+            field=f"{CONSUMER_PATH}.target",
+            remedy="Choose a path beside it",
+        )
     return target
 
 

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from iscp.consumers.keys import matches
 from iscp.core.errors import ErrorCode, PermanentError
 from iscp.core.job import JobRow
+from iscp.core.kept import DEAD_LETTER_SUFFIX
 from iscp.core.quoting import quoted
 from iscp.core.watermark import NO_DEAD_LETTERS, DeadLetters, Position, Watermark
 from iscp.ports.pipeline import CommitTag, ConsumeContext, Sink, SinkFactory
@@ -24,7 +25,6 @@ from iscp.ports.pipeline import CommitTag, ConsumeContext, Sink, SinkFactory
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-DEAD_LETTER_SUFFIX = "_dead_letter"
 ROWS_MAX = 100_000
 """More rows that share a key are taken for a wrong key, not for faulty rows: the job stops."""
 

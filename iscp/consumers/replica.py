@@ -16,13 +16,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from iscp.consumers.check import ReplicaCheck
 from iscp.consumers.checks import CONSUMER_PATH, check_columns, check_target, normalized_target, wanted_columns
-from iscp.consumers.dead_letter import DEAD_LETTER_SUFFIX, ROWS_MAX, DeadLetterBox, Shared, dead_letter_uri, shared_keys
+from iscp.consumers.dead_letter import ROWS_MAX, DeadLetterBox, Shared, dead_letter_uri, shared_keys
 from iscp.consumers.keys import matches
 from iscp.consumers.tags import commit_tag
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
 from iscp.core.iteration import DataType
 from iscp.core.job import JobRow
-from iscp.core.kept import OP
+from iscp.core.kept import DEAD_LETTER_SUFFIX, OP
 from iscp.core.quoting import quoted
 from iscp.core.spec import ConsumerSpec, JobSpec, OnDuplicate, OnSchemaChange
 from iscp.core.watermark import NO_DEAD_LETTERS, NOTHING_APPLIED, DeadLetters, Position, Watermark
@@ -160,7 +160,8 @@ class ReplicaConsumer:
     def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
         kept = self._kept(source)
         context.guard.check()
-        return self._sink.claim(kept.schema.json(), commit_tag(context, "claim", NOTHING_APPLIED, Watermark()))
+        tag = commit_tag(context, "claim", NOTHING_APPLIED, Watermark())
+        return self._sink.claim(kept.schema.json(), tag, first=context.row.watermark.version < 0)
 
     def tidy(self) -> None:
         self._sink.tidy()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from operator import attrgetter
 
+from iscp.coordination.places import Places
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import JobKey, ShardId
 from iscp.core.job import JobReport, JobRow, JobState, Reason, apply_report, combined
@@ -81,7 +82,8 @@ class JobBook:
         self._tables: dict[str, dict[str, JobKey]] = {}
         self._ranges: dict[str, Counter[int]] = {}  # only of tables that are split
         # Made when they are asked for first, of all rows: a new owner has no time for them.
-        self._targets: dict[str, set[str]] | None = None
+        self._targets: Places | None = None
+        self._sources: Places | None = None
         self._called: dict[str, dict[str, int]] | None = None
         self._counts: Counter[tuple[str, JobState, Reason]] = Counter()
         self._requests: dict[str, str] = dict(requests or {})
@@ -142,12 +144,21 @@ class JobBook:
     def has_jobs_on(self, table_id: str) -> bool:
         return table_id in self._tables
 
-    def jobs_with_target(self, target: str) -> tuple[JobRow, ...]:
+    def targets(self) -> Places:
+        """Where the jobs keep what they keep."""
         if self._targets is None:
-            self._targets = {}
+            self._targets = Places(letters=True)
             for row in self._jobs.values():
-                self._aim(row)
-        return tuple(self._jobs[self._keys[job_id]] for job_id in self._targets.get(target, ()))
+                self._targets.add(target_of(row.spec_json), row.job_id)
+        return self._targets
+
+    def sources(self) -> Places:
+        """The tables that the jobs are on, by their URIs."""
+        if self._sources is None:
+            self._sources = Places()
+            for row in self._jobs.values():
+                self._sources.add(row.table_uri, row.job_id)
+        return self._sources
 
     def rows(self) -> list[JobRow]:
         """What the log has to keep: the last row of every registration, dropped ones before what replaced them."""
@@ -306,7 +317,7 @@ class JobBook:
             self._tables.setdefault(row.key.table_id, {})[row.job_id] = row.key
             if not whole:
                 self._ranges.setdefault(row.key.table_id, Counter())[row.key.range_id] += 1
-            self._aim(row)
+            self._place(row)
             self._call(row, 1, _names(row))
         self.last_job_id = max(self.last_job_id, row.job_id)
         if row.drop_at_s is not None:
@@ -331,9 +342,11 @@ class JobBook:
             if not jobs:
                 del self._called[name]
 
-    def _aim(self, row: JobRow) -> None:
+    def _place(self, row: JobRow) -> None:
         if self._targets is not None:
-            self._targets.setdefault(target_of(row.spec_json), set()).add(row.job_id)
+            self._targets.add(target_of(row.spec_json), row.job_id)
+        if self._sources is not None:
+            self._sources.add(row.table_uri, row.job_id)
 
     def _forget(self, row: JobRow) -> None:
         del self._jobs[row.key], self._keys[row.job_id]
@@ -346,12 +359,10 @@ class JobBook:
         if row.key.range_id != WHOLE:
             self._forget_range(row.key)
         self._call(row, -1, _names(row))
-        if self._targets is None:
-            return
-        target = target_of(row.spec_json)
-        self._targets[target].discard(row.job_id)
-        if not self._targets[target]:
-            del self._targets[target]
+        if self._targets is not None:
+            self._targets.remove(target_of(row.spec_json), row.job_id)
+        if self._sources is not None:
+            self._sources.remove(row.table_uri, row.job_id)
 
     def _forget_range(self, key: JobKey) -> None:
         ranges = self._ranges[key.table_id]

@@ -6,22 +6,25 @@ draft, which is then committed or thrown away as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import assert_never
 
 from iscp.coordination.book import Entry, JobBook, target_of
 from iscp.coordination.copies import with_own_table_id
+from iscp.coordination.places import Places, with_letters
 from iscp.coordination.reshard import Reshard, changes, refuse_split, refuse_unsharded, rows_after, rows_of_registration
 from iscp.core.admin import RegisterResult
 from iscp.core.errors import Conflict, InvalidRequest, JobNotFound
 from iscp.core.ids import JobKey
 from iscp.core.job import JobRow, JobState, Reason
+from iscp.core.kept import DEAD_LETTER_SUFFIX
 from iscp.core.shard import WHOLE
 from iscp.core.spec import parse_spec
 from iscp.core.spec_merge import changed_spec
 
-TARGET_FIELD = "spec.iteration.consumer.target"
+TARGET_FIELD, SOURCE_FIELD = "spec.iteration.consumer.target", "table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,8 @@ class Draft:
         self._book = book
         self._now_s = now_s
         self._changed: dict[JobKey, JobRow] = {}
-        self._targets: dict[str, list[JobRow]] = {}
+        self._made: dict[str, JobRow] = {}
+        self._targets, self._sources = Places(letters=True), Places()  # of what was made
         self._requests: dict[str, JobRow] = {}
         self._split: set[str] = set()  # tables with rows of ranges among `entries`
         self._uris: dict[str, str] = {}  # of tables whose first job is among `entries`
@@ -262,26 +266,53 @@ class Draft:
         self._check_target(item)
         rows = rows_of_registration(row, ranges)
         self._stage_all(rows, item.request_id)
-        self._targets.setdefault(target_of(row.spec_json), []).extend(rows)
+        for each in rows:
+            self._made[each.job_id] = each
+            self._targets.add(target_of(each.spec_json), each.job_id)
+            self._sources.add(each.table_uri, each.job_id)
         return RegisterResult(created=True, job_id=row.job_id, table_id=row.key.table_id)
 
     def _check_target(self, item: Registration) -> None:
-        target = target_of(item.row.spec_json)
-        if not target:
-            return
-        for other in (*self._book.jobs_with_target(target), *self._targets.get(target, ())):
-            current = self._get(other.key)
-            if current is None or current.job_id != other.job_id:
+        target, account = target_of(item.row.spec_json), item.row.key.account
+        for other in self._current(places.at(target) for places in (self._book.targets(), self._targets)):
+            if item.shared_target and other.spec.consumer.kind == parse_spec(item.row.spec_json).consumer.kind:
                 continue
-            if item.shared_target and current.spec.consumer.kind == parse_spec(item.row.spec_json).consumer.kind:
-                continue
-            # Another account's job is not named to this one.
-            whose = f"job {current.key.job_name!r}" if current.key.account == item.row.key.account else "another job"
             raise InvalidRequest(
-                f"{target} is the target of {whose}",
+                f"{target} is the target of {_whose(other, account)}",
                 field=TARGET_FIELD,
                 remedy="Choose another target, or unregister that job first",
             )
+        self._check_around(target, item.row.table_uri, account)
+
+    def _check_around(self, target: str, source: str, account: str) -> None:
+        """A target neither holds nor lies within what another job keeps or reads, nor does the job's own source."""
+        targets, sources = (self._book.targets(), self._targets), (self._book.sources(), self._sources)
+        mine = with_letters(target) if target else ()
+        looks = [(targets, path, "target", TARGET_FIELD) for path in mine]
+        looks += [(sources, path, "source", TARGET_FIELD) for path in mine]
+        for there, path, what, field in (*looks, (targets, source, "target", SOURCE_FIELD)):
+            for other in self._current(each.at(place) for each in there for place in each.around(path)):
+                raise InvalidRequest(
+                    f"{path} lies within the {what} of {_whose(other, account)}, or around it: cleaning the one table "
+                    "would delete files of the other",
+                    field=field,
+                    remedy="Choose a path beside it, or unregister that job first",
+                )
+        letters = target + DEAD_LETTER_SUFFIX, target.removesuffix(DEAD_LETTER_SUFFIX)
+        for other in self._current(each.at(place) for each in targets for place in letters if place != target):
+            raise InvalidRequest(
+                f"{target} and the target of {_whose(other, account)} are in the way of one another's dead letters",
+                field=TARGET_FIELD,
+                remedy=f"Choose another target, without {DEAD_LETTER_SUFFIX}",
+            )
+
+    def _current(self, found: Iterable[Sequence[str]]) -> Iterator[JobRow]:
+        """The jobs of these ids that are there, as they are now."""
+        for job_id in chain.from_iterable(found):
+            row = self._made.get(job_id) or self._book.by_id(job_id)
+            current = self._get(row.key) if row is not None else None
+            if current is not None and current.job_id == job_id:
+                yield current
 
     def _reshard(self, request: Reshard) -> int:
         rows = self._on(request.table_id)
@@ -315,4 +346,9 @@ class Draft:
         self._changed, self._requests, self._split, self._uris = {}, {}, set(), {}
         for entry in kept:
             self._stage(entry.row, entry.request_id)
-        # Registrations that are undone are no job's current row any more, so that `_targets` may keep them.
+        # Registrations that are undone are no job's current row any more, so that `_made` may keep them.
+
+
+def _whose(job: JobRow, account: str) -> str:
+    """Another account's job is not named to this one."""
+    return f"job {job.key.job_name!r}" if job.key.account == account else "another job"

@@ -57,6 +57,9 @@ class Catalog(Protocol):
     def normalize(self, uri: str) -> str:
         """The one spelling of a path or URI, whether or not a table is there."""
 
+    def table_around(self, uri: str) -> str:
+        """A table within whose directory this place lies, or that lies in the place's own; empty: none was found."""
+
     def condition_fault(self, condition: str, table: TableDescription) -> str:
         """Why the engine would not take `condition` as a filter of the table's rows; empty: it would."""
 
@@ -251,8 +254,11 @@ class Sink(Protocol):
 
     def position(self, row: JobRow) -> Position: ...
 
-    def claim(self, schema_json: str, tag: CommitTag) -> Position:
-        """An empty commit; creates the table if it is not there."""
+    def claim(self, schema_json: str, tag: CommitTag, *, first: bool = False) -> Position:
+        """An empty commit; creates the table if it is not there.
+
+        `first`: the job has never kept it; raises PermanentError where it has rows and no commit of iscp's.
+        """
 
     def schema_matches(self, schema_json: str) -> bool:
         """Whether the target's columns are those of `schema_json` (a Spark schema), in any order."""

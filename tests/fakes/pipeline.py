@@ -339,6 +339,9 @@ class FakeCatalog:
     def newest_version(self, uri: str) -> int:
         return self.describe(uri).version
 
+    def table_around(self, uri: str) -> str:
+        return next((each for each in self.tables if each.startswith(f"{uri}/") or uri.startswith(f"{each}/")), "")
+
     def normalize(self, uri: str) -> str:
         if "://" in uri:
             raise InvalidRequest("is of another store", field="table", remedy="Use a path")

@@ -108,3 +108,13 @@ def test_a_store_that_does_not_answer_is_a_fault_that_passes() -> None:
         for look in (lambda: read_commit("s3://lake/t", 0), lambda: DeltaProbe().first_look("s3://lake/t")):
             with pytest.raises(StorageError):
                 look()
+
+
+def test_a_table_above_or_below_a_place_is_found(uri: str) -> None:
+    catalog = DeltaCatalog(s3=True)
+    write_deltalake(f"{uri}/outer", rows(1))
+    write_deltalake(f"{uri}/lake/deep/inner", rows(1))
+    assert catalog.table_around(f"{uri}/outer/a/b") == f"{uri}/outer"
+    assert catalog.table_around(f"{uri}/lake") == f"{uri}/lake/deep/inner"
+    for free in ("outer", "lake/deep/inner", "lake/deep/beside", "out"):
+        assert catalog.table_around(f"{uri}/{free}") == ""

@@ -14,7 +14,8 @@ from pyspark.sql.types import StructType
 
 from iscp.adapters.delta import storage
 from iscp.adapters.delta.commits import APP_ID, local_path, newest_version, read_commit
-from iscp.adapters.delta.faults import delta_faults
+from iscp.adapters.delta.faults import delta_faults, storage_faults
+from iscp.adapters.delta.neighbours import table_around
 from iscp.adapters.delta.spark_faults import spark_faults
 from iscp.adapters.delta.target import target_fault
 from iscp.core.errors import EngineError, InvalidRequest, StorageError, TableNotFound
@@ -104,6 +105,10 @@ class DeltaCatalog:
 
     def condition_fault(self, condition: str, table: TableDescription) -> str:
         return self._analyze(table.schema_json, condition) if self._analyze else ""
+
+    def table_around(self, uri: str) -> str:
+        with storage_faults(f"look around {uri}"):
+            return table_around(uri)
 
     def has_version(self, uri: str, version: int) -> bool:
         return read_commit(uri, version) is not None

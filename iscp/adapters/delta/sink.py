@@ -34,6 +34,7 @@ from iscp.adapters.delta.compare import comparing
 from iscp.adapters.delta.direct_write import KEY_TAKEN, DirectWriter
 from iscp.adapters.delta.faults import delta_faults, storage_faults
 from iscp.adapters.delta.feed import telling_gone
+from iscp.adapters.delta.neighbours import STAGED
 from iscp.adapters.delta.net import OP
 from iscp.adapters.delta.position import PositionReader, tag_json
 from iscp.adapters.delta.spark_faults import spark_faults
@@ -54,7 +55,6 @@ _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 # Delta keeps what it merges, since it looks twice and cannot know that it will see the same.
 _AS_IT_IS = {"spark.databricks.delta.merge.materializeSource": "none"}
-_STAGED = "iscp-staged"
 
 
 class DeltaSink:
@@ -75,19 +75,26 @@ class DeltaSink:
             self._columns = None  # others may have changed them
         return position
 
-    def claim(self, schema_json: str, tag: CommitTag) -> Position:
-        """An empty commit at the tag's seq; creates the table where it is not there."""
+    def claim(self, schema_json: str, tag: CommitTag, *, first: bool = False) -> Position:
+        """An empty commit at the tag's seq; creates the table where it was not there."""
         self._columns = None
-        if exists(self._uri):
+        if tag.base_version >= 0:
             self._refuse_unusable()
+            if first:
+                self._refuse_somebody_elses(tag.base_version)
             self._commit_actions([], "append", tag)
+        elif exists(self._uri):
+            raise Conflict(f"{self._uri} has come to be meanwhile")
         else:
-            with delta_faults(f"create {self._uri}"):
-                schema = Schema.from_json(json.dumps(_plain(json.loads(schema_json))))
-                DeltaTable.create(
-                    self._uri, schema, mode="error", configuration=PROPERTIES, commit_properties=_properties(tag)
-                )
+            self._create(schema_json, tag)
         return self._confirmed(tag)
+
+    def _create(self, schema_json: str, tag: CommitTag) -> None:
+        schema = Schema.from_json(json.dumps(_plain(json.loads(schema_json))))
+        with delta_faults(f"create {self._uri}"):
+            DeltaTable.create(
+                self._uri, schema, mode="error", configuration=PROPERTIES, commit_properties=_properties(tag)
+            )
 
     def schema_matches(self, schema_json: str) -> bool:
         if self._columns is None:
@@ -215,7 +222,7 @@ class DeltaSink:
         Delta itself thus makes the files' statistics. The log is taken away at once, so that what a dead writer
         leaves behind are plain files, which VACUUM of the target takes.
         """
-        folder = f"{_STAGED}-{tag.seq}-{tag.attempt}"
+        folder = f"{STAGED}-{tag.seq}-{tag.attempt}"
         staged = f"{self._uri}/{folder}"
         with spark_faults(f"stage a snapshot for {self._uri}"):
             frame.write.format("delta").mode("errorifexists").save(staged)
@@ -282,6 +289,19 @@ class DeltaSink:
             base_version=commit.version if commit else winner[0],
             dead=tag.dead,
         )
+
+    def _refuse_somebody_elses(self, version: int) -> None:
+        """What came to be here since the registration, which takes no such table either."""
+        with delta_faults(f"open {self._uri}"):
+            table = DeltaTable(self._uri, version=version)
+            theirs = table.transaction_version(APP_ID) is None and bool(table.file_uris())
+        if theirs:
+            raise PermanentError(
+                "the target is a table with rows that iscp did not write",
+                field="spec.iteration.consumer.target",
+                remedy="Move it away and resume the job, or register the job with another target",
+                code=ErrorCode.TARGET_UNUSABLE,
+            )
 
     def _refuse_unusable(self) -> None:
         with delta_faults(f"open {self._uri}"):

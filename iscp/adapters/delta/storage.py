@@ -13,10 +13,12 @@ import os
 import re
 import shutil
 import uuid
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 
 import obstore
@@ -141,6 +143,28 @@ def names(directory: str) -> list[str]:
         return os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def names_below(directory: str, limit: int) -> Iterator[str]:
+    """Up to `limit` of what lies below a directory, by paths relative to it, the nearest first where it is local."""
+    if directory.startswith(S3):
+        client, key = _client_of(directory)
+        with _s3_faults():
+            found = next(iter(obstore.list(client, f"{key}/", chunk_size=limit)), [])
+        yield from (meta["path"].removeprefix(f"{key}/") for meta in found)
+        return
+    waiting = deque([""])
+    while waiting and limit > 0:
+        inside = waiting.popleft()
+        with (
+            suppress(FileNotFoundError, NotADirectoryError, PermissionError),
+            os.scandir(f"{directory}/{inside}") as entries,
+        ):
+            for entry in islice(entries, limit):
+                limit -= 1
+                yield inside + entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(f"{inside}{entry.name}/")
 
 
 def remove_tree(directory: str) -> None:

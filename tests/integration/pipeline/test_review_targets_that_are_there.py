@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from iscp.core.errors import ErrorCode, InvalidRequest
+from tests.fakes.guards import ScriptedFailpoints
 
-from .conftest import Pipeline
+from .conftest import Pipeline, rows
 
 pytestmark = pytest.mark.spark
 
@@ -53,3 +57,44 @@ def test_one_that_has_become_so_since_is_never_published_to(pipeline: Pipeline) 
     later = job._replace(job_id=job.job_id + "-later")
     assert pipeline.run(later)[0].error_code == ErrorCode.TARGET_UNUSABLE
     pipeline.assert_equal_by_spark("target")
+
+
+def test_somebodys_table_that_came_to_be_after_the_registration_is_left_alone(pipeline: Pipeline) -> None:
+    job, uri = pipeline.job("target", key=("id",)), pipeline.target("target")
+    write_deltalake(uri, rows(range(3), "theirs"))
+    (outcome,) = pipeline.run(job)
+    assert (outcome.error_code, "iscp did not write" in outcome.error_msg) == (ErrorCode.TARGET_UNUSABLE, True)
+    assert DeltaTable(uri).version() == 0
+    assert DeltaTable(uri).to_pyarrow_table()["v"].to_pylist() == ["theirs"] * 3
+    shutil.rmtree(uri)  # as the remedy says
+    assert pipeline.run(job)[0].ok
+    pipeline.assert_equal("target")
+
+
+def test_a_claim_that_nobody_heard_of_is_found_by_the_next_attempt(pipeline: Pipeline) -> None:
+    """Dead right after it made the table; and another registration may take it over all the same."""
+
+    def die() -> None:
+        raise RuntimeError("died")
+
+    job, later = pipeline.job("target", key=("id",)), pipeline.job("target", 2, key=("id",))
+    for each in (job, job, later):
+        pipeline.failpoints.once("snapshot.before", die)
+        assert not pipeline.run(each)[0].ok
+    assert pipeline.run(later, runner=pipeline.new_runner(ScriptedFailpoints()))[0].ok
+    pipeline.assert_equal("target")
+
+
+def test_a_job_that_was_built_has_its_place_and_builds_anew_what_became_of_it(pipeline: Pipeline) -> None:
+    job, uri = pipeline.job("target", key=("id",)), pipeline.target("target")
+    outcome = pipeline.run(job)[0]
+    shutil.rmtree(uri)
+    write_deltalake(uri, rows(range(3), "theirs"))
+    assert pipeline.run(job._replace(seq=outcome.seq, watermark=outcome.watermark))[0].ok
+    pipeline.assert_equal("target")
+
+
+def test_a_target_within_a_table_is_refused(pipeline: Pipeline) -> None:
+    pipeline.run(pipeline.job("target", key=("id",)))
+    with pytest.raises(InvalidRequest, match="within the directory of the table"):
+        pipeline.job("target/inner", key=("id",))

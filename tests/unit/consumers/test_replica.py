@@ -73,6 +73,14 @@ def test_what_is_refused_by_its_field_and_with_a_remedy(change: dict[str, object
     assert refused.value.remedy
 
 
+@pytest.mark.parametrize("place", ["/lake/other/inner", "/lake/x", "/lake/x/y"])
+def test_a_target_around_or_within_a_table_is_refused(place: str) -> None:
+    others = [TableDescription(f"t-{uri}", uri, uri, 0, 1.0) for uri in ("/lake/other", "/lake/x/y/z")]
+    with pytest.raises(InvalidRequest, match="lies within the directory of the table") as refused:
+        validate(replace(GOOD, target=place), *others)
+    assert (refused.value.field, bool(refused.value.remedy)) == (f"{PATH}.target", True)
+
+
 def test_a_column_that_a_target_cannot_have_is_refused_unless_it_is_left_out() -> None:
     source = replace(SOURCE, columns={"id": "long", "odd name": "string"})
     Replica().validate(replace(GOOD, columns=("id",), where="`odd name` = 'a'"), source, FakeCatalog(source))

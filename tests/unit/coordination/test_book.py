@@ -64,7 +64,9 @@ def check_indexes(book: JobBook, rows: list[JobRow]) -> None:
     assert {each.key.job for shard in shards for each in book.jobs_in(shard)} == {each.key for each in rows}
     assert {shard.table_id for shard in shards} == {t for each in rows for t in book.tables_called(each.table_name)}
     for each in rows:
-        assert set(book.jobs_with_target(each.spec.consumer.target)) == set(book.rows_of(each.key))
+        ids = {row.job_id for row in book.rows_of(each.key)}
+        assert set(book.targets().at(each.spec.consumer.target)) == ids
+        assert ids <= set(book.sources().at(each.table_uri))
 
 
 def decide(book: JobBook, *requests: Request, now_s: float = NOW_S) -> tuple[list[Answer], BookChange]:
@@ -269,7 +271,7 @@ def test_a_resync_ends_the_row_and_begins_another_without_its_past_but_for_the_s
     assert book.get(key()) == row(job_id="new")._replace(seq=4)
     assert book.apply([report(old, 9, seq=9, state=JobState.ERROR)]) == BookChange()
     again = JobBook(change.rows)
-    assert (again.get(key()), again.jobs_with_target("/targets/a")) == (book.get(key()), (book.get(key()),))
+    assert (again.get(key()), again.targets().at("/targets/a")) == (book.get(key()), (book.get(key()).job_id,))
 
 
 def test_a_resync_may_move_a_job_to_another_table_and_target_and_leaves_a_paused_one_so() -> None:
@@ -279,7 +281,7 @@ def test_a_resync_may_move_a_job_to_another_table_and_target_and_leaves_a_paused
     assert (list(by_shard(book.rows())), book.get(key())) == ([ShardId("t2")], None)
     moved = book.get(key(table="t2"))
     assert moved == row(job_id="new", table="t2", target="/targets/other")._replace(reason=Reason.PAUSED)
-    assert book.jobs_with_target("/targets/a") == ()
+    assert book.targets().at("/targets/a") == ()
     decide(book, Register((registration("b", target="/targets/a"),)))
 
 

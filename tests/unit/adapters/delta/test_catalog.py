@@ -11,6 +11,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from iscp.adapters.delta.catalog import DeltaCatalog
 from iscp.adapters.delta.commits import APP_ID, commit_path
+from iscp.adapters.delta.neighbours import LOOKED_AT_MAX, STAGED
+from iscp.adapters.delta.storage import names_below
 from iscp.core.errors import InvalidRequest, StorageError, TableNotFound
 
 
@@ -110,3 +112,30 @@ def test_a_table_whose_commits_a_catalog_manages_is_refused(uri: str, feature: s
 def test_the_newest_version_is_told_without_opening_the_table(uri: str) -> None:
     commit_path(uri, 0).rename(commit_path(uri, 41))
     assert DeltaCatalog().newest_version(uri) == 41
+
+
+def test_a_table_above_or_below_a_place_is_found(tmp_path: Path) -> None:
+    catalog, root = DeltaCatalog(), tmp_path.resolve()
+    outer, inner = root / "outer", root / "lake" / "deep" / "inner"
+    for each in (outer, inner):
+        write_deltalake(str(each), pa.table({"id": [1]}))
+    assert catalog.table_around(str(outer / "a" / "b")) == str(outer)
+    assert catalog.table_around(str(root / "lake")) == str(inner)
+    for free in (outer, inner, root / "lake" / "deep" / "beside", root / "out", root / "lake" / "dee"):
+        assert catalog.table_around(str(free)) == ""
+    # What a writer that died has left under its own target is no table of anybody's.
+    write_deltalake(str(outer / f"{STAGED}-3-abc"), pa.table({"id": [1]}))
+    assert catalog.table_around(str(outer)) == ""
+    write_deltalake(str(outer / "inside"), pa.table({"id": [1]}))
+    assert catalog.table_around(str(outer)) == str(outer / "inside")
+
+
+def test_a_look_below_a_place_is_bounded(tmp_path: Path) -> None:
+    for number in range(LOOKED_AT_MAX):
+        (tmp_path / f"file-{number}").touch()
+    write_deltalake(str(tmp_path / "a" / "b"), pa.table({"id": [1]}))
+    assert len(list(names_below(str(tmp_path), LOOKED_AT_MAX))) == LOOKED_AT_MAX
+    assert DeltaCatalog().table_around(str(tmp_path)) == ""
+    for number in range(LOOKED_AT_MAX):
+        (tmp_path / f"file-{number}").unlink()
+    assert DeltaCatalog().table_around(str(tmp_path.resolve())) == str(tmp_path.resolve() / "a" / "b")

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import CommitProperties, Schema, Transaction, write_deltalake
+import pytest
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 
 from iscp.adapters.delta.commits import APP_ID
 from iscp.adapters.delta.position import tag_json
 from iscp.adapters.delta.sink import DeltaSink
+from iscp.core.errors import Conflict, ErrorCode, PermanentError
 from iscp.core.ids import JobKey
 from iscp.core.job import JobRow
 from iscp.core.watermark import Watermark
@@ -51,3 +53,32 @@ def test_columns_are_looked_at_again_once_another_job_has_had_the_target(tmp_pat
     assert (position.seq, position.job_id, position.void) == (3, "job-2", "")
     assert sink.schema_matches(schema(WIDE))
     assert not sink.schema_matches(schema(NARROW))
+
+
+def test_a_first_claim_never_takes_a_table_that_came_to_be_meanwhile(tmp_path: Path) -> None:
+    """Neither one with somebody's rows, nor, before it was looked at, any other."""
+    uri = str(tmp_path / "target")
+    sink = DeltaSink(uri, ScriptedFailpoints())
+    assert sink.position(row("job-1")).base_version == -1
+    write_deltalake(uri, NARROW)
+    with pytest.raises(Conflict):
+        sink.claim(schema(NARROW), tag(1, "job-1", -1), first=True)
+    base = sink.position(row("job-1")).base_version
+    with pytest.raises(PermanentError, match="iscp did not write") as refused:
+        sink.claim(schema(NARROW), tag(1, "job-1", base), first=True)
+    assert (refused.value.code, bool(refused.value.remedy)) == (ErrorCode.TARGET_UNUSABLE, True)
+    assert (DeltaTable(uri).version(), DeltaTable(uri).to_pyarrow_table().num_rows) == (0, 1)
+    assert sink.claim(schema(NARROW), tag(1, "job-1", base)).seq == 1, "one that is adopted, or was the job's before"
+
+
+def test_a_first_claim_takes_what_is_empty_or_iscps(tmp_path: Path) -> None:
+    uri = str(tmp_path / "target")
+    DeltaTable.create(uri, Schema.from_arrow(NARROW.schema))
+    sink = DeltaSink(uri, ScriptedFailpoints())
+    sink.claim(schema(NARROW), tag(1, "job-1", 0), first=True)
+    write_deltalake(uri, NARROW, mode="append")
+    assert sink.claim(schema(NARROW), tag(2, "job-2", 2), first=True).job_id == "job-2"
+    sink = DeltaSink(str(tmp_path / "new"), ScriptedFailpoints())
+    sink.claim(schema(NARROW), tag(1, "job-1", -1), first=True)
+    # Dead before it could report: the next attempt finds its own table.
+    assert sink.claim(schema(NARROW), tag(2, "job-1", 0), first=True).seq == 2

@@ -1,0 +1,31 @@
+"""Finds Delta tables in whose directory a place lies, and those that lie in its own, at a bounded cost."""
+
+from __future__ import annotations
+
+import posixpath
+
+from iscp.adapters.delta import storage
+from iscp.adapters.delta.commits import log_of, place
+
+LOOKED_AT_MAX = 1_000
+"""Names below a place that are looked at; what lies beyond them is not found."""
+
+STAGED = "iscp-staged"
+"""What the names of directories begin with in which rows wait for their commit: a writer that died leaves their log."""
+
+_LOG = "_delta_log"
+
+
+def table_around(uri: str) -> str:
+    """A table above or below `uri`, which itself may be one; empty: none was found. Raises OSError, InvalidRequest."""
+    path = place(uri)
+    above = posixpath.dirname(path)
+    while above.strip("/") and not above.endswith(":/"):
+        if storage.names(log_of(above)):
+            return above
+        above = posixpath.dirname(above)
+    for name in storage.names_below(path, LOOKED_AT_MAX):
+        table, _, rest = name.partition(f"/{_LOG}")
+        if rest[:1] in ("", "/") and table != name and not table.startswith(STAGED):
+            return f"{path}/{table}"
+    return ""
