@@ -19,8 +19,8 @@ _LOG = "_delta_log"
 def table_around(uri: str) -> str:
     """A table above or below `uri`, which itself may be one; empty: none was found. Raises OSError, InvalidRequest."""
     path = place(uri)
-    above = posixpath.dirname(path)
-    while above.strip("/") and not above.endswith(":/"):
+    above, roots = posixpath.dirname(path), 3 if storage.on_s3(path) else 1
+    while above.count("/") >= roots and above != "/":
         if storage.names(log_of(above)):
             return above
         above = posixpath.dirname(above)
