@@ -123,4 +123,14 @@ class Decided:
     why: str = ""
 
 
-OwnerEffect = SendTo | RevokeLease | RecordCheckpoint | Decided
+@dataclass(frozen=True, slots=True)
+class BuildRing:
+    """Build the ring of these nodes, which takes a while where they are many, and give RingBuilt.
+
+    One that is asked for later makes those before it needless.
+    """
+
+    nodes: frozenset[str]
+
+
+OwnerEffect = SendTo | RevokeLease | RecordCheckpoint | BuildRing | Decided

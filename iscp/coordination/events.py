@@ -11,6 +11,7 @@ from iscp.core.cluster import Leader, NodeRecord
 from iscp.core.ids import ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobReport, JobRow
+from iscp.core.ring import Ring
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,13 @@ class RebalanceAsked:
     """Bring home now what is elsewhere than it should be."""
 
 
+@dataclass(frozen=True, slots=True)
+class RingBuilt:
+    """A BuildRing is done."""
+
+    ring: Ring
+
+
 OwnerEvent = (
     Elected
     | Deposed
@@ -184,5 +192,6 @@ OwnerEvent = (
     | OverridesChanged
     | MoveAsked
     | RebalanceAsked
+    | RingBuilt
     | Tick
 )

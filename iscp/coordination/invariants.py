@@ -45,6 +45,8 @@ def check_owner(owner: OwnerMachine) -> None:
         _check_apart(each.shard for each in at_work)
     for peer in term.peers.values():
         _check_peer(term, peer)
+    awaited = sum(each.awaited for peer in term.peers.values() for each in peer.in_flight.values())
+    require(awaited == term.window.awaited, "{} answers are awaited, not {}", awaited, term.window.awaited)
     require(term.awaiting == any(peer.awaited for peer in term.peers.values()), "the awaited are miscounted")
 
 
@@ -84,6 +86,7 @@ def _check_peer(term: Term, peer: Peer) -> None:
     name = peer.record.node_id
     require(not peer.queue.keys() & peer.in_flight.keys(), "{} has two operations on a shard", name)
     require(len(peer.in_flight) <= OPERATIONS_IN_FLIGHT_MAX, "{} has too much in flight", name)
+    require(not peer.queue or bool(peer.in_flight) or name in term.turns, "what waits for {} is never sent", name)
     require(peer.recorded <= peer.accepted, "{}: more was recorded than came in", name)
     ordered = [*peer.queue, *peer.in_flight]
     require(peer.phase is PeerPhase.SYNCED or not ordered, "{} is told things before its Sync", name)

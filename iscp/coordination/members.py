@@ -72,8 +72,8 @@ def listen(term: Term, peer: Peer, due_s: float = inf) -> None:
     deadline_s = peer.heard_s + term.times.sync_deadline_s
     if term.late_s(due_s):
         again_s = term.now_s + term.times.resend_s
-    elif term.now_s >= deadline_s:
-        revoke(term, peer, f"was not heard of for {term.now_s - peer.heard_s:.1f} s")
+    elif term.read_s >= deadline_s:
+        revoke(term, peer, f"was not heard of for {term.read_s - peer.heard_s:.1f} s")
         return
     else:
         again_s = deadline_s
@@ -89,7 +89,7 @@ def _urge(term: Term, peer: Peer, wait_s: float = 0.0, due_s: float = inf) -> No
         return
     peer.announced_s += (late_s := term.late_s(due_s))
     deadline_s = peer.announced_s + term.times.sync_deadline_s
-    if peer.phase is PeerPhase.ANNOUNCED and term.now_s >= deadline_s:
+    if peer.phase is PeerPhase.ANNOUNCED and term.read_s >= deadline_s:
         revoke(term, peer, f"sent no Sync within {term.times.sync_deadline_s:g} s")
         return
     if peer.phase is PeerPhase.ANNOUNCED:
@@ -108,8 +108,7 @@ def _urge(term: Term, peer: Peer, wait_s: float = 0.0, due_s: float = inf) -> No
 
 def _abandon(term: Term, peer: Peer) -> None:
     """Expect no answer any more: what the node holds has to drain by itself."""
-    peer.queue.clear()
-    peer.in_flight.clear()
+    term.forget_operations(peer)
     for shard in term.assignments.held_by(peer.holder):
         assignment = term.assignments[shard]
         if assignment.state is not ShardState.DRAINING:

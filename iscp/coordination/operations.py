@@ -1,4 +1,8 @@
-"""The owner's dispatches: ordered, sent again until confirmed, bounded in number, given up with their node."""
+"""The owner's dispatches: ordered, sent again until confirmed, bounded in number, given up with their node.
+
+Each is sent again ever more rarely, and the first time counts in a window over all nodes that follows what the owner
+can take in (`Window`): what it has to read never grows by its own impatience.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,13 @@ from iscp.coordination import members
 from iscp.coordination.assignment import HELD, Assignment, Cause, ShardState
 from iscp.coordination.effects import SendTo
 from iscp.coordination.messages import DispatchTable, DispatchTableResponse, NodeShard, NodeShardState
-from iscp.coordination.peer import OPERATIONS_IN_FLIGHT_MAX, Operation, Peer
+from iscp.coordination.peer import Operation, Peer, operations_max
 from iscp.coordination.term import Term
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import ShardId
+
+TURN_MAX = 32
+"""Dispatches sent to a node before others have their turn; they travel together."""
 
 STATE_TAKEN_OVER = {
     NodeShardState.ADDING: ShardState.DISPATCHING,
@@ -35,11 +42,12 @@ def order(term: Term, peer: Peer, shard: ShardId, *, is_delete: bool) -> None:
     replaced = peer.in_flight.get(shard)
     if replaced is None:
         peer.queue[shard] = is_delete
-        send_queued(term, peer)
+        term.turns[peer.record.node_id] = None
         return
     # Patience with a node does not begin anew with each change of a job.
     sent_s = replaced.sent_s if replaced.is_delete == is_delete else term.now_s
-    _send(term, peer, shard, Operation(term.next_table_epoch(), is_delete, sent_s, replaced.heard_s))
+    term.expect_no_answer(replaced)
+    _begin(term, peer, shard, is_delete, sent_s, replaced.heard_s)
 
 
 def drain(term: Term, assignment: Assignment) -> None:
@@ -49,34 +57,55 @@ def drain(term: Term, assignment: Assignment) -> None:
     order(term, peer, assignment.shard, is_delete=True)
 
 
-def send_queued(term: Term, peer: Peer) -> None:
-    """As many as may be in flight; none while `listening`, as a new owner has enough to take in."""
-    while not term.listening and peer.queue and len(peer.in_flight) < OPERATIONS_IN_FLIGHT_MAX:
-        shard, is_delete = peer.queue.popitem(last=False)
-        _send(term, peer, shard, Operation(term.next_table_epoch(), is_delete, term.now_s, term.now_s))
+def send_queued(term: Term) -> None:
+    """To the nodes in turns, as many as may be in flight; none while `listening`, as a new owner has enough to read."""
+    if term.listening or not term.turns:
+        return
+    room, at_node_max = term.window.room, operations_max(len(term.peers))
+    while room > 0 and term.turns:
+        node_id, _ = term.turns.popitem(last=False)
+        peer = term.peers.get(node_id)
+        if peer is None:
+            continue
+        count = min(room, TURN_MAX, at_node_max - len(peer.in_flight), len(peer.queue))
+        for _ in range(count):
+            shard, is_delete = peer.queue.popitem(last=False)
+            _begin(term, peer, shard, is_delete, term.now_s, term.now_s)
+        room -= max(0, count)
+        if peer.queue and len(peer.in_flight) < at_node_max:
+            term.turns[node_id] = None
+
+
+def _begin(term: Term, peer: Peer, shard: ShardId, is_delete: bool, sent_s: float, heard_s: float) -> None:
+    operation = Operation(term.next_table_epoch(), is_delete, sent_s, heard_s, term.times.resend_s)
+    peer.in_flight[shard] = operation
+    term.window.sent()
+    _send(term, peer, shard, operation)
 
 
 def _send(term: Term, peer: Peer, shard: ShardId, operation: Operation) -> None:
-    peer.in_flight[shard] = operation
     jobs = () if operation.is_delete else term.assignments[shard].jobs
     message = DispatchTable(term.owner_rev, peer.record.epoch, operation.table_epoch, shard, operation.is_delete, jobs)
     term.out.append(SendTo(peer.record, message))
-    due_s = term.now_s + term.times.resend_s
+    silent_s = operation.heard_s + term.times.sync_deadline_s
+    due_s = min(term.now_s + operation.repeat_s, max(silent_s, term.now_s + term.times.resend_s))
     term.timers.at(due_s, partial(_repeat, term, peer, shard, operation, due_s))
 
 
 def _repeat(term: Term, peer: Peer, shard: ShardId, operation: Operation, due_s: float) -> None:
     if not term.current(peer) or peer.in_flight.get(shard) is not operation:
         return
+    term.expect_no_answer(operation)
     late_s = term.late_s(due_s)
     operation.heard_s += late_s
     operation.sent_s += late_s
-    silent = term.now_s - operation.heard_s >= term.times.sync_deadline_s
-    slow = term.now_s - operation.sent_s >= term.times.operation_deadline_s
+    silent = term.read_s - operation.heard_s >= term.times.sync_deadline_s
+    slow = term.read_s - operation.sent_s >= term.times.operation_deadline_s
     # A node that waits for its reports to be recorded is not slow: the log is.
     if silent or (slow and peer.accepted == peer.recorded):
         members.revoke(term, peer, f"{'did not answer' if silent else 'took too long'} about shard {shard}")
     else:
+        operation.repeat_s = min(2 * operation.repeat_s, term.times.resend_max_s)
         _send(term, peer, shard, operation)
 
 
@@ -85,7 +114,10 @@ def responded(term: Term, peer: Peer, message: DispatchTableResponse) -> None:
     shard, operation = message.shard, peer.in_flight.get(message.shard)
     if operation is None or operation.table_epoch != message.table_epoch:
         return
-    operation.heard_s = term.now_s
+    operation.heard_s = term.read_s
+    if operation.awaited:
+        operation.awaited = False
+        term.window.answered(term.now_s)
     reached = NodeShardState.ABSENT if operation.is_delete else NodeShardState.RUNNING
     if message.state not in (reached, NodeShardState.ABSENT):
         return
@@ -101,7 +133,8 @@ def responded(term: Term, peer: Peer, message: DispatchTableResponse) -> None:
         else:
             term.assignments.turn(assignment, ShardState.RUNNING)
             term.moving.pop(shard, None)
-    send_queued(term, peer)
+    if peer.queue:
+        term.turns[peer.record.node_id] = None
 
 
 def reconcile(term: Term, peer: Peer, shards: tuple[NodeShard, ...]) -> None:
@@ -121,7 +154,7 @@ def reconcile(term: Term, peer: Peer, shards: tuple[NodeShard, ...]) -> None:
             term.assignments.turn(assignment, ShardState.DISPATCHING)
             order(term, peer, shard, is_delete=False)
             if (operation := peer.in_flight.get(shard)) is not None:
-                operation.heard_s = term.now_s
+                operation.heard_s = term.read_s
         elif assignment.state is ShardState.DRAINING and peer.ordered(shard) is None:
             order(term, peer, shard, is_delete=True)
     for shard in term.copies_at(peer.holder):

@@ -30,6 +30,7 @@ from iscp.coordination.events import (
     OwnerEvent,
     RebalanceAsked,
     Recorded,
+    RingBuilt,
     RowsMoved,
     ShardUnwanted,
     ShardWanted,
@@ -47,6 +48,7 @@ from iscp.coordination.peer import Peer, PeerPhase
 from iscp.coordination.placement import Placement
 from iscp.coordination.term import Term
 from iscp.coordination.times import CoordinationTimes
+from iscp.coordination.window import Window
 from iscp.core.cluster import WIRE_FORMAT
 from iscp.core.ids import ShardId
 from iscp.core.job import JobReport, JobRow
@@ -93,24 +95,30 @@ class OwnerMachine:
         """When to send a Tick, if nothing happens before; None: not at all."""
         return self.term.timers.next_due_s() if self.term else None
 
-    def step(self, event: OwnerEvent, now_s: float) -> list[OwnerEffect]:
-        """Take one event in; the effects it has."""
+    def step(self, event: OwnerEvent, now_s: float, read_s: float | None = None) -> list[OwnerEffect]:
+        """Take one event in; the effects it has.
+
+        `read_s`: all that came in before it has been taken in (None: before `now_s`). Nothing is due before it is that
+        late: what a node is waited for may be there, and only has to be read.
+        """
+        read_s = now_s if read_s is None else min(read_s, now_s)
         if isinstance(event, Elected):
             if event.owner_rev <= self.owner_rev:
                 return []
-            self.term = term = _begin(self, self._times, event, now_s)
+            self.term = term = _begin(self, self._times, event, now_s, read_s)
         elif isinstance(event, Deposed) or self.term is None:
             self.term = None
             return []
         else:
             term = self.term
-            term.now_s, term.out = now_s, []
-            for action in term.timers.due(now_s):
+            term.now_s, term.read_s, term.out = now_s, read_s, []
+            for action in term.timers.due(read_s):
                 action()
             _place(term)
             _take(term, event)
         _place(term)
         planner.carry_on(term)
+        operations.send_queued(term)
         return term.out
 
 
@@ -122,10 +130,10 @@ def _place(term: Term) -> None:
     planner.place(term)
 
 
-def _begin(owner: OwnerMachine, times: CoordinationTimes, event: Elected, now_s: float) -> Term:
-    node_id = owner.node_id
+def _begin(owner: OwnerMachine, times: CoordinationTimes, event: Elected, now_s: float, read_s: float) -> Term:
+    node_id, revision, window = owner.node_id, event.election_revision, Window(times.resend_s / 2)
     term = Term(
-        node_id, owner.version, times, event.owner_rev, event.election_revision, now_s, wire_format=owner.wire_format
+        node_id, owner.version, times, event.owner_rev, revision, now_s, read_s, window, wire_format=owner.wire_format
     )
     term.placement = Placement(overrides=event.overrides)
     term.out.append(Decided(Decision.TERM, node_id, why=f"elected as {event.election_revision}"))
@@ -153,6 +161,19 @@ def _take(term: Term, event: OwnerEvent) -> None:
             _unwanted(term, shard)
         case Recorded(node_id, epoch, number):
             _recorded(term, node_id, epoch, number)
+        case OverridesChanged() | MoveAsked() | RebalanceAsked():
+            _heed(term, event)
+        case RingBuilt(ring):
+            planner.take_ring(term, ring)
+        case Tick() | Elected() | Deposed():
+            pass
+        case _:
+            assert_never(event)
+
+
+def _heed(term: Term, event: OverridesChanged | MoveAsked | RebalanceAsked) -> None:
+    """What operators have said."""
+    match event:
         case OverridesChanged(overrides):
             pinned_before = term.placement.overrides.pins
             term.asked.update((s, n) for s, n in overrides.pins.items() if pinned_before.get(s) != n)
@@ -163,10 +184,6 @@ def _take(term: Term, event: OwnerEvent) -> None:
             term.changed = True
         case RebalanceAsked():
             planner.rebalance_at(term, term.now_s)
-        case Tick() | Elected() | Deposed():
-            pass
-        case _:
-            assert_never(event)
 
 
 def _wanted(term: Term, shard: ShardId, jobs: tuple[JobRow, ...]) -> None:
@@ -193,7 +210,7 @@ def _hear(term: Term, node_id: str, message: NodeMessage) -> None:
         return
     if not peer.synced and (peer.phase is PeerPhase.REVOKED or not isinstance(message, Sync)):
         return
-    peer.heard_s = term.now_s
+    peer.heard_s = term.read_s
     match message:
         case Sync():
             _synced(term, peer, message)

@@ -14,6 +14,17 @@ from iscp.core.ids import ShardId, TableEpoch
 OPERATIONS_IN_FLIGHT_MAX = 500
 """Dispatches sent to one node and not yet confirmed; the others queue."""
 
+OPERATIONS_OF_ALL_MAX = 10_000
+"""Dispatches not yet confirmed that all nodes share evenly, as each is repeated until it is."""
+
+OPERATIONS_IN_FLIGHT_MIN = 10
+"""Dispatches sent to one node and not yet confirmed, however many nodes there are."""
+
+
+def operations_max(nodes: int) -> int:
+    """How many dispatches each of so many nodes may have in flight."""
+    return max(OPERATIONS_IN_FLIGHT_MIN, min(OPERATIONS_IN_FLIGHT_MAX, OPERATIONS_OF_ALL_MAX // max(1, nodes)))
+
 
 class PeerPhase(StrEnum):
     """`announced`: its Sync is awaited. `revoked`: it is condemned, nothing it says counts any more."""
@@ -25,12 +36,17 @@ class PeerPhase(StrEnum):
 
 @dataclass(slots=True)
 class Operation:
-    """A dispatch that was sent, until it is confirmed; times are the machine's: first sent, last heard of."""
+    """A dispatch that was sent, until it is confirmed; times are the machine's: first sent, last heard of.
+
+    `repeat_s`: how long it is waited before it is sent again. `awaited`: whether it counts in the window.
+    """
 
     table_epoch: TableEpoch
     is_delete: bool
     sent_s: float
     heard_s: float
+    repeat_s: float
+    awaited: bool = True
 
 
 @dataclass(slots=True)

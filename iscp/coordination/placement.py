@@ -38,19 +38,18 @@ def ring_of(nodes: frozenset[str]) -> Ring:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The nodes that may take shards, and the overrides. Made anew when one of these changes."""
+    """The nodes that may take shards, their ring, and the overrides. Made anew when one of these changes.
+
+    Invariant: the ring is that of these nodes, or None: it is still to be built.
+    """
 
     eligible: frozenset[str] = frozenset()
     overrides: Overrides = field(default_factory=Overrides)
-
-    @property
-    def ring(self) -> Ring:
-        """Of the nodes; made when it is asked for first, as nodes are heard one after the other."""
-        return ring_of(self.eligible)
+    ring: Ring | None = None
 
     def target(self, shard: ShardId) -> str:
-        """Where `shard` should be; empty if no node may take any."""
-        if not self.eligible:
+        """Where `shard` should be; empty if no node may take any, or it is not known yet."""
+        if self.ring is None or not self.eligible:
             return ""
         pinned = self.overrides.pins.get(shard, "")
         return pinned if pinned in self.eligible else self.ring.preferred(shard)

@@ -13,7 +13,7 @@ from itertools import chain
 
 from iscp.coordination import operations
 from iscp.coordination.assignment import HELD, Cause, ShardState
-from iscp.coordination.effects import Decided, Decision
+from iscp.coordination.effects import BuildRing, Decided, Decision
 from iscp.coordination.policies.basic import basic
 from iscp.coordination.policies.drain import drain
 from iscp.coordination.policies.move import move
@@ -21,6 +21,7 @@ from iscp.coordination.policies.rebalance import rebalance
 from iscp.coordination.term import Move, Term
 from iscp.coordination.timers import wake
 from iscp.core.cluster import RANGES_WIRE_FORMAT
+from iscp.core.ring import Ring
 
 MOVES_MAX = 16
 """Shards on their way from one node to another at a time; a node that leaves gives up all of its own at once."""
@@ -29,13 +30,27 @@ MOVES_MAX = 16
 def reconsider(term: Term) -> None:
     """Members, or what is wanted of them, have changed: ask the policies anew."""
     term.look_round()
-    for peer in term.peers.values():
-        operations.send_queued(term, peer)  # what waited until all were heard
     before = term.placement
     term.placement = replace(before, eligible=eligible(term))
     if term.placement.eligible != before.eligible:
+        term.placement, term.ring_asked = replace(term.placement, ring=None), None
         rebalance_at(term, term.now_s + term.times.rebalance_after_s)
     term.plan = _policies(term)
+
+
+def take_ring(term: Term, ring: Ring) -> None:
+    """Unless the nodes have changed since it was asked for."""
+    if ring.node_ids == tuple(sorted(term.placement.eligible)):
+        term.placement = replace(term.placement, ring=ring)
+
+
+def _knows_where(term: Term) -> bool:
+    """Whether there is a ring to go by, which is asked for when it is needed: nodes are heard one after the other."""
+    placement = term.placement
+    if placement.ring is None and term.ring_asked != placement.eligible:
+        term.ring_asked = placement.eligible
+        term.out.append(BuildRing(placement.eligible))
+    return placement.ring is not None
 
 
 def rebalance_at(term: Term, at_s: float) -> None:
@@ -59,20 +74,25 @@ def eligible(term: Term) -> frozenset[str]:
 
 
 def place(term: Term) -> None:
-    """Dispatch what nobody holds, if it is safe to."""
-    if not term.assignments.unplaced or not term.placement.eligible or not term.placing:
+    """Dispatch what nobody holds, if it is safe to; of very much some, and then the owner does something else."""
+    if not term.assignments.unplaced or not term.placement.eligible or not term.placing or not _knows_where(term):
         return
-    for each in basic(term):
-        if each is not None and term.in_the_way(each.shard) is None:
+    term.unplaced = term.unplaced or basic(term)
+    for each in term.unplaced:
+        if each is None:
+            term.timers.at(term.now_s, wake)
+            return
+        if term.in_the_way(each.shard) is None:
             assignment, peer = term.assignments[each.shard], term.peers[each.to]
             term.assignments.take(assignment, peer.holder, ShardState.DISPATCHING)
             term.out.append(Decided(Decision.DISPATCH, each.to, each.shard, each.why))
             operations.order(term, peer, each.shard, is_delete=False)
+    term.unplaced = None
 
 
 def carry_on(term: Term) -> None:
     """Begin the next moves, as many as there may be."""
-    while term.plan is not None and term.placing:
+    while term.plan is not None and term.placing and (not term.placement.eligible or _knows_where(term)):
         if term.next_move is None:
             try:
                 term.next_move = next(term.plan)

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 from iscp.coordination.assignment import Assignment, Assignments, Cause, Holder
 from iscp.coordination.effects import OwnerEffect
-from iscp.coordination.peer import Peer
+from iscp.coordination.peer import Operation, Peer
 from iscp.coordination.placement import Placement
 from iscp.coordination.timers import Timers, wake
 from iscp.coordination.times import CoordinationTimes
+from iscp.coordination.window import Window
 from iscp.core.cluster import WIRE_FORMAT
 from iscp.core.ids import ShardId, TableEpoch
 from iscp.core.shard import overlaps
@@ -32,14 +33,18 @@ class Move:
 
 @dataclass(slots=True)
 class Term:
-    """`out` gathers the effects of the step at `now_s`. `departed`: nodes that are gone and still hold shards,
-    until their grace is over (at that time). `gone`: the last life of each node that is not there now.
+    """`out` gathers the effects of the step at `now_s`; all that came in before `read_s` has been read.
 
-    `copies`: nodes that run a shard beside the one that holds it, until they have stopped: it is not placed before.
+    `departed`: nodes that are gone and still hold shards, until their grace is over (at that time). `gone`: the last
+    life of each node that is not there now. `copies`: nodes that run a shard beside the one that holds it, until they
+    have stopped: it is not placed before.
 
     Nothing is placed before `hold_until_s` (a lost node may still write) and `settled_at_s` (members are changing).
     `awaiting`: nothing is placed, as some node has yet to say what it runs. `listening`: so has one that was there when
-    the term began; nobody is told anything until all of those are heard.
+    the term began; nobody is told anything until all of those are heard. `ring_asked`: the nodes whose ring is being
+    built; nor is anything placed before it is. `unplaced`: what is left of a pass over all that nobody holds.
+
+    `turns`: the nodes that something may be sent to of what waits for them, in the order in which they get it.
     `asked`: moves that were asked for, and where to. `plan`: what is to move, as the policies say it when asked, with
     `next_move` taken from it already; `moving`: what has been begun of it and does not run elsewhere yet.
     """
@@ -50,6 +55,8 @@ class Term:
     owner_rev: int
     election_revision: int
     now_s: float
+    read_s: float
+    window: Window
     wire_format: int = WIRE_FORMAT
     out: list[OwnerEffect] = field(default_factory=list)
     peers: dict[str, Peer] = field(default_factory=dict)
@@ -57,9 +64,12 @@ class Term:
     departed: dict[Holder, float] = field(default_factory=dict)
     copies: dict[ShardId, set[Holder]] = field(default_factory=dict)
     gone: dict[str, Peer] = field(default_factory=dict)
+    turns: OrderedDict[str, None] = field(default_factory=OrderedDict)
     timers: Timers = field(default_factory=Timers)
     placement: Placement = field(default_factory=Placement)
     asked: OrderedDict[ShardId, str] = field(default_factory=OrderedDict)
+    ring_asked: frozenset[str] | None = None
+    unplaced: Iterator[Move | None] | None = None
     plan: Iterator[Move | None] | None = None
     next_move: Move | None = None
     moving: dict[ShardId, None] = field(default_factory=dict)
@@ -83,12 +93,26 @@ class Term:
         self.listening = any(peer.founding for peer in unheard)
 
     def late_s(self, due_s: float) -> float:
-        """How long the owner itself stood still, or was busy, when something was due; 0 where that is not much.
+        """How long the owner itself stood still when something was due; 0 where that is not much.
 
-        What came in meanwhile is still to be heard, so that no node is to be blamed for that time.
+        What was sent to it meanwhile may not have come in yet, so that no node is to be blamed for that time. Where it
+        only has much to read, `read_s` stands still instead, and nothing is due.
         """
-        late_s = self.now_s - due_s
+        late_s = self.read_s - due_s
         return late_s if late_s > self.times.resend_s else 0.0
+
+    def forget_operations(self, peer: Peer) -> None:
+        """No answer is expected of the node any more."""
+        for operation in peer.in_flight.values():
+            self.expect_no_answer(operation)
+        peer.queue.clear()
+        peer.in_flight.clear()
+
+    def expect_no_answer(self, operation: Operation) -> None:
+        """It was answered long ago, or is not waited for any more, or will be sent again."""
+        if operation.awaited:
+            operation.awaited = False
+            self.window.lost()
 
     def next_table_epoch(self) -> TableEpoch:
         self.counter += 1
@@ -132,5 +156,5 @@ class Term:
 
     @property
     def placing(self) -> bool:
-        """Whether what nobody holds may be dispatched now."""
+        """Whether what nobody holds may be dispatched now, if it is known where to."""
         return not self.awaiting and self.now_s >= max(self.hold_until_s, self.settled_at_s)

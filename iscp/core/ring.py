@@ -66,6 +66,9 @@ class Ring:
         self._points = array("I", points[last].tobytes())
         self._ranks = array("I", entries[last].astype(np.uint32).tobytes())
 
+    def __repr__(self) -> str:
+        return f"<ring of {' '.join(self.node_ids)}>"
+
     def preferred(self, shard: ShardId) -> str:
         """The node id that `shard` belongs to; raises LookupError where there is no node."""
         if not self.node_ids:

@@ -229,7 +229,7 @@ def _placed_one(term: Term, assignment: Assignment) -> PlacedShard:
         table=assignment.jobs[0].table_name if assignment.jobs else "",
         state=assignment.state.value,
         node_id=holder.node_id if holder else "",
-        preferred=placement.ring.preferred(shard) if placement.eligible else "",
+        preferred=placement.ring.preferred(shard) if placement.ring and placement.eligible else "",
         pinned=placement.overrides.pins.get(shard, ""),
         target=target,
         why=_why(term, assignment, target),

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TypeVar, assert_never
 
 from iscp.coordination.book import BookChange, JobBook, by_shard
-from iscp.coordination.effects import Decided, OwnerEffect, RecordCheckpoint, RevokeLease, SendTo
+from iscp.coordination.effects import BuildRing, Decided, OwnerEffect, RecordCheckpoint, RevokeLease, SendTo
 from iscp.coordination.events import (
     Deposed,
     Elected,
@@ -26,6 +26,7 @@ from iscp.coordination.events import (
     OwnerEvent,
     RebalanceAsked,
     Recorded,
+    RingBuilt,
     RowsMoved,
     ShardUnwanted,
     ShardWanted,
@@ -44,6 +45,7 @@ from iscp.runtime.decisions import Decisions
 from iscp.runtime.garbage import no_collection
 from iscp.runtime.inbox import Inbox
 from iscp.runtime.log_writer import LogLimits, LogWriter
+from iscp.runtime.ring_builder import RingBuilder
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -137,6 +139,7 @@ class OwnerLoop:
         self._last_address = "", ""
         self._revoking: set[tuple[str, int]] = set()
         self._etcd = ThreadPoolExecutor(1, "iscp-owner-etcd")
+        self._rings = RingBuilder(lambda ring: self._inbox.put(RingBuilt(ring)), on_broken)
         self._claim_at_s: float | None = None
         self._inbox: Inbox[_Event] = Inbox("iscp-owner", clock, self._take, self._tick, self._next_due_s, on_broken)
 
@@ -148,6 +151,7 @@ class OwnerLoop:
         self._inbox.put(_Lost())
         self._inbox.close()
         self._etcd.shutdown(wait=False, cancel_futures=True)
+        self._rings.close()
         self.decisions.close()
 
     def elected(self, leader: Leader) -> None:
@@ -332,6 +336,8 @@ class OwnerLoop:
                     self._etcd.submit(self._revoke, record, election_revision)
             case RecordCheckpoint():
                 self._record(effect)
+            case BuildRing(nodes):
+                self._rings.build(nodes)
             case Decided():
                 self.decisions.note(effect, self._clock.now_s())
             case _:

@@ -14,6 +14,7 @@ from math import inf
 from random import Random
 
 from iscp.coordination.effects import (
+    BuildRing,
     CheckElection,
     HoldIterations,
     OwnerEffect,
@@ -42,6 +43,7 @@ from iscp.coordination.events import (
     RebalanceAsked,
     Recorded,
     Reports,
+    RingBuilt,
     RowsMoved,
     ShardStarted,
     ShardStopped,
@@ -52,7 +54,7 @@ from iscp.coordination.events import (
 )
 from iscp.coordination.invariants import check_no_double_run, check_owner, check_worker
 from iscp.coordination.owner import OwnerMachine
-from iscp.coordination.placement import Overrides
+from iscp.coordination.placement import Overrides, ring_of
 from iscp.coordination.times import CoordinationTimes
 from iscp.coordination.worker import WorkerMachine
 from iscp.core.cluster import Leader, NodeRecord
@@ -396,6 +398,8 @@ class Loopback:
                     self._stalled.append((node_id, effect))
                 case RecordCheckpoint():
                     self._record(node_id, effect)
+                case BuildRing(nodes):
+                    self._local.append(self._to_owner_later(node_id, RingBuilt(ring_of(nodes))))
         self._check()
 
     def _record(self, node_id: str, effect: RecordCheckpoint) -> None:

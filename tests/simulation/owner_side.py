@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from iscp.coordination.book import BookChange, JobBook, by_shard
 from iscp.coordination.draft import Request
-from iscp.coordination.effects import Decided, OwnerEffect, RecordCheckpoint, RevokeLease, SendTo
+from iscp.coordination.effects import BuildRing, Decided, OwnerEffect, RecordCheckpoint, RevokeLease, SendTo
 from iscp.coordination.events import (
     Deposed,
     Elected,
@@ -21,6 +21,7 @@ from iscp.coordination.events import (
     OverridesChanged,
     OwnerEvent,
     Recorded,
+    RingBuilt,
     RowsMoved,
     ShardUnwanted,
     ShardWanted,
@@ -28,7 +29,7 @@ from iscp.coordination.events import (
 )
 from iscp.coordination.invariants import check_owner
 from iscp.coordination.messages import NodeMessage
-from iscp.coordination.placement import Overrides
+from iscp.coordination.placement import Overrides, ring_of
 from iscp.core.cluster import Leader
 from iscp.core.job import JobRow
 from tests.simulation.election import CANDIDATES, leader_of
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
 
 CLAIM_RETRY_S = 1.0
+RING_S = 0.2
+"""How long a ring may take to be built."""
+
 REVOKED = "revoked/"
 OVERRIDES = "overrides"
 
@@ -276,6 +280,9 @@ class OwnerSide:
                 self.revoke(record.lease_id, election_revision)
             case RecordCheckpoint():
                 self._record(effect)
+            case BuildRing(nodes):
+                built = partial(self._step, RingBuilt(ring_of(nodes)))
+                self._process.after(self._world.random.random() * RING_S, lambda: self._put(built))
             case Decided():
                 pass
             case _:

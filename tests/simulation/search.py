@@ -64,6 +64,7 @@ from iscp.core.cluster import Leader, NodeRecord
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import JobKey, ShardId
 from iscp.core.job import JobRow
+from tests.fakes.rings import step_with_rings
 from tests.simulation.violation import Violation
 
 # A tick leads to the first repetition (after twice `resend_s`) and not to a deadline, whose revoked nodes come back
@@ -339,7 +340,7 @@ class Search:
 
     def _owner_step(self, state: State, node_id: str, event: OwnerEvent) -> None:
         state.owners[node_id] = owner = _copied_owner(state.owners[node_id])
-        effects = owner.step(event, state.clocks[node_id])
+        effects = step_with_rings(owner, event, state.clocks[node_id])
         check_owner(owner)
         for effect in effects:
             match effect:
@@ -437,6 +438,9 @@ def _copied_term(term: Term) -> Term:
         term,
         out=[],
         plan=None,
+        unplaced=None,
+        window=replace(term.window),
+        turns=term.turns.copy(),
         peers={name: peers[id(peer)] for name, peer in term.peers.items()},
         gone={name: peers[id(peer)] for name, peer in term.gone.items()},
         departed=dict(term.departed),
@@ -503,7 +507,8 @@ def _owner(owner: OwnerMachine, now_s: float) -> tuple[Any, ...]:
             peer.doubted,
             peer.sync_number,
             tuple(
-                (s, o.table_epoch, o.is_delete, now_s - o.heard_s, now_s - o.sent_s) for s, o in peer.in_flight.items()
+                (s, o.table_epoch, o.is_delete, now_s - o.heard_s, now_s - o.sent_s, o.repeat_s, o.awaited)
+                for s, o in peer.in_flight.items()
             ),
             now_s - peer.announced_s if peer.unknown else 0.0,
         )

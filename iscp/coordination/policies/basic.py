@@ -7,10 +7,17 @@ from collections.abc import Iterator
 from iscp.coordination.assignment import Cause
 from iscp.coordination.term import Move, Term
 
+PLACED_AT_ONCE = 2_000
+"""Shards placed before the owner does something else."""
+
 
 def basic(term: Term) -> Iterator[Move | None]:
     """Every unplaced shard; the placement says what to do with those that no node may take."""
-    for shard in list(term.assignments.unplaced):
-        assignment = term.assignments[shard]
-        to = assignment.to if assignment.to in term.placement.eligible else term.placement.target(shard)
-        yield Move(shard, to, assignment.why or Cause.NEW)
+    unplaced = term.assignments.unplaced
+    for number, shard in enumerate(list(unplaced), start=1):
+        if shard in unplaced:
+            assignment = term.assignments[shard]
+            to = assignment.to if assignment.to in term.placement.eligible else term.placement.target(shard)
+            yield Move(shard, to, assignment.why or Cause.NEW)
+        if number % PLACED_AT_ONCE == 0:
+            yield None

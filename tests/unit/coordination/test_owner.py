@@ -40,10 +40,12 @@ from iscp.coordination.owner import OwnerMachine
 from iscp.coordination.peer import OPERATIONS_IN_FLIGHT_MAX
 from iscp.coordination.placement import Overrides
 from iscp.coordination.times import CoordinationTimes
+from iscp.coordination.window import AWAITED_MIN
 from iscp.core.cluster import NodeRecord
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import ShardId, TableEpoch
 from tests.fakes.loopback import TIMES, Loopback, entry, job, report
+from tests.fakes.rings import step_with_rings
 
 A = ShardId("a")
 ROW = job("a")
@@ -61,7 +63,7 @@ class Driver:
 
     def step(self, event: OwnerEvent, later_s: float = 0.0) -> list[OwnerEffect]:
         self.now_s += later_s
-        effects = self.owner.step(event, self.now_s)
+        effects = step_with_rings(self.owner, event, self.now_s)
         check_owner(self.owner)
         return effects
 
@@ -173,12 +175,12 @@ def test_an_owner_that_was_busy_hears_what_has_come_before_it_asks_again() -> No
 def test_what_is_due_is_done_once_however_its_time_is_rounded(start_s: float, late_s: list[float]) -> None:
     """It asked at once, for ever, whether it was time to give up (seed 4918)."""
     owner = OwnerMachine("n1", "1", replace(TIMES, alive_s=1.0))
-    owner.step(Elected(1, 101, (N1, N2), {}), start_s)
-    owner.step(FromNode("n1", Sync(1, N1.epoch, "1", 1, 0, 1, 0, ())), start_s)
+    step_with_rings(owner, Elected(1, 101, (N1, N2), {}), start_s)
+    step_with_rings(owner, FromNode("n1", Sync(1, N1.epoch, "1", 1, 0, 1, 0, ())), start_s)
     for late in late_s:
         due_s = owner.next_due_s()
         assert due_s is not None
-        owner.step(Tick(), due_s + late)
+        step_with_rings(owner, Tick(), due_s + late)
         again_s = owner.next_due_s()
         assert again_s is None or again_s > due_s + late
 
@@ -299,7 +301,7 @@ def test_a_drain_that_takes_too_long_is_ended_by_the_lease_but_not_while_the_log
         effects += driver.respond(N1, stop, NodeShardState.REMOVING)
     assert RevokeLease(N1, 101) not in effects
     driver.step(Recorded("n1", 1, 1))
-    assert RevokeLease(N1, 101) in driver.step(Tick(), 1.0)
+    assert RevokeLease(N1, 101) in driver.step(Tick(), TIMES.resend_max_s)
 
 
 def test_stopping_is_not_stopped() -> None:
@@ -450,10 +452,12 @@ def test_dispatches_in_flight_are_bounded_and_the_rest_follows() -> None:
     driver = Driver(N1, wanted=tuple(f"t{n}" for n in range(count)))
     driver.sync(N1)
     sent = dispatches(driver.settle())
-    assert len(sent) == OPERATIONS_IN_FLIGHT_MAX
-    for dispatch in list(sent):
-        answer = DispatchTableResponse(1, 1, dispatch.table_epoch, dispatch.shard, NodeShardState.RUNNING)
-        sent += dispatches(driver.owner.step(FromNode("n1", answer), driver.now_s))
+    assert len(sent) == AWAITED_MIN, "no more than may await a first answer"
+    for dispatch in sent:  # which grows meanwhile
+        sent += dispatches(driver.respond(N1, dispatch, NodeShardState.ADDING))
+    assert len(sent) == OPERATIONS_IN_FLIGHT_MAX, "no more than may be unconfirmed"
+    for dispatch in sent:
+        sent += dispatches(driver.respond(N1, dispatch, NodeShardState.RUNNING))
     check_owner(driver.owner)
     assert len({d.shard for d in sent}) == len(sent) == count
 
@@ -515,13 +519,13 @@ def test_a_shard_costs_at_most_a_kibibyte_and_nothing_while_idle() -> None:
     told_all = tuple(told(shard, NodeShardState.RUNNING) for shard in rows)
     tracemalloc.start()
     owner = OwnerMachine("n1", "1", TIMES)
-    owner.step(Elected(1, 101, (N1,), rows), 0.0)
-    sent = dispatches(owner.step(FromNode("n1", Sync(1, 1, "1", 1, 0, 1, 0, told_all)), 0.0))
+    step_with_rings(owner, Elected(1, 101, (N1,), rows), 0.0)
+    sent = dispatches(step_with_rings(owner, FromNode("n1", Sync(1, 1, "1", 1, 0, 1, 0, told_all)), 0.0))
     while sent:
         answer = DispatchTableResponse(1, 1, sent[0].table_epoch, sent.pop(0).shard, NodeShardState.RUNNING)
-        sent += dispatches(owner.step(FromNode("n1", answer), 0.0))
+        sent += dispatches(step_with_rings(owner, FromNode("n1", answer), 0.0))
     while owner.next_due_s() is not None:
-        owner.step(Tick(), 10.0)
+        step_with_rings(owner, Tick(), 10.0)
     used = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert owner.settled
@@ -533,17 +537,17 @@ def test_an_owner_that_stood_still_hears_first_what_came_in_meanwhile() -> None:
     """It alone was frozen: the others have said all the time that they are there."""
     times = replace(TIMES, alive_s=1.0)
     owner = OwnerMachine("n1", "1", times)
-    owner.step(Elected(1, 101, (N1, N2)), 0.0)
+    step_with_rings(owner, Elected(1, 101, (N1, N2)), 0.0)
     for record in (N1, N2):
-        owner.step(FromNode(record.node_id, Sync(1, 1, "1", 1, 0, 1, 0, ())), 0.0)
-    late = owner.step(Tick(), 60.0)
+        step_with_rings(owner, FromNode(record.node_id, Sync(1, 1, "1", 1, 0, 1, 0, ())), 0.0)
+    late = step_with_rings(owner, Tick(), 60.0)
     assert [effect for effect in late if isinstance(effect, RevokeLease)] == []
     for record in (N1, N2):
-        owner.step(FromNode(record.node_id, Alive(1, 1)), 60.0)
-    assert not [effect for effect in owner.step(Tick(), 61.5) if isinstance(effect, RevokeLease)]
+        step_with_rings(owner, FromNode(record.node_id, Alive(1, 1)), 60.0)
+    assert not [effect for effect in step_with_rings(owner, Tick(), 61.5) if isinstance(effect, RevokeLease)]
     silent: list[OwnerEffect] = []
     while (due_s := owner.next_due_s()) is not None and due_s < 70.0:
-        silent += owner.step(Tick(), due_s)
+        silent += step_with_rings(owner, Tick(), due_s)
     assert RevokeLease(N1, 101) in silent
 
 

@@ -1,0 +1,55 @@
+"""How many dispatches the owner has outstanding at a time, over all nodes.
+
+The answers come to one thread. What it asks for beyond what it can take in waits unread, looks unanswered, is sent
+again, and makes the backlog longer: congestion. So what may be outstanding follows from what was taken in lately, which
+keeps the time from a dispatch to its answer near one span however fast the owner is (Little's law, after TCP Vegas).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+AWAITED_MIN = 256
+"""Dispatches that may await their first answer, even of an owner that took in none lately."""
+
+AWAITED_MAX = 8_192
+"""Dispatches that may await their first answer, however fast the owner is."""
+
+REFILL = 4
+"""Dispatches are sent when one in so many places is free: what goes to one node then travels together."""
+
+
+@dataclass(slots=True)
+class Window:
+    """`awaited`: dispatches that were sent once and not answered yet. `size`: how many there may be: as many as were
+    answered in the last span of `span_s`, within the two limits.
+
+    What a node leaves unanswered until it is sent again is `lost`, and does not count any more: a silent node must not
+    keep the others' dispatches waiting.
+    """
+
+    span_s: float
+    size: int = AWAITED_MIN
+    awaited: int = 0
+    _answered: int = 0
+    _since_s: float = 0.0
+
+    @property
+    def room(self) -> int:
+        """How many may be sent now; none until there is room for several."""
+        free = self.size - self.awaited
+        return free if free * REFILL >= self.size else 0
+
+    def sent(self) -> None:
+        self.awaited += 1
+
+    def lost(self) -> None:
+        self.awaited -= 1
+
+    def answered(self, now_s: float) -> None:
+        self.awaited -= 1
+        self._answered += 1
+        passed_s = now_s - self._since_s
+        if passed_s >= self.span_s:
+            self.size = min(max(int(self._answered * self.span_s / passed_s), AWAITED_MIN), AWAITED_MAX)
+            self._answered, self._since_s = 0, now_s

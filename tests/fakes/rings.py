@@ -1,0 +1,20 @@
+"""Rings for owners' machines, as soon as they are asked for."""
+
+from __future__ import annotations
+
+from iscp.coordination.effects import BuildRing, OwnerEffect
+from iscp.coordination.events import OwnerEvent, RingBuilt
+from iscp.coordination.owner import OwnerMachine
+from iscp.coordination.placement import ring_of
+
+
+def step_with_rings(
+    owner: OwnerMachine, event: OwnerEvent, now_s: float, read_s: float | None = None
+) -> list[OwnerEffect]:
+    """What the event leads to, and the ring that it makes needed."""
+    effects = owner.step(event, now_s, read_s)
+    built = [effect for effect in effects if isinstance(effect, BuildRing)]
+    others = [effect for effect in effects if not isinstance(effect, BuildRing)]
+    for each in built:
+        others += step_with_rings(owner, RingBuilt(ring_of(each.nodes)), now_s, read_s)
+    return others
