@@ -34,6 +34,18 @@ class NodeRecord:
     leaving: bool = False
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Moment:
+    """A moment of etcd as one process has seen it; later ones are greater.
+
+    `restores`: how often the process has seen the store go back, as one that was restored from a backup does: its
+    `revision`s mean something else then.
+    """
+
+    restores: int = 0
+    revision: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Leader:
     """The holder of the election key; `revision` is the key's create revision, which fences its writes."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from iscp.coordination.placement import Overrides
-from iscp.core.cluster import Leader, NodeRecord
+from iscp.core.cluster import Leader, Moment, NodeRecord
 from iscp.core.ids import ShardId
 from iscp.core.verify import VerifyReport
 
@@ -36,14 +36,17 @@ class Membership(Protocol):
 
     def deregister(self) -> None: ...
 
-    def members(self) -> tuple[tuple[NodeRecord, ...], int]:
-        """Who is registered, sorted, and the revision of etcd at which they are."""
+    def members(self) -> tuple[tuple[NodeRecord, ...], Moment]:
+        """Who is registered, sorted, and at which moment of etcd."""
 
-    def watch(self, on_change: Callable[[tuple[NodeRecord, ...], int], None]) -> Callable[[], None]:
-        """Call back with snapshots as of `members`, coalesced, the first at once; the result ends the watch."""
+    def watch(self, on_change: Callable[[tuple[NodeRecord, ...], Moment], None]) -> Callable[[], None]:
+        """Call back with snapshots as of `members`, coalesced, the first at once; the result ends the watch.
 
-    def next_epoch(self, node_id: str) -> int:
-        """A number greater than any this node id ever had."""
+        A snapshot for which `on_change` raised is delivered again, or a later one.
+        """
+
+    def next_epoch(self, node_id: str, above: int = 0) -> int:
+        """A number greater than any this node id ever had, and than `above` (etcd may have been restored)."""
 
     def leave(self) -> None:
         """Say that this node stops in order, and that others are to have what it runs."""

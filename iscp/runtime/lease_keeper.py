@@ -86,7 +86,7 @@ class LeaseKeeper:
         self._membership.deregister()
 
     def _register(self) -> None:
-        epoch = self._membership.next_epoch(self._record.node_id)
+        epoch = self._membership.next_epoch(self._record.node_id, above=self._record.epoch)
         self._record = replace(self._record, epoch=epoch)
         self._lease = self._membership.register(self._record, self._lapse)
         log.info("node.registered", extra={"node": self._record.node_id, "epoch": epoch})

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from iscp.core.cluster import NodeRecord
+from iscp.core.cluster import Moment, NodeRecord
 from iscp.core.errors import IscpError, Unavailable
 from iscp.ports.cluster import Election, Membership
 from iscp.runtime.executor import Executor
@@ -109,9 +109,9 @@ class Node:
         self._server.ready()
         log.info("node.ready", extra={"epoch": self._keeper.epoch})
 
-    def _members_changed(self, members: tuple[NodeRecord, ...], revision: int) -> None:
+    def _members_changed(self, members: tuple[NodeRecord, ...], moment: Moment) -> None:
         self._keeper.members_changed(members)
-        self._owner.members_changed(members, revision)
+        self._owner.members_changed(members, moment)
 
     def stop(self, drain_s: float) -> None:
         """Hand over, or let what runs end, within `drain_s` in all; then tell the owner, write the log, leave.

@@ -34,7 +34,7 @@ from iscp.coordination.events import (
 )
 from iscp.coordination.messages import NodeMessage, OwnerMessage, SourceSeen
 from iscp.coordination.owner import OwnerMachine
-from iscp.core.cluster import Leader, NodeRecord
+from iscp.core.cluster import Leader, Moment, NodeRecord
 from iscp.core.errors import IscpError, NotOwner, TemporaryError, Unavailable
 from iscp.core.ids import ShardId
 from iscp.ports.cluster import CheckpointStore, Election, Membership, OverrideStore
@@ -43,7 +43,7 @@ from iscp.ports.system import Clock
 from iscp.runtime.checkpointer import Checkpointer
 from iscp.runtime.decisions import Decisions
 from iscp.runtime.garbage import no_collection
-from iscp.runtime.inbox import Inbox
+from iscp.runtime.inbox import Gathered, Inbox
 from iscp.runtime.log_writer import LogLimits, LogWriter
 from iscp.runtime.ring_builder import RingBuilder
 
@@ -67,8 +67,10 @@ class _Lost:
 
 @dataclass(frozen=True, slots=True)
 class _Committed:
+    """`moved`: shards, and whether their jobs were decided anew or have only got on."""
+
     writer: LogWriter
-    change: BookChange
+    moved: Gathered[dict[ShardId, bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +88,10 @@ class _Heard:
 
 @dataclass(frozen=True, slots=True)
 class _Members:
-    """Who is registered, as of a revision of etcd."""
-
-    members: tuple[NodeRecord, ...]
-    revision: int
+    """Who is registered has changed."""
 
 
+_Snapshot = tuple[tuple[NodeRecord, ...], Moment]
 _Event = OwnerEvent | _Won | _Lost | _Committed | _Asked | _Heard | _Members
 
 
@@ -135,7 +135,8 @@ class OwnerLoop:
         self._send = send
         self._keep = keep
         self._on_moved = on_moved
-        self._members_at = 0
+        self._members_at = Moment()
+        self._registered: Gathered[_Snapshot] = Gathered(lambda before, now: now)
         self._last_address = "", ""
         self._revoking: set[tuple[str, int]] = set()
         self._etcd = ThreadPoolExecutor(1, "iscp-owner-etcd")
@@ -148,23 +149,25 @@ class OwnerLoop:
 
     def close(self) -> None:
         """End the term in order: what is pending is written."""
-        self._inbox.put(_Lost())
+        self._inbox.post(_Lost())
         self._inbox.close()
         self._etcd.shutdown(wait=False, cancel_futures=True)
         self._rings.close()
         self.decisions.close()
 
     def elected(self, leader: Leader) -> None:
-        self._inbox.put(_Won(leader))
+        self._inbox.post(_Won(leader))
 
     def lost(self) -> None:
-        self._inbox.put(_Lost())
+        self._inbox.post(_Lost())
 
-    def members_changed(self, members: tuple[NodeRecord, ...], revision: int) -> None:
-        """These are registered as of that revision of etcd."""
-        self._inbox.put(_Members(members, revision))
+    def members_changed(self, members: tuple[NodeRecord, ...], moment: Moment) -> None:
+        """These are registered as of that moment of etcd."""
+        if self._registered.add((members, moment)):
+            self._inbox.post(_Members())
 
     def heard(self, node_id: str, messages: Sequence[NodeMessage]) -> None:
+        """Raises QueueFull where the loop does not keep up: the node repeats what it was not answered."""
         self._inbox.put(_Heard(node_id, messages))
 
     def tell(self, event: OverridesChanged | MoveAsked | RebalanceAsked) -> None:
@@ -234,17 +237,18 @@ class OwnerLoop:
                     # Another term is in the log. If we still lead, claim a new one: then the log knows who does.
                     self._end_term()
                     self._claim_at_s = self._clock.monotonic_s() + CLAIM_RETRY_S if self.leader else None
-            case _Committed(writer, change):
+            case _Committed(writer, moved):
                 if writer is self.writer:
-                    self._moved(writer, change)
+                    self._moved(writer, moved.take())
             case _Asked(look):
                 look(self)
             case _Heard(node_id, messages):
                 for message in messages:
                     self._step(FromNode(node_id, message))
-            case _Members(members, revision):
-                if revision >= self._members_at:  # an older one would show as gone who has come since
-                    self.members, self._members_at = members, revision
+            case _Members():
+                members, moment = self._registered.take()
+                if moment >= self._members_at:  # an older one would show as gone who has come since
+                    self.members, self._members_at = members, moment
                     self._step(MembersChanged(members))
                     self._keep(members if self.machine.term else ())
             case _:
@@ -283,13 +287,19 @@ class OwnerLoop:
         self._on_moved()
 
     def _new_writer(self, joblog: JobLog, book: JobBook) -> LogWriter:
+        moved: Gathered[dict[ShardId, bool]] = Gathered(_joined)
+
+        def committed(change: BookChange) -> None:
+            if moved.add(_shards_of(change)):
+                self._inbox.post(_Committed(writer, moved))
+
         writer: LogWriter = LogWriter(
             joblog,
             book,
             self._clock,
             self._limits,
-            on_committed=lambda change: self._inbox.put(_Committed(writer, change)),
-            on_deposed=lambda error: self._inbox.put(_Lost(writer)),
+            on_committed=committed,
+            on_deposed=lambda error: self._inbox.post(_Lost(writer)),
         )
         return writer
 
@@ -301,11 +311,10 @@ class OwnerLoop:
             writer.close()
             self._on_moved()
 
-    def _moved(self, writer: LogWriter, change: BookChange) -> None:
-        wanted = set(change.shards)
-        for shard in (*change.shards, *({row.key.shard for row in change.rows} - wanted)):
+    def _moved(self, writer: LogWriter, moved: dict[ShardId, bool]) -> None:
+        for shard, decided in moved.items():
             jobs = writer.read(lambda book, shard=shard: book.jobs_in(shard))  # type: ignore[misc]
-            if shard not in wanted:
+            if not decided:
                 self._step(RowsMoved(shard, jobs))
             else:
                 self._step(ShardWanted(shard, jobs) if jobs else ShardUnwanted(shard))
@@ -359,7 +368,7 @@ class OwnerLoop:
         if self.writer is None:
             return
         recorded = Recorded(checkpoint.node_id, checkpoint.epoch, checkpoint.number)
-        self.writer.report(checkpoint.reports, checkpoint.history, lambda: self._inbox.put(recorded))
+        self.writer.report(checkpoint.reports, checkpoint.history, lambda: self._inbox.post(recorded))
         for seen in checkpoint.seen:
             # A last word of what is not wanted any more would make it lag for ever.
             if (held := self.machine.assignments.get(seen.shard)) is not None and held.wanted:
@@ -367,3 +376,14 @@ class OwnerLoop:
                 self.checkpoint.take(seen.shard, held.jobs, seen, self._clock.monotonic_s())
         if checkpoint.seen or checkpoint.reports:
             self._on_moved()
+
+
+def _shards_of(change: BookChange) -> dict[ShardId, bool]:
+    """Whose jobs have moved, and whether they were decided anew."""
+    return {row.key.shard: False for row in change.rows} | dict.fromkeys(change.shards, True)
+
+
+def _joined(before: dict[ShardId, bool], now: dict[ShardId, bool]) -> dict[ShardId, bool]:
+    for shard, decided in now.items():
+        before[shard] = decided or before.get(shard, False)
+    return before

@@ -99,7 +99,7 @@ class WorkerLoop:
 
     def _wait(self, true: Callable[[WorkerMachine], bool], wait_s: float) -> bool:
         awaited = _Await(true, threading.Event())
-        self._inbox.put(awaited)
+        self._inbox.post(awaited)
         return awaited.done.wait(wait_s)
 
     def close(self) -> None:
@@ -107,16 +107,17 @@ class WorkerLoop:
         self._checks.shutdown(wait=False, cancel_futures=True)
 
     def heard(self, messages: Sequence[OwnerMessage]) -> None:
+        """Raises QueueFull where the loop does not keep up: the owner repeats what was not confirmed."""
         self._inbox.put(_Heard(messages))
 
     def news(self, news: WorkerNews) -> None:
-        self._inbox.put(news)
+        self._inbox.post(news)
 
     def lease_lost(self) -> None:
-        self._inbox.put(LeaseLost())
+        self._inbox.post(LeaseLost())
 
     def lease_regained(self, epoch: int) -> None:
-        self._inbox.put(LeaseRegained(epoch))
+        self._inbox.post(LeaseRegained(epoch))
 
     def _next_due_s(self) -> float | None:
         return self._machine.next_due_s() if self._machine else None
@@ -158,4 +159,4 @@ class WorkerLoop:
         except IscpError as error:
             log.warning("election.unreadable", extra={"error": str(error)})
             leader = None
-        self._inbox.put(ElectionChecked(leader))
+        self._inbox.post(ElectionChecked(leader))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from iscp.coordination.placement import Overrides
-from iscp.core.cluster import Leader, NodeRecord
+from iscp.core.cluster import Leader, Moment, NodeRecord
 from iscp.core.errors import ConfigurationError, NotOwner
 from iscp.ports.system import Clock
 
@@ -49,8 +49,9 @@ class FakeEtcd:
     leases: dict[int, FakeLease] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
     candidates: list[FakeElection] = field(default_factory=list)
-    watchers: list[Callable[[Snapshot, int], None]] = field(default_factory=list)
+    watchers: list[Callable[[Snapshot, Moment], None]] = field(default_factory=list)
     revision: int = 0
+    restores: int = 0
     revoked: list[NodeRecord] = field(default_factory=list)
     overrides: Overrides = field(default_factory=Overrides)
     checkpoints: list[float] = field(default_factory=list)
@@ -73,7 +74,17 @@ class FakeEtcd:
     def changed(self) -> None:
         self.revision += 1
         for watcher in list(self.watchers):
-            watcher(self.members(), self.revision)
+            watcher(self.members(), self.moment)
+
+    @property
+    def moment(self) -> Moment:
+        return Moment(self.restores, self.revision)
+
+    def restore(self) -> None:
+        """It is back from a backup without any of the leases and keys, at a lower revision."""
+        self.restores, self.revision = self.restores + 1, 0
+        for lease_id in list(self.leases):
+            self.expire(lease_id)
 
     def depose(self) -> None:
         """The owner's key is deleted: it is told, and the next candidate leads; it runs again behind the others."""
@@ -111,16 +122,16 @@ class FakeMembership:
             lease.on_lapsed = None
             self._etcd.expire(lease.lease_id)
 
-    def members(self) -> tuple[Snapshot, int]:
-        return self._etcd.members(), self._etcd.revision
+    def members(self) -> tuple[Snapshot, Moment]:
+        return self._etcd.members(), self._etcd.moment
 
-    def watch(self, on_change: Callable[[Snapshot, int], None]) -> Callable[[], None]:
+    def watch(self, on_change: Callable[[Snapshot, Moment], None]) -> Callable[[], None]:
         self._etcd.watchers.append(on_change)
-        on_change(self._etcd.members(), self._etcd.revision)
+        on_change(self._etcd.members(), self._etcd.moment)
         return lambda: self._etcd.watchers.remove(on_change)
 
-    def next_epoch(self, node_id: str) -> int:
-        self._etcd.epochs[node_id] = self._etcd.epochs.get(node_id, 0) + 1
+    def next_epoch(self, node_id: str, above: int = 0) -> int:
+        self._etcd.epochs[node_id] = max(above, self._etcd.epochs.get(node_id, 0)) + 1
         return self._etcd.epochs[node_id]
 
     def leave(self) -> None:

@@ -106,8 +106,14 @@ class EtcdClient:
         request = pb.CompactionRequest(revision=revision, physical=True)
         self._channels.unary(pb.path("KV", "Compact"), request, writes=True)
 
-    def watch(self, key: str, *, start_revision: int, prefix: bool = False) -> Watch:
-        return Watch(self._channels, key, prefix=prefix, start_revision=start_revision)
+    def watch(self, key: str, *, start_revision: int, prefix: bool = False, survives_connection: bool = True) -> Watch:
+        return Watch(
+            self._channels,
+            key,
+            prefix=prefix,
+            start_revision=start_revision,
+            survives_connection=survives_connection,
+        )
 
     def grant(self, ttl_s: int) -> tuple[int, int]:
         """A new lease: (id, TTL in seconds as granted, which may be longer than asked for).

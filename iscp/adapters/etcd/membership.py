@@ -24,12 +24,13 @@ from iscp.adapters.etcd.values import (
     Compare,
     EventType,
     KeyValue,
+    Listing,
     Progress,
     Put,
     Target,
 )
 from iscp.adapters.etcd.watch import Watch
-from iscp.core.cluster import NodeRecord
+from iscp.core.cluster import Moment, NodeRecord
 from iscp.core.errors import ConfigurationError, Conflict, IscpError, OutcomeUnknown
 from iscp.ports.system import Clock
 
@@ -43,13 +44,47 @@ NAME_GRACE_S = 3.0
 # One renewal could be a restart of etcd, which gives every lease its whole time again.
 NAME_RENEWALS_MIN = 2
 RELIST_PAUSE_S = 0.5
+REDELIVER_PAUSE_S = 0.5
 # How long an owner may take from writing down that it revokes a lease to having done so.
 REVOKING_S = 30.0
 CLOSE_WAIT_S = 10.0
 
 
-Members = tuple[tuple[NodeRecord, ...], int]
-"""Who is registered, and the revision of etcd at which they are."""
+Members = tuple[tuple[NodeRecord, ...], Moment]
+"""Who is registered, and at which moment of etcd."""
+
+
+class Moments:
+    """Puts what is read of a store in order, also where its revisions go back: it was restored from a backup.
+
+    Reads are linearizable: one that is sent after another's answer came shows at least the same revision.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._latest = Moment()
+
+    def listed(self, read: Callable[[], Listing]) -> tuple[Listing, Moment]:
+        """What `read` finds, and when that is."""
+        while True:
+            before = self._latest
+            listing = read()
+            with self._lock:
+                if self._latest.restores != before.restores:
+                    continue  # seen by another read meanwhile: this one may be of before
+                gone_back = listing.revision < before.revision
+                moment = Moment(before.restores + gone_back, listing.revision)
+                if gone_back:
+                    log.warning("etcd.restored", extra={"revision": moment.revision, "before": before.revision})
+                self._latest = max(self._latest, moment)
+                return listing, moment
+
+    def followed(self, since: Moment, revision: int) -> Moment:
+        """When a change is that a watch from `since` has brought."""
+        moment = Moment(since.restores, revision)
+        with self._lock:
+            self._latest = max(self._latest, moment)
+        return moment
 
 
 class EtcdMembership:
@@ -64,6 +99,7 @@ class EtcdMembership:
         self._lease: EtcdLease | None = None
         self._record: NodeRecord | None = None
         self._leaving = False
+        self._moments = Moments()
 
     def register(
         self,
@@ -113,19 +149,19 @@ class EtcdMembership:
             _revoke_quietly(lease)
 
     def members(self) -> Members:
-        listing = self._client.list_prefix(self._keys.nodes)
-        return _snapshot({kv.key: kv for kv in listing.items}), listing.revision
+        listing, moment = self._moments.listed(lambda: self._client.list_prefix(self._keys.nodes))
+        return _snapshot({kv.key: kv for kv in listing.items}), moment
 
-    def watch(self, on_change: Callable[[tuple[NodeRecord, ...], int], None]) -> Callable[[], None]:
+    def watch(self, on_change: Callable[[tuple[NodeRecord, ...], Moment], None]) -> Callable[[], None]:
         """Snapshots as they come, the latest one where several came while `on_change` was at work."""
-        return MemberWatch(self._client, self._keys, on_change).close
+        return MemberWatch(self._client, self._keys, on_change, self._moments).close
 
-    def next_epoch(self, node_id: str) -> int:
-        """A number greater than any this node id ever had; some may be left out."""
+    def next_epoch(self, node_id: str, above: int = 0) -> int:
+        """A number greater than any this node id ever had, and than `above`; some may be left out."""
         key = self._keys.epoch(node_id)
         for _ in range(EPOCH_ATTEMPTS_MAX):
             known = self._client.get(key)
-            epoch = int(known.value) + 1 if known else 1
+            epoch = max(above, int(known.value) if known else 0) + 1
             unchanged = Compare.modified_at(key, known.mod_revision) if known else Compare.absent(key)
             try:
                 if self._client.txn((unchanged,), (Put(key, str(epoch).encode()),)).succeeded:
@@ -183,11 +219,16 @@ class MemberWatch:
     """One thread follows etcd, another one calls back: a slow callback neither delays nor queues anything."""
 
     def __init__(
-        self, client: EtcdClient, keys: Keys, on_change: Callable[[tuple[NodeRecord, ...], int], None]
+        self,
+        client: EtcdClient,
+        keys: Keys,
+        on_change: Callable[[tuple[NodeRecord, ...], Moment], None],
+        moments: Moments,
     ) -> None:
         self._client = client
         self._keys = keys
         self._on_change = on_change
+        self._moments = moments
         self._closed = threading.Event()
         self._changed = threading.Condition()
         self._latest: Members | None = None
@@ -221,10 +262,12 @@ class MemberWatch:
                 self._closed.wait(RELIST_PAUSE_S)
 
     def _follow_from_list(self) -> None:
-        listing = self._client.list_prefix(self._keys.nodes)
+        listing, moment = self._moments.listed(lambda: self._client.list_prefix(self._keys.nodes))
         known = {kv.key: kv for kv in listing.items}
-        self._publish(known, listing.revision)
-        watch = self._client.watch(self._keys.nodes, prefix=True, start_revision=listing.revision + 1)
+        self._publish(known, moment)
+        watch = self._client.watch(
+            self._keys.nodes, prefix=True, start_revision=listing.revision + 1, survives_connection=False
+        )
         with self._changed:
             self._watch = watch
             if self._closed.is_set():
@@ -237,14 +280,15 @@ class MemberWatch:
                             known[event.kv.key] = event.kv
                         else:
                             known.pop(event.kv.key, None)
-                    self._publish(known, max(event.kv.mod_revision for event in events))
+                    revision = max(event.kv.mod_revision for event in events)
+                    self._publish(known, self._moments.followed(moment, revision))
                 case Progress() | Compacted():
                     pass  # a compacted watch ends: the next listing tells
 
-    def _publish(self, known: dict[str, KeyValue], revision: int) -> None:
+    def _publish(self, known: dict[str, KeyValue], moment: Moment) -> None:
         snapshot = _snapshot(known)
         with self._changed:
-            self._latest = snapshot, revision
+            self._latest = snapshot, moment
             self._changed.notify_all()
 
     def _deliver(self) -> None:
@@ -259,6 +303,13 @@ class MemberWatch:
                     self._on_change(*snapshot)
                 except Exception:
                     log.exception("etcd.members.callback_failed")
+                    self._deliver_again()
+
+    def _deliver_again(self) -> None:
+        """Nobody else would say it: the next change may be far away."""
+        self._closed.wait(REDELIVER_PAUSE_S)
+        with self._changed:
+            self._delivered = None
 
 
 def _revoke_quietly(lease: EtcdLease) -> None:

@@ -42,10 +42,13 @@ class Watch:
     """Iterate to receive; blocks while nothing happens; ends after `Compacted`, and when closed by any thread.
 
     Raises EtcdDenied where the user may not watch; everything else that can go wrong with a connection is mended
-    by a new one.
+    by a new one. Where it does not `survives_connection` it says Compacted instead: while nobody was connected the
+    store may have been restored from a backup, and have come past the same revision by other changes since.
     """
 
-    def __init__(self, channels: Channels, key: str, *, prefix: bool, start_revision: int) -> None:
+    def __init__(
+        self, channels: Channels, key: str, *, prefix: bool, start_revision: int, survives_connection: bool = True
+    ) -> None:
         if start_revision <= 0:
             # "From now" would be decided by the server at each new connection: a gap.
             raise ValueError("a watch starts at a revision that was read: start_revision must be positive")
@@ -53,6 +56,7 @@ class Watch:
         self._key = key_bytes(key)
         self._range_end = prefix_end(self._key) if prefix else b""
         self._next_revision = start_revision
+        self._survives_connection = survives_connection
         self._cluster_id = 0
         self._closed = threading.Event()
         self._lock = threading.Lock()
@@ -88,6 +92,9 @@ class Watch:
                 self._channels.drop_token()
             except EtcdUnavailable as error:
                 log.info("etcd.watch.interrupted", extra={"key": key_text(self._key), "reason": error.message})
+                if not self._survives_connection and not self._ended:
+                    yield Compacted(0)
+                    return
             if not self._ended:
                 self._closed.wait(pause_s)
                 pause_s = min(pause_s * 2, PAUSE_MAX_S)

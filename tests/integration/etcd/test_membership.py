@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -14,8 +15,8 @@ from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.lease import EtcdLease
 from iscp.adapters.etcd.membership import EtcdMembership
 from iscp.adapters.etcd.server import EtcdServer
-from iscp.core.cluster import NodeRecord
-from iscp.core.errors import ConfigurationError
+from iscp.core.cluster import Moment, NodeRecord
+from iscp.core.errors import ConfigurationError, QueueFull
 from iscp.ports.cluster import Membership
 from iscp.ports.system import Clock
 
@@ -138,7 +139,7 @@ def test_a_slow_callback_gets_the_latest_and_not_a_backlog(join: Join, eventuall
     seen: list[Snapshot] = []
     go_on = threading.Event()
 
-    def slow(members: Snapshot, revision: int) -> None:
+    def slow(members: Snapshot, moment: Moment) -> None:
         seen.append(members)
         go_on.wait(10)
 
@@ -172,6 +173,67 @@ def test_a_watch_lists_anew_after_a_wipe(
     eventually(lambda: lease.gone)
     node.register(record("a"))
     eventually(lambda: seen[-1] == ["a"])
+    stop()
+    node.deregister()
+    back.kill()
+
+
+def test_a_snapshot_that_met_a_full_inbox_is_delivered_again(join: Join, eventually: Eventually) -> None:
+    """Nothing else may change for a long time."""
+    refusals, seen = [QueueFull("full"), QueueFull("still full")], []
+
+    def refuse(members: Snapshot, moment: Moment) -> None:
+        if members and refusals:
+            raise refusals.pop()
+        seen.append([member.node_id for member in members])
+
+    observer, node = join(), join()
+    stop = observer.watch(refuse)
+    eventually(lambda: seen == [[]])
+    node.register(record("a"))
+    eventually(lambda: seen == [[], ["a"]])
+    assert not refusals
+    stop()
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+def test_an_etcd_that_was_restored_from_a_backup_is_followed_again(
+    server: EtcdServer,
+    clock: Clock,
+    connect: Callable[..., EtcdClient],
+    eventually: Eventually,
+    overtaken: bool,
+) -> None:
+    """Its revisions go back; also where they have come past the former ones before anybody has looked again."""
+    keys, client = Keys("/c"), connect(server.endpoint)
+    node = EtcdMembership(client, keys, clock, ttl_s=20, margin_s=0.5)
+    seen: list[tuple[list[str], Moment]] = []
+    stop = node.watch(lambda members, moment: seen.append(([member.node_id for member in members], moment)))
+    client.put("/elsewhere", b"")
+    eventually(lambda: seen)
+    server.kill()
+    backup = server.data_dir.with_name("backup")
+    shutil.copytree(server.data_dir, backup)
+    later = EtcdServer.start(server.data_dir, server.client_port, server.peer_port, clock=clock)
+    node.register(record("a"))
+    eventually(lambda: seen[-1][0] == ["a"])
+    for _ in range(3):
+        client.put("/elsewhere", b"")
+    eventually(lambda: node.members()[1] > seen[-1][1])
+    later.kill()
+    before = seen[-1][1]
+    shutil.rmtree(server.data_dir)
+    backup.rename(server.data_dir)
+    if overtaken:
+        aside = EtcdServer.start(server.data_dir, clock=clock)
+        for _ in range(20):
+            connect(aside.endpoint).put("/elsewhere", b"")
+        aside.kill()
+    back = EtcdServer.start(server.data_dir, server.client_port, server.peer_port, clock=clock)
+    eventually(lambda: seen[-1][0] == [])
+    assert seen[-1][1] > before
+    assert node.members()[1] >= seen[-1][1]
+    assert node.next_epoch("a", above=1) == 2
     stop()
     node.deregister()
     back.kill()

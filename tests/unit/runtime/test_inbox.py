@@ -10,7 +10,7 @@ import pytest
 
 from iscp.adapters.clock import SystemClock
 from iscp.core.errors import QueueFull
-from iscp.runtime.inbox import EVENTS_MAX, PUT_WAIT_S, Inbox
+from iscp.runtime.inbox import EVENTS_MAX, PUT_WAIT_S, Gathered, Inbox
 
 WAIT_S = 10.0
 STREAM_S = 2.0
@@ -140,28 +140,85 @@ def test_a_broken_machine_is_told_once_and_takes_nothing_more() -> None:
     assert [type(error) for error in machine.broken] == [ZeroDivisionError]
 
 
-def test_its_own_thread_never_waits_for_room() -> None:
-    def puts(event: object) -> None:
-        gate.wait(WAIT_S)
+def fill(machine: Machine) -> None:
+    for number in range(EVENTS_MAX):
+        machine.inbox.put(number)
+
+
+def test_a_full_inbox_refuses_what_comes_from_elsewhere_and_breaks_nothing() -> None:
+    machine = Machine()
+    machine.inbox = Inbox("test", machine.clock, machine.take, machine.tick, lambda: None, machine.break_off, 3, 0.05)
+    for number in range(3):
+        machine.inbox.put(number)
+    with pytest.raises(QueueFull):
         machine.inbox.put("one too many")
+    machine.inbox.post("said once")
+    machine.inbox.start()
+    machine.inbox.close()
+    assert (machine.taken, machine.broken) == ([0, 1, 2, "said once"], [])
+
+
+def test_who_waits_for_room_goes_on_when_there_is_some() -> None:
+    machine = Machine()
+    machine.inbox = Inbox("test", machine.clock, machine.take, machine.tick, lambda: None, machine.break_off, 1)
+    machine.inbox.put("first")
+    giver = threading.Thread(target=lambda: machine.inbox.put("second"))
+    giver.start()
+    machine.inbox.start()
+    giver.join(WAIT_S)
+    machine.inbox.close()
+    assert (machine.taken, machine.broken) == (["first", "second"], [])
+
+
+def test_a_full_inbox_does_not_end_a_machine_that_gives_itself_something() -> None:
+    """As an owner does that records a checkpoint: being refused there, it ended itself."""
+
+    def puts(event: object) -> None:
+        if event == "first":
+            gate.wait(WAIT_S)
+            machine.inbox.put("its own")
 
     gate = threading.Event()
     machine = Machine(puts)
     machine.inbox.start()
     machine.inbox.put("first")
     until(lambda: machine.taken == ["first"])
-    for number in range(EVENTS_MAX):
-        machine.inbox.put(number)
-    gate.set()
+    fill(machine)
     began_s = time.monotonic()
-    until(lambda: bool(machine.broken))
-    assert isinstance(machine.broken[0], QueueFull)
+    gate.set()
+    until(lambda: machine.taken[-1] == "its own")
     assert time.monotonic() - began_s < PUT_WAIT_S / 2
-    # Its thread goes and its queue is full: that must not hold up the end.
+    machine.inbox.close()
+    assert machine.broken == []
+
+
+def test_a_broken_machine_with_a_full_inbox_does_not_hold_up_the_end() -> None:
+    def breaks(event: object) -> None:
+        gate.wait(WAIT_S)
+        raise ZeroDivisionError(event)
+
+    gate = threading.Event()
+    machine = Machine(breaks)
+    machine.inbox.start()
+    machine.inbox.put("first")
+    until(lambda: machine.taken == ["first"])
+    fill(machine)
+    gate.set()
     until(lambda: "test" not in {thread.name for thread in threading.enumerate()})
     began_s = time.monotonic()
     machine.inbox.close()
     assert time.monotonic() - began_s < WAIT_S / 2
+
+
+def test_what_is_gathered_for_one_event_is_joined_until_it_is_taken() -> None:
+    gathered: Gathered[int] = Gathered(lambda before, now: before + now)
+    assert [gathered.add(1), gathered.add(2), gathered.take(), gathered.add(4), gathered.take()] == [
+        True,
+        False,
+        3,
+        True,
+        4,
+    ]
 
 
 def test_it_may_be_closed_from_its_own_thread() -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from iscp.coordination.draft import Register, Registration, Unregister
 from iscp.coordination.messages import Acknowledge, Announce, DispatchTable, ShardCheckpoint, SourceSeen
-from iscp.core.cluster import NodeRecord
+from iscp.core.cluster import Moment, NodeRecord
 from iscp.core.errors import InvariantBroken, NotOwner, StorageError, Unavailable
 from iscp.core.ids import JobKey, ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow, JobState
 from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.runtime.inbox import EVENTS_MAX, PUT_WAIT_S
 from iscp.runtime.owner_loop import CLAIM_RETRY_S
 from tests.fakes.etcd import FakeElection, FakeMembership
 from tests.fakes.owner import TIMES, OwnerWorld, until
@@ -282,6 +284,25 @@ def test_what_a_question_fails_with_is_the_askers(world: OwnerWorld) -> None:
     assert world.owner.ask(lambda loop: loop is world.owner)
 
 
+def test_a_full_inbox_ends_no_term_and_loses_nothing_that_is_said_once(world: OwnerWorld) -> None:
+    """What nodes send is refused, for they repeat it; commits, members and elections are not."""
+    world.lead()
+    first, held_up = world.owner.current_writer(), threading.Event()
+    waiting = threading.Thread(target=lambda: world.owner.ask(lambda loop: held_up.wait(30), timeout_s=60))
+    waiting.start()
+    for _ in range(EVENTS_MAX):
+        world.owner.heard("n-1", [])
+    began_s = time.monotonic()
+    first.submit(Register((Registration(row("x")),))).result(10)
+    world.owner.members_changed(world.etcd.members(), Moment(0, world.etcd.revision + 1))
+    world.etcd.depose()
+    assert time.monotonic() - began_s < PUT_WAIT_S / 2
+    held_up.set()
+    waiting.join()
+    until(lambda: world.owner.writer not in (None, first))
+    until(lambda: world.pass_s(TIMES.settle_s) or world.runs())  # type: ignore[func-returns-value]
+
+
 def test_messages_between_terms_change_nothing(world: OwnerWorld) -> None:
     world.owner.start()
     world.owner.heard("n-1", [Acknowledge(1, 1, 1, 1)])  # type: ignore[list-item]
@@ -294,10 +315,21 @@ def test_an_older_snapshot_of_the_members_is_passed_over(world: OwnerWorld) -> N
     world.lead()
     world.settle()
     now = world.etcd.revision
-    world.owner.members_changed((), now - 1)
+    world.owner.members_changed((), Moment(0, now - 1))
     assert [record.node_id for record in world.owner.ask(lambda loop: loop.members)] == ["n-1"]
-    world.owner.members_changed((), now + 1)
+    world.owner.members_changed((), Moment(0, now + 1))
     assert world.owner.ask(lambda loop: loop.members) == ()
+
+
+def test_members_of_an_etcd_that_was_restored_from_a_backup_count_though_its_revisions_are_lower(
+    world: OwnerWorld,
+) -> None:
+    world.lead()
+    world.settle()
+    world.owner.members_changed((), Moment(1, 1))
+    assert world.owner.ask(lambda loop: loop.members) == ()
+    world.owner.members_changed(world.etcd.members(), Moment(0, world.etcd.revision + 1))
+    assert world.owner.ask(lambda loop: loop.members) == (), "what was read of the store before is over"
 
 
 def test_a_claim_that_has_overtaken_another_leader_begins_no_term(world: OwnerWorld) -> None:
