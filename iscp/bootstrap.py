@@ -216,7 +216,9 @@ def _engine(
         emit=scheduler.give,
         on_stuck=lambda iteration: spark.kill(),
     )
-    upkeep = Upkeep(kinds.kind, clock, config.backoff, random.random, keeper.check, scheduler.give, on_broken)
+    upkeep = Upkeep(
+        kinds.kind, clock, config.backoff, random.random, lambda: keeper.check(keeper.epoch), scheduler.give, on_broken
+    )
     return scheduler, executor, upkeep, LocalCalls(scheduler, executor, desk)
 
 

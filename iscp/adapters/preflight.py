@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from iscp.adapters.delta.joblog import refuse_other_cluster
 from iscp.adapters.grpc.node_calls import describe
-from iscp.core.cluster import NodeRecord, understands
+from iscp.core.cluster import TTL_RATIO_MAX, NodeRecord, ttls_fit, understands
 from iscp.core.config import NodeConfig
 from iscp.core.errors import ConfigurationError, IscpError
 from iscp.ports.cluster import Membership
@@ -22,6 +22,12 @@ def refuse_misfit(config: NodeConfig, record: NodeRecord, membership: Membership
                 f"{each.node_id} speaks wire format {each.wire_format}, and this node {record.wire_format}",
                 field="version",
                 remedy="Upgrade the nodes so that no two of them are more than one wire format apart",
+            )
+        if not ttls_fit(each.ttl_s, config.etcd.lease_ttl_s):
+            raise ConfigurationError(
+                f"{each.node_id} has a lease of {each.ttl_s:g} s, and this node one of {config.etcd.lease_ttl_s:g} s",
+                field="etcd.lease_ttl_s",
+                remedy=f"Give all nodes about the same; none may be more than {TTL_RATIO_MAX:g} times another's",
             )
     try:
         found = describe(record.address)

@@ -29,11 +29,12 @@ class CheckElection:
 
 @dataclass(frozen=True, slots=True)
 class StartShard:
-    """Take the shard in, then give ShardStarted."""
+    """Take the shard in, then give ShardStarted. `epoch`: the node's life under which it runs, and under no other."""
 
     shard: ShardId
     table_epoch: TableEpoch
     jobs: tuple[JobRow, ...]
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

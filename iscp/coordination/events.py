@@ -110,9 +110,14 @@ class Deposed:
 
 @dataclass(frozen=True, slots=True)
 class MembersChanged:
-    """All nodes that are registered now."""
+    """All nodes that are registered now.
+
+    `hold_s`: how long nothing may be placed, because etcd was restored from a backup: it knows nothing of leases since
+    then, whose nodes may still write.
+    """
 
     members: tuple[NodeRecord, ...]
+    hold_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class Flights:
         self._open: dict[int, Flight] = {}
         self._announce: list[tuple[float, int]] = []
         self._numbers = 0
+        self.epoch = 0
 
     def get(self, number: int) -> Flight | None:
         return self._open.get(number)
@@ -66,6 +67,7 @@ class Flights:
             priority=max(job.row.spec.priority for job in jobs),
             deadline_s=deadline_s,
             purpose=purpose,
+            epoch=self.epoch,
         )
         self._open[iteration.number] = Flight(iteration, table, -1 if table.newest is None else table.newest)
         if purpose is Purpose.APPLY:

@@ -10,18 +10,23 @@ from iscp.coordination.effects import Decided, Decision, RevokeLease, SendTo
 from iscp.coordination.messages import Announce
 from iscp.coordination.peer import Peer, PeerPhase
 from iscp.coordination.term import Term
-from iscp.core.cluster import NodeRecord, understands
+from iscp.core.cluster import NodeRecord, ttls_fit, understands
 
 
-def changed(term: Term, members: tuple[NodeRecord, ...]) -> None:
-    """These are all the nodes that are registered now."""
+def changed(term: Term, members: tuple[NodeRecord, ...], hold_s: float) -> None:
+    """These are all the nodes that are registered now; nothing is to be placed for `hold_s`."""
+    if hold_s > 0:
+        term.hold(term.now_s + hold_s)
     there = {record.node_id: record for record in members}
     for node_id, peer in list(term.peers.items()):
         record = there.get(node_id)
         if record is None or record.epoch != peer.record.epoch:
             _gone(term, peer)
         elif peer.record != record:
+            reused = peer.record.lease_id != record.lease_id
             peer.record, term.changed = record, True
+            if reused:
+                revoke(term, peer, f"has epoch {record.epoch} of a former life, as etcd was restored from a backup")
     for record in members:
         if record.node_id not in term.peers:
             join(term, record, founding=False)
@@ -40,7 +45,8 @@ def join(term: Term, record: NodeRecord, *, founding: bool) -> None:
     term.peers[record.node_id] = peer
     term.look_round()
     term.out.append(Decided(Decision.JOIN, record.node_id, why=f"epoch {record.epoch} at {record.address}"))
-    refuse_stranger(term, peer, record.wire_format)
+    if not refuse_stranger(term, peer, record.wire_format) and not ttls_fit(record.ttl_s, term.times.ttl_s):
+        revoke(term, peer, f"has a lease of {record.ttl_s:g} s, which does not go with {term.times.ttl_s:g} s")
     _urge(term, peer)
 
 
@@ -120,11 +126,11 @@ def _gone(term: Term, peer: Peer) -> None:
     """The node's lease has ended; what it held is free after the grace.
 
     A lease that ran out was not used for writing since margin before its end. One that was revoked may be, until
-    the node notices: for TTL - margin since its last renewal.
+    the node notices: for TTL - margin since its last renewal, by the TTL that the node's own lease has.
     """
     grace_s = term.times.margin_s
     if peer.phase is PeerPhase.REVOKED:
-        grace_s += term.times.ttl_s
+        grace_s = term.grace_s(peer.record)
     if peer.founding and peer.sync_number == 0:
         term.hold(term.now_s + grace_s)
     _abandon(term, peer)

@@ -14,6 +14,7 @@ Decides placements and when it is safe to place. Knows nothing of clocks, channe
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
 
@@ -49,7 +50,7 @@ from iscp.coordination.placement import Placement
 from iscp.coordination.term import Term
 from iscp.coordination.times import CoordinationTimes
 from iscp.coordination.window import Window
-from iscp.core.cluster import WIRE_FORMAT
+from iscp.core.cluster import WIRE_FORMAT, NodeRecord
 from iscp.core.ids import ShardId
 from iscp.core.job import JobReport, JobRow
 
@@ -90,6 +91,11 @@ class OwnerMachine:
             return False
         # The copy of a shard that runs elsewhere is stopped by an operation alone.
         return self.running and not any(peer.queue or peer.in_flight for peer in term.peers.values())
+
+    def longest_grace_s(self, records: Iterable[NodeRecord]) -> float:
+        """After how long none of these nodes can write any more, if nothing at all is known of their leases."""
+        ttls_s = (record.ttl_s for record in records)
+        return max(self._times.ttl_s, max(ttls_s, default=0.0)) + self._times.margin_s
 
     def next_due_s(self) -> float | None:
         """When to send a Tick, if nothing happens before; None: not at all."""
@@ -148,8 +154,8 @@ def _begin(owner: OwnerMachine, times: CoordinationTimes, event: Elected, now_s:
 
 def _take(term: Term, event: OwnerEvent) -> None:
     match event:
-        case MembersChanged(now_there):
-            members.changed(term, now_there)
+        case MembersChanged(now_there, hold_s):
+            members.changed(term, now_there, hold_s)
         case FromNode(node_id, message):
             _hear(term, node_id, message)
         case ShardWanted(shard, jobs):

@@ -128,9 +128,10 @@ class Schedule:
 
     def _order(self, event: StartShard | UpdateShard | StopShard | StopAllShards | HoldIterations) -> None:
         match event:
-            case StartShard(shard, _, jobs):
+            case StartShard(shard, _, jobs, epoch):
                 if shard in self._stopping:
                     raise InvariantBroken(f"shard {shard} is started while it is stopping")
+                self._flights.epoch = epoch  # what was started under a former one is stopping by now
                 self._take_jobs(shard, jobs)
                 self._out.append(ShardStarted(shard))
             case UpdateShard(shard, _, jobs):

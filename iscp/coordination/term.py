@@ -13,7 +13,7 @@ from iscp.coordination.placement import Placement
 from iscp.coordination.timers import Timers, wake
 from iscp.coordination.times import CoordinationTimes
 from iscp.coordination.window import Window
-from iscp.core.cluster import WIRE_FORMAT
+from iscp.core.cluster import WIRE_FORMAT, NodeRecord
 from iscp.core.ids import ShardId, TableEpoch
 from iscp.core.shard import overlaps
 
@@ -113,6 +113,10 @@ class Term:
         if operation.awaited:
             operation.awaited = False
             self.window.lost()
+
+    def grace_s(self, record: NodeRecord) -> float:
+        """For how long a node may still write whose lease was ended by another's hand: by the TTL of its own lease."""
+        return (record.ttl_s or self.times.ttl_s) + self.times.margin_s
 
     def next_table_epoch(self) -> TableEpoch:
         self.counter += 1

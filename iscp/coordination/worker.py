@@ -229,7 +229,7 @@ class WorkerMachine:
             self._respond(shard, table_epoch, NodeShardState.ABSENT)
         else:
             self.shards[shard] = HeldShard(table_epoch, NodeShardState.ADDING)
-            self._out.append(StartShard(shard, table_epoch, message.jobs))
+            self._out.append(StartShard(shard, table_epoch, message.jobs, self.epoch))
             self._respond(shard, table_epoch, NodeShardState.ADDING)
 
     def _fence(self, shard: ShardId, table_epoch: TableEpoch) -> None:

@@ -16,11 +16,24 @@ def understands(one: int, other: int) -> bool:
     return abs(one - other) <= 1
 
 
+TTL_RATIO_MAX = 10.0
+"""No node's lease lasts so many times longer than another's: what it ran would wait for that long once it is lost."""
+
+
+def ttls_fit(one_s: float, other_s: float) -> bool:
+    """Whether leases go together in a cluster; 0: not known, of a node that does not say."""
+    if 0.0 in (one_s, other_s):
+        return True
+    shorter_s, longer_s = sorted((one_s, other_s))
+    return shorter_s > 0.0 and longer_s <= TTL_RATIO_MAX * shorter_s
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class NodeRecord:
     """One registered node: `epoch` is one process life, `lease_id` the etcd lease that its key hangs on.
 
-    `leaving`: it stops in order, and waits until others have what it runs.
+    `leaving`: it stops in order, and waits until others have what it runs. `ttl_s`: the lease's TTL as etcd has granted
+    it, which may be longer than was asked for; 0: the node is of a version that does not say.
     """
 
     node_id: str
@@ -32,6 +45,7 @@ class NodeRecord:
     lease_id: int = 0
     wire_format: int = WIRE_FORMAT
     leaving: bool = False
+    ttl_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, order=True)

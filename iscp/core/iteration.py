@@ -55,7 +55,8 @@ class Bounds:
 class Iteration:
     """Work for the runner: bring `jobs` of one table to `to_version` (None: the newest), or what `purpose` says.
 
-    Invariant: all jobs are of the table `table_id` at `table_uri`. `number` tells iterations of a node apart.
+    Invariant: all jobs are of the table `table_id` at `table_uri`. `number` tells iterations of a node apart. `epoch`:
+    the node's life under which it may write; not under a later one, for by then another node may have the shard.
     """
 
     number: int
@@ -66,6 +67,7 @@ class Iteration:
     priority: int = 0
     deadline_s: float = 0.0
     purpose: Purpose = Purpose.APPLY
+    epoch: int = 0
 
     @property
     def account(self) -> str:

@@ -44,11 +44,12 @@ class Counters:
 
 
 class RunGuard:
-    """Port Guard for one run. Once its end was ordered it never lets anything through again."""
+    """Port Guard for one run. Once its end was ordered, or its epoch is over, it never lets anything through again."""
 
-    def __init__(self, clock: Clock, lease_check: Callable[[], None], timeout_s: float) -> None:
+    def __init__(self, clock: Clock, lease_check: Callable[[int], None], timeout_s: float, epoch: int = 0) -> None:
         self._clock = clock
         self._lease_check = lease_check
+        self._epoch = epoch
         self._canceled = False
         self.due_s = clock.monotonic_s() + timeout_s if timeout_s > 0 else None
 
@@ -68,7 +69,7 @@ class RunGuard:
             raise Canceled(_CANCELED)
         if self.timed_out:
             raise TimedOut(_TIMED_OUT)
-        self._lease_check()
+        self._lease_check(self._epoch)
 
 
 class _Run:
@@ -107,7 +108,7 @@ class Executor:
 
     `emit` is given IterationStarted and IterationEnded, from the executor's threads and in order for each
     iteration; it may block for a while, but never on a thread that calls the executor. `lease_check` raises
-    LeaseLost. `on_stuck` has to make the run end by force.
+    LeaseLost unless the node may write under this epoch. `on_stuck` has to make the run end by force.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class Executor:
         runner: IterationRunner,
         clock: Clock,
         config: SchedulerConfig,
-        lease_check: Callable[[], None],
+        lease_check: Callable[[int], None],
         emit: Callable[[IterationStarted | IterationEnded], None],
         on_stuck: Callable[[Iteration], None],
     ) -> None:
@@ -229,7 +230,8 @@ class Executor:
                     return None
                 iteration = self._queue.pop()
                 if iteration is not None:
-                    guard = RunGuard(self._clock, self._lease_check, self._config.iteration_timeout_s)
+                    timeout_s = self._config.iteration_timeout_s
+                    guard = RunGuard(self._clock, self._lease_check, timeout_s, iteration.epoch)
                     run = self._runs[iteration.number] = _Run(iteration, guard)
                     self._watch_due.notify()
                     return run

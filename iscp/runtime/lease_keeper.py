@@ -60,9 +60,11 @@ class LeaseKeeper:
         self._register()
         self._thread.start()
 
-    def check(self) -> None:
-        """Raises LeaseLost when the lease cannot be confirmed to hold any more."""
-        lease = self._lease
+    def check(self, epoch: int) -> None:
+        """Raises LeaseLost when the lease of this epoch cannot be confirmed to hold any more."""
+        lease = self._lease  # before the epoch, which changes first: a new lease never counts for a former one
+        if epoch != self._record.epoch:
+            raise LeaseLost(f"the node has registered again since, under epoch {self._record.epoch} instead of {epoch}")
         if lease is None or self._clock.monotonic_s() >= lease.confirmed_until_s():
             raise LeaseLost("the node's lease can no longer be confirmed", remedy="Check that etcd can be reached")
 

@@ -136,6 +136,7 @@ class OwnerLoop:
         self._keep = keep
         self._on_moved = on_moved
         self._members_at = Moment()
+        self._hold_until_s = 0.0
         self._registered: Gathered[_Snapshot] = Gathered(lambda before, now: now)
         self._last_address = "", ""
         self._revoking: set[tuple[str, int]] = set()
@@ -248,8 +249,7 @@ class OwnerLoop:
             case _Members():
                 members, moment = self._registered.take()
                 if moment >= self._members_at:  # an older one would show as gone who has come since
-                    self.members, self._members_at = members, moment
-                    self._step(MembersChanged(members))
+                    self._step(MembersChanged(members, self._take_members(members, moment)))
                     self._keep(members if self.machine.term else ())
             case _:
                 self._step(event)
@@ -276,7 +276,7 @@ class OwnerLoop:
             log.warning("owner.claim_failed", extra={"error": str(error)})
             self._claim_at_s = self._clock.monotonic_s() + CLAIM_RETRY_S
             return
-        self.members, self._members_at, self.seen = members, members_at, {}
+        hold_s, self.seen = max(hold_s, self._take_members(members, members_at)), {}
         self.decisions.begin(owner_rev)
         # Before the book is made of the rows: meanwhile the nodes can say what they run.
         self._step(Elected(owner_rev, leader.revision, members, wanted, hold_s, overrides))
@@ -285,6 +285,14 @@ class OwnerLoop:
         self.writer = self._last_writer = writer = self._new_writer(joblog, book)
         writer.start()
         self._on_moved()
+
+    def _take_members(self, members: tuple[NodeRecord, ...], moment: Moment) -> float:
+        """How long nothing may be placed: a restored etcd does not know who has a lease that still counts."""
+        now_s = self._clock.monotonic_s()
+        if moment.restores > self._members_at.restores:
+            self._hold_until_s = now_s + self.machine.longest_grace_s((*self.members, *members))
+        self.members, self._members_at = members, moment
+        return max(0.0, self._hold_until_s - now_s)
 
     def _new_writer(self, joblog: JobLog, book: JobBook) -> LogWriter:
         moved: Gathered[dict[ShardId, bool]] = Gathered(_joined)

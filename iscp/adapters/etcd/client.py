@@ -136,6 +136,11 @@ class EtcdClient:
         request = pb.LeaseTimeToLiveRequest(ID=lease_id)
         return int(self._channels.unary(pb.path("Lease", "LeaseTimeToLive"), request, writes=False).TTL)
 
+    def granted_ttl(self, lease_id: int) -> int:
+        """The whole TTL of a lease, as granted, in seconds; 0 if the lease is gone."""
+        request = pb.LeaseTimeToLiveRequest(ID=lease_id)
+        return int(self._channels.unary(pb.path("Lease", "LeaseTimeToLive"), request, writes=False).grantedTTL)
+
     def revoke(self, lease_id: int) -> None:
         """End a lease and delete its keys; one that is gone already is no error."""
         request = pb.LeaseRevokeRequest(ID=lease_id)

@@ -7,7 +7,6 @@ is being renewed belongs to another live node, and its name is refused.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import threading
@@ -15,76 +14,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.errors import EtcdCompacted
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.lease import EtcdLease
+from iscp.adapters.etcd.member_watch import Members, MemberWatch, Moments, encoded, snapshot_of
 from iscp.adapters.etcd.values import (
-    Changed,
-    Compacted,
     Compare,
-    EventType,
-    KeyValue,
-    Listing,
-    Progress,
     Put,
     Target,
 )
-from iscp.adapters.etcd.watch import Watch
 from iscp.core.cluster import Moment, NodeRecord
 from iscp.core.errors import ConfigurationError, Conflict, IscpError, OutcomeUnknown
 from iscp.ports.system import Clock
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
 EPOCH_ATTEMPTS_MAX = 20
 NAME_POLL_S = 0.1
 # Beyond the time that etcd says is left: it rounds down, and looks for expired leases every half second.
 NAME_GRACE_S = 3.0
 # One renewal could be a restart of etcd, which gives every lease its whole time again.
 NAME_RENEWALS_MIN = 2
-RELIST_PAUSE_S = 0.5
-REDELIVER_PAUSE_S = 0.5
 # How long an owner may take from writing down that it revokes a lease to having done so.
 REVOKING_S = 30.0
-CLOSE_WAIT_S = 10.0
-
-
-Members = tuple[tuple[NodeRecord, ...], Moment]
-"""Who is registered, and at which moment of etcd."""
-
-
-class Moments:
-    """Puts what is read of a store in order, also where its revisions go back: it was restored from a backup.
-
-    Reads are linearizable: one that is sent after another's answer came shows at least the same revision.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._latest = Moment()
-
-    def listed(self, read: Callable[[], Listing]) -> tuple[Listing, Moment]:
-        """What `read` finds, and when that is."""
-        while True:
-            before = self._latest
-            listing = read()
-            with self._lock:
-                if self._latest.restores != before.restores:
-                    continue  # seen by another read meanwhile: this one may be of before
-                gone_back = listing.revision < before.revision
-                moment = Moment(before.restores + gone_back, listing.revision)
-                if gone_back:
-                    log.warning("etcd.restored", extra={"revision": moment.revision, "before": before.revision})
-                self._latest = max(self._latest, moment)
-                return listing, moment
-
-    def followed(self, since: Moment, revision: int) -> Moment:
-        """When a change is that a watch from `since` has brought."""
-        moment = Moment(since.restores, revision)
-        with self._lock:
-            self._latest = max(self._latest, moment)
-        return moment
 
 
 class EtcdMembership:
@@ -123,6 +74,7 @@ class EtcdMembership:
             on_lapsed=on_lapsed,
             on_gone=on_gone,
         )
+        record = replace(record, lease_id=lease.lease_id, ttl_s=float(lease.ttl_s))
         try:
             if not self._created(record, lease.lease_id):
                 raise _taken(record.node_id)
@@ -130,7 +82,7 @@ class EtcdMembership:
             # Also ends a write that may still be under way: it fails without its lease.
             _revoke_quietly(lease)
             raise
-        self._lease, self._record = lease, replace(record, lease_id=lease.lease_id)
+        self._lease, self._record = lease, record
         return lease
 
     def leave(self) -> None:
@@ -140,7 +92,7 @@ class EtcdMembership:
             return
         key, lease_id = self._keys.node(self._record.node_id), self._record.lease_id
         ours = Compare(key, Target.LEASE, lease_id)
-        self._client.txn((ours,), (Put(key, _encoded(replace(self._record, leaving=True)), lease_id),))
+        self._client.txn((ours,), (Put(key, encoded(replace(self._record, leaving=True)), lease_id),))
 
     def deregister(self) -> None:
         """Leave at once; if etcd cannot be told, the lease runs out."""
@@ -150,7 +102,7 @@ class EtcdMembership:
 
     def members(self) -> Members:
         listing, moment = self._moments.listed(lambda: self._client.list_prefix(self._keys.nodes))
-        return _snapshot({kv.key: kv for kv in listing.items}), moment
+        return snapshot_of({kv.key: kv for kv in listing.items}), moment
 
     def watch(self, on_change: Callable[[tuple[NodeRecord, ...], Moment], None]) -> Callable[[], None]:
         """Snapshots as they come, the latest one where several came while `on_change` was at work."""
@@ -172,7 +124,7 @@ class EtcdMembership:
 
     def revoke(self, record: NodeRecord, fenced_put: Callable[[str, bytes, int], object]) -> None:
         """End this life's lease, and leave a trace for as long as the node may go on writing without knowing it."""
-        trace_id, _ = self._client.grant(math.ceil(self._ttl_s + self._margin_s + REVOKING_S))
+        trace_id, _ = self._client.grant(math.ceil((record.ttl_s or self._ttl_s) + self._margin_s + REVOKING_S))
         key = self._keys.revocation(record.node_id, record.epoch)
         fenced_put(key, str(record.lease_id).encode(), trace_id)
         self._client.revoke(record.lease_id)
@@ -180,20 +132,26 @@ class EtcdMembership:
     def hold_s(self) -> float:
         """Revoke surely what former owners began to; for how long such a node may still write, at the most."""
         traces = self._client.list_prefix(self._keys.revoked).items
+        hold_s = self._ttl_s + self._margin_s if traces else 0.0
         for kv in traces:
+            # The trace lasts as long as that node may go on writing, by its own lease's TTL, and a time for revoking.
+            hold_s = max(hold_s, self._client.granted_ttl(kv.lease_id) - REVOKING_S)
             self._client.revoke(int(kv.value))
-        return self._ttl_s + self._margin_s if traces else 0.0
+        return hold_s
 
     def lease_ages_s(self, records: Sequence[NodeRecord]) -> dict[str, float]:
         """By node id: seconds since the lease was renewed, to the second; of leases that have ended, nothing."""
-        ttl_s = math.ceil(self._ttl_s)
-        left_s = {record.node_id: self._client.time_to_live(record.lease_id) for record in records}
-        return {node_id: float(max(0, ttl_s - left)) for node_id, left in left_s.items() if left >= 0}
+        left_s = {record: self._client.time_to_live(record.lease_id) for record in records}
+        return {
+            record.node_id: max(0.0, (record.ttl_s or math.ceil(self._ttl_s)) - left)
+            for record, left in left_s.items()
+            if left >= 0
+        }
 
     def _created(self, record: NodeRecord, lease_id: int) -> bool:
         key = self._keys.node(record.node_id)
         try:
-            return self._client.create(key, _encoded(record), lease_id) is not None
+            return self._client.create(key, encoded(record), lease_id) is not None
         except OutcomeUnknown:
             found = self._client.get(key)
             if found is not None and found.lease_id == lease_id:
@@ -215,103 +173,6 @@ class EtcdMembership:
             threading.Event().wait(NAME_POLL_S)
 
 
-class MemberWatch:
-    """One thread follows etcd, another one calls back: a slow callback neither delays nor queues anything."""
-
-    def __init__(
-        self,
-        client: EtcdClient,
-        keys: Keys,
-        on_change: Callable[[tuple[NodeRecord, ...], Moment], None],
-        moments: Moments,
-    ) -> None:
-        self._client = client
-        self._keys = keys
-        self._on_change = on_change
-        self._moments = moments
-        self._closed = threading.Event()
-        self._changed = threading.Condition()
-        self._latest: Members | None = None
-        self._delivered: Members | None = None
-        self._watch: Watch | None = None
-        self._threads = [
-            threading.Thread(target=target, name=f"etcd-members-{name}", daemon=True)
-            for name, target in (("follow", self._follow), ("deliver", self._deliver))
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed.set()
-            if self._watch is not None:
-                self._watch.close()
-            self._changed.notify_all()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(CLOSE_WAIT_S)
-
-    def _follow(self) -> None:
-        while not self._closed.is_set():
-            try:
-                self._follow_from_list()
-            except EtcdCompacted:
-                continue
-            except IscpError as error:
-                log.warning("etcd.members.unreadable", extra={"reason": str(error)})
-                self._closed.wait(RELIST_PAUSE_S)
-
-    def _follow_from_list(self) -> None:
-        listing, moment = self._moments.listed(lambda: self._client.list_prefix(self._keys.nodes))
-        known = {kv.key: kv for kv in listing.items}
-        self._publish(known, moment)
-        watch = self._client.watch(
-            self._keys.nodes, prefix=True, start_revision=listing.revision + 1, survives_connection=False
-        )
-        with self._changed:
-            self._watch = watch
-            if self._closed.is_set():
-                return
-        for item in watch:
-            match item:
-                case Changed(events):
-                    for event in events:
-                        if event.type is EventType.PUT:
-                            known[event.kv.key] = event.kv
-                        else:
-                            known.pop(event.kv.key, None)
-                    revision = max(event.kv.mod_revision for event in events)
-                    self._publish(known, self._moments.followed(moment, revision))
-                case Progress() | Compacted():
-                    pass  # a compacted watch ends: the next listing tells
-
-    def _publish(self, known: dict[str, KeyValue], moment: Moment) -> None:
-        snapshot = _snapshot(known)
-        with self._changed:
-            self._latest = snapshot, moment
-            self._changed.notify_all()
-
-    def _deliver(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._closed.is_set() or self._latest != self._delivered)
-                if self._closed.is_set():
-                    return
-                snapshot = self._delivered = self._latest
-            if snapshot is not None:
-                try:
-                    self._on_change(*snapshot)
-                except Exception:
-                    log.exception("etcd.members.callback_failed")
-                    self._deliver_again()
-
-    def _deliver_again(self) -> None:
-        """Nobody else would say it: the next change may be far away."""
-        self._closed.wait(REDELIVER_PAUSE_S)
-        with self._changed:
-            self._delivered = None
-
-
 def _revoke_quietly(lease: EtcdLease) -> None:
     try:
         lease.revoke()
@@ -323,42 +184,3 @@ def _taken(node_id: str) -> ConfigurationError:
     return ConfigurationError(
         f"a live node is registered as {node_id!r}", field="node_id", remedy="Give each node a name of its own"
     )
-
-
-def _encoded(record: NodeRecord) -> bytes:
-    return json.dumps(
-        {
-            "format": FORMAT,
-            "node_id": record.node_id,
-            "epoch": record.epoch,
-            "address": record.address,
-            "pid": record.pid,
-            "version": record.version,
-            "started_at_s": record.started_at_s,
-            "wire_format": record.wire_format,
-            "leaving": record.leaving,
-        }
-    ).encode()
-
-
-def _snapshot(known: dict[str, KeyValue]) -> tuple[NodeRecord, ...]:
-    return tuple(sorted(record for kv in known.values() if (record := _decoded(kv)) is not None))
-
-
-def _decoded(kv: KeyValue) -> NodeRecord | None:
-    try:
-        fields = json.loads(kv.value)
-        return NodeRecord(
-            node_id=str(fields["node_id"]),
-            epoch=int(fields["epoch"]),
-            address=str(fields["address"]),
-            pid=int(fields["pid"]),
-            version=str(fields["version"]),
-            started_at_s=float(fields["started_at_s"]),
-            lease_id=kv.lease_id,
-            wire_format=int(fields.get("wire_format", 1)),
-            leaving=bool(fields.get("leaving", False)),
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        log.warning("etcd.members.unreadable_record", extra={"key": kv.key, "reason": repr(error)})
-        return None

@@ -279,6 +279,47 @@ def test_a_dispatch_is_repeated_until_it_is_confirmed() -> None:
     assert driver.owner.settled
 
 
+@pytest.mark.parametrize(("ttl_s", "placed_after_s"), [(0.0, 6.0), (2.0, 3.0), (30.0, 31.0)])
+def test_a_revoked_node_is_waited_for_by_the_ttl_of_its_own_lease(ttl_s: float, placed_after_s: float) -> None:
+    """Its settings may differ, and etcd may have granted more; 0: it does not say, and the owner's TTL counts."""
+    other = replace(N2, lease_id=2, ttl_s=ttl_s)
+    driver = Driver(N1, other, wanted=("a",))
+    driver.sync(N1)
+    driver.sync(other, told(A, NodeShardState.RUNNING))
+    driver.step(Tick())
+    driver.step(ShardUnwanted(A))
+    driver.step(ShardWanted(A, (ROW,)))
+    revoked = driver.wait(TIMES.operation_deadline_s)
+    assert RevokeLease(other, 101) in revoked
+    driver.step(MembersChanged((N1,)))
+    assert dispatches(driver.wait(placed_after_s - 0.1)) == []
+    assert len(dispatches(driver.wait(0.2))) == 1
+
+
+@pytest.mark.parametrize(("ttl_s", "fits"), [(0.0, True), (0.5, True), (50.0, True), (50.1, False), (0.4, False)])
+def test_a_node_whose_lease_does_not_go_with_the_owners_is_refused(ttl_s: float, fits: bool) -> None:
+    other = replace(N2, lease_id=2, ttl_s=ttl_s)
+    driver = Driver(N1)
+    driver.sync(N1)
+    effects = driver.step(MembersChanged((N1, other)))
+    assert (RevokeLease(other, 101) not in effects) == fits
+
+
+def test_nothing_is_placed_while_a_restored_etcd_does_not_know_who_may_still_write() -> None:
+    driver, _ = running()
+    driver.step(MembersChanged((N2,), hold_s=20.0))
+    driver.sync(N2)
+    assert dispatches(driver.wait(19.9)) == []
+    assert [each.shard for each in dispatches(driver.wait(0.2))] == [A]
+
+
+def test_an_epoch_that_a_restored_etcd_gave_twice_is_refused() -> None:
+    """Two lives of one node that share it cannot be told apart."""
+    driver, _ = running()
+    again = replace(N1, lease_id=99)
+    assert RevokeLease(again, 101) in driver.step(MembersChanged((again,)))
+
+
 def test_a_node_that_answers_nothing_is_revoked() -> None:
     driver = Driver(N1, wanted=("a",))
     driver.sync(N1)

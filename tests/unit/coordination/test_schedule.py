@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iscp.coordination.effects import HoldIterations, StopAllShards
+from iscp.coordination.effects import HoldIterations, StartShard, StopAllShards
 from iscp.coordination.events import Seen, ShardStarted, ShardStopped, Tick
 from iscp.coordination.schedule import ScheduleTimes
 from iscp.coordination.schedule_events import JobCommitted
@@ -18,7 +18,7 @@ from iscp.core.errors import ErrorCode, InvariantBroken, IscpError, LeaseLost, S
 from iscp.core.ids import ShardId
 from iscp.core.job import JobRow, JobState, JobStatus, Reason
 from iscp.core.trigger import TARGET_LAG_S
-from tests.fakes.timetable import BACKOFF, PROBE, SHARD, URI, Timetable, job, outcome
+from tests.fakes.timetable import BACKOFF, EPOCH, PROBE, SHARD, URI, Timetable, job, outcome
 
 
 @pytest.fixture
@@ -45,6 +45,15 @@ def test_an_idle_table_is_asked_ever_more_rarely_and_starts_nothing(world: Timet
             times.append(second)
     assert times == [10, 30, 70, 150, 310, 610, 910, 1_210, 1_510]
     assert world.submitted == []
+
+
+def test_an_iteration_is_of_the_epoch_under_which_its_shard_was_started(world: Timetable) -> None:
+    world.step(StartShard(SHARD, EPOCH, (job("x"),), 4))
+    assert [each.epoch for each in world.submitted] == [4]
+    world.step(StopAllShards())
+    world.end_cancelled(world.last.number)
+    world.step(StartShard(SHARD, EPOCH, (job("x"),), 5))
+    assert [each.epoch for each in world.submitted] == [4, 5]
 
 
 def test_a_commit_is_noticed_and_brings_the_table_back(world: Timetable) -> None:

@@ -43,6 +43,7 @@ class Bench:
         self.events: queue.Queue[IterationStarted | IterationEnded] = queue.Queue()
         self.stuck: list[int] = []
         self.lease_lost = False
+        self.epoch = 0
         settings = replace(SchedulerConfig(concurrency=1, cancel_wait_s=WAIT_S), **config)  # type: ignore[arg-type]
         self.executor = Executor(
             runner,
@@ -53,8 +54,8 @@ class Bench:
             lambda one: self.stuck.append(one.number),
         )
 
-    def check_lease(self) -> None:
-        if self.lease_lost:
+    def check_lease(self, epoch: int) -> None:
+        if self.lease_lost or epoch != self.epoch:
             raise LeaseLost("no")
 
     def submit(self, *iterations: Iteration) -> None:
@@ -276,6 +277,22 @@ def test_a_lost_lease_stops_iterations_before_they_begin(make: Make) -> None:
     (ended,) = bench.ends(1)
     assert isinstance(ended.error, LeaseLost)
     assert bench.runner.order == []
+
+
+def test_an_iteration_of_a_former_epoch_passes_no_guard_once_the_node_has_registered_again(make: Make) -> None:
+    """The order to stop it may still be under way, when the new lease is confirmed already."""
+
+    def registers_again(one: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
+        guard.check()
+        bench.epoch = 2
+        guard.check()
+        return applied(one, 0)
+
+    bench = make(FakeRunner(registers_again))
+    bench.epoch = 1
+    bench.submit(replace(iteration(1), epoch=1), replace(iteration(2), epoch=1))
+    assert [type(ended.error) for ended in bench.ends(2)] == [LeaseLost, LeaseLost]
+    assert bench.runner.order == [1], "what still waited does not even begin"
 
 
 @pytest.mark.parametrize(

@@ -81,12 +81,12 @@ def test_it_registers_with_an_epoch_of_its_own(kept: Kept) -> None:
     (record,) = kept.etcd.members()
     assert (record.node_id, record.epoch, record.pid, kept.keeper.epoch) == ("n-1", 5, 7, 5)
     assert kept.keeper.record.epoch == 5
-    kept.keeper.check()
+    kept.keeper.check(kept.keeper.epoch)
 
 
 def test_there_is_no_right_to_write_before_the_registration(kept: Kept) -> None:
     with pytest.raises(LeaseLost):
-        kept.keeper.check()
+        kept.keeper.check(kept.keeper.epoch)
 
 
 def test_a_name_that_is_taken_is_refused_at_the_start(kept: Kept) -> None:
@@ -100,10 +100,10 @@ def test_the_right_ends_when_the_last_confirmation_is_too_old_whatever_was_told(
     kept.keeper.start()
     kept.etcd.answers = False
     kept.clock.advance(kept.etcd.ttl_s - kept.etcd.margin_s - 0.001)
-    kept.keeper.check()
+    kept.keeper.check(kept.keeper.epoch)
     kept.clock.advance(0.001)
     with pytest.raises(LeaseLost, match="etcd"):
-        kept.keeper.check()
+        kept.keeper.check(kept.keeper.epoch)
     assert kept.told == []
 
 
@@ -116,7 +116,7 @@ def test_a_lapse_is_told_at_once_and_the_end_of_it_when_etcd_answers_again_under
     assert kept.told == ["lost"]
     kept.etcd.answers = True
     kept.until_told("lost", 1)
-    kept.keeper.check()
+    kept.keeper.check(kept.keeper.epoch)
     assert kept.lease is lease
     assert kept.etcd.epochs["n-1"] == 1
 
@@ -134,11 +134,29 @@ def test_a_lease_that_is_gone_is_replaced_under_a_new_epoch(kept: Kept) -> None:
     kept.etcd.expire(kept.lease.lease_id)
     assert kept.told == ["lost"]
     with pytest.raises(LeaseLost):
-        kept.keeper.check()
+        kept.keeper.check(kept.keeper.epoch)
     kept.until_told("lost", 2)
     assert [record.epoch for record in kept.etcd.members()] == [2]
     assert kept.keeper.epoch == 2
-    kept.keeper.check()
+    kept.keeper.check(kept.keeper.epoch)
+
+
+def test_what_was_begun_under_a_former_epoch_may_not_write_under_the_next(kept: Kept) -> None:
+    kept.keeper.start()
+    kept.keeper.check(1)
+    kept.etcd.expire(kept.lease.lease_id)
+    kept.until_told("lost", 2)
+    kept.keeper.check(2)
+    with pytest.raises(LeaseLost):
+        kept.keeper.check(1)
+
+
+def test_the_next_epoch_is_greater_also_where_etcd_has_forgotten_the_last_one(kept: Kept) -> None:
+    """It was restored from a backup that is older."""
+    kept.keeper.start()
+    kept.etcd.epochs.clear()
+    kept.etcd.expire(kept.lease.lease_id)
+    kept.until_told("lost", 2)
 
 
 def test_a_new_registration_is_tried_until_it_succeeds(kept: Kept) -> None:
@@ -183,12 +201,12 @@ def test_a_node_whose_key_is_gone_stops_and_joins_anew_though_its_lease_goes_on(
     """Somebody has deleted it: others are given what it runs."""
     kept.keeper.start()
     kept.keeper.members_changed(())
-    kept.keeper.check()  # as of before it was registered: an old snapshot
+    kept.keeper.check(kept.keeper.epoch)  # as of before it was registered: an old snapshot
     kept.keeper.members_changed(kept.etcd.members())
     kept.etcd.nodes.clear()
     kept.keeper.members_changed(())
     with pytest.raises(LeaseLost):
-        kept.keeper.check()
+        kept.keeper.check(kept.keeper.epoch)
     kept.until_told("lost", 2)
-    kept.keeper.check()
+    kept.keeper.check(kept.keeper.epoch)
     assert [record.epoch for record in kept.etcd.members()] == [2]
