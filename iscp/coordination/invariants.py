@@ -6,10 +6,11 @@ Each check costs in proportion to all shards: a loop in production makes it now 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import combinations
 
 from iscp.coordination.assignment import HELD, Assignment, ShardState
+from iscp.coordination.checkpoint import GlobalCheckpoint, counts
 from iscp.coordination.messages import NodeShardState
 from iscp.coordination.outbox import IN_FLIGHT_MAX
 from iscp.coordination.owner import OwnerMachine
@@ -18,6 +19,7 @@ from iscp.coordination.term import Term
 from iscp.coordination.worker import FENCES_MAX, WorkerMachine
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import ShardId
+from iscp.core.job import JobRow
 from iscp.core.shard import overlaps
 
 
@@ -97,6 +99,21 @@ def _check_peer(term: Term, peer: Peer) -> None:
         require(
             peer.ordered(shard) or (held is not None and held.holder == peer.holder), "{} is not for {}", shard, name
         )
+
+
+def check_checkpoint(
+    checkpoint: GlobalCheckpoint, rows: Iterable[JobRow], applied_up_to_s: Callable[[JobRow], float]
+) -> None:
+    """What was committed up to the checkpoint is applied by every wanted job that is not listed as left out.
+
+    `applied_up_to_s`: Unix time up to which a job has really applied everything.
+    """
+    listed = {job_id for job_ids in checkpoint.catching_up.values() for job_id in job_ids}
+    for row in rows:
+        require(not (row.job_id in listed and checkpoint.covers(row)), "{} is listed and covered", row.key)
+        if counts(row) and row.job_id not in listed:
+            at_s = applied_up_to_s(row)
+            require(at_s >= checkpoint.at_s, "{} is at {}, below the checkpoint {}", row.key, at_s, checkpoint.at_s)
 
 
 def check_worker(worker: WorkerMachine) -> None:

@@ -257,6 +257,8 @@ class Schedule:
         if not table.asked or (self._stopping and event.shard in self._stopping):
             return
         table.asked = False
+        if event.state is not None:
+            table.answered()
         if event.state is None:
             message = str(event.error or "no answer")
             table.unreachable(self._backoff, self._now_s, self._draw())
@@ -304,7 +306,7 @@ class Schedule:
             self._start_iterations(table)
             retry_at_s = table.retry_at_s()
         if not table.asked and table.probe_at_s <= self._now_s:
-            table.ask()
+            table.ask(self._at_s)
             self._out.append(Probe(table.shard, table.uri, table.seen))
         due_s = retry_at_s if table.asked else min(table.probe_at_s, retry_at_s)
         if table.asked and due_s == inf:

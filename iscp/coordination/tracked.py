@@ -172,17 +172,20 @@ class TrackedTable:
     what starts. `waiting`: some job may have to wait for a time. `again`: what is asked now may be answered from
     before a change. `moved`: an iteration ended since the source was asked. `behind_at_s`: Unix time of the oldest
     commit that some job has not applied, as far as known (0: none). `target_lag_s`: the smallest of its jobs'.
+    `looked_at_s`: Unix time at which the source was asked for the last answer that came (0: not yet).
     """
 
     __slots__ = (
         "again",
         "asked",
+        "asked_at_s",
         "behind_at_s",
         "due_s",
         "fault",
         "flights",
         "interval_s",
         "jobs",
+        "looked_at_s",
         "moved",
         "probe_at_s",
         "probe_failures",
@@ -204,6 +207,8 @@ class TrackedTable:
         self.probe_at_s = 0.0
         self.due_s = inf
         self.asked = False
+        self.asked_at_s = 0.0
+        self.looked_at_s = 0.0
         self.again = False
         self.wake = False
         self.waiting = False
@@ -250,8 +255,13 @@ class TrackedTable:
         lag_s = min(TARGET_LAG_S if job.target_lag_s is None else job.target_lag_s for job in jobs)
         return max(self.behind_at_s or at_s, applied_at_s) + lag_s
 
-    def ask(self) -> None:
+    def ask(self, at_s: float) -> None:
         self.asked, self.again, self.moved = True, False, False
+        self.asked_at_s = at_s
+
+    def answered(self) -> None:
+        """What the answer says was so when the source was asked, and perhaps not any more when the answer came."""
+        self.looked_at_s = self.asked_at_s
 
     def still(self, config: ProbeConfig, now_s: float, draw: float) -> None:
         """The source has not moved; ask ever more rarely."""
@@ -318,9 +328,9 @@ class TrackedTable:
 
     def news(self, at_s: float, every_s: float) -> SourceSeen | None:
         """What is known of the source: when it moved, when a lag begins or ends, and every now and then."""
-        if self.seen is None or self.fault:
+        if self.seen is None or self.fault or not self.looked_at_s:
             return None
-        lag_s = self._lag_s(self.seen, at_s)
+        lag_s = self._lag_s(self.seen, self.looked_at_s)
         told = self.told
         if (
             told is not None
@@ -329,7 +339,7 @@ class TrackedTable:
             and 0 <= at_s - told.checked_at_s < every_s
         ):
             return None
-        self.told = SourceSeen(self.shard, self.seen.version, at_s, lag_s)
+        self.told = SourceSeen(self.shard, self.seen.version, self.looked_at_s, lag_s)
         return self.told
 
     def _lag_s(self, seen: ProbeState, at_s: float) -> float:

@@ -192,7 +192,10 @@ class ShardView:
 
 @dataclass(frozen=True, slots=True)
 class LeftOutJob:
-    """A job that the global checkpoint does not wait for; `why`: `unbuilt`, `paused` or `failed`."""
+    """A job that the global checkpoint does not speak for; `why`: `unbuilt`, `paused`, `failed`, or `catching up`.
+
+    A job that was resumed, or made anew, is catching up until it has reached the checkpoint.
+    """
 
     table: str
     name: str

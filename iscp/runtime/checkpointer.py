@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from iscp.coordination.checkpoint import GlobalCheckpoint
 from iscp.coordination.messages import SourceSeen
@@ -33,6 +34,14 @@ class Checkpointer:
     def at_s(self) -> float:
         """Unix time up to which everything that counts is applied; 0 before that is known."""
         return self._checkpoint.at_s
+
+    @property
+    def catching_up(self) -> frozenset[str]:
+        """The job_ids of those that came to count when they had applied less than it says, and still have."""
+        return frozenset(chain.from_iterable(self._checkpoint.catching_up.values()))
+
+    def covers(self, row: JobRow) -> bool:
+        return self._checkpoint.covers(row)
 
     def begin(self, wanted: Mapping[ShardId, Sequence[JobRow]]) -> None:
         """A term begins with what the last owner has told. Raises Unavailable."""

@@ -35,6 +35,7 @@ class _Seen:
     shards: tuple[ShardView, ...]
     lag_max_s: float
     checkpoint_at_s: float
+    catching_up: frozenset[str]
     moving: int
 
 
@@ -52,7 +53,7 @@ class ClusterViews:
         seen = self._owner.ask(self._look)
         counters, ages_s = self._nodes.counters(seen.records), self._lease_ages_s(seen.records)
         nodes = [_completed(node, counters.get(node.node_id), ages_s.get(node.node_id, -1.0)) for node in seen.nodes]
-        left_out, left_out_count = _left_out(writer.read(lambda book: book.rows()))
+        left_out, left_out_count = _left_out(writer.read(lambda book: book.rows()), seen.catching_up)
         return ClusterView(
             owner=seen.owner,
             owner_rev=seen.owner_rev,
@@ -94,6 +95,7 @@ class ClusterViews:
             shards=tuple(shards),
             lag_max_s=max(lags_s, default=-1.0),
             checkpoint_at_s=loop.checkpoint.at_s,
+            catching_up=loop.checkpoint.catching_up,
             moving=len(term.moving) if term else 0,
         )
 
@@ -136,9 +138,10 @@ def _completed(node: NodeView, counters: dict[str, int] | None, lease_age_s: flo
     return replace(node, queue_waiting=waiting, queue_running=running, lease_age_s=lease_age_s)
 
 
-def _left_out(jobs: Iterable[JobRow]) -> tuple[tuple[LeftOutJob, ...], int]:
-    """Some of the jobs that the checkpoint does not wait for, and how many there are."""
-    rows = list({row.registration: row for row in jobs if row.drop_at_s is None and not counts(row)}.values())
+def _left_out(jobs: Iterable[JobRow], catching_up: frozenset[str]) -> tuple[tuple[LeftOutJob, ...], int]:
+    """Some of the jobs that the checkpoint does not speak for, and how many there are."""
+    wanted = (row for row in jobs if row.drop_at_s is None)
+    rows = list({row.registration: row for row in wanted if not counts(row) or row.job_id in catching_up}.values())
     some = tuple(LeftOutJob(row.table_name, row.key.job_name, _why(row)) for row in islice(rows, LEFT_OUT_SHOWN_MAX))
     return some, len(rows)
 
@@ -146,4 +149,6 @@ def _left_out(jobs: Iterable[JobRow]) -> tuple[tuple[LeftOutJob, ...], int]:
 def _why(row: JobRow) -> str:
     if row.paused:
         return "paused"
-    return "unbuilt" if row.watermark.version < 0 else "failed"
+    if row.watermark.version < 0:
+        return "unbuilt"
+    return "failed" if row.failed_for_good else "catching up"

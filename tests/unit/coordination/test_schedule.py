@@ -193,6 +193,24 @@ def test_an_idle_table_is_told_of_now_and_then_only(world: Timetable) -> None:
     assert 2 <= len(seen(world)) <= 8
 
 
+def test_what_is_told_of_a_source_is_as_of_when_it_was_asked(world: Timetable) -> None:
+    """Not of when the answer came, nor of an iteration's end: it may have moved since."""
+    world.start(job("x", 3))
+    world.forget()
+    world.hold_probes = True
+    world.source.commit(URI, 5)
+    world.wait(BACKOFF.base_s)
+    asked_at_s = world.clock.now_s()
+    world.notify()
+    world.clock.advance(7.0)
+    world.answer()
+    world.clock.advance(7.0)
+    world.succeed(world.last.number)
+    told = [news.seen for news in world.news if isinstance(news, Seen)]
+    assert told
+    assert {seen.checked_at_s for seen in told} == {asked_at_s}
+
+
 def test_a_wall_clock_that_steps_back_stalls_nothing(world: Timetable) -> None:
     world.start(job("x", 3))
     world.clock.step(-86_400)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from iscp.coordination.draft import Register, Registration, Unregister
+from iscp.coordination.draft import Pause, Register, Registration, Resume, Unregister
 from iscp.coordination.messages import Acknowledge, Announce, DispatchTable, ShardCheckpoint, SourceSeen
 from iscp.core.cluster import Moment, NodeRecord
 from iscp.core.errors import InvariantBroken, NotOwner, StorageError, Unavailable
@@ -16,9 +16,11 @@ from iscp.core.ids import JobKey, ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow, JobState
 from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.runtime.checkpointer import EVERY_S
 from iscp.runtime.inbox import EVENTS_MAX, PUT_WAIT_S
 from iscp.runtime.owner_loop import CLAIM_RETRY_S
 from tests.fakes.etcd import FakeElection, FakeMembership
+from tests.fakes.nodes import nodes_and_views
 from tests.fakes.owner import TIMES, OwnerWorld, until
 
 SHARD = ShardId("t-1")
@@ -301,6 +303,41 @@ def test_a_full_inbox_ends_no_term_and_loses_nothing_that_is_said_once(world: Ow
     waiting.join()
     until(lambda: world.owner.writer not in (None, first))
     until(lambda: world.pass_s(TIMES.settle_s) or world.runs())  # type: ignore[func-returns-value]
+
+
+def test_a_job_that_was_resumed_behind_the_checkpoint_is_listed_until_it_has_reached_it(world: OwnerWorld) -> None:
+    world.lead()
+    one, other = row("x"), row("y", "t-2")
+    register(world, one, other)
+    _, views = nodes_and_views(world.owner, world.membership, world.clock)
+
+    def applied(*jobs: JobRow, version: int) -> float:
+        """The checkpoint, after the node has looked at both sources."""
+        for each in jobs:
+            world.report(each, version, JobState.COMPLETED)
+        for each in (one, other):
+            world.see(version, table_id=each.key.table_id)
+        until(lambda: all(world.job(each.key).watermark.version == version for each in jobs))  # type: ignore[union-attr]
+        world.settle()
+        world.pass_s(EVERY_S)
+        return views.view(world.owner.current_writer()).checkpoint_at_s
+
+    def left_out() -> dict[str, str]:
+        return {each.name: each.why for each in views.view(world.owner.current_writer()).left_out}
+
+    first_s = applied(one, other, version=1)
+    assert first_s > 0
+    writer = world.owner.current_writer()
+    assert writer.submit(Pause(one.key)).result(10)
+    world.clock.advance(1000.0)
+    assert applied(other, version=2) >= first_s + 1000.0
+    assert left_out() == {"x": "paused"}
+    assert writer.submit(Resume(one.key)).result(10)
+    assert left_out() == {"x": "catching up"}
+    applied(other, version=3)
+    assert left_out() == {"x": "catching up"}
+    applied(one, other, version=4)
+    assert left_out() == {}
 
 
 def test_messages_between_terms_change_nothing(world: OwnerWorld) -> None:
