@@ -132,7 +132,7 @@ class Node:
         schedule = Schedule("bench", probe_config, BackoffConfig(), random.random)
         self.scheduler = Scheduler(schedule, self.probe, clock, self._tell, self.broken.append)
         self.executor = Executor(
-            self.runner, clock, SchedulerConfig(), lambda: None, self.scheduler.give, lambda iteration: None
+            self.runner, clock, SchedulerConfig(), lambda epoch: None, self.scheduler.give, lambda iteration: None
         )
         self.scheduler.start(self.executor)
 

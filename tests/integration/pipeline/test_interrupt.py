@@ -56,7 +56,7 @@ class Desk:
         schedule = Schedule("n-1", ProbeConfig(), BackoffConfig(), lambda: 0.5)
         self.scheduler = Scheduler(schedule, DeltaProbe(), clock, self.news.append, self.broken.append)
         self.executor = Executor(
-            runner, clock, SchedulerConfig(), lambda: None, self.scheduler.give, lambda iteration: None
+            runner, clock, SchedulerConfig(), lambda epoch: None, self.scheduler.give, lambda iteration: None
         )
         self.scheduler.start(self.executor)
 

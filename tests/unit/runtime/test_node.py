@@ -108,7 +108,13 @@ class World:
             self.runner, clock, SchedulerConfig(concurrency=2), keeper.check, scheduler.give, lambda iteration: None
         )
         upkeep = Upkeep(
-            lambda name: FakeKind(), clock, BackoffConfig(), lambda: 0.5, keeper.check, scheduler.give, broken
+            lambda name: FakeKind(),
+            clock,
+            BackoffConfig(),
+            lambda: 0.5,
+            lambda: keeper.check(keeper.epoch),
+            scheduler.give,
+            broken,
         )
         self.server = Server(self)
         self.node = Node(

@@ -65,7 +65,9 @@ class Node:
         clock = SystemClock()
         self.scheduler = Scheduler(schedule, self.source, clock, self.news.append, self.broken.append)
         config = SchedulerConfig(concurrency=2, queue_max=queue_max, cancel_wait_s=WAIT_S)
-        self.executor = Executor(self.runner, clock, config, lambda: None, self.scheduler.give, lambda iteration: None)
+        self.executor = Executor(
+            self.runner, clock, config, lambda epoch: None, self.scheduler.give, lambda iteration: None
+        )
         self.scheduler.start(self.executor)
 
     def apply(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
