@@ -142,7 +142,7 @@ def test_a_slow_look_at_the_election_holds_up_nothing_else(worker: Worker) -> No
 
 def test_orders_go_to_the_scheduler_and_its_news_to_the_owner(worker: Worker) -> None:
     worker.obey()
-    assert worker.engine.given == [StartShard(SHARD, TableEpoch(5, 1), ())]
+    assert worker.engine.given == [StartShard(SHARD, TableEpoch(5, 1), (), 3)]
     worker.loop.news(ShardStarted(SHARD))
     report = JobReport(JobKey("a", "t-1", "x"), "id-x", Watermark(4, 1.0), 2)
     worker.loop.news(Reports(SHARD, (report,)))
