@@ -141,7 +141,7 @@ class OwnerLoop:
         self._last_address = "", ""
         self._revoking: set[tuple[str, int]] = set()
         self._etcd = ThreadPoolExecutor(1, "iscp-owner-etcd")
-        self._rings = RingBuilder(lambda ring: self._inbox.put(RingBuilt(ring)), on_broken)
+        self._rings = RingBuilder(lambda ring: self._inbox.post(RingBuilt(ring)), on_broken)
         self._claim_at_s: float | None = None
         self._inbox: Inbox[_Event] = Inbox("iscp-owner", clock, self._take, self._tick, self._next_due_s, on_broken)
 
