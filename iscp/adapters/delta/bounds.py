@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from iscp.adapters.delta.actions import is_count
 from iscp.adapters.delta.commits import commit_stamp, statistics_added
 from iscp.adapters.delta.faults import delta_faults
 from iscp.core.quoting import quoted
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 FOLLOWED_MAX = 100
 """Commits that are followed one by one; after more the statistics of all files are read anew."""
+
+_PREFIX_LENGTH_MIN = 32
+_BEYOND = "\U0010ffff" * 8
+"""Put behind a greatest text that may be the beginning of greater ones: who wrote it may have cut it."""
 
 # Of these types statistics hold the values themselves, or, of long strings, bounds in the same order.
 _TYPES = (T.IntegralType, T.StringType)
@@ -134,14 +139,26 @@ def _widened(held: _Ends, name: str, stats: Sequence[Mapping[str, Any]]) -> _End
 def _ends(stats: Mapping[str, Any], name: str) -> _Ends:
     """Of one file, by its statistics as Delta writes them."""
     rows, nulls = stats.get("numRecords"), _of_column(stats, "nullCount", name)
-    if rows is not None and rows == nulls:
+    if is_count(rows) and is_count(nulls) and rows == nulls:
         return ()
     low, high = _of_column(stats, "minValues", name), _of_column(stats, "maxValues", name)
-    return None if low is None or high is None or _replaced(low) or _replaced(high) else (low, high)
+    return None if not _ordered(low, high) or _replaced(low) or _replaced(high) else (low, _at_most(high))
+
+
+def _ordered(low: Any, high: Any) -> bool:
+    """Whether these are the ends of something: of one type that has bounds, and not the wrong way round."""
+    return type(low) is type(high) and type(low) in (int, str) and bool(low <= high)
+
+
+def _at_most(high: Any) -> Any:
+    return high + _BEYOND if isinstance(high, str) and len(high) >= _PREFIX_LENGTH_MIN else high
 
 
 def _of_column(stats: Mapping[str, Any], part: str, name: str) -> Any:
-    return next((value for column, value in (stats.get(part) or {}).items() if column.lower() == name), None)
+    """None where nothing is said of it, or twice: names are compared as Spark does, without regard to case."""
+    values = stats.get(part)
+    found = [value for column, value in values.items() if column.lower() == name] if isinstance(values, dict) else []
+    return found[0] if len(found) == 1 else None
 
 
 def _alike(held: tuple[Any, ...], ends: tuple[Any, ...]) -> bool:

@@ -14,6 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from iscp.adapters.delta import storage
+from iscp.adapters.delta.actions import (
+    TEXT_LENGTH_MAX,
+    Action,
+    is_count,
+    parse_actions,
+    statistics_of,
+    text_of,
+    time_s_of,
+)
 from iscp.adapters.delta.faults import storage_faults
 from iscp.core.errors import InvalidRequest, TableNotFound
 
@@ -50,7 +59,8 @@ class Commit:
 class ChangeFile:
     """A file that holds changes. `change` is that of all its rows (`insert`, `delete`); empty: each row says its own.
 
-    `path` is as the log has it; `masked`: a deletion vector takes rows out of it; `size` in bytes (None: not known).
+    `path` is as the log has it; `partition_values`: none where one is neither a text nor null; `masked`: a deletion
+    vector takes rows out of it; `size` in bytes (None: not known).
     """
 
     path: str
@@ -128,7 +138,7 @@ def read_commit(uri: str, version: int) -> Commit | None:
 def statistics_added(uri: str, version: int) -> list[dict[str, Any]] | None:
     """The statistics of each file that one commit added (empty: it has none); None where the commit is not there."""
     read = _actions(uri, version)
-    return None if read is None else [_statistics(action["add"]) for action in read[0] if "add" in action]
+    return None if read is None else [statistics_of(action["add"]) for action in read[0] if "add" in action]
 
 
 def added_files(uri: str, version: int) -> list[str] | None:
@@ -163,16 +173,20 @@ def _merged_nothing(by_kind: dict[str, list[dict[str, Any]]]) -> bool:
     """A merge without an effect may have written files anew; Delta's readers of changes leave them out too."""
     about = (by_kind.get("commitInfo") or [{}])[0]
     metrics = about.get("operationMetrics") or {}
+    if about.get("operation") != "MERGE" or not isinstance(metrics, dict):
+        return False
     counts = [metrics.get(f"numTargetRows{what}") for what in ("Inserted", "Updated", "Deleted")]
-    return about.get("operation") == "MERGE" and all(count in ("0", 0) for count in counts)
+    return all(count == "0" or (is_count(count) and count == 0) for count in counts)
 
 
 def _change_file(body: dict[str, Any], change: str) -> ChangeFile:
     masked = body.get("deletionVector") is not None
-    return ChangeFile(body["path"], change, body.get("partitionValues") or {}, masked, body.get("size"))
+    given = body.get("partitionValues") or {}
+    plain = all(value is None or isinstance(value, str) for value in given.values())
+    return ChangeFile(body["path"], change, given if plain else {}, masked, body.get("size"))
 
 
-def _actions(uri: str, version: int) -> tuple[list[dict[str, Any]], float] | None:
+def _actions(uri: str, version: int) -> tuple[list[Action], float] | None:
     """One commit's actions, and when its file was written (Unix seconds)."""
     path = commit_file(uri, version)
     try:
@@ -180,14 +194,10 @@ def _actions(uri: str, version: int) -> tuple[list[dict[str, Any]], float] | Non
             content, modified_at_s = storage.read(path)
     except FileNotFoundError:
         return None
-    return [json.loads(line) for line in content.splitlines() if line.strip()], modified_at_s
+    return parse_actions(content, path), modified_at_s
 
 
-def _statistics(add: dict[str, Any]) -> dict[str, Any]:
-    return dict(json.loads(add["stats"])) if add.get("stats") else {}
-
-
-def _by_kind(actions: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def _by_kind(actions: list[Action]) -> dict[str, list[dict[str, Any]]]:
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for action in actions:
         for kind, body in action.items():
@@ -195,22 +205,22 @@ def _by_kind(actions: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return by_kind
 
 
-def _summarize(version: int, actions: list[dict[str, Any]], modified_at_s: float) -> Commit:
+def _summarize(version: int, actions: list[Action], modified_at_s: float) -> Commit:
     by_kind = _by_kind(actions)
     about = (by_kind.get("commitInfo") or [{}])[0]
     adds = [add for add in by_kind.get("add", []) if add.get("dataChange", True)]
     removes = [remove for remove in by_kind.get("remove", []) if remove.get("dataChange", True)]
     cdc = by_kind.get("cdc", [])
-    at_ms = about.get("inCommitTimestamp") or about.get("timestamp")
-    seqs = [txn["version"] for txn in by_kind.get("txn", []) if txn["appId"] == APP_ID]
+    at_s = time_s_of(about, ("inCommitTimestamp", "timestamp"))
+    seqs = [txn.get("version") for txn in by_kind.get("txn", []) if txn.get("appId") == APP_ID]
     metadata = by_kind.get("metaData")
     return Commit(
         version=version,
-        committed_at_s=at_ms / 1000 if at_ms else modified_at_s,
-        operation=str(about.get("operation", "")),
-        seq=seqs[0] if seqs else None,
-        user_metadata=str(about.get("userMetadata") or ""),
-        metadata_id=metadata[0]["id"] if metadata else None,
+        committed_at_s=modified_at_s if at_s is None else at_s,
+        operation=text_of(about, "operation")[:TEXT_LENGTH_MAX],
+        seq=seqs[0] if seqs and is_count(seqs[0]) else None,
+        user_metadata=text_of(about, "userMetadata"),
+        metadata_id=text_of(metadata[0], "id") if metadata else None,
         changes_data=bool(adds or removes or cdc),
         only_adds=bool(adds) and not removes and not cdc,
         rows_added=_rows(adds) if not cdc else None,
@@ -222,8 +232,8 @@ def _summarize(version: int, actions: list[dict[str, Any]], modified_at_s: float
 def _rows(adds: list[dict[str, Any]]) -> int | None:
     total = 0
     for add in adds:
-        stats = _statistics(add)
-        if "numRecords" not in stats:
+        rows = statistics_of(add).get("numRecords")
+        if not is_count(rows):
             return None
-        total += int(stats["numRecords"])
+        total += rows
     return total

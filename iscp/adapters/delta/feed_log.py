@@ -17,6 +17,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
 from iscp.adapters.delta import storage
+from iscp.adapters.delta.actions import is_count, parse_actions
 from iscp.adapters.delta.checkpoints import Checkpoints
 from iscp.adapters.delta.commits import commit_file
 from iscp.adapters.delta.faults import delta_faults
@@ -174,16 +175,17 @@ class FeedLog:
 
     def _read(self, version: int) -> list[dict[str, Any]] | None:
         """What a commit says but for its files; None: it is not there."""
+        path = commit_file(self._uri, version)
         try:
-            content, _ = storage.read(commit_file(self._uri, version))
+            content, _ = storage.read(path)
         except FileNotFoundError:
             return None
-        return [json.loads(line) for line in content.splitlines() if not line.startswith((b'{"add"', b'{"remove"'))]
+        return parse_actions(content, path, skip=(b'{"add"', b'{"remove"'))
 
     def _take_in(self, actions: Sequence[Mapping[str, Any]]) -> None:
         """The next version."""
         txns = (action["txn"] for action in actions if "txn" in action)
-        self._numbers |= {txn["appId"]: txn["version"] for txn in txns}
+        self._numbers |= {txn["appId"]: txn["version"] for txn in txns if is_count(txn.get("version"))}
         self.version += 1
         self._stamp = ()
 

@@ -11,6 +11,7 @@ import json
 import re
 
 from iscp.adapters.delta import storage
+from iscp.adapters.delta.actions import is_count
 from iscp.adapters.delta.commits import log_of
 from iscp.core.errors import StorageError, TableNotFound
 from iscp.core.trigger import ProbeState
@@ -82,9 +83,10 @@ def _from_start(log: str, table_uri: str, seen_version: int | None) -> ProbeStat
 
 def _last_checkpoint(log: str) -> int | None:
     try:
-        return int(json.loads(storage.read(f"{log}/_last_checkpoint")[0])["version"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        version = json.loads(storage.read(f"{log}/_last_checkpoint")[0])["version"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
         return None
+    return version if is_count(version) else None
 
 
 def _listed(log: str, table_uri: str) -> ProbeState:

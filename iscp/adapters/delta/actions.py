@@ -1,0 +1,106 @@
+"""The actions of a commit file, whoever wrote it: what one may hold is checked here, once.
+
+A line is one JSON object with one action in it (Delta protocol, "Actions"); blank lines, blanks around a line, actions
+that are null and kinds that are not known here are skipped, as Spark and delta-rs skip them. All else that they do not
+read alike is refused: of two actions on a line, Spark takes the first one alone. Statistics are hints: those that are
+not what they should be are treated as absent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn, TypeGuard
+from urllib.parse import unquote
+
+from iscp.core.errors import StorageError
+
+Action = dict[str, dict[str, Any]]
+"""One kind, and its body."""
+
+_FILES = ("add", "remove", "cdc")
+_KINDS = frozenset((*_FILES, "metaData", "protocol", "commitInfo", "txn", "domainMetadata", "sidecar"))
+_REMEDY = "Restore the file from a backup; or make the table anew, and resync its jobs"
+TEXT_LENGTH_MAX = 200
+"""Of an operation's name: it is shown in messages."""
+_TIME_MS_MAX = 253_402_300_799_999
+
+
+def parse_actions(content: bytes, path: str, skip: tuple[bytes, ...] = ()) -> list[Action]:
+    """The known actions of the commit file at `path`, but for lines that begin with one of `skip`.
+
+    Guaranteed: each body is an object, a file's path is a text that can be one, its size None or a whole number. Raises
+    StorageError that names file and line.
+    """
+    actions = []
+    for number, line in enumerate(content.splitlines(), 1):
+        if line and not line.isspace() and not line.startswith(skip or b"\n"):
+            action = _parsed(line, f"{path}, line {number}")
+            if action:
+                actions.append(action)
+    return actions
+
+
+def _parsed(line: bytes, where: str) -> Action:
+    try:
+        found = json.loads(line.decode())
+        if b"\\u" in line:
+            json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeError:
+        _refuse(where, "is not UTF-8")
+    except (ValueError, RecursionError) as error:
+        _refuse(where, "is not JSON, or not all of it is there", error)
+    if not isinstance(found, dict):
+        _refuse(where, "is not a JSON object")
+    action = {kind: body for kind, body in found.items() if body is not None and kind in _KINDS}
+    if len(action) > 1:
+        _refuse(where, f"holds more than one action ({', '.join(action)})")
+    for kind, body in action.items():
+        if not isinstance(body, dict):
+            _refuse(where, f"holds an action {kind} that is not an object")
+        if kind in _FILES:
+            _check_file(kind, body, where)
+    return action
+
+
+def _check_file(kind: str, body: Mapping[str, Any], where: str) -> None:
+    path, size, change = body.get("path"), body.get("size"), body.get("dataChange", True)
+    if not isinstance(path, str) or not path or "\0" in unquote(path):
+        _refuse(where, f"holds an action {kind} without a path")
+    if size is not None and not is_count(size):
+        _refuse(where, f"holds an action {kind} whose size is not a whole number")
+    if not isinstance(change, bool):
+        _refuse(where, f"holds an action {kind} whose dataChange is neither true nor false")
+    if not isinstance(body.get("partitionValues") or {}, dict):
+        _refuse(where, f"holds an action {kind} whose partitionValues are not an object")
+
+
+def _refuse(where: str, why: str, cause: Exception | None = None) -> NoReturn:
+    raise StorageError(f"{where}, {why}", remedy=_REMEDY) from cause
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """Whether it is a whole number that is not negative; JSON's true is none."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def text_of(body: Mapping[str, Any], name: str) -> str:
+    """A text; empty where there is none, or something else."""
+    value = body.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def time_s_of(body: Mapping[str, Any], names: Iterable[str]) -> float | None:
+    """The first of these times (Unix ms) that is one, in Unix seconds."""
+    given = (body.get(name) for name in names)
+    return next((ms / 1000 for ms in given if is_count(ms) and 0 < ms <= _TIME_MS_MAX), None)
+
+
+def statistics_of(add: Mapping[str, Any]) -> dict[str, Any]:
+    """Empty where there are none that can be trusted; each part has still to be looked at."""
+    text = add.get("stats")
+    try:
+        found = json.loads(text) if isinstance(text, str) and text else {}
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
