@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 
-from iscp.core.errors import Conflict, ErrorCode, IscpError
+from iscp.core.errors import Conflict, ErrorCode, IscpError, StorageError
 from iscp.core.iteration import DataType, JobOutcome
 from iscp.core.job import JobRow
 from iscp.core.watermark import Position, later
-from iscp.ports.pipeline import Consumed, SourceRange
+from iscp.ports.pipeline import ChangesUnavailable, Consumed, SourceRange
 
 log = logging.getLogger(__name__)
+
+MESSAGE_LENGTH_MAX = 4_000
+"""Of what a job's status says of a fault, in characters."""
 
 
 def applied(
@@ -46,6 +49,8 @@ def unchanged(row: JobRow, position: Position, span: SourceRange) -> JobOutcome:
 
 def failed(row: JobRow, position: Position | None, error: Exception) -> JobOutcome:
     """`position`: where its sink stood, if that was seen."""
+    if isinstance(error, ChangesUnavailable):  # the whole table was to be read instead, which needed them too
+        error = StorageError(str(error), remedy="Restore what is gone, or resync the job")
     known = isinstance(error, IscpError)
     level = logging.INFO if isinstance(error, Conflict) else logging.WARNING if known else logging.ERROR
     log.log(level, "iteration.failed", exc_info=not known, extra={"job": row.key.job_name, "error": str(error)})
@@ -61,7 +66,7 @@ def failed(row: JobRow, position: Position | None, error: Exception) -> JobOutco
         watermark=watermark,
         seq=seq,
         error_code=error.code if isinstance(error, IscpError) else ErrorCode.INTERNAL,
-        error_msg=str(error) or type(error).__name__,
+        error_msg=str(error)[:MESSAGE_LENGTH_MAX] or type(error).__name__,
         dead_letters=position.dead.rows if position is not None else 0,
         source_id=ours.source_id if ours is not None else "",
     )

@@ -13,7 +13,7 @@ from pyspark.serializers import NoOpSerializer
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from iscp.adapters.delta.faults import spent
-from iscp.adapters.delta.spark_faults import spark_faults
+from iscp.adapters.delta.spark_faults import spark_faults, translating
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,7 +39,8 @@ class SparkEngine:
             with spark_faults("open a Spark session"):
                 session = self._new_session()
         try:
-            yield session
+            with translating("the work by Spark"):
+                yield session
         finally:
             with self._lock:
                 if len(self._idle) < SESSIONS_KEPT_MAX:

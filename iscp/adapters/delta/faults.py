@@ -17,7 +17,8 @@ from iscp.core.errors import (
     TableNotFound,
 )
 
-MESSAGE_LENGTH_MAX = 2_000
+MESSAGE_LENGTH_MAX = 1_000
+"""Of what another system says; its stack is in the log."""
 NO_SPACE = "No space left on device"
 
 

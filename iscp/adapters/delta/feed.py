@@ -30,7 +30,7 @@ from iscp.adapters.delta.net import (
     unhashable,
 )
 from iscp.adapters.delta.spark_faults import spark_faults
-from iscp.core.errors import EngineError
+from iscp.core.errors import EngineError, StorageError
 from iscp.core.quoting import quoted
 from iscp.ports.pipeline import Changes, ChangesUnavailable, KeyBounds, SourceRange
 
@@ -218,7 +218,7 @@ def telling_gone() -> Iterator[None]:
     """As `reading_changes`, around what translates Spark's faults itself."""
     try:
         yield
-    except EngineError as error:
+    except (EngineError, StorageError) as error:
         told = f"{error.message} {error.__cause__}"  # the message may be cut before that
         if any(mark in told for mark in _GONE):
             raise ChangesUnavailable(error.message) from error

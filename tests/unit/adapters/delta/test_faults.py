@@ -140,6 +140,56 @@ def test_a_long_text_is_cut() -> None:
     assert len(str(translated(delta_faults, DeltaError("x" * 100_000)))) < 3_000
 
 
+FRAMES = "\n\tat org.apache.spark.Some.method(Some.scala:1)\n\t... 9 more"
+NOT_THERE = (
+    "org.apache.spark.SparkException: [FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file "
+    "file:/lake/a table/part.0.parquet. File does not exist. It is possible the underlying files have been updated."
+)
+DAMAGED = (
+    "org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file "
+    f"file:/lake/t/part-0.parquet.  SQLSTATE: KD001{FRAMES}\n"
+    "Caused by: java.lang.RuntimeException: file:/lake/t/part-0.parquet is not a Parquet file. Expected magic number"
+)
+WRITING = "org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows to file:/derived/j."
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (NOT_THERE + FRAMES, "/lake/a table/part.0.parquet is not there: do it failed."),
+        (
+            f"{WRITING}{FRAMES}\nCaused by: {NOT_THERE}{FRAMES}",
+            "/lake/a table/part.0.parquet is not there: do it failed.",
+        ),
+        (
+            f"{WRITING}{FRAMES}\nCaused by: {DAMAGED}{FRAMES}",
+            "/lake/t/part-0.parquet cannot be read (file:/lake/t/part-0.parquet is not a Parquet file. "
+            "Expected magic number): do it failed.",
+        ),
+        (
+            f"java.io.FileNotFoundException: /lake/t/part-0.parquet (Permission denied){FRAMES}",
+            "/lake/t/part-0.parquet is not there: do it failed.",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_had_is_one_fault_wherever_it_shows_and_is_named_first(text: str, told: str) -> None:
+    for error in (java(text), PySparkException(text)):
+        found = translated(spark_faults, error)
+        assert found.code is ErrorCode.STORAGE
+        assert str(found).startswith(told)
+        assert "at org.apache" not in str(found)
+        assert len(str(found)) < 1_500
+
+
+def test_of_any_other_fault_the_first_cause_is_told_and_the_stack_is_not() -> None:
+    text = f"{WRITING} SQLSTATE: 58030{FRAMES}\nCaused by: java.lang.IllegalStateException: no room{FRAMES}"
+    found = translated(spark_faults, java(text + f"\nCaused by: java.lang.ArithmeticException: / by zero{FRAMES}"))
+    assert found.code is ErrorCode.ENGINE
+    assert "Task failed while writing rows" in str(found)
+    assert str(found).endswith("/ by zero")
+    assert "at org.apache" not in str(found)
+
+
 def test_time_in_spark_is_counted_once_by_thread_and_also_of_what_failed() -> None:
     def work() -> None:
         with spark_faults("outer"), spark_faults("inner"):
