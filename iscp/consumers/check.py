@@ -28,7 +28,8 @@ class ReplicaCheck:
     @contextmanager
     def compared(self, context: ConsumeContext, source: DataFrame) -> Iterator[Compared]:
         wanted = self._wanted(context, source)
-        if not self._sink.schema_matches(wanted.schema.json()):
+        fits = self._sink.schema_matches if self._spec.key else self._sink.takes
+        if not fits(wanted.schema.json()):
             raise PermanentError(
                 f"the target's columns are not {', '.join(wanted.columns)}, or have other types",
                 remedy="`iscp-admin notify` has a target of iscp brought to the source's columns",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import sqlglot
 from sqlglot import exp
@@ -12,6 +13,7 @@ from iscp.core.spec import ConsumerSpec
 from iscp.ports.pipeline import Catalog, TableDescription
 
 CONSUMER_PATH = "spec.iteration.consumer"
+_VOID = "void"
 
 
 def check_target(spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> str:
@@ -66,31 +68,37 @@ def check_columns(spec: ConsumerSpec, source: TableDescription, catalog: Catalog
 
 
 def wanted_columns(spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
-    """The source columns that have to be read; raises PermanentError where some are gone."""
+    """The source columns that have to be read; raises PermanentError where some that the spec names are gone."""
+    by_name = {name.lower(): name for name in source}
+    asked = {"key": spec.key, "columns": spec.columns, "where": _where_columns(spec.where) if spec.where else ()}
+    for field, names in asked.items():
+        if lost := [name for name in names if name.lower() not in by_name]:
+            raise PermanentError(
+                f"the source has no column {', '.join(lost)} any more",
+                field=f"{CONSUMER_PATH}.{field}",
+                remedy="Bring it back and resume the job; or `iscp-admin job resync` it with a spec that does without",
+                code=ErrorCode.SCHEMA_CHANGED,
+            )
     if not spec.columns:
         return tuple(source)
-    by_name = {name.lower(): name for name in source}
-    wanted = [*spec.columns, *(_where_columns(spec.where) if spec.where else [])]
-    lost = [name for name in wanted if name.lower() not in by_name]
-    if lost:
-        raise PermanentError(
-            f"the source has no column {', '.join(lost)} any more",
-            field=f"{CONSUMER_PATH}.columns",
-            remedy="Bring it back, or register the job anew without it",
-            code=ErrorCode.SCHEMA_CHANGED,
-        )
-    return tuple(dict.fromkeys(by_name[name.lower()] for name in wanted))
+    return tuple(dict.fromkeys(by_name[name.lower()] for name in (*spec.columns, *asked["where"])))
 
 
 def _refuse_unknown(names: Sequence[str], source: TableDescription, field: str) -> None:
     """Names count without regard to case, as Spark has it."""
-    known = {name.lower() for name in source.columns}
+    known = {name.lower(): kind for name, kind in source.columns.items()}
     unknown = [name for name in names if name.lower() not in known]
     if unknown:
         raise InvalidRequest(
             f"names {', '.join(unknown)}, which {source.name} does not have",
             field=field,
             remedy=f"Its columns are {', '.join(source.columns)}",
+        )
+    if void := [name for name in names if known[name.lower()] == _VOID]:
+        raise InvalidRequest(
+            f"names {', '.join(void)}, a column of the type void, which Delta reads and keeps nowhere",
+            field=field,
+            remedy="Leave it out, or have the source give it a type",
         )
 
 
@@ -101,7 +109,8 @@ def _refuse_doubled(names: Sequence[str], field: str) -> None:
         )
 
 
-def _where_columns(where: str) -> list[str]:
+@lru_cache(maxsize=4096)
+def _where_columns(where: str) -> tuple[str, ...]:
     """The columns that a filter names; raises InvalidRequest where it is not one SQL condition."""
     try:
         condition = sqlglot.parse_one(where, dialect="spark", into=exp.Condition)
@@ -117,4 +126,4 @@ def _where_columns(where: str) -> list[str]:
             remedy="Use only conditions on the row's own columns",
         )
     # Of a field in a struct the column is the first part.
-    return [column.parts[0].name for column in condition.find_all(exp.Column)]
+    return tuple(column.parts[0].name for column in condition.find_all(exp.Column))

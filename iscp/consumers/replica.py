@@ -19,6 +19,7 @@ from iscp.consumers.checks import CONSUMER_PATH, check_columns, check_target, no
 from iscp.consumers.dead_letter import ROWS_MAX, DeadLetterBox, Shared, dead_letter_uri, shared_keys
 from iscp.consumers.keys import matches
 from iscp.consumers.tags import commit_tag
+from iscp.core.columns import other_columns
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
 from iscp.core.iteration import DataType
 from iscp.core.job import JobRow
@@ -59,6 +60,23 @@ class Replica:
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         self._validate_spec(spec, source, catalog)
         _refuse_unusable(normalized_target(spec.target, catalog), catalog)
+
+    def refuse_held(self, spec: ConsumerSpec, catalog: Catalog) -> None:
+        """An append-only target of an earlier registration may be the only place where its rows still are."""
+        if spec.key or not spec.target:
+            return
+        try:
+            there = catalog.describe(normalized_target(spec.target, catalog))
+        except TableNotFound:
+            return
+        if not there.empty:
+            raise InvalidRequest(
+                f"{there.uri} holds rows already, which an append-only job would build anew, without those that the "
+                "source has lost",
+                field=f"{CONSUMER_PATH}.target",
+                remedy="Go on with it by adopt_from (`--adopt --from-version`); or choose a new path, or empty it",
+                code=ErrorCode.TARGET_UNUSABLE,
+            )
 
     def validate_adoption(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         self._validate_spec(spec, source, catalog)
@@ -128,8 +146,8 @@ def _refuse_unlike(spec: ConsumerSpec, source: TableDescription, target: TableDe
     if fault:
         raise InvalidRequest(fault, field=f"{CONSUMER_PATH}.target", remedy=remedy, code=ErrorCode.TARGET_UNUSABLE)
     kept = {name.lower() for name in spec.columns or source.columns}
-    wanted = {name.lower(): kind for name, kind in source.columns.items() if name.lower() in kept}
-    held = {name.lower(): kind for name, kind in target.columns.items()}
+    wanted = {name.lower(): kind for name, kind in source.columns.items() if name.lower() in kept and kind != "void"}
+    held = {name.lower(): kind for name, kind in target.columns.items() if spec.key or name.lower() in wanted}
     if wanted != held:
         unlike = sorted(name for name in wanted.keys() | held.keys() if wanted.get(name) != held.get(name))
         raise InvalidRequest(
@@ -186,14 +204,16 @@ class ReplicaConsumer:
                 shared.release()
 
     def _write_whole(self, context: ConsumeContext, kind: DataType, wanted: DataFrame, tag: CommitTag) -> Consumed:
+        # One that was built once loses no row any more, whatever became of its log. A resync is another registration.
+        built = kind is DataType.DIFFERENCE or context.row.watermark.version >= 0
+        if built and not self._spec.key:
+            position, rows = self._sink.append_lacking(wanted, tag, context.guard)
+            return Consumed(position, rows, 0)
         schema = wanted.schema.json()
         if not self._sink.schema_matches(schema):
             return Consumed(self._sink.replace(wanted, tag, context.guard), 0, 0)
         if kind is DataType.DIFFERENCE and not _UNCOMPARED.search(schema):
-            if self._spec.key:
-                return self._difference(context, wanted, tag)
-            if not context.position.void:
-                return self._append_lacking(context, wanted, tag)
+            return self._difference(context, wanted, tag)
         manifest = self._sink.stage(wanted, tag)
         return Consumed(self._sink.publish([manifest], tag, context.guard), manifest.rows, manifest.bytes)
 
@@ -226,7 +246,8 @@ class ReplicaConsumer:
         return self._sink.merge_rows(rows, self._spec.key, tag, context.guard)
 
     def _refuse_unlike(self, schema: StructType) -> None:
-        if not self._sink.schema_matches(schema.json()):
+        fits = self._sink.schema_matches if self._spec.key else self._sink.takes
+        if not fits(schema.json()):
             raise ChangesUnavailable("the source's columns are not the target's any more")
 
     def _appendable(self, changes: Changes, tag: CommitTag) -> bool:
@@ -250,15 +271,6 @@ class ReplicaConsumer:
         finally:
             frame.unpersist(blocking=False)
         return Consumed(position, rows, 0)
-
-    def _append_lacking(self, context: ConsumeContext, wanted: DataFrame, tag: CommitTag) -> Consumed:
-        """Append-only: what the source has and the target lacks, each row as often; none is taken away."""
-        lacking = wanted.exceptAll(self._held(context, wanted)).persist()
-        try:
-            rows = lacking.count()
-            return Consumed(self._sink.append(lacking, tag, context.guard), rows, 0)
-        finally:
-            lacking.unpersist(blocking=False)
 
     def _held(self, context: ConsumeContext, wanted: DataFrame) -> DataFrame:
         return self._sink.rows(context.session).select(*[F.col(quoted(name)) for name in wanted.columns])
@@ -313,10 +325,13 @@ class ReplicaConsumer:
             return
         now = {field.name.lower(): field.dataType.simpleString() for field in wanted.schema.fields}
         held = {field.name: field.dataType.simpleString() for field in self._sink.rows(context.session).schema.fields}
-        changed = [f"{name} {kind}" for name, kind in held.items() if now.get(name.lower()) != kind]
+        before = context.position.column_ids
+        others = () if before is None else other_columns(before, context.column_ids, held)
+        changed = [f"{name} {kind}" for name, kind in held.items() if now.get(name.lower()) != kind or name in others]
         if changed:
             raise PermanentError(
-                f"the source has no column {', '.join(changed)} any more",
+                f"the source has no column {', '.join(changed)} any more"
+                + (", but another one of that name" if others else ""),
                 field="spec.iteration.on_schema_change",
                 remedy="Bring it back; or build the target anew with `iscp-admin job resync`; or set it to evolve",
                 code=ErrorCode.SCHEMA_CHANGED,

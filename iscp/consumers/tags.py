@@ -21,4 +21,5 @@ def commit_tag(context: ConsumeContext, kind: str, from_version: int, watermark:
         attempt=uuid.uuid4().hex[:12],
         kind=kind,
         dead=context.position.dead,
+        column_ids=context.column_ids,
     )

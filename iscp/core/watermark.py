@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from iscp.core.columns import ColumnIds
+
 NOTHING_APPLIED = -1
 
 
@@ -48,7 +50,8 @@ class Position:
     Invariants: `seq` >= 0, it is 0 only for a sink that was never claimed; `job_id` and `source_id` are those of
     the commit that carries `seq`. `void` says why the rows cannot be trusted to equal the source at the
     watermark (empty: they can); then only a snapshot difference or a new snapshot makes them right.
-    `base_version` is the sink's own version up to which all this was checked. `dead` goes with the rows.
+    `base_version` is the sink's own version up to which all this was checked. `dead` goes with the rows, and so do the
+    `column_ids` of the source (None: the sink does not say).
     """
 
     seq: int = 0
@@ -58,3 +61,4 @@ class Position:
     void: str = ""
     base_version: int = -1
     dead: DeadLetters = NO_DEAD_LETTERS
+    column_ids: ColumnIds | None = None

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from iscp.core.columns import ColumnIds
 from iscp.core.iteration import Bounds, ChangeDetail, DataType, HistoryEntry, Iteration, JobOutcome
 from iscp.core.job import JobReport, JobRow
 from iscp.core.record import WatermarkRecord
@@ -92,7 +93,7 @@ class SourceRange:
     `first_commit_at_s` is the commit time of the first version in it (Unix seconds), `from_at_s` that of
     `from_version` (0: not known any more). `inserts_only`: no commit in it took a row away; `changes_data` is False
     where none has rows or metadata; `bytes` are of the files to read. `feed_on`: its last version has the change data
-    feed.
+    feed. `column_ids` are those of its last version; `reshapes`: a commit in it may have changed the columns.
     """
 
     from_version: int
@@ -107,6 +108,8 @@ class SourceRange:
     feed_on: bool = True
     step: int = 0
     steps: int = 0
+    column_ids: ColumnIds = field(default_factory=dict)
+    reshapes: bool = False
 
     @property
     def last_version(self) -> int:
@@ -119,7 +122,7 @@ KeyBounds = Mapping[str, tuple[Any, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Net changes, one row for each key (without a key: each inserted row).
+    """Net changes, one row for each key (without a key: each row that a commit has written).
 
     `frame` has the wanted columns and `_iscp_op`: `i` the key is new since `from_version`, `u` it may have been
     there, `d` it is gone (then only the key's columns count). The counts are rows of `frame`. All its keys lie within
@@ -151,11 +154,13 @@ class ChangesUnavailable(Exception):
 class Feed(Protocol):
     """The changes of one range, the same whenever they are looked at until `release`."""
 
-    def net(self, key: Sequence[str], where: str = "", stamped: bool = False) -> Changes:
+    def net(self, key: Sequence[str], where: str = "", stamped: bool = False, columns: Sequence[str] = ()) -> Changes:
         """As if the source held only the rows for which `where` holds.
 
         `stamped`: each row has the `_commit_version` and the `_commit_timestamp` of the key's last change too. Raises
-        ChangesUnavailable, also where rows share a key: the source's rows must tell then.
+        ChangesUnavailable, also where rows share a key: the source's rows must tell then. Without a key: of `columns`
+        alone (empty: all) the rows that each commit has written, as often as they are there afterwards more often than
+        before; an updated row is a new one.
         """
 
     def all(self, key: Sequence[str]) -> DataFrame:
@@ -207,7 +212,7 @@ class CommitTag:
 
     `attempt` is unique: it tells our commit from another writer's with the same seq. `base_version` is the
     sink's version up to which every commit was seen to be ours or harmless when the work began. `dead`: the rows that
-    the target leaves out as of this commit.
+    the target leaves out as of this commit. `column_ids`: of the source at the watermark.
     """
 
     seq: int
@@ -220,6 +225,7 @@ class CommitTag:
     attempt: str
     kind: str
     dead: DeadLetters = NO_DEAD_LETTERS
+    column_ids: ColumnIds = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +269,9 @@ class Sink(Protocol):
     def schema_matches(self, schema_json: str) -> bool:
         """Whether the target's columns are those of `schema_json` (a Spark schema), in any order."""
 
+    def takes(self, schema_json: str) -> bool:
+        """Whether rows of `schema_json` can be appended to the target as it is; columns that they lack are null."""
+
     def lacks(self, bounds: KeyBounds, version: int) -> bool:
         """Whether no row of the table's own `version` can have a key within `bounds`, told without reading rows."""
 
@@ -276,6 +285,13 @@ class Sink(Protocol):
 
     def append(self, frame: DataFrame, tag: CommitTag, guard: Guard, reread: bool = False) -> Position:
         """As `merge`, of rows whose keys cannot be there, without an op."""
+
+    def append_lacking(self, wanted: DataFrame, tag: CommitTag, guard: Guard) -> tuple[Position, int]:
+        """Append what `wanted` has and the target lacks, each row as often, and how many rows these are.
+
+        Rows are compared by the columns of `wanted`. The target gets new columns and wider types, and loses nothing.
+        Raises PermanentError where it cannot hold both, ChangesUnavailable where `wanted` cannot be read any more.
+        """
 
     def merge(
         self,
@@ -393,7 +409,10 @@ class Retriever(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeContext:
-    """Where a consumer works: a session of its own, and the guard to ask right before the commit."""
+    """Where a consumer works: a session of its own, and the guard to ask right before the commit.
+
+    `column_ids` are those of the source's rows that it is handed.
+    """
 
     session: SparkSession
     row: JobRow
@@ -401,6 +420,7 @@ class ConsumeContext:
     epoch: int
     position: Position
     guard: Guard
+    column_ids: ColumnIds = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,6 +490,14 @@ class Adopting(Checked, Protocol):
 
     def validate_adoption(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         """As `validate`, of a target that is there and may hold rows; whether they are right is not looked at."""
+
+
+@runtime_checkable
+class Archiving(Protocol):
+    """A kind of consumer some of whose targets hold more than their source: building them anew would lose that."""
+
+    def refuse_held(self, spec: ConsumerSpec, catalog: Catalog) -> None:
+        """At a first registration, which would build it anew; raises InvalidRequest. `spec` was validated."""
 
 
 class SinkFactory(Protocol):

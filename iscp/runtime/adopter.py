@@ -86,12 +86,15 @@ class Adopter:
         with self.engine.session() as session:
             # Rows that a former job has set aside are not known to be those of this version.
             position = replace(work.position, dead=NO_DEAD_LETTERS)
-            context = ConsumeContext(session, row, span.table_id, self.epoch(), position, guard)
+            context = ConsumeContext(session, row, span.table_id, self.epoch(), position, guard, span.column_ids)
             rows = self.source.snapshot(session, uri, version)
             with check.compared(context, rows) as compared:
+                said = compared.comparison
+                # An append-only target may hold what its source has lost.
+                unlike = not said.equal if row.spec.consumer.key else said.missing
                 # Rows that share a key would be set aside, which nobody has done yet.
-                if not compared.comparison.equal or compared.comparison.shared:
-                    raise _unlike(version, compared.comparison)
+                if unlike or said.shared:
+                    raise _unlike(version, said)
                 position = check.adopt(context, span.to)
         return JobOutcome(
             row=row,

@@ -18,7 +18,7 @@ from iscp.core.ids import JobKey, next_job_id
 from iscp.core.job import JobRow
 from iscp.core.spec import ChangeSource, JobSpec, TriggerSpec, parse_spec
 from iscp.core.spec_merge import changed_spec
-from iscp.ports.pipeline import Adopting, Catalog, ConsumerKind, TableDescription
+from iscp.ports.pipeline import Adopting, Archiving, Catalog, ConsumerKind, TableDescription
 from iscp.ports.system import Clock
 from iscp.runtime.log_writer import LogWriter
 from iscp.runtime.policy import refuse_unfit
@@ -51,6 +51,8 @@ class Intake:
         # What is there already is answered so, whatever has become of its target meanwhile.
         check = writer.read(lambda book: book.job(key)) is None
         item = self._item(request.job, request.spec_json, source, table_id, check=check)
+        if check:
+            self._refuse_held(item.row.spec)
         return replace(item, request_id=request.request_id)
 
     def check(self, writer: LogWriter, requests: Sequence[RegisterRequest]) -> list[Checked]:
@@ -73,6 +75,8 @@ class Intake:
             item = self._item(request.job, request.spec_json, source, table_id, check=False)
             if there is None or action_for(there, item.row) is not Action.UNCHANGED:
                 self._item(request.job, request.spec_json, source, table_id, check=True)
+            if there is None:
+                self._refuse_held(item.row.spec)
             return there, item
         except PermanentError as error:
             return Checked(error=error)
@@ -162,6 +166,12 @@ class Intake:
                 field=field,
                 remedy="Name the version of the source whose rows the target holds",
             )
+
+    def _refuse_held(self, spec: JobSpec) -> None:
+        """A first registration is not to build a target anew that holds what its source has lost."""
+        kind = self._kinds(spec.consumer.kind)
+        if isinstance(kind, Archiving) and spec.adopt_from is None:
+            kind.refuse_held(spec.consumer, self._catalog)
 
     def submit(self, writer: LogWriter, requests: Sequence[Request]) -> list[Future[Any]]:
         """Hand them to the writer, each for itself; raises as it does, and then none was taken.

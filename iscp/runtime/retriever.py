@@ -93,7 +93,7 @@ class Handed:
 
     def changes(self, key: Sequence[str], where: str = "") -> Changes:
         assert self._feed is not None
-        return self._feed.net(key, both(where, self._range))
+        return self._feed.net(key, both(where, self._range), columns=self._compared_columns)
 
     @property
     def inserts(self) -> DataFrame:
@@ -155,7 +155,13 @@ class Handed:
 
     def _net(self) -> DataFrame:
         assert self._feed is not None
-        return self._feed.net(self._spec.key, self._row.condition, stamped=True).frame
+        columns = self._compared_columns
+        return self._feed.net(self._spec.key, self._row.condition, stamped=True, columns=columns).frame
+
+    @property
+    def _compared_columns(self) -> tuple[str, ...]:
+        """By which rows without a key are told apart."""
+        return () if self._spec.key else self._spec.columns
 
     def _columns(self, frame: DataFrame) -> list[str]:
         names = self._spec.columns or [name for name in frame.columns if name not in _OF_CHANGES]

@@ -39,10 +39,11 @@ from iscp.runtime.outcomes import applied, failed, unchanged
 from iscp.runtime.policy import Reading
 from iscp.runtime.ranged import Stand, stand
 from iscp.runtime.retriever import Handed
+from iscp.runtime.same_columns import split_by_columns
 from iscp.runtime.work import Netted, Work, netted, standing
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +177,8 @@ class Runner:
             return [failed(work.row, work.position, error) for work in group]
         if not span.changes_data:
             return [unchanged(work.row, work.position, span) for work in group]
-        outcomes = []
+        group, others = split_by_columns(self._source, uri, group, span)
+        outcomes = [each for work, reason in others for each in self._compared(iteration, [work], reason, guard)]
         for way in Reading:
             works = [work for work in group if policy.reading(work.row.spec, span) is way]
             if way is Reading.COMPARE:
@@ -234,11 +236,11 @@ class Runner:
     def _reduced(self, feed: Feed, works: list[Work]) -> tuple[list[Work], list[JobOutcome]]:
         """Net the changes by every key and filter there is; a fault is that of their jobs alone."""
         faults: dict[Netted | None, PermanentError] = {}
-        for key, where, stamped in {way for work in works if (way := netted(work)) is not None}:
+        for way in {way for work in works if (way := netted(work)) is not None}:
             try:
-                feed.net(key, where, stamped)
+                feed.net(*way)
             except PermanentError as error:
-                faults[key, where, stamped] = error
+                faults[way] = error
             except ChangesUnavailable:
                 continue  # each of its consumers will come upon that, and compare
         found = [(work, faults.get(netted(work))) for work in works]
@@ -270,6 +272,7 @@ class Runner:
             span = self._with_feed(uri, span, guard)
         if goes_on:
             policy.refuse_feed_off(work.row.spec, span)
+        work.kind.columns(work.row.spec.consumer, self._source.columns(uri, span.to.version))  # refuses what is gone
         with self._engine.session() as session:
             rows = self._source.snapshot(session, uri, span.to.version)
         if work.position.job_id != work.row.job_id:
@@ -303,8 +306,12 @@ class Runner:
 
     def _claimed(self, work: Work, rows: DataFrame, span: SourceRange, guard: Guard) -> Work:
         with self._engine.session() as session:
-            context = ConsumeContext(session, work.row, span.table_id, self._epoch(), work.position, guard)
+            context = self._context(session, work, span, guard)
             return replace(work, position=work.consumer.claim(context, rows))
+
+    def _context(self, session: SparkSession, work: Work, span: SourceRange, guard: Guard) -> ConsumeContext:
+        epoch = self._epoch()
+        return ConsumeContext(session, work.row, span.table_id, epoch, work.position, guard, span.column_ids)
 
     def _handed(
         self,
@@ -331,9 +338,8 @@ class Runner:
         return Handed(data_type, work.row, needs, record, base_seq, *told, rows, feed, work.takeover)
 
     def _consume(self, work: Work, handed: Handed, span: SourceRange, guard: Guard, compared: str = "") -> JobOutcome:
-        record = handed.record
         with self._engine.session() as session:
-            context = ConsumeContext(session, work.row, record.source_id, record.epoch, work.position, guard)
+            context = self._context(session, work, span, guard)
             consumed: Consumed = work.consumer.consume(context, handed)
         self._failpoints.reach("report.before")
         warning, at_s = policy.warning(work.row.spec, span, compared), self._clock.now_s()

@@ -95,7 +95,7 @@ class Verifier:
             raise PermanentError(f"a consumer {work.kind.name} cannot be compared with its source", field="job")
         check = work.kind.check(row, self.sinks)
         with self.engine.session() as session:
-            context = ConsumeContext(session, row, span.table_id, self.epoch(), position, guard)
+            context = ConsumeContext(session, row, span.table_id, self.epoch(), position, guard, span.column_ids)
             source = self.source.snapshot(session, iteration.table_uri, span.to.version)
             with check.compared(context, source) as compared:
                 said = compared.comparison

@@ -11,7 +11,7 @@ from iscp.core.job import JobRow
 from iscp.core.watermark import Position, later
 from iscp.ports.pipeline import Consumer, ConsumerKind
 
-Netted = tuple[tuple[str, ...], str, bool]
+Netted = tuple[tuple[str, ...], str, bool, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,4 +51,6 @@ def standing(work: Work) -> Work:
 def netted(work: Work) -> Netted | None:
     """How the job's changes are netted; None: it takes every change."""
     needs, spec = work.kind.needs, work.row.spec.consumer
-    return (spec.key, work.row.condition, needs.stamped) if needs.changes is ChangeDetail.NET else None
+    if needs.changes is not ChangeDetail.NET:
+        return None
+    return spec.key, work.row.condition, needs.stamped, () if spec.key else spec.columns

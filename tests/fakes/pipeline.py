@@ -15,6 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from iscp.consumers.checks import wanted_columns
+from iscp.core.columns import ColumnIds
 from iscp.core.errors import Conflict, InvalidRequest, TableNotFound
 from iscp.core.iteration import Bounds, DataType
 from iscp.core.job import JobRow
@@ -81,7 +83,7 @@ class FakeFeed:
         self.released = False
         self._source = source
 
-    def net(self, key: Sequence[str], where: str = "", stamped: bool = False) -> Changes:
+    def net(self, key: Sequence[str], where: str = "", stamped: bool = False, columns: Sequence[str] = ()) -> Changes:
         self.nets.append(tuple(key))
         if fault := self._source.net_faults.get(tuple(key)):
             raise fault
@@ -102,7 +104,8 @@ class FakeFeed:
 class FakeSource:
     """Port ChangeSource: `states[v]` are the rows at version v, `ids[v]` the table's id.
 
-    `feeds` and `snapshots` are the reads there were, `added_ranges` those of them that read added files; versions in
+    `column_ids[v]` are those from version v on. `feeds` and `snapshots` are the reads there were,
+    `added_ranges` those of them that read added files; versions in
     `gone` can be read no more. `inserts_only` and `feed_on` are what it says of every range.
     """
 
@@ -114,6 +117,7 @@ class FakeSource:
         self.gone: set[int] = set()
         self.net_faults: dict[tuple[str, ...], Exception] = {}
         self.names: tuple[str, ...] = ("id", "v")
+        self.column_ids: dict[int, ColumnIds] = {}
         self.feeds: list[FakeFeed] = []
         self.read_columns: list[tuple[str, ...]] = []
         self.snapshots: list[int] = []
@@ -157,7 +161,8 @@ class FakeSource:
         moved = any(self.states[v] != self.states[v - 1] for v in span)
         from_at_s = self.at_s[from_version]
         found = replace(self.at(uri, wanted), from_version=from_version, from_at_s=from_at_s, changes_data=moved)
-        return replace(found, inserts_only=self.inserts_only)
+        reshapes = any(v in self.column_ids for v in span)
+        return replace(found, inserts_only=self.inserts_only, reshapes=reshapes, changes_data=moved or reshapes)
 
     def newest(self, uri: str) -> SourceRange:
         return self.at(uri, self.version)
@@ -173,6 +178,9 @@ class FakeSource:
             from_at_s=at_s,
             inserts_only=self.inserts_only,
             feed_on=self.feed_on,
+            column_ids=next(
+                (ids for since, ids in sorted(self.column_ids.items(), reverse=True) if since <= version), {}
+            ),
         )
 
     def feed(self, session: Any, uri: str, span: SourceRange, columns: Sequence[str], readers: int) -> FakeFeed:
@@ -212,6 +220,7 @@ class FakeTarget:
     looks: int = 0
     shared: int = 0
     rows_gone: bool = False
+    tells_columns: bool = True
 
     def commit(self, kind: str, seq: int, context: ConsumeContext, watermark: Watermark, rows: Rows) -> Position:
         self.before_commit()
@@ -223,7 +232,8 @@ class FakeTarget:
         self.rows = rows
         self.commits.append((kind, seq))
         dead = context.position.dead
-        self.position = Position(seq, watermark, context.row.job_id, context.source_id, dead=dead)
+        ids = context.column_ids if self.tells_columns else None
+        self.position = Position(seq, watermark, context.row.job_id, context.source_id, dead=dead, column_ids=ids)
         return self.position
 
 
@@ -284,7 +294,10 @@ class FakeCheck:
 
 
 class FakeKind:
-    """Port ConsumerKind: one target for each path. `refusals` are raised by `validate`, by target."""
+    """Ports ConsumerKind, Archiving: one target for each path. `refusals` are raised by `validate`, by target.
+
+    `archives`: targets that hold more than their source.
+    """
 
     name = "replica"
     shared_target = False
@@ -294,6 +307,7 @@ class FakeKind:
         self.targets: dict[str, FakeTarget] = {}
         self.refusals: dict[str, Exception] = {}
         self.validated: list[str] = []
+        self.archives: set[str] = set()
 
     def target(self, path: str) -> FakeTarget:
         return self.targets.setdefault(path, FakeTarget())
@@ -303,6 +317,10 @@ class FakeKind:
         if refusal := self.refusals.get(spec.target):
             raise copy(refusal)
 
+    def refuse_held(self, spec: ConsumerSpec, catalog: Catalog) -> None:
+        if spec.target in self.archives:
+            raise InvalidRequest("holds rows already", field="spec.iteration.consumer.target")
+
     def validate_adoption(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         catalog.describe(spec.target)
         self.validate(spec, source, catalog)
@@ -311,7 +329,7 @@ class FakeKind:
         return catalog.normalize(spec.target) if spec.target else ""
 
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
-        return tuple(source[source.index(name)] for name in spec.columns) if spec.columns else tuple(source)
+        return wanted_columns(spec, source)
 
     def open(self, row: JobRow, sinks: SinkFactory) -> FakeConsumer:
         return FakeConsumer(self.target(row.spec.consumer.target))

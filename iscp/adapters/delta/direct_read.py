@@ -21,6 +21,7 @@ from iscp.adapters.delta.commits import ChangeFile, Commit
 from iscp.adapters.delta.faults import direct_work
 from iscp.adapters.delta.net import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, fits_arrow
 from iscp.adapters.delta.parquet_files import Allowance, ParquetRows, TooLarge
+from iscp.core.columns import ColumnIds, column_ids
 from iscp.core.errors import StorageError
 from iscp.ports.pipeline import ChangesUnavailable
 
@@ -78,11 +79,18 @@ class Shape:
 
     @cached_property
     def fields(self) -> dict[str, dict[str, Any]]:
-        return {field["name"]: field for field in json.loads(self.schema_json)["fields"]}
+        """Those that hold something: Delta reads no column of the type void."""
+        every = json.loads(self.schema_json)["fields"]
+        return {field["name"]: field for field in every if field["type"] != "void"}
 
     @property
     def columns(self) -> tuple[str, ...]:
         return tuple(self.fields)
+
+    @cached_property
+    def column_ids(self) -> ColumnIds:
+        mapped = self.configuration.get(_MAPPING, "none") != "none"
+        return column_ids(self.fields.values()) if mapped else {}
 
     @property
     def feed_on(self) -> bool:

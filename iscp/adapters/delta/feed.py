@@ -30,6 +30,7 @@ from iscp.adapters.delta.net import (
     unhashable,
 )
 from iscp.adapters.delta.spark_faults import spark_faults
+from iscp.adapters.delta.written import written_by_arrow, written_by_spark
 from iscp.core.errors import EngineError, StorageError
 from iscp.core.quoting import quoted
 from iscp.ports.pipeline import Changes, ChangesUnavailable, KeyBounds, SourceRange
@@ -81,7 +82,7 @@ class DeltaFeed:
         self._rows = rows
         self._frame = frame
         self._kept = [frame.persist()] if frame is not None and kept else []
-        self._net: dict[tuple[tuple[str, ...], str, bool], Changes] = {}
+        self._net: dict[tuple[tuple[str, ...], str, bool, tuple[str, ...]], Changes] = {}
 
     @classmethod
     def read_by_spark(cls, frame: DataFrame, span: SourceRange, small: bool, readers: int) -> DeltaFeed:
@@ -91,10 +92,11 @@ class DeltaFeed:
         with reading_changes("read the changes"):
             return cls(frame.sparkSession, schema, span, rows=frame.toArrow())
 
-    def net(self, key: Sequence[str], where: str = "", stamped: bool = False) -> Changes:
-        known = self._net.get((tuple(key), where, stamped))
+    def net(self, key: Sequence[str], where: str = "", stamped: bool = False, columns: Sequence[str] = ()) -> Changes:
+        asked = (tuple(key), where, stamped, tuple(columns))
+        known = self._net.get(asked)
         if known is None:
-            known = self._net[tuple(key), where, stamped] = self._compute(tuple(key), where, stamped)
+            known = self._net[asked] = self._compute(*asked)
         return known
 
     def all(self, key: Sequence[str]) -> DataFrame:
@@ -113,12 +115,19 @@ class DeltaFeed:
         for frame in self._kept:
             frame.unpersist(blocking=False)
 
-    def _compute(self, key: tuple[str, ...], where: str, stamped: bool) -> Changes:
+    def _compute(self, key: tuple[str, ...], where: str, stamped: bool, columns: tuple[str, ...]) -> Changes:
         left_out = (CHANGE_TYPE,) if stamped else (CHANGE_TYPE, *STAMPS)
         if self._rows is not None and fits_arrow(self._schema, key):
-            return self._by_arrow(self._passing(self._rows, where), key, left_out)
+            rows = self._passing(self._rows, where)
+            net = net_by_arrow(rows, key) if key else written_by_arrow(rows, self._named(columns))
+            return self._by_arrow(net, key, left_out)
         raw = self._raw(key).where(where) if where else self._raw(key)
-        return self._by_spark(raw, key, left_out) if key else self._inserted(raw, left_out)
+        return self._by_spark(raw, key, left_out) if key else self._written(raw, self._named(columns), left_out)
+
+    def _named(self, columns: tuple[str, ...]) -> list[str]:
+        """These columns, as the source spells them; none: all."""
+        wanted = {name.lower() for name in columns}
+        return [field.name for field in self._schema.fields if not wanted or field.name.lower() in wanted]
 
     def _passing(self, rows: pa.Table, where: str) -> pa.Table:
         if not where:
@@ -140,17 +149,13 @@ class DeltaFeed:
         classes = F.pmod(F.xxhash64(*[F.col(quoted(name)) for name in names]), F.lit(self._span.steps))
         return self._frame.where(classes == self._span.step)
 
-    def _by_arrow(self, rows: pa.Table, key: tuple[str, ...], left_out: tuple[str, ...]) -> Changes:
-        if not key:
-            inserted = rows.filter(pc.equal(rows[CHANGE_TYPE], "insert"))
-            net = inserted.append_column(OP, pa.array(["i"] * len(inserted), pa.string()))
-        else:
-            net = net_by_arrow(rows, key)
+    def _by_arrow(self, net: pa.Table, key: tuple[str, ...], left_out: tuple[str, ...]) -> Changes:
         net = net.drop_columns([name for name in left_out if name in net.column_names])
         counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(net[OP]).to_pylist()}
         bounds = bounds_of_arrow(net, bounded(self._schema, key))
         stamps = [field for field in _STAMP_FIELDS if field.name not in left_out]
-        schema = T.StructType([*self._schema.fields, *stamps, T.StructField(OP, T.StringType())])
+        fields = [field for field in self._schema.fields if field.name in net.column_names]
+        schema = T.StructType([*fields, *stamps, T.StructField(OP, T.StringType())])
 
         def make_frame() -> DataFrame:
             with spark_faults("hand the changes to Spark"):
@@ -158,8 +163,8 @@ class DeltaFeed:
 
         return _changes(make_frame, counts, bounds, net)
 
-    def _inserted(self, raw: DataFrame, left_out: tuple[str, ...]) -> Changes:
-        frame = raw.where(F.col(CHANGE_TYPE) == "insert").withColumn(OP, F.lit("i"))
+    def _written(self, raw: DataFrame, names: Sequence[str], left_out: tuple[str, ...]) -> Changes:
+        frame = written_by_spark(raw, names, self._span.inserts_only)
         counted = _counted(frame.withColumn(DOUBTFUL, F.lit(False)), ())
         return counted.changes(frame.drop(*left_out), self._reread)
 

@@ -60,5 +60,6 @@ def _spelled(value: Column, kind: T.DataType) -> Iterator[Column]:
             )
         case T.VariantType():
             yield F.to_json(value)
+            yield F.schema_of_variant(value)  # a date and a text of it print alike
         case _:
             yield value

@@ -40,6 +40,7 @@ def tag_json(tag: CommitTag) -> str:
             "base": tag.base_version,
             "attempt": tag.attempt,
             "kind": tag.kind,
+            "columns": dict(tag.column_ids),
             **({"dead": [tag.dead.seq, tag.dead.rows]} if tag.dead.seq else {}),
         },
         separators=(",", ":"),
@@ -68,6 +69,7 @@ def _ours(commit: Commit) -> _Ours | None:
             source_id=tag["source_id"],
             base_version=commit.version,
             dead=DeadLetters(*tag.get("dead", (0, 0))),
+            column_ids=tag.get("columns"),
         )
         return _Ours(commit.version, position, tag["base"], tag["attempt"])
     except (ValueError, KeyError, TypeError):

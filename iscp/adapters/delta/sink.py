@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from delta.tables import DeltaTable as SparkDeltaTable
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -19,8 +19,10 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta import storage
+from iscp.adapters.delta.append_only import Way, lacking
 from iscp.adapters.delta.bounds import HeldKeys
 from iscp.adapters.delta.checkpoints import COMMITS, PROPERTIES, Checkpoints
+from iscp.adapters.delta.columns import Columns, plain
 from iscp.adapters.delta.commits import (
     APP_ID,
     commit_file,
@@ -32,8 +34,10 @@ from iscp.adapters.delta.commits import (
 )
 from iscp.adapters.delta.compare import comparing
 from iscp.adapters.delta.direct_write import KEY_TAKEN, DirectWriter
+from iscp.adapters.delta.evolving import conformed
 from iscp.adapters.delta.faults import delta_faults, storage_faults
-from iscp.adapters.delta.feed import telling_gone
+from iscp.adapters.delta.features import enable_features
+from iscp.adapters.delta.feed import reading_changes, telling_gone
 from iscp.adapters.delta.neighbours import STAGED
 from iscp.adapters.delta.net import OP
 from iscp.adapters.delta.position import PositionReader, tag_json
@@ -48,7 +52,7 @@ from iscp.ports.system import Failpoints, Guard
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -66,7 +70,7 @@ class DeltaSink:
         self._reader = PositionReader(uri)
         self._held = HeldKeys(uri)
         self._direct = DirectWriter(uri, self._held)
-        self._columns: dict[str, str] | None = None
+        self._columns: Columns | None = None
         self._checkpoints = Checkpoints(uri, COMMITS, only_with=PROPERTIES)
 
     def position(self, row: JobRow) -> Position:
@@ -90,18 +94,24 @@ class DeltaSink:
         return self._confirmed(tag)
 
     def _create(self, schema_json: str, tag: CommitTag) -> None:
-        schema = Schema.from_json(json.dumps(_plain(json.loads(schema_json))))
+        schema = Schema.from_json(json.dumps(plain(json.loads(schema_json))))
         with delta_faults(f"create {self._uri}"):
             DeltaTable.create(
                 self._uri, schema, mode="error", configuration=PROPERTIES, commit_properties=_properties(tag)
             )
 
     def schema_matches(self, schema_json: str) -> bool:
+        return self._held_columns().match(schema_json)
+
+    def takes(self, schema_json: str) -> bool:
+        return self._held_columns().take(schema_json)
+
+    def _held_columns(self) -> Columns:
         if self._columns is None:
             # Kept, since opening a table costs with its size; who else changes it makes the position void.
             with delta_faults(f"open {self._uri}"):
-                self._columns = _types(json.loads(DeltaTable(self._uri).schema().to_json()))
-        return self._columns == _types(json.loads(schema_json))
+                self._columns = Columns(DeltaTable(self._uri).schema().to_json())
+        return self._columns
 
     def lacks(self, bounds: KeyBounds, version: int) -> bool:
         return self._held.lack(bounds, version)
@@ -112,27 +122,36 @@ class DeltaSink:
 
     @contextmanager
     def compared(self, wanted: DataFrame, key: Sequence[str], version: int) -> Iterator[Compared]:
-        with spark_faults(f"open {self._uri} at version {version}"):
-            held = wanted.sparkSession.read.format("delta").option("versionAsOf", version).load(self._uri)
-        with comparing(wanted, held, key) as compared:
+        with comparing(wanted, conformed(self._rows_at(wanted.sparkSession, version), wanted.schema), key) as compared:
             yield compared
 
     def append(self, frame: DataFrame, tag: CommitTag, guard: Guard, reread: bool = False) -> Position:
         self._ready_to_commit(guard)
+        if not self.schema_matches(frame.schema.json()):
+            frame = conformed(frame, self._held_columns().schema)
         with _reading(reread), spark_faults(f"append to {self._uri}"):
-            (
-                frame.write.format("delta")
-                .mode("append")
-                .option("txnAppId", APP_ID)
-                .option("txnVersion", tag.seq)
-                .option("userMetadata", tag_json(tag))
-                .save(self._uri)
-            )
+            _tagged(frame, "append", tag).save(self._uri)
         return self._confirmed(tag)
+
+    def append_lacking(self, wanted: DataFrame, tag: CommitTag, guard: Guard) -> tuple[Position, int]:
+        with lacking(wanted, self._rows_at(wanted.sparkSession, tag.base_version)) as found:
+            if found.way is Way.REWRITE:
+                return self.replace(found.frame, tag, guard), found.rows
+            self._ready_to_commit(guard)
+            if found.way is Way.WIDEN:
+                self._columns = None
+                enable_features(wanted.sparkSession, self._uri, found.frame.schema)
+            with reading_changes(f"append to {self._uri}"):
+                _tagged(found.frame, "append", tag).option("mergeSchema", found.way is Way.WIDEN).save(self._uri)
+        return self._confirmed(tag), found.rows
+
+    def _rows_at(self, session: SparkSession, version: int) -> DataFrame:
+        with spark_faults(f"open {self._uri} at version {version}"):
+            return session.read.format("delta").option("versionAsOf", version).load(self._uri)
 
     def append_rows(self, rows: pa.Table, tag: CommitTag, guard: Guard) -> Position | None:
         self._ready_to_commit(guard)
-        done = self._direct.append(rows, tag.base_version, _properties(tag))
+        done = self._direct.append(self._held_columns().fitted(rows, OP), tag.base_version, _properties(tag))
         return self._confirmed(tag) if done else None
 
     def merge_rows(self, rows: pa.Table, key: Sequence[str], tag: CommitTag, guard: Guard) -> Position | None:
@@ -143,16 +162,9 @@ class DeltaSink:
     def replace(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position:
         self._ready_to_commit(guard)
         self._columns = None
+        enable_features(frame.sparkSession, self._uri, frame.schema)
         with spark_faults(f"overwrite {self._uri}"):
-            (
-                frame.write.format("delta")
-                .mode("overwrite")
-                .option("overwriteSchema", "true")
-                .option("txnAppId", APP_ID)
-                .option("txnVersion", tag.seq)
-                .option("userMetadata", tag_json(tag))
-                .save(self._uri)
-            )
+            _tagged(frame, "overwrite", tag).option("overwriteSchema", "true").save(self._uri)
         return self._confirmed(tag)
 
     def merge(
@@ -288,6 +300,7 @@ class DeltaSink:
             source_id=tag.source_id,
             base_version=commit.version if commit else winner[0],
             dead=tag.dead,
+            column_ids=tag.column_ids,
         )
 
     def _refuse_somebody_elses(self, version: int) -> None:
@@ -315,6 +328,11 @@ class DeltaSink:
             )
 
 
+def _tagged(frame: DataFrame, mode: str, tag: CommitTag) -> DataFrameWriter:
+    writer = frame.write.format("delta").mode(mode).option("txnAppId", APP_ID).option("txnVersion", tag.seq)
+    return writer.option("userMetadata", tag_json(tag))
+
+
 def _reading(reread: bool) -> AbstractContextManager[None]:
     """While changes are written that are read only now."""
     return telling_gone() if reread else nullcontext()
@@ -337,19 +355,3 @@ def _properties(tag: CommitTag) -> CommitProperties:
         app_transactions=[Transaction(APP_ID, tag.seq)],
         max_commit_retries=0,
     )
-
-
-def _plain(kind: Any) -> Any:
-    """A schema's bare columns and types: generated, identity and the like are the source's affair."""
-    if isinstance(kind, dict):
-        plain = {name: _plain(value) for name, value in kind.items()}
-        known = {"metadata": {}, "nullable": True, "containsNull": True, "valueContainsNull": True}
-        return {name: known.get(name, value) for name, value in plain.items()}
-    if isinstance(kind, list):
-        return [_plain(each) for each in kind]
-    return kind
-
-
-def _types(schema: Any) -> dict[str, str]:
-    """Column names and types; nullability and comments do not matter to what rows fit."""
-    return {field["name"]: json.dumps(field["type"], sort_keys=True) for field in _plain(schema)["fields"]}

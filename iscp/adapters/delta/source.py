@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from iscp.adapters.delta.commits import Commit, commit_stamp, newest_version, read_changed_files, read_commit
 from iscp.adapters.delta.direct_read import NotDirect, Shape, fit_in_memory, read_changes
+from iscp.adapters.delta.evolving import without_void
 from iscp.adapters.delta.faults import delta_faults
 from iscp.adapters.delta.feed import DeltaFeed, reading_changes
 from iscp.adapters.delta.net import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, STAMPS
@@ -69,7 +70,13 @@ class DeltaChangeSource:
         at = Watermark(version, commit.committed_at_s)
         shape = self._shape(uri, version, at.at_s)
         return SourceRange(
-            version, at, shape.table_id, first_commit_at_s=at.at_s, from_at_s=at.at_s, feed_on=shape.feed_on
+            version,
+            at,
+            shape.table_id,
+            first_commit_at_s=at.at_s,
+            from_at_s=at.at_s,
+            feed_on=shape.feed_on,
+            column_ids=shape.column_ids,
         )
 
     def resolve(self, uri: str, since: Watermark, to_version: int | None, bounds: Bounds) -> SourceRange:
@@ -99,6 +106,8 @@ class DeltaChangeSource:
             feed_on=shape.feed_on,
             step=since.step,
             steps=steps,
+            column_ids=shape.column_ids,
+            reshapes=any(commit.metadata_id is not None for commit in taken),
         )
 
     def feed(
@@ -110,7 +119,7 @@ class DeltaChangeSource:
         with reading_changes(f"open the change data feed of {uri}"):
             frame = changed_rows(session, uri, span)
             frame = frame.select(*[F.col(quoted(name)) for name in columns], CHANGE_TYPE, *STAMPS)
-            return DeltaFeed.read_by_spark(frame, span, small, readers)
+            return DeltaFeed.read_by_spark(without_void(frame), span, small, readers)
 
     def added(
         self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
@@ -125,7 +134,7 @@ class DeltaChangeSource:
                 F.lit(span.last_version).cast("long").alias(COMMIT_VERSION),
                 F.timestamp_micros(F.lit(round(span.to.at_s * 1_000_000))).alias(COMMIT_TIMESTAMP),
             )
-            return DeltaFeed.read_by_spark(frame, span, small, readers)
+            return DeltaFeed.read_by_spark(without_void(frame), span, small, readers)
 
     def _read_small(
         self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], by_feed: bool

@@ -64,3 +64,19 @@ def test_a_copy_that_differs_is_left_alone_and_told_by_its_keys(pipeline: Pipeli
         adopt(pipeline, adopting(pipeline, "other", 0, key=("id",)))
     assert "51" in str(refused.value)
     assert DeltaTable(pipeline.target("other")).version() == before
+
+
+def test_an_archive_goes_on_under_a_new_registration_with_all_that_its_source_has_lost(pipeline: Pipeline) -> None:
+    write_deltalake(pipeline.target("log"), rows(range(60)).append_column("old", [[None] * 59 + ["x"]]))
+    pipeline.delete("id < 40")
+    outcome = adopt(pipeline, job := adopting(pipeline, "log", 1))
+    assert (outcome.error_msg, outcome.watermark.version) == ("", 1)
+    pipeline.insert([100])
+    assert pipeline.run(job)[0].error_msg == ""
+    held = DeltaTable(pipeline.target("log")).to_pyarrow_table().to_pydict()
+    assert sorted(held["id"]) == [*range(60), 100]
+    assert "x" in held["old"]
+
+    write_deltalake(pipeline.target("lacks"), rows(range(49)))
+    with pytest.raises(PermanentError, match="1 rows are missing"):
+        adopt(pipeline, adopting(pipeline, "lacks", 1))

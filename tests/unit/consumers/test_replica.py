@@ -129,12 +129,41 @@ def test_all_columns_are_read_or_those_that_are_kept_and_asked_about() -> None:
     assert replica.columns(some, source) == ("id", "Name", "s")
 
 
-@pytest.mark.parametrize("spec", [replace(GOOD, columns=("id", "nope")), replace(GOOD, columns=("id",), where="nope")])
-def test_a_column_that_the_source_has_lost_needs_a_person(spec: ConsumerSpec) -> None:
-    with pytest.raises(PermanentError, match="nope") as lost:
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        (replace(GOOD, columns=("id", "nope")), "columns"),
+        (replace(GOOD, columns=("id",), where="nope"), "where"),
+        (replace(GOOD, where="nope.x > 3"), "where"),
+        (replace(GOOD, key=("id", "nope")), "key"),
+    ],
+)
+def test_a_column_that_the_source_has_lost_needs_a_person(spec: ConsumerSpec, field: str) -> None:
+    with pytest.raises(PermanentError, match="no column nope") as lost:
         Replica().columns(spec, tuple(COLUMNS))
-    assert lost.value.code is ErrorCode.SCHEMA_CHANGED
-    assert lost.value.remedy
+    assert (lost.value.code, lost.value.field) == (ErrorCode.SCHEMA_CHANGED, f"{PATH}.{field}")
+    assert "resync" in lost.value.remedy
+
+
+@pytest.mark.parametrize("change", [{"key": ("id", "v")}, {"columns": ("id", "V")}, {"where": "v IS NULL"}])
+def test_a_void_column_cannot_be_named_but_may_be_there(change: dict[str, object]) -> None:
+    source = replace(SOURCE, columns={**COLUMNS, "v": "void"})
+    Replica().validate(GOOD, source, FakeCatalog(source))
+    with pytest.raises(InvalidRequest, match="of the type void") as refused:
+        Replica().validate(replace(GOOD, **change), source, FakeCatalog(source))  # type: ignore[arg-type]
+    assert refused.value.field == f"{PATH}.{next(iter(change))}"
+
+
+def test_a_first_registration_does_not_build_an_append_only_target_anew_that_holds_rows() -> None:
+    keyless = replace(GOOD, key=())
+    validate(keyless, TARGET)  # a resync does
+    with pytest.raises(InvalidRequest, match="holds rows already") as refused:
+        Replica().refuse_held(keyless, FakeCatalog(SOURCE, TARGET))
+    assert (refused.value.field, refused.value.code) == (f"{PATH}.target", ErrorCode.TARGET_UNUSABLE)
+    assert "--adopt" in refused.value.remedy
+    Replica().refuse_held(GOOD, FakeCatalog(SOURCE, TARGET))
+    Replica().refuse_held(keyless, FakeCatalog(SOURCE))
+    Replica().refuse_held(keyless, FakeCatalog(SOURCE, replace(TARGET, empty=True)))
 
 
 def test_a_replica_keeps_its_target_for_itself() -> None:

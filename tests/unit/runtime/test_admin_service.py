@@ -437,6 +437,21 @@ def test_accounts_do_not_see_each_others_jobs(desk: Desk) -> None:
         desk.admin.status(JobName(TABLE.uri, "x", "c"))
 
 
+def test_a_target_that_holds_more_than_its_source_is_built_anew_by_a_resync_alone(desk: Desk) -> None:
+    desk.kind.archives = {"/targets/x", "/targets/z"}
+    (checked,) = desk.admin.check([request()])
+    assert "holds rows already" in str(checked.error)
+    with pytest.raises(InvalidRequest, match="holds rows already"):
+        desk.admin.register([request()])
+    assert not desk.world.storage.entries
+    desk.kind.archives = set()
+    desk.admin.register([request()])
+    desk.kind.archives = {"/targets/x"}
+    assert not desk.admin.register([request()])[0].created
+    assert desk.admin.check([request()])[0].error is None
+    assert desk.admin.resync(ResyncRequest(X)).created
+
+
 # --- resync ----------------------------------------------------------------------------------------------------------
 
 

@@ -290,6 +290,53 @@ def test_a_source_restored_from_a_backup_and_written_on_is_not_taken_for_the_log
     assert bench.run(x)[0].data_type is DataType.TAIL
 
 
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_name_that_stands_for_another_column_is_compared_by_those_who_keep_it(bench: Bench, tells: bool) -> None:
+    """A sink that does not say which columns it was written from: the source says it as of the watermark."""
+    bench.source.names, bench.source.column_ids = ("id", "v", "w"), {0: {"v": "first", "w": "first"}}
+    jobs = [job("x"), job("y", columns=("id", "w")), job("f", columns=("id", "w"), where="v > 3")]
+    for each in jobs:
+        bench.target(each).tells_columns = tells
+    assert all(outcome.ok for outcome in bench.run(*jobs))
+    bench.source.commit()
+    bench.source.column_ids[bench.source.version] = {"v": "second", "w": "first"}
+    outcomes = bench.run(*jobs)
+    assert [outcome.data_type for outcome in outcomes] == [DataType.DIFFERENCE, DataType.TAIL, DataType.DIFFERENCE]
+    assert all("the column v is another" in outcome.warning for outcome in (outcomes[0], outcomes[2]))
+    bench.source.commit({5: "e"})
+    assert [outcome.data_type for outcome in bench.run(*jobs)] == [DataType.TAIL] * 3
+    bench.assert_fresh(*jobs)
+
+
+@pytest.mark.parametrize(("ids", "expected"), [({"v": "one"}, DataType.DIFFERENCE), ({}, DataType.TAIL)])
+def test_columns_that_nobody_knows_any_more_are_compared_where_names_are_mapped(
+    bench: Bench, ids: dict[str, str], expected: DataType
+) -> None:
+    x = job("x")
+    bench.target(x).tells_columns = False
+    bench.source.column_ids = {0: ids}
+    bench.run(x)
+    bench.source.commit({5: "e"})
+    bench.source.column_ids[bench.source.version] = ids
+    bench.source.gone = {1}
+    (outcome,) = bench.run(x)
+    assert (outcome.ok, outcome.data_type) == (True, expected)
+    bench.assert_fresh(x)
+
+
+@pytest.mark.parametrize("source", [ChangeSource.AUTO, ChangeSource.DIFF])
+@pytest.mark.parametrize("spec", [{"key": ("id", "v")}, {"where": "v > 3"}, {"columns": ("id", "v")}])
+def test_a_column_that_a_job_names_and_the_source_has_lost_is_told_however_it_reads(
+    bench: Bench, source: ChangeSource, spec: dict[str, Any]
+) -> None:
+    (x,) = bench.built("x", change_source=source, **spec)
+    bench.source.names = ("id",)
+    bench.source.commit({5: "e"})
+    (outcome,) = bench.run(x)
+    assert outcome.error_code == ErrorCode.SCHEMA_CHANGED
+    assert bench.target(x).commits == []
+
+
 def test_a_void_sink_is_mended_by_difference_while_the_others_tail(bench: Bench) -> None:
     x, y = bench.built("x", "y")
     bench.target(x).rows = {99: "foreign"}

@@ -70,6 +70,7 @@ class Log:
         base = self.version if base is None else base
         mark = Watermark(self.seq * 10, float(self.seq))
         tag = CommitTag(self.seq, "job-1", "s-1", self.seq * 10 - 10, mark, 3, base, f"try-{self.seq}", "tail")
+        tag = replace(tag, column_ids={"a": f"id-{self.seq}"})
         self.tags[self.seq] = tag
         txn = {"txn": {"appId": APP_ID, "version": self.seq}}
         self.ours_at = self.commit("MERGE", [txn, add()], tag_json(tag))
@@ -89,7 +90,10 @@ class Log:
 
     def expected(self, seq: int | None = None) -> Position:
         tag = self.tags[self.seq if seq is None else seq]
-        return Position(tag.seq, tag.watermark, tag.job_id, tag.source_id, base_version=self.version)
+        columns = tag.column_ids
+        return Position(
+            tag.seq, tag.watermark, tag.job_id, tag.source_id, base_version=self.version, column_ids=columns
+        )
 
 
 def job(seq: int = 0, version: int = -1, uri: str = "") -> JobRow:

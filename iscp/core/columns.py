@@ -1,0 +1,55 @@
+"""Which columns of a source are the very same ones, whatever they are called (Delta's column mapping).
+
+A column is known by the physical name that Delta gave it when it was added: it stays when the column is renamed, and is
+another one when a column is dropped and one of its name added. So are the fields within it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+ColumnIds = Mapping[str, str]
+"""By a column's name in lower case what tells it, and all that is within it, from others that have its name. Columns
+that are not there are as their names say: those of a table without mapped names, and those from before it had them."""
+
+_PHYSICAL = "delta.columnMapping.physicalName"
+_DIGEST_BYTES = 8
+
+
+def column_ids(fields: Iterable[Mapping[str, Any]]) -> ColumnIds:
+    """Of the fields of a schema in Delta's JSON."""
+    return {field["name"].lower(): found for field in fields if (found := _column_id(field))}
+
+
+def other_columns(held: ColumnIds, now: ColumnIds, names: Iterable[str]) -> tuple[str, ...]:
+    """Those of `names` under which there are other columns `now` than those `held`."""
+    return tuple(name for name in names if held.get(name.lower()) != now.get(name.lower()))
+
+
+def _column_id(field: Mapping[str, Any]) -> str:
+    """Empty: all is as it is called."""
+    told = list(_named(field, ""))
+    if all(name.lower() == physical.lower() for _, name, physical in told):
+        return ""
+    _, _, physical = told[0]
+    within = sorted((path, name.lower(), below) for path, name, below in told[1:])
+    return hashlib.blake2b(repr((physical.lower(), within)).encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _named(field: Mapping[str, Any], path: str) -> Iterator[tuple[str, str, str]]:
+    """Of a field and of those within it: the path to it, its name, and its physical one."""
+    name = field["name"]
+    yield path, name, (field.get("metadata") or {}).get(_PHYSICAL, name)
+    yield from _within(field["type"], f"{path}/{name.lower()}")
+
+
+def _within(kind: Any, path: str) -> Iterator[tuple[str, str, str]]:
+    if not isinstance(kind, Mapping):
+        return
+    for part in ("elementType", "keyType", "valueType"):
+        if part in kind:
+            yield from _within(kind[part], f"{path}/{part}")
+    for field in kind.get("fields", ()):
+        yield from _named(field, path)
