@@ -155,6 +155,7 @@ def compose(
     engine = _engine(config, spark, clock, kinds, failpoints, tested, keeper, worker, on_broken)
     scheduler, executor, upkeep, here = engine
     served = NodeServer(config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__, here, worker.heard)
+    here.borders = (worker, peers, served, owner)
     nodes = NodesAtWork(owner, lambda to: here if to.node_id == config.node_id else peers.call(to))
     forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id))
     admin, operator = _services(config, spark, clock, kinds, moved, owner, nodes, cluster)

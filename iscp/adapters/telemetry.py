@@ -13,14 +13,27 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
 from iscp.core.config import LogFormat, LogLevel
+from iscp.core.foreign import printable, shown
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+TEXT_CHARS_MAX = 32_000
+"""Characters of one field of a line; of a longer one the middle is left out."""
+
 _QUIET = {"py4j": logging.WARNING, "grpc": logging.WARNING}
 """Libraries that tell at INFO what concerns nobody."""
 
 
 def _extra(record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
-    return ((name, value) for name, value in vars(record).items() if name not in _OWN)
+    """The event's own fields; of texts what can be written, as some of them are others' words."""
+    found = ((name, value) for name, value in vars(record).items() if name not in _OWN)
+    return ((name, printable(value, TEXT_CHARS_MAX) if isinstance(value, str) else value) for name, value in found)
+
+
+def _text_of(value: object) -> str:
+    try:
+        return printable(str.__str__(str(value)), TEXT_CHARS_MAX)
+    except BaseException:  # noqa: BLE001  (whatever a foreign value raises: the line is to be written)
+        return shown(value)
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -48,17 +61,20 @@ class JsonFormatter(logging.Formatter):
         for name, value in _extra(record):
             line[f"{name}_" if name in line else name] = value
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+            line["exception"] = printable(self.formatException(record.exc_info), TEXT_CHARS_MAX)
+        # A lone surrogate, which only a text within a value can still have, becomes the escape that JSON has for it.
+        return json.dumps(line, default=_text_of, ensure_ascii=False).encode(errors="backslashreplace").decode()
 
 
 class TextFormatter(logging.Formatter):
     """`time level event name=value …`, and the traceback below."""
 
     def format(self, record: logging.LogRecord) -> str:
-        extra = "".join(f" {name}={value}" for name, value in _extra(record))
+        extra = "".join(f" {name}={_text_of(value)}" for name, value in _extra(record))
         line = f"{_time(record)} {record.levelname.lower():7} {record.getMessage()}{extra}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        if not record.exc_info:
+            return line
+        return f"{line}\n{printable(self.formatException(record.exc_info), TEXT_CHARS_MAX)}"
 
 
 def configure_logging(

@@ -7,6 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from iscp.core.custom_trigger import TriggerFacts
 from iscp.core.errors import ErrorCode, InvalidRequest, IscpError, TemporaryError
+from iscp.core.foreign import error_text, named_error, printable
 from iscp.core.spec import TriggerSpec, TriggerType
 from iscp.ports.trigger import Trigger
 
@@ -29,11 +30,13 @@ class TriggerRegistry:
             return
         try:
             self._trigger(trigger.name).validate(trigger.options)
-        except InvalidRequest:
-            raise
-        except Exception as error:
+        except InvalidRequest as error:
             raise InvalidRequest(
-                f"are refused by the trigger {trigger.name!r}: {error}",
+                printable(error.message), field=printable(error.field), remedy=printable(error.remedy)
+            ) from error
+        except BaseException as error:
+            raise InvalidRequest(
+                f"are refused by the trigger {trigger.name!r}: {named_error(error)}",
                 field="spec.trigger.options",
                 remedy="Give what that trigger asks for",
             ) from error
@@ -42,10 +45,9 @@ class TriggerRegistry:
         """What the class answers, whatever that is. Raises IscpError if it cannot be asked, or fails."""
         try:
             return self._trigger(name).decide(facts)
-        except IscpError:
-            raise
         except BaseException as error:  # also SystemExit: foreign code ends no thread of the node
-            raise TemporaryError(f"{type(error).__name__}: {error}", code=ErrorCode.TRIGGER_FAILED) from error
+            said = error_text(error) if isinstance(error, IscpError) else named_error(error)
+            raise TemporaryError(said, code=ErrorCode.TRIGGER_FAILED) from error
 
     def _trigger(self, name: str) -> Trigger:
         if name not in self._allow:
@@ -65,9 +67,9 @@ class TriggerRegistry:
         if name not in self._loaded:
             try:
                 self._loaded[name] = self._entries[name].load()()
-            except Exception as error:
+            except BaseException as error:
                 raise InvalidRequest(
-                    f"{name!r} cannot be loaded: {type(error).__name__}: {error}",
+                    f"{name!r} cannot be loaded: {named_error(error)}",
                     field=NAME_FIELD,
                     remedy="Mend its package, and start the node again",
                 ) from error

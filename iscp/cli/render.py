@@ -28,7 +28,11 @@ Row = dict[str, Any]
 def job_row(job: JobView) -> Row:
     row = dataclasses.asdict(job)
     row["state"], row["reason"] = job.state.value, job.reason.value
-    row["spec"] = json.loads(row.pop("spec_json") or "{}")
+    spec_json = row.pop("spec_json")
+    try:
+        row["spec"] = json.loads(spec_json or "{}")
+    except (ValueError, RecursionError):  # one that was damaged in the job log hides no other
+        row["spec"] = spec_json
     return row
 
 

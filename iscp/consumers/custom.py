@@ -9,10 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from iscp.consumers.checks import CONSUMER_PATH, check_columns, wanted_columns
+from iscp.core.believed import exact_position
 from iscp.core.errors import Conflict, ErrorCode, InvalidRequest, IscpError, PermanentError, TemporaryError
+from iscp.core.foreign import error_code, error_text, exact_int, named_error, printable, shown
 from iscp.core.iteration import ChangeDetail, DataType
 from iscp.core.job import JobRow
 from iscp.core.record import position_of, record_key
@@ -133,11 +135,11 @@ class CustomKind:
         check_columns(spec, source, catalog)
         try:
             self._consumer.check(spec, source)
-        except IscpError:
-            raise
+        except InvalidRequest as error:
+            raise _plain(error) from error
         except BaseException as error:
             raise InvalidRequest(
-                f"the consumer {self.name!r} cannot check it: {type(error).__name__}: {error}",
+                f"the consumer {self.name!r} cannot check it: {named_error(error)}",
                 field=CONSUMER_PATH,
                 remedy="See what it says of its target and options, or mend its check",
                 code=ErrorCode.CONSUMER_BROKEN,
@@ -168,9 +170,10 @@ class CustomSink:
     def position(self, row: JobRow) -> Position:
         with _translated(self._name, "told its position"):
             position: object = self._consumer.position()
-        if not isinstance(position, Position):
-            raise _broken(self._name, f"position() answers {position!r}, which is no Position")
-        return position
+        try:
+            return exact_position(position)
+        except ValueError as error:
+            raise _broken(self._name, f"position() answers what cannot be: {error}") from error
 
     def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
         """Nothing is committed: the snapshot that follows is one transaction, and fails what is on its way as well."""
@@ -179,13 +182,17 @@ class CustomSink:
     def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:
         try:
             with _translated(self._name, "consumed"):
-                rows = self._consumer.consume(context, retriever)
+                rows: object = self._consumer.consume(context, retriever)
         except IscpError:
             context.guard.check()  # what fails because its end was ordered is to be told so
             raise
         position = self.position(context.row)
         self._check_committed(position, retriever)
-        return Consumed(position, retriever.rows_given if rows is None else rows, 0)
+        try:
+            applied = retriever.rows_given if rows is None else exact_int(rows, "the number of rows")
+        except ValueError as error:
+            raise _broken(self._name, f"consume() answers what cannot be: {error}") from error
+        return Consumed(position, applied, 0)
 
     def _check_committed(self, position: Position, retriever: Retriever) -> None:
         record = retriever.record
@@ -209,20 +216,41 @@ class ShardedSink(CustomSink):
 
     def records(self, keys: Sequence[str]) -> dict[str, str | None]:
         with _translated(self._name, "told its watermarks"):
-            return {key: self._ranged.read_watermark(key) for key in keys}
+            found: dict[str, object] = {key: self._ranged.read_watermark(key) for key in keys}
+        for key, text in found.items():
+            if text is not None and type(text) is not str:
+                raise _broken(self._name, f"read_watermark({key!r}) answers {shown(text)}, and neither a str nor None")
+        return cast(dict[str, str | None], found)
+
+
+_OF_THE_NODE = frozenset({ErrorCode.CANCELED, ErrorCode.LEASE_LOST, ErrorCode.QUEUE_FULL, ErrorCode.NOT_OWNER})
+"""What only the node may say: such a fault is not counted against the job, and shows nowhere."""
 
 
 @contextmanager
 def _translated(name: str, doing: str) -> Iterator[None]:
+    """Whatever the consumer raises, an exit included, becomes an error of its job that can be kept and shown."""
     try:
         yield
-    except (IscpError, ChangesUnavailable):
-        raise
-    except BaseException as error:  # an exit that it asks for is not the node's
+    except ChangesUnavailable as error:
+        raise ChangesUnavailable(error_text(error)) from error
+    except BaseException as error:
+        if isinstance(error, (TemporaryError, PermanentError)) and error_code(error) not in _OF_THE_NODE:
+            raise _plain(error) from error
         raise TemporaryError(
-            f"the consumer {name!r} failed when it {doing}: {type(error).__name__}: {error}",
-            code=ErrorCode.CONSUMER_FAILED,
+            f"the consumer {name!r} failed when it {doing}: {named_error(error)}", code=ErrorCode.CONSUMER_FAILED
         ) from error
+
+
+def _plain(error: IscpError) -> IscpError:
+    """An error of iscp's own that somebody else has raised, without what they may have made of its class and texts."""
+    kind = next(kind for kind in (InvalidRequest, Conflict, PermanentError, TemporaryError) if isinstance(error, kind))
+    code = error_code(error)
+    try:
+        message, field, remedy = (printable(part) for part in (error.message, error.field, error.remedy))
+    except BaseException:  # noqa: BLE001  (attributes of its own making)
+        return kind(error_text(error), code=code)
+    return kind(message, field=field, remedy=remedy, code=code)
 
 
 def _broken(name: str, what: str) -> PermanentError:

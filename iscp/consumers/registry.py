@@ -11,7 +11,8 @@ from importlib.metadata import EntryPoint, entry_points
 
 from iscp.consumers.custom import CustomConsumer, CustomKind
 from iscp.core.errors import ErrorCode, InvalidRequest
-from iscp.ports.pipeline import ConsumerKind
+from iscp.core.foreign import named_error, shown
+from iscp.ports.pipeline import ConsumerKind, Needs
 
 GROUP = "iscp.consumers"
 _OURS = "iscp.consumers."
@@ -63,8 +64,10 @@ def _loaded(entry: EntryPoint) -> ConsumerKind:
             return CustomKind(entry.name, found)
         kind: ConsumerKind = found()
         lacking = [name for name in _ASKED_OF_A_KIND if not hasattr(kind, name)]
+        if not lacking and not isinstance(kind.needs, Needs):
+            raise ValueError(f"its needs are {shown(kind.needs)}, which are no Needs")
     except BaseException as error:  # whatever its code does, it is no fault of others' jobs
-        raise _unusable(entry, f"cannot be loaded: {type(error).__name__}: {error}") from error
+        raise _unusable(entry, f"cannot be loaded: {named_error(error)}") from error
     if lacking:
         raise _unusable(entry, f"is neither a CustomConsumer nor a ConsumerKind: it has no {', '.join(lacking)}")
     return kind

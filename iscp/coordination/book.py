@@ -46,9 +46,12 @@ class Entry:
 
 
 def target_of(spec_json: str) -> str:
-    """The target in a job_spec, without the cost of checking all of it."""
-    target: str = json.loads(spec_json).get("iteration", {}).get("consumer", {}).get("target", "")
-    return target
+    """The target in a job_spec, without the cost of checking all of it; none of one that cannot be read."""
+    try:
+        target = json.loads(spec_json).get("iteration", {}).get("consumer", {}).get("target", "")
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+    return target if isinstance(target, str) else ""
 
 
 def by_shard(rows: Iterable[JobRow]) -> dict[ShardId, tuple[JobRow, ...]]:

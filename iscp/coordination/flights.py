@@ -64,7 +64,7 @@ class Flights:
             table_uri=table.uri,
             jobs=tuple(job.row for job in jobs),
             to_version=to_version,
-            priority=max(job.row.spec.priority for job in jobs),
+            priority=max(job.priority for job in jobs),
             deadline_s=deadline_s,
             purpose=purpose,
             epoch=self.epoch,

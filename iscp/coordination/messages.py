@@ -11,13 +11,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from iscp.core.believed import exact_shard
 from iscp.core.cluster import WIRE_FORMAT
+from iscp.core.foreign import exact_float, exact_int
 from iscp.core.ids import ShardId, TableEpoch
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobReport, JobRow
 
 SYNC_SHARDS_MAX = 5_000
 """Shards in one part of a Sync."""
+
+SYNC_PARTS_MAX = 10_000
+"""Parts of one Sync; one that says to have more is refused."""
 
 CHECKPOINT_BYTES_MAX = 1024 * 1024
 """Estimated bytes in one Checkpoint (a single report may exceed it)."""
@@ -109,6 +114,13 @@ class SourceSeen:
     source_version: int
     checked_at_s: float
     lag_s: float
+
+
+def exact_seen(seen: SourceSeen) -> SourceSeen:
+    """As it may be kept, or ValueError."""
+    version = exact_int(seen.source_version, "source_version", -1)
+    lag_s = exact_float(seen.lag_s, "lag_s", 0.0)
+    return SourceSeen(exact_shard(seen.shard), version, exact_float(seen.checked_at_s, "checked_at_s"), lag_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from iscp.coordination.messages import SourceSeen
 from iscp.coordination.pace import AskTrigger, Pace
 from iscp.core.backoff import doubled_s, jittered_s, quarantined
 from iscp.core.config import BackoffConfig, ProbeConfig
-from iscp.core.errors import ErrorCode
+from iscp.core.errors import ErrorCode, IscpError
 from iscp.core.ids import ShardId
 from iscp.core.job import JobReport, JobRow, JobState, JobStatus, Reason
 from iscp.core.spec import TriggerType
@@ -81,6 +81,13 @@ class TrackedJob:
         return not self.failed and not self.row.paused
 
     @property
+    def priority(self) -> int:
+        try:
+            return self.row.spec.priority
+        except IscpError:
+            return 0
+
+    @property
     def faults(self) -> int:
         """Failures in a row, of its iterations or of its own trigger."""
         return self.failures or (self.pace.faults if self.pace else 0)
@@ -91,8 +98,11 @@ class TrackedJob:
         return self.retry_at_s or (self.pace.held_until_s if self.pace else 0.0)
 
     def go_by_spec(self, now_s: float, at_s: float) -> None:
-        """The job is new here, or its spec has changed."""
-        spec = run_spec(self.row.spec_json)
+        """The job is new here, or its spec has changed. One that cannot be read is told of by its next iteration."""
+        try:
+            spec = run_spec(self.row.spec_json)
+        except IscpError:
+            spec = None
         self.company = company_of(spec)
         self.target_lag_s = spec.target_lag_s if spec else None
         timed = spec is not None and spec.trigger.job_type in (TriggerType.PERIODIC, TriggerType.CUSTOM)

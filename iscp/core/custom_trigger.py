@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import inf
 from typing import Any
 
 from iscp.core.errors import ErrorCode, TemporaryError
+from iscp.core.foreign import exact_float, shown
 
 ASK_AGAIN_S = 0.1
 """A trigger is not asked again earlier, whatever time it answers, unless something happens."""
@@ -55,13 +56,15 @@ def wait_of(answer: object, facts: TriggerFacts) -> float:
         case StartNow():
             return 0.0
         case NotBefore(at_s):
-            if isinstance(at_s, bool) or not isinstance(at_s, (int, float)) or not isfinite(at_s):
-                raise _wrong(f"NotBefore({at_s!r}), which is no time")
-            if at_s <= facts.now_s:
-                raise _wrong(f"NotBefore({at_s!r}), which is not later than now ({facts.now_s!r})")
-            return max(ASK_AGAIN_S, at_s - facts.now_s)
+            try:
+                exact_s = exact_float(at_s, "at_s", -inf, inf)
+            except ValueError as error:
+                raise _wrong(f"NotBefore({shown(at_s)}), which is no time") from error
+            if exact_s <= facts.now_s:
+                raise _wrong(f"NotBefore({exact_s!r}), which is not later than now ({facts.now_s!r})")
+            return max(ASK_AGAIN_S, exact_s - facts.now_s)
         case _:
-            raise _wrong(f"{answer!r}, and neither StartNow() nor NotBefore(at_s)")
+            raise _wrong(f"{shown(answer)}, and neither StartNow() nor NotBefore(at_s)")
 
 
 def _wrong(answer: str) -> TemporaryError:

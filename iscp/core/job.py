@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from iscp.core.errors import ErrorCode
+from iscp.core.foreign import (
+    Check,
+    error_text,
+    exact_code,
+    exact_float,
+    exact_int,
+    exact_message,
+    exact_name,
+    exact_version,
+)
 from iscp.core.ids import JobKey
 from iscp.core.shard import both, condition_sql
 from iscp.core.spec import JobSpec, parse_spec
@@ -78,11 +89,42 @@ class JobStatus:
         )
 
 
+_STATUS: Mapping[str, Check] = {
+    "from_version": exact_version,
+    "to_version": exact_version,
+    "start_at_s": exact_float,
+    "end_at_s": exact_float,
+    "error_code": exact_code,
+    "error_msg": exact_message,
+    "rows": exact_int,
+    "bytes": exact_int,
+    "dead_letters": exact_int,
+    "warning": exact_message,
+    "step": exact_int,
+    "steps": exact_int,
+    "source_id": exact_name,
+}
+_status_values = attrgetter(*_STATUS)
+
+
+def exact_status(status: JobStatus) -> JobStatus:
+    """As it may be kept. Raises ValueError where a number or a name in it cannot be."""
+    values = zip(_STATUS.items(), _status_values(status), strict=True)
+    return JobStatus(*[check(value, name) for (name, check), value in values])
+
+
 def parse_status(text: str) -> JobStatus:
-    """Read a `job_status` (JSON) of the job log; an empty text is a job that has not run."""
-    if not text:
-        return JobStatus()
-    root = json.loads(text)
+    """Read a `job_status` (JSON) of the job log; an empty text is a job that has not run.
+
+    One that cannot be read says so, and no more: the job's next iteration writes another.
+    """
+    try:
+        return exact_status(_status_of(json.loads(text))) if text else JobStatus()
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        return JobStatus(warning=f"the status in the job log cannot be read: {error_text(error)}")
+
+
+def _status_of(root: Mapping[str, Any]) -> JobStatus:
     return JobStatus(
         from_version=root.get("from", -1),
         to_version=root.get("to", -1),

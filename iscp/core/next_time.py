@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from math import inf
 
 from iscp.core.errors import ErrorCode, PermanentError
+from iscp.core.foreign import exact_float, shown
 
 
 def wait_until_s(next_at_s: object, now_s: float) -> float:
@@ -12,11 +13,13 @@ def wait_until_s(next_at_s: object, now_s: float) -> float:
 
     A time that is over would have it done again at once and for ever, one that is none never again.
     """
-    if isinstance(next_at_s, bool) or not isinstance(next_at_s, (int, float)) or not isfinite(next_at_s):
-        raise _no_time(f"{next_at_s!r} is no time")
-    if next_at_s <= now_s:
-        raise _no_time(f"{next_at_s} is {now_s - next_at_s:.3f} s in the past")
-    return next_at_s - now_s
+    try:
+        at_s = exact_float(next_at_s, "next_at_s", -inf, inf)
+    except ValueError as error:
+        raise _no_time(f"{shown(next_at_s)} is no time") from error
+    if at_s <= now_s:
+        raise _no_time(f"{at_s} is {now_s - at_s:.3f} s in the past")
+    return at_s - now_s
 
 
 def _no_time(why: str) -> PermanentError:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from iscp.core.believed import exact_watermark
 from iscp.core.errors import ErrorCode, PermanentError
+from iscp.core.foreign import error_text, exact_int, exact_name, shown
 from iscp.core.ids import JobKey
 from iscp.core.watermark import NOTHING_APPLIED, Position, Watermark
 
@@ -62,10 +64,16 @@ def parse_record(text: str) -> WatermarkRecord:
         found = json.loads(text)
         if found.pop("format") not in (1, FORMAT):
             raise ValueError("its format is another version's")
-        return WatermarkRecord(**{**found, "watermark": Watermark(**found["watermark"])})
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        record = WatermarkRecord(**{**found, "watermark": exact_watermark(Watermark(**found["watermark"]))})
+        for name in ("seq", "epoch"):
+            exact_int(getattr(record, name), name)
+        exact_int(record.from_version, "from_version", -1)
+        for name in ("job_id", "source_id", "attempt", "origin", "fenced_by"):
+            exact_name(getattr(record, name), name)
+        return record
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise PermanentError(
-            f"the sink's watermark record cannot be read ({error}): {text[:200]}",
+            f"the sink's watermark record cannot be read ({error_text(error)}): {shown(text)}",
             remedy="Put back what was written there, or empty the sink and its record: it is then built anew",
             code=ErrorCode.CONSUMER_BROKEN,
         ) from error

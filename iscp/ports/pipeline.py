@@ -614,7 +614,8 @@ class JobLog(Protocol):
     def tidy(self) -> int:
         """Delete files that the call before found unneeded already; answers how many. Commits nothing to the log."""
 
-    def append_history(self, entries: Sequence[HistoryEntry]) -> None: ...
+    def append_history(self, entries: Sequence[HistoryEntry]) -> None:
+        """Raises StorageError, and InvalidRequest where one of them cannot be held: then none was written."""
 
     def history(self, job_id: str, limit: int) -> list[HistoryEntry]:
         """Newest first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -61,7 +61,7 @@ class ClusterViews:
             shards=seen.shards,
             jobs=writer.read(lambda book: book.count()),
             lag_max_s=seen.lag_max_s,
-            counters=dict(sum((Counter(each) for each in counters.values()), Counter())),
+            counters=_summed(counters.values()),
             checkpoint_at_s=seen.checkpoint_at_s,
             left_out=left_out,
             left_out_count=left_out_count,
@@ -128,6 +128,14 @@ def _state(record: NodeRecord, peer: Peer | None, term: Term | None) -> str:
     if record.node_id in overrides.draining:
         return "draining"
     return "cordoned" if record.node_id in overrides.cordoned else "ready"
+
+
+def _summed(counters: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Those that are 0 too: who looks at a counter wants to see it before it counts."""
+    totals: Counter[str] = Counter()
+    for each in counters:
+        totals.update(each)
+    return dict(totals)
 
 
 def _completed(node: NodeView, counters: dict[str, int] | None, lease_age_s: float) -> NodeView:

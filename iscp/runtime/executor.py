@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from iscp.coordination.schedule_events import IterationEnded, IterationStarted
 from iscp.core.config import SchedulerConfig
 from iscp.core.errors import Canceled, ErrorCode, IscpError, TimedOut
+from iscp.core.foreign import named_error
 from iscp.core.iteration import Iteration
 from iscp.ports.pipeline import IterationRunner
 from iscp.ports.system import Clock
@@ -245,9 +246,9 @@ class Executor:
             return IterationEnded(number, self._runner.run(run.iteration, run.guard))
         except IscpError as error:
             return IterationEnded(number, error=error)
-        except Exception as error:
+        except BaseException as error:  # an exit that a consumer asks for ends no slot
             log.exception("iteration.broke", extra={"iteration": number, "table": run.iteration.table_uri})
-            return IterationEnded(number, error=IscpError(f"{type(error).__name__}: {error}"))
+            return IterationEnded(number, error=IscpError(named_error(error)))
 
     def _count(self, run: _Run, ended: IterationEnded) -> None:
         if ended.error is None and all(outcome.ok for outcome in ended.outcomes):

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Condition, Thread
 
-from iscp.core.errors import TemporaryError
+from iscp.core.errors import InvalidRequest, TemporaryError
+from iscp.core.foreign import error_text, shown
 from iscp.core.iteration import HistoryEntry
 from iscp.ports.pipeline import JobLog
 from iscp.ports.system import Clock
@@ -32,6 +33,8 @@ class HistoryWriter:
         # Bounded by what nodes keep unacknowledged (coordination.outbox.HISTORY_MAX each): they hold back beyond it.
         self._pending: deque[HistoryEntry] = deque()
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self.quarantined = 0
+        """Entries that were dead-lettered."""
         self._added = 0
         self._closing = False
         self._thread = Thread(target=self._run, name="iscp-history", daemon=True)
@@ -76,7 +79,7 @@ class HistoryWriter:
             batch = [self._pending[index] for index in range(min(BATCH_MAX, len(self._pending)))]
         try:
             if batch:
-                self._log.append_history(batch)
+                self._write(batch)
                 with self._wake:
                     for _ in batch:
                         self._pending.popleft()
@@ -88,6 +91,22 @@ class HistoryWriter:
             log.warning("history.failed", extra={"error": str(error)})
             return False
         return True
+
+    def _write(self, batch: Sequence[HistoryEntry]) -> None:
+        """All but those that no table can hold: these are dead-lettered, each by itself, as nobody could wait for them.
+
+        Halves of halves, so that the neighbours are written in few commits.
+        """
+        try:
+            self._log.append_history(batch)
+        except InvalidRequest as error:
+            if len(batch) > 1:
+                middle = len(batch) // 2
+                self._write(batch[:middle])
+                self._write(batch[middle:])
+                return
+            self.quarantined += 1
+            log.error("history.quarantined", extra={"entry": shown(batch[0]), "error": error_text(error)})
 
     def _run(self) -> None:
         while True:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict
+from typing import Protocol
 
 from iscp.core.ids import ShardId
 from iscp.core.verify import VerifyReport
@@ -12,13 +13,21 @@ from iscp.runtime.scheduler import Scheduler
 from iscp.runtime.verify_desk import VerifyDesk
 
 
+class Border(Protocol):
+    """`quarantined`: how much of what others handed over was dead-lettered there since the start."""
+
+    @property
+    def quarantined(self) -> int: ...
+
+
 class LocalCalls:
-    """The port `NodeCalls` on this node's scheduler and executor."""
+    """The port `NodeCalls` on this node's scheduler and executor; its counters are those of its `borders` too."""
 
     def __init__(self, scheduler: Scheduler, executor: Executor, desk: VerifyDesk) -> None:
         self._scheduler = scheduler
         self._executor = executor
         self._desk = desk
+        self.borders: Collection[Border] = ()
 
     def notify(self, shard: ShardId, targets: bool) -> None:
         self._scheduler.notify(shard, targets)
@@ -32,4 +41,4 @@ class LocalCalls:
         return self._desk.ask(shard, job_id, repair, timeout_s, alive)
 
     def counters(self) -> dict[str, int]:
-        return asdict(self._executor.counters())
+        return {**asdict(self._executor.counters()), "quarantined": sum(each.quarantined for each in self.borders)}

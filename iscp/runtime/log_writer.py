@@ -124,6 +124,7 @@ class LogWriter:
         self._compact = _Timer(limits.compact_every_s, now_s)
         self._compaction_wanted = False
         self._history = HistoryWriter(joblog, clock, limits.retry_s, limits.tidy_every_s)
+        self.quarantined: Callable[[], int] = lambda: self._history.quarantined
         self._thread = Thread(target=self._run, name="iscp-log", daemon=True)
 
     # From any thread

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from iscp.core.errors import Conflict, ErrorCode, IscpError, StorageError
+from iscp.core.believed import exact_position
+from iscp.core.errors import Conflict, IscpError, StorageError
+from iscp.core.foreign import error_code, error_text, exact_int, named_error, printable
 from iscp.core.iteration import DataType, JobOutcome
 from iscp.core.job import JobRow
 from iscp.core.watermark import Position, later
@@ -12,26 +14,24 @@ from iscp.ports.pipeline import ChangesUnavailable, Consumed, SourceRange
 
 log = logging.getLogger(__name__)
 
-MESSAGE_LENGTH_MAX = 4_000
-"""Of what a job's status says of a fault, in characters."""
-
 
 def applied(
     row: JobRow, consumed: Consumed, data_type: DataType, from_version: int, at_s: float, warning: str
 ) -> JobOutcome:
-    """Its sink has committed, at `at_s` (Unix seconds)."""
+    """Its sink has committed, at `at_s` (Unix seconds). Raises ValueError where the consumer answers what cannot be."""
+    position = exact_position(consumed.position)
     return JobOutcome(
         row=row,
-        watermark=consumed.position.watermark,
-        seq=consumed.position.seq,
-        rows=consumed.rows,
-        bytes=consumed.bytes,
+        watermark=position.watermark,
+        seq=position.seq,
+        rows=exact_int(consumed.rows, "rows"),
+        bytes=exact_int(consumed.bytes, "bytes"),
         data_type=data_type,
         from_version=from_version,
         target_commit_at_s=at_s,
-        dead_letters=consumed.position.dead.rows,
-        warning=warning,
-        source_id=consumed.position.source_id,
+        dead_letters=position.dead.rows,
+        warning=printable(warning),
+        source_id=position.source_id,
     )
 
 
@@ -47,13 +47,16 @@ def unchanged(row: JobRow, position: Position, span: SourceRange) -> JobOutcome:
     )
 
 
-def failed(row: JobRow, position: Position | None, error: Exception) -> JobOutcome:
-    """`position`: where its sink stood, if that was seen."""
+def failed(row: JobRow, position: Position | None, error: BaseException) -> JobOutcome:
+    """`position`: where its sink stood, if that was seen. Whatever `error` is and says, the outcome can be kept."""
     if isinstance(error, ChangesUnavailable):  # the whole table was to be read instead, which needed them too
-        error = StorageError(str(error), remedy="Restore what is gone, or resync the job")
+        error = StorageError(error_text(error), remedy="Restore what is gone, or resync the job")
     known = isinstance(error, IscpError)
     level = logging.INFO if isinstance(error, Conflict) else logging.WARNING if known else logging.ERROR
-    log.log(level, "iteration.failed", exc_info=not known, extra={"job": row.key.job_name, "error": str(error)})
+    message = (error_text(error) if known else "") or named_error(error)
+    log.log(
+        level, "iteration.failed", exc_info=None if known else error, extra={"job": row.key.job_name, "error": message}
+    )
     seq, watermark = row.seq, row.watermark
     if position is not None and watermark.version < 0:
         seq = position.seq
@@ -65,8 +68,8 @@ def failed(row: JobRow, position: Position | None, error: Exception) -> JobOutco
         row=row,
         watermark=watermark,
         seq=seq,
-        error_code=error.code if isinstance(error, IscpError) else ErrorCode.INTERNAL,
-        error_msg=str(error)[:MESSAGE_LENGTH_MAX] or type(error).__name__,
+        error_code=error_code(error),
+        error_msg=message,
         dead_letters=position.dead.rows if position is not None else 0,
         source_id=ours.source_id if ours is not None else "",
     )

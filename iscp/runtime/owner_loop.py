@@ -196,6 +196,12 @@ class OwnerLoop:
         writer = self.writer or self._last_writer
         return writer if writer is not None else self.current_writer()
 
+    @property
+    def quarantined(self) -> int:
+        """Entries of the history that this node could not write as an owner, in its last term."""
+        writer = self._last_writer
+        return writer.quarantined() if writer else 0
+
     def ask(self, look: Callable[[OwnerLoop], T], timeout_s: float = 5.0) -> T:
         """What `look` finds, on the loop's own thread; raises Unavailable where that is busy for long."""
         answer: Future[T] = Future()

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from iscp.core.believed import exact_position, exact_watermark
 from iscp.core.errors import ErrorCode, PermanentError
 from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome
 from iscp.core.job import JobRow
@@ -114,7 +115,7 @@ class Runner:
             try:
                 work = self._ready(iteration, row, guard)
                 (works if isinstance(work, Work) else outcomes).append(work)  # type: ignore[arg-type]
-            except Exception as error:  # noqa: BLE001  (one job's fault is its own)
+            except BaseException as error:  # noqa: BLE001  (one job's fault, its consumer's exit too, is its own)
                 outcomes.append(failed(row, None, error))
         tails: dict[Watermark, list[Work]] = {}
         others: list[Work] = []
@@ -132,7 +133,7 @@ class Runner:
         """Where the job's sink stands; raises Superseded where it belongs to a later registration."""
         kind = self._kinds(row.spec.consumer.kind)
         consumer = kind.open(row, self._sinks)
-        return standing(Work(row, kind, consumer, consumer.position(row)))
+        return standing(Work(row, kind, consumer, exact_position(consumer.position(row))))
 
     def _ready(self, iteration: Iteration, row: JobRow, guard: Guard) -> Work | JobOutcome:
         """As `stand`, after all parts of a range that was merged were brought to one version, or how far they came.
@@ -168,6 +169,7 @@ class Runner:
         uri = iteration.table_uri
         try:
             span = self._source.resolve(uri, since, iteration.to_version, self._bounds)
+            exact_watermark(span.to)  # a commit may say any time of itself
             # Asked first: a table that was made anew may stand at the very same version.
             if not policy.same_log((work.position for work in group), span):
                 raise ChangesUnavailable("the source was replaced")
@@ -229,7 +231,7 @@ class Runner:
         for work in group:
             try:
                 wanted.update(work.kind.columns(work.row.spec.consumer, available))
-            except Exception as error:  # noqa: BLE001  (one job's fault is its own)
+            except BaseException as error:  # noqa: BLE001  (one job's fault is its own)
                 out[work.row.job_id] = failed(work.row, work.position, error)
         return wanted, out
 
@@ -325,7 +327,7 @@ class Runner:
     ) -> Handed:
         record = WatermarkRecord(
             seq=work.position.seq + 1,
-            watermark=span.to,
+            watermark=exact_watermark(span.to),
             job_id=work.row.job_id,
             source_id=span.table_id,
             from_version=from_version,
@@ -356,7 +358,7 @@ class Runner:
         def one(work: Work) -> JobOutcome:
             try:
                 return consume(work)
-            except Exception as error:  # noqa: BLE001  (one consumer's fault is its own)
+            except BaseException as error:  # noqa: BLE001  (one consumer's fault is its own)
                 return failed(work.row, work.position, error)
 
         def labelled(work: Work) -> JobOutcome:

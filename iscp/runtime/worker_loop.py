@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, assert_never
+from typing import Protocol, TypeVar, assert_never
 
 from iscp.coordination.effects import (
     CheckElection,
@@ -19,17 +19,29 @@ from iscp.coordination.effects import (
     UpdateShard,
     WorkerEffect,
 )
-from iscp.coordination.events import ElectionChecked, FromOwner, LeaseLost, LeaseRegained, Tick, WorkerEvent
-from iscp.coordination.messages import NodeMessage, OwnerMessage
+from iscp.coordination.events import (
+    ElectionChecked,
+    FromOwner,
+    LeaseLost,
+    LeaseRegained,
+    Reports,
+    Seen,
+    Tick,
+    WorkerEvent,
+)
+from iscp.coordination.messages import NodeMessage, OwnerMessage, exact_seen
 from iscp.coordination.schedule_events import WorkerNews
 from iscp.coordination.worker import WorkerMachine
+from iscp.core.believed import exact_entry, exact_report
 from iscp.core.errors import IscpError
+from iscp.core.foreign import error_text, shown
 from iscp.ports.cluster import Election
 from iscp.ports.system import Clock
 from iscp.runtime.inbox import Inbox
 from iscp.runtime.upkeep import Order
 
 log = logging.getLogger(__name__)
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +81,8 @@ class WorkerLoop:
         self._election = election
         self._clock = clock
         self._send = send
+        self.quarantined = 0
+        """Reports, entries of the history and looks at sources that were dead-lettered."""
         self._checks = ThreadPoolExecutor(1, "iscp-election-check")
         self._awaited: list[_Await] = []
         self._inbox: Inbox[WorkerEvent | _Await | _Heard] = Inbox(
@@ -111,7 +125,26 @@ class WorkerLoop:
         self._inbox.put(_Heard(messages))
 
     def news(self, news: WorkerNews) -> None:
-        self._inbox.post(news)
+        """What cannot be believed of it is dead-lettered: no checkpoint could carry it, nor what is behind it."""
+        match news:
+            case Reports(shard, reports, history):
+                exact = self._exact(exact_report, reports), self._exact(exact_entry, history)
+                self._inbox.post(Reports(shard, *exact))
+            case Seen(seen):
+                for each in self._exact(exact_seen, [seen]):
+                    self._inbox.post(Seen(each))
+            case _:
+                self._inbox.post(news)
+
+    def _exact(self, check: Callable[[V], V], items: Sequence[V]) -> tuple[V, ...]:
+        found: list[V] = []
+        for item in items:
+            try:
+                found.append(check(item))
+            except ValueError as error:
+                self.quarantined += 1
+                log.error("report.quarantined", extra={"item": shown(item), "error": error_text(error)})
+        return tuple(found)
 
     def lease_lost(self) -> None:
         self._inbox.post(LeaseLost())

@@ -140,6 +140,10 @@ def other_owner(**changed: Any) -> Iterator[OwnerUnderTest]:
         owner.peers.close()
 
 
+MET = 1_000_000
+"""The number of what is said first."""
+
+
 def dispatch(number: int, *, bytes_each: int = 2, jobs: int = 1) -> DispatchTable:
     rows = tuple(
         JobRow(JobKey("default", str(number), f"j{job}"), f"{job:012x}", f"{number:0{bytes_each}}", "t", "/t")
@@ -166,8 +170,8 @@ def meet(owner: OwnerUnderTest, node: NodeUnderTest) -> None:
     announce = replace(ANNOUNCE, owner_id=owner.owner_id)
     owner.peers.send(node.record, announce)
     node.heard.has(announce)
-    node.node.send(owner.owner_id, response(-1))
-    owner.heard.has(response(-1))
+    node.node.send(owner.owner_id, response(MET))
+    owner.heard.has(response(MET))
 
 
 def test_messages_arrive_in_order_both_ways(owner: OwnerUnderTest, node: NodeUnderTest) -> None:
@@ -186,7 +190,7 @@ def test_what_a_node_says_to_an_owner_without_a_stream_is_lost(owner: OwnerUnder
     node.node.send("o", response(1))
     node.node.send("nobody", response(2))
     meet(owner, node)
-    assert owner.heard.messages == [response(-1)]
+    assert owner.heard.messages == [response(MET)]
 
 
 def test_a_large_dispatch_arrives_in_parts_and_in_its_place(owner: OwnerUnderTest, node: NodeUnderTest) -> None:
@@ -312,7 +316,7 @@ def test_a_later_stream_of_the_same_owner_takes_the_place_of_the_one_before(node
         node.heard.has(dispatch(1))
         former.peers.keep([])  # else it would take the place back
         said_until_heard(lambda: node.node.send("o", response(1)), later.heard, response(1))
-        assert former.heard.messages == [response(-1)]
+        assert former.heard.messages == [response(MET)]
 
 
 def test_two_owners_are_heard_and_answered_side_by_side(node: NodeUnderTest) -> None:
@@ -321,8 +325,8 @@ def test_two_owners_are_heard_and_answered_side_by_side(node: NodeUnderTest) -> 
         meet(b, node)
         node.node.send("a", response(1))
         node.node.send("b", response(2))
-        assert a.heard.has(response(1)) == [response(-1), response(1)]
-        assert b.heard.has(response(2)) == [response(-1), response(2)]
+        assert a.heard.has(response(1)) == [response(MET), response(1)]
+        assert b.heard.has(response(2)) == [response(MET), response(2)]
 
 
 def test_of_too_many_owners_the_oldest_gives_way_and_users_are_served(node: NodeUnderTest) -> None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.joblog_schema import FORMAT, FORMAT_PROPERTY, HISTORY_SCHEMA, history_entries, history_table
 from iscp.adapters.delta.joblog_table import FOREIGN_ERRORS, open_or_create, storage_error
 from iscp.adapters.delta.table_files import local_path
+from iscp.core.errors import InvalidRequest
+from iscp.core.foreign import error_text
 from iscp.core.iteration import HistoryEntry
 from iscp.ports.system import Clock
 
@@ -29,7 +32,7 @@ TABLE_PROPERTIES = {
 
 
 class HistoryTable:
-    """Appends from one thread; reads from any. Raises StorageError."""
+    """Appends from one thread; reads from any. Raises StorageError, and InvalidRequest for what it cannot hold."""
 
     def __init__(self, uri: str, clock: Clock, storage_options: Mapping[str, str] | None = None) -> None:
         self._uri = uri
@@ -41,6 +44,7 @@ class HistoryTable:
     def append(self, entries: Sequence[HistoryEntry]) -> None:
         if not entries:
             return
+        rows = _rows_of(entries)
         path = local_path(self._uri)
         if path is not None and not path.is_dir():
             self._table = None
@@ -50,7 +54,7 @@ class HistoryTable:
             self._table = self._open()
         try:
             self._table.update_incremental()
-            write_deltalake(self._table, history_table(entries), mode="append")
+            write_deltalake(self._table, rows, mode="append")
             self._appends += 1
             if self._appends % APPENDS_PER_COMPACTION == 0:
                 self._compact(self._table)
@@ -78,3 +82,11 @@ class HistoryTable:
         table.delete(f"end_at < '{before}'")
         table.optimize.compact()
         table.vacuum(dry_run=False, full=True)
+
+
+def _rows_of(entries: Sequence[HistoryEntry]) -> pa.Table:
+    """Made before the storage is asked: what cannot be kept is no fault of its, and no later attempt helps."""
+    try:
+        return history_table(entries)
+    except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
+        raise InvalidRequest(f"the history cannot hold {len(entries)} entries: {error_text(error)}") from error

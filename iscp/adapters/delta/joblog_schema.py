@@ -6,6 +6,7 @@ Columnar both ways: a hundred thousand jobs are loaded while an owner takes over
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, chain
 from operator import attrgetter
@@ -14,11 +15,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from iscp.core.believed import refuse_absurd_row
 from iscp.core.errors import InvariantBroken
+from iscp.core.foreign import error_text
 from iscp.core.ids import JobKey
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow, JobState, Reason
 from iscp.core.watermark import Watermark
+
+log = logging.getLogger(__name__)
 
 FORMAT = 2
 """Format 1 has no ranges: its table gets the columns when it is claimed, and its rows are those of whole tables."""
@@ -203,24 +208,44 @@ def job_rows(table: pa.Table) -> list[JobRow]:
     )
     at_s = (at or 0.0 for at in _seconds(columns("watermark_at")))
     watermarks = map(Watermark, columns("watermark").to_pylist(), at_s)
-    return list(
-        map(
-            JobRow,
-            keys,
-            columns("job_id").to_pylist(),
-            _shared(columns("job_spec")),
-            _shared(columns("table_name")),
-            _shared(columns("table_uri")),
-            map(_STATES.__getitem__, columns("job_state").to_pylist()),
-            map(_REASONS.__getitem__, columns("reason").to_pylist()),
-            watermarks,
-            columns("iteration_seq").to_pylist(),
-            columns("job_status").to_pylist(),
-            (at or 0.0 for at in _seconds(columns("create_at"))),
-            _seconds(columns("drop_at")),
-            _shared(pc.fill_null(columns("origin"), "")),
-        )
+    rows = map(
+        JobRow,
+        keys,
+        columns("job_id").to_pylist(),
+        _shared(columns("job_spec")),
+        _shared(columns("table_name")),
+        _shared(columns("table_uri")),
+        # What no version of iscp writes is no state to go by: the job is tried, and says how it is.
+        (_STATES.get(state, JobState.ERROR) for state in columns("job_state").to_pylist()),
+        (_REASONS.get(reason, Reason.RETRYING) for reason in columns("reason").to_pylist()),
+        watermarks,
+        columns("iteration_seq").to_pylist(),
+        columns("job_status").to_pylist(),
+        (at or 0.0 for at in _seconds(columns("create_at"))),
+        _seconds(columns("drop_at")),
+        _shared(pc.fill_null(columns("origin"), "")),
     )
+    return [row for row in map(_believed, rows) if row is not None]
+
+
+def _believed(row: JobRow) -> JobRow | None:
+    """As it can be, where somebody else has damaged it: the sinks know how far jobs have come, and nodes ask them.
+
+    None: nobody can say what it was the row of.
+    """
+    try:
+        refuse_absurd_row(row)
+        return row
+    except ValueError as error:
+        told = {"job": row.key.job_name, "table": row.table_name, "error": error_text(error)}
+    bare = row._replace(watermark=Watermark(), seq=0, create_at_s=0.0, drop_at_s=None if row.drop_at_s is None else 0.0)
+    try:
+        refuse_absurd_row(bare)
+    except ValueError:
+        log.error("joblog.row_left_out", extra=told)
+        return None
+    log.error("joblog.row_repaired", extra=told)
+    return bare
 
 
 def history_entries(table: pa.Table) -> list[HistoryEntry]:

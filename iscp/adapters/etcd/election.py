@@ -68,7 +68,7 @@ class EtcdElection:
 
     def leader(self) -> Leader | None:
         oldest = _oldest(self._client.list_prefix(self._keys.candidates))
-        return Leader(oldest.value.decode(), oldest.create_revision) if oldest else None
+        return Leader(oldest.value.decode(errors="backslashreplace"), oldest.create_revision) if oldest else None
 
     def confirmed_until_s(self) -> float:
         """Until when this node's present term is sure not to have been followed by another's."""

@@ -14,6 +14,7 @@ from iscp.adapters.etcd.values import Changed, Compacted, EventType, KeyValue, L
 from iscp.adapters.etcd.watch import Watch
 from iscp.core.cluster import Moment, NodeRecord
 from iscp.core.errors import IscpError
+from iscp.core.foreign import exact_float, exact_int, exact_name, named_error, printable
 
 log = logging.getLogger(__name__)
 
@@ -183,17 +184,24 @@ def _decoded(kv: KeyValue) -> NodeRecord | None:
     try:
         fields = json.loads(kv.value)
         return NodeRecord(
-            node_id=str(fields["node_id"]),
-            epoch=int(fields["epoch"]),
-            address=str(fields["address"]),
-            pid=int(fields["pid"]),
-            version=str(fields["version"]),
-            started_at_s=float(fields["started_at_s"]),
+            node_id=_named(fields["node_id"], "node_id"),
+            epoch=exact_int(fields["epoch"], "epoch"),
+            address=_named(fields["address"], "address"),
+            pid=exact_int(fields["pid"], "pid"),
+            version=exact_name(fields["version"], "version"),
+            started_at_s=exact_float(fields["started_at_s"], "started_at_s"),
             lease_id=kv.lease_id,
-            wire_format=int(fields.get("wire_format", 1)),
+            wire_format=exact_int(fields.get("wire_format", 1), "wire_format"),
             leaving=bool(fields.get("leaving", False)),
-            ttl_s=float(fields.get("ttl_s", 0.0)),
+            ttl_s=exact_float(fields.get("ttl_s", 0.0), "ttl_s", 0.0),
         )
-    except (ValueError, KeyError, TypeError) as error:
-        log.warning("etcd.members.unreadable_record", extra={"key": kv.key, "reason": repr(error)})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = named_error(error)
+        log.warning("etcd.members.unreadable_record", extra={"key": printable(kv.key), "reason": reason})
         return None
+
+
+def _named(value: object, name: str) -> str:
+    if not (text := exact_name(value, name)):
+        raise ValueError(f"{name} is empty")
+    return text

@@ -19,11 +19,13 @@ from iscp.adapters.etcd.lease import EtcdLease
 from iscp.adapters.etcd.member_watch import Members, MemberWatch, Moments, encoded, snapshot_of
 from iscp.adapters.etcd.values import (
     Compare,
+    KeyValue,
     Put,
     Target,
 )
 from iscp.core.cluster import Moment, NodeRecord
 from iscp.core.errors import ConfigurationError, Conflict, IscpError, OutcomeUnknown
+from iscp.core.foreign import error_text, exact_int, printable
 from iscp.ports.system import Clock
 
 log = logging.getLogger(__name__)
@@ -113,7 +115,7 @@ class EtcdMembership:
         key = self._keys.epoch(node_id)
         for _ in range(EPOCH_ATTEMPTS_MAX):
             known = self._client.get(key)
-            epoch = max(above, int(known.value) if known else 0) + 1
+            epoch = max(above, _epoch_of(known) if known else 0) + 1
             unchanged = Compare.modified_at(key, known.mod_revision) if known else Compare.absent(key)
             try:
                 if self._client.txn((unchanged,), (Put(key, str(epoch).encode()),)).succeeded:
@@ -136,7 +138,10 @@ class EtcdMembership:
         for kv in traces:
             # The trace lasts as long as that node may go on writing, by its own lease's TTL, and a time for revoking.
             hold_s = max(hold_s, self._client.granted_ttl(kv.lease_id) - REVOKING_S)
-            self._client.revoke(int(kv.value))
+            try:
+                self._client.revoke(exact_int(int(kv.value), "the lease", 0, 2**63 - 1))
+            except ValueError as error:  # no trace of ours; the wait is kept all the same
+                log.warning("etcd.revoked.unreadable", extra={"key": printable(kv.key), "reason": error_text(error)})
         return hold_s
 
     def lease_ages_s(self, records: Sequence[NodeRecord]) -> dict[str, float]:
@@ -184,3 +189,13 @@ def _taken(node_id: str) -> ConfigurationError:
     return ConfigurationError(
         f"a live node is registered as {node_id!r}", field="node_id", remedy="Give each node a name of its own"
     )
+
+
+def _epoch_of(kv: KeyValue) -> int:
+    try:
+        return exact_int(int(kv.value), "the epoch")
+    except ValueError as error:
+        raise ConfigurationError(
+            f"the key {printable(kv.key)} in etcd holds no epoch: {error_text(error)}",
+            remedy="Put a number there that is greater than any epoch that the node had, and start it again",
+        ) from error

@@ -10,7 +10,9 @@ from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.values import Delete, Put
 from iscp.coordination.placement import Overrides
+from iscp.core.believed import exact_shard
 from iscp.core.cluster import Leader
+from iscp.core.foreign import error_text, exact_name, printable
 from iscp.core.ids import ShardId, parse_shard
 
 log = logging.getLogger(__name__)
@@ -32,10 +34,16 @@ class EtcdOverrides:
         found: dict[str, dict[str, str]] = {CORDON: {}, DRAIN: {}, PIN: {}}
         for kv in self._client.list_prefix(self._keys.overrides).items:
             kind, _, name = kv.key.removeprefix(self._keys.overrides).partition("/")
-            if kind in found and name:
+            try:
+                if kind not in found or not exact_name(name, "the name"):
+                    raise ValueError("it is none of an override")
+                if kind == PIN:
+                    exact_shard(parse_shard(name))
                 found[kind][name] = kv.value.decode()
-            else:
-                log.warning("etcd.overrides.unreadable_key", extra={"key": kv.key})
+            except ValueError as error:  # one that somebody else wrote; no owner is to end by it
+                log.warning(
+                    "etcd.overrides.unreadable_key", extra={"key": printable(kv.key), "reason": error_text(error)}
+                )
         pins = {parse_shard(name): node_id for name, node_id in found[PIN].items()}
         return Overrides(frozenset(found[CORDON]), frozenset(found[DRAIN]), pins)
 

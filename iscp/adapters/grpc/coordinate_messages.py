@@ -1,19 +1,24 @@
-"""The messages of owner and nodes as bytes and back; both ways lose nothing.
+"""The messages of owner and nodes as bytes and back; both ways lose nothing that can be.
 
-Decides nothing, and knows no streams. It is written for speed, as ten thousand shards are dispatched within a second:
-protobuf is given dicts, since it would copy messages that stand in messages, and JSON stays the text that it is.
+What a node may not believe of another one it refuses here: a message whose numbers cannot be, as a whole; of the jobs,
+reports and history in it each by itself (see Quarantine). It is written for speed, as ten thousand shards are
+dispatched within a second: protobuf is given dicts, since it would copy messages that stand in messages, and JSON stays
+the text that it is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any, assert_never
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from iscp.adapters.grpc.convert import REASON_FROM_WIRE, REASON_TO_WIRE, STATE_FROM_WIRE, STATE_TO_WIRE
+from iscp.adapters.grpc.quarantine import Quarantine
 from iscp.coordination.messages import (
+    SYNC_PARTS_MAX,
     Acknowledge,
     Alive,
     Announce,
@@ -27,11 +32,15 @@ from iscp.coordination.messages import (
     ShardCheckpoint,
     SourceSeen,
     Sync,
+    exact_seen,
 )
+from iscp.core.believed import exact_entry, exact_report, exact_shard, refuse_absurd_row
+from iscp.core.foreign import NAME_CHARS_MAX, exact_int, exact_name, printable
 from iscp.core.ids import JobKey, ShardId, TableEpoch
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobReport, JobRow, JobStatus
 from iscp.core.watermark import Watermark
+from iscp.wire.v1 import admin_pb2
 from iscp.wire.v1 import node_pb2 as pb
 
 _SHARD_STATE_TO_WIRE = {state: pb.ShardState.Value(f"SHARD_STATE_{state.name}") for state in NodeShardState}
@@ -54,36 +63,36 @@ def encode_node(message: NodeMessage) -> bytes:
     return pb.NodeMessage(**_node_fields(message)).SerializeToString()
 
 
-def decode_owner(raw: bytes) -> OwnerMessage:
+def decode_owner(raw: bytes, quarantine: Quarantine) -> OwnerMessage:
     """Raises ValueError for what is no message, or one that only a newer node knows."""
     try:
         wire = pb.OwnerMessage.FromString(raw)
         match wire.WhichOneof("message"):
             case "dispatch":
-                return _dispatch_of(wire.dispatch)
+                return _dispatch_of(wire.dispatch, quarantine)
             case "acknowledge":
                 return _acknowledge_of(wire.acknowledge)
             case "announce":
                 return _announce_of(wire.announce)
-    except (DecodeError, KeyError) as error:
+    except (DecodeError, KeyError, ValueError) as error:
         raise ValueError(f"an owner's message cannot be read: {error!r}") from error
     raise ValueError("an owner's message is of an unknown kind")
 
 
-def decode_node(raw: bytes) -> NodeMessage:
+def decode_node(raw: bytes, quarantine: Quarantine) -> NodeMessage:
     """As `decode_owner`."""
     try:
         wire = pb.NodeMessage.FromString(raw)
         match wire.WhichOneof("message"):
             case "alive":
-                return Alive(wire.alive.owner_rev, wire.alive.epoch)
+                return Alive(*_counts(wire.alive, "owner_rev", "epoch"))
             case "response":
                 return _response_of(wire.response)
             case "checkpoint":
-                return _checkpoint_of(wire.checkpoint)
+                return _checkpoint_of(wire.checkpoint, quarantine)
             case "sync":
                 return _sync_of(wire.sync)
-    except (DecodeError, KeyError) as error:
+    except (DecodeError, KeyError, ValueError) as error:
         raise ValueError(f"a node's message cannot be read: {error!r}") from error
     raise ValueError("a node's message is of an unknown kind")
 
@@ -114,7 +123,8 @@ def _announce(message: Announce) -> Fields:
 
 
 def _announce_of(wire: pb.Announce) -> Announce:
-    return Announce(wire.owner_id, wire.owner_rev, wire.election_revision, wire.version, wire.wire_format)
+    owner_rev, revision, wire_format = _counts(wire, "owner_rev", "election_revision", "wire_format")
+    return Announce(exact_name(wire.owner_id, "owner_id"), owner_rev, revision, _version(wire), wire_format)
 
 
 def _acknowledge(message: Acknowledge) -> Fields:
@@ -127,7 +137,7 @@ def _acknowledge(message: Acknowledge) -> Fields:
 
 
 def _acknowledge_of(wire: pb.Acknowledge) -> Acknowledge:
-    return Acknowledge(wire.owner_rev, wire.epoch, wire.sync_number, wire.recorded)
+    return Acknowledge(*_counts(wire, "owner_rev", "epoch", "sync_number", "recorded"))
 
 
 def _dispatch(message: DispatchTable) -> Fields:
@@ -144,14 +154,15 @@ def _dispatch(message: DispatchTable) -> Fields:
     }
 
 
-def _dispatch_of(wire: pb.DispatchTable) -> DispatchTable:
+def _dispatch_of(wire: pb.DispatchTable, quarantine: Quarantine) -> DispatchTable:
+    owner_rev, epoch = _counts(wire, "owner_rev", "epoch")
     return DispatchTable(
-        wire.owner_rev,
-        wire.epoch,
-        TableEpoch(wire.dispatch_rev, wire.counter),
-        ShardId(wire.table_id, wire.range_id),
+        owner_rev,
+        epoch,
+        _table_epoch_of(wire, owner_rev),
+        exact_shard(ShardId(wire.table_id, wire.range_id)),
         wire.is_delete,
-        tuple([_row_of(row) for row in wire.jobs]),
+        quarantine.each(_row_of, wire.jobs, "job"),
     )
 
 
@@ -178,7 +189,7 @@ def _row(row: JobRow) -> Fields:
 
 
 def _row_of(wire: pb.JobRow) -> JobRow:
-    return JobRow(
+    row = JobRow(
         JobKey(wire.account, wire.table_id, wire.job_name, wire.range_id or 1),
         wire.job_id,
         wire.spec_json,
@@ -193,6 +204,8 @@ def _row_of(wire: pb.JobRow) -> JobRow:
         wire.drop_at_s if wire.HasField("drop_at_s") else None,
         wire.origin,
     )
+    refuse_absurd_row(row)
+    return row
 
 
 def _watermark(watermark: Watermark) -> Fields:
@@ -240,16 +253,19 @@ def _sync(message: Sync) -> Fields:
 
 
 def _sync_of(wire: pb.Sync) -> Sync:
+    """As a whole or not at all: what is missing in it would count as not running there."""
+    owner_rev, epoch, number, recorded = _counts(wire, "owner_rev", "epoch", "number", "recorded")
+    parts = exact_int(wire.parts, "parts", 1, SYNC_PARTS_MAX)
     return Sync(
-        wire.owner_rev,
-        wire.epoch,
-        wire.version,
-        wire.number,
-        wire.part,
-        wire.parts,
-        wire.recorded,
-        tuple([_held_of(held) for held in wire.shards]),
-        wire.wire_format,
+        owner_rev,
+        epoch,
+        _version(wire),
+        number,
+        exact_int(wire.part, "part", 0, parts - 1),
+        parts,
+        recorded,
+        tuple([_held_of(held, owner_rev) for held in wire.shards]),
+        exact_int(wire.wire_format, "wire_format"),
     )
 
 
@@ -263,10 +279,10 @@ def _held(held: NodeShard) -> Fields:
     }
 
 
-def _held_of(wire: pb.HeldShard) -> NodeShard:
+def _held_of(wire: pb.HeldShard, owner_rev: int) -> NodeShard:
     return NodeShard(
-        ShardId(wire.table_id, wire.range_id),
-        TableEpoch(wire.dispatch_rev, wire.counter),
+        exact_shard(ShardId(wire.table_id, wire.range_id)),
+        _table_epoch_of(wire, owner_rev),
         _SHARD_STATE_FROM_WIRE[wire.state],
     )
 
@@ -285,11 +301,12 @@ def _response(message: DispatchTableResponse) -> Fields:
 
 
 def _response_of(wire: pb.DispatchTableResponse) -> DispatchTableResponse:
+    owner_rev, epoch = _counts(wire, "owner_rev", "epoch")
     return DispatchTableResponse(
-        wire.owner_rev,
-        wire.epoch,
-        TableEpoch(wire.dispatch_rev, wire.counter),
-        ShardId(wire.table_id, wire.range_id),
+        owner_rev,
+        epoch,
+        _table_epoch_of(wire, owner_rev),
+        exact_shard(ShardId(wire.table_id, wire.range_id)),
         _SHARD_STATE_FROM_WIRE[wire.state],
     )
 
@@ -303,9 +320,10 @@ def _checkpoint(message: Checkpoint) -> Fields:
     }
 
 
-def _checkpoint_of(wire: pb.Checkpoint) -> Checkpoint:
-    shards = tuple([_shard_checkpoint_of(item) for item in wire.shards])
-    return Checkpoint(wire.owner_rev, wire.epoch, wire.number, shards)
+def _checkpoint_of(wire: pb.Checkpoint, quarantine: Quarantine) -> Checkpoint:
+    owner_rev, epoch, number = _counts(wire, "owner_rev", "epoch", "number")
+    shards = quarantine.each(lambda item: _shard_checkpoint_of(item, quarantine), wire.shards, "shard")
+    return Checkpoint(owner_rev, epoch, number, shards)
 
 
 def _shard_checkpoint(item: ShardCheckpoint) -> Fields:
@@ -318,13 +336,18 @@ def _shard_checkpoint(item: ShardCheckpoint) -> Fields:
     }
 
 
-def _shard_checkpoint_of(wire: pb.ShardCheckpoint) -> ShardCheckpoint:
+def _shard_checkpoint_of(wire: pb.ShardCheckpoint, quarantine: Quarantine) -> ShardCheckpoint:
+    seen = quarantine.each(_seen_of, [wire.seen], "source") if wire.HasField("seen") else ()
     return ShardCheckpoint(
-        ShardId(wire.table_id, wire.range_id),
-        tuple([_report_of(report) for report in wire.reports]),
-        tuple([HistoryEntry(*_history_values(entry)) for entry in wire.history]),
-        _seen_of(wire.seen) if wire.HasField("seen") else None,
+        exact_shard(ShardId(wire.table_id, wire.range_id)),
+        quarantine.each(_report_of, wire.reports, "report"),
+        quarantine.each(_entry_of, wire.history, "history"),
+        seen[0] if seen else None,
     )
+
+
+def _entry_of(wire: admin_pb2.HistoryEntry) -> HistoryEntry:
+    return exact_entry(HistoryEntry(*_history_values(wire)))
 
 
 def _report(report: JobReport) -> Fields:
@@ -344,7 +367,7 @@ def _report(report: JobReport) -> Fields:
 
 
 def _report_of(wire: pb.JobReport) -> JobReport:
-    return JobReport(
+    report = JobReport(
         JobKey(wire.account, wire.table_id, wire.job_name, wire.range_id or 1),
         wire.job_id,
         _watermark_of(wire.watermark),
@@ -353,6 +376,7 @@ def _report_of(wire: pb.JobReport) -> JobReport:
         REASON_FROM_WIRE[wire.reason] if wire.reason else None,
         JobStatus(*_status_values(wire.status)) if wire.HasField("status") else None,
     )
+    return exact_report(report)
 
 
 def _seen(seen: SourceSeen) -> Fields:
@@ -366,4 +390,19 @@ def _seen(seen: SourceSeen) -> Fields:
 
 
 def _seen_of(wire: pb.SourceSeen) -> SourceSeen:
-    return SourceSeen(ShardId(wire.table_id, wire.range_id), wire.source_version, wire.checked_at_s, wire.lag_s)
+    return exact_seen(
+        SourceSeen(ShardId(wire.table_id, wire.range_id), wire.source_version, wire.checked_at_s, wire.lag_s)
+    )
+
+
+def _counts(wire: Message, *names: str) -> Iterator[int]:
+    return (exact_int(getattr(wire, name), name) for name in names)
+
+
+def _table_epoch_of(wire: pb.DispatchTable | pb.DispatchTableResponse | pb.HeldShard, owner_rev: int) -> TableEpoch:
+    """Of this term or one before: a later one's would fence all that this owner says from now on."""
+    return TableEpoch(exact_int(wire.dispatch_rev, "dispatch_rev", 0, owner_rev), exact_int(wire.counter, "counter"))
+
+
+def _version(wire: pb.Announce | pb.Sync) -> str:
+    return printable(wire.version, NAME_CHARS_MAX)

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Generic, TypeVar
 
+from iscp.adapters.grpc.quarantine import Quarantine
 from iscp.coordination.messages import (
     Acknowledge,
     Alive,
@@ -22,6 +23,7 @@ from iscp.coordination.messages import (
     OwnerMessage,
     Sync,
 )
+from iscp.core.foreign import named_error
 from iscp.wire.v1 import node_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -73,8 +75,9 @@ def _parts(raw: bytes) -> Iterator[pb.Frame]:
 class FrameReader(Generic[M]):
     """The messages of one stream's frames, in order; what cannot be read is left out."""
 
-    def __init__(self, decode: Callable[[bytes], M]) -> None:
+    def __init__(self, decode: Callable[[bytes, Quarantine], M], quarantine: Quarantine) -> None:
         self._decode = decode
+        self._quarantine = quarantine
         self._parts: list[bytes] = []
         self._parts_bytes = 0
         self._told = False
@@ -83,9 +86,10 @@ class FrameReader(Generic[M]):
         found = []
         for raw in self._whole(frame):
             try:
-                found.append(self._decode(raw))
-            except ValueError as error:
-                self._tell(str(error))
+                found.append(self._decode(raw, self._quarantine))
+            except Exception as error:  # noqa: BLE001  (whatever it is, those after it are to be read)
+                self._quarantine.count += 1
+                self._tell(named_error(error))
         return found
 
     def _whole(self, frame: pb.Frame) -> Iterable[bytes]:
@@ -184,5 +188,5 @@ class Outgoing(Generic[M]):
         for message in batch:
             try:
                 yield self._encode(message)
-            except ValueError:  # a number or a text that the wire has no form for; the others must not suffer
+            except Exception:  # a value that the wire has no form for; the others must not suffer
                 log.exception("coordinate.unsayable", extra={"to": self._to})

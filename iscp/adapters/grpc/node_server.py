@@ -23,6 +23,7 @@ from iscp.adapters.grpc.calling import Meant, meant_of, refuse_other
 from iscp.adapters.grpc.coordinate_messages import decode_owner, encode_node
 from iscp.adapters.grpc.errors import translated
 from iscp.adapters.grpc.frames import FrameReader, Outgoing
+from iscp.adapters.grpc.quarantine import Quarantine
 from iscp.coordination.messages import NodeMessage, OwnerMessage
 from iscp.core.cluster import WIRE_FORMAT
 from iscp.core.errors import QueueFull
@@ -98,9 +99,15 @@ class NodeServer:
         self._heard = heard
         self._wire_format = wire_format
         self._pool = ThreadPoolExecutor(self.calls_max, thread_name_prefix="iscp-node-call")
+        self._quarantine = Quarantine()
         self._verifies = threading.BoundedSemaphore(VERIFIES_MAX)
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
         self._lock = threading.Lock()
+
+    @property
+    def quarantined(self) -> int:
+        """Parts of owners' messages that were dead-lettered."""
+        return self._quarantine.count
 
     def add_to(self, server: grpc.Server) -> None:
         unary = grpc.unary_unary_rpc_method_handler
@@ -170,7 +177,7 @@ class NodeServer:
         log.info("coordinate.ended", extra={"owner": owner_id})
 
     def _read(self, owner_id: str, stream: _Stream, frames: Iterator[pb.Frame]) -> None:
-        reader = FrameReader(decode_owner)
+        reader = FrameReader(decode_owner, self._quarantine)
         try:
             for frame in frames:
                 self._hear(owner_id, reader.take(frame))

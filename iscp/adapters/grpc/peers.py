@@ -28,6 +28,7 @@ from iscp.adapters.grpc.endpoint import Tls
 from iscp.adapters.grpc.errors import from_rpc
 from iscp.adapters.grpc.frames import FrameReader, Outgoing
 from iscp.adapters.grpc.node_calls import RemoteNode
+from iscp.adapters.grpc.quarantine import Quarantine
 from iscp.coordination.messages import NodeMessage, OwnerMessage
 from iscp.core.cluster import WIRE_FORMAT, NodeRecord
 from iscp.core.errors import IscpError, PermanentError, Unavailable
@@ -59,8 +60,17 @@ class _Broken(Exception):
 class _Peer:
     """One life of a node: the channel to it, what waits for it, and the thread that keeps the stream open."""
 
-    def __init__(self, record: NodeRecord, meant: Meant, heard: Heard, on_refused: Refused, tls: Tls | None) -> None:
+    def __init__(
+        self,
+        record: NodeRecord,
+        meant: Meant,
+        heard: Heard,
+        on_refused: Refused,
+        tls: Tls | None,
+        quarantine: Quarantine,
+    ) -> None:
         self._record = record
+        self._quarantine = quarantine
         self._heard = heard
         self._on_refused = on_refused
         self._metadata = meant.to_metadata()
@@ -147,7 +157,7 @@ class _Peer:
         yield from self._outgoing.frames(ended)
 
     def _read(self, frames: Iterable[pb.Frame]) -> None:
-        reader = FrameReader(decode_node)
+        reader = FrameReader(decode_node, self._quarantine)
         for frame in frames:
             messages = reader.take(frame)
             try:
@@ -196,10 +206,16 @@ class Peers:
         self._heard = heard
         self._on_refused = on_refused
         self._tls = tls
+        self._quarantine = Quarantine()
         self._peers: dict[Life, _Peer] = {}
         self._lock = threading.Lock()
         self._closed = False
         self._full = False
+
+    @property
+    def quarantined(self) -> int:
+        """Parts of nodes' messages that were dead-lettered."""
+        return self._quarantine.count
 
     def send(self, record: NodeRecord, message: OwnerMessage) -> None:
         """Never waits. Lost where there are NODES_MAX streams already, and after `close`."""
@@ -244,5 +260,5 @@ class Peers:
                     log.warning("peer.too_many", extra={"nodes": NODES_MAX})
                 raise Unavailable(f"there are {NODES_MAX} nodes already")
             meant = Meant(self._cluster, record.node_id, record.epoch, self._owner_id, self._wire_format)
-            peer = self._peers[life] = _Peer(record, meant, self._heard, self._on_refused, self._tls)
+            peer = self._peers[life] = _Peer(record, meant, self._heard, self._on_refused, self._tls, self._quarantine)
             return peer

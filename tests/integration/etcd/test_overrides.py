@@ -7,13 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from iscp.adapters.etcd.checkpoint import EtcdCheckpoint
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.membership import EtcdMembership
 from iscp.adapters.etcd.overrides import WRITES_AT_ONCE_MAX, EtcdOverrides
 from iscp.coordination.placement import Overrides
 from iscp.core.cluster import Leader
-from iscp.core.errors import NotOwner
+from iscp.core.errors import ConfigurationError, NotOwner
 from iscp.core.ids import ShardId
 from iscp.ports.system import Clock
 
@@ -67,3 +69,62 @@ def test_a_key_that_nobody_knows_hides_no_other(term: Term, client: EtcdClient, 
     store.save(leader, Overrides(), Overrides(frozenset({"n1"})))
     client.put(Keys(prefix).override("banish", "n2"), b"")
     assert store.load() == Overrides(frozenset({"n1"}))
+
+
+@pytest.mark.parametrize("key", ["pin/t/x", "pin/t/0", "pin/t/4096", "pin/", "pin//2", "other/t", "cordon/\udcff"])
+def test_what_somebody_else_wrote_there_hides_no_other_and_ends_no_owner(
+    client: EtcdClient, prefix: str, term: Term, key: str
+) -> None:
+    store, leader = term
+    said = Overrides(frozenset({"n1"}), frozenset({"n2"}), {ShardId("t", 2): "n3"})
+    store.save(leader, Overrides(), said)
+    client.put(f"{Keys(prefix).overrides}{key}", b"\xff\xfe")
+    client.put(f"{Keys(prefix).overrides}pin/good/3", b"\xff")
+    assert store.load() == said
+
+
+@pytest.mark.parametrize("value", [b"", b"x", b"nan", b"1e999", b"\xff"])
+def test_a_checkpoint_that_is_none_is_computed_anew(
+    client: EtcdClient, clock: Clock, prefix: str, value: bytes
+) -> None:
+    keys = Keys(prefix)
+    client.put(keys.checkpoint, value)
+    store = EtcdCheckpoint(client, EtcdElection(client, keys, clock, ttl_s=2.0, margin_s=0.5), keys)
+    assert store.load() == 0.0
+
+
+NODE = b'{"node_id":"n1","epoch":1,"address":"a:1","pid":1,"version":"1","started_at_s":1.0}'
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"\xff",
+        b"[" * 100_000,
+        b"[]",
+        b"5",
+        NODE.replace(b'"n1"', b'""'),
+        NODE.replace(b'"n1"', b"5"),
+        NODE.replace(b'"n1"', b'"\\ud800"'),
+        NODE.replace(b'"epoch":1', b'"epoch":1e999'),
+        NODE.replace(b'"epoch":1', b'"epoch":-1'),
+        NODE.replace(b"1.0", b"NaN"),
+    ],
+)
+def test_a_node_that_is_none_is_no_member_and_hides_no_other(
+    client: EtcdClient, clock: Clock, prefix: str, value: bytes
+) -> None:
+    keys = Keys(prefix)
+    membership = EtcdMembership(client, keys, clock, ttl_s=2.0, margin_s=0.5)
+    client.put(keys.node("n1"), NODE)
+    client.put(keys.node("n2"), value)
+    client.put(f"{keys.revoked}n9/1", b"no lease")
+    assert [record.node_id for record in membership.members()[0]] == ["n1"]
+    assert membership.hold_s() == 2.5
+
+
+def test_an_epoch_that_is_none_is_an_error_that_says_so(client: EtcdClient, clock: Clock, prefix: str) -> None:
+    keys = Keys(prefix)
+    client.put(keys.epoch("n1"), b"x")
+    with pytest.raises(ConfigurationError, match="holds no epoch"):
+        EtcdMembership(client, keys, clock, ttl_s=2.0, margin_s=0.5).next_epoch("n1")

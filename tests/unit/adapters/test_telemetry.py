@@ -6,7 +6,11 @@ import json
 import logging
 import sys
 
+import pytest
+from hypothesis import given
+
 from iscp.adapters.telemetry import JsonFormatter, TextFormatter
+from tests.fakes.poison import ERRORS, POISON
 
 
 def record(**extra: object) -> logging.LogRecord:
@@ -43,6 +47,19 @@ def test_a_traceback_stays_within_its_line() -> None:
     line = JsonFormatter({}).format(made)
     assert "\n" not in line
     assert "ValueError: why" in json.loads(line)["exception"]
+
+
+@pytest.mark.parametrize("formatter", [JsonFormatter({}), TextFormatter()])
+def test_a_line_is_written_whatever_others_say(formatter: logging.Formatter) -> None:
+    @given(POISON, ERRORS)
+    def holds(value: object, error: BaseException) -> None:
+        line = formatter.format(record(said=value, by={"a": value}, exc_info=(type(error), error, None)))
+        line.encode()
+        assert "\x00" not in line
+        assert "\x1b" not in line
+        assert len(line) < 1_000_000
+
+    holds()
 
 
 def test_text_for_people() -> None:

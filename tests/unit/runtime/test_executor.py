@@ -20,6 +20,7 @@ from iscp.core.iteration import Iteration, JobOutcome
 from iscp.ports.system import Guard
 from iscp.runtime.executor import Executor
 from iscp.runtime.queue import IterationQueue
+from tests.fakes.poison import StrExits
 from tests.fakes.runner import FakeRunner, GatedRunner, applied
 from tests.fakes.timetable import job
 
@@ -296,9 +297,15 @@ def test_an_iteration_of_a_former_epoch_passes_no_guard_once_the_node_has_regist
 
 
 @pytest.mark.parametrize(
-    ("raised", "code"), [(EngineError("spark"), ErrorCode.ENGINE), (KeyError("bug"), ErrorCode.INTERNAL)]
+    ("raised", "code"),
+    [
+        (EngineError("spark"), ErrorCode.ENGINE),
+        (KeyError("bug"), ErrorCode.INTERNAL),
+        (SystemExit("gone"), ErrorCode.INTERNAL),
+        (StrExits(), ErrorCode.INTERNAL),
+    ],
 )
-def test_what_a_run_raises_is_its_own(make: Make, raised: Exception, code: int) -> None:
+def test_what_a_run_raises_is_its_own(make: Make, raised: BaseException, code: int) -> None:
     def body(one: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
         if one.number == 1:
             raise raised

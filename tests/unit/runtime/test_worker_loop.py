@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from iscp.adapters.clock import SystemClock
 from iscp.coordination.effects import StartShard, StopAllShards
-from iscp.coordination.events import Reports, ShardStarted, ShardStopped
+from iscp.coordination.events import Reports, Seen, ShardStarted, ShardStopped
 from iscp.coordination.messages import (
     Acknowledge,
     Announce,
@@ -18,6 +19,7 @@ from iscp.coordination.messages import (
     DispatchTableResponse,
     NodeMessage,
     NodeShardState,
+    SourceSeen,
     Sync,
 )
 from iscp.coordination.times import CoordinationTimes
@@ -25,11 +27,13 @@ from iscp.coordination.worker import WorkerMachine
 from iscp.core.cluster import Leader
 from iscp.core.errors import IscpError, Unavailable
 from iscp.core.ids import JobKey, ShardId, TableEpoch
-from iscp.core.job import JobReport
+from iscp.core.job import JobReport, JobState, JobStatus
 from iscp.core.watermark import Watermark
 from iscp.runtime.worker_loop import WorkerLoop
 from tests.fakes.etcd import FakeElection, FakeEtcd
+from tests.fakes.loopback import entry, job, report
 from tests.fakes.owner import until
+from tests.fakes.poison import RaisesWhenRead, StrExits
 
 SHARD = ShardId("t-1")
 TIMES = CoordinationTimes(resend_s=0.05, checkpoint_s=0.02)
@@ -187,3 +191,33 @@ def test_a_broken_machine_is_told() -> None:
     until(lambda: worker.broken)
     assert isinstance(worker.broken[0], ZeroDivisionError)
     worker.loop.close()
+
+
+def test_a_report_that_cannot_be_is_left_out_and_all_else_reaches_the_owner_and_the_shard_drains(
+    worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker.obey()
+    worker.loop.news(ShardStarted(SHARD))
+    good = job("t-1")
+    bad = [
+        replace(report(good, 3), seq=RaisesWhenRead()),  # type: ignore[arg-type]
+        replace(report(good, 3), watermark=Watermark(3, float("nan"))),
+        replace(report(good, 3), status=replace(JobStatus(), rows="5")),  # type: ignore[arg-type]
+    ]
+    lost = replace(entry(good, 3), error_msg=StrExits())  # type: ignore[arg-type]
+    news = Reports(SHARD, (*bad, report(good, 4, JobState.ERROR, "\ud800\x00")), (lost, entry(good, 4, "n", "\ud800")))
+    worker.loop.news(news)
+    worker.loop.news(Seen(SourceSeen(SHARD, 4, 1.0, float("nan"))))
+    until(lambda: worker.heard(Checkpoint))
+    (said,) = {each.number: each for each in worker.heard(Checkpoint)}.values()  # type: ignore[union-attr]
+    assert isinstance(said, Checkpoint)
+    (told,) = said.shards
+    assert [(each.seq, each.status and each.status.error_msg) for each in told.reports] == [(4, "\\ud800\\x00")]
+    assert [(each.seq, each.error_msg) for each in told.history] == [(4, "\\ud800")]
+    assert told.seen is None
+    assert worker.loop.quarantined == 5
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == ["report.quarantined"] * 5
+    worker.loop.heard([Acknowledge(5, 3, 1, said.number)])
+    worker.loop.heard([DispatchTable(5, 3, TableEpoch(5, 2), SHARD, True)])
+    worker.loop.news(ShardStopped(SHARD))
+    assert worker.loop.handed_over(10.0)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.adapters.grpc import coordinate_messages as wire
+from iscp.adapters.grpc.quarantine import Quarantine
 from iscp.coordination.messages import (
     Acknowledge,
     Alive,
@@ -24,17 +25,18 @@ from iscp.coordination.messages import (
     SourceSeen,
     Sync,
 )
+from iscp.core.foreign import AT_S_MOST, COUNT_MOST, printable
 from iscp.core.ids import JobKey, ShardId, TableEpoch
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobReport, JobRow, JobState, JobStatus, Reason
 from iscp.core.watermark import Watermark
 from iscp.wire.v1 import node_pb2 as pb
 
-# Numbers as int64, and codes as int32 can hold them; texts as UTF-8 can.
+# All that can be of a job: what cannot is refused (test_poisoned_messages.py).
 OF_TYPE = {
-    "int": st.integers(-(2**63), 2**63 - 1),
-    "float": st.floats(allow_nan=False),
-    "str": st.text(st.characters(exclude_categories=("Cs",)), max_size=20),
+    "int": st.integers(0, COUNT_MOST),
+    "float": st.floats(0.0, AT_S_MOST),
+    "str": st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=20).map(printable),
     "bool": st.booleans(),
 }
 
@@ -49,12 +51,14 @@ def every(kind: type, **given_fields: st.SearchStrategy[Any]) -> st.SearchStrate
     return st.builds(kind, **chosen)
 
 
-CODES = st.integers(-(2**31), 2**31 - 1)
+CODES = st.integers(0, 2**31 - 1)
+RANGES = st.integers(1, 127)
+TERMS = st.integers(9, COUNT_MOST)
 SHARDS, EPOCHS, KEYS, MARKS = (
-    every(ShardId),
-    every(TableEpoch),
-    every(JobKey, range_id=st.integers(1, 127)),
-    every(Watermark),
+    every(ShardId, range_id=RANGES),
+    every(TableEpoch, owner_rev=st.integers(0, 9)),
+    every(JobKey, range_id=RANGES),
+    every(Watermark, version=st.integers(-1, COUNT_MOST), step=st.integers(0, 9), steps=st.integers(9, 99)),
 )
 ROWS = every(JobRow, key=KEYS, watermark=MARKS, drop_at_s=st.none() | OF_TYPE["float"])
 REPORTS = every(
@@ -76,12 +80,20 @@ HELD = every(NodeShard, shard=SHARDS, table_epoch=EPOCHS)
 
 OWNER_MESSAGES = {
     Announce: every(Announce),
-    DispatchTable: every(DispatchTable, shard=SHARDS, table_epoch=EPOCHS, jobs=st.lists(ROWS, max_size=3).map(tuple)),
+    DispatchTable: every(
+        DispatchTable, owner_rev=TERMS, shard=SHARDS, table_epoch=EPOCHS, jobs=st.lists(ROWS, max_size=3).map(tuple)
+    ),
     Acknowledge: every(Acknowledge),
 }
 NODE_MESSAGES = {
-    Sync: every(Sync, shards=st.lists(HELD, max_size=3).map(tuple)),
-    DispatchTableResponse: every(DispatchTableResponse, shard=SHARDS, table_epoch=EPOCHS),
+    Sync: every(
+        Sync,
+        owner_rev=TERMS,
+        part=st.integers(0, 4),
+        parts=st.integers(5, 9),
+        shards=st.lists(HELD, max_size=3).map(tuple),
+    ),
+    DispatchTableResponse: every(DispatchTableResponse, owner_rev=TERMS, shard=SHARDS, table_epoch=EPOCHS),
     Alive: every(Alive),
     Checkpoint: every(Checkpoint, shards=st.lists(CHECKPOINTS, max_size=3).map(tuple)),
 }
@@ -91,7 +103,7 @@ NODE_MESSAGES = {
 def test_what_an_owner_says_comes_back_the_same(kind: type) -> None:
     @given(OWNER_MESSAGES[kind])
     def holds(message: OwnerMessage) -> None:
-        assert wire.decode_owner(wire.encode_owner(message)) == message
+        assert wire.decode_owner(wire.encode_owner(message), Quarantine()) == message
 
     holds()
 
@@ -100,7 +112,7 @@ def test_what_an_owner_says_comes_back_the_same(kind: type) -> None:
 def test_what_a_node_says_comes_back_the_same(kind: type) -> None:
     @given(NODE_MESSAGES[kind])
     def holds(message: NodeMessage) -> None:
-        assert wire.decode_node(wire.encode_node(message)) == message
+        assert wire.decode_node(wire.encode_node(message), Quarantine()) == message
 
     holds()
 
@@ -114,13 +126,14 @@ def test_every_kind_of_message_is_tried() -> None:
 @pytest.mark.parametrize("raw", [b"", b"\xff\xff\xff", b"\x7a\x00"], ids=["nothing", "garbage", "of a newer node"])
 def test_what_is_no_known_message_is_refused(decode: Any, raw: bytes) -> None:
     with pytest.raises(ValueError, match="message"):
-        decode(raw)
+        decode(raw, Quarantine())
 
 
 def test_states_of_a_newer_node_are_refused_not_guessed() -> None:
     response = pb.DispatchTableResponse.FromString(b"\x38\x63")  # state = 99
+    response.table_id, response.range_id = "t", 1
     with pytest.raises(ValueError, match="cannot be read"):
-        wire.decode_node(pb.NodeMessage(response=response).SerializeToString())
+        wire.decode_node(pb.NodeMessage(response=response).SerializeToString(), Quarantine())
 
 
 def test_a_dispatch_is_small() -> None:

@@ -1,0 +1,110 @@
+"""A real node with consumers of somebody else's that answer and raise anything: others go on, and it ends in order."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pyarrow as pa
+import pytest
+
+from tests.e2e.evidence import admin
+from tests.e2e.harness import STOP_WAIT_S, Cluster, append, assert_equal, read, wait_for
+from tests.fakes.packages import install
+
+CONSUMER = '''
+import json
+from pathlib import Path
+
+import numpy
+
+from iscp.consumers.custom import CustomConsumer, PermanentError, Position, position_of
+
+
+class Silent(Exception):
+    def __str__(self):
+        raise SystemExit("no text")
+
+
+class Keeper(CustomConsumer):
+    """Keeps nothing but the record, in a file; its option says what it does wrong."""
+
+    def position(self):
+        if self.options["wrong"] == "position":
+            return Position(seq="1")
+        path = Path(self.spec.target)
+        return position_of(path.read_text() if path.exists() else None)
+
+    def consume(self, context, retriever):
+        match self.options["wrong"]:
+            case "surrogate":
+                raise ValueError("\\ud800 \\x1b[2J \\x00")
+            case "long":
+                raise ValueError("cause " + "x" * 100_000_000 + " end")
+            case "silent":
+                raise Silent()
+            case "code":
+                raise PermanentError("mine", code="soon")
+            case "text":
+                rows = "7"
+            case _:
+                rows = numpy.int64(7)
+        retriever.update_watermark(self)
+        return rows
+
+    def get(self, key):
+        path = Path(self.spec.target)
+        return path.read_text() if path.exists() else None
+
+    def put(self, key, value):
+        Path(self.spec.target).write_text(value)
+'''
+
+SAID = {
+    "surrogate": "ValueError: \\ud800 \\x1b[2J \\x00",
+    "long": "ValueError: cause xxx",
+    "silent": "Silent: its text cannot be read",
+    "code": "mine",
+    "text": "the number of rows is '7'",
+    "position": "seq is '1'",
+}
+
+
+@pytest.mark.spark
+def test_poisoned_consumers_harm_nobody_and_the_node_drains(cluster: Cluster) -> None:
+    site = cluster.root / "site"
+    install(site, "iscp_poison", CONSUMER, "iscp.consumers", poison="Keeper")
+    environ = {"PYTHONPATH": str(site), "ISCP_CONSUMERS__ALLOW": "poison"}
+    cluster.start(**environ)
+    source = cluster.table("orders", pa.table({"id": [1, 2], "text": ["a", "b"]}))
+    for wrong in (*SAID, "numpy"):
+        target, options = str(cluster.root / f"{wrong}.json"), {"wrong": wrong}
+        cluster.client.register(source, wrong, consumer="poison", target=target, key=["id"], options=options)
+    copy = cluster.replica("copy", source, key=("id",))
+    cluster.settle(copy)
+    for wrong, said in SAID.items():
+        wait_for(
+            f"the job {wrong} says {said}",
+            lambda wrong=wrong, said=said: said in cluster.client.status(source, wrong).status.error_msg,  # type: ignore[misc]
+        )
+        message = cluster.client.status(source, wrong).status.error_msg
+        assert len(message) < 5_000
+        assert message.isprintable()
+        wait_for("its history is written", lambda wrong=wrong: cluster.client.history(source, wrong))  # type: ignore[misc]
+        shown = admin(cluster.endpoint, "job", "status", source, wrong)
+        assert said.split(":")[0] in shown.out
+        assert "\x1b" not in shown.out
+    numbers = cluster.client.wait(source, "numpy", timeout_s=60)
+    assert (numbers.state, numbers.status.rows) == ("completed", 7)
+
+    version = append(source, pa.table({"id": [3], "text": ["c"]}))
+    assert cluster.settle(copy).applied_version == version
+    assert_equal(copy.target, read(source))
+    counters = admin(cluster.endpoint, "status", "-o", "json").json["queue"]
+    assert counters["quarantined"] == 0, "all was translated where it came in"
+
+    cluster.node.child.send_signal(signal.SIGTERM)
+    assert cluster.node.child.wait(STOP_WAIT_S) == 0
+    events = [json.loads(line)["event"] for line in cluster.node.log.read_text().splitlines() if line.startswith("{")]
+    assert "iteration.failed" in events
+    assert not {"node.broken", "log.broken", "history.broken", "inbox.broken", "node.stop_hangs"} & set(events)
