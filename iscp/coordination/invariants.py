@@ -47,6 +47,9 @@ def check_owner(owner: OwnerMachine) -> None:
         _check_apart(each.shard for each in at_work)
     for peer in term.peers.values():
         _check_peer(term, peer)
+    placement = term.placement
+    of_now = placement.ring is None or placement.ring.node_ids == tuple(sorted(placement.eligible))
+    require(of_now, "the ring is of {}, not of {}", placement.ring, placement.eligible)
     awaited = sum(each.awaited for peer in term.peers.values() for each in peer.in_flight.values())
     require(awaited == term.window.awaited, "{} answers are awaited, not {}", awaited, term.window.awaited)
     require(term.awaiting == any(peer.awaited for peer in term.peers.values()), "the awaited are miscounted")

@@ -35,7 +35,7 @@ from iscp.coordination.events import (
 from iscp.coordination.messages import NodeMessage, OwnerMessage, SourceSeen
 from iscp.coordination.owner import OwnerMachine
 from iscp.core.cluster import Leader, Moment, NodeRecord
-from iscp.core.errors import IscpError, NotOwner, TemporaryError, Unavailable
+from iscp.core.errors import IscpError, NotOwner, QueueFull, TemporaryError, Unavailable
 from iscp.core.ids import ShardId
 from iscp.ports.cluster import CheckpointStore, Election, Membership, OverrideStore
 from iscp.ports.pipeline import JobLog
@@ -46,6 +46,7 @@ from iscp.runtime.garbage import no_collection
 from iscp.runtime.inbox import Gathered, Inbox
 from iscp.runtime.log_writer import LogLimits, LogWriter
 from iscp.runtime.ring_builder import RingBuilder
+from iscp.runtime.unread import Unread
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -80,10 +81,11 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    """What one node sent together."""
+    """What one node sent together, and when it came in."""
 
     node_id: str
     messages: Sequence[NodeMessage]
+    came_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,7 @@ class OwnerLoop:
         self._etcd = ThreadPoolExecutor(1, "iscp-owner-etcd")
         self._rings = RingBuilder(lambda ring: self._inbox.post(RingBuilt(ring)), on_broken)
         self._claim_at_s: float | None = None
+        self._unread = Unread(clock)
         self._inbox: Inbox[_Event] = Inbox("iscp-owner", clock, self._take, self._tick, self._next_due_s, on_broken)
 
     def start(self) -> None:
@@ -169,7 +172,12 @@ class OwnerLoop:
 
     def heard(self, node_id: str, messages: Sequence[NodeMessage]) -> None:
         """Raises QueueFull where the loop does not keep up: the node repeats what it was not answered."""
-        self._inbox.put(_Heard(node_id, messages))
+        came_s = self._unread.note()
+        try:
+            self._inbox.put(_Heard(node_id, messages, came_s))
+        except QueueFull:
+            self._unread.read(came_s)
+            raise
 
     def tell(self, event: OverridesChanged | MoveAsked | RebalanceAsked) -> None:
         """What an operator has said; without effect between terms."""
@@ -227,7 +235,9 @@ class OwnerLoop:
     def _tick(self) -> None:
         if self._claim_at_s is not None and self._claim_at_s <= self._clock.monotonic_s():
             self._claim()
-        self._step(Tick())
+        due_s = self.machine.next_due_s()
+        if due_s is not None and due_s <= self._unread.since_s():  # before that, what it waits for may be there
+            self._step(Tick())
         self._advance()
 
     def _take(self, event: _Event) -> None:
@@ -249,9 +259,10 @@ class OwnerLoop:
                     self._moved(writer, moved.take())
             case _Asked(look):
                 look(self)
-            case _Heard(node_id, messages):
+            case _Heard(node_id, messages, came_s):
                 for message in messages:
                     self._step(FromNode(node_id, message))
+                self._unread.read(came_s)
             case _Members():
                 members, moment = self._registered.take()
                 if moment >= self._members_at:  # an older one would show as gone who has come since
@@ -345,7 +356,7 @@ class OwnerLoop:
             self._etcd.submit(self.checkpoint.save, leader)
 
     def _step(self, event: OwnerEvent) -> None:
-        for effect in self.machine.step(event, self._clock.monotonic_s()):
+        for effect in self.machine.step(event, self._clock.monotonic_s(), self._unread.since_s()):
             self._carry_out(effect)
 
     def _carry_out(self, effect: OwnerEffect) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from iscp.coordination.messages import DispatchTable
+from iscp.coordination.window import AWAITED_MIN
 from iscp.core.ids import JobKey, ShardId, TableEpoch
 from iscp.core.job import JobRow
 from tests.simulation.violation import expect
@@ -14,12 +16,21 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
+DISPATCHES_MIN = 5
+"""Dispatches of a shard under one table_epoch that may follow each other quickly."""
+
+
 class Checks:
-    """No shard is started, or kept by a renewal, where another process that may write has it."""
+    """No shard is started, or kept by a renewal, where another process that may write has it.
+
+    And no owner loads nodes, or blames them, for what it cannot keep up with itself.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._newest: dict[ShardId, TableEpoch] = {}
+        self._harmed = world.trouble.harms_nodes
+        self._dispatched: dict[TableEpoch, tuple[float, int]] = {}
 
     def started(self, process: Process, shard: ShardId, table_epoch: TableEpoch) -> None:
         if not process.registration.confirmed:
@@ -41,6 +52,30 @@ class Checks:
                 continue
             if shard in other.engine.shards and shard not in other.engine.condemned:
                 expect(False, "{} runs at {} and at {}, and both may write", shard, process.node_id, other.node_id)
+
+    @property
+    def dispatches(self) -> int:
+        """How many there were in all."""
+        return sum(times for _, times in self._dispatched.values())
+
+    def dispatched(self, message: DispatchTable, now_s: float) -> None:
+        """What is not confirmed is sent ever more rarely; half as rarely is allowed, as owners stand still at times."""
+        first_s, times = self._dispatched.get(message.table_epoch, (now_s, 0))
+        self._dispatched[message.table_epoch] = first_s, times + 1
+        most = DISPATCHES_MIN + 2 * (now_s - first_s) / self._world.parts.times.resend_max_s
+        passed_s = now_s - first_s
+        expect(times < most, "{} was dispatched {} times in {} s", message.shard, times + 1, passed_s)
+
+    def revoked(self, node_id: str, why: str) -> None:
+        """Who answers, and is not read, is not given up on."""
+        expect(self._harmed, "{} is given up on ({}), and nothing is wrong with it", node_id, why)
+
+    def answers_wait(self, count: int) -> None:
+        """Two to each dispatch; those that came to have been read meanwhile may be doubled by those that follow."""
+        trouble, span_s = self._world.trouble, self._world.parts.times.resend_s / 2
+        if not self._harmed and not trouble.double and trouble.step_s:
+            most = 4 * max(AWAITED_MIN, int(span_s / trouble.step_s))
+            expect(count <= most, "{} answers wait to be read, more than {}", count, most)
 
     def one_row_a_job(self, rows: Iterable[JobRow]) -> None:
         wanted: set[JobKey] = set()

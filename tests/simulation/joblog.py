@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 from iscp.coordination.book import BookChange, JobBook
 from iscp.coordination.draft import Draft, Request
 from iscp.core.errors import Conflict, InvalidRequest, JobNotFound
+from iscp.core.ids import JobKey
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobReport, JobRow
+from tests.simulation.specs import spec_json
 from tests.simulation.violation import expect
 
 if TYPE_CHECKING:
@@ -38,6 +40,12 @@ class Log:
         self.history: set[tuple[str, int]] = set()
         self._landed: set[int] = set()
         self._newest_writer = 0
+
+    def load(self, keys: Iterable[JobKey]) -> None:
+        """These were registered before the first owner."""
+        for number, key in enumerate(keys, start=1):
+            row = JobRow(key, f"{number:012x}", spec_json(key), key.table_id, f"/{key.table_id}")
+            self.rows[row.job_id] = row
 
     def claim(self, seen: int) -> int | None:
         """Mint the term after `seen`, unless somebody else did."""

@@ -7,10 +7,10 @@ came in. `MUTANTS` says of each which seeds found it out, so that the tests are 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from iscp.coordination.effects import OwnerEffect, RevokeLease
-from iscp.coordination.events import Elected, FromNode, OwnerEvent
+from iscp.coordination.events import Elected, FromNode, OwnerEvent, RingBuilt
 from iscp.coordination.messages import (
     Announce,
     DispatchTable,
@@ -21,6 +21,7 @@ from iscp.coordination.messages import (
 )
 from iscp.coordination.owner import OwnerMachine
 from iscp.coordination.peer import PeerPhase
+from iscp.coordination.times import CoordinationTimes
 from iscp.coordination.worker import NEVER, WorkerMachine
 from iscp.core.cluster import Leader
 from iscp.core.errors import ErrorCode
@@ -117,10 +118,10 @@ class SaysAbsentWhenStopping(WorkerMachine):
 class HearsAnything(OwnerMachine):
     """Lets a message be changed before it is heard."""
 
-    def step(self, event: OwnerEvent, now_s: float) -> list[OwnerEffect]:
+    def step(self, event: OwnerEvent, now_s: float, read_s: float | None = None) -> list[OwnerEffect]:
         if isinstance(event, FromNode) and self.term is not None:
             event = FromNode(event.node_id, self.heard(event.node_id, event.message))
-        return super().step(event, now_s)
+        return super().step(event, now_s, read_s)
 
     def heard(self, node_id: str, message: NodeMessage) -> NodeMessage:
         return message
@@ -157,8 +158,8 @@ class TakesStoppingForStopped(HearsAnything):
 class AwaitsNoSync(OwnerMachine):
     """Places before the nodes have said what they run."""
 
-    def step(self, event: OwnerEvent, now_s: float) -> list[OwnerEffect]:
-        effects = super().step(event, now_s)
+    def step(self, event: OwnerEvent, now_s: float, read_s: float | None = None) -> list[OwnerEffect]:
+        effects = super().step(event, now_s, read_s)
         if isinstance(event, Elected) and self.term is not None:
             for peer in self.term.peers.values():
                 peer.founding, peer.phase = False, PeerPhase.SYNCED
@@ -170,17 +171,50 @@ class AwaitsNoSync(OwnerMachine):
 class RevokesNobody(OwnerMachine):
     """An unreachable node keeps its lease."""
 
-    def step(self, event: OwnerEvent, now_s: float) -> list[OwnerEffect]:
-        return [effect for effect in super().step(event, now_s) if not isinstance(effect, RevokeLease)]
+    def step(self, event: OwnerEvent, now_s: float, read_s: float | None = None) -> list[OwnerEffect]:
+        return [effect for effect in super().step(event, now_s, read_s) if not isinstance(effect, RevokeLease)]
 
 
 class PlacesBesideCopies(OwnerMachine):
     """What one node has given up is placed though another still runs it."""
 
-    def step(self, event: OwnerEvent, now_s: float) -> list[OwnerEffect]:
+    def step(self, event: OwnerEvent, now_s: float, read_s: float | None = None) -> list[OwnerEffect]:
         if self.term is not None:
             self.term.copies.clear()
+        return super().step(event, now_s, read_s)
+
+
+class BlamesForUnreadAnswers(OwnerMachine):
+    """Deadlines and repetitions go by the clock alone, whatever waits to be read."""
+
+    def step(self, event: OwnerEvent, now_s: float, read_s: float | None = None) -> list[OwnerEffect]:
         return super().step(event, now_s)
+
+
+class SendsAllAtOnce(OwnerMachine):
+    """As many dispatches as the nodes may have in flight, whatever the owner can take in."""
+
+    def step(self, event: OwnerEvent, now_s: float, read_s: float | None = None) -> list[OwnerEffect]:
+        if self.term is not None:
+            self.term.window.size = 1_000_000
+        return super().step(event, now_s, read_s)
+
+
+class PlacesByAnyRing(OwnerMachine):
+    """A ring counts that was asked for before the nodes changed."""
+
+    def step(self, event: OwnerEvent, now_s: float, read_s: float | None = None) -> list[OwnerEffect]:
+        if isinstance(event, RingBuilt) and self.term is not None:
+            self.term.placement = replace(self.term.placement, ring=event.ring)
+        return super().step(event, now_s, read_s)
+
+
+class RepeatsAsOften(CoordinationTimes):
+    """What is not confirmed is sent again as often as at first."""
+
+    @property
+    def resend_max_s(self) -> float:
+        return self.resend_s
 
 
 class ClaimsBlindly(OwnerSide):
@@ -390,6 +424,16 @@ SLOW_ETCD = replace(CROWD, faults={Fault.PAUSE: 0.4, Fault.LOSE_ETCD: 0.1}, slow
 """Answers that a stopped process reads long after they came."""
 
 
+BUSY_OWNER = Trouble(nodes=5, shards=40, version_rate=0.05, wishes={Wish.UPDATE: 1.0, Wish.MOVE: 0.5}, step_s=0.2)
+"""Nothing is wrong but that the owner needs more time for what comes in than there is."""
+
+STALLED_LOG = replace(SHARDS_MOVE, faults={Fault.STALL_LOG: 0.2}, hang=0.3, long_s=20.0, late=0.0, double=0.0)
+"""Shards that take long to stop, as what they have reported cannot be recorded."""
+
+BURST = Trouble(nodes=4, shards=1_000, length_s=20.0, version_rate=0.0001, step_s=0.02, loaded=True)
+"""Many tables at once, and an owner that takes in few answers in the time in which all could come."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """`trouble`: the kind of run in which it shows (None: any). `seeds`: some that found it out."""
@@ -448,6 +492,14 @@ MUTANTS: dict[str, Mutant] = {
     "owner: revocations fenced by the election": Mutant(
         replace(REAL, owner_side=RevokesUnfenced), REVOCATIONS, seeds=(23, 85)
     ),
+    "owner: nothing due before what came is read": Mutant(
+        replace(REAL, owner=BlamesForUnreadAnswers), BUSY_OWNER, seeds=(0, 1)
+    ),
+    "owner: a window over all nodes": Mutant(replace(REAL, owner=SendsAllAtOnce), BURST, seeds=(0, 1)),
+    "owner: repetitions ever more rarely": Mutant(
+        replace(REAL, owner_times=RepeatsAsOften(**asdict(TIMES))), STALLED_LOG, seeds=(1, 2)
+    ),
+    "owner: the ring of the present nodes": Mutant(replace(REAL, owner=PlacesByAnyRing), NODES_RESTART, seeds=(9,)),
     "owner: members in order": Mutant(replace(REAL, owner_side=BelievesOldMembers), LISTS, seeds=(2, 9)),
     "lease: counted from sending": Mutant(replace(REAL, lease=CountsFromReceipt), SLOW_ETCD, seeds=(1, 3)),
     "lease: margin and grace": Mutant(replace(REAL, lease=NoMargin, owner_times=UNASKED), CLOCKS, seeds=(1, 2)),

@@ -10,6 +10,7 @@ from iscp.coordination.events import MoveAsked, RebalanceAsked
 from iscp.coordination.placement import Overrides
 from iscp.core.ids import JobKey, ShardId
 from iscp.core.job import JobRow
+from tests.simulation.specs import spec_json
 from tests.simulation.trouble import Wish
 
 if TYPE_CHECKING:
@@ -17,11 +18,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 JOBS = ("j", "k")
-
-
-def spec_json(key: JobKey, priority: int = 0) -> str:
-    target = f"{key.table_id}.{key.job_name}"
-    return f'{{"iteration":{{"consumer":{{"kind":"replica","target":"{target}"}},"priority":{priority}}}}}'
 
 
 class Operators:

@@ -5,14 +5,13 @@ The machine is the real one. What the loop does while it blocks is here put off 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
 from iscp.coordination.book import BookChange, JobBook, by_shard
 from iscp.coordination.draft import Request
-from iscp.coordination.effects import BuildRing, Decided, OwnerEffect, RecordCheckpoint, RevokeLease, SendTo
+from iscp.coordination.effects import BuildRing, Decided, Decision, OwnerEffect, RecordCheckpoint, RevokeLease, SendTo
 from iscp.coordination.events import (
     Deposed,
     Elected,
@@ -28,12 +27,13 @@ from iscp.coordination.events import (
     Tick,
 )
 from iscp.coordination.invariants import check_owner
-from iscp.coordination.messages import NodeMessage
+from iscp.coordination.messages import DispatchTable, DispatchTableResponse, NodeMessage
 from iscp.coordination.placement import Overrides, ring_of
 from iscp.core.cluster import Leader
 from iscp.core.job import JobRow
 from tests.simulation.election import CANDIDATES, leader_of
 from tests.simulation.etcd import Etcd
+from tests.simulation.inbox import Inbox
 from tests.simulation.joblog import Writer
 from tests.simulation.registration import Snapshot, members_of
 
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
 
 CLAIM_RETRY_S = 1.0
+CHECKED_SHARDS = 50
+"""A world of so many is checked after every step."""
+
 RING_S = 0.2
 """How long a ring may take to be built."""
 
@@ -69,24 +72,38 @@ class OwnerSide:
         self.writer: Writer | None = None
         self._leader: Leader | None = None
         self._members_at = 0
-        self._waiting: deque[Callable[[], None]] = deque()
-        self._claiming = self._busy = False
+        self._claiming = False
+        self.inbox = Inbox(process, lambda: self._claiming)
         self._revoking: set[int] = set()
         self._tick_at_s = float("inf")
+        self._unchecked = 0
+        self._unread_answers = 0
 
     # --- what comes in -----------------------------------------------------------------------------------------
 
     def elected(self, leader: Leader) -> None:
-        self._put(partial(self._won, leader))
+        self.inbox.post(partial(self._won, leader))
 
     def lost(self) -> None:
-        self._put(self._lost)
+        self.inbox.post(self._lost)
 
     def members_changed(self, revision: int, members: Snapshot) -> None:
-        self._put(partial(self._members, revision, members))
+        self.inbox.post(partial(self._members, revision, members))
 
     def heard(self, node_id: str, message: NodeMessage) -> None:
-        self._put(partial(self._step, FromNode(node_id, message)))
+        if not isinstance(message, DispatchTableResponse):
+            self.inbox.put(partial(self._step, FromNode(node_id, message)))
+            return
+        self._unread_answers += 1
+        self._world.checks.answers_wait(self._unread_answers)
+        self.inbox.put(partial(self._answered, node_id, message), self._lost_answer)
+
+    def _answered(self, node_id: str, message: NodeMessage) -> None:
+        self._unread_answers -= 1
+        self._step(FromNode(node_id, message))
+
+    def _lost_answer(self) -> None:
+        self._unread_answers -= 1
 
     def submit(self, request: Request) -> None:
         """A user's request; refused while this node is not the owner."""
@@ -108,25 +125,13 @@ class OwnerSide:
 
         def done(changed: Overrides | None) -> None:
             if changed is not None and self._leader == leader:
-                self._put(partial(self._step, OverridesChanged(changed)))
+                self.inbox.post(partial(self._step, OverridesChanged(changed)))
 
         # Where the answer is lost the operator says it again.
         self._process.etcd.call(put, done, lambda: self.override(change))
 
     def ask(self, event: OwnerEvent) -> None:
-        self._put(partial(self._step, event))
-
-    def _put(self, action: Callable[[], None]) -> None:
-        self._waiting.append(action)
-        self._go_on()
-
-    def _go_on(self) -> None:
-        if self._busy:
-            return
-        self._busy = True
-        while self._waiting and not self._claiming:
-            self._waiting.popleft()()
-        self._busy = False
+        self.inbox.post(partial(self._step, event))
 
     # --- terms -------------------------------------------------------------------------------------------------
 
@@ -140,12 +145,12 @@ class OwnerSide:
         self._end_term()
 
     def _told_deposed(self, writer: Writer) -> None:
-        self._put(partial(self._deposed, writer))
+        self.inbox.post(partial(self._deposed, writer))
 
     def _deposed(self, writer: Writer) -> None:
         if writer is self.writer:
             self._end_term()
-            self._process.after(CLAIM_RETRY_S, lambda: self._put(self._claim_again))
+            self._process.after(CLAIM_RETRY_S, lambda: self.inbox.post(self._claim_again))
 
     def _claim_again(self) -> None:
         if self._leader is not None and self.writer is None:
@@ -199,9 +204,9 @@ class OwnerSide:
             for lease_id in traces:
                 self._forget_trace(lease_id)
             event = Elected(term, leader.revision, members, wanted, hold_s, overrides)
-            self._waiting.appendleft(partial(self._step, event))
+            self.inbox.put_first(partial(self._step, event))
         self._claiming = False
-        self._go_on()
+        self.inbox.go_on()
 
     def leads(self, leader: Leader | None) -> bool:
         return leader == self._leader
@@ -212,9 +217,9 @@ class OwnerSide:
         return times.ttl_s + times.margin_s if traces else 0.0
 
     def _claim_failed(self) -> None:
-        self._process.after(CLAIM_RETRY_S, lambda: self._put(self._claim_again))
+        self._process.after(CLAIM_RETRY_S, lambda: self.inbox.post(self._claim_again))
         self._claiming = False
-        self._go_on()
+        self.inbox.go_on()
 
     def _end_term(self) -> None:
         writer, self.writer = self.writer, None
@@ -239,33 +244,40 @@ class OwnerSide:
             return
         for shard in change.shards:
             jobs = writer.book.jobs_in(shard)
-            self._put(partial(self._step, ShardWanted(shard, jobs) if jobs else ShardUnwanted(shard)))
+            self.inbox.post(partial(self._step, ShardWanted(shard, jobs) if jobs else ShardUnwanted(shard)))
         for shard in sorted({row.key.shard for row in change.rows} - set(change.shards)):
             jobs = writer.book.jobs_in(shard)
             if jobs:
-                self._put(partial(self._step, RowsMoved(shard, jobs)))
+                self.inbox.post(partial(self._step, RowsMoved(shard, jobs)))
 
     def _step(self, event: OwnerEvent) -> None:
         process = self._process
-        effects = self.machine.step(event, process.now_s)
+        effects = self.machine.step(event, process.now_s, self.inbox.read_s)
         if effects or not isinstance(event, Tick | RowsMoved | Recorded):
-            check_owner(self.machine)
+            self._check()
         if effects or not isinstance(event, Tick):
             self._world.stepped(f"{process.node_id}/owner", event, effects)
         for effect in effects:
             self._carry_out(effect)
         self._arrange_tick()
 
+    def _check(self) -> None:
+        """After every step; in a large world, where it costs with the shards, after so many."""
+        self._unchecked += 1
+        if self._unchecked * CHECKED_SHARDS**2 >= len(self.machine.assignments) ** 2:
+            self._unchecked = 0
+            check_owner(self.machine)
+
     def _arrange_tick(self) -> None:
         due_s = self.machine.next_due_s()
         if due_s is not None and due_s < self._tick_at_s:
             self._tick_at_s = due_s
-            self._process.after(max(0.0, due_s - self._process.now_s) + 1e-6, lambda: self._put(self._tick))
+            self._process.after(max(0.0, due_s - self._process.now_s) + 1e-6, lambda: self.inbox.post(self._tick))
 
     def _tick(self) -> None:
         self._tick_at_s = float("inf")
         due_s = self.machine.next_due_s()
-        if due_s is not None and due_s <= self._process.now_s:
+        if due_s is not None and due_s <= self.inbox.read_s:
             self._step(Tick())
         else:
             self._arrange_tick()
@@ -273,6 +285,8 @@ class OwnerSide:
     def _carry_out(self, effect: OwnerEffect) -> None:
         match effect:
             case SendTo(record, message):
+                if isinstance(message, DispatchTable):
+                    self._world.checks.dispatched(message, self._process.now_s)
                 self._world.wire.send(
                     self._process.node_id, record.node_id, lambda process: process.worker.heard(message)
                 )
@@ -282,7 +296,9 @@ class OwnerSide:
                 self._record(effect)
             case BuildRing(nodes):
                 built = partial(self._step, RingBuilt(ring_of(nodes)))
-                self._process.after(self._world.random.random() * RING_S, lambda: self._put(built))
+                self._process.after(self._world.random.random() * RING_S, lambda: self.inbox.post(built))
+            case Decided(Decision.REVOKE, node_id, _, why):
+                self._world.checks.revoked(node_id, why)
             case Decided():
                 pass
             case _:
@@ -329,4 +345,4 @@ class OwnerSide:
         if writer is None:
             return
         recorded = Recorded(checkpoint.node_id, checkpoint.epoch, checkpoint.number)
-        writer.report(checkpoint.reports, checkpoint.history, lambda: self._put(partial(self._step, recorded)))
+        writer.report(checkpoint.reports, checkpoint.history, lambda: self.inbox.post(partial(self._step, recorded)))

@@ -59,9 +59,12 @@ def _run(world: World) -> None:
     random, trouble = world.random, world.trouble
     for node_id in world.node_ids:
         world.agenda.after(random.random(), partial(world.start, node_id))
+    if trouble.loaded:
+        world.log.load(JobKey("default", table, "j") for table in world.tables)
     for table in world.tables:
         _arrange(world, trouble.version_rate, partial(world.new_version, table))
-        world.agenda.after(1.0 + random.random() * 10.0, partial(_register, world, table))
+        if not trouble.loaded:
+            world.agenda.after(1.0 + random.random() * 10.0, partial(_register, world, table))
     for fault, rate in trouble.faults.items():
         _arrange(world, rate, partial(world.befall, fault))
     for wish, rate in trouble.wishes.items():

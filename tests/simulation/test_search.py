@@ -54,10 +54,10 @@ class NothingInTheWay(Assignments):
 class PlacesHalvesAtOnce(OwnerMachine):
     """While the whole that they are of still runs."""
 
-    def step(self, event: OwnerEvent, now_s: float) -> list[OwnerEffect]:
+    def step(self, event: OwnerEvent, now_s: float, read_s: float | None = None) -> list[OwnerEffect]:
         if self.term is not None:
             self.term.assignments.__class__ = NothingInTheWay
-        return super().step(event, now_s)
+        return super().step(event, now_s, read_s)
 
 
 def test_a_range_that_does_not_wait_for_what_it_was_made_of_is_missed() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.simulation.__main__ import command, failure
@@ -48,3 +50,25 @@ def test_without_trouble_every_table_is_kept_up() -> None:
     world = simulate(1, trouble=Trouble(nodes=3, shards=6))
     assert len(world.log.rows) == 6
     assert all(len(where) == 1 for where in world.placed().values())
+
+
+LARGE = Trouble(nodes=50, shards=1_000, length_s=20.0, version_rate=0.0001, step_s=0.004, loaded=True)
+
+
+def in_a_large_world(seed: int, trouble: Trouble) -> None:
+    """All is placed under the first owner, which does not keep up at first, with a dispatch or little more each."""
+    world = simulate(seed, trouble=trouble)
+    assert world.log.term == 1
+    assert world.checks.dispatches <= 1.2 * trouble.shards
+
+
+def test_a_large_world_settles_with_a_dispatch_for_each_table() -> None:
+    in_a_large_world(0, LARGE)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("step_s", [0.0005, 0.002, 0.01])
+def test_a_larger_world_settles_with_a_dispatch_for_each_table(seed: int, step_s: float) -> None:
+    in_a_large_world(seed, replace(LARGE, shards=5_000, version_rate=0.00001, step_s=step_s))

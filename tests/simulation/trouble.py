@@ -13,6 +13,8 @@ from random import Random
 
 NODES_MAX = 4
 SHARDS_MAX = 6
+BUSY = 0.05
+"""Runs in which the owner does not keep up, and nothing else is wrong."""
 
 
 class Fault(StrEnum):
@@ -51,7 +53,9 @@ class Trouble:
     """Rates are per second, chances for each message, answer, commit or iteration.
 
     `watch_lag_s`: how late a change in etcd may be told. `drift`: by how much clocks may run fast or slow.
-    `long_s`: faults that last do so for up to this time, also beyond the lease.
+    `long_s`: faults that last do so for up to this time, also beyond the lease. `step_s`: what an event costs the
+    owner, about. `inbox_max`: events that may wait for it (0: any number). `loaded`: all tables have jobs in the log
+    from the beginning.
     """
 
     nodes: int = 3
@@ -74,6 +78,15 @@ class Trouble:
     drift: float = 0.0
     long_s: float = 10.0
     apart: bool = False
+    step_s: float = 0.0
+    inbox_max: int = 0
+    loaded: bool = False
+
+    @property
+    def harms_nodes(self) -> bool:
+        """Whether anything befalls nodes, or what they say or are told, that could keep them from answering in time."""
+        lost = self.drop, self.late, self.slow_etcd, self.lost_answer, self.hang, self.drift
+        return bool(self.faults) or any(lost) or self.apart
 
 
 def _sometimes(random: Random, least: float, most: float) -> float:
@@ -84,7 +97,12 @@ def _sometimes(random: Random, least: float, most: float) -> float:
 
 
 def draw(random: Random) -> Trouble:
-    """`apart`: no node ever hears from another again, also when all other trouble is over."""
+    """`apart`: no node ever hears from another again, also when all other trouble is over.
+
+    In some runs nothing is wrong but that the owner is slow, and has much to do.
+    """
+    if random.random() < BUSY:
+        return _draw_busy(random)
     nodes = random.choice((1, 2, 2, 3, 3, 3, 4))
     return Trouble(
         nodes=nodes,
@@ -107,4 +125,17 @@ def draw(random: Random) -> Trouble:
         drift=random.choice((0.0, 0.0, 0.02, 0.15)),
         long_s=random.choice((3.0, 8.0, 20.0)),
         apart=nodes > 1 and random.random() < 0.1,
+        step_s=_sometimes(random, 0.002, 0.2),
+        inbox_max=random.choice((0, 0, 10, 100)),
+    )
+
+
+def _draw_busy(random: Random) -> Trouble:
+    return Trouble(
+        nodes=random.choice((2, 5, 12)),
+        shards=random.choice((10, 40)),
+        wishes={wish: rate for wish in Wish if (rate := _sometimes(random, 0.02, 0.5))},
+        version_rate=0.01 * 10.0 ** random.random(),
+        double=_sometimes(random, 0.01, 0.3),
+        step_s=0.01 * 30.0 ** random.random(),
     )

@@ -9,7 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from iscp.coordination.draft import Pause, Register, Registration, Resume, Unregister
-from iscp.coordination.messages import Acknowledge, Announce, DispatchTable, ShardCheckpoint, SourceSeen
+from iscp.coordination.effects import OwnerEffect
+from iscp.coordination.events import FromNode, OwnerEvent, Tick
+from iscp.coordination.messages import Acknowledge, Alive, Announce, DispatchTable, ShardCheckpoint, SourceSeen
+from iscp.coordination.owner import OwnerMachine
 from iscp.core.cluster import Moment, NodeRecord
 from iscp.core.errors import InvariantBroken, NotOwner, StorageError, Unavailable
 from iscp.core.ids import JobKey, ShardId
@@ -277,6 +280,48 @@ def test_a_silent_nodes_lease_is_revoked_but_not_by_who_no_longer_leads(world: O
     for _ in range(30):
         world.pass_s(1.0)
     assert lease.gone is not deposed
+
+
+class Reading(OwnerMachine):
+    """Remembers of each step its event, when it was, and up to when all that came in had been read."""
+
+    def __init__(self) -> None:
+        super().__init__("n-1", "v", TIMES)
+        self.steps: list[tuple[OwnerEvent, float, float | None]] = []
+
+    def step(self, event: OwnerEvent, now_s: float, read_s: float | None = None) -> list[OwnerEffect]:
+        self.steps.append((event, now_s, read_s))
+        return super().step(event, now_s, read_s)
+
+
+def test_the_machine_is_told_up_to_when_all_that_came_in_is_read(world: OwnerWorld) -> None:
+    """The loop is busy for 20 s, in which two things come in, and others become due."""
+    world.owner.machine = machine = Reading()
+    world.lead()
+    busy, go_on, due = threading.Event(), threading.Event(), threading.Event()
+    asked = threading.Thread(target=lambda: world.owner.ask(lambda loop: (busy.set(), go_on.wait(10.0)), 20.0))
+    asked.start()
+    assert busy.wait(10.0)
+    began_s = world.clock.monotonic_s()
+    machine.steps.clear()
+    alive = Alive(machine.owner_rev, 1)
+    for after_s in (1.0, 4.0):
+        world.clock.advance(after_s)
+        world.owner.heard("n-1", [alive, alive])
+    assert machine.term is not None
+    machine.term.timers.at(began_s + 3.0, due.set)
+    world.clock.advance(15.0)
+    go_on.set()
+    asked.join()
+    world.settle()
+    assert due.is_set()
+    heard = [
+        (now_s - began_s, (read_s or 0.0) - began_s)
+        for event, now_s, read_s in machine.steps
+        if isinstance(event, FromNode)
+    ]
+    assert heard == [(20.0, 1.0)] * 2 + [(20.0, 5.0)] * 2
+    assert all((read_s or 0.0) >= began_s + 3.0 for event, _, read_s in machine.steps if isinstance(event, Tick))
 
 
 def test_what_a_question_fails_with_is_the_askers(world: OwnerWorld) -> None:

@@ -1,0 +1,34 @@
+"""When what has not been read yet came in, so that nobody is blamed for what only has to be read."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from iscp.ports.system import Clock
+
+
+class Unread:
+    """Safe to use from several threads. Costs next to nothing where things are read about in the order they came in."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._came: deque[float] = deque()
+
+    def note(self) -> float:
+        """Something has come in: when, to be given to `read`."""
+        with self._lock:
+            came_s = self._clock.monotonic_s()
+            self._came.append(came_s)
+            return came_s
+
+    def read(self, came_s: float) -> None:
+        """It has been dealt with, or was refused."""
+        with self._lock:
+            self._came.remove(came_s)
+
+    def since_s(self) -> float:
+        """All that came in before this time has been dealt with."""
+        with self._lock:
+            return self._came[0] if self._came else self._clock.monotonic_s()
