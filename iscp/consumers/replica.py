@@ -159,7 +159,7 @@ def _refuse_unlike(spec: ConsumerSpec, source: TableDescription, target: TableDe
 
 
 class ReplicaConsumer:
-    """Keeps one replica (port TidyingConsumer)."""
+    """Keeps one replica (ports RenewingConsumer, TidyingConsumer)."""
 
     def __init__(self, spec: JobSpec, sink: Sink, dead: DeadLetterBox | None) -> None:
         self._policies = spec
@@ -180,6 +180,13 @@ class ReplicaConsumer:
         context.guard.check()
         tag = commit_tag(context, "claim", NOTHING_APPLIED, Watermark())
         return self._sink.claim(kept.schema.json(), tag, first=context.row.watermark.version < 0)
+
+    def renewed(self, context: ConsumeContext, watermark: Watermark) -> Position:
+        if not self._sink.overtaken:
+            return context.position
+        context.guard.check()
+        tag = commit_tag(context, "renewal", watermark.version, watermark)
+        return self._sink.renew(tag) or context.position
 
     def tidy(self) -> None:
         self._sink.tidy()

@@ -31,6 +31,11 @@ PROBE_LEAST_S = 0.1
 """No source is asked more often of itself, however small a target lag is."""
 
 
+TARGETS_EVERY_S = 86_400.0
+"""How long a table may stand still without an iteration, which begins with a look at the targets, and renews what their
+logs will lose: far less than logs are kept."""
+
+
 MADE_ANEW_S = 60.0
 """By how much a commit's file may be younger than its commit, which has its time from another clock."""
 
@@ -183,6 +188,7 @@ class TrackedTable:
     before a change. `moved`: an iteration ended since the source was asked. `behind_at_s`: Unix time of the oldest
     commit that some job has not applied, as far as known (0: none). `target_lag_s`: the smallest of its jobs'.
     `looked_at_s`: Unix time at which the source was asked for the last answer that came (0: not yet).
+    `targets_at_s`: when the targets are doubted, if the source stands still until then (0: it has not stood still yet).
     """
 
     __slots__ = (
@@ -202,6 +208,7 @@ class TrackedTable:
         "seen",
         "shard",
         "target_lag_s",
+        "targets_at_s",
         "told",
         "uri",
         "waiting",
@@ -228,6 +235,7 @@ class TrackedTable:
         self.fault = ""
         self.behind_at_s = 0.0
         self.target_lag_s = inf
+        self.targets_at_s = 0.0
         self.told: SourceSeen | None = None
 
     @property
@@ -281,6 +289,15 @@ class TrackedTable:
         grid_s = min(config.interval_min_s, limit_s) / GRIDS_PER_INTERVAL
         self.probe_at_s = min(ceil((now_s + jittered_s(interval_s, draw)) / grid_s) * grid_s, now_s + limit_s)
         self.interval_s = min(2 * interval_s, limit_s)
+        if now_s >= self.targets_at_s:
+            self._doubt_now_and_then(now_s, draw)
+
+    def _doubt_now_and_then(self, now_s: float, draw: float) -> None:
+        # At first at a time of its own, as all tables of a node begin to stand still together.
+        wait_s = TARGETS_EVERY_S * (1.0 if self.targets_at_s else (1 + draw) / 2)
+        if self.targets_at_s:
+            self.doubt_targets()
+        self.targets_at_s = now_s + wait_s
 
     def doubt_targets(self) -> None:
         """Every job has to run, even if the source stands still: an iteration begins with a look at the target."""

@@ -84,7 +84,11 @@ class SparkConfig:
         DIRECT_BYTES_MAX, "Changes whose files have more bytes are Spark's to read; 0: all changes are", least=0
     )
     conf: Mapping[str, str] = field(
-        default_factory=dict, metadata=about("Any settings of Spark; they win over spark-defaults.conf")
+        default_factory=dict,
+        metadata=about(
+            "Any settings of Spark; they win over spark-defaults.conf. Properties that new tables have by default are "
+            "not taken over by what iscp writes"
+        ),
     )
 
 

@@ -230,12 +230,17 @@ class CommitTag:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Files staged under a target, not visible yet: `add_actions` are the log's own, paths relative to the target."""
+    """Files staged under a target, not visible yet: `add_actions` are the log's own, paths relative to the target.
+
+    `protocol` and `metadata` are those of the log, by which the files have to be read.
+    """
 
     add_actions: tuple[Mapping[str, object], ...]
     schema_json: str
     rows: int
     bytes: int
+    protocol: Mapping[str, Any]
+    metadata: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,11 +265,18 @@ class Sink(Protocol):
 
     def position(self, row: JobRow) -> Position: ...
 
+    @property
+    def overtaken(self) -> bool:
+        """Whether, as of the last position, others have committed since; a cleaning may then take the position away."""
+
     def claim(self, schema_json: str, tag: CommitTag, *, first: bool = False) -> Position:
         """An empty commit; creates the table if it is not there.
 
         `first`: the job has never kept it; raises PermanentError where it has rows and no commit of iscp's.
         """
+
+    def renew(self, tag: CommitTag) -> Position | None:
+        """An empty commit that says the position anew. None: others have made of the table what takes none."""
 
     def schema_matches(self, schema_json: str) -> bool:
         """Whether the target's columns are those of `schema_json` (a Spark schema), in any order."""
@@ -454,6 +466,17 @@ class RangedConsumer(Consumer, Protocol):
 
     def records(self, keys: Sequence[str]) -> Mapping[str, str | None]:
         """The text that the sink has under each of these keys, as `update_watermark` puts it; None: there is none."""
+
+
+@runtime_checkable
+class RenewingConsumer(Consumer, Protocol):
+    """Keeps a sink whose log is cleaned in time, and the commit that says how far the sink has come with it."""
+
+    def renewed(self, context: ConsumeContext, watermark: Watermark) -> Position:
+        """The position, said anew by an empty commit if it may be lost otherwise; asked while the source stands still.
+
+        Raises Conflict where another writer won the seq.
+        """
 
 
 @runtime_checkable

@@ -36,9 +36,10 @@ from iscp.ports.pipeline import (
 )
 from iscp.ports.system import Clock, Failpoints, Guard
 from iscp.runtime import policy
-from iscp.runtime.outcomes import applied, failed, unchanged
+from iscp.runtime.outcomes import applied, failed
 from iscp.runtime.policy import Reading
 from iscp.runtime.ranged import Stand, stand
+from iscp.runtime.renewal import renewing
 from iscp.runtime.retriever import Handed
 from iscp.runtime.same_columns import split_by_columns
 from iscp.runtime.work import Netted, Work, netted, standing
@@ -178,7 +179,7 @@ class Runner:
         except Exception as error:  # noqa: BLE001  (reported for each job)
             return [failed(work.row, work.position, error) for work in group]
         if not span.changes_data:
-            return [unchanged(work.row, work.position, span) for work in group]
+            return self._side_by_side(iteration, group, renewing(self._engine, self._epoch, span, guard))
         group, others = split_by_columns(self._source, uri, group, span)
         outcomes = [each for work, reason in others for each in self._compared(iteration, [work], reason, guard)]
         for way in Reading:

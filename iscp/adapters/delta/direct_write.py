@@ -43,7 +43,7 @@ class DirectWriter:
         """Commit as version + 1; False: this is for Spark to do. Raises Conflict."""
         with direct_work(), delta_faults(f"append to {self._uri}"):
             table = self._at(version)
-            if not _plain(table) or not _described(rows):
+            if not is_plain(table) or not _described(rows):
                 return False
             write_deltalake(table, rows.drop_columns([OP]), mode="append", commit_properties=properties)
             self._remember(table)
@@ -55,7 +55,7 @@ class DirectWriter:
             table = self._at(version)
             names = {name.lower(): name for name in rows.schema.names}
             keys = [names[name.lower()] for name in key]
-            plain = _plain(table) and _described(rows) and not any(rows[name].null_count for name in keys)
+            plain = is_plain(table) and _described(rows) and not any(rows[name].null_count for name in keys)
             if not plain or not self._little(table, rows, keys):
                 return False
             self._refuse_taken(table, rows, keys)
@@ -146,7 +146,8 @@ def _described(rows: pa.Table) -> bool:
     )
 
 
-def _plain(table: DeltaTable) -> bool:
+def is_plain(table: DeltaTable) -> bool:
+    """Whether deltalake's commits do all that the table asks of writers."""
     protocol = table.protocol()
     if any(name.startswith(_CONSTRAINT) for name in table.metadata().configuration):
         return False

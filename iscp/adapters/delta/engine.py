@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 SESSIONS_KEPT_MAX = 16
 """Idle sessions kept for reuse: each holds a catalog and code caches of its own."""
 
+DEFAULT_PROPERTIES = "spark.databricks.delta.properties.defaults."
+_STATISTICS = "spark.databricks.delta.stats.collect"
+
 
 class SparkEngine:
     """One JVM's sessions. `new_session` makes a session that shares nothing but the context with the others."""
@@ -38,6 +41,7 @@ class SparkEngine:
         if session is None:
             with spark_faults("open a Spark session"):
                 session = self._new_session()
+                _make_plain(session)
         try:
             with translating("the work by Spark"):
                 yield session
@@ -60,6 +64,14 @@ class SparkEngine:
         # Not cancelJobGroup: that lets an iteration which is between two jobs go on to its commit.
         with spark_faults("cancel the job group"):
             self._root.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(label)
+
+
+def _make_plain(session: SparkSession) -> None:
+    """New tables are to be what they are said to be, whatever they would be by a deployment's settings."""
+    for name in session.conf.getAll:
+        if name.startswith(DEFAULT_PROPERTIES):
+            session.conf.unset(name)
+    session.conf.set(_STATISTICS, "true")
 
 
 def arrow_batches(frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:

@@ -2,7 +2,8 @@
 
 `txn` gives the seq, and the commit that carries it the range. Neither is believed blindly: a RESTORE or REPLACE
 of the target leaves its `txn` behind while the rows are gone, and log cleanup leaves the `txn` while the commit is
-gone. So every commit since the base of our last one must be ours or change no data; otherwise the position is void.
+gone. So every commit since the base of our last one must be ours or change no data; otherwise the position is void, and
+so it is where one of them cannot be read any more.
 """
 
 from __future__ import annotations
@@ -85,6 +86,14 @@ class PositionReader:
         self._uri = uri
         self._known: Position | None = None
         self._stamp: tuple[int, ...] | None = None
+        self._ours_at = -1
+        self.shape = 0
+        """Another number whenever the table's columns, properties or protocol may be others than before."""
+
+    @property
+    def overtaken(self) -> bool:
+        """Whether others have committed since our last commit, which a cleaning of the log may thus remove."""
+        return self._known is not None and 0 <= self._ours_at < self._known.base_version
 
     def read(self, row: JobRow) -> Position:
         """The position; seq 0 for a table that is there but was never ours, or is not there at all.
@@ -93,6 +102,7 @@ class PositionReader:
         """
         if self._known is not None and self._same_log(self._known):
             return self._advance(self._known)
+        self._ours_at, self.shape = -1, self.shape + 1
         try:
             newest = newest_version(self._uri)
             with delta_faults(f"open {self._uri}"):
@@ -122,22 +132,24 @@ class PositionReader:
                 return self._without_commit(row, seq, version + 1, newest, void)
             ours = _ours(commit)
             if ours is not None and ours.position.seq == seq:
-                found = self._checked(ours)
+                found, self._ours_at = self._checked(ours), version
                 return replace(found, void=found.void or void, base_version=newest)
             void = void or _foreign(commit)
         return Position(seq=seq, void="no commit carries the seq", base_version=newest)
 
     def _without_commit(self, row: JobRow, seq: int, earliest: int, newest: int, void: str) -> Position:
-        """Our commit was cleaned from the log: the job log's row counts if it is of the same seq.
+        """Our commit was cleaned from the log, and with it perhaps commits of others after it: the rows are compared.
 
-        Otherwise nobody knows whose rows these are: without a job_id they are taken for another's, and replaced.
+        The job log's row says what they should be if it is of the same seq. Otherwise nobody knows whose rows these
+        are: without a job_id they are taken for another's, and replaced.
         """
+        void = void or f"the log of the target begins at version {earliest}, after our commit of seq {seq}"
         if row.seq == seq and row.watermark.version >= 0:
             watermark, status = row.watermark, row.status
             if not watermark.steps and status.to_version == watermark.version:
                 watermark = replace(watermark, step=status.step, steps=status.steps)  # the log has them there alone
             return Position(seq, watermark, row.job_id, row.source_id, void, newest, DeadLetters(seq=-1))
-        return Position(seq, void=void or f"the log begins at {earliest}, after our commit {seq}", base_version=newest)
+        return Position(seq, void=void, base_version=newest)
 
     def _checked(self, ours: _Ours) -> Position:
         """Our commit, void where somebody wrote between the state that it was made on and itself."""
@@ -153,7 +165,9 @@ class PositionReader:
         """Take in the commits after `known.base_version`."""
         while (commit := read_commit(self._uri, known.base_version + 1)) is not None:
             ours = _ours(commit)
+            self.shape += commit.reshapes
             if ours is not None:
+                self._ours_at = ours.version
                 # What was void before is healed: a commit made on a base that had seen it was a difference.
                 known = self._checked(ours)
             else:

@@ -15,34 +15,31 @@ from typing import TYPE_CHECKING
 
 from delta.tables import DeltaTable as SparkDeltaTable
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake.transaction import AddAction
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta import storage
 from iscp.adapters.delta.append_only import Way, lacking
 from iscp.adapters.delta.bounds import HeldKeys
 from iscp.adapters.delta.checkpoints import COMMITS, PROPERTIES, Checkpoints
 from iscp.adapters.delta.columns import Columns, plain
 from iscp.adapters.delta.commits import (
     APP_ID,
-    commit_file,
     commit_stamp,
     exists,
-    log_of,
     newest_version,
     read_commit,
 )
 from iscp.adapters.delta.compare import comparing
-from iscp.adapters.delta.direct_write import KEY_TAKEN, DirectWriter
+from iscp.adapters.delta.direct_write import KEY_TAKEN, DirectWriter, is_plain
 from iscp.adapters.delta.evolving import conformed
-from iscp.adapters.delta.faults import delta_faults, storage_faults
+from iscp.adapters.delta.faults import delta_faults
 from iscp.adapters.delta.features import enable_features
 from iscp.adapters.delta.feed import reading_changes, telling_gone
-from iscp.adapters.delta.neighbours import STAGED
 from iscp.adapters.delta.net import OP
 from iscp.adapters.delta.position import PositionReader, tag_json
 from iscp.adapters.delta.spark_faults import spark_faults
-from iscp.adapters.delta.target import target_fault
+from iscp.adapters.delta.staging import published, stage
+from iscp.adapters.delta.target import expiry_fault, target_fault
 from iscp.core.errors import Conflict, EngineError, ErrorCode, PermanentError
 from iscp.core.job import JobRow
 from iscp.core.quoting import quoted
@@ -71,17 +68,18 @@ class DeltaSink:
         self._held = HeldKeys(uri)
         self._direct = DirectWriter(uri, self._held)
         self._columns: Columns | None = None
+        self._shape = -1  # that of the table whose columns they are
         self._checkpoints = Checkpoints(uri, COMMITS, only_with=PROPERTIES)
 
     def position(self, row: JobRow) -> Position:
-        position = self._reader.read(row)
-        if position.void or position.job_id != row.job_id:
-            self._columns = None  # others may have changed them
-        return position
+        return self._reader.read(row)
+
+    @property
+    def overtaken(self) -> bool:
+        return self._reader.overtaken
 
     def claim(self, schema_json: str, tag: CommitTag, *, first: bool = False) -> Position:
         """An empty commit at the tag's seq; creates the table where it was not there."""
-        self._columns = None
         if tag.base_version >= 0:
             self._refuse_unusable()
             if first:
@@ -100,6 +98,14 @@ class DeltaSink:
                 self._uri, schema, mode="error", configuration=PROPERTIES, commit_properties=_properties(tag)
             )
 
+    def renew(self, tag: CommitTag) -> Position | None:
+        with delta_faults(f"open {self._uri}"):
+            table = DeltaTable(self._uri)
+            if target_fault(table)[0] or not is_plain(table):
+                return None
+        self._commit_actions([], "append", tag)
+        return self._confirmed(tag)
+
     def schema_matches(self, schema_json: str) -> bool:
         return self._held_columns().match(schema_json)
 
@@ -107,10 +113,12 @@ class DeltaSink:
         return self._held_columns().take(schema_json)
 
     def _held_columns(self) -> Columns:
-        if self._columns is None:
-            # Kept, since opening a table costs with its size; who else changes it makes the position void.
+        """Kept, since opening a table costs with its size, as long as no commit that was seen may have changed them."""
+        if self._columns is None or self._shape != self._reader.shape:
             with delta_faults(f"open {self._uri}"):
-                self._columns = Columns(DeltaTable(self._uri).schema().to_json())
+                table = DeltaTable(self._uri)
+            _refuse(*expiry_fault(table))
+            self._columns, self._shape = Columns(table.schema().to_json()), self._reader.shape
         return self._columns
 
     def lacks(self, bounds: KeyBounds, version: int) -> bool:
@@ -164,7 +172,8 @@ class DeltaSink:
         self._columns = None
         enable_features(frame.sparkSession, self._uri, frame.schema)
         with spark_faults(f"overwrite {self._uri}"):
-            _tagged(frame, "overwrite", tag).option("overwriteSchema", "true").save(self._uri)
+            writer = _tagged(frame, "overwrite", tag).option("overwriteSchema", "true")
+            writer.option("partitionOverwriteMode", "static").save(self._uri)
         return self._confirmed(tag)
 
     def merge(
@@ -229,40 +238,14 @@ class DeltaSink:
         return self._confirmed(tag)
 
     def stage(self, frame: DataFrame, tag: CommitTag) -> Manifest:
-        """Write the rows under the target as a table of their own, whose log is the manifest.
-
-        Delta itself thus makes the files' statistics. The log is taken away at once, so that what a dead writer
-        leaves behind are plain files, which VACUUM of the target takes.
-        """
-        folder = f"{STAGED}-{tag.seq}-{tag.attempt}"
-        staged = f"{self._uri}/{folder}"
-        with spark_faults(f"stage a snapshot for {self._uri}"):
-            frame.write.format("delta").mode("errorifexists").save(staged)
-            self._failpoints.reach("snapshot.staged")
-        with storage_faults(f"read the manifest of {staged}"):
-            lines = storage.read(commit_file(staged, 0))[0].splitlines()
-        adds = [action["add"] for action in map(json.loads, lines) if "add" in action]
-        with storage_faults(f"clear the log of {staged}"):
-            storage.remove_tree(log_of(staged))
-        for add in adds:
-            add["path"] = f"{folder}/{add['path']}"
-        rows = sum(json.loads(add["stats"])["numRecords"] for add in adds)
-        return Manifest(tuple(adds), frame.schema.json(), rows, sum(add["size"] for add in adds))
+        """Write the rows under the target as a table of their own, whose log is the manifest."""
+        return stage(frame, self._uri, tag, self._failpoints)
 
     def publish(self, manifests: Sequence[Manifest], tag: CommitTag, guard: Guard) -> Position:
-        actions: list[AddAction | RemoveAction] = [
-            AddAction(
-                path=str(add["path"]),
-                size=int(str(add["size"])),
-                partition_values={},
-                modification_time=int(str(add["modificationTime"])),
-                data_change=True,
-                stats=str(add["stats"]),
-            )
-            for manifest in manifests
-            for add in manifest.add_actions
-        ]
         self._refuse_unusable()  # it may have become so since the claim
+        with delta_faults(f"open {self._uri}"):
+            target = DeltaTable(self._uri, version=tag.base_version)
+        actions = [add for manifest in manifests for add in published(manifest, target)]
         self._failpoints.reach("publish.before")
         self._ready_to_commit(guard)
         self._commit_actions(actions, "overwrite", tag)
@@ -276,11 +259,11 @@ class DeltaSink:
         self._failpoints.reach("commit.before")
         guard.check()
 
-    def _commit_actions(self, actions: list[AddAction | RemoveAction], mode: str, tag: CommitTag) -> None:
+    def _commit_actions(self, actions: Sequence[AddAction], mode: str, tag: CommitTag) -> None:
         """Commit through deltalake at exactly `tag.base_version` + 1; raises Conflict if that is taken."""
         with delta_faults(f"commit seq {tag.seq} to {self._uri}"):
             table = DeltaTable(self._uri, version=tag.base_version)
-            table.create_write_transaction(actions, mode, table.schema(), commit_properties=_properties(tag))
+            table.create_write_transaction([*actions], mode, table.schema(), commit_properties=_properties(tag))
 
     def _confirmed(self, tag: CommitTag) -> Position:
         """The position after our commit; raises Conflict if another writer's carries the seq."""
@@ -309,23 +292,23 @@ class DeltaSink:
             table = DeltaTable(self._uri, version=version)
             theirs = table.transaction_version(APP_ID) is None and bool(table.file_uris())
         if theirs:
-            raise PermanentError(
-                "the target is a table with rows that iscp did not write",
-                field="spec.iteration.consumer.target",
-                remedy="Move it away and resume the job, or register the job with another target",
-                code=ErrorCode.TARGET_UNUSABLE,
-            )
+            remedy = "Move it away and resume the job, or register the job with another target"
+            _refuse("is a table with rows that iscp did not write", remedy)
 
     def _refuse_unusable(self) -> None:
         with delta_faults(f"open {self._uri}"):
-            fault, remedy = target_fault(DeltaTable(self._uri))
-        if fault:
-            raise PermanentError(
-                f"the target {fault}",
-                field="spec.iteration.consumer.target",
-                remedy=remedy,
-                code=ErrorCode.TARGET_UNUSABLE,
-            )
+            fault = target_fault(DeltaTable(self._uri))
+        _refuse(*fault)
+
+
+def _refuse(fault: str, remedy: str) -> None:
+    if fault:
+        raise PermanentError(
+            f"the target {fault}",
+            field="spec.iteration.consumer.target",
+            remedy=remedy,
+            code=ErrorCode.TARGET_UNUSABLE,
+        )
 
 
 def _tagged(frame: DataFrame, mode: str, tag: CommitTag) -> DataFrameWriter:

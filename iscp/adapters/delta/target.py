@@ -20,8 +20,8 @@ def target_fault(table: DeltaTable) -> tuple[str, str]:
     """
     metadata = table.metadata()
     configuration = metadata.configuration
-    if _RETENTION in configuration:
-        return "expires transaction ids, which would let an old commit land again", f"Unset {_RETENTION} on it"
+    if (expiry := expiry_fault(table))[0]:
+        return expiry
     if metadata.partition_columns:
         return f"is partitioned by {', '.join(metadata.partition_columns)}", "Choose a new path"
     if configuration.get("delta.columnMapping.mode", "none") != "none":
@@ -29,4 +29,11 @@ def target_fault(table: DeltaTable) -> tuple[str, str]:
     for name, fault in _REFUSED.items():
         if configuration.get(name, "false").lower() == "true":
             return fault, "Choose a new path"
+    return "", ""
+
+
+def expiry_fault(table: DeltaTable) -> tuple[str, str]:
+    """As `target_fault`, of what makes even a target that is kept already unfit for any commit."""
+    if _RETENTION in table.metadata().configuration:
+        return "expires transaction ids, which would let an old commit land again", f"Unset {_RETENTION} on it"
     return "", ""

@@ -106,14 +106,17 @@ def test_optimize_and_vacuum_of_the_target_cost_nothing(pipeline: Pipeline) -> N
 
 @pytest.mark.parametrize("row_knows", [True, False], ids=["log-row-equal", "log-row-behind"])
 def test_a_target_whose_log_was_cleaned(pipeline: Pipeline, row_knows: bool) -> None:
-    """Our commit is gone from the log: the job log's row counts if it has the same seq, otherwise a new snapshot."""
+    """Our commit is gone from the log, and with it what others did since: by the job log's row, if it has the same seq,
+    the rows are compared, otherwise there is a new snapshot.
+    """
     job = pipeline.job("target", key=("id",))
     pipeline.run(job)
     pipeline.insert(range(100, 110))
     outcome = pipeline.run(job)[0]
     known = job._replace(seq=outcome.seq, watermark=outcome.watermark) if row_knows else job
     uri = pipeline.target("target")
-    write_deltalake(uri, rows([], ""), mode="append")  # a commit after ours, so that ours can be cleaned away
+    write_deltalake(uri, rows(range(3), "foreign"), mode="append")
+    write_deltalake(uri, rows([], ""), mode="append")  # a commit after these, so that they can be cleaned away
     DeltaTable(uri).create_checkpoint()
     newest = DeltaTable(uri).version()
     for version in range(newest):
@@ -121,8 +124,50 @@ def test_a_target_whose_log_was_cleaned(pipeline: Pipeline, row_knows: bool) -> 
     pipeline.upsert(range(5), "after")
     outcome = pipeline.run(known, runner=pipeline.new_runner(pipeline.failpoints))[0]
     assert outcome.error_code == 0, outcome.error_msg
-    assert outcome.data_type is (DataType.TAIL if row_knows else DataType.SNAPSHOT)
+    assert outcome.data_type is (DataType.DIFFERENCE if row_knows else DataType.SNAPSHOT)
     pipeline.assert_equal("target")
+
+
+def cleaned(uri: str) -> None:
+    """As far as Delta ever does: the newest commit stays."""
+    DeltaTable(uri).create_checkpoint()
+    for version in range(DeltaTable(uri).version()):
+        Path(uri, "_delta_log", f"{version:020d}.json").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("looks", [True, False], ids=["renewed", "not looked at"])
+def test_an_idle_target_that_is_looked_at_now_and_then_outlives_its_log(pipeline: Pipeline, looks: bool) -> None:
+    """OPTIMIZE by others, and the log cleaned up to that: whoever looked in between has said anew where it stands."""
+    job, uri = pipeline.job("target", key=("id",)), pipeline.target("target")
+    first = pipeline.run(job)[0]
+    job = job._replace(seq=first.seq, watermark=first.watermark)
+    before = DeltaTable(uri).version()
+    assert pipeline.run(job)[0].seq == first.seq
+    assert DeltaTable(uri).version() == before, "nobody has committed since, and nothing can be lost"
+    for number in range(3):
+        pipeline.insert([1000 + number])
+        job = job._replace(seq=(done := pipeline.run(job)[0]).seq, watermark=done.watermark)
+    DeltaTable(uri).optimize.compact()
+    if looks:
+        pipeline.delete("id < 0")  # a commit of the source without a row
+        still = pipeline.run(job)[0]
+        assert (still.error_msg, still.seq) == ("", job.seq + 1)
+        job = job._replace(seq=still.seq, watermark=still.watermark)
+        assert pipeline.run(job)[0].seq == job.seq, "once is enough"
+    cleaned(uri)
+    pipeline.upsert(range(5), "after")
+    outcome = pipeline.run(job, runner=pipeline.new_runner(pipeline.failpoints))[0]
+    assert (outcome.error_msg, outcome.data_type) == ("", DataType.TAIL if looks else DataType.DIFFERENCE)
+    pipeline.assert_equal("target")
+
+
+@pytest.mark.parametrize(("name", "value"), [("columnMapping.mode", "name"), ("enableDeletionVectors", "true")])
+def test_a_target_that_cannot_be_said_anew_is_left_as_it_is(pipeline: Pipeline, name: str, value: str) -> None:
+    job, uri = pipeline.job("target", key=("id",)), pipeline.target("target")
+    first = pipeline.run(job)[0]
+    pipeline.sql(f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ('delta.{name}' = '{value}')")
+    still = pipeline.run(job)[0]
+    assert (still.error_msg, still.seq) == ("", first.seq)
 
 
 def test_a_target_with_rows_of_somebody_else_is_refused(pipeline: Pipeline) -> None:

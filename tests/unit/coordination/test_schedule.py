@@ -13,6 +13,7 @@ from iscp.coordination.effects import HoldIterations, StartShard, StopAllShards
 from iscp.coordination.events import Seen, ShardStarted, ShardStopped, Tick
 from iscp.coordination.schedule import ScheduleTimes
 from iscp.coordination.schedule_events import JobCommitted
+from iscp.coordination.tracked import TARGETS_EVERY_S
 from iscp.core.custom_trigger import NotBefore, StartNow, TriggerFacts
 from iscp.core.errors import ErrorCode, InvariantBroken, IscpError, LeaseLost, StorageError, TemporaryError
 from iscp.core.ids import ShardId
@@ -135,6 +136,23 @@ def test_a_notify_that_doubts_the_targets_starts_an_iteration_though_nothing_mov
     assert world.history == []
     world.update(job("x", 3), job("y", 3))
     assert world.now_running == [(("x", "y"), None)], "it was paused then"
+
+
+def test_targets_of_a_table_that_stands_still_are_looked_at_once_a_day(world: Timetable) -> None:
+    """So that what their logs will lose is said anew."""
+    world.start(job("x", 3), job("y", 3))
+    world.update(job("x", 3), job("y", 3)._replace(reason=Reason.PAUSED))
+    world.wait(TARGETS_EVERY_S / 2 - 600)
+    assert world.submitted == []
+    world.wait(1_200)
+    assert world.now_running == [(("x",), None)], "at a time of its own"
+    world.succeed(1)
+    world.wait(TARGETS_EVERY_S - 2_400)
+    assert world.running == {}
+    world.wait(2_400)
+    assert world.now_running == [(("x",), None)]
+    world.succeed(2)
+    assert world.history == []
 
 
 def test_a_doubt_outlives_an_iteration_that_was_turned_away(world: Timetable) -> None:

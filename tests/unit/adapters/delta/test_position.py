@@ -82,10 +82,10 @@ class Log:
     def harmless(self) -> int:
         return self.commit("OPTIMIZE", [add(changes_data=False)])
 
-    def remove(self, upto: int) -> None:
+    def remove(self, upto: int, after: int = -1) -> None:
         """Clean the log of all commits up to `upto`; a checkpoint stands for them."""
         DeltaTable(self.uri).create_checkpoint()
-        for version in range(upto + 1):
+        for version in range(after + 1, upto + 1):
             os.remove(commit_path(self.uri, version))
 
     def expected(self, seq: int | None = None) -> Position:
@@ -199,15 +199,60 @@ def test_a_seq_without_our_metadata_is_not_ours(log: Log, metadata: str) -> None
     assert position.void
 
 
-def test_our_commit_was_cleaned_away_and_the_job_log_is_of_the_same_seq(log: Log) -> None:
+@pytest.mark.parametrize("foreign", [True, False])
+def test_our_commit_was_cleaned_away_and_nobody_can_tell_what_came_after_it(log: Log, foreign: bool) -> None:
+    """The job log, of the same seq, knows what the rows should be; whether they still are, only a comparison tells."""
     log.ours()
+    log.ours()
+    log.foreign() if foreign else log.harmless()
+    log.harmless()
+    log.remove(upto=2)
+    expected = Position(2, Watermark(20, 0.0), "job-1", "s-1", base_version=3, dead=DeadLetters(seq=-1))
+    position = read(log, job(seq=2, version=20))
+    assert replace(position, void="") == expected
+    assert "begins at version 3" in position.void
+
+
+def test_who_has_seen_all_commits_needs_none_that_was_cleaned_away(log: Log) -> None:
     log.ours()
     log.harmless()
-    log.remove(upto=1)
-    expected = Position(2, Watermark(20, 0.0), "job-1", "s-1", base_version=2, dead=DeadLetters(seq=-1))
-    assert read(log, job(seq=2, version=20)) == expected
-    log.foreign()
-    assert read(log, job(seq=2, version=20)).void
+    reader = PositionReader(log.uri)
+    assert reader.read(job()) == log.expected()
+    log.remove(upto=0)
+    log.harmless()
+    assert reader.read(job()) == log.expected()
+    log.remove(upto=2, after=0)
+    log.harmless()
+    assert reader.read(job(seq=1, version=10)).void, "the log may be another one"
+
+
+def test_a_position_is_overtaken_while_others_have_the_last_commit(log: Log) -> None:
+    reader = PositionReader(log.uri)
+    assert not reader.overtaken
+    for commit, overtaken in ((log.ours, False), (log.harmless, True), (log.ours, False), (log.foreign, True)):
+        commit()
+        reader.read(job())
+        assert reader.overtaken is overtaken
+    again = PositionReader(log.uri)
+    again.read(job())
+    assert again.overtaken
+
+
+def test_the_shape_is_another_one_after_each_commit_that_may_change_it_and_in_a_log_made_anew(log: Log) -> None:
+    log.ours()
+    reader = PositionReader(log.uri)
+    shapes = []
+    for commit in (log.ours, log.harmless, lambda: log.commit("MERGE", [METADATA, add()]), log.ours):
+        commit()
+        reader.read(job())
+        shapes.append(reader.shape)
+    assert shapes[0] == shapes[1] != shapes[2] == shapes[3]
+    shutil.rmtree(log.uri)
+    again = Log(log.uri)
+    for _ in range(4):
+        again.ours()
+    reader.read(job())
+    assert reader.shape not in shapes
 
 
 def test_our_commit_between_two_steps_was_cleaned_away_and_the_job_log_knows_the_step(log: Log) -> None:
@@ -319,3 +364,37 @@ def test_it_is_void_just_when_a_foreign_change_lies_after_the_base_of_our_last_c
             base = log.tags[log.seq].base_version
             assert bool(position.void) is ("foreign" in kinds[base + 1 :])
             assert replace(position, void="") == log.expected()
+
+
+TURNS = st.lists(
+    st.tuples(st.sampled_from([*sorted(KINDS), "clean"]), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=14
+)
+
+
+@given(TURNS)
+@settings(max_examples=60, deadline=None)
+def test_no_node_trusts_rows_that_others_may_have_changed_however_the_log_is_cleaned(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    """Three nodes, of which one looks after each commit, and a new one. The job log is as good as it can be."""
+    with TemporaryDirectory() as root:
+        log, kinds, cleaned = Log(f"{root}/target"), list[str](), -1
+        nodes = [PositionReader(log.uri) for _ in range(3)]
+        for kind, number, looks in steps:
+            if kind != "clean":
+                KINDS[kind](log, number)
+                kinds.append(kind)
+            elif cleaned < (upto := log.version - 1 - number):
+                log.remove(upto, after=cleaned)
+                cleaned = upto
+            if log.version >= 0:
+                nodes[looks].read(job(log.seq, log.seq * 10))
+        if "ours" not in kinds:
+            return
+        base = log.tags[log.seq].base_version
+        changed = "foreign" in kinds[base + 1 :]
+        for node in (*nodes, PositionReader(log.uri)):
+            position = node.read(job(log.seq, log.seq * 10))
+            assert position.seq == log.seq
+            assert position.void or not changed
+            assert cleaned > base or bool(position.void) is changed

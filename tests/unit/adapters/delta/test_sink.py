@@ -34,23 +34,24 @@ def schema(rows: pa.Table) -> str:
     return Schema.from_arrow(rows.schema).to_json()
 
 
-def test_columns_are_looked_at_again_once_another_job_has_had_the_target(tmp_path: Path) -> None:
+@pytest.mark.parametrize("theirs", ["job-1", "job-2"], ids=["on another node", "another job"])
+def test_columns_are_looked_at_again_once_another_has_had_the_target(tmp_path: Path, theirs: str) -> None:
     uri = str(tmp_path)
     sink, other = DeltaSink(uri, ScriptedFailpoints()), DeltaSink(uri, ScriptedFailpoints())
     sink.claim(schema(NARROW), tag(1, "job-1", -1))
     assert sink.schema_matches(schema(NARROW))
-    other.claim(schema(NARROW), tag(2, "job-2", 0))
+    other.claim(schema(NARROW), tag(2, theirs, 0))
     write_deltalake(
         uri,
         WIDE,
         mode="overwrite",
         schema_mode="overwrite",
         commit_properties=CommitProperties(
-            custom_metadata={"userMetadata": tag_json(tag(3, "job-2", 1))}, app_transactions=[Transaction(APP_ID, 3)]
+            custom_metadata={"userMetadata": tag_json(tag(3, theirs, 1))}, app_transactions=[Transaction(APP_ID, 3)]
         ),
     )
     position = sink.position(row("job-1"))
-    assert (position.seq, position.job_id, position.void) == (3, "job-2", "")
+    assert (position.seq, position.job_id, position.void) == (3, theirs, "")
     assert sink.schema_matches(schema(WIDE))
     assert not sink.schema_matches(schema(NARROW))
 
@@ -82,3 +83,31 @@ def test_a_first_claim_takes_what_is_empty_or_iscps(tmp_path: Path) -> None:
     sink.claim(schema(NARROW), tag(1, "job-1", -1), first=True)
     # Dead before it could report: the next attempt finds its own table.
     assert sink.claim(schema(NARROW), tag(2, "job-1", 0), first=True).seq == 2
+
+
+def test_columns_are_looked_at_once_as_long_as_nobody_changes_them(tmp_path: Path) -> None:
+    uri = str(tmp_path)
+    sink = DeltaSink(uri, ScriptedFailpoints())
+    sink.claim(schema(NARROW), tag(1, "job-1", -1))
+    sink.position(row("job-1"))
+    assert sink.schema_matches(schema(NARROW))
+    sink.claim(schema(NARROW), tag(2, "job-1", 0))
+    write_deltalake(uri, NARROW, mode="append")
+    DeltaTable(uri).optimize.compact()
+    sink.position(row("job-1"))
+    # Who opened the table now would find its first commit missing, and no checkpoint.
+    (tmp_path / "_delta_log" / f"{0:020d}.json").unlink()
+    assert sink.schema_matches(schema(NARROW))
+
+
+def test_a_target_that_was_told_to_expire_transactions_is_written_to_no_more(tmp_path: Path) -> None:
+    sink = DeltaSink(str(tmp_path), ScriptedFailpoints())
+    sink.claim(schema(NARROW), tag(1, "job-1", -1))
+    sink.position(row("job-1"))
+    assert sink.schema_matches(schema(NARROW))
+    table = DeltaTable(str(tmp_path))
+    table.alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 1 hours"})
+    assert not sink.position(row("job-1")).void
+    with pytest.raises(PermanentError, match="expires transaction ids") as refused:
+        sink.schema_matches(schema(NARROW))
+    assert refused.value.code == ErrorCode.TARGET_UNUSABLE
