@@ -24,6 +24,7 @@ from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError, TableNot
 from iscp.core.iteration import DataType
 from iscp.core.job import JobRow
 from iscp.core.kept import DEAD_LETTER_SUFFIX, OP
+from iscp.core.netting import Op
 from iscp.core.quoting import quoted
 from iscp.core.spec import ConsumerSpec, JobSpec, OnDuplicate, OnSchemaChange
 from iscp.core.watermark import NO_DEAD_LETTERS, NOTHING_APPLIED, DeadLetters, Position, Watermark
@@ -235,7 +236,8 @@ class ReplicaConsumer:
             frame = self._kept(changes.frame, OP)
             self._refuse_unlike(frame.drop(OP).schema)
             if append:
-                position = self._sink.append(frame.drop(OP), tag, context.guard, changes.reread)
+                new = frame.where(F.col(OP) == Op.INSERT).drop(OP)
+                position = self._sink.append(new, tag, context.guard, changes.reread)
             else:
                 position = self._sink.merge(context.session, frame, self._spec.key, tag, context.guard, changes.reread)
         return Consumed(position, changes.rows, 0)
@@ -258,7 +260,7 @@ class ReplicaConsumer:
             raise ChangesUnavailable("the source's columns are not the target's any more")
 
     def _appendable(self, changes: Changes, tag: CommitTag) -> bool:
-        """Whether rows can be added without a look at those that are there: new ones, whose keys cannot be there."""
+        """Whether rows can be added without a look at those that are there: no changed key can be among them."""
         if changes.updates or changes.deletes:
             return False
         return not self._spec.key or self._sink.lacks(changes.bounds, tag.base_version)

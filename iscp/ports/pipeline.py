@@ -124,8 +124,9 @@ KeyBounds = Mapping[str, tuple[Any, Any]]
 class Changes:
     """Net changes, one row for each key (without a key: each row that a commit has written).
 
-    `frame` has the wanted columns and `_iscp_op`: `i` the key is new since `from_version`, `u` it may have been
-    there, `d` it is gone (then only the key's columns count). The counts are rows of `frame`. All its keys lie within
+    `frame` has the wanted columns and `_iscp_op` (Op in `iscp/core/netting.py`): `i` the key is new since
+    `from_version`, `u` it was there, `d` it is gone, `p` it came and went: a sink that holds it holds a row that shared
+    the key (of `d` and `p` only the key's columns count). The counts are rows of `frame`. All its keys lie within
     `bounds`. Few changes are held in this process, and are there as `table` too. `reread`: nothing is kept of `frame`,
     which is read from files whenever it is looked at, and always the same.
     """
@@ -134,6 +135,7 @@ class Changes:
     inserts: int
     updates: int
     deletes: int
+    passed: int = 0
     bounds: KeyBounds = field(default_factory=dict)
     table: pa.Table | None = None
     reread: bool = False
@@ -144,6 +146,7 @@ class Changes:
 
     @property
     def rows(self) -> int:
+        """How many keys have changed."""
         return self.inserts + self.updates + self.deletes
 
 
@@ -157,10 +160,12 @@ class Feed(Protocol):
     def net(self, key: Sequence[str], where: str = "", stamped: bool = False, columns: Sequence[str] = ()) -> Changes:
         """As if the source held only the rows for which `where` holds.
 
-        `stamped`: each row has the `_commit_version` and the `_commit_timestamp` of the key's last change too. Raises
-        ChangesUnavailable, also where rows share a key: the source's rows must tell then. Without a key: of `columns`
-        alone (empty: all) the rows that each commit has written, as often as they are there afterwards more often than
-        before; an updated row is a new one.
+        `stamped`, for sinks that nobody looks into: each row has the `_commit_version` and the `_commit_timestamp` of
+        the key's last change too, and the source was asked whether it holds as many rows of each key as the changes
+        come to. Raises ChangesUnavailable, also where rows share a key, or shared it within the range: the source's
+        rows must tell then. That a row was there before, and was not changed, shows only in a sink, or in the source.
+        Without a key: of `columns` alone (empty: all) the rows that each commit has written, as often as they are there
+        afterwards more often than before; an updated row is a new one.
         """
 
     def all(self, key: Sequence[str]) -> DataFrame:

@@ -13,6 +13,7 @@ from iscp.core.iteration import ChangeDetail, DataType
 from iscp.core.job import JobRow
 from iscp.core.kept import OP
 from iscp.core.lineage import fenced
+from iscp.core.netting import Op
 from iscp.core.quoting import quoted
 from iscp.core.record import WatermarkRecord, position_of, record_key
 from iscp.core.shard import both, condition_sql, hash_sql
@@ -100,7 +101,7 @@ class Handed:
         if self._feed is None:
             present = self._present()
             return present.selectExpr(*self._columns(present), *self._hash, *_STAMPS) if self._hash else present
-        frame = self._net().where(f"{OP} <> 'd'")
+        frame = self._net().where(f"{OP} IN ('{Op.INSERT}', '{Op.UPDATE}')")
         return frame.selectExpr(*self._columns(frame), *self._hash, *_STAMPS)
 
     @property
@@ -108,7 +109,7 @@ class Handed:
         key = [*map(quoted, self._spec.key), *self._hash]
         if self._feed is None:
             return self.snapshot.where("false").selectExpr(*key, *self._snapshot_stamps())
-        return self._net().where(f"{OP} = 'd'").selectExpr(*key, *_STAMPS)
+        return self._net().where(f"{OP} = '{Op.DELETE}'").selectExpr(*key, *_STAMPS)
 
     def all(self) -> DataFrame:
         if self._feed is None:

@@ -1,8 +1,10 @@
-"""Spark reduces changes as Arrow does, and knows when each row tells its key's net change by itself."""
+"""Spark reduces changes as their definition has it, and knows when each row tells its key's net change by itself."""
 
 from __future__ import annotations
 
-import random
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,12 +15,13 @@ from iscp.adapters.delta.net import (
     COMMIT_VERSION,
     DOUBTFUL,
     OP,
+    contradicted,
     each_by_itself,
     each_key,
-    net_by_arrow,
     net_by_spark,
 )
-from iscp.ports.pipeline import ChangesUnavailable
+from iscp.core.netting import Op
+from tests.fakes.bags import Bag, Change, history_of, key_of, net
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,72 +31,87 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 KEY = ("case", "id")
-TYPES = ("insert", "delete", "update_preimage", "update_postimage")
-CASES = 2_000
+HISTORIES = 300
 
-Net = set[tuple[int, str, int | None]]
-"""Keys, their ops, and which row it is, where there still is one."""
-
-
-@pytest.fixture(scope="module")
-def changes() -> pa.Table:
-    """Changes of many cases, some of which no table could have had."""
-    drawn = random.Random(7)
-    rows = [
-        (case, drawn.randrange(2), drawn.choice(TYPES), drawn.choice((1, 1, 2, 3)))
-        for case in range(CASES)
-        for _ in range(drawn.randint(1, 5))
-    ]
-    columns = [pa.array(column) for column in zip(*rows, strict=True)]
-    names = [*KEY, CHANGE_TYPE, COMMIT_VERSION]
-    return pa.table([*columns, pa.array(range(len(rows)))], names=[*names, "row"])
+Case = tuple[list[Change], Bag]
+"""Changes of a range, and the rows after it."""
+Net = dict[int, tuple[str, str]]
 
 
 @pytest.fixture(scope="module")
-def by_arrow(changes: pa.Table) -> dict[int, Net | None]:
-    """By case; None where its rows share a key."""
-    found: dict[int, Net | None] = {}
-    for case in range(CASES):
-        try:
-            net = net_by_arrow(changes.filter(pa.compute.equal(changes["case"], case)), KEY)
-        except ChangesUnavailable:
-            found[case] = None
-        else:
-            found[case] = told(net.to_pylist()).get(case, set())
+def cases() -> list[Case]:
+    """Every range of many histories, in which rows share keys more often than not."""
+    draw, found = Random(7), []
+    for _ in range(HISTORIES):
+        history = history_of(draw)
+        found += [(history.changes(begin, end), history.bags[end]) for begin, end in history.ranges()]
     return found
 
 
 @pytest.fixture(scope="module")
-def raw(spark_runtime: SparkRuntime, changes: pa.Table) -> DataFrame:
-    return spark_runtime.root.createDataFrame(changes).repartition(3)
+def expected(cases: list[Case]) -> list[Net | None]:
+    return [net(changes) for changes, _ in cases]  # type: ignore[misc]
 
 
-def told(rows: list[dict[str, Any]]) -> dict[int, Net]:
-    cases: dict[int, Net] = {}
-    for row in rows:
-        cases.setdefault(row["case"], set()).add((row["id"], row[OP], None if row[OP] == "d" else row["row"]))
-    return cases
+@pytest.fixture(scope="module")
+def raw(spark_runtime: SparkRuntime, cases: list[Case]) -> DataFrame:
+    rows = [
+        (number, change.key, change.value, change.kind, change.version)
+        for number, (changes, _) in enumerate(cases)
+        for change in changes
+    ]
+    return _frame(spark_runtime, rows, [*KEY, "v", CHANGE_TYPE, COMMIT_VERSION]).repartition(3).persist()
+
+
+def _frame(runtime: SparkRuntime, rows: Sequence[tuple[Any, ...]], names: Sequence[str]) -> DataFrame:
+    columns = [pa.array(column) for column in zip(*rows, strict=True)]
+    return runtime.root.createDataFrame(pa.table(columns, names=list(names)))
+
+
+def by_case(frame: DataFrame, cases: int) -> list[Net]:
+    found: list[Net] = [{} for _ in range(cases)]
+    for row in frame.collect():
+        assert row["id"] not in found[row["case"]]
+        found[row["case"]][row["id"]] = row[OP], row["v"]
+    return found
 
 
 def doubtful(frame: DataFrame) -> set[int]:
     return {row["case"] for row in frame.where(DOUBTFUL).collect()}
 
 
-def test_one_sort_finds_what_arrow_finds(raw: DataFrame, by_arrow: dict[int, Net | None]) -> None:
-    net = net_by_spark(raw, KEY)
-    assert doubtful(net) == {case for case, found in by_arrow.items() if found is None}
-    found = told([row.asDict() for row in net.where(f"NOT {DOUBTFUL}").collect()])
-    for case, expected in by_arrow.items():
-        if expected is not None:
-            assert found.get(case, set()) == expected, case
+def test_one_sort_finds_what_the_definition_says(raw: DataFrame, expected: list[Net | None]) -> None:
+    found = net_by_spark(raw, KEY)
+    doubts = {number for number, each in enumerate(expected) if each is None}
+    assert doubtful(found) == doubts
+    for number, each in enumerate(by_case(found.where(~found["case"].isin(doubts)), len(expected))):
+        assert number in doubts or each == expected[number], number
 
 
-def test_rows_that_tell_by_themselves_tell_what_arrow_finds(raw: DataFrame, by_arrow: dict[int, Net | None]) -> None:
+def test_rows_that_tell_by_themselves_tell_what_the_definition_says(
+    raw: DataFrame, cases: list[Case], expected: list[Net | None]
+) -> None:
     keys = each_key(raw, KEY)
-    left = set(by_arrow) - doubtful(keys)
-    assert len(left) > CASES / 20
-    ops = {(row["case"], row["id"], row[OP]) for row in keys.collect() if row["case"] in left}
-    found = told([row.asDict() for row in each_by_itself(raw).collect() if row["case"] in left])
-    for case in left:
-        assert found.get(case, set()) == by_arrow[case], case
-        assert {(key, op) for key, op, _ in found[case]} == {(key, op) for at, key, op in ops if at == case}
+    more = doubtful(keys)
+    assert len(more) < len(cases) * 0.9
+    found = by_case(each_by_itself(raw.where(~raw["case"].isin(more))), len(cases))
+    ops = {(row["case"], row["id"], row[OP]) for row in keys.collect()}
+    for number in set(range(len(cases))) - more:
+        assert found[number] == expected[number], number
+        assert {(number, key, op) for key, (op, _) in found[number].items()} <= ops
+
+
+def test_what_the_source_contradicts_are_keys_that_rows_share(
+    spark_runtime: SparkRuntime, cases: list[Case], expected: list[Net | None]
+) -> None:
+    """Each case for itself, as one answer is given for all keys."""
+    told: set[bool] = set()
+    for (_, after), found in [*zip(cases, expected, strict=True)][:200:8]:
+        if found:
+            of_key = Counter(key_of(row) for row in after.elements())
+            wrong = any(of_key[key] != (op in (Op.INSERT, Op.UPDATE)) for key, (op, _) in found.items())
+            changes = _frame(spark_runtime, [(key, op) for key, (op, _) in found.items()], ["id", OP])
+            rows = spark_runtime.root.createDataFrame([*after.elements()], "id long, v string")
+            assert contradicted(changes, rows, ("id",)) == wrong
+            told.add(wrong)
+    assert told == {False, True}

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -76,6 +78,12 @@ def bounds_of_row(names: Sequence[str], found: Sequence[Any]) -> KeyBounds:
             if low is not None and not nulls
         }
     )
+
+
+def spanning(each: Sequence[KeyBounds]) -> KeyBounds:
+    """Of all of them together."""
+    names = reduce(and_, (bounds.keys() for bounds in each), each[0].keys()) if each else ()
+    return {name: (min(ends[name][0] for ends in each), max(ends[name][1] for ends in each)) for name in names}
 
 
 def _readable(bounds: KeyBounds) -> KeyBounds:

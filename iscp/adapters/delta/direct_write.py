@@ -16,6 +16,7 @@ from iscp.adapters.delta.commits import commit_stamp
 from iscp.adapters.delta.faults import delta_faults, direct_work
 from iscp.adapters.delta.net import OP
 from iscp.core.errors import Conflict
+from iscp.core.netting import ABSENT_BEFORE, Op
 from iscp.core.quoting import quoted
 from iscp.ports.pipeline import ChangesUnavailable
 
@@ -40,17 +41,18 @@ class DirectWriter:
         self._stamp: tuple[int, ...] | None = None
 
     def append(self, rows: pa.Table, version: int, properties: CommitProperties) -> bool:
-        """Commit as version + 1; False: this is for Spark to do. Raises Conflict."""
+        """Commit as version + 1 what was not there before; False: this is for Spark to do. Raises Conflict."""
         with direct_work(), delta_faults(f"append to {self._uri}"):
             table = self._at(version)
             if not is_plain(table) or not _described(rows):
                 return False
-            write_deltalake(table, rows.drop_columns([OP]), mode="append", commit_properties=properties)
+            new = rows.filter(pc.equal(rows[OP], Op.INSERT)).drop_columns([OP])
+            write_deltalake(table, new, mode="append", commit_properties=properties)
             self._remember(table)
             return True
 
     def merge(self, rows: pa.Table, key: Sequence[str], version: int, properties: CommitProperties) -> bool:
-        """As `append`; raises ChangesUnavailable where a key of op `i` is there already."""
+        """As `append`; raises ChangesUnavailable where a key of op `i` or `p` is there already."""
         with direct_work(), delta_faults(f"merge into {self._uri}"):
             table = self._at(version)
             names = {name.lower(): name for name in rows.schema.names}
@@ -59,6 +61,7 @@ class DirectWriter:
             if not plain or not self._little(table, rows, keys):
                 return False
             self._refuse_taken(table, rows, keys)
+            rows = rows.filter(pc.not_equal(rows[OP], Op.PASSED))
             columns = {quoted(name): f"s.{quoted(name)}" for name in rows.schema.names if name != OP}
             (
                 table.merge(
@@ -70,9 +73,9 @@ class DirectWriter:
                     streamed_exec=False,
                     commit_properties=properties,
                 )
-                .when_matched_delete(f"s.{OP} = 'd'")
+                .when_matched_delete(f"s.{OP} = '{Op.DELETE}'")
                 .when_matched_update(columns)
-                .when_not_matched_insert(columns, predicate=f"s.{OP} <> 'd'")
+                .when_not_matched_insert(columns, predicate=f"s.{OP} <> '{Op.DELETE}'")
                 .execute()
             )
             if table.version() == version:  # it changed nothing; its seq has to be committed none the less
@@ -113,7 +116,7 @@ class DirectWriter:
 
     def _refuse_taken(self, table: DeltaTable, rows: pa.Table, keys: Sequence[str]) -> None:
         """Deltalake's merge cannot fail on a match, so that it is looked for before; nobody can commit between."""
-        new = rows.filter(pc.equal(rows[OP], "i")).select(keys)
+        new = rows.filter(pc.is_in(rows[OP], value_set=pa.array(ABSENT_BEFORE))).select(keys)
         names = [name for name in keys if _ordered(rows, name)]
         if not len(new) or self._held.lack(bounds_of_arrow(new, names), table.version()):
             return

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from iscp.adapters.delta.bounds import bounded, bounds_aggregates, bounds_of_arrow, bounds_of_row
+from iscp.adapters.delta.bounds import bounded, bounds_aggregates, bounds_of_arrow, bounds_of_row, spanning
 from iscp.adapters.delta.net import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -21,6 +21,7 @@ from iscp.adapters.delta.net import (
     OP,
     STAMPS,
     WRITES,
+    contradicted,
     doubt,
     each_by_itself,
     each_key,
@@ -32,6 +33,7 @@ from iscp.adapters.delta.net import (
 from iscp.adapters.delta.spark_faults import spark_faults
 from iscp.adapters.delta.written import written_by_arrow, written_by_spark
 from iscp.core.errors import EngineError, StorageError
+from iscp.core.netting import ABSENT_BEFORE, Op
 from iscp.core.quoting import quoted
 from iscp.ports.pipeline import Changes, ChangesUnavailable, KeyBounds, SourceRange
 
@@ -72,31 +74,39 @@ class DeltaFeed:
         session: SparkSession,
         schema: T.StructType,
         span: SourceRange,
+        after: Callable[[], DataFrame],
         rows: pa.Table | None = None,
         frame: DataFrame | None = None,
         kept: bool = False,
     ) -> None:
+        """`after`: opens all rows of the source as of the range's last version."""
         self._session = session
         self._schema = schema
         self._span = span
+        self._after = after
         self._rows = rows
         self._frame = frame
         self._kept = [frame.persist()] if frame is not None and kept else []
         self._net: dict[tuple[tuple[str, ...], str, bool, tuple[str, ...]], Changes] = {}
 
     @classmethod
-    def read_by_spark(cls, frame: DataFrame, span: SourceRange, small: bool, readers: int) -> DeltaFeed:
+    def read_by_spark(
+        cls, frame: DataFrame, span: SourceRange, after: Callable[[], DataFrame], small: bool, readers: int
+    ) -> DeltaFeed:
         schema = frame.drop(CHANGE_TYPE, *STAMPS).schema
         if not (small and fits_arrow(schema, ())):
-            return cls(frame.sparkSession, schema, span, frame=frame, kept=readers > 1)
+            return cls(frame.sparkSession, schema, span, after, frame=frame, kept=readers > 1)
         with reading_changes("read the changes"):
-            return cls(frame.sparkSession, schema, span, rows=frame.toArrow())
+            return cls(frame.sparkSession, schema, span, after, rows=frame.toArrow())
 
     def net(self, key: Sequence[str], where: str = "", stamped: bool = False, columns: Sequence[str] = ()) -> Changes:
         asked = (tuple(key), where, stamped, tuple(columns))
         known = self._net.get(asked)
         if known is None:
-            known = self._net[asked] = self._compute(*asked)
+            known = self._compute(*asked)
+            if stamped and key:
+                self._refuse_contradicted(known, key, where)
+            self._net[asked] = known
         return known
 
     def all(self, key: Sequence[str]) -> DataFrame:
@@ -128,6 +138,17 @@ class DeltaFeed:
         """These columns, as the source spells them; none: all."""
         wanted = {name.lower() for name in columns}
         return [field.name for field in self._schema.fields if not wanted or field.name.lower() in wanted]
+
+    def _refuse_contradicted(self, changes: Changes, key: Sequence[str], where: str) -> None:
+        """What a sink holds for a key shows whether rows share it; of one that nobody looks into, the source does."""
+        if not changes.rows + changes.passed:
+            return
+        with reading_changes("look for rows that share a key"):
+            after = self._after().where(where) if where else self._after()
+            for name, (low, high) in changes.bounds.items():
+                after = after.where(F.col(quoted(name)).between(low, high))  # lets files be left out
+            if contradicted(changes.frame, after, key):
+                doubt(key)
 
     def _passing(self, rows: pa.Table, where: str) -> pa.Table:
         if not where:
@@ -183,7 +204,7 @@ class DeltaFeed:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """Rows by operation, whether one is doubtful, and the bounds of keys that are new, if there are no others."""
+    """Rows by operation, whether one is doubtful, and the keys' bounds, if none of these was there before."""
 
     rows: dict[str, int]
     doubtful: bool
@@ -198,17 +219,19 @@ def _counted(frame: DataFrame, key: Sequence[str]) -> _Counted:
     names = bounded(frame.schema, key)
     with reading_changes("read the changes"):
         each = frame.groupBy(OP).agg(F.count("*"), F.max(DOUBTFUL), *bounds_aggregates(names)).collect()
+    all_absent = {row[0] for row in each} <= {*ABSENT_BEFORE}
     return _Counted(
         rows={row[0]: int(row[1]) for row in each},
         doubtful=any(row[2] for row in each),
-        bounds=bounds_of_row(names, each[0][3:]) if {row[0] for row in each} == {"i"} else {},
+        bounds=spanning([bounds_of_row(names, row[3:]) for row in each]) if all_absent else {},
     )
 
 
 def _changes(
     make_frame: Callable[[], DataFrame], rows: Mapping[str, int], bounds: KeyBounds, table: pa.Table | None = None
 ) -> Changes:
-    return Changes(make_frame, rows.get("i", 0), rows.get("u", 0), rows.get("d", 0), bounds, table)
+    inserts, updates, deletes, passed = (rows.get(op, 0) for op in (Op.INSERT, Op.UPDATE, Op.DELETE, Op.PASSED))
+    return Changes(make_frame, inserts, updates, deletes, passed, bounds, table)
 
 
 @contextmanager

@@ -1,11 +1,4 @@
-"""Reduces the changes of a range to the net change of each key.
-
-The last change of a key wins; in one version what is written wins over what is taken away, since an update, or a
-merge that deletes and inserts, is both. A key that is first of all written was not there before: op `i` if it is
-there now, `u` for any other that is, `d` for one that is gone. What came and went within the range is left out.
-
-Rows that share a key show in two ways: several are written in one version, or they do not add up: a key that was
-there once, or not at all, plus what is written, less what is taken away, must be there once, or not at all.
+"""Reduces the changes of a range to the net change of each key: `iscp/core/netting.py`, carried out by Arrow and Spark.
 
 Rows that a filter refuses are left out before: what enters it is new then, what leaves it is gone, and a key counts as
 shared only by rows that pass.
@@ -16,8 +9,11 @@ Small ranges are reduced in this process, on Arrow: planning and running Spark j
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, NoReturn
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
@@ -25,17 +21,19 @@ from pyspark.sql import types as T
 from pyspark.sql.window import Window
 
 from iscp.core.kept import OP as OP
+from iscp.core.netting import ABSENT_AFTER, NET_OPS, Op
 from iscp.core.quoting import quoted
 from iscp.ports.pipeline import ChangesUnavailable
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 STAMPS = (COMMIT_VERSION, COMMIT_TIMESTAMP)
 DOUBTFUL = "_iscp_doubtful"
-_WRITTEN, _ROW = "_iscp_written", "_iscp_row"
+_WRITTEN, _ROWS = "_iscp_written", "_iscp_rows"
 WRITES = ("insert", "update_postimage")
+_BY_ENDS = [NET_OPS[first, last] for first in (False, True) for last in (False, True)]
 # Types whose values come back from Arrow as they were, and whose equality is the same there.
 _KEY_TYPES = (T.IntegralType, T.StringType, T.BooleanType, T.DateType, T.TimestampType, T.DecimalType, T.BinaryType)
 _VALUE_TYPES = (*_KEY_TYPES, T.TimestampNTZType, T.FloatType, T.DoubleType)
@@ -53,28 +51,31 @@ def fits_arrow(schema: T.StructType, key: Sequence[str]) -> bool:
 
 def net_by_arrow(raw: pa.Table, key: Sequence[str]) -> pa.Table:
     """As `net_by_spark`, but without `_iscp_doubtful`: raises ChangesUnavailable itself where rows share a key."""
+    keys, versions = _numbered(raw, key), raw[COMMIT_VERSION].to_numpy()
+    written = pc.is_in(raw[CHANGE_TYPE], value_set=pa.array(WRITES)).to_numpy().astype(np.bool_)
+    order = np.lexsort((written, versions, keys))
+    keys, written = keys[order], written[order]
+    first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))[: len(keys)]
+    last = np.append(first[1:], len(keys))[: len(first)] - 1
+    steps = np.where(written, 1, -1)
+    rows = np.cumsum(steps)
+    rows += np.repeat(~written[first] - rows[first] + steps[first], last - first + 1)
+    if np.any(rows < 0) or np.any(rows[last] != written[last]):
+        doubt(key)
+    ops = pa.array(_BY_ENDS, pa.string()).take(pa.array(2 * written[first].astype(np.int8) + written[last]))
+    return raw.take(pa.array(order[last])).drop_columns([CHANGE_TYPE]).append_column(OP, ops)
+
+
+def _numbered(raw: pa.Table, key: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """A number for each row, the same where the key is; null equals null."""
     names = {name.lower(): name for name in raw.column_names}
-    keys = [names[name.lower()] for name in key]
-    written = pc.is_in(raw[CHANGE_TYPE], value_set=pa.array(WRITES)).cast(pa.int8())
-    raw = raw.append_column(_WRITTEN, written)
-    raw = raw.take(pc.sort_indices(raw, [(COMMIT_VERSION, "ascending"), (_WRITTEN, "ascending")]))
-    raw = raw.append_column(_ROW, pa.array(range(len(raw)), pa.int64()))
-    each = [(_ROW, "max"), (_ROW, "min"), (_ROW, "count"), (_WRITTEN, "sum")]
-    by_key = raw.group_by(keys, use_threads=False).aggregate(each)
-    last, first = raw.take(by_key[f"{_ROW}_max"]), raw.take(by_key[f"{_ROW}_min"])
-    by_version = raw.group_by([*keys, COMMIT_VERSION], use_threads=False).aggregate([(_ROW, "max"), (_WRITTEN, "sum")])
-    shared = by_version.filter(pc.greater(by_version[f"{_WRITTEN}_sum"], 1))
-    if pc.any(pc.is_in(shared[f"{_ROW}_max"], value_set=last[_ROW].combine_chunks())).as_py():
-        doubt(key)
-    there = pc.equal(last[_WRITTEN], 1)
-    before, written = pc.equal(first[_WRITTEN], 0), by_key[f"{_WRITTEN}_sum"]
-    taken = pc.subtract(by_key[f"{_ROW}_count"], written)
-    left = pc.subtract(pc.add(before.cast(pa.int64()), written), taken)
-    if pc.any(pc.not_equal(left, there.cast(pa.int64()))).as_py():
-        doubt(key)
-    op = pc.if_else(there, pc.if_else(before, "u", "i"), "d")
-    net = last.drop_columns([CHANGE_TYPE, _WRITTEN, _ROW]).append_column(OP, op)
-    return net.filter(pc.or_(before, there))
+    numbers = np.zeros(len(raw), np.int64)
+    for name in key:
+        values = raw[names[name.lower()]].combine_chunks().dictionary_encode(null_encoding="encode")
+        numbers = numbers * len(values.dictionary) + values.indices.to_numpy()
+        if len(key) > 1:  # else they might outgrow 64 bits
+            numbers = np.unique(numbers, return_inverse=True)[1]
+    return numbers
 
 
 def unhashable(kind: T.DataType) -> bool:
@@ -99,14 +100,14 @@ def each_key(raw: DataFrame, key: Sequence[str]) -> DataFrame:
     rows, inserts, deletes, updates, versions = map(F.col, counts)
     alone = (rows == 1) & (inserts + deletes == 1)
     updated = (rows == 2) & (inserts + deletes == 0) & (updates == 1) & (versions == 0)
-    op = F.when(inserts > 0, "i").when(deletes > 0, "d").otherwise("u")
+    op = F.when(inserts > 0, Op.INSERT).when(deletes > 0, Op.DELETE).otherwise(Op.UPDATE)
     return each.withColumn(OP, op).withColumn(DOUBTFUL, ~(alone | updated)).drop(*counts)
 
 
 def each_by_itself(raw: DataFrame) -> DataFrame:
     """Takes and gives what `net_by_spark` does, where each row tells its key's net change without a look at others."""
     kind = F.col(CHANGE_TYPE)
-    op = F.when(kind == "insert", "i").when(kind == "delete", "d").otherwise("u")
+    op = F.when(kind == "insert", Op.INSERT).when(kind == "delete", Op.DELETE).otherwise(Op.UPDATE)
     return raw.where(kind != "update_preimage").withColumn(OP, op).drop(CHANGE_TYPE)
 
 
@@ -115,22 +116,34 @@ def net_by_spark(raw: DataFrame, key: Sequence[str]) -> DataFrame:
     key's last change, and `_iscp_doubtful` where rows share the key. One sort does for all that is asked of a key.
     """
     in_order = Window.partitionBy(*[F.col(quoted(name)) for name in key]).orderBy(COMMIT_VERSION, _WRITTEN)
-    is_written, written = F.col(CHANGE_TYPE).isin(*WRITES), F.col(_WRITTEN)
-    ranked = raw.withColumn(_WRITTEN, is_written.cast("int")).select(
+    written = F.col(_WRITTEN)
+    ranked = raw.withColumn(_WRITTEN, F.col(CHANGE_TYPE).isin(*WRITES)).select(
         "*",
         F.lead(written).over(in_order).isNull().alias("_iscp_last"),
         F.first(written).over(in_order).alias("_iscp_first"),
-        F.sum(2 * written - 1).over(in_order).alias("_iscp_sum"),
-        (written + F.lag(written).over(in_order) == 2).alias("_iscp_both"),
-        F.lag(COMMIT_VERSION).over(in_order).alias("_iscp_before"),
+        F.sum(F.when(written, 1).otherwise(-1)).over(in_order).alias("_iscp_sum"),
     )
-    held = 1 - F.col("_iscp_first")
-    twice = F.coalesce(F.col("_iscp_both") & (F.col("_iscp_before") == F.col(COMMIT_VERSION)), F.lit(False))
-    op = F.when(written == 0, "d").when(held == 0, "i").otherwise("u")
-    last = ranked.where("_iscp_last").withColumn(OP, op)
-    last = last.withColumn(DOUBTFUL, twice | (held + F.col("_iscp_sum") != written))
-    last = last.where((held == 1) | (written == 1) | F.col(DOUBTFUL))
-    return last.drop(CHANGE_TYPE, _WRITTEN, "_iscp_last", "_iscp_first", "_iscp_sum", "_iscp_both", "_iscp_before")
+    first, is_last = F.col("_iscp_first"), F.col("_iscp_last")
+    rows = F.col("_iscp_sum") + F.when(first, 0).otherwise(1)
+    told = ranked.withColumn(DOUBTFUL, (rows < 0) | (is_last & (rows != written.cast("int"))))
+    last = told.where(is_last | F.col(DOUBTFUL)).withColumn(OP, _op(first, written))
+    return last.drop(CHANGE_TYPE, _WRITTEN, "_iscp_last", "_iscp_first", "_iscp_sum")
+
+
+def _op(first: Column, last: Column) -> Column:
+    """By whether a key's first change writes, and whether its last one does."""
+    by_ends = [F.when((first == ends[0]) & (last == ends[1]), op) for ends, op in NET_OPS.items()]
+    return F.coalesce(*by_ends)
+
+
+def contradicted(net: DataFrame, after: DataFrame, key: Sequence[str]) -> bool:
+    """Whether a key of `net` has another number of rows in `after`, the source's rows then, than its operation says."""
+    there, names = F.count("*"), [f"_iscp_key_{number}" for number in range(len(key))]
+    of_key = [F.col(quoted(name)) for name in key]
+    keys = net.select(*[column.alias(name) for column, name in zip(of_key, names, strict=True)], OP)
+    same = [column.eqNullSafe(F.col(name)) for column, name in zip(of_key, names, strict=True)]
+    counted = after.select(*of_key).join(keys, reduce(and_, same)).groupBy(*names, OP).agg(there.alias(_ROWS))
+    return not counted.where(F.col(OP).isin(*ABSENT_AFTER) | (F.col(_ROWS) > 1)).isEmpty()
 
 
 def doubt(key: Sequence[str]) -> NoReturn:

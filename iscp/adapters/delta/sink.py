@@ -42,6 +42,7 @@ from iscp.adapters.delta.staging import published, stage
 from iscp.adapters.delta.target import expiry_fault, target_fault
 from iscp.core.errors import Conflict, EngineError, ErrorCode, PermanentError
 from iscp.core.job import JobRow
+from iscp.core.netting import ABSENT_AFTER, ABSENT_BEFORE, Op
 from iscp.core.quoting import quoted
 from iscp.core.watermark import Position
 from iscp.ports.pipeline import ChangesUnavailable, CommitTag, Compared, KeyBounds, Manifest
@@ -56,6 +57,7 @@ _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 # Delta keeps what it merges, since it looks twice and cannot know that it will see the same.
 _AS_IT_IS = {"spark.databricks.delta.merge.materializeSource": "none"}
+_ABSENT_BEFORE, _ABSENT_AFTER = (f"('{first}', '{second}')" for first, second in (ABSENT_BEFORE, ABSENT_AFTER))
 
 
 class DeltaSink:
@@ -187,7 +189,7 @@ class DeltaSink:
     ) -> Position:
         """Upsert and delete by key (null equals null).
 
-        Raises ChangesUnavailable where a key of op `i` is there already.
+        Raises ChangesUnavailable where a key of op `i` or `p` is there already.
         """
         return self._merge(session, frame, key, tag, guard, reread)
 
@@ -226,10 +228,10 @@ class DeltaSink:
                     SparkDeltaTable.forPath(session, self._uri)
                     .alias("t")
                     .merge(frame.alias("s"), matches)
-                    .whenMatchedDelete(f"s.{OP} = 'd'")
-                    .whenMatchedUpdate(f"s.{OP} = 'i'", set=taken)  # type: ignore[arg-type]
+                    .whenMatchedDelete(f"s.{OP} = '{Op.DELETE}'")
+                    .whenMatchedUpdate(f"s.{OP} IN {_ABSENT_BEFORE}", set=taken)  # type: ignore[arg-type]
                     .whenMatchedUpdate(set=values)  # type: ignore[arg-type]
-                    .whenNotMatchedInsert(f"s.{OP} <> 'd'", values=values)  # type: ignore[arg-type]
+                    .whenNotMatchedInsert(f"s.{OP} NOT IN {_ABSENT_AFTER}", values=values)  # type: ignore[arg-type]
                     .execute()
                 )
             finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, TypeVar
 
@@ -116,10 +117,11 @@ class DeltaChangeSource:
         small = self._read_small(session, uri, span, columns, by_feed=True)
         if isinstance(small, DeltaFeed):
             return small
+        after = partial(self.snapshot, session, uri, span.last_version)
         with reading_changes(f"open the change data feed of {uri}"):
             frame = changed_rows(session, uri, span)
             frame = frame.select(*[F.col(quoted(name)) for name in columns], CHANGE_TYPE, *STAMPS)
-            return DeltaFeed.read_by_spark(without_void(frame), span, small, readers)
+            return DeltaFeed.read_by_spark(without_void(frame), span, after, small, readers)
 
     def added(
         self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
@@ -127,6 +129,7 @@ class DeltaChangeSource:
         small = self._read_small(session, uri, span, columns, by_feed=False)
         if isinstance(small, DeltaFeed):
             return small
+        after = partial(self.snapshot, session, uri, span.last_version)
         with reading_changes(f"read what was added to {uri}"):
             frame = added_rows(session, uri, span).select(
                 *[F.col(quoted(name)) for name in columns],
@@ -134,7 +137,7 @@ class DeltaChangeSource:
                 F.lit(span.last_version).cast("long").alias(COMMIT_VERSION),
                 F.timestamp_micros(F.lit(round(span.to.at_s * 1_000_000))).alias(COMMIT_TIMESTAMP),
             )
-            return DeltaFeed.read_by_spark(without_void(frame), span, small, readers)
+            return DeltaFeed.read_by_spark(without_void(frame), span, after, small, readers)
 
     def _read_small(
         self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], by_feed: bool
@@ -151,7 +154,8 @@ class DeltaChangeSource:
             return False
         except NotDirect:
             return fit_in_memory(uri, commits, columns, Allowance(memory))
-        return DeltaFeed(session, shape.selected(columns), span, rows=rows)
+        after = partial(self.snapshot, session, uri, span.last_version)
+        return DeltaFeed(session, shape.selected(columns), span, after, rows=rows)
 
     def enable_feed(self, session: SparkSession, uri: str) -> None:
         with spark_faults(f"switch on the change data feed of {uri}"):

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import types as T
 
-from iscp.adapters.delta.bounds import FOLLOWED_MAX, HeldKeys, bounded, bounds_of_arrow, bounds_of_row
+from iscp.adapters.delta.bounds import FOLLOWED_MAX, HeldKeys, bounded, bounds_of_arrow, bounds_of_row, spanning
 from iscp.adapters.delta.commits import commit_path
 
 
@@ -137,3 +137,8 @@ def test_bounds_of_changes_leave_out_columns_with_a_null_and_types_without_order
     assert bounds_of_arrow(changes.slice(0, 0), ["Id", "s"]) == {}
     assert bounds_of_row(["Id", "s"], [1, 3, 0, "a", "b", 1]) == {"id": (1, 3)}
     assert bounds_of_row(["s"], [None, None, 0]) == {}
+
+
+def test_bounds_of_several_groups_are_those_of_all_of_them() -> None:
+    assert spanning([]) == {}
+    assert spanning([{"id": (3, 5), "v": ("a", "b")}, {"id": (1, 4)}]) == {"id": (1, 5)}

@@ -91,6 +91,18 @@ def test_a_key_that_is_new_but_there_already_is_found_before_anything_is_written
     assert held(uri) == {1: "new", 5: "old 5", 9: "old 9", 6: "new"}
 
 
+def test_a_key_that_came_and_went_is_not_written_and_must_not_be_there(tmp_path: Path) -> None:
+    uri = target(tmp_path / "t", [1, 3])
+    written = writer(uri)
+    assert written.append(changes((8, "new", "i"), (9, "gone", "p")), 0, properties(1))
+    assert written.merge(changes((2, "gone", "p"), (3, "new", "u")), ["Id"], 1, properties(2))
+    assert written.merge(changes((2, "gone", "p")), ["Id"], 2, properties(3))
+    assert held(uri) == {1: "old 1", 3: "new", 8: "new"}
+    with pytest.raises(ChangesUnavailable, match="is in the target already"):
+        written.merge(changes((1, "gone", "p")), ["Id"], 3, properties(4))
+    assert DeltaTable(uri).version() == 3
+
+
 def test_a_key_of_two_columns_is_taken_as_a_whole(tmp_path: Path) -> None:
     uri = target(tmp_path / "t", [1, 2])
     assert writer(uri).merge(changes((1, "other", "i"), (2, "old 2", "d")), ["Id", "a.b"], 0, properties(1))

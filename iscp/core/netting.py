@@ -1,0 +1,54 @@
+"""What the changes of one key in a range come to: the one definition, which Arrow and Spark both carry out.
+
+A table is a bag of rows: nothing keeps several of them from having one key. The changes of a key, in order of version
+and in one version removals before writes, are counted as if the key had one row before where the first of them removes,
+and none where it writes. If none is left, the key is gone, whatever there was between. If one is left, and the last
+change wrote it, it is that one: the version that wrote it has removed all others. If one is left and the last change
+removed another, or if there are more, rows share the key, or shared it; which of them is left does not follow from the
+changes, only from the source's rows. Values are never compared, so that this holds for all types.
+
+What no change shows is a row that was there before the range and stays there. So each operation also says how many rows
+the key had before, and holds only if that is so. Whoever applies it has to look: a target that holds a key's row, or
+the source as it is after the range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+
+
+class Op(StrEnum):
+    """From how many rows of a key to how many."""
+
+    INSERT = "i"
+    """From none to one."""
+    UPDATE = "u"
+    """From one to one."""
+    DELETE = "d"
+    """From one to none."""
+    PASSED = "p"
+    """From none to none: it came and went. Where the key has a row, that one is not the row it was."""
+
+
+NET_OPS: Mapping[tuple[bool, bool], Op] = {
+    (True, True): Op.INSERT,
+    (False, True): Op.UPDATE,
+    (False, False): Op.DELETE,
+    (True, False): Op.PASSED,
+}
+"""By whether the first change of a key writes, and whether the last one does."""
+
+ABSENT_BEFORE = (Op.INSERT, Op.PASSED)
+ABSENT_AFTER = (Op.DELETE, Op.PASSED)
+
+
+def net_op(writes: Iterable[bool]) -> Op | None:
+    """`writes`: of each change of a key, in order, whether it writes a row. None: rows share the key, or shared it."""
+    changes = list(writes)
+    rows = 0 if changes[0] else 1
+    for change in changes:
+        rows += 1 if change else -1
+        if rows < 0:
+            return None  # more were removed than one
+    return NET_OPS[changes[0], changes[-1]] if rows == changes[-1] else None
