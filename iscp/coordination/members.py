@@ -41,7 +41,7 @@ def join(term: Term, record: NodeRecord, *, founding: bool) -> None:
     if before is not None and before.holder == peer.holder:
         # Its key was gone for a while. Its checkpoints go on from where they were, and it tells what it still has.
         peer.accepted, peer.recorded = before.accepted, before.recorded
-        term.departed.pop(peer.holder, None)
+    term.departed.pop(peer.holder, None)  # also where a restored etcd brings back a life before the last one
     term.peers[record.node_id] = peer
     term.look_round()
     term.out.append(Decided(Decision.JOIN, record.node_id, why=f"epoch {record.epoch} at {record.address}"))

@@ -14,7 +14,6 @@ Decides placements and when it is safe to place. Knows nothing of clocks, channe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
 
@@ -50,7 +49,7 @@ from iscp.coordination.placement import Placement
 from iscp.coordination.term import Term
 from iscp.coordination.times import CoordinationTimes
 from iscp.coordination.window import Window
-from iscp.core.cluster import WIRE_FORMAT, NodeRecord
+from iscp.core.cluster import WIRE_FORMAT
 from iscp.core.ids import ShardId
 from iscp.core.job import JobReport, JobRow
 
@@ -64,7 +63,7 @@ class OwnerMachine:
     def __init__(self, node_id: str, version: str, times: CoordinationTimes, wire_format: int = WIRE_FORMAT) -> None:
         self.node_id, self.version, self.wire_format = node_id, version, wire_format
         self.term: Term | None = None
-        self._times = times
+        self.times = times
 
     @property
     def owner_rev(self) -> int:
@@ -92,11 +91,6 @@ class OwnerMachine:
         # The copy of a shard that runs elsewhere is stopped by an operation alone.
         return self.running and not any(peer.queue or peer.in_flight for peer in term.peers.values())
 
-    def longest_grace_s(self, records: Iterable[NodeRecord]) -> float:
-        """After how long none of these nodes can write any more, if nothing at all is known of their leases."""
-        ttls_s = (record.ttl_s for record in records)
-        return max(self._times.ttl_s, max(ttls_s, default=0.0)) + self._times.margin_s
-
     def next_due_s(self) -> float | None:
         """When to send a Tick, if nothing happens before; None: not at all."""
         return self.term.timers.next_due_s() if self.term else None
@@ -111,7 +105,7 @@ class OwnerMachine:
         if isinstance(event, Elected):
             if event.owner_rev <= self.owner_rev:
                 return []
-            self.term = term = _begin(self, self._times, event, now_s, read_s)
+            self.term = term = _begin(self, self.times, event, now_s, read_s)
         elif isinstance(event, Deposed) or self.term is None:
             self.term = None
             return []
@@ -161,7 +155,8 @@ def _take(term: Term, event: OwnerEvent) -> None:
         case ShardWanted(shard, jobs):
             _wanted(term, shard, jobs)
         case RowsMoved(shard, jobs):
-            if (moved := term.assignments.get(shard)) is not None and moved.wanted:
+            # Without a job: it has been dropped since, and that comes next.
+            if jobs and (moved := term.assignments.get(shard)) is not None and moved.wanted:
                 term.assignments.want(shard, jobs)
         case ShardUnwanted(shard):
             _unwanted(term, shard)

@@ -6,10 +6,11 @@ All methods but `save` belong to the owner loop's thread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 
 from iscp.coordination.checkpoint import GlobalCheckpoint
+from iscp.coordination.invariants import check_checkpoint
 from iscp.coordination.messages import SourceSeen
 from iscp.core.cluster import Leader
 from iscp.core.errors import IscpError
@@ -25,9 +26,10 @@ EVERY_S = 1.0
 class Checkpointer:
     """`due_s`: when to call `advance` (None: nothing has changed since)."""
 
-    def __init__(self, store: CheckpointStore) -> None:
+    def __init__(self, store: CheckpointStore, of: Callable[[float], GlobalCheckpoint] = GlobalCheckpoint) -> None:
         self._store = store
-        self._checkpoint = GlobalCheckpoint()
+        self._of = of
+        self._checkpoint = of(0.0)
         self.due_s: float | None = None
 
     @property
@@ -40,12 +42,13 @@ class Checkpointer:
         """The job_ids of those that came to count when they had applied less than it says, and still have."""
         return frozenset(chain.from_iterable(self._checkpoint.catching_up.values()))
 
-    def covers(self, row: JobRow) -> bool:
-        return self._checkpoint.covers(row)
+    def check(self, rows: Iterable[JobRow], applied_up_to_s: Callable[[JobRow], float]) -> None:
+        """Raises InvariantBroken where it says too much, in view of what is really applied."""
+        check_checkpoint(self._checkpoint, rows, applied_up_to_s)
 
     def begin(self, wanted: Mapping[ShardId, Sequence[JobRow]]) -> None:
         """A term begins with what the last owner has told. Raises Unavailable."""
-        self._checkpoint = GlobalCheckpoint(self._store.load())
+        self._checkpoint = self._of(self._store.load())
         self.due_s = None
         for shard, jobs in wanted.items():
             self._checkpoint.take(shard, jobs, None)

@@ -34,6 +34,7 @@ from iscp.coordination.events import (
 )
 from iscp.coordination.messages import NodeMessage, OwnerMessage, SourceSeen
 from iscp.coordination.owner import OwnerMachine
+from iscp.coordination.roll import Roll
 from iscp.core.cluster import Leader, Moment, NodeRecord
 from iscp.core.errors import IscpError, NotOwner, QueueFull, TemporaryError, Unavailable
 from iscp.core.ids import ShardId
@@ -121,7 +122,6 @@ class OwnerLoop:
         on_broken: Callable[[Exception], None],
     ) -> None:
         self.machine = machine
-        self.members: tuple[NodeRecord, ...] = ()
         self.seen: dict[ShardId, SourceSeen] = {}
         self.decisions = Decisions()
         self.checkpoint = Checkpointer(checkpoints)
@@ -137,8 +137,7 @@ class OwnerLoop:
         self._send = send
         self._keep = keep
         self._on_moved = on_moved
-        self._members_at = Moment()
-        self._hold_until_s = 0.0
+        self._roll = Roll()
         self._registered: Gathered[_Snapshot] = Gathered(lambda before, now: now)
         self._last_address = "", ""
         self._revoking: set[tuple[str, int]] = set()
@@ -182,6 +181,10 @@ class OwnerLoop:
     def tell(self, event: OverridesChanged | MoveAsked | RebalanceAsked) -> None:
         """What an operator has said; without effect between terms."""
         self._inbox.put(event)
+
+    @property
+    def members(self) -> tuple[NodeRecord, ...]:
+        return self._roll.members
 
     def address_of(self, node_id: str, here: str) -> str | None:
         """Where a node is, or was as long as it was a member; None if it is `here`, or has never been heard of."""
@@ -265,8 +268,8 @@ class OwnerLoop:
                 self._unread.read(came_s)
             case _Members():
                 members, moment = self._registered.take()
-                if moment >= self._members_at:  # an older one would show as gone who has come since
-                    self._step(MembersChanged(members, self._take_members(members, moment)))
+                if not self._roll.overtaken(moment):
+                    self._step(MembersChanged(members, self._take_roll(members, moment)))
                     self._keep(members if self.machine.term else ())
             case _:
                 self._step(event)
@@ -293,7 +296,7 @@ class OwnerLoop:
             log.warning("owner.claim_failed", extra={"error": str(error)})
             self._claim_at_s = self._clock.monotonic_s() + CLAIM_RETRY_S
             return
-        hold_s, self.seen = max(hold_s, self._take_members(members, members_at)), {}
+        hold_s, self.seen = max(hold_s, self._take_roll(members, members_at)), {}
         self.decisions.begin(owner_rev)
         # Before the book is made of the rows: meanwhile the nodes can say what they run.
         self._step(Elected(owner_rev, leader.revision, members, wanted, hold_s, overrides))
@@ -303,13 +306,9 @@ class OwnerLoop:
         writer.start()
         self._on_moved()
 
-    def _take_members(self, members: tuple[NodeRecord, ...], moment: Moment) -> float:
-        """How long nothing may be placed: a restored etcd does not know who has a lease that still counts."""
-        now_s = self._clock.monotonic_s()
-        if moment.restores > self._members_at.restores:
-            self._hold_until_s = now_s + self.machine.longest_grace_s((*self.members, *members))
-        self.members, self._members_at = members, moment
-        return max(0.0, self._hold_until_s - now_s)
+    def _take_roll(self, members: tuple[NodeRecord, ...], moment: Moment) -> float:
+        times = self.machine.times
+        return self._roll.take(members, moment, self._clock.monotonic_s(), times.margin_s, times.ttl_s)
 
     def _new_writer(self, joblog: JobLog, book: JobBook) -> LogWriter:
         moved: Gathered[dict[ShardId, bool]] = Gathered(_joined)

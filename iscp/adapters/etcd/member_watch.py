@@ -40,17 +40,29 @@ class Moments:
     def listed(self, read: Callable[[], Listing]) -> tuple[Listing, Moment]:
         """What `read` finds, and when that is."""
         while True:
-            before = self._latest
+            before = self.latest
             listing = read()
-            with self._lock:
-                if self._latest.restores != before.restores:
-                    continue  # seen by another read meanwhile: this one may be of before
-                gone_back = listing.revision < before.revision
-                moment = Moment(before.restores + gone_back, listing.revision)
-                if gone_back:
-                    log.warning("etcd.restored", extra={"revision": moment.revision, "before": before.revision})
-                self._latest = max(self._latest, moment)
+            if (moment := self.read_at(before, listing.revision)) is not None:
                 return listing, moment
+
+    @property
+    def latest(self) -> Moment:
+        return self._latest
+
+    def read_at(self, before: Moment, revision: int) -> Moment | None:
+        """When a read is whose answer has this revision; `before`: the latest when it was sent.
+
+        None: that cannot be said, as another read has found the store restored meanwhile; read again.
+        """
+        with self._lock:
+            if self._latest.restores != before.restores:
+                return None
+            gone_back = revision < before.revision
+            if gone_back:
+                log.warning("etcd.restored", extra={"revision": revision, "before": before.revision})
+            moment = Moment(before.restores + gone_back, revision)
+            self._latest = max(self._latest, moment)
+            return moment
 
     def followed(self, since: Moment, revision: int) -> Moment:
         """When a change is that a watch from `since` has brought."""

@@ -19,6 +19,7 @@ from iscp.coordination.events import (
     MoveAsked,
     OwnerEvent,
     Recorded,
+    RowsMoved,
     ShardUnwanted,
     ShardWanted,
     Tick,
@@ -311,6 +312,24 @@ def test_nothing_is_placed_while_a_restored_etcd_does_not_know_who_may_still_wri
     driver.sync(N2)
     assert dispatches(driver.wait(19.9)) == []
     assert [each.shard for each in dispatches(driver.wait(0.2))] == [A]
+
+
+def test_a_life_before_the_last_that_a_restored_etcd_brings_back_is_a_member_and_has_not_departed() -> None:
+    driver, _ = running()
+    driver.step(MembersChanged(()))
+    driver.step(MembersChanged((replace(N1, epoch=2),)))
+    driver.step(MembersChanged(()))
+    driver.step(MembersChanged((N1,)))
+    assert driver.state() is ShardState.DRAINING
+
+
+def test_progress_of_jobs_that_have_been_dropped_since_changes_nothing() -> None:
+    """The writer tells of progress, the jobs are dropped, and only then the owner looks which there are."""
+    driver, _ = running()
+    driver.step(RowsMoved(A, ()))
+    assert driver.state() is ShardState.RUNNING
+    driver.step(ShardUnwanted(A))
+    assert driver.state() is ShardState.DRAINING
 
 
 def test_an_epoch_that_a_restored_etcd_gave_twice_is_refused() -> None:
