@@ -51,13 +51,18 @@ def lacking(wanted: DataFrame, held: DataFrame) -> Iterator[Lacking]:
     cannot be read any more.
     """
     union = _union(held.schema, wanted.schema)
-    shape = narrowed(union, wanted.schema)
-    with comparing(conformed(wanted, shape), conformed(held, shape), ()) as compared:
+    with comparing(*comparable(wanted, held), ()) as compared:
         missing = compared.mending if compared.mending is not None else held.limit(0)
         new = conformed(missing.drop(OP), union)
         way = _way(held.schema, union)
         frame = conformed(held, union).unionByName(new) if way is Way.REWRITE else new
         yield Lacking(frame, compared.comparison.missing, way)
+
+
+def comparable(wanted: DataFrame, held: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Both with the columns of `wanted`, of types that hold the values of both; raises PermanentError."""
+    shape = narrowed(_union(held.schema, wanted.schema), wanted.schema)
+    return conformed(wanted, shape), conformed(held, shape)
 
 
 def _union(held: T.StructType, wanted: T.StructType) -> T.StructType:

@@ -18,7 +18,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.append_only import Way, lacking
+from iscp.adapters.delta.append_only import Way, comparable, lacking
 from iscp.adapters.delta.bounds import HeldKeys
 from iscp.adapters.delta.checkpoints import COMMITS, PROPERTIES, Checkpoints
 from iscp.adapters.delta.columns import Columns, plain
@@ -132,7 +132,8 @@ class DeltaSink:
 
     @contextmanager
     def compared(self, wanted: DataFrame, key: Sequence[str], version: int) -> Iterator[Compared]:
-        with comparing(wanted, conformed(self._rows_at(wanted.sparkSession, version), wanted.schema), key) as compared:
+        # An append-only target may have more columns, and wider ones.
+        with comparing(*comparable(wanted, self._rows_at(wanted.sparkSession, version)), key) as compared:
             yield compared
 
     def append(self, frame: DataFrame, tag: CommitTag, guard: Guard, reread: bool = False) -> Position:
