@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections import Counter
@@ -73,9 +74,8 @@ def test_an_archive_without_a_column_goes_on_without_spark(pipeline: Pipeline) -
     write_deltalake(pipeline.source, rows([100]).select(["id", "g"]), mode="overwrite", schema_mode="overwrite")
     run(pipeline, job)
     write_deltalake(pipeline.source, rows([101]).select(["id", "g"]), mode="append")
-    before = pipeline.engine.spent_s()
     run(pipeline, job, DataType.TAIL)
-    assert pipeline.engine.spent_s()[0] == before[0]
+    assert "delta-rs" in json.dumps(DeltaTable(pipeline.target("log")).history(1))
     assert held(pipeline, "id", "v") == Counter({(id_, "x"): 1 for id_ in range(50)} | {(100, None): 1, (101, None): 1})
 
 
