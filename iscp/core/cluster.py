@@ -16,6 +16,9 @@ def understands(one: int, other: int) -> bool:
     return abs(one - other) <= 1
 
 
+NODES_MAX = 1_000
+"""Nodes of a cluster: an owner speaks to each over a stream of its own. One more is refused when it registers."""
+
 TTL_RATIO_MAX = 10.0
 """No node's lease lasts so many times longer than another's: what it ran would wait for that long once it is lost."""
 

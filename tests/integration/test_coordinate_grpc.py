@@ -16,7 +16,6 @@ import pytest
 
 from iscp.adapters.free_port import free_port
 from iscp.adapters.grpc import calling, frames, node_server
-from iscp.adapters.grpc import peers as peers_module
 from iscp.adapters.grpc.calling import Meant
 from iscp.adapters.grpc.client import Client
 from iscp.adapters.grpc.endpoint import Tls
@@ -35,7 +34,7 @@ from iscp.coordination.messages import (
     NodeShardState,
 )
 from iscp.core import errors as core
-from iscp.core.cluster import WIRE_FORMAT, NodeRecord
+from iscp.core.cluster import NODES_MAX, WIRE_FORMAT, NodeRecord
 from iscp.core.errors import IscpError
 from iscp.core.ids import JobKey, ShardId, TableEpoch
 from iscp.core.job import JobRow
@@ -414,7 +413,7 @@ def test_a_peer_that_cannot_be_reached_holds_nobody_up(owner: OwnerUnderTest) ->
 
 
 def test_nodes_are_bounded_and_places_are_given_back(owner: OwnerUnderTest, node: NodeUnderTest) -> None:
-    strangers = [NodeRecord(f"x{number}", 1, "127.0.0.1:1") for number in range(peers_module.NODES_MAX)]
+    strangers = [NodeRecord(f"x{number}", 1, "127.0.0.1:1") for number in range(NODES_MAX)]
     for record in strangers:
         owner.peers.call(record)
     owner.peers.send(node.record, dispatch(1))

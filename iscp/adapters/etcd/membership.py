@@ -23,7 +23,7 @@ from iscp.adapters.etcd.values import (
     Put,
     Target,
 )
-from iscp.core.cluster import Moment, NodeRecord
+from iscp.core.cluster import NODES_MAX, Moment, NodeRecord
 from iscp.core.errors import ConfigurationError, Conflict, IscpError, OutcomeUnknown
 from iscp.core.foreign import error_text, exact_int, printable
 from iscp.ports.system import Clock
@@ -43,7 +43,17 @@ REVOKING_S = 30.0
 class EtcdMembership:
     """The port `Membership` on etcd. One registration at a time."""
 
-    def __init__(self, client: EtcdClient, keys: Keys, clock: Clock, *, ttl_s: float, margin_s: float) -> None:
+    def __init__(
+        self,
+        client: EtcdClient,
+        keys: Keys,
+        clock: Clock,
+        *,
+        ttl_s: float,
+        margin_s: float,
+        nodes_max: int = NODES_MAX,
+    ) -> None:
+        self._nodes_max = nodes_max
         self._client = client
         self._keys = keys
         self._clock = clock
@@ -63,7 +73,8 @@ class EtcdMembership:
         """Register under a new lease, whose callbacks are those of EtcdLease.
 
         Ends a former registration of this object. Waits for the key of a dead namesake to expire; raises
-        ConfigurationError if the namesake is alive, EtcdUnavailable or EtcdOutcomeUnknown with nothing left behind.
+        ConfigurationError if the namesake is alive, or there are as many nodes as there may be; EtcdUnavailable or
+        EtcdOutcomeUnknown with nothing left behind.
         """
         self.deregister()
         record = replace(record, leaving=self._leaving)
@@ -80,12 +91,26 @@ class EtcdMembership:
         try:
             if not self._created(record, lease.lease_id):
                 raise _taken(record.node_id)
+            self._refuse_beyond_limit(record.node_id)
         except BaseException:
             # Also ends a write that may still be under way: it fails without its lease.
             _revoke_quietly(lease)
             raise
         self._lease, self._record = lease, record
         return lease
+
+    def _refuse_beyond_limit(self, node_id: str) -> None:
+        """Whose key came after those of as many as there may be gives it up: of several at once the first ones stay."""
+        key = self._keys.node(node_id)
+        created = {kv.key: kv.create_revision for kv in self._client.list_prefix(self._keys.nodes).items}
+        mine = created.get(key, 0)
+        before = sum(revision < mine for revision in created.values())
+        if before >= self._nodes_max:
+            raise ConfigurationError(
+                f"the cluster has {before} nodes already, and may have {self._nodes_max}",
+                field="node_id",
+                remedy="Stop another node first, or give this one to another cluster",
+            )
 
     def leave(self) -> None:
         """Say that this node stops in order, with every registration from now on."""

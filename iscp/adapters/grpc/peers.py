@@ -30,7 +30,7 @@ from iscp.adapters.grpc.frames import FrameReader, Outgoing
 from iscp.adapters.grpc.node_calls import RemoteNode
 from iscp.adapters.grpc.quarantine import Quarantine
 from iscp.coordination.messages import NodeMessage, OwnerMessage
-from iscp.core.cluster import WIRE_FORMAT, NodeRecord
+from iscp.core.cluster import NODES_MAX, WIRE_FORMAT, NodeRecord
 from iscp.core.errors import IscpError, PermanentError, Unavailable
 from iscp.ports.cluster import NodeCalls
 from iscp.wire.v1 import node_pb2 as pb
@@ -38,7 +38,6 @@ from iscp.wire.v1 import node_pb2_grpc as pb_grpc
 
 log = logging.getLogger(__name__)
 
-NODES_MAX = 200
 RECONNECT_FIRST_S = 0.1
 RECONNECT_MAX_S = 3.0
 CLOSE_WAIT_S = 5.0

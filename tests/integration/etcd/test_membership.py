@@ -63,6 +63,40 @@ def test_the_name_of_a_live_node_is_refused(join: Join, clock: Clock) -> None:
     assert [(member.epoch, member.lease_id) for member in first.members()[0]] == [(1, lease.lease_id)]
 
 
+def test_one_node_more_than_a_cluster_may_have_is_refused_and_leaves_nothing(
+    client: EtcdClient, clock: Clock, prefix: str
+) -> None:
+    """Also where several come at once: as many as fit stay, and those are the ones that came first."""
+    limits = {"ttl_s": TTL_S, "margin_s": MARGIN_S}
+    nodes = [EtcdMembership(client, Keys(prefix), clock, nodes_max=3, **limits) for _ in range(6)]  # type: ignore[arg-type]
+    refused: list[str] = []
+
+    def join(number: int) -> None:
+        try:
+            nodes[number].register(record(f"n{number}"))
+        except ConfigurationError as error:
+            refused.append(str(error))
+
+    for number in range(2):
+        join(number)
+    joining = [threading.Thread(target=join, args=(number,)) for number in range(2, 6)]
+    for thread in joining:
+        thread.start()
+    for thread in joining:
+        thread.join()
+    there = {member.node_id for member in nodes[0].members()[0]}
+    assert {"n0", "n1"} < there
+    assert len(there) == 3
+    assert len(refused) == 3
+    assert all("may have 3" in reason for reason in refused)
+    nodes[0].deregister()
+    late = EtcdMembership(client, Keys(prefix), clock, nodes_max=3, **limits)  # type: ignore[arg-type]
+    late.register(record("late"))
+    assert "late" in {member.node_id for member in late.members()[0]}
+    for node in (*nodes, late):
+        node.deregister()
+
+
 def test_a_node_that_died_is_followed_by_its_next_life_after_its_ttl(join: Join, client: EtcdClient) -> None:
     dead = join().register(record("a"))
     dead.close()  # as kill -9 does: no renewal, no farewell

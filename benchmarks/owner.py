@@ -1,0 +1,400 @@
+"""An owner of very many tables and nodes: `python -m benchmarks.owner [--json]`.
+
+The owner's loop, machine, outgoing queues, wire format and job log are the real ones; the nodes are simulated, all in
+one process beside it, and answer at once. Each has a queue and a thread of its own at the owner, as its stream has. For
+each number of tables, in a process of its own:
+
+- `load_s`: from the election to the first announce: the term is claimed, and the log's jobs are loaded.
+- `settle_s`: from there until the owner knows that every table runs, and has nothing more to say.
+- `dispatches_per_table`: what the nodes were sent. `revoked`: nodes that the owner gave up on; none has any fault.
+- `peak_gib`: the most memory that the owner's process had.
+
+`growth` is `settle_s` for each table, of the most tables over the fewest. `ring_refresh_s`: what it takes the thread
+that builds it to make the ring of 1,000 nodes, one of which is new, in seconds of a processor (the median of several);
+the first, where all are new, is `ring_first_s`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import islice
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+
+import click
+
+from iscp.adapters.clock import SystemClock
+from iscp.adapters.delta.joblog import DeltaJobLog
+from iscp.adapters.failpoints import EnvironmentFailpoints
+from iscp.adapters.grpc.coordinate_messages import decode_node, decode_owner, encode_node, encode_owner
+from iscp.adapters.grpc.frames import FrameReader, Outgoing, cut
+from iscp.coordination.messages import (
+    Acknowledge,
+    Alive,
+    Announce,
+    DispatchTable,
+    DispatchTableResponse,
+    NodeMessage,
+    NodeShardState,
+    OwnerMessage,
+    Sync,
+)
+from iscp.coordination.owner import OwnerMachine
+from iscp.coordination.placement import Overrides
+from iscp.coordination.times import CoordinationTimes
+from iscp.core.cluster import Leader, Moment, NodeRecord
+from iscp.core.errors import Unavailable
+from iscp.core.ids import JobKey
+from iscp.core.job import JobRow
+from iscp.core.ring import Ring
+from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.ports.cluster import Lease
+from iscp.runtime.log_writer import LogLimits
+from iscp.runtime.owner_loop import OwnerLoop
+from iscp.wire.v1 import node_pb2 as pb
+
+AIM_DISPATCHES = 1.2
+AIM_GROWTH = 1.3
+AIM_REFRESH_S = 0.2
+NODES = 200
+TABLES = (100_000, 1_000_000)
+RING_NODES = 1_000
+REFRESHES = 7
+COMMIT_ROWS = 50_000
+SETTLE_TIMEOUT_S = 3_600.0
+LOOK_S = 0.2
+TIMES = CoordinationTimes()
+LEADER = Leader("bench-0", 1)
+EPOCH = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    tables: int
+    load_s: float
+    settle_s: float
+    tables_per_s: int
+    dispatches_per_table: float
+    revoked: int
+    peak_gib: float
+
+
+# --- the nodes' process ----------------------------------------------------------------------------------------------
+
+
+class Nodes:
+    """All nodes, in one thread: each takes on whatever it is sent, and says so; `dispatches` counts that."""
+
+    def __init__(self, wire: Connection, count: int) -> None:
+        self._wire = wire
+        self._readers = [FrameReader(decode_owner) for _ in range(count)]
+        self._owner_rev = 0
+        self.dispatches = 0
+
+    def run(self) -> None:
+        """Say that it is there; until an empty frame comes in, which is answered with the count."""
+        self._wire.send_bytes(b"")
+        alive_s = time.monotonic() + TIMES.alive_s
+        while True:
+            if self._wire.poll(max(0.0, alive_s - time.monotonic())):
+                raw = self._wire.recv_bytes()
+                if not raw:
+                    self._wire.send_bytes(b"\xff\xff" + self.dispatches.to_bytes(8, "big"))
+                    return
+                node = int.from_bytes(raw[:2], "big")
+                heard = self._readers[node].take(pb.Frame.FromString(raw[2:]))
+                self._say(node, [answer for message in heard for answer in self._answers(message)])
+            if time.monotonic() >= alive_s:
+                alive_s += TIMES.alive_s
+                for node in range(len(self._readers) if self._owner_rev else 0):
+                    self._say(node, [Alive(self._owner_rev, EPOCH)])
+
+    def _answers(self, message: OwnerMessage) -> Sequence[NodeMessage]:
+        match message:
+            case Announce():
+                self._owner_rev = message.owner_rev
+                return [Sync(message.owner_rev, EPOCH, "bench", 1, 0, 1, 0, ())]
+            case DispatchTable():
+                self.dispatches += 1
+                states = NodeShardState.ADDING, NodeShardState.RUNNING
+                asked = message.owner_rev, EPOCH, message.table_epoch, message.shard
+                return [DispatchTableResponse(*asked, state) for state in states]
+            case Acknowledge():
+                return []
+
+    def _say(self, node: int, messages: Sequence[NodeMessage]) -> None:
+        for frame in cut(map(encode_node, messages)):
+            self._wire.send_bytes(node.to_bytes(2, "big") + frame.SerializeToString())
+
+
+def play_nodes(wire: Connection, count: int) -> None:
+    Nodes(wire, count).run()
+
+
+# --- the owner's process ---------------------------------------------------------------------------------------------
+
+
+class Around:
+    """What the owner's loop needs of etcd: the nodes are all there, it leads, and nobody has said anything."""
+
+    def __init__(self, records: tuple[NodeRecord, ...]) -> None:
+        self.records = records
+        self.revoked: set[str] = set()
+
+    def register(self, record: NodeRecord, on_lapsed: Callable[[], None] | None = None) -> Lease:
+        raise Unavailable("no further node is needed")
+
+    def deregister(self) -> None:
+        pass
+
+    def members(self) -> tuple[tuple[NodeRecord, ...], Moment]:
+        return self.records, Moment(0, 1)
+
+    def watch(self, on_change: Callable[[tuple[NodeRecord, ...], Moment], None]) -> Callable[[], None]:
+        return lambda: None
+
+    def next_epoch(self, node_id: str, above: int = 0) -> int:
+        return EPOCH
+
+    def leave(self) -> None:
+        pass
+
+    def revoke(self, record: NodeRecord, fenced_put: Callable[[str, bytes, int], object]) -> None:
+        self.revoked.add(record.node_id)
+
+    def hold_s(self) -> float:
+        return 0.0
+
+    def lease_ages_s(self, records: Sequence[NodeRecord]) -> dict[str, float]:
+        return {}
+
+    def campaign(self, node_id: str, on_elected: Callable[[Leader], None], on_lost: Callable[[], None]) -> None:
+        pass
+
+    def resign(self) -> None:
+        pass
+
+    def leader(self) -> Leader:
+        return LEADER
+
+    def fenced_put(self, leader: Leader, key: str, value: bytes, lease_id: int) -> int:
+        return 1
+
+
+class NoOverrides:
+    def load(self) -> Overrides:
+        return Overrides()
+
+    def save(self, leader: Leader, before: Overrides, after: Overrides) -> None:
+        pass
+
+
+class NoCheckpoints:
+    def load(self) -> float:
+        return 0.0
+
+    def save(self, leader: Leader, at_s: float) -> None:
+        pass
+
+
+class Streams:
+    """The owner's end of the wire: a queue and a sending thread for each node, and one thread that reads for all."""
+
+    def __init__(self, wire: Connection, count: int, heard: Callable[[int, list[NodeMessage]], None]) -> None:
+        self._wire = wire
+        self._heard = heard
+        self._sending = threading.Lock()
+        self._ended = threading.Event()
+        self._outgoing: list[Outgoing[OwnerMessage]] = [Outgoing(encode_owner, f"{n}") for n in range(count)]
+        self._readers = [FrameReader(decode_node) for _ in range(count)]
+        self.dispatches = 0
+        self._threads = [threading.Thread(target=self._send, args=(n,), daemon=True) for n in range(count)]
+        self._reading = threading.Thread(target=self._read, daemon=True)
+
+    def start(self) -> None:
+        for thread in (*self._threads, self._reading):
+            thread.start()
+
+    def put(self, node: int, message: OwnerMessage) -> None:
+        self._outgoing[node].put(message)
+
+    def close(self) -> None:
+        """The nodes' count of dispatches is there afterwards."""
+        self._ended.set()
+        for outgoing in self._outgoing:
+            outgoing.wake()
+        for thread in self._threads:
+            thread.join()
+        self._wire.send_bytes(b"")
+        self._reading.join()
+
+    def _send(self, node: int) -> None:
+        for frame in self._outgoing[node].frames(self._ended):
+            raw = node.to_bytes(2, "big") + frame.SerializeToString()
+            with self._sending:
+                self._wire.send_bytes(raw)
+
+    def _read(self) -> None:
+        while True:
+            raw = self._wire.recv_bytes()
+            node = int.from_bytes(raw[:2], "big")
+            if node == 0xFFFF:
+                self.dispatches = int.from_bytes(raw[2:], "big")
+                return
+            self._heard(node, self._readers[node].take(pb.Frame.FromString(raw[2:])))
+
+
+def job_rows(tables: int) -> list[JobRow]:
+    rows = []
+    for number in range(tables):
+        spec = JobSpec(ConsumerSpec("replica", f"/lake/targets/{number}", ("id",)))
+        source = f"/lake/sources/{number}"
+        key = JobKey("default", f"table-{number}", "copy")
+        rows.append(JobRow(key, f"{number:012x}", spec.to_json(), source, source, create_at_s=1.6e9 + number))
+    return rows
+
+
+def write_log(root: str, tables: int) -> None:
+    """A process of its own has written it: what that took is not to count."""
+    joblog = DeltaJobLog(root, SystemClock(), EnvironmentFailpoints({}))
+    joblog.claim_term()
+    rows = iter(job_rows(tables))
+    while batch := list(islice(rows, COMMIT_ROWS)):
+        joblog.append(batch, [""] * len(batch))
+
+
+def settle(root: str, tables: int, nodes: int) -> Measured:
+    records = tuple(NodeRecord(f"bench-{number}", EPOCH, f"bench-{number}:1") for number in range(nodes))
+    numbers = {record.node_id: number for number, record in enumerate(records)}
+    ours, theirs = get_context("spawn").Pipe()
+    playing = get_context("spawn").Process(target=play_nodes, args=(theirs, nodes), daemon=True)
+    playing.start()
+    assert ours.recv_bytes() == b"", "the nodes are there"
+    around, clock, announced = Around(records), SystemClock(), threading.Event()
+    streams = Streams(ours, nodes, lambda node, messages: loop.heard(records[node].node_id, messages))
+
+    def send(record: NodeRecord, message: OwnerMessage) -> None:
+        announced.set()
+        streams.put(numbers[record.node_id], message)
+
+    loop = OwnerLoop(
+        OwnerMachine(LEADER.node_id, "bench", TIMES),
+        lambda: DeltaJobLog(root, clock, EnvironmentFailpoints({})),
+        around,
+        around,
+        NoOverrides(),
+        NoCheckpoints(),
+        clock,
+        LogLimits(),
+        send,
+        lambda members: None,
+        lambda: None,
+        lambda error: os._exit(3),
+    )
+    streams.start()
+    loop.start()
+    began_s = time.monotonic()
+    loop.elected(LEADER)
+    assert announced.wait(SETTLE_TIMEOUT_S), "the log was not loaded"
+    loaded_s = time.monotonic()
+    until_settled(loop)
+    settled_s = time.monotonic()
+    loop.close()
+    streams.close()
+    playing.join()
+    return Measured(
+        tables=tables,
+        load_s=round(loaded_s - began_s, 2),
+        settle_s=round(settled_s - loaded_s, 2),
+        tables_per_s=round(tables / (settled_s - loaded_s)),
+        dispatches_per_table=round(streams.dispatches / tables, 4),
+        revoked=len(around.revoked),
+        peak_gib=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
+    )
+
+
+def until_settled(loop: OwnerLoop) -> None:
+    end_s = time.monotonic() + SETTLE_TIMEOUT_S
+    while time.monotonic() < end_s:
+        with suppress(Unavailable):  # it places, and has no time for questions
+            if loop.ask(lambda loop: len(loop.machine.assignments) > 0 and loop.machine.settled):
+                return
+        time.sleep(LOOK_S)
+    raise TimeoutError(f"not settled after {SETTLE_TIMEOUT_S:g} s")
+
+
+def measure(tables: int, nodes: int) -> Measured:
+    """Each part in a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="iscp-owner-") as root:
+        with ProcessPoolExecutor(1, get_context("spawn")) as writing:
+            writing.submit(write_log, root, tables).result()
+        with ProcessPoolExecutor(1, get_context("spawn")) as settling:
+            # Its process may have a process, unlike a daemonic one's.
+            return settling.submit(settle, root, tables, nodes).result()
+
+
+def ring_times_s() -> tuple[float, float]:
+    """The first ring of 1,000 nodes, and one of which all nodes but one are known."""
+    names = [f"bench-{number}" for number in range(RING_NODES)]
+    began_s = time.thread_time()
+    Ring(names)
+    first_s, refreshes = time.thread_time() - began_s, []
+    for number in range(REFRESHES):
+        began_s = time.thread_time()
+        Ring([*names[1:], f"new-{number}"])
+        refreshes.append(time.thread_time() - began_s)
+    return round(first_s, 3), round(statistics.median(refreshes), 3)
+
+
+@click.command()
+@click.option("--tables", type=click.IntRange(min=1), multiple=True, default=TABLES, show_default=True)
+@click.option("--nodes", type=click.IntRange(min=1, max=10_000), default=NODES, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def main(tables: tuple[int, ...], nodes: int, as_json: bool) -> None:
+    """Measure an owner of many tables."""
+    first_s, refresh_s = ring_times_s()
+    sizes = []
+    for size in sorted(tables):
+        sizes.append(measure(size, nodes))
+        click.echo(f"{sizes[-1]}", err=True)
+    least, most = sizes[0], sizes[-1]
+    dispatches = max(each.dispatches_per_table for each in sizes)
+    revoked = sum(each.revoked for each in sizes)
+    growth = round(most.settle_s / most.tables / (least.settle_s / least.tables), 2)
+    result = {
+        "benchmark": "owner",
+        "cpus": os.cpu_count(),
+        "nodes": nodes,
+        "dispatches_per_table": dispatches,
+        "revoked": revoked,
+        "growth": growth,
+        "ring_nodes": RING_NODES,
+        "ring_refresh_s": refresh_s,
+        "ring_first_s": first_s,
+        "sizes": [asdict(each) for each in sizes],
+        "aims": [
+            {
+                "aim": f"dispatches_per_table <= {AIM_DISPATCHES:g}",
+                "measured": dispatches,
+                "met": dispatches <= AIM_DISPATCHES,
+            },
+            {"aim": "revoked = 0", "measured": revoked, "met": revoked == 0},
+            {"aim": f"growth <= {AIM_GROWTH:g}", "measured": growth, "met": growth <= AIM_GROWTH},
+            {"aim": f"ring_refresh_s <= {AIM_REFRESH_S:g}", "measured": refresh_s, "met": refresh_s <= AIM_REFRESH_S},
+        ],
+    }
+    click.echo(json.dumps(result) if as_json else "\n".join(f"{name}: {value}" for name, value in result.items()))
+
+
+if __name__ == "__main__":
+    main()
