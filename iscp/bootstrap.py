@@ -217,10 +217,9 @@ def _engine(
         emit=scheduler.give,
         on_stuck=lambda iteration: spark.kill(),
     )
-    upkeep = Upkeep(
-        kinds.kind, clock, config.backoff, random.random, lambda: keeper.check(keeper.epoch), scheduler.give, on_broken
-    )
-    return scheduler, executor, upkeep, LocalCalls(scheduler, executor, desk)
+    waits = config.upkeep, config.backoff, random.random
+    upkeep = Upkeep(kinds.kind, clock, *waits, lambda: keeper.check(keeper.epoch), scheduler.give, on_broken)
+    return scheduler, executor, upkeep, LocalCalls(scheduler, executor, desk, upkeep)
 
 
 def _services(

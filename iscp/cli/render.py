@@ -17,6 +17,7 @@ import click
 
 from iscp.core.admin import ClusterView, JobView, PlacedShard, RegisterRequest, RegisterResult
 from iscp.core.iteration import HistoryEntry
+from iscp.core.upkeep import UpkeepFigures
 
 # Where no terminal says how wide it is, a table is as wide as it needs, so that pipes see whole values.
 PIPE_WIDTH = 400
@@ -138,12 +139,25 @@ def show_job(job: JobView) -> None:
             "dead letters": f"{status.dead_letters} rows share a key" if status.dead_letters else "",
             "warning": status.warning,
             "error": f"{status.error_code} {status.error_msg}" if status.error_code else "",
+            "refreshes": _upkeep(job.upkeep.refresh),
+            "purges": _upkeep(job.upkeep.purge),
             "created": moment(job.create_at_s),
             "node": job.node_id,
             "ranges": f"{job.ranges}, of which this is the one that lags most" if job.ranges > 1 else "",
             "spec": job.spec_json,
         }
     )
+
+
+def _upkeep(figures: UpkeepFigures | None) -> str:
+    if figures is None:
+        return ""
+    counts = {"completed": figures.completed, "failed": figures.failed, "timeout": figures.timeout}
+    told = [f"{count} {name}" for name, count in (counts | {"rejected": figures.rejected}).items() if count]
+    told += [name for name in ("running", "waiting", "hanging", "quarantined") if getattr(figures, name)]
+    told += [f"next {moment(figures.next_at_s)}"] if figures.next_at_s else []
+    fault = f"  error {figures.error_code} {figures.error_msg}" if figures.error_code else ""
+    return ", ".join(told) + fault
 
 
 def show_history(entries: Sequence[HistoryEntry]) -> None:

@@ -135,7 +135,7 @@ class CustomKind:
         check_columns(spec, source, catalog)
         try:
             self._consumer.check(spec, source)
-        except InvalidRequest as error:
+        except (TemporaryError, PermanentError) as error:
             raise _plain(error) from error
         except BaseException as error:
             raise InvalidRequest(

@@ -8,6 +8,7 @@ from enum import StrEnum
 from iscp.core.errors import PermanentError
 from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.job import JobState, JobStatus, Reason
+from iscp.core.upkeep import NO_UPKEEP, JobUpkeep
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ class JobView:
     oldest commit not yet applied; -1 while it is not known. While no node holds the table (`node_id` is empty), the
     time since `checked_at_s` counts as lag. `late`: it lies behind by more than its target lag (while it is not built:
     since it was registered). `ranges`: into how many its table is split; the job is then as the range that lags most,
-    and that stands worst.
+    and that stands worst. `upkeep` is there where one job is asked for, and not in lists.
     """
 
     account: str
@@ -157,6 +158,7 @@ class JobView:
     node_id: str = ""
     late: bool = False
     ranges: int = 1
+    upkeep: JobUpkeep = NO_UPKEEP
 
 
 @dataclass(frozen=True, slots=True)

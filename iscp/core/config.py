@@ -145,6 +145,14 @@ class BackoffConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpkeepConfig:
+    """Refreshes and purges that consumers of others offer."""
+
+    concurrency: int = _setting(2, "Refreshes at once, and purges; those that hang do not count", least=1)
+    timeout_s: float = _setting(600.0, "One that takes longer is given up, and tried again; 0 or less: never")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumersConfig:
     """Whose code runs in the node besides iscp's own."""
 
@@ -188,6 +196,7 @@ class NodeConfig:
     bounds: Bounds = field(default_factory=Bounds)
     backoff: BackoffConfig = field(default_factory=BackoffConfig)
     consumers: ConsumersConfig = field(default_factory=ConsumersConfig)
+    upkeep: UpkeepConfig = field(default_factory=UpkeepConfig)
 
     @property
     def address(self) -> str:

@@ -8,6 +8,7 @@ from typing import Protocol
 from iscp.coordination.placement import Overrides
 from iscp.core.cluster import Leader, Moment, NodeRecord
 from iscp.core.ids import ShardId
+from iscp.core.upkeep import JobUpkeep
 from iscp.core.verify import VerifyReport
 
 
@@ -115,5 +116,8 @@ class NodeCalls(Protocol):
         Raises TimedOut, OutcomeUnknown of a repair, and what the comparison has raised.
         """
 
+    def upkeep(self, job_id: str) -> JobUpkeep:
+        """How the refreshes of the job and the purges of its table go there; empty where it is not the node's."""
+
     def counters(self) -> dict[str, int]:
-        """The executor's counts."""
+        """The executor's counts, and others of the node's."""

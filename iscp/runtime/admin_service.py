@@ -41,8 +41,9 @@ from iscp.core.job import JobRow
 from iscp.core.patterns import matcher
 from iscp.core.spec import TriggerSpec
 from iscp.core.trigger import run_spec
+from iscp.core.upkeep import NO_UPKEEP, JobUpkeep, summed
 from iscp.core.verify import VerifyReport, refuse_unverifiable
-from iscp.ports.pipeline import Catalog, ConsumerKind
+from iscp.ports.pipeline import Catalog, ConsumerKind, PurgeHandler, RefreshHandler
 from iscp.ports.system import Clock
 from iscp.runtime.answers import answer_of, answers_of
 from iscp.runtime.finding import Finder
@@ -85,6 +86,7 @@ class OwnerAdmin:
         self._catalog = catalog
         self._finder = Finder(catalog)
         self.intake = Intake(catalog, kinds, check_trigger, clock)
+        self._kinds = kinds
         self._clock = clock
         self._moved = moved
         self._nodes = nodes
@@ -196,7 +198,21 @@ class OwnerAdmin:
         return writer.read(lambda book: book.count(wanted.account, tables, wanted.state, wanted.reason))
 
     def status(self, job: JobName) -> JobView:
-        return self._views([self._finder.row(self._owner.last_writer(), job)])[0]
+        row = self._finder.row(self._owner.last_writer(), job)
+        return replace(self._views([row])[0], upkeep=self._upkeep(row))
+
+    def _upkeep(self, row: JobRow) -> JobUpkeep:
+        """As the nodes that run it say, which are asked only where the job's consumer has any."""
+        try:
+            kind = self._kinds(row.spec.consumer.kind)
+        except InvalidRequest:  # the job's own status tells it
+            return NO_UPKEEP
+        if not isinstance(kind, (RefreshHandler, PurgeHandler)):
+            return NO_UPKEEP
+        rows = self._owner.last_writer().read(lambda book: book.rows_of(row.key))
+        told = [self._nodes.upkeep(each.key.shard, each.job_id) for each in rows]
+        refreshes, purges = [each.refresh for each in told], [each.purge for each in told]
+        return JobUpkeep(summed(list(filter(None, refreshes))), summed(list(filter(None, purges))))
 
     def history(self, job: JobName, limit: int) -> list[HistoryEntry]:
         writer = self._owner.last_writer()

@@ -7,9 +7,11 @@ from dataclasses import asdict
 from typing import Protocol
 
 from iscp.core.ids import ShardId
+from iscp.core.upkeep import JobUpkeep
 from iscp.core.verify import VerifyReport
 from iscp.runtime.executor import Executor
 from iscp.runtime.scheduler import Scheduler
+from iscp.runtime.upkeep import Upkeep
 from iscp.runtime.verify_desk import VerifyDesk
 
 
@@ -23,10 +25,11 @@ class Border(Protocol):
 class LocalCalls:
     """The port `NodeCalls` on this node's scheduler and executor; its counters are those of its `borders` too."""
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, desk: VerifyDesk) -> None:
+    def __init__(self, scheduler: Scheduler, executor: Executor, desk: VerifyDesk, upkeep: Upkeep) -> None:
         self._scheduler = scheduler
         self._executor = executor
         self._desk = desk
+        self._upkeep = upkeep
         self.borders: Collection[Border] = ()
 
     def notify(self, shard: ShardId, targets: bool) -> None:
@@ -40,5 +43,9 @@ class LocalCalls:
     ) -> VerifyReport:
         return self._desk.ask(shard, job_id, repair, timeout_s, alive)
 
+    def upkeep(self, job_id: str) -> JobUpkeep:
+        return self._upkeep.figures(job_id)
+
     def counters(self) -> dict[str, int]:
-        return {**asdict(self._executor.counters()), "quarantined": sum(each.quarantined for each in self.borders)}
+        quarantined = sum(each.quarantined for each in self.borders)
+        return {**asdict(self._executor.counters()), **self._upkeep.counters(), "quarantined": quarantined}

@@ -8,12 +8,16 @@ from dataclasses import dataclass, field
 
 from iscp.core.errors import IscpError, TimedOut
 from iscp.core.ids import ShardId
+from iscp.core.upkeep import NO_UPKEEP, JobUpkeep, UpkeepFigures
 from iscp.core.verify import Comparison, Sample, VerifyReport
 
 LOOK_S = 0.05
 REPORT = VerifyReport(
     7, 3, Comparison(10, 11, 4, 1, 2, 3, 1, 5, (Sample("extra", "{}", ("v",)),)), "others wrote", True
 )
+
+
+UPKEEP = JobUpkeep(refresh=UpkeepFigures(3, 1, 0, 1, 1, 1, 2, True, True, 3, "too long", 5.5))
 
 
 @dataclass
@@ -49,6 +53,10 @@ class FakeNodeCalls:
                 break
         self.given_up.set()
         raise TimedOut(f"not done within {timeout_s:.3g} s")
+
+    def upkeep(self, job_id: str) -> JobUpkeep:
+        self._fail()
+        return UPKEEP if job_id == "job" else NO_UPKEEP
 
     def counters(self) -> dict[str, int]:
         self._fail()

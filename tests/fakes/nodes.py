@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from iscp.core.errors import IscpError
 from iscp.core.ids import ShardId
+from iscp.core.upkeep import NO_UPKEEP, JobUpkeep
 from iscp.core.verify import VerifyReport
 from iscp.ports.cluster import Membership
 from iscp.runtime.cluster_views import ClusterViews
@@ -23,6 +25,7 @@ class FakeCalls:
     counts: dict[str, int] = field(default_factory=dict)
     notified: list[tuple[ShardId, bool]] = field(default_factory=list)
     interrupted: list[tuple[ShardId, str, str]] = field(default_factory=list)
+    upkeeps: dict[str, JobUpkeep | IscpError] = field(default_factory=dict)
 
     def notify(self, shard: ShardId, targets: bool) -> None:
         self.notified.append((shard, targets))
@@ -34,6 +37,12 @@ class FakeCalls:
         self, shard: ShardId, job_id: str, repair: bool, timeout_s: float, alive: Callable[[], bool]
     ) -> VerifyReport:
         return self.desk.ask(shard, job_id, repair, timeout_s, alive)
+
+    def upkeep(self, job_id: str) -> JobUpkeep:
+        found = self.upkeeps.get(job_id, NO_UPKEEP)
+        if isinstance(found, IscpError):
+            raise found
+        return found
 
     def counters(self) -> dict[str, int]:
         return self.counts

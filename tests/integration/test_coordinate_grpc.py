@@ -38,12 +38,13 @@ from iscp.core.cluster import NODES_MAX, WIRE_FORMAT, NodeRecord
 from iscp.core.errors import IscpError
 from iscp.core.ids import JobKey, ShardId, TableEpoch
 from iscp.core.job import JobRow
+from iscp.core.upkeep import NO_UPKEEP
 from iscp.wire.v1 import node_pb2 as pb
 from iscp.wire.v1 import node_pb2_grpc as pb_grpc
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.certificates import certified
 from tests.fakes.etcd_proxy import AnswerLosingProxy
-from tests.fakes.node_calls import REPORT, FakeNodeCalls
+from tests.fakes.node_calls import REPORT, UPKEEP, FakeNodeCalls
 
 CLUSTER = "/iscp/lake"
 WAIT_S = 20.0
@@ -280,7 +281,9 @@ def test_wire_formats_that_do_not_go_together_are_refused(node: NodeUnderTest) -
         stub = pb_grpc.NodeStub(channel)
         for call in (
             lambda metadata: list(stub.Coordinate(iter(()), metadata=metadata, timeout=WAIT_S)),
-            lambda metadata: stub.Notify(pb.NotifyRequest(), metadata=metadata, timeout=WAIT_S),
+            lambda metadata: stub.Notify(
+                pb.NotifyRequest(shard=pb.ShardId(table_id="t", range_id=1)), metadata=metadata, timeout=WAIT_S
+            ),
         ):
             with pytest.raises(grpc.RpcError) as caught:
                 call(meant.to_metadata())
@@ -289,7 +292,7 @@ def test_wire_formats_that_do_not_go_together_are_refused(node: NodeUnderTest) -
             with pytest.raises(grpc.RpcError, match="whom it means"):
                 call(())
         next_format = replace(meant, wire_format=WIRE_FORMAT + 1).to_metadata()
-        stub.Notify(pb.NotifyRequest(), metadata=next_format, timeout=WAIT_S)
+        stub.Notify(pb.NotifyRequest(shard=pb.ShardId(table_id="t", range_id=1)), metadata=next_format, timeout=WAIT_S)
 
 
 def test_messages_of_a_newer_kind_are_passed_over(node: NodeUnderTest) -> None:
@@ -487,6 +490,7 @@ def test_the_calls_reach_the_node_with_all_they_say(owner: OwnerUnderTest, node:
     assert node.calls.interrupted == [(SHARD, "job", '{"a": 1}')]
     assert node.calls.verified == [(SHARD, "job", True)]
     assert calls.counters() == {"submitted": 3, "failed": 1}
+    assert (calls.upkeep("job"), calls.upkeep("other")) == (UPKEEP, NO_UPKEEP)
 
 
 @pytest.mark.parametrize("kind", [core.JobFailed, core.QueueFull, core.Canceled, core.InvariantBroken])
@@ -499,6 +503,7 @@ def test_what_a_node_raises_comes_back_as_it_was(
         lambda: calls.notify(SHARD, True),
         lambda: calls.interrupt(SHARD, "job", "{}"),
         lambda: calls.verify(SHARD, "job", False, 1.0, lambda: True),
+        lambda: calls.upkeep("job"),
         calls.counters,
     ):
         with pytest.raises(kind) as caught:

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from iscp.adapters.grpc.endpoint import FORMAT_VERSION
 from iscp.adapters.grpc.errors import detail_of, error_of
+from iscp.adapters.grpc.upkeep_messages import upkeep_from_wire, upkeep_to_wire
 from iscp.core.admin import (
     Action,
     ChangeOutcome,
@@ -258,6 +259,7 @@ def job_to_wire(job: JobView) -> pb.Job:
         state=STATE_TO_WIRE[job.state],
         reason=REASON_TO_WIRE[job.reason],
         status=pb.JobStatus(**fields_of(job.status, _STATUS_FIELDS)),
+        upkeep=upkeep_to_wire(job.upkeep),
         **fields_of(job, _JOB_FIELDS),
     )
 
@@ -274,6 +276,7 @@ def job_from_wire(message: pb.Job) -> JobView:
         state=state,
         reason=reason,
         status=JobStatus(**fields_of(message.status, _STATUS_FIELDS)),
+        upkeep=upkeep_from_wire(message.upkeep),
         **fields_of(message, _JOB_FIELDS),
     )
 

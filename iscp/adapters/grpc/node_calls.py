@@ -15,8 +15,11 @@ from iscp.adapters.grpc import convert
 from iscp.adapters.grpc.calling import Meant, open_channel
 from iscp.adapters.grpc.endpoint import Tls
 from iscp.adapters.grpc.errors import from_rpc
+from iscp.adapters.grpc.upkeep_messages import upkeep_from_wire
 from iscp.core.errors import Unavailable
+from iscp.core.foreign import error_text
 from iscp.core.ids import ShardId
+from iscp.core.upkeep import JobUpkeep
 from iscp.core.verify import VerifyReport
 from iscp.wire.v1 import node_pb2 as pb
 from iscp.wire.v1 import node_pb2_grpc as pb_grpc
@@ -89,6 +92,14 @@ class RemoteNode:
         finally:
             call.cancel()
 
+    def upkeep(self, job_id: str) -> JobUpkeep:
+        request = pb.UpkeepRequest(job_id=job_id)
+        answer = self._ask(self._stub.Upkeep, request)
+        try:
+            return upkeep_from_wire(answer)
+        except ValueError as error:
+            raise Unavailable(f"{self._address} answers figures that cannot be: {error_text(error)}") from error
+
     def counters(self) -> dict[str, int]:
         told = self._begun(lambda: _describe(self._stub, self._address, CALL_TIMEOUT_S))
         meant = self._meant
@@ -96,9 +107,9 @@ class RemoteNode:
             raise Unavailable(f"{self._address} is {told.node_id} in epoch {told.epoch} now")
         return dict(told.counters)
 
-    def _ask(self, method: Callable[..., Any], request: Any) -> None:
+    def _ask(self, method: Callable[..., Any], request: Any) -> Any:
         try:
-            self._begun(lambda: method(request, timeout=CALL_TIMEOUT_S, metadata=self._metadata))
+            return self._begun(lambda: method(request, timeout=CALL_TIMEOUT_S, metadata=self._metadata))
         except grpc.RpcError as error:
             raise from_rpc(error, self._address, changes=False) from error
 

@@ -24,9 +24,12 @@ from iscp.adapters.grpc.coordinate_messages import decode_owner, encode_node
 from iscp.adapters.grpc.errors import translated
 from iscp.adapters.grpc.frames import FrameReader, Outgoing
 from iscp.adapters.grpc.quarantine import Quarantine
+from iscp.adapters.grpc.upkeep_messages import upkeep_to_wire
 from iscp.coordination.messages import NodeMessage, OwnerMessage
+from iscp.core.believed import exact_shard
 from iscp.core.cluster import WIRE_FORMAT
-from iscp.core.errors import QueueFull
+from iscp.core.errors import InvalidRequest, QueueFull
+from iscp.core.foreign import error_text
 from iscp.core.ids import ShardId
 from iscp.ports.cluster import NodeCalls
 from iscp.wire.v1 import admin_pb2
@@ -115,6 +118,7 @@ class NodeServer:
             "Notify": (self._notify, pb.NotifyRequest, pb.NotifyResponse),
             "Interrupt": (self._interrupt, pb.InterruptRequest, pb.InterruptResponse),
             "Verify": (self._verify, pb.VerifyRequest, admin_pb2.VerifyReport),
+            "Upkeep": (self._upkeep, pb.UpkeepRequest, admin_pb2.JobUpkeep),
             "Describe": (self._describe, pb.DescribeRequest, pb.Description),
         }
         methods = {
@@ -213,12 +217,17 @@ class NodeServer:
             if not self._verifies.acquire(blocking=False):
                 raise QueueFull(f"{VERIFIES_MAX} comparisons wait at {self._node_id}", remedy="Ask again later")
             try:
-                timeout_s = min(request.timeout_s, context.time_remaining())
+                timeout_s = _waiting_s(request.timeout_s, context.time_remaining())
                 shard, repair = _shard(request.shard), request.repair
                 report = self._calls.verify(shard, request.job_id, repair, timeout_s, context.is_active)
                 return convert.report_to_wire(report)
             finally:
                 self._verifies.release()
+
+    def _upkeep(self, request: pb.UpkeepRequest, context: grpc.ServicerContext) -> admin_pb2.JobUpkeep:
+        self._admit(context, "upkeep")
+        with translated(context, "upkeep", "node_call"):
+            return upkeep_to_wire(self._calls.upkeep(request.job_id))
 
     def _describe(self, request: pb.DescribeRequest, context: grpc.ServicerContext) -> pb.Description:
         with translated(context, "describe", "node_call"):
@@ -240,4 +249,12 @@ class NodeServer:
 
 
 def _shard(wire: pb.ShardId) -> ShardId:
-    return ShardId(wire.table_id, wire.range_id)
+    try:
+        return exact_shard(ShardId(wire.table_id, wire.range_id))
+    except ValueError as error:
+        raise InvalidRequest(error_text(error), field="shard") from error
+
+
+def _waiting_s(wanted_s: float, remaining_s: float) -> float:
+    """No longer than the caller waits, which is never for ever."""
+    return min(wanted_s, remaining_s) if wanted_s >= 0 else 0.0

@@ -754,6 +754,7 @@ class Job(_message.Message):
     NODE_ID_FIELD_NUMBER: _builtins.int
     LATE_FIELD_NUMBER: _builtins.int
     RANGES_FIELD_NUMBER: _builtins.int
+    UPKEEP_FIELD_NUMBER: _builtins.int
     account: _builtins.str
     table_id: _builtins.str
     table: _builtins.str
@@ -774,6 +775,8 @@ class Job(_message.Message):
     ranges: _builtins.int
     @_builtins.property
     def status(self) -> Global___JobStatus: ...
+    @_builtins.property
+    def upkeep(self) -> Global___JobUpkeep: ...
     def __init__(
         self,
         *,
@@ -796,14 +799,95 @@ class Job(_message.Message):
         node_id: _builtins.str = ...,
         late: _builtins.bool = ...,
         ranges: _builtins.int = ...,
+        upkeep: Global___JobUpkeep | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "upkeep", b"upkeep"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "applied_at_s", b"applied_at_s", "applied_version", b"applied_version", "checked_at_s", b"checked_at_s", "create_at_s", b"create_at_s", "job_id", b"job_id", "lag_s", b"lag_s", "late", b"late", "name", b"name", "node_id", b"node_id", "ranges", b"ranges", "reason", b"reason", "seq", b"seq", "source_version", b"source_version", "spec_json", b"spec_json", "state", b"state", "status", b"status", "table", b"table", "table_id", b"table_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "applied_at_s", b"applied_at_s", "applied_version", b"applied_version", "checked_at_s", b"checked_at_s", "create_at_s", b"create_at_s", "job_id", b"job_id", "lag_s", b"lag_s", "late", b"late", "name", b"name", "node_id", b"node_id", "ranges", b"ranges", "reason", b"reason", "seq", b"seq", "source_version", b"source_version", "spec_json", b"spec_json", "state", b"state", "status", b"status", "table", b"table", "table_id", b"table_id", "upkeep", b"upkeep"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class UpkeepFigures(_message.Message):
+    """How the refreshes of a job, or the purges of its table, go on its node; times are Unix seconds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBMITTED_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    COMPLETED_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
+    REJECTED_FIELD_NUMBER: _builtins.int
+    HANGING_FIELD_NUMBER: _builtins.int
+    QUARANTINED_FIELD_NUMBER: _builtins.int
+    ERROR_CODE_FIELD_NUMBER: _builtins.int
+    ERROR_MSG_FIELD_NUMBER: _builtins.int
+    NEXT_AT_S_FIELD_NUMBER: _builtins.int
+    submitted: _builtins.int
+    running: _builtins.int
+    waiting: _builtins.int
+    completed: _builtins.int
+    failed: _builtins.int
+    timeout: _builtins.int
+    rejected: _builtins.int
+    hanging: _builtins.bool
+    quarantined: _builtins.bool
+    error_code: _builtins.int
+    error_msg: _builtins.str
+    next_at_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        submitted: _builtins.int = ...,
+        running: _builtins.int = ...,
+        waiting: _builtins.int = ...,
+        completed: _builtins.int = ...,
+        failed: _builtins.int = ...,
+        timeout: _builtins.int = ...,
+        rejected: _builtins.int = ...,
+        hanging: _builtins.bool = ...,
+        quarantined: _builtins.bool = ...,
+        error_code: _builtins.int = ...,
+        error_msg: _builtins.str = ...,
+        next_at_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "error_code", b"error_code", "error_msg", b"error_msg", "failed", b"failed", "hanging", b"hanging", "next_at_s", b"next_at_s", "quarantined", b"quarantined", "rejected", b"rejected", "running", b"running", "submitted", b"submitted", "timeout", b"timeout", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpkeepFigures: _TypeAlias = UpkeepFigures  # noqa: Y015
+
+@_typing.final
+class JobUpkeep(_message.Message):
+    """Unset: the job's consumer offers no such thing, or its node could not be asked. Only of one job that is asked for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFRESH_FIELD_NUMBER: _builtins.int
+    PURGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def refresh(self) -> Global___UpkeepFigures: ...
+    @_builtins.property
+    def purge(self) -> Global___UpkeepFigures: ...
+    def __init__(
+        self,
+        *,
+        refresh: Global___UpkeepFigures | None = ...,
+        purge: Global___UpkeepFigures | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["purge", b"purge", "refresh", b"refresh"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["purge", b"purge", "refresh", b"refresh"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobUpkeep: _TypeAlias = JobUpkeep  # noqa: Y015
 
 @_typing.final
 class JobPage(_message.Message):

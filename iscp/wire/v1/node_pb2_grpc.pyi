@@ -49,6 +49,7 @@ class NodeStub:
     Notify: _grpc.UnaryUnaryMultiCallable[_node_pb2.NotifyRequest, _node_pb2.NotifyResponse]
     Interrupt: _grpc.UnaryUnaryMultiCallable[_node_pb2.InterruptRequest, _node_pb2.InterruptResponse]
     Verify: _grpc.UnaryUnaryMultiCallable[_node_pb2.VerifyRequest, _admin_pb2.VerifyReport]
+    Upkeep: _grpc.UnaryUnaryMultiCallable[_node_pb2.UpkeepRequest, _admin_pb2.JobUpkeep]
     Describe: _grpc.UnaryUnaryMultiCallable[_node_pb2.DescribeRequest, _node_pb2.Description]
     """Who is there; refused to nobody."""
 
@@ -62,6 +63,7 @@ class NodeAsyncStub(NodeStub):
     Notify: _aio.UnaryUnaryMultiCallable[_node_pb2.NotifyRequest, _node_pb2.NotifyResponse]  # type: ignore[assignment]
     Interrupt: _aio.UnaryUnaryMultiCallable[_node_pb2.InterruptRequest, _node_pb2.InterruptResponse]  # type: ignore[assignment]
     Verify: _aio.UnaryUnaryMultiCallable[_node_pb2.VerifyRequest, _admin_pb2.VerifyReport]  # type: ignore[assignment]
+    Upkeep: _aio.UnaryUnaryMultiCallable[_node_pb2.UpkeepRequest, _admin_pb2.JobUpkeep]  # type: ignore[assignment]
     Describe: _aio.UnaryUnaryMultiCallable[_node_pb2.DescribeRequest, _node_pb2.Description]  # type: ignore[assignment]
     """Who is there; refused to nobody."""
 
@@ -96,6 +98,13 @@ class NodeServicer(metaclass=_abc_1.ABCMeta):
         request: _node_pb2.VerifyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.VerifyReport, _abc.Awaitable[_admin_pb2.VerifyReport]]: ...
+
+    @_abc_1.abstractmethod
+    def Upkeep(
+        self,
+        request: _node_pb2.UpkeepRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.JobUpkeep, _abc.Awaitable[_admin_pb2.JobUpkeep]]: ...
 
     @_abc_1.abstractmethod
     def Describe(

@@ -39,6 +39,7 @@ from iscp.core.ids import ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow, JobState, JobStatus, Reason
 from iscp.core.spec import TriggerSpec
+from iscp.core.upkeep import NO_UPKEEP, JobUpkeep, UpkeepFigures
 from iscp.core.verify import Comparison, VerifyReport
 from iscp.ports.pipeline import TableDescription
 from iscp.runtime.admin_service import ALIVE_LOOK_S, OwnerAdmin
@@ -987,3 +988,27 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_asked(desk: Desk)
     asked(desk, "unregister", X)
     with pytest.raises((JobNotFound, TableNotFound)):
         desk.admin.verify(X, False, 1.0, lambda: True)
+
+
+class Refreshing(FakeKind):
+    def refresh(self, job: JobRow) -> tuple[list[str], float]:
+        return [], 1.0
+
+
+def test_the_refreshes_of_a_job_are_in_its_status_where_its_consumer_has_any(desk: Desk) -> None:
+    row, figures = desk.running(), UpkeepFigures(submitted=2, failed=1, error_code=3, error_msg="too long")
+    desk.calls.upkeeps[row.job_id] = JobUpkeep(refresh=figures)
+    assert desk.admin.status(X).upkeep == NO_UPKEEP, "a node is not asked in vain"
+    desk.kind = Refreshing()
+    assert desk.admin.status(X).upkeep == JobUpkeep(refresh=figures)
+    assert [job.upkeep for job in desk.admin.list_jobs(JobFilter())] == [NO_UPKEEP]
+    desk.calls.upkeeps[row.job_id] = Unavailable("away")
+    assert desk.admin.status(X).upkeep == NO_UPKEEP
+
+
+def test_a_spec_that_was_damaged_in_the_log_hides_no_job(desk: Desk) -> None:
+    row = desk.running()
+    writer = desk.world.owner.current_writer()
+    writer.read(lambda book: book._jobs.update({row.key: row._replace(spec_json='{"target_lag":')}))
+    assert [job.late for job in desk.admin.list_jobs(JobFilter())] == [False]
+    assert desk.admin.status(X).upkeep == NO_UPKEEP

@@ -16,7 +16,7 @@ from iscp.coordination.schedule import Schedule
 from iscp.coordination.times import CoordinationTimes
 from iscp.coordination.worker import WorkerMachine
 from iscp.core.cluster import NodeRecord
-from iscp.core.config import BackoffConfig, ProbeConfig, SchedulerConfig
+from iscp.core.config import BackoffConfig, ProbeConfig, SchedulerConfig, UpkeepConfig
 from iscp.core.errors import ConfigurationError, StorageError
 from iscp.core.ids import JobKey
 from iscp.core.iteration import Iteration, JobOutcome
@@ -110,6 +110,7 @@ class World:
         upkeep = Upkeep(
             lambda name: FakeKind(),
             clock,
+            UpkeepConfig(),
             BackoffConfig(),
             lambda: 0.5,
             lambda: keeper.check(keeper.epoch),

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from iscp.adapters.clock import SystemClock
 from iscp.coordination.effects import HoldIterations, StartShard, StopAllShards, StopShard, UpdateShard
-from iscp.core.config import BackoffConfig
-from iscp.core.errors import ErrorCode, InvalidRequest, LeaseLost
+from iscp.coordination.upkeep_turns import SLOT_S
+from iscp.core.config import BackoffConfig, UpkeepConfig
+from iscp.core.errors import ErrorCode, InvalidRequest, LeaseLost, PermanentError
 from iscp.core.ids import JobKey, ShardId, TableEpoch
 from iscp.core.job import JobRow, Reason
 from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.upkeep import NO_UPKEEP, UpkeepFigures
 from iscp.runtime.upkeep import PURGE_INTERVAL_S, REFRESH_INTERVAL_S, Order, Upkeep
 from tests.fakes.clock import FakeClock
 from tests.fakes.pipeline import FakeKind
+from tests.fakes.poison import ERRORS, POISON
 
 WAIT_S = 10.0
 SHARD, EPOCH = ShardId("t-1"), TableEpoch(1, 1)
 BACKOFF = BackoffConfig(base_s=5.0, cap_s=5.0)
+CONFIG = UpkeepConfig(concurrency=2, timeout_s=60.0)
 
 
 class Kind(FakeKind):
@@ -61,14 +69,15 @@ class Bench:
         self.clock, self.kind, self.lease = clock, Kind(clock), list[Exception]()
         self.passed_on: list[Order] = []
         self.broken: list[Exception] = []
+        self.offering = True
         self.upkeep = Upkeep(
-            self._kinds, clock, BACKOFF, lambda: 0.0, self._check, self.passed_on.append, self.broken.append
+            self._kinds, clock, CONFIG, BACKOFF, lambda: 0.0, self._check, self.passed_on.append, self.broken.append
         )
 
     def _kinds(self, name: str) -> FakeKind:
         if name == "gone":
             raise InvalidRequest("is not allowed", code=ErrorCode.CONSUMER_NOT_ALLOWED)
-        return self.kind if name == "keeps" else FakeKind()
+        return self.kind if name == "keeps" and self.offering else FakeKind()
 
     def _check(self) -> None:
         if self.lease:
@@ -89,9 +98,7 @@ class Bench:
         self.kind.calls.clear()
 
     def at_work(self) -> int:
-        heaps = (self.upkeep._refreshes, self.upkeep._purges)
-        with self.upkeep._lock:
-            return sum(item.due_s is None for heap in heaps for item in heap._items.values())  # type: ignore[attr-defined]
+        return self.upkeep.counters()["upkeep_running"]
 
     def until(self, there: Callable[[], bool]) -> None:
         until_s = time.monotonic() + WAIT_S
@@ -110,6 +117,7 @@ def bench() -> Iterator[Bench]:
     bench = Bench(FakeClock())
     yield bench
     bench.upkeep.close(WAIT_S)
+    bench.until(lambda: not [each for each in threading.enumerate() if each.name in ("iscp-refresh", "iscp-purge")])
     assert bench.broken == []
 
 
@@ -159,7 +167,7 @@ def test_what_is_no_longer_this_nodes_is_left_alone(bench: Bench, stop: Order) -
 
 
 @pytest.mark.parametrize("answer", [None, -5.0, "soon"])
-def test_a_next_time_that_is_none_is_told_and_waited_after(
+def test_a_next_time_that_is_none_is_told_and_asked_for_rarely(
     bench: Bench, answer: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.kind.next_s = {"x": answer}
@@ -168,8 +176,8 @@ def test_a_next_time_that_is_none_is_told_and_waited_after(
     bench.until(lambda: any(record.message == "refresh.failed" for record in caplog.records))
     (told,) = [record for record in caplog.records if record.message == "refresh.failed"]
     assert "next time" in told.__dict__["error"]
-    bench.after(4.9)
-    bench.settled()
+    bench.after(BACKOFF.quarantine_s - 0.1)
+    bench.settled("purge t-1")
     bench.after(0.1)
     bench.settled("x")
 
@@ -214,5 +222,170 @@ def test_the_loop_wakes_for_orders_and_for_what_is_due_by_itself() -> None:
     bench.upkeep.give(StartShard(SHARD, EPOCH, (job("x"),)))
     bench.until(lambda: bench.kind.calls.count("x") >= 2)
     assert bench.kind.calls.count("purge t-1") == 1  # hastened, and still not within its interval
+    bench.upkeep.close(WAIT_S)
+    assert bench.broken == []
+
+
+def refresh(bench: Bench, name: str) -> UpkeepFigures:
+    found = bench.upkeep.figures(f"id-{name}").refresh
+    assert found is not None
+    return found
+
+
+def hang(bench: Bench, *calls: str) -> list[threading.Event]:
+    """Each of these calls, from now on, until its event is set."""
+    gates = [threading.Event() for _ in calls]
+    bench.kind.gates.update(zip(calls, gates, strict=True))
+    return gates
+
+
+def test_two_that_hang_for_ever_hold_up_no_other_and_are_told_of(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    gates = hang(bench, "x", "y")
+    bench.kind.next_s = {"z": REFRESH_INTERVAL_S}
+    bench.order(StartShard(SHARD, EPOCH, (job("x"), job("y"))))
+    bench.settled("x", "y", "purge t-1", hanging=2)
+    bench.order(UpdateShard(SHARD, EPOCH, (job("x"), job("y"), job("z"))))
+    bench.settled(hanging=2)
+    bench.after(SLOT_S)
+    bench.settled("z", hanging=2)
+    bench.after(REFRESH_INTERVAL_S)
+    bench.settled("z", hanging=2)
+    bench.after(CONFIG.timeout_s)
+    bench.until(lambda: "z" in bench.kind.calls)
+    for name in ("x", "y"):
+        told = refresh(bench, name)
+        assert (told.hanging, told.timeout, told.error_code, told.next_at_s) == (True, 1, ErrorCode.TIMEOUT, 0.0)
+    assert [record.message for record in caplog.records].count("refresh.given_up") == 2
+    assert bench.upkeep.counters()["upkeep_hanging"] == 2
+    for gate in gates:
+        gate.set()
+    bench.until(lambda: bench.upkeep.counters()["upkeep_hanging"] == 0)
+    assert refresh(bench, "x").completed == 0, "what it answered so late counts for nothing"
+
+
+def test_the_figures_of_a_job_are_those_of_its_refreshes_and_its_tables_purges(bench: Bench) -> None:
+    bench.kind.faults = {"purge t-1": PermanentError("\ud800 broken", code=ErrorCode.CONSUMER_BROKEN)}
+    bench.kind.next_s = {"x": 100.0}
+    bench.order(StartShard(SHARD, EPOCH, (job("x"), job("plain", "replica"))))
+    bench.settled("x", "purge t-1")
+    told = bench.upkeep.figures("id-x")
+    assert told.refresh == UpkeepFigures(submitted=1, completed=1, next_at_s=bench.clock.now_s() + 100.0)
+    assert told.purge is not None
+    assert (told.purge.failed, told.purge.quarantined, told.purge.error_code, told.purge.error_msg) == (
+        1,
+        True,
+        ErrorCode.CONSUMER_BROKEN,
+        "\\ud800 broken",
+    )
+    assert bench.upkeep.figures("id-plain") == bench.upkeep.figures("id-unknown") == NO_UPKEEP
+
+
+def test_a_permanent_fault_is_tried_rarely_until_the_job_is_changed(bench: Bench) -> None:
+    bench.kind.faults = {"x": PermanentError("no such index", code=ErrorCode.CONSUMER_BROKEN)}
+    bench.order(StartShard(SHARD, EPOCH, (job("x"),)))
+    bench.settled("x", "purge t-1")
+    bench.after(BACKOFF.cap_s + REFRESH_INTERVAL_S)
+    bench.settled()
+    changed = job("x")._replace(spec_json=JobSpec(ConsumerSpec("keeps", "/other")).to_json())
+    bench.order(UpdateShard(SHARD, EPOCH, (changed,)))
+    bench.settled("x")
+
+
+def test_a_handler_that_is_gone_is_an_error_that_says_so(bench: Bench) -> None:
+    bench.kind.next_s = {"x": 10.0}
+    bench.order(StartShard(SHARD, EPOCH, (job("x"),)))
+    bench.settled("x", "purge t-1")
+    bench.offering = False
+    bench.after(10.0)
+    bench.until(lambda: refresh(bench, "x").failed == 1)
+    told = refresh(bench, "x")
+    assert (told.error_code, told.quarantined) == (ErrorCode.CONSUMER_BROKEN, True)
+    assert "is no RefreshHandler any more" in told.error_msg
+
+
+def test_the_end_waits_for_what_is_at_work_and_not_for_what_hangs(bench: Bench) -> None:
+    gates = hang(bench, "x", "y")
+    bench.order(StartShard(SHARD, EPOCH, (job("x"),)))
+    bench.settled("x", "purge t-1", hanging=1)
+    bench.after(CONFIG.timeout_s)
+    bench.order(UpdateShard(SHARD, EPOCH, (job("x"), job("y"))))
+    bench.until(lambda: "y" in bench.kind.calls)
+    closing = threading.Thread(target=bench.upkeep.close, args=(WAIT_S,))
+    closing.start()
+    gates[1].set()
+    closing.join(WAIT_S)
+    assert not closing.is_alive()
+    assert bench.upkeep.counters() == {"upkeep_running": 1, "upkeep_hanging": 1}
+    bench.order(UpdateShard(SHARD, EPOCH, (job("x"), job("y"), job("z"))))
+    bench.after(1_000.0)
+    assert "z" not in bench.kind.calls, "nothing begins after the end"
+    gates[0].set()
+
+
+def test_the_end_does_not_wait_for_ever(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    gates = hang(bench, "x")
+    bench.order(StartShard(SHARD, EPOCH, (job("x"),)))
+    bench.settled("x", "purge t-1", hanging=1)
+    bench.upkeep.close(0.05)
+    assert "upkeep.left" in [record.message for record in caplog.records]
+    gates[0].set()
+
+
+class Answers(FakeKind):
+    """Offers both, and answers or raises for the job or the table `bad` what `does` says; `good` counts the others."""
+
+    def __init__(self, does: Callable[[], Any]) -> None:
+        super().__init__()
+        self.does = does
+        self.good = 0
+
+    def refresh(self, job: JobRow) -> Any:
+        if job.key.job_name == "bad":
+            return self.does()
+        self.good += 1
+        return [job.key.table_id], 1_000_000.0
+
+    def purge(self, table_id: str) -> Any:
+        return self.does()
+
+
+def raising(error: BaseException) -> Callable[[], Any]:
+    def does() -> Any:
+        raise error
+
+    return does
+
+
+def endless() -> Any:
+    return itertools.count(), 1_000_000.0
+
+
+DOES = st.one_of(
+    POISON.map(lambda value: lambda: value),
+    st.tuples(POISON, POISON).map(lambda value: lambda: value),
+    st.lists(POISON, max_size=3).map(lambda ids: lambda: (ids, 1_000_000.0)),
+    ERRORS.map(raising),
+    st.just(endless),
+)
+
+
+@given(DOES)
+@settings(max_examples=60)
+def test_whatever_a_handler_answers_or_raises_every_other_is_done_at_its_time(does: Callable[[], Any]) -> None:
+    bench, kind = Bench(FakeClock()), Answers(does)
+    bench.kind = kind  # type: ignore[assignment]
+    bench.order(StartShard(SHARD, EPOCH, (job("bad"), job("good"))))
+    bench.until(lambda: kind.good == 1 and bench.at_work() == 0)
+    for turn in (2, 3):
+        bench.upkeep._refreshes.renew("id-good", bench.clock.monotonic_s())
+        bench.after(100.0)
+        bench.until(lambda turn=turn: kind.good == turn and bench.at_work() == 0)  # type: ignore[misc]
+    told = bench.upkeep.figures("id-bad")
+    for each in (told.refresh, told.purge):
+        assert each is not None
+        assert each.submitted >= each.completed + each.failed >= 1
+        each.error_msg.encode()
     bench.upkeep.close(WAIT_S)
     assert bench.broken == []

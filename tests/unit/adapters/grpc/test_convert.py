@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from iscp.adapters.grpc import convert
 from iscp.core.admin import ClusterView, JobFilter, JobName, JobView, RegisterRequest, RegisterResult, UpdateRequest
 from iscp.core.errors import InvalidRequest, PermanentError
+from iscp.core.foreign import AT_S_MOST, COUNT_MOST, printable
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobStatus
+from iscp.core.upkeep import JobUpkeep, UpkeepFigures
 from iscp.wire.v1 import admin_pb2 as pb
 
 # Floats as protobuf's doubles are; integers as int64 and, for codes, int32; texts as UTF-8 can hold.
@@ -23,7 +25,17 @@ TEXT = st.text(st.characters(exclude_categories=("Cs",)))
 st.register_type_strategy(str, TEXT)
 CODES = st.integers(-(2**31), 2**31 - 1)
 STATUSES = st.builds(JobStatus, error_code=CODES)
-JOBS = st.builds(JobView, status=STATUSES)
+COUNTS = st.integers(0, COUNT_MOST)
+FIGURES = st.builds(
+    UpkeepFigures,
+    **dict.fromkeys(("submitted", "running", "waiting", "completed", "failed", "timeout", "rejected"), COUNTS),
+    **dict.fromkeys(("hanging", "quarantined"), st.booleans()),
+    error_code=st.integers(0, 2**31 - 1),
+    error_msg=TEXT.map(printable),
+    next_at_s=st.floats(0.0, AT_S_MOST),
+)
+UPKEEPS = st.builds(JobUpkeep, refresh=st.none() | FIGURES, purge=st.none() | FIGURES)
+JOBS = st.builds(JobView, status=STATUSES, upkeep=UPKEEPS)
 NAMES = st.builds(JobName, account=TEXT.filter(bool))
 
 

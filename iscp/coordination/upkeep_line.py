@@ -1,0 +1,111 @@
+"""Whose turn it is among refreshes, or purges, that are due: fair between accounts, and past those that do not end.
+
+Nothing can end a thread that runs code of others. One that takes long therefore leaves its slot to the next, and only
+so many may do so: what is one kind of consumer's fault must not take the node's threads from the others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+LONG_OF_KIND_MAX = 4
+"""Of one kind of consumer: with so many that have left their slots no other is begun, with so many given up each is
+rejected."""
+
+LONG_MAX = 64
+"""As LONG_OF_KIND_MAX, of all kinds."""
+
+
+class UpkeepLine(Generic[T]):
+    """Invariants: an item stands in the line, has a slot, or has left it and runs on; at most `at_once` have slots."""
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        self._waiting: dict[tuple[str, str], deque[T]] = {}
+        self._about: dict[T, tuple[str, str]] = {}
+        self._in_slots: set[T] = set()
+        self._running_of: Counter[str] = Counter()
+        self._long: set[T] = set()
+        self._long_of: Counter[str] = Counter()
+        self._given_up: set[T] = set()
+        self._given_up_of: Counter[str] = Counter()
+
+    @property
+    def running(self) -> int:
+        """All that have not ended and were not given up."""
+        return len(self._in_slots) + len(self._long) - len(self._given_up)
+
+    @property
+    def hanging(self) -> int:
+        """Those that were given up and have not ended."""
+        return len(self._given_up)
+
+    def put(self, item: T, account: str, kind: str) -> None:
+        self._about[item] = account, kind
+        self._waiting.setdefault((account, kind), deque()).append(item)
+
+    def next(self) -> T | None:
+        """One that has a slot from now on, until `ended` or `leave`; None where no slot is free, or nobody may begin.
+
+        It is of the account that has the fewest at work, and of those of the one whose turn was longest ago.
+        """
+        if len(self._in_slots) >= self._at_once:
+            return None
+        able = [each for each in self._waiting if not self._held_back(each[1])]
+        if not able:
+            return None
+        about = min(able, key=lambda each: self._running_of[each[0]])  # the first of them, in their order
+        line = self._waiting.pop(about)
+        item = line.popleft()
+        if line:
+            self._waiting[about] = line  # at the end: all others have their turn before
+        self._in_slots.add(item)
+        self._running_of[about[0]] += 1
+        return item
+
+    def _held_back(self, kind: str) -> bool:
+        """Whether those of the kind wait in the line; what hangs is not waited for, but `refused` by."""
+        full = self._long_of[kind] >= LONG_OF_KIND_MAX or len(self._long) >= LONG_MAX
+        return full and not self._exhausted(kind)
+
+    def _exhausted(self, kind: str) -> bool:
+        return self._given_up_of[kind] >= LONG_OF_KIND_MAX or len(self._given_up) >= LONG_MAX
+
+    def refused(self, item: T) -> bool:
+        """Whether one that has just had its turn is not to be begun, for those that hang."""
+        return self._exhausted(self._about[item][1])
+
+    def leave(self, item: T) -> None:
+        """It takes long: its slot is the next one's."""
+        account, kind = self._about[item]
+        self._in_slots.discard(item)
+        _less(self._running_of, account)
+        self._long.add(item)
+        self._long_of[kind] += 1
+
+    def give_up(self, item: T) -> None:
+        """One that has left its slot is not waited for any more."""
+        self._given_up.add(item)
+        self._given_up_of[self._about[item][1]] += 1
+
+    def ended(self, item: T) -> None:
+        account, kind = self._about.pop(item)
+        if item in self._long:
+            self._long.discard(item)
+            _less(self._long_of, kind)
+        else:
+            self._in_slots.discard(item)
+            _less(self._running_of, account)
+        if item in self._given_up:
+            self._given_up.discard(item)
+            _less(self._given_up_of, kind)
+
+
+def _less(counts: Counter[str], name: str) -> None:
+    counts[name] -= 1
+    if not counts[name]:
+        del counts[name]
