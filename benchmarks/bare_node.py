@@ -236,7 +236,8 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
     nodes = NodesAtWork(owner, lambda to: engine if to.node_id == config.node_id else peers.call(to))
     views = ClusterViews(owner, membership, nodes, clock)
     kinds = ConsumerRegistry(())
-    admin = OwnerAdmin(owner, AnyTable(), kinds.kind, lambda trigger: None, clock, moved, nodes, views.view)
+    around = clock, moved, nodes, views.view
+    admin = OwnerAdmin(owner, AnyTable(), kinds.kind, lambda trigger: None, *around, lambda rows: None)
     forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id))
     resharder = Resharder(owner, AnyTable(), kinds.kind, admin.intake)
     operator = OperatorServer(OwnerOperator(owner, overrides, AnyTable(), resharder))

@@ -3,8 +3,8 @@
 Makes N real Delta tables (each a directory with the first commit of its log) and gives them, one built job each, to
 the real scheduler with the real probe, in a process of its own for each of two runs:
 
-- `cpu_us_per_table`: CPU of the whole process for passes in which every table is asked once, by its own due time,
-  divided by the looks. The interval is fixed for it, so that no table backs off.
+- `cpu_us_per_table`: CPU of the whole process for passes in which every table and its job's target is asked once, by
+  its own due time, divided by the looks. The interval is fixed for it, so that no table backs off.
 - `steady_cores`: what that comes to when tables stay idle, which are then asked every `interval_max_s`.
 - `bytes_per_table`: growth of the resident set from before the rows were made to the end of the passes;
   `python_bytes_per_table`: the same as tracemalloc counts it, in the second run.
@@ -27,7 +27,14 @@ from pathlib import Path
 from typing import Any
 
 from iscp.adapters.clock import SystemClock
+from iscp.adapters.delta.commits import APP_ID
+from iscp.adapters.delta.feed_sink import DeltaFeedSink
+from iscp.adapters.delta.position import tag_json
 from iscp.adapters.delta.probe import DeltaProbe
+from iscp.adapters.delta.sink import DeltaSink
+from iscp.adapters.failpoints import EnvironmentFailpoints
+from iscp.consumers.registry import ConsumerRegistry
+from iscp.coordination.book import target_of
 from iscp.coordination.effects import StartShard
 from iscp.coordination.schedule import Schedule
 from iscp.coordination.schedule_events import WorkerNews
@@ -37,9 +44,12 @@ from iscp.core.iteration import Iteration, JobOutcome
 from iscp.core.job import JobRow
 from iscp.core.trigger import ProbeState
 from iscp.core.watermark import Watermark
+from iscp.ports.pipeline import CommitTag
 from iscp.ports.system import Guard
 from iscp.runtime.executor import Executor
 from iscp.runtime.scheduler import Scheduler
+from iscp.runtime.sinks import SinkPool
+from iscp.runtime.target_looks import TargetLooks
 
 AIMS = {"cpu_us_per_table": 20, "bytes_per_table": 2_048, "spark_jobs": 0, "etcd_writes": 0}
 PASSES = 3
@@ -72,9 +82,23 @@ def table_id(number: int) -> str:
 
 def make_tables(root: Path, count: int) -> None:
     for number in range(count):
-        log = root / f"{number // 1_000:04d}" / f"table-{number:06d}" / "_delta_log"
-        log.mkdir(parents=True)
-        (log / f"{0:020d}.json").write_text(_COMMIT.replace("ID", table_id(number)))
+        made = row(root, number)
+        _write_log(Path(made.table_uri), _COMMIT.replace("ID", table_id(number)))
+        _write_log(Path(target_of(made.spec_json)), _target_commit(made))
+
+
+def _write_log(table: Path, commit: str) -> None:
+    log = table / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020d}.json").write_text(commit)
+
+
+def _target_commit(made: JobRow) -> str:
+    """What the job has applied, as one commit of its target."""
+    tag = CommitTag(made.seq, made.job_id, made.key.table_id, -1, made.watermark, 1, -1, "attempt", "snapshot")
+    about = {"timestamp": 1_700_000_000_000, "operation": "WRITE", "userMetadata": tag_json(tag)}
+    ours = [{"commitInfo": about}, {"txn": {"appId": APP_ID, "version": made.seq}}]
+    return "\n".join([*(json.dumps(action) for action in ours), *_COMMIT.splitlines()[1:]])
 
 
 def row(root: Path, number: int) -> JobRow:
@@ -130,7 +154,10 @@ class Node:
         self.told: dict[type, int] = {}
         self.broken: list[Exception] = []
         schedule = Schedule("bench", probe_config, BackoffConfig(), random.random)
-        self.scheduler = Scheduler(schedule, self.probe, clock, self._tell, self.broken.append)
+        kinds, failpoints = ConsumerRegistry(()), EnvironmentFailpoints({})
+        sinks = SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: DeltaFeedSink(uri, clock, failpoints), 0)
+        looks = TargetLooks(DeltaProbe(), kinds.kind, sinks)
+        self.scheduler = Scheduler(schedule, self.probe, looks, clock, self._tell, self.broken.append)
         self.executor = Executor(
             self.runner, clock, SchedulerConfig(), lambda epoch: None, self.scheduler.give, lambda iteration: None
         )
@@ -165,10 +192,10 @@ def measure(root: Path, tables: int, traced: bool) -> dict[str, float]:
         made = row(root, number)
         node.scheduler.give(StartShard(ShardId(made.key.table_id), TableEpoch(1, number), (made,)))
         del made
-    node.wait_looks(tables)
+    node.wait_looks(2 * tables)  # by then targets were looked at for the first time
     passes = 1 if traced else PASSES
     first, began_s = node.probe.looks, time.process_time()
-    node.wait_looks(tables * (1 + passes))
+    node.wait_looks(first + tables * passes)
     spent_s, looks = time.process_time() - began_s, node.probe.looks - first
     grown = (tracemalloc.get_traced_memory()[0] if traced else rss_bytes()) - before
     node.close()

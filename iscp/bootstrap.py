@@ -69,6 +69,7 @@ from iscp.runtime.resharder import Resharder
 from iscp.runtime.runner import Runner
 from iscp.runtime.scheduler import Scheduler
 from iscp.runtime.sinks import SinkPool
+from iscp.runtime.target_looks import TargetLooks, WaitedTargets
 from iscp.runtime.upkeep import Upkeep
 from iscp.runtime.verifier import Verifier
 from iscp.runtime.verify_desk import VerifyDesk
@@ -158,7 +159,7 @@ def compose(
     here.borders = (worker, peers, served, owner)
     nodes = NodesAtWork(owner, lambda to: here if to.node_id == config.node_id else peers.call(to))
     forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id))
-    admin, operator = _services(config, spark, clock, kinds, moved, owner, nodes, cluster)
+    admin, operator = _services(config, spark, clock, kinds, failpoints, moved, owner, nodes, cluster)
     server = AdminServer(admin, config.listen, services=[served, operator], interceptors=[forwarding])
     parts = (keeper, owner, worker, scheduler, executor, moved, upkeep)
     connections: list[Closes] = [nodes, peers, forwarding, cluster.etcd]
@@ -208,7 +209,8 @@ def _engine(
     triggers = TriggerRegistry(config.triggers.allow)
     desk = VerifyDesk(lambda event: scheduler.give(event), clock)
     schedule = Schedule(config.node_id, config.probe, config.backoff, random.random, ask_trigger=triggers.ask)
-    scheduler = Scheduler(schedule, DeltaProbe(), clock, worker.news, on_broken, answered=desk.answered)
+    looks = _target_looks(kinds, clock, failpoints)
+    scheduler = Scheduler(schedule, DeltaProbe(), looks, clock, worker.news, on_broken, answered=desk.answered)
     executor = Executor(
         _runner(config, spark, clock, kinds, failpoints, lambda: keeper.epoch, tested, scheduler),
         clock,
@@ -227,6 +229,7 @@ def _services(
     spark: SparkRuntime,
     clock: SystemClock,
     kinds: ConsumerRegistry,
+    failpoints: Failpoints,
     moved: Moved,
     owner: OwnerLoop,
     nodes: NodesAtWork,
@@ -236,9 +239,16 @@ def _services(
     catalog = DeltaCatalog(name_resolver(spark.root), condition_analyzer(spark.root), s3=config.storage.s3.used)
     check_trigger = TriggerRegistry(config.triggers.allow).check
     views = ClusterViews(owner, cluster.membership, nodes, clock)
-    admin = OwnerAdmin(owner, catalog, kinds.kind, check_trigger, clock, moved, nodes, views.view)
+    waited = WaitedTargets(_target_looks(kinds, clock, failpoints))
+    admin = OwnerAdmin(owner, catalog, kinds.kind, check_trigger, clock, moved, nodes, views.view, waited.fault)
     resharder = Resharder(owner, catalog, kinds.kind, admin.intake)
     return admin, OperatorServer(OwnerOperator(owner, cluster.overrides, catalog, resharder))
+
+
+def _target_looks(kinds: ConsumerRegistry, clock: SystemClock, failpoints: Failpoints) -> TargetLooks:
+    """On sinks that are only looked at, now and then: no place has to be tried before, and none is kept."""
+    sinks = SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: DeltaFeedSink(uri, clock, failpoints), 0)
+    return TargetLooks(DeltaProbe(), kinds.kind, sinks)
 
 
 def _kinds(config: NodeConfig) -> ConsumerRegistry:

@@ -120,7 +120,9 @@ class CustomKind:
     def __init__(self, name: str, consumer: type[CustomConsumer]) -> None:
         self.name = name
         sharded = issubclass(consumer, ShardedConsumer)
-        self.needs = Needs(ChangeDetail(consumer.changes), stamped=True, compares=False, sharded=sharded)
+        self.needs = Needs(
+            ChangeDetail(consumer.changes), stamped=True, compares=False, sharded=sharded, delta_target=False
+        )
         self._consumer = consumer
         # What makes it a RefreshHandler or a PurgeHandler, where the class is one.
         for offered in ("refresh", "purge"):

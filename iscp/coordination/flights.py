@@ -137,7 +137,12 @@ def announcement(flight: Flight) -> list[JobReport]:
         running = job.flight == flight.iteration.number and job.row.job_id not in flight.settled
         if running and not job.row.paused:
             to_version = flight.iteration.to_version
-            status = JobStatus(job.row.watermark.version, -1 if to_version is None else to_version, flight.started_at_s)
+            status = JobStatus(
+                from_version=job.row.watermark.version,
+                to_version=-1 if to_version is None else to_version,
+                start_at_s=flight.started_at_s,
+                doubted_at_s=job.doubted_at_s,
+            )
             reason = job.told_reason if job.failures else Reason.NONE
             reports.append(job.report(state, reason, status if started else None))
     return reports

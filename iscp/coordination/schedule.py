@@ -32,7 +32,6 @@ from iscp.coordination.schedule_events import (
     IterationStarted,
     JobCommitted,
     Notified,
-    Probe,
     ProbeAnswered,
     ScheduleEffect,
     ScheduleEvent,
@@ -259,6 +258,8 @@ class Schedule:
         table.asked = False
         if event.state is not None:
             table.answered()
+        if event.targets:
+            self._report(table, table.take_looks(event.targets, self._at_s))
         if event.state is None:
             message = str(event.error or "no answer")
             table.unreachable(self._backoff, self._now_s, self._draw())
@@ -306,8 +307,7 @@ class Schedule:
             self._start_iterations(table)
             retry_at_s = table.retry_at_s()
         if not table.asked and table.probe_at_s <= self._now_s:
-            table.ask(self._at_s)
-            self._out.append(Probe(table.shard, table.uri, table.seen))
+            self._out.append(table.ask(self._at_s))
         due_s = retry_at_s if table.asked else min(table.probe_at_s, retry_at_s)
         if table.asked and due_s == inf:
             self._due.clear(table)

@@ -13,6 +13,7 @@ from iscp.coordination.events import Reports, Seen, ShardStarted, ShardStopped, 
 from iscp.core.errors import IscpError
 from iscp.core.ids import ShardId
 from iscp.core.iteration import Iteration, JobOutcome
+from iscp.core.target import TargetAsk, TargetSeen
 from iscp.core.trigger import ProbeState
 from iscp.core.verify import VerifyAsk, VerifyReport
 
@@ -52,6 +53,15 @@ class VerifyWithdrawn:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetAnswer:
+    """What was found at a job's target; by `error` it does not hold what was applied, or nobody can say."""
+
+    job_id: str
+    seen: TargetSeen | None
+    error: IscpError | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeAnswered:
     """The answer to Probe, always: `state` is the very object that was asked with where nothing moved."""
 
@@ -59,6 +69,7 @@ class ProbeAnswered:
     uri: str
     state: ProbeState | None
     error: IscpError | None = None
+    targets: tuple[TargetAnswer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +126,15 @@ ScheduleEvent = (
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Look whether the source moved since `seen` (None: for the first time) and give ProbeAnswered."""
+    """Look whether the source moved since `seen` (None: for the first time), and the targets, and give ProbeAnswered.
+
+    It has to say of those targets alone that have moved.
+    """
 
     shard: ShardId
     uri: str
     seen: ProbeState | None
+    targets: tuple[TargetAsk, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

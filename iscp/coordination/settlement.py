@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from iscp.coordination.flights import Flight
 from iscp.coordination.pace import AskTrigger, Pace
@@ -123,7 +124,7 @@ class Settlement:
     def _succeeded(self, job: TrackedJob, outcome: JobOutcome, committed: bool) -> None:
         target = self._flight.iteration.to_version
         job.near = outcome.watermark.version >= (self._flight.newest if target is None else target)
-        job.failures, job.retry_at_s = 0, 0.0
+        job.failures, job.retry_at_s, job.doubted_at_s = 0, 0.0, 0.0
         self._ran(job, up_to_date=job.near)
         if committed or (job.told_state, job.told_reason) != (JobState.COMPLETED, Reason.NONE):
             report = job.report(JobState.COMPLETED, Reason.NONE, self._status(outcome, ErrorCode.OK, ""))
@@ -149,12 +150,16 @@ class Settlement:
         job.near = False
         self._ran(job, up_to_date=False)
         job.failures += 1
+        if 0 <= self._flight.newest <= outcome.watermark.version:
+            # Nothing was outstanding: it ran to see whether its target is right, and that is not known now.
+            job.doubted_at_s = job.doubted_at_s or self._at_s
         if code >= PERMANENT_FROM:
             job.failed, reason = True, Reason.NONE
         else:
             job.wait(self._now_s, delay_s(self._backoff, job.failures, draw))
             reason = Reason.QUARANTINED if quarantined(self._backoff, job.failures) else Reason.RETRYING
-        self.reports.append(job.report(JobState.ERROR, reason, self._status(outcome, code, message)))
+        status = replace(self._status(outcome, code, message), doubted_at_s=job.doubted_at_s)
+        self.reports.append(job.report(JobState.ERROR, reason, status))
         self.history.append(self._history(outcome, code, message))
 
     def _ran(self, job: TrackedJob, *, up_to_date: bool) -> None:

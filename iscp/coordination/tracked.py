@@ -12,12 +12,14 @@ from math import ceil, inf
 
 from iscp.coordination.messages import SourceSeen
 from iscp.coordination.pace import AskTrigger, Pace
+from iscp.coordination.schedule_events import Probe, TargetAnswer
 from iscp.core.backoff import doubled_s, jittered_s, quarantined
 from iscp.core.config import BackoffConfig, ProbeConfig
 from iscp.core.errors import ErrorCode, IscpError
 from iscp.core.ids import ShardId
 from iscp.core.job import JobReport, JobRow, JobState, JobStatus, Reason
 from iscp.core.spec import TriggerType
+from iscp.core.target import TargetAsk, TargetSeen
 from iscp.core.trigger import TARGET_LAG_S, Candidate, Company, ProbeState, company_of, run_spec
 
 _UNFINISHED = frozenset({JobState.PENDING, JobState.RUNNING, JobState.CANCELED})
@@ -47,12 +49,14 @@ class TrackedJob:
     number of the iteration that it waits for or takes part in (0: none), so there is never more than one;
     `company`, `target_lag_s` and `pace` (None: whenever the source is ahead) are what the spec says of when it runs;
     `retry_at_s` is 0 or the time before which it starts nothing; `failures` counts those in a row. `awaited_spec`: the
-    spec that is to end, when it comes, what runs by another one (empty: none).
+    spec that is to end, when it comes, what runs by another one (empty: none). `target`: as it was last seen;
+    `doubted_at_s`: as in JobStatus.
     """
 
     __slots__ = (
         "awaited_spec",
         "company",
+        "doubted_at_s",
         "failed",
         "failures",
         "flight",
@@ -61,6 +65,7 @@ class TrackedJob:
         "retry_at_s",
         "row",
         "stale",
+        "target",
         "target_lag_s",
         "told_reason",
         "told_state",
@@ -71,8 +76,10 @@ class TrackedJob:
         self.flight = 0
         self.retry_at_s = 0.0
         self.near = False
-        self.stale = False
         self.awaited_spec = ""
+        self.target: TargetSeen | None = None
+        self.doubted_at_s = row.status.doubted_at_s if "doubted_at" in row.status_json else 0.0
+        self.stale = self.doubted_at_s > 0
         self.company = Company.TABLE
         self.target_lag_s: float | None = None
         self.pace: Pace | None = None
@@ -91,6 +98,12 @@ class TrackedJob:
             return self.row.spec.priority
         except IscpError:
             return 0
+
+    @property
+    def idle(self) -> bool:
+        """Built, and nothing is known that it has to do."""
+        built = self.row.watermark.version >= 0
+        return built and not (self.flight or self.failures or self.stale) and self.runnable
 
     @property
     def faults(self) -> int:
@@ -155,6 +168,7 @@ class TrackedJob:
         stuck = self.failed or quarantined(backoff, self.faults)
         if (clean and (stuck or self.row.paused)) or row.spec_json != self.row.spec_json:
             self.failed, self.failures, self.retry_at_s = False, 0, 0.0
+            self.stale |= self.doubted_at_s > 0
             if self.pace is not None:
                 self.pace.faults = 0
             self.told_state, self.told_reason = row.state, row.reason
@@ -163,6 +177,18 @@ class TrackedJob:
             return self.report(self.told_state, self.told_reason)
         self.row = row
         return None
+
+    def take_look(self, answer: TargetAnswer, at_s: float) -> JobReport | None:
+        """What was found at its target; an iteration that runs by now knows better."""
+        if not self.idle:
+            return None
+        self.target = answer.seen
+        if answer.error is None:
+            return None
+        self.stale, self.doubted_at_s = True, self.doubted_at_s or at_s
+        version, code, message = self.row.watermark.version, int(answer.error.code), str(answer.error)
+        status = JobStatus(version, version, at_s, at_s, code, message, doubted_at_s=self.doubted_at_s)
+        return self.report(JobState.ERROR, Reason.RETRYING, status)
 
     def report(self, state: JobState, reason: Reason, status: JobStatus | None = None) -> JobReport:
         self.told_state, self.told_reason = state, reason
@@ -189,6 +215,7 @@ class TrackedTable:
     commit that some job has not applied, as far as known (0: none). `target_lag_s`: the smallest of its jobs'.
     `looked_at_s`: Unix time at which the source was asked for the last answer that came (0: not yet).
     `targets_at_s`: when the targets are doubted, if the source stands still until then (0: it has not stood still yet).
+    `rested`: the source stood still when it was last asked; the targets are looked at with it then.
     """
 
     __slots__ = (
@@ -205,6 +232,7 @@ class TrackedTable:
         "moved",
         "probe_at_s",
         "probe_failures",
+        "rested",
         "seen",
         "shard",
         "target_lag_s",
@@ -230,6 +258,7 @@ class TrackedTable:
         self.wake = False
         self.waiting = False
         self.moved = False
+        self.rested = False
         self.flights = 0
         self.probe_failures = 0
         self.fault = ""
@@ -262,6 +291,7 @@ class TrackedTable:
         self.probe_at_s = now_s
         self.wake = True
         self.again = self.asked
+        self.rested = False
 
     def heed_target_lags(self) -> None:
         """Its jobs have changed."""
@@ -273,13 +303,23 @@ class TrackedTable:
         lag_s = min(TARGET_LAG_S if job.target_lag_s is None else job.target_lag_s for job in jobs)
         return max(self.behind_at_s or at_s, applied_at_s) + lag_s
 
-    def ask(self, at_s: float) -> None:
+    def ask(self, at_s: float) -> Probe:
         self.asked, self.again, self.moved = True, False, False
         self.asked_at_s = at_s
+        idle = [job for job in self.jobs if job.idle] if self.rested else ()
+        return Probe(self.shard, self.uri, self.seen, tuple([TargetAsk(job.row, job.target) for job in idle]))
 
     def answered(self) -> None:
         """What the answer says was so when the source was asked, and perhaps not any more when the answer came."""
         self.looked_at_s = self.asked_at_s
+
+    def take_looks(self, answers: Sequence[TargetAnswer], at_s: float) -> list[JobReport]:
+        """What was found at targets; jobs whose target is in doubt have to run."""
+        found = {answer.job_id: answer for answer in answers}
+        taken = [job.take_look(found[job.row.job_id], at_s) for job in self.jobs if job.row.job_id in found]
+        reports = [report for report in taken if report]
+        self.wake |= bool(reports)
+        return reports
 
     def still(self, config: ProbeConfig, now_s: float, draw: float) -> None:
         """The source has not moved; ask ever more rarely."""
@@ -289,6 +329,7 @@ class TrackedTable:
         grid_s = min(config.interval_min_s, limit_s) / GRIDS_PER_INTERVAL
         self.probe_at_s = min(ceil((now_s + jittered_s(interval_s, draw)) / grid_s) * grid_s, now_s + limit_s)
         self.interval_s = min(2 * interval_s, limit_s)
+        self.rested = True
         if now_s >= self.targets_at_s:
             self._doubt_now_and_then(now_s, draw)
 
@@ -316,7 +357,7 @@ class TrackedTable:
         self.interval_s = config.interval_min_s
         if not self.again:
             self.still(config, now_s, draw)
-        self.again, self.wake = False, True
+        self.again, self.wake, self.rested = False, True, False
 
     def _made_anew(self, state: ProbeState) -> bool:
         """Whether, at a first look, the version that was applied last was written long after it was applied.

@@ -31,6 +31,8 @@ class ErrorCode(IntEnum):
     CONSUMER_FAILED = 13
     TRIGGER_FAILED = 14
     FEED_INCIDENT = 15
+    TARGET_LOST = 16
+    LOG_CORRUPT = 17
     INTERNAL = 99
     # Permanent: retrying alone cannot help.
     INVALID_REQUEST = 10_000
@@ -184,6 +186,12 @@ class StorageError(TemporaryError):
     """The storage failed: a full disk, a missing directory, no permission."""
 
     code = ErrorCode.STORAGE
+
+
+class TargetLost(TemporaryError):
+    """A target does not hold what was applied to it, as it is gone or others wrote to it; the job sets it right."""
+
+    code = ErrorCode.TARGET_LOST
 
 
 class EngineError(TemporaryError):

@@ -53,6 +53,7 @@ class JobStatus:
     `dead_letters` rows are left out of the target, as they share a key. `warning`: what is not as it should be. `step`
     and `steps` are those of the watermark that it came to. `source_id`: the id of the table that the target
     follows. A report leaves it empty where that was not seen, a row where it is the one of the registration.
+    `doubted_at_s`: since when it is not known whether the target holds what was applied to it (0: it does).
     """
 
     from_version: int = -1
@@ -68,6 +69,7 @@ class JobStatus:
     step: int = 0
     steps: int = 0
     source_id: str = ""
+    doubted_at_s: float = 0.0
 
     def to_json(self) -> str:
         return json.dumps(
@@ -84,6 +86,7 @@ class JobStatus:
                 **({"warning": self.warning} if self.warning else {}),
                 **({"step": self.step, "steps": self.steps} if self.steps else {}),
                 **({"source_id": self.source_id} if self.source_id else {}),
+                **({"doubted_at": self.doubted_at_s} if self.doubted_at_s else {}),
             },
             separators=(",", ":"),
         )
@@ -103,6 +106,7 @@ _STATUS: Mapping[str, Check] = {
     "step": exact_int,
     "steps": exact_int,
     "source_id": exact_name,
+    "doubted_at_s": exact_float,
 }
 _status_values = attrgetter(*_STATUS)
 
@@ -139,6 +143,7 @@ def _status_of(root: Mapping[str, Any]) -> JobStatus:
         steps=root.get("steps", 0),
         warning=root.get("warning", ""),
         source_id=root.get("source_id", ""),
+        doubted_at_s=root.get("doubted_at", 0.0),
     )
 
 

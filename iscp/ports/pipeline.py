@@ -12,6 +12,7 @@ from iscp.core.iteration import Bounds, ChangeDetail, DataType, HistoryEntry, It
 from iscp.core.job import JobReport, JobRow
 from iscp.core.record import WatermarkRecord
 from iscp.core.spec import ConsumerSpec
+from iscp.core.target import TargetSeen
 from iscp.core.trigger import ProbeState
 from iscp.core.verify import Comparison
 from iscp.core.watermark import NO_DEAD_LETTERS, DeadLetters, Position, Watermark
@@ -81,6 +82,16 @@ class CommitProbe(Protocol):
         """
 
     def first_look(self, table_uri: str) -> ProbeState: ...
+
+
+class TargetProbe(Protocol):
+    """Looks whether a target still holds what was applied to it: as CommitProbe where nobody has touched it."""
+
+    def remote(self, row: JobRow, seen: TargetSeen | None) -> bool:
+        """As CommitProbe has it."""
+
+    def look(self, row: JobRow, seen: TargetSeen | None) -> TargetSeen:
+        """`seen` itself where nothing moved. Raises TargetLost, StorageError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -541,12 +552,14 @@ class Needs:
 
     `stamped`: net changes with version and time. `compares`: it takes a DIFFERENCE, against what its sink holds; the
     others get a SNAPSHOT instead. `sharded`: its sinks have a watermark for each range of keys (see ShardedConsumer).
+    `delta_target`: what it keeps is a Delta table, whose log shows at a glance whether anybody has written to it.
     """
 
     changes: ChangeDetail = ChangeDetail.NET
     stamped: bool = False
     compares: bool = True
     sharded: bool = False
+    delta_target: bool = True
 
 
 class ConsumerKind(Protocol):

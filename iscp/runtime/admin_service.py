@@ -28,6 +28,7 @@ from iscp.core.admin import (
 from iscp.core.errors import (
     Conflict,
     InvalidRequest,
+    IscpError,
     JobFailed,
     JobNotFound,
     PermanentError,
@@ -68,7 +69,8 @@ _REQUESTS: dict[ChangeVerb, type[Unregister] | type[Pause] | type[Resume]] = {
 class OwnerAdmin:
     """All answers come from the owner's book; while there is no owner, as of the end of the last one's term.
 
-    `nodes` reaches whoever runs a shard.
+    `nodes` reaches whoever runs a shard. `target_fault` looks at a job's target, by its rows: why it does not hold what
+    they say. It is asked before a version is said to be applied.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class OwnerAdmin:
         moved: Moved,
         nodes: NodesAtWork,
         cluster: Callable[[LogWriter], ClusterView],
+        target_fault: Callable[[Sequence[JobRow]], IscpError | None],
     ) -> None:
         self._owner = owner
         self._catalog = catalog
@@ -91,6 +94,7 @@ class OwnerAdmin:
         self._moved = moved
         self._nodes = nodes
         self._cluster = cluster
+        self._target_fault = target_fault
 
     # --- changes -----------------------------------------------------------------------------------------------
 
@@ -222,21 +226,30 @@ class OwnerAdmin:
         until_s = self._clock.monotonic_s() + timeout_s
         row = self._finder.row(self._owner.last_writer(), job)
         wanted = self._catalog.newest_version(row.table_uri) if version is None else version
-        for shard in _shards(self._owner.last_writer(), [row.key.table_id]):
-            self._nodes.notify(shard, False)
+        self._notify(row, False)
+        fault: IscpError | None = None
         while True:
             seen = self._moved.count()
             current = self._owner.last_writer().job(row.key)
-            _refuse_hopeless(row, current, wanted)
-            if current is not None and current.watermark.version >= wanted:
-                return self._views([current])[0]
+            if current is not None and current.job_id == row.job_id and current.watermark.version >= wanted:
+                before, fault = fault, self._target_fault(self._owner.last_writer().rows(row.key))
+                if fault is None:
+                    return self._views([current])[0]
+                if before is None:
+                    self._notify(row, True)
+            _refuse_hopeless(row, current, fault)
             if self._moved.closed or not alive():
                 raise Unavailable("the wait was given up: the node stops, or the caller is gone")
             left_s = until_s - self._clock.monotonic_s()
             if left_s <= 0:
-                at = current.watermark.version if current else -1
-                raise TimedOut(f"version {wanted} was not applied within {timeout_s:.3g} s; the job is at {at}")
+                at = f"the job is at {current.watermark.version if current else -1}"
+                why = str(fault) if fault else at
+                raise TimedOut(f"version {wanted} was not applied within {timeout_s:.3g} s; {why}")
             self._moved.wait(seen, min(left_s, ALIVE_LOOK_S))
+
+    def _notify(self, row: JobRow, targets: bool) -> None:
+        for shard in _shards(self._owner.last_writer(), [row.key.table_id]):
+            self._nodes.notify(shard, targets)
 
     def verify(self, job: JobName, repair: bool, timeout_s: float, alive: Callable[[], bool]) -> VerifyReport:
         writer = self._owner.current_writer()
@@ -313,10 +326,13 @@ class OwnerAdmin:
     def _lag_s(self, row: JobRow, seen: SourceSeen | None, held: bool) -> float:
         """How stale the job is; a job that is up to date with what was last seen is so as of that look.
 
-        While no node holds the table, nobody looks: then the time since the last look counts as lag.
+        A target in doubt is stale since the doubt. While no node holds the table, nobody looks: then the time since the
+        last look counts as lag.
         """
         if seen is None:
             return -1.0
+        if doubted_at_s := row.status.doubted_at_s:
+            return max(0.001, self._clock.now_s() - doubted_at_s)
         if row.watermark.version >= seen.source_version:
             return 0.0 if held else max(0.0, self._clock.now_s() - seen.checked_at_s)
         # The table's own figure is of its slowest job; no job is staler than that, or than its own watermark.
@@ -342,16 +358,15 @@ def _looked_at(loop: OwnerLoop, shards: Sequence[ShardId]) -> tuple[str, SourceS
     return ",".join(sorted(set(nodes))) if all(nodes) else "", seen if len(looks) == len(shards) else None
 
 
-def _refuse_hopeless(asked: JobRow, current: JobRow | None, version: int) -> None:
-    """Raise JobFailed where waiting cannot help."""
+def _refuse_hopeless(asked: JobRow, current: JobRow | None, fault: IscpError | None) -> None:
+    """Raise JobFailed where waiting cannot help; `fault`: what was found at the target."""
     why, remedy = "", ""
     if current is None or current.job_id != asked.job_id:
         why = "was dropped, or made anew"
-    elif current.watermark.version >= version:
-        return
     elif current.paused:
         why, remedy = "is paused", "Resume it with `iscp-admin job resume`"
     elif current.failed_for_good:
         why, remedy = f"has failed: {current.status.error_msg}", "Mend it, then `iscp-admin job resume`"
     if why:
-        raise JobFailed(f"the job {asked.key.job_name!r} {why}", remedy=remedy)
+        seen = f", and {fault.message}" if fault else ""
+        raise JobFailed(f"the job {asked.key.job_name!r} {why}{seen}", remedy=remedy)

@@ -184,8 +184,11 @@ class LogWriter:
 
     def job(self, key: JobKey) -> JobRow | None:
         """The job as the last reports have it, also those that wait for a commit to end."""
-        rows = self.read(lambda book: book.rows_of(key))
-        return combined([self._newest(row) for row in rows]) if rows else None
+        return combined(rows) if (rows := self.rows(key)) else None
+
+    def rows(self, key: JobKey) -> list[JobRow]:
+        """As `job`, one for each range of its table."""
+        return [self._newest(row) for row in self.read(lambda book: book.rows_of(key))]
 
     def _newest(self, row: JobRow) -> JobRow:
         with self._wake:

@@ -47,11 +47,14 @@ def unread(spec: JobSpec) -> str:
             return "the change data feed is off"
 
 
-def warning(spec: JobSpec, span: SourceRange, compared: str) -> str:
+def warning(spec: JobSpec, span: SourceRange, compared: str = "", rebuilt: str = "") -> str:
     """What the user of a job is told after an iteration: that it costs more than it needs to, and why.
 
-    `compared`: why changes did not do where all rows were compared; empty: the policy says so.
+    `compared`: why changes did not do where all rows were compared; empty: the policy says so. `rebuilt`: why the
+    target was built anew.
     """
+    if rebuilt:
+        return f"the target was built anew: {rebuilt}"
     if spec.change_source is ChangeSource.AUTO and not span.feed_on:
         off = "the change data feed of the source is off: what is not appended is found by comparing"
         return off if spec.enable_cdf else f"{off}. {_TURN_ON}, or have the job do so (enable_cdf)"

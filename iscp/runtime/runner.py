@@ -42,7 +42,7 @@ from iscp.runtime.ranged import Stand, stand
 from iscp.runtime.renewal import renewing
 from iscp.runtime.retriever import Handed
 from iscp.runtime.same_columns import split_by_columns
-from iscp.runtime.work import Netted, Work, netted, standing
+from iscp.runtime.work import Netted, Work, netted, rebuilt, standing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -255,7 +255,7 @@ class Runner:
     ) -> JobOutcome:
         handed = self._handed(DataType.TAIL, work, span, span.from_version, guard, feed=feed)
         try:
-            return self._consume(work, handed, span, guard)
+            return self._consume(work, handed, span, guard, policy.warning(work.row.spec, span))
         except ChangesUnavailable as unfit:
             return self._whole(iteration, work, guard, str(unfit))
 
@@ -267,7 +267,7 @@ class Runner:
             span = self._source.newest(uri) if to_version is None else self._source.at(uri, to_version)
         except ChangesUnavailable:
             span = self._source.newest(uri)
-        goes_on = work.data_type is not DataType.SNAPSHOT
+        goes_on, anew_for = work.data_type is not DataType.SNAPSHOT, rebuilt(work, uri)
         if goes_on:
             applied = work.position.watermark
             policy.refuse_anew(work.row.spec, work.position, span, lambda: self._committed_at_s(uri, applied))
@@ -288,7 +288,7 @@ class Runner:
         reason = "" if work.data_type is DataType.SNAPSHOT else reason or work.position.void
         if reason:
             log.warning("changes.unavailable", extra={"table": uri, "job": work.row.key.job_name, "reason": reason})
-        return self._consume(work, handed, span, guard, reason)
+        return self._consume(work, handed, span, guard, policy.warning(work.row.spec, span, reason, anew_for))
 
     def _with_feed(self, uri: str, span: SourceRange, guard: Guard) -> SourceRange:
         """Switch the source's change data feed on, and go on from there: what comes next can be read from it."""
@@ -340,13 +340,13 @@ class Runner:
         told = self._engine, guard, self._failpoints
         return Handed(data_type, work.row, needs, record, base_seq, *told, rows, feed, work.takeover)
 
-    def _consume(self, work: Work, handed: Handed, span: SourceRange, guard: Guard, compared: str = "") -> JobOutcome:
+    def _consume(self, work: Work, handed: Handed, span: SourceRange, guard: Guard, warning: str) -> JobOutcome:
         with self._engine.session() as session:
             context = self._context(session, work, span, guard)
             consumed: Consumed = work.consumer.consume(context, handed)
         self._failpoints.reach("report.before")
-        warning, at_s = policy.warning(work.row.spec, span, compared), self._clock.now_s()
-        outcome = applied(work.row, consumed, handed.data_type, handed.from_version, at_s, warning)
+        now_s = self._clock.now_s()
+        outcome = applied(work.row, consumed, handed.data_type, handed.from_version, now_s, warning)
         if work.whole:
             self._on_committed(outcome)
         if isinstance(work.consumer, TidyingConsumer):

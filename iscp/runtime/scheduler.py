@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import assert_never
 
@@ -27,12 +27,14 @@ from iscp.coordination.schedule_events import (
     ScheduleEffect,
     ScheduleEvent,
     Submit,
+    TargetAnswer,
     VerifyAnswered,
     WorkerNews,
 )
 from iscp.core.errors import Canceled, InvariantBroken, IscpError, QueueFull
 from iscp.core.ids import ShardId
-from iscp.ports.pipeline import CommitProbe
+from iscp.core.target import TargetAsk
+from iscp.ports.pipeline import CommitProbe, TargetProbe
 from iscp.ports.system import Clock
 from iscp.runtime.executor import Executor
 from iscp.runtime.notifier import Notifier
@@ -63,6 +65,7 @@ class Scheduler:
         self,
         schedule: Schedule,
         probe: CommitProbe,
+        targets: TargetProbe,
         clock: Clock,
         tell: Callable[[WorkerNews], None],
         on_broken: Callable[[Exception], None],
@@ -71,6 +74,7 @@ class Scheduler:
     ) -> None:
         self._schedule = schedule
         self._probe = probe
+        self._targets = targets
         self._clock = clock
         self._tell = tell
         self._on_broken = on_broken
@@ -149,7 +153,8 @@ class Scheduler:
             self._ask(self._probes.popleft())
 
     def _ask(self, probe: Probe) -> None:
-        if self._probe.remote(probe.uri):
+        far = self._probe.remote(probe.uri) or any(self._targets.remote(each.row, each.seen) for each in probe.targets)
+        if far:
             self._remote.submit(lambda: self.give(self._answer(probe)))
         else:
             self._step(self._answer(probe))
@@ -210,9 +215,23 @@ class Scheduler:
         try:
             look, seen = self._probe, probe.seen
             state = look.first_look(probe.uri) if seen is None else look.look(probe.uri, seen)
-            return ProbeAnswered(probe.shard, probe.uri, state)
+            return ProbeAnswered(probe.shard, probe.uri, state, targets=self._looks(probe.targets))
         except IscpError as error:
             return ProbeAnswered(probe.shard, probe.uri, None, error)
         except Exception as error:
             log.exception("probe.broke", extra={"table": probe.uri})
             return ProbeAnswered(probe.shard, probe.uri, None, IscpError(f"{type(error).__name__}: {error}"))
+
+    def _looks(self, asks: Sequence[TargetAsk]) -> tuple[TargetAnswer, ...]:
+        """Of the targets that have moved, or are in doubt."""
+        answers = []
+        for ask in asks:
+            try:
+                seen = self._targets.look(ask.row, ask.seen)
+                if seen is not ask.seen:
+                    answers.append(TargetAnswer(ask.row.job_id, seen))
+            except Exception as error:  # noqa: BLE001  (one target's fault is its own)
+                why = error if isinstance(error, IscpError) else IscpError(f"{type(error).__name__}: {error}")
+                log.warning("target.doubted", extra={"job": ask.row.key.job_name, "error": str(why)})
+                answers.append(TargetAnswer(ask.row.job_id, None, why))
+        return tuple(answers)

@@ -18,10 +18,12 @@ S = TypeVar("S")
 class SinkPool:
     """One sink for each target, and for each range of a feed (port SinkFactory)."""
 
-    def __init__(self, open_sink: Callable[[str], Sink], open_feed: Callable[[str], FeedSink]) -> None:
+    def __init__(
+        self, open_sink: Callable[[str], Sink], open_feed: Callable[[str], FeedSink], kept_max: int = SINKS_KEPT_MAX
+    ) -> None:
         self._open_sink, self._open_feed = open_sink, open_feed
-        self._sinks: _Kept[Sink] = _Kept()
-        self._feeds: _Kept[FeedSink] = _Kept()
+        self._sinks: _Kept[Sink] = _Kept(kept_max)
+        self._feeds: _Kept[FeedSink] = _Kept(kept_max)
 
     def __call__(self, target_uri: str) -> Sink:
         return self._sinks.get(target_uri, lambda: self._open_sink(target_uri))
@@ -33,7 +35,8 @@ class SinkPool:
 class _Kept(Generic[S]):
     """The longest unused is given up first."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept_max: int) -> None:
+        self._kept_max = kept_max
         self._sinks: OrderedDict[Hashable, S] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -41,6 +44,6 @@ class _Kept(Generic[S]):
         with self._lock:
             sink = self._sinks.pop(name, None) or opened()
             self._sinks[name] = sink
-            if len(self._sinks) > SINKS_KEPT_MAX:
+            if len(self._sinks) > self._kept_max:
                 self._sinks.popitem(last=False)
             return sink

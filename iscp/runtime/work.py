@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +12,7 @@ from iscp.core.job import JobRow
 from iscp.core.watermark import Position, later
 from iscp.ports.pipeline import Consumer, ConsumerKind
 
+log = logging.getLogger(__name__)
 Netted = tuple[tuple[str, ...], str, bool, tuple[str, ...]]
 
 
@@ -33,6 +35,15 @@ class Work:
         if self.position.job_id != self.row.job_id or self.position.watermark.version < 0:
             return DataType.SNAPSHOT
         return DataType.DIFFERENCE if self.position.void else DataType.TAIL
+
+
+def rebuilt(work: Work, table_uri: str) -> str:
+    """Why the target of a job that was built is built anew, which is logged; empty: it is not, or at first."""
+    if work.data_type is not DataType.SNAPSHOT or work.row.watermark.version < 0:
+        return ""
+    why = work.position.void or "it holds nothing of this job's"
+    log.warning("target.rebuilt", extra={"table": table_uri, "job": work.row.key.job_name, "reason": why})
+    return why
 
 
 def standing(work: Work) -> Work:

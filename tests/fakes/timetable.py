@@ -19,6 +19,7 @@ from iscp.coordination.schedule_events import (
     ScheduleEffect,
     ScheduleEvent,
     Submit,
+    TargetAnswer,
     VerifyAnswered,
 )
 from iscp.core.config import BackoffConfig, ProbeConfig
@@ -30,6 +31,7 @@ from iscp.core.job import JobReport, JobRow
 from iscp.core.watermark import Watermark
 from tests.fakes.clock import FakeClock
 from tests.fakes.probe import FakeProbe
+from tests.fakes.targets import FakeTargets
 
 PROBE = ProbeConfig(interval_min_s=10, interval_max_s=300)
 BACKOFF = BackoffConfig(base_s=5, cap_s=300, quarantine_after=4, quarantine_s=3_600)
@@ -63,7 +65,7 @@ class Timetable:
 
     def __init__(self, times: ScheduleTimes | None = None, draw: Callable[[], float] = lambda: 0.0) -> None:
         self.clock = FakeClock()
-        self.source = FakeProbe()
+        self.source, self.targets = FakeProbe(), FakeTargets()
         self.schedule = Schedule("n-1", PROBE, BACKOFF, draw, times, self.ask)
         self.triggers: dict[str, Callable[[TriggerFacts], object]] = {}
         self.asked: list[TriggerFacts] = []
@@ -107,9 +109,20 @@ class Timetable:
         try:
             seen = probe.seen
             state = self.source.first_look(probe.uri) if seen is None else self.source.look(probe.uri, seen)
-            self.step(ProbeAnswered(probe.shard, probe.uri, state))
+            self.step(ProbeAnswered(probe.shard, probe.uri, state, targets=self.look_at_targets(probe)))
         except IscpError as error:
             self.step(ProbeAnswered(probe.shard, probe.uri, None, error))
+
+    def look_at_targets(self, probe: Probe) -> tuple[TargetAnswer, ...]:
+        answers = []
+        for ask in probe.targets:
+            try:
+                seen = self.targets.look(ask.row, ask.seen)
+                if seen is not ask.seen:
+                    answers.append(TargetAnswer(ask.row.job_id, seen))
+            except IscpError as error:
+                answers.append(TargetAnswer(ask.row.job_id, None, error))
+        return tuple(answers)
 
     def start(self, *rows: JobRow, shard: ShardId = SHARD) -> None:
         self.step(StartShard(shard, EPOCH, rows))
@@ -195,6 +208,7 @@ class Timetable:
     def forget(self) -> None:
         self.reports, self.history, self.news, self.submitted = [], [], [], []
         self.source.looks.clear()
+        self.targets.looks.clear()
 
 
 def with_reason(row: JobRow, **changes: object) -> JobRow:

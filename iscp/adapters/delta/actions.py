@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, TypeGuard
 from urllib.parse import unquote
 
-from iscp.core.errors import StorageError
+from iscp.core.errors import ErrorCode, StorageError
 
 Action = dict[str, dict[str, Any]]
 """One kind, and its body."""
 
 _FILES = ("add", "remove", "cdc")
 _KINDS = frozenset((*_FILES, "metaData", "protocol", "commitInfo", "txn", "domainMetadata", "sidecar"))
-_REMEDY = "Restore the file from a backup; or make the table anew, and resync its jobs"
+_REMEDY = "Restore the file from a backup; or make the table anew, and resync its jobs (a target: move it away)"
 TEXT_LENGTH_MAX = 200
 """Of an operation's name: it is shown in messages."""
 _TIME_MS_MAX = 253_402_300_799_999
@@ -76,7 +76,7 @@ def _check_file(kind: str, body: Mapping[str, Any], where: str) -> None:
 
 
 def _refuse(where: str, why: str, cause: Exception | None = None) -> NoReturn:
-    raise StorageError(f"{where}, {why}", remedy=_REMEDY) from cause
+    raise StorageError(f"{where}, {why}", remedy=_REMEDY, code=ErrorCode.LOG_CORRUPT) from cause
 
 
 def is_count(value: object) -> TypeGuard[int]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from deltalake import DeltaTable
 
 from iscp.adapters.delta import storage
-from iscp.adapters.delta.commits import APP_ID, Commit, commit_stamp, newest_version, place, read_commit
+from iscp.adapters.delta.commits import APP_ID, Commit, commit_stamp, log_of, newest_version, place, read_commit
 from iscp.adapters.delta.faults import delta_faults
 from iscp.core.errors import StorageError, TableNotFound
 from iscp.core.job import JobRow
@@ -105,19 +105,36 @@ class PositionReader:
         self._ours_at, self.shape = -1, self.shape + 1
         try:
             newest = newest_version(self._uri)
-            with delta_faults(f"open {self._uri}"):
-                seq = DeltaTable(self._uri).transaction_version(APP_ID)
+            seq = self._last_seq(newest)
         except TableNotFound as error:
             self._known = None
-            if row.seq and not storage.parent_is_there(place(self._uri)):
-                raise StorageError(
-                    f"the directory of the target {self._uri} is not there", remedy="Mount or create it"
-                ) from error
+            if row.seq:
+                self._refuse_no_place(error)
             return Position(void="the target is not there" if row.seq else "", seq=0)
         if seq is None:
             self._known = None
             return Position(base_version=newest, void="the target has no commit of ours" if row.seq else "")
         return self._advance(self._from_log(row, seq, newest))
+
+    def _refuse_no_place(self, error: TableNotFound) -> None:
+        """Where the target cannot be built anew until somebody has made room for it."""
+        path = place(self._uri)
+        if not storage.parent_is_there(path):
+            raise StorageError(
+                f"the directory of the target {self._uri} is not there", remedy="Mount or create it"
+            ) from error
+        if storage.is_file(path) or storage.is_file(log_of(self._uri)):
+            raise StorageError(
+                f"there is a file in the place of the target {self._uri}", remedy="Move it away: it is built anew"
+            ) from error
+
+    def _last_seq(self, newest: int) -> int | None:
+        """Mostly the newest commit is ours and says it; a table is opened for it only where it is not."""
+        commit = read_commit(self._uri, newest)
+        if commit is not None and commit.seq is not None:
+            return commit.seq
+        with delta_faults(f"open {self._uri}"):
+            return DeltaTable(self._uri).transaction_version(APP_ID)
 
     def _same_log(self, known: Position) -> bool:
         """Whether the commit file that `known` ends at is still the very same file."""
@@ -188,6 +205,8 @@ class PositionReader:
 
 def _foreign(commit: Commit) -> str:
     """Why a commit that is not ours makes the rows doubtful; empty: it does not."""
+    if not (commit.operation or commit.reshapes or commit.seq is not None):
+        return f"version {commit.version} of the target is empty"
     if commit.changes_data or (commit.metadata_id is not None and commit.operation not in _HARMLESS):
         return f"version {commit.version} of the target ({commit.operation or 'unknown operation'}) is not ours"
     return ""

@@ -183,6 +183,11 @@ def parent_is_there(path: str) -> bool:
     return path.startswith(S3) or Path(path).parent.is_dir()
 
 
+def is_file(path: str) -> bool:
+    """Whether a file stands where a directory belongs; on S3 neither excludes the other."""
+    return not path.startswith(S3) and os.path.isfile(path)
+
+
 def _client_of(path: str) -> tuple[S3Store, str]:
     bucket, _, key = path.removeprefix(S3).partition("/")
     return _client(bucket, os.environ.get("AWS_ENDPOINT_URL")), key

@@ -22,6 +22,7 @@ from iscp.ports.pipeline import Guard
 from iscp.runtime.executor import Executor
 from iscp.runtime.runner import Runner
 from iscp.runtime.scheduler import Scheduler
+from tests.fakes.targets import FakeTargets
 from tests.integration.pipeline.conftest import Pipeline
 
 pytestmark = pytest.mark.spark
@@ -54,7 +55,7 @@ class Desk:
         self.broken: list[Exception] = []
         clock = SystemClock()
         schedule = Schedule("n-1", ProbeConfig(), BackoffConfig(), lambda: 0.5)
-        self.scheduler = Scheduler(schedule, DeltaProbe(), clock, self.news.append, self.broken.append)
+        self.scheduler = Scheduler(schedule, DeltaProbe(), FakeTargets(), clock, self.news.append, self.broken.append)
         self.executor = Executor(
             runner, clock, SchedulerConfig(), lambda epoch: None, self.scheduler.give, lambda iteration: None
         )

@@ -32,6 +32,7 @@ from iscp.core.errors import (
     OutcomeUnknown,
     StorageError,
     TableNotFound,
+    TargetLost,
     TimedOut,
     Unavailable,
 )
@@ -50,6 +51,7 @@ from iscp.runtime.verify_desk import VerifyDesk
 from tests.fakes.nodes import FakeCalls, nodes_and_views
 from tests.fakes.owner import OwnerWorld, until
 from tests.fakes.pipeline import FakeCatalog, FakeKind
+from tests.fakes.targets import FakeTargets
 
 TABLE = TableDescription("t-1", "orders", "/tables/orders", 7, 1.0, {"id": "long"})
 OTHER = TableDescription("t-2", "items", "/tables/items", 3, 1.0, {"id": "long"})
@@ -83,6 +85,7 @@ class Desk:
         self.asks: list[VerifyAsked | VerifyWithdrawn] = []
         self.verifying = VerifyDesk(self.asks.append, self.world.clock)
         self.calls = FakeCalls(self.verifying, {"waiting": 2, "running": 1, "completed": 5})
+        self.targets = FakeTargets()
         self.notified, self.interrupted = self.calls.notified, self.calls.interrupted
         self.nodes, self.views = nodes_and_views(self.world.owner, self.world.membership, self.world.clock, self.calls)
         self.admin = OwnerAdmin(
@@ -94,6 +97,7 @@ class Desk:
             self.moved,
             self.nodes,
             self.views.view,
+            self.targets.fault,
         )
 
     def find_kind(self, name: str) -> FakeKind:
@@ -251,6 +255,7 @@ def test_ids_sort_by_time_also_when_the_clock_steps_back_and_the_owner_changes(d
         desk.moved,
         desk.nodes,
         desk.views.view,
+        desk.targets.fault,
     )
     ids.append(other.register([request("d")])[0].job_id)
     assert ids == sorted(set(ids))
@@ -802,6 +807,42 @@ def test_a_wait_for_what_is_applied_returns_at_once(desk: Desk) -> None:
     for version in (None, 0, 7):
         assert desk.admin.wait(X, version, 0.0, lambda: True).applied_version == 7
     until(lambda: desk.notified == [(ShardId("t-1"), False)] * 3)  # the node is told to look now
+
+
+def test_a_wait_does_not_answer_from_memory_while_the_target_is_gone(desk: Desk) -> None:
+    """The job's node is told to look at its targets, and the wait goes on until they are right."""
+    row = desk.running()
+    desk.reach(row, 7)
+    desk.targets.faults["x"] = TargetLost("the target /targets/x is not there")
+    with pytest.raises(TimedOut, match="/targets/x is not there"):
+        desk.admin.wait(X, 7, 0.0, lambda: True)
+    until(lambda: (ShardId("t-1"), True) in desk.notified)
+    desk.notified.clear()
+    waiter = Waiter(desk, 7)
+    assert waiter.waits()
+    until(lambda: (ShardId("t-1"), True) in desk.notified)
+    desk.world.report(row, 7, JobState.RUNNING, Reason.NONE, JobStatus(doubted_at_s=1.0))
+    assert not waiter.answer.done()
+    del desk.targets.faults["x"]
+    desk.world.report(row._replace(seq=row.seq + 2), 7, JobState.COMPLETED, Reason.NONE, JobStatus())
+    assert waiter.answer.result(10.0).applied_version == 7
+    assert desk.notified.count((ShardId("t-1"), True)) == 1
+
+
+def test_a_paused_job_whose_target_is_gone_is_not_fresh(desk: Desk) -> None:
+    desk.reach(desk.running(), 7)
+    asked(desk, "pause", X)
+    desk.targets.faults["x"] = TargetLost("the target /targets/x is not there")
+    with pytest.raises(JobFailed, match="is paused, and the target /targets/x is not there"):
+        desk.admin.wait(X, 7, 0.0, lambda: True)
+
+
+def test_a_target_in_doubt_lags_since_the_doubt(desk: Desk) -> None:
+    row = desk.running()
+    doubted_at_s = desk.world.clock.now_s() - 30.0
+    desk.reach(row, 7, JobState.ERROR, Reason.RETRYING, JobStatus(doubted_at_s=doubted_at_s))
+    desk.world.see(7)
+    until(lambda: desk.admin.status(X).lag_s >= 30.0)
 
 
 def test_a_wait_returns_when_the_version_is_applied_and_not_before(desk: Desk) -> None:

@@ -38,6 +38,7 @@ def test_the_lag_of_a_paused_job_grows_while_its_table_has_none() -> None:
         moved,
         nodes,
         views.view,
+        lambda rows: None,
     )
     spec = {"iteration": {"consumer": {"kind": "replica", "target": "/targets/x"}}}
     admin.register([RegisterRequest(X, json.dumps(spec))])

@@ -45,6 +45,7 @@ def admin_of(world: OwnerWorld, catalog: SlowCatalog) -> OwnerAdmin:
         Moved(),
         nodes,
         views.view,
+        lambda rows: None,
     )
 
 

@@ -38,6 +38,7 @@ from tests.fakes.owner import FlakyLog, until
 from tests.fakes.pipeline import FakeKind
 from tests.fakes.probe import FakeProbe
 from tests.fakes.runner import FakeRunner, applied
+from tests.fakes.targets import FakeTargets
 
 URI = "/tables/t-1"
 TIMES = CoordinationTimes(settle_s=0.01, resend_s=0.1)
@@ -103,7 +104,7 @@ class World:
         self.record = NodeRecord("n-1", 0, "here:1")
         keeper = LeaseKeeper(membership, self.record, clock, worker.lease_lost, worker.lease_regained, broken)
         schedule = Schedule("n-1", ProbeConfig(interval_min_s=0.02, interval_max_s=0.05), BackoffConfig(), lambda: 0.5)
-        scheduler = Scheduler(schedule, self.probe, clock, worker.news, broken)
+        scheduler = Scheduler(schedule, self.probe, FakeTargets(), clock, worker.news, broken)
         executor = Executor(
             self.runner, clock, SchedulerConfig(concurrency=2), keeper.check, scheduler.give, lambda iteration: None
         )

@@ -559,3 +559,18 @@ def test_a_canceled_consumer_is_told_as_canceled(bench: Bench) -> None:
     bench.source.commit({3: "c"})
     bench.target(x).faults.append(Canceled("stop"))
     assert bench.run(x)[0].error_code == ErrorCode.CANCELED
+
+
+def test_a_target_that_is_gone_is_built_anew_and_the_job_says_why(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    (row,) = bench.built("x")
+    built = row._replace(watermark=Watermark(bench.source.version, 1.0), seq=bench.target(row).position.seq)
+    bench.target(row).position = Position(built.seq, void="the target is not there")
+    bench.target(row).rows = {}
+    (outcome,) = bench.run(built)
+    assert outcome.ok
+    assert outcome.warning == "the target was built anew: the target is not there"
+    assert outcome.seq > built.seq
+    bench.assert_fresh(row)
+    assert [record.message for record in caplog.records].count("target.rebuilt") == 1

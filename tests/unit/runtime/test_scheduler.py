@@ -24,6 +24,7 @@ from iscp.runtime.executor import Executor
 from iscp.runtime.scheduler import REMOTE_LOOKS_MAX, Scheduler
 from tests.fakes.probe import FakeProbe
 from tests.fakes.runner import FakeRunner, GatedRunner, applied
+from tests.fakes.targets import FakeTargets
 from tests.fakes.timetable import EPOCH, SHARD, URI, job
 
 WAIT_S = 20.0
@@ -62,8 +63,8 @@ class Node:
             lambda: 0.5,
             ScheduleTimes(announce_s=0.05),
         )
-        clock = SystemClock()
-        self.scheduler = Scheduler(schedule, self.source, clock, self.news.append, self.broken.append)
+        clock, self.targets = SystemClock(), FakeTargets()
+        self.scheduler = Scheduler(schedule, self.source, self.targets, clock, self.news.append, self.broken.append)
         config = SchedulerConfig(concurrency=2, queue_max=queue_max, cancel_wait_s=WAIT_S)
         self.executor = Executor(
             self.runner, clock, config, lambda epoch: None, self.scheduler.give, lambda iteration: None
@@ -262,7 +263,9 @@ def test_many_threads_give_and_nothing_is_lost(make: Make) -> None:
 
 def test_the_inbox_is_bounded_and_never_waits() -> None:
     schedule = Schedule("n-1", ProbeConfig(), BackoffConfig(), lambda: 0.0)
-    never_started = Scheduler(schedule, FakeProbe(), SystemClock(), lambda news: None, lambda error: None, inbox_max=2)
+    never_started = Scheduler(
+        schedule, FakeProbe(), FakeTargets(), SystemClock(), lambda news: None, lambda error: None, inbox_max=2
+    )
     never_started.give(HoldIterations(True))
     never_started.give(HoldIterations(False))
     with pytest.raises(QueueFull):

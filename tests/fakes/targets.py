@@ -1,0 +1,34 @@
+"""Targets that stand as a test says (port TargetProbe)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from iscp.core.errors import IscpError
+from iscp.core.job import JobRow
+from iscp.core.target import TargetSeen
+
+
+class FakeTargets:
+    """`faults` by job name are what a look finds; `moves` counts commits; `looks` counts what was asked."""
+
+    def __init__(self) -> None:
+        self.faults: dict[str, IscpError] = {}
+        self.looks: dict[str, int] = {}
+        self.moves: dict[str, int] = {}
+        self.far = False
+
+    def remote(self, row: JobRow, seen: TargetSeen | None) -> bool:
+        return self.far
+
+    def look(self, row: JobRow, seen: TargetSeen | None) -> TargetSeen:
+        name = row.key.job_name
+        self.looks[name] = self.looks.get(name, 0) + 1
+        if name in self.faults:
+            raise self.faults[name]
+        now = f"{name}-{self.moves.get(name, 0)}"
+        return seen if seen is not None and seen.uri == now else TargetSeen(now)
+
+    def fault(self, rows: Iterable[JobRow]) -> IscpError | None:
+        """As WaitedTargets has it."""
+        return next((self.faults[name] for row in rows if (name := row.key.job_name) in self.faults), None)

@@ -1,0 +1,200 @@
+"""Targets that are damaged behind iscp's back: noticed by a look, named, and right again when they are repaired.
+
+Real Delta tables, the real sink, and the real consumers; no Spark: the job's commits are made by deltalake.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from iscp.adapters.clock import SystemClock
+from iscp.adapters.delta.feed_sink import DeltaFeedSink
+from iscp.adapters.delta.probe import DeltaProbe
+from iscp.adapters.delta.sink import DeltaSink
+from iscp.consumers.registry import ConsumerRegistry
+from iscp.core.errors import ErrorCode, IscpError, StorageError, TargetLost
+from iscp.core.ids import JobKey
+from iscp.core.job import JobRow
+from iscp.core.kept import OP
+from iscp.core.netting import Op
+from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.watermark import Watermark
+from iscp.ports.pipeline import CommitTag
+from iscp.runtime.sinks import SinkPool
+from iscp.runtime.target_looks import TargetLooks, WaitedTargets
+from tests.fakes.guards import OpenGuard, ScriptedFailpoints
+
+SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
+
+
+def rows(*ids: int) -> pa.Table:
+    """As changes hand them over: with an operation."""
+    return pa.table({"id": pa.array(ids, pa.int64()), OP: [Op.INSERT] * len(ids)})
+
+
+def tag(seq: int, version: int, base: int) -> CommitTag:
+    return CommitTag(seq, "job-1", "source", -1, Watermark(version, 1.0), 1, base, f"attempt-{seq}", "tail")
+
+
+class Target:
+    """A replica's target at version 7 of its source, by a claim and a commit with rows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir()
+        sink = DeltaSink(str(path), ScriptedFailpoints())
+        sink.claim(SCHEMA, tag(1, -1, -1))
+        assert sink.append_rows(rows(1, 2, 3), tag(2, 7, 0), OpenGuard()) is not None
+        spec = JobSpec(ConsumerSpec("replica", str(path), key=("id",)))
+        key = JobKey("default", "source", "copy")
+        self.row = JobRow(key, "job-1", spec.to_json(), "t", "/t", watermark=Watermark(7, 1.0), seq=2)
+        clock = SystemClock()
+        sinks = SinkPool(
+            lambda uri: DeltaSink(uri, ScriptedFailpoints()),
+            lambda uri: DeltaFeedSink(uri, clock, ScriptedFailpoints()),
+            0,
+        )
+        self.looks = TargetLooks(DeltaProbe(), ConsumerRegistry(()).kind, sinks)
+        self.waited = WaitedTargets(self.looks)
+
+    @property
+    def last_commit(self) -> Path:
+        return self.path / "_delta_log" / f"{1:020d}.json"
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Target:
+    return Target(tmp_path / "volume" / "copy")
+
+
+def delete(target: Target) -> None:
+    shutil.rmtree(target.path)
+
+
+def delete_log(target: Target) -> None:
+    shutil.rmtree(target.path / "_delta_log")
+
+
+def lose_last_commit(target: Target) -> None:
+    target.last_commit.unlink()
+
+
+def truncate(target: Target) -> None:
+    content = target.last_commit.read_bytes()
+    target.last_commit.write_bytes(content[: len(content) // 2])
+
+
+def empty(target: Target) -> None:
+    target.last_commit.write_bytes(b"")
+
+
+def garble(target: Target) -> None:
+    target.last_commit.write_bytes(os.urandom(300))
+
+
+def zero(target: Target) -> None:
+    target.last_commit.write_bytes(bytes(300))
+
+
+def put_a_file_there(target: Target) -> None:
+    shutil.rmtree(target.path)
+    target.path.write_text("not a table")
+
+
+def replace_by_foreign(target: Target) -> None:
+    shutil.rmtree(target.path)
+    write_deltalake(target.path, rows(1))
+    write_deltalake(target.path, rows(1), mode="append")
+
+
+def delete_rows(target: Target) -> None:
+    DeltaTable(target.path).delete("id = 2")
+
+
+def unmount(target: Target) -> None:
+    target.path.parent.rename(target.path.parent.with_name("away"))
+
+
+def link_to_itself(target: Target) -> None:
+    """What cannot be opened, also by a user who may do anything."""
+    target.last_commit.unlink()
+    target.last_commit.symlink_to(target.last_commit.name)
+
+
+DAMAGES: list[tuple[Callable[[Target], None], type[IscpError], int, str]] = [
+    (delete, TargetLost, ErrorCode.TARGET_LOST, "not there"),
+    (delete_log, TargetLost, ErrorCode.TARGET_LOST, "not there"),
+    (lose_last_commit, TargetLost, ErrorCode.TARGET_LOST, "holds nothing|is at version"),
+    (truncate, StorageError, ErrorCode.LOG_CORRUPT, "00000000000000000001.json, line 1"),
+    (empty, TargetLost, ErrorCode.TARGET_LOST, "version 1 of the target is empty"),
+    (garble, StorageError, ErrorCode.LOG_CORRUPT, "00000000000000000001.json, line 1"),
+    (zero, StorageError, ErrorCode.LOG_CORRUPT, "00000000000000000001.json, line 1"),
+    (put_a_file_there, StorageError, ErrorCode.STORAGE, "Not a directory|there is a file"),
+    (replace_by_foreign, TargetLost, ErrorCode.TARGET_LOST, "no commit of ours"),
+    (delete_rows, TargetLost, ErrorCode.TARGET_LOST, "DELETE"),
+    (unmount, StorageError, ErrorCode.STORAGE, "Mount or create it"),
+    (link_to_itself, StorageError, ErrorCode.STORAGE, "symbolic links"),
+]
+
+
+@pytest.mark.parametrize(("damage", "kind", "code", "words"), DAMAGES, ids=[each[0].__name__ for each in DAMAGES])
+@pytest.mark.parametrize("known", [True, False], ids=["seen before", "first look"])
+def test_a_damaged_target_is_never_fresh_and_says_what_is_wrong(
+    target: Target, damage: Callable[[Target], None], kind: type[IscpError], code: int, words: str, known: bool
+) -> None:
+    seen = target.looks.look(target.row, None) if known else None
+    whole = target.path.parent.with_name("whole")
+    shutil.copytree(target.path.parent, whole)
+    damage(target)
+    with pytest.raises(kind, match=words) as raised:
+        target.looks.look(target.row, seen)
+    assert raised.value.code == code
+    assert str(target.path) in str(raised.value)
+    assert raised.value.remedy
+    assert type(target.waited.fault([target.row])) is kind
+    shutil.rmtree(target.path.parent, ignore_errors=True)
+    whole.rename(target.path.parent)
+    target.looks.look(target.row, seen)
+    assert target.waited.fault([target.row]) is None
+
+
+def test_a_target_that_nobody_touched_is_as_it_was_seen(target: Target) -> None:
+    seen = target.looks.look(target.row, None)
+    assert target.looks.look(target.row, seen) is seen
+    assert seen.uri == str(target.path)
+    assert target.waited.fault([target.row]) is None
+
+
+def test_commits_of_its_own_and_upkeep_are_no_reason_for_doubt(target: Target) -> None:
+    seen = target.looks.look(target.row, None)
+    DeltaTable(target.path).optimize.compact()
+    DeltaTable(target.path).alter.set_table_properties({"delta.appendOnly": "false"})
+    seen = target.looks.look(target.row, seen)
+    sink = DeltaSink(str(target.path), ScriptedFailpoints())
+    base = sink.position(target.row).base_version
+    assert sink.append_rows(rows(9), tag(3, 8, base), OpenGuard()) is not None
+    row = target.row._replace(seq=3, watermark=Watermark(8, 1.0))
+    moved = target.looks.look(row, seen)
+    assert moved != seen
+    # Versions without a row for it move the job's watermark alone.
+    ahead = row._replace(watermark=Watermark(12, 1.0))
+    assert target.looks.look(ahead, moved) is moved
+    target.looks.check(ahead)
+
+
+def test_the_claim_of_a_target_that_is_being_built_anew_does_not_hold_what_was_applied(target: Target) -> None:
+    delete(target)
+    DeltaSink(str(target.path), ScriptedFailpoints()).claim(SCHEMA, tag(3, -1, -1))
+    fault = target.waited.fault([target.row])
+    assert isinstance(fault, TargetLost)
+
+
+def test_a_target_that_a_later_registration_has_taken_over_is_its_business(target: Target) -> None:
+    target.looks.look(target.row._replace(job_id="job-0"), None)
