@@ -38,6 +38,7 @@ from iscp.adapters.delta.joblog import DeltaJobLog
 from iscp.adapters.failpoints import EnvironmentFailpoints
 from iscp.adapters.grpc.coordinate_messages import decode_node, decode_owner, encode_node, encode_owner
 from iscp.adapters.grpc.frames import FrameReader, Outgoing, cut
+from iscp.adapters.grpc.quarantine import Quarantine
 from iscp.coordination.messages import (
     Acknowledge,
     Alive,
@@ -97,7 +98,7 @@ class Nodes:
 
     def __init__(self, wire: Connection, count: int) -> None:
         self._wire = wire
-        self._readers = [FrameReader(decode_owner) for _ in range(count)]
+        self._readers = [FrameReader(decode_owner, Quarantine()) for _ in range(count)]
         self._owner_rev = 0
         self.dispatches = 0
 
@@ -216,7 +217,7 @@ class Streams:
         self._sending = threading.Lock()
         self._ended = threading.Event()
         self._outgoing: list[Outgoing[OwnerMessage]] = [Outgoing(encode_owner, f"{n}") for n in range(count)]
-        self._readers = [FrameReader(decode_node) for _ in range(count)]
+        self._readers = [FrameReader(decode_node, Quarantine()) for _ in range(count)]
         self.dispatches = 0
         self._threads = [threading.Thread(target=self._send, args=(n,), daemon=True) for n in range(count)]
         self._reading = threading.Thread(target=self._read, daemon=True)

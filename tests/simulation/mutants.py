@@ -461,7 +461,9 @@ MUTANTS: dict[str, Mutant] = {
     "worker: dispatches without a lease": Mutant(replace(REAL, worker=StartsWithoutLease), seeds=(17, 82)),
     "worker: stop when the lease is lost": Mutant(replace(REAL, worker=KeepsRunningWithoutLease), seeds=(0, 2)),
     "worker: stopping is not stopped": Mutant(replace(REAL, worker=SaysAbsentWhenStopping), seeds=(0, 3)),
-    "owner: owner_rev": Mutant(replace(REAL, owner=HearsAnyTerm), OWNERS_CHANGE, seeds=(107, 121)),
+    "owner: owner_rev": Mutant(
+        replace(REAL, owner=HearsAnyTerm), replace(OWNERS_CHANGE, length_s=120.0), seeds=(67, 104)
+    ),
     "owner: epoch": Mutant(
         replace(REAL, owner=HearsAnyEpoch), replace(NODES_RESTART, late=0.7, double=0.7, long_s=1.0), seeds=(58, 77)
     ),
