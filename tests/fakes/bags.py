@@ -83,7 +83,7 @@ def sharing(bag: Bag) -> set[int]:
 
 
 def net(changes: Sequence[Change]) -> dict[int, tuple[Op, str]] | None:
-    """The operation, and the value of the last row, of each key; None where one is in doubt."""
+    """The operation, and the value where a row is left, of each key; None where one is in doubt."""
     by_key: defaultdict[int, list[Change]] = defaultdict(list)
     for change in sorted(changes, key=lambda change: (change.version, change.writes)):
         by_key[change.key].append(change)
@@ -92,5 +92,10 @@ def net(changes: Sequence[Change]) -> dict[int, tuple[Op, str]] | None:
         op = net_op(change.writes for change in of_key)
         if op is None:
             return None
-        found[key] = op, of_key[-1].value
+        found[key] = op, left(op, of_key[-1].value)
     return found
+
+
+def left(op: str, value: str) -> str:
+    """The value that counts: of a key that is gone only the key does."""
+    return value if op in (Op.INSERT, Op.UPDATE) else ""

@@ -21,7 +21,7 @@ from iscp.adapters.delta.net import (
     net_by_spark,
 )
 from iscp.core.netting import Op
-from tests.fakes.bags import Bag, Change, history_of, key_of, net
+from tests.fakes.bags import Bag, Change, history_of, key_of, left, net
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -72,7 +72,7 @@ def by_case(frame: DataFrame, cases: int) -> list[Net]:
     found: list[Net] = [{} for _ in range(cases)]
     for row in frame.collect():
         assert row["id"] not in found[row["case"]]
-        found[row["case"]][row["id"]] = row[OP], row["v"]
+        found[row["case"]][row["id"]] = row[OP], left(row[OP], row["v"])
     return found
 
 
