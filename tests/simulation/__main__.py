@@ -8,14 +8,17 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from multiprocessing import Pool
 
 from tests.golden.test_dialogues import show
+from tests.simulation.mutants import MUTANTS, convicting, convicts
 from tests.simulation.simulation import simulate
 from tests.simulation.violation import Violation
 
 CHUNK = 20
 PROGRESS_S = 10.0
+SEEDS_RECORDED = 2
 
 
 def command(seed: int) -> str:
@@ -72,6 +75,21 @@ def _many(first: int, count: int, processes: int) -> int:
     return 1 if failed else 0
 
 
+def _convicting(name: str) -> tuple[str, list[int]]:
+    mutant = MUTANTS[name]
+    good = [seed for seed in mutant.seeds if convicts(seed, mutant)]
+    return name, good or list(islice(convicting(mutant), SEEDS_RECORDED))
+
+
+def _mutants(processes: int) -> int:
+    missing = 0
+    with Pool(processes) as pool:
+        for name, found in pool.imap_unordered(_convicting, MUTANTS):
+            missing += not found
+            _say(f"{name}: {tuple(found) or 'no seed finds it'}; recorded: {MUTANTS[name].seeds}")
+    return 1 if missing else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="run this one")
@@ -79,7 +97,10 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=10_000, help="how many to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--mutants", action="store_true", help="say which seeds find each mutant, to be recorded")
     arguments = parser.parse_args()
+    if arguments.mutants:
+        return _mutants(arguments.processes)
     if arguments.seed is not None:
         return _one(arguments.seed, arguments.trace)
     return _many(arguments.first, arguments.seeds, arguments.processes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,8 @@ from iscp.coordination.messages import DispatchTable
 from iscp.coordination.window import AWAITED_MIN
 from iscp.core.ids import JobKey, ShardId, TableEpoch
 from iscp.core.job import JobRow
+from iscp.runtime.checkpointer import Checkpointer
+from tests.simulation.trouble import Fault
 from tests.simulation.violation import expect
 
 if TYPE_CHECKING:
@@ -29,28 +32,36 @@ class Checks:
     def __init__(self, world: World) -> None:
         self._world = world
         self._newest: dict[ShardId, TableEpoch] = {}
+        self._starts: Counter[ShardId] = Counter()
         self._harmed = world.trouble.harms_nodes
+        self._clocks_agree = Fault.STEP_CLOCK not in world.trouble.faults
         self._dispatched: dict[TableEpoch, tuple[float, int]] = {}
 
-    def started(self, process: Process, shard: ShardId, table_epoch: TableEpoch) -> None:
-        if not process.registration.confirmed:
+    def started(self, process: Process, shard: ShardId, table_epoch: TableEpoch, epoch: int) -> None:
+        if not process.registration.confirms(epoch):
             return  # it will commit nothing
         self._alone(process, shard)
+        self._starts[shard] += 1
         newest = self._newest.get(shard)
         expect(newest is None or table_epoch > newest, "{} is started under {} after {}", shard, table_epoch, newest)
         self._newest[shard] = table_epoch
 
+    def each_started_once(self) -> None:
+        """Nodes that come together are taken together."""
+        for shard, times in self._starts.items():
+            expect(times == 1, "{} was started {} times, though all nodes were there at once", shard, times)
+
     def lease_confirmed(self, process: Process) -> None:
         engine = process.engine
         if process.registration.confirmed:
-            for shard in engine.shards - engine.condemned:
+            for shard in engine.writable:
                 self._alone(process, shard)
 
     def _alone(self, process: Process, shard: ShardId) -> None:
         for other in self._world.processes.values():
             if other is process or not other.registration.confirmed:
                 continue
-            if shard in other.engine.shards and shard not in other.engine.condemned:
+            if shard in other.engine.writable:
                 expect(False, "{} runs at {} and at {}, and both may write", shard, process.node_id, other.node_id)
 
     @property
@@ -76,6 +87,11 @@ class Checks:
         if not self._harmed and not trouble.double and trouble.step_s:
             most = 4 * max(AWAITED_MIN, int(span_s / trouble.step_s))
             expect(count <= most, "{} answers wait to be read, more than {}", count, most)
+
+    def checkpoint(self, checkpoint: Checkpointer, rows: Iterable[JobRow]) -> None:
+        """Times of looks and of commits are of clocks, which agree but where one of them steps."""
+        if self._clocks_agree:
+            checkpoint.check(rows, self._world.applied_up_to_s)
 
     def one_row_a_job(self, rows: Iterable[JobRow]) -> None:
         wanted: set[JobKey] = set()

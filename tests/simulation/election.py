@@ -54,13 +54,14 @@ class Candidacy:
 
     def _grant(self) -> None:
         self._leftover_id = 0
-        sent_s, ttl_s = self._process.now_s, self._process.world.parts.times.ttl_s
+        sent_s, ttl_s = self._process.now_s, self._process.ttl_s
         self._process.etcd.call(lambda etcd: etcd.grant(ttl_s), partial(self._granted, sent_s), self._end)
 
-    def _granted(self, sent_s: float, lease_id: int) -> None:
+    def _granted(self, sent_s: float, granted: tuple[int, float]) -> None:
         if self.over:
             return
-        self._lease = self._process.world.parts.lease(self._process, lease_id, sent_s, self._end)
+        lease_id, _ = granted
+        self._lease = self._process.world.parts.lease(self._process, granted, sent_s, self._end)
         key, node_id = f"{CANDIDATES}{lease_id}", self._process.node_id
         self._process.etcd.call(lambda etcd: etcd.create(key, node_id, lease_id), self._created, self._end)
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
-from iscp.coordination.effects import StopAllShards
+from iscp.coordination.effects import StartShard, StopAllShards
 from iscp.coordination.events import Reports, Seen, ShardStarted, ShardStopped, Tick
 from iscp.coordination.schedule import Schedule, ScheduleTimes
 from iscp.coordination.schedule_events import (
@@ -46,6 +46,10 @@ TIMES = ScheduleTimes(seen_every_s=10_000.0)
 
 TIMEOUT_S = 8.0
 LANDS_LATE_S = 15.0
+BUSY_S = 12.0
+"""Longer than a lease may be away and come back."""
+
+LOOK_LATE_S = 3.0
 CONFLICT_TRIES_MAX = 3
 
 
@@ -58,6 +62,8 @@ class Engine:
         self.schedule = Schedule(process.node_id, PROBE, BACKOFF, process.world.random.random, TIMES)
         self.shards: set[ShardId] = set()
         self.condemned: set[ShardId] = set()
+        self._epochs: dict[ShardId, int] = {}
+        self._orders: deque[ScheduleEvent] = deque()
         self._runs: dict[int, Run] = {}
         self._waiting: deque[ScheduleEvent] = deque()
         self._busy = False
@@ -66,6 +72,30 @@ class Engine:
     def notify(self, table: str) -> None:
         if ShardId(table) in self.shards:
             self.give(Notified(ShardId(table)))
+
+    @property
+    def writable(self) -> set[ShardId]:
+        """What is taken in under the node's present epoch, and may commit while its lease is confirmed."""
+        epoch = self._process.registration.record.epoch
+        return {shard for shard in self.shards - self.condemned if self._epochs.get(shard) == epoch}
+
+    def order(self, event: ScheduleEvent) -> None:
+        """What the worker wants, in its order, and in some runs late: the scheduler has much to do."""
+        self._orders.append(event)
+        if len(self._orders) > 1:
+            return
+        if self._world.happens(self._world.trouble.busy):
+            self._process.after(self._world.aside.random() * BUSY_S, self._take_orders)
+        else:
+            self._take_orders()
+
+    def _take_orders(self) -> None:
+        while self._orders:
+            event = self._orders[0]
+            if isinstance(event, StartShard):
+                self._epochs[event.shard] = event.epoch
+            self.give(event)
+            self._orders.popleft()
 
     def give(self, event: ScheduleEvent) -> None:
         self._waiting.append(event)
@@ -87,7 +117,7 @@ class Engine:
         for effect in self.schedule.step(event, self._process.now_s, self._process.wall_s):
             match effect:
                 case Probe(shard, uri, seen):
-                    self._waiting.append(ProbeAnswered(shard, uri, self._look(shard, seen)))
+                    self._answer(ProbeAnswered(shard, uri, self._look(shard, seen)))
                 case Submit(iteration):
                     self._runs[iteration.number] = run = self._world.parts.run(self._process, iteration)
                     self._waiting.append(IterationStarted(iteration.number))
@@ -107,6 +137,13 @@ class Engine:
                     pass
                 case _:
                     assert_never(effect)
+
+    def _answer(self, answer: ProbeAnswered) -> None:
+        """At once, or when the source may have moved since."""
+        if self._world.happens(self._world.trouble.busy):
+            self._process.after(self._world.aside.random() * LOOK_LATE_S, lambda: self.give(answer))
+        else:
+            self._waiting.append(answer)
 
     def _look(self, shard: ShardId, seen: ProbeState | None) -> ProbeState:
         version = self._world.sources[shard.table_id]
@@ -182,6 +219,8 @@ class Run:
             self._settle(row, position, ErrorCode.SUPERSEDED)
         elif self._random.random() < world.trouble.fail:
             self._settle(row, position, ErrorCode.STORAGE)
+        elif world.happens(world.trouble.ruin):
+            self._settle(row, position, ErrorCode.SCHEMA_CHANGED)
         elif position.job_id != row.job_id:
             claim = Commit(position.seq + 1, row.job_id, -1, -1, Kind.CLAIM, self._process.node_id)
             self._work(lambda: self.claim(row, claim))
@@ -216,7 +255,7 @@ class Run:
             return ErrorCode.CANCELED
         if self._process.now_s >= self._due_s:
             return ErrorCode.TIMEOUT
-        return ErrorCode.OK if self._process.registration.confirmed else ErrorCode.LEASE_LOST
+        return ErrorCode.OK if self._process.registration.confirms(self.iteration.epoch) else ErrorCode.LEASE_LOST
 
     def claim(self, row: JobRow, commit: Commit) -> None:
         """An empty commit under the new registration: what is under way for a former one has a used seq then."""
@@ -246,6 +285,8 @@ class Run:
             return
         process, world, sink = self._process, self._world, self._world.sink(row.key)
         expect(process.registration.confirmed, "{} begins a commit to {} without a lease", process.node_id, sink.name)
+        over = self.iteration.epoch != process.registration.record.epoch
+        expect(not over, "{} begins a commit to {} under an epoch that is over", process.node_id, sink.name)
         expect(not self._canceled, "{} begins a commit to {} that was to end", process.node_id, sink.name)
         self._landing = True
         self._step_number += 1

@@ -6,7 +6,9 @@ or break. A call may be refused, be served and its answer lost, or be slow; a wr
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
@@ -24,6 +26,10 @@ CALL_S = 2.0
 """How long a client waits for an answer."""
 
 RELIST_S = 0.5
+
+BACKUP_S = 2.0
+BACKUPS_KEPT = 20
+"""The store is copied so often, where it is to be restored, and so many copies are kept."""
 
 
 class Link(Enum):
@@ -59,13 +65,18 @@ class Etcd:
         self.items: dict[str, Item] = {}
         self.leases: dict[int, _Lease] = {}
         self.watchers: list[Callable[[str], None]] = []
+        self.restored = False
         self._numbers = 0
+        self._backups: deque[tuple[int, dict[str, Item], dict[int, _Lease]]] = deque(maxlen=BACKUPS_KEPT)
         world.agenda.after(LOOK_S, self._look)
 
-    def grant(self, ttl_s: float) -> int:
+    def grant(self, ttl_s: float) -> tuple[int, float]:
+        """The lease, and its TTL, which may be longer than was asked for."""
         self._numbers += 1
+        if self._world.happens(self._world.trouble.grants_more):
+            ttl_s *= 1.0 + self._world.aside.random()
         self.leases[self._numbers] = _Lease(ttl_s, self._world.agenda.now_s + ttl_s)
-        return self._numbers
+        return self._numbers, ttl_s
 
     def keep_alive(self, lease_id: int) -> float:
         """The TTL, 0 where the lease is gone."""
@@ -115,6 +126,18 @@ class Etcd:
         self.up = True
         for lease in self.leases.values():
             lease.ends_s = self._world.agenda.now_s + lease.ttl_s
+
+    def back_up(self) -> None:
+        """Again and again; the ids of leases are never given twice, for the real ones are random."""
+        self._backups.append(deepcopy((self.revision, self.items, self.leases)))
+        self._world.agenda.after(BACKUP_S, self.back_up)
+
+    def restore(self) -> None:
+        """What has happened since some backup never was, and its revisions will be given anew."""
+        if self._backups:
+            self.revision, self.items, self.leases = deepcopy(self._world.aside.choice(self._backups))
+            self._backups.clear()
+            self.restored = True
 
     def _look(self) -> None:
         self._world.agenda.after(LOOK_S, self._look)
@@ -174,7 +197,7 @@ class Watch:
         self._prefix = prefix
         self._changed = changed
         self._relist = relist
-        self._broken = False
+        self.broken = False
         process.world.etcd.watchers.append(self._happened)
         process.watches.append(self)
 
@@ -184,8 +207,8 @@ class Watch:
 
     def mend(self) -> None:
         """The way to etcd is open again."""
-        if self._broken:
-            self._broken = False
+        if self.broken:
+            self.broken = False
             self._process.after(RELIST_S * self._process.world.random.random(), self._relist)
 
     def _happened(self, key: str) -> None:
@@ -193,7 +216,7 @@ class Watch:
             return
         world, process = self._process.world, self._process
         if world.links[process.node_id] is not Link.OPEN:
-            self._broken = True
+            self.broken = True
         elif world.random.random() < world.trouble.compaction:
             process.after(RELIST_S + world.random.random(), self._relist)
         else:

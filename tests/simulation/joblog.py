@@ -122,6 +122,7 @@ class Writer:
         self._reports: list[JobReport] = []
         self._status_planned = self._watermark_planned = self._busy = False
         self.closed = False
+        self.recorded: set[object] = set()
 
     def submit(self, request: Request) -> None:
         self._requests.append(request)

@@ -16,11 +16,13 @@ RETRIES_PER_TTL = 10
 class Lease:
     """`on_lapsed` is called each time when it can no longer be confirmed; `gone`: the server has said so."""
 
-    def __init__(self, process: Process, lease_id: int, sent_s: float, on_lapsed: Callable[[], None]) -> None:
+    def __init__(
+        self, process: Process, granted: tuple[int, float], sent_s: float, on_lapsed: Callable[[], None]
+    ) -> None:
         self._process = process
         self._on_lapsed = on_lapsed
-        times = process.world.parts.times
-        self.lease_id, self.ttl_s, self.margin_s = lease_id, times.ttl_s, times.margin_s
+        self.lease_id, self.ttl_s = granted
+        self.margin_s = process.world.parts.times.margin_s
         self.gone = self.closed = self._lapsed = False
         self.confirmed_until_s = self.until_s(sent_s, process.now_s)
         self._wait(self.ttl_s / RENEWALS_PER_TTL)

@@ -6,24 +6,28 @@ came in. `MUTANTS` says of each which seeds found it out, so that the tests are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from iscp.coordination.checkpoint import GlobalCheckpoint, counts
 from iscp.coordination.effects import OwnerEffect, RevokeLease
-from iscp.coordination.events import Elected, FromNode, OwnerEvent, RingBuilt
+from iscp.coordination.events import Elected, FromNode, MembersChanged, OwnerEvent, RingBuilt
 from iscp.coordination.messages import (
     Announce,
+    Checkpoint,
     DispatchTable,
     DispatchTableResponse,
     NodeMessage,
     NodeShardState,
     OwnerMessage,
+    SourceSeen,
 )
 from iscp.coordination.owner import OwnerMachine
 from iscp.coordination.peer import PeerPhase
+from iscp.coordination.roll import Roll
 from iscp.coordination.times import CoordinationTimes
 from iscp.coordination.worker import NEVER, WorkerMachine
-from iscp.core.cluster import Leader
+from iscp.core.cluster import Leader, Moment, NodeRecord
 from iscp.core.errors import ErrorCode
 from iscp.core.ids import ShardId, TableEpoch
 from iscp.core.iteration import HistoryEntry
@@ -34,12 +38,14 @@ from tests.simulation.engine import Run
 from tests.simulation.etcd import Etcd
 from tests.simulation.joblog import Log, Writer
 from tests.simulation.lease import Lease
-from tests.simulation.owner_side import OwnerSide
+from tests.simulation.owner_side import OwnerSide, Traces
 from tests.simulation.parts import REAL, TIMES, Parts
 from tests.simulation.registration import EPOCHS, Registration
 from tests.simulation.search import Bounds
+from tests.simulation.simulation import simulate
 from tests.simulation.sources import Commit, Kind, Sink
 from tests.simulation.trouble import Fault, Trouble, Wish
+from tests.simulation.violation import Violation
 
 # --- the worker's fences -----------------------------------------------------------------------------------------
 
@@ -148,6 +154,17 @@ class HearsAnyTableEpoch(HearsAnything):
         return message
 
 
+class TakesCheckpointsTwice(HearsAnything):
+    """One that is repeated, or doubled on its way, counts again."""
+
+    def heard(self, node_id: str, message: NodeMessage) -> NodeMessage:
+        peer = self.term.peers.get(node_id) if self.term else None
+        if isinstance(message, Checkpoint) and peer is not None and message.number <= peer.accepted:
+            peer.accepted = message.number - 1
+            peer.recorded = min(peer.recorded, peer.accepted)
+        return message
+
+
 class TakesStoppingForStopped(HearsAnything):
     def heard(self, node_id: str, message: NodeMessage) -> NodeMessage:
         if isinstance(message, DispatchTableResponse) and message.state is NodeShardState.REMOVING:
@@ -227,22 +244,64 @@ class ClaimsBlindly(OwnerSide):
 class ForgetsRevocations(OwnerSide):
     """A new owner does not wait for nodes that the one before it revoked."""
 
-    def hold_s(self, traces: list[int]) -> float:
+    def hold_s(self, traces: Traces) -> float:
         return 0.0
 
 
 class RevokesUnfenced(OwnerSide):
     """A deposed owner, which hears from nobody, revokes everybody."""
 
-    def revoke(self, lease_id: int, election_revision: int) -> None:
-        self._process.etcd.call(lambda etcd: etcd.revoke(lease_id), lambda _: None, lambda: None)
+    def revoke(self, record: NodeRecord, election_revision: int) -> None:
+        self._process.etcd.call(lambda etcd: etcd.revoke(record.lease_id), lambda _: None, lambda: None)
 
 
-class BelievesOldMembers(OwnerSide):
+class BelievesOldMembers(Roll):
     """A snapshot of the members that was overtaken by the list of the term's beginning counts."""
 
-    def overtaken(self, revision: int) -> bool:
+    def overtaken(self, moment: Moment) -> bool:
         return False
+
+
+class GoesByRevisionsAlone(Roll):
+    """What a restored etcd says is taken for old."""
+
+    def overtaken(self, moment: Moment) -> bool:
+        return moment.revision < self.moment.revision
+
+
+class HoldsNotAfterARestore(Roll):
+    """Leases that a restored etcd does not know count for nothing."""
+
+    def take(
+        self, members: tuple[NodeRecord, ...], moment: Moment, now_s: float, margin_s: float, ttl_s: float
+    ) -> float:
+        super().take(members, moment, now_s, margin_s, ttl_s)
+        return 0.0
+
+
+class WaitsByItsOwnTtl(OwnerMachine):
+    """Each node's lease is believed to last as long as the owner's."""
+
+    BELIEVED_S = 0.0
+
+    def step(self, event: OwnerEvent, now_s: float, read_s: float | None = None) -> list[OwnerEffect]:
+        if isinstance(event, Elected | MembersChanged):
+            event = replace(event, members=tuple(replace(each, ttl_s=self.BELIEVED_S) for each in event.members))
+        return super().step(event, now_s, read_s)
+
+
+class WaitsHardlyAfterARevocation(WaitsByItsOwnTtl):
+    """What a revoked node ran is placed when its key is gone, though it may not know yet."""
+
+    BELIEVED_S = 0.5
+
+
+class CoversWhoeverCounts(GlobalCheckpoint):
+    """A job that was resumed far behind is covered at once, as it counts again."""
+
+    def take(self, shard: ShardId, jobs: Sequence[JobRow], seen: SourceSeen | None) -> None:
+        self._covered[shard] = tuple(row.job_id for row in jobs if counts(row))
+        super().take(shard, jobs, seen)
 
 
 # --- etcd --------------------------------------------------------------------------------------------------------
@@ -326,11 +385,20 @@ class Unguarded(Run):
         return ErrorCode.OK if code is ErrorCode.LEASE_LOST else code
 
 
+class GuardsAnyEpoch(Run):
+    """What was begun under a former epoch passes once the node has registered again."""
+
+    def guard(self) -> ErrorCode:
+        code = super().guard()
+        confirmed = self._process.registration.confirmed
+        return ErrorCode.OK if code is ErrorCode.LEASE_LOST and confirmed else code
+
+
 class Uncancelled(Run):
     """What was to end commits all the same."""
 
     def guard(self) -> ErrorCode:
-        return ErrorCode.OK if self._process.registration.confirmed else ErrorCode.LEASE_LOST
+        return ErrorCode.OK if self._process.registration.confirms(self.iteration.epoch) else ErrorCode.LEASE_LOST
 
 
 class ClaimsNothing(Run):
@@ -434,6 +502,26 @@ BURST = Trouble(nodes=4, shards=1_000, length_s=20.0, version_rate=0.0001, step_
 """Many tables at once, and an owner that takes in few answers in the time in which all could come."""
 
 
+TOGETHER = Trouble(nodes=4, shards=6, version_rate=0.05, loaded=True, together=True)
+"""All nodes start at one moment."""
+
+RESTORES = replace(
+    CROWD, faults={Fault.RESTORE_ETCD: 0.06, Fault.LOSE_ETCD: 0.1, Fault.KILL: 0.05, Fault.CUT: 0.1}, long_s=6.0
+)
+"""An etcd that forgets what has happened since its backup, beside nodes that do not hear of it at once."""
+
+TTLS = replace(REVOCATIONS, ttl_spread=2.0, grants_more=0.5)
+"""Nodes that may write for longer than others after nobody has heard of them."""
+
+PAUSES = replace(
+    CROWD, version_rate=0.3, wishes={Wish.PAUSE: 0.3, Wish.RESUME: 0.3, Wish.RESYNC: 0.1}, ruin=0.1, hang=0.1
+)
+"""Jobs that stand still for long while the others go on."""
+
+BUSY_ENGINES = replace(CROWD, version_rate=0.6, faults={Fault.LOSE_ETCD: 0.3}, busy=0.5, hang=0.1, long_s=8.0)
+"""Nodes that register again before all of them has noticed that they had to stop."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """`trouble`: the kind of run in which it shows (None: any). `seeds`: some that found it out."""
@@ -449,9 +537,9 @@ BUDGET = 300
 """Seeds beside the known ones: what is drawn otherwise finds the same elsewhere."""
 
 MUTANTS: dict[str, Mutant] = {
-    "worker: owner_rev": Mutant(replace(REAL, worker=ObeysAnyTerm), OWNERS_CHANGE, seeds=(16, 17)),
-    "worker: epoch": Mutant(replace(REAL, worker=ObeysAnyEpoch), NODES_RESTART, seeds=(23, 24)),
-    "worker: table_epoch": Mutant(replace(REAL, worker=ObeysAnyTableEpoch), SHARDS_MOVE, seeds=(0,)),
+    "worker: owner_rev": Mutant(replace(REAL, worker=ObeysAnyTerm), OWNERS_CHANGE, seeds=(7,)),
+    "worker: epoch": Mutant(replace(REAL, worker=ObeysAnyEpoch), NODES_RESTART, seeds=(16,)),
+    "worker: table_epoch": Mutant(replace(REAL, worker=ObeysAnyTableEpoch), SHARDS_MOVE, seeds=(1,)),
     "worker: table_epochs of removed shards": Mutant(replace(REAL, worker=ForgetsRemovals), SHARDS_MOVE, seeds=(0, 1)),
     "worker: election check": Mutant(
         replace(REAL, worker=BelievesAnyOwner, owner_side=ClaimsBlindly),
@@ -465,7 +553,7 @@ MUTANTS: dict[str, Mutant] = {
         replace(REAL, owner=HearsAnyTerm), replace(OWNERS_CHANGE, length_s=120.0), seeds=(67, 104)
     ),
     "owner: epoch": Mutant(
-        replace(REAL, owner=HearsAnyEpoch), replace(NODES_RESTART, late=0.7, double=0.7, long_s=1.0), seeds=(58, 77)
+        replace(REAL, owner=HearsAnyEpoch), replace(NODES_RESTART, late=0.7, double=0.7, long_s=1.0), seeds=(30,)
     ),
     "owner: copies stopped before placing": Mutant(
         replace(REAL, owner=PlacesBesideCopies),
@@ -479,8 +567,12 @@ MUTANTS: dict[str, Mutant] = {
         replace(REAL, owner=RevokesNobody), replace(CROWD, apart=True), seeds=(2, 11)
     ),
     "owner: grace after a revocation": Mutant(
-        replace(REAL, owner_times=replace(TIMES, ttl_s=1.5)), REVOCATIONS, seeds=(16, 34)
+        replace(REAL, owner=WaitsHardlyAfterARevocation), REVOCATIONS, seeds=(30, 60)
     ),
+    "owner: members taken together": Mutant(
+        replace(REAL, owner_times=replace(TIMES, settle_s=0.0)), TOGETHER, seeds=(5,)
+    ),
+    "owner: checkpoints taken once": Mutant(replace(REAL, owner=TakesCheckpointsTwice), SHARDS_MOVE, seeds=(0, 1)),
     "owner: hold after another's revocations": Mutant(
         replace(REAL, owner_side=ForgetsRevocations),
         replace(
@@ -502,7 +594,12 @@ MUTANTS: dict[str, Mutant] = {
         replace(REAL, owner_times=RepeatsAsOften(**asdict(TIMES))), STALLED_LOG, seeds=(1, 2)
     ),
     "owner: the ring of the present nodes": Mutant(replace(REAL, owner=PlacesByAnyRing), NODES_RESTART, seeds=(9,)),
-    "owner: members in order": Mutant(replace(REAL, owner_side=BelievesOldMembers), LISTS, seeds=(2, 9)),
+    "owner: members in order": Mutant(replace(REAL, roll=BelievesOldMembers), LISTS, seeds=(2, 9)),
+    "owner: members of a restored etcd": Mutant(replace(REAL, roll=GoesByRevisionsAlone), RESTORES, seeds=(11, 36)),
+    "owner: hold after a restore of etcd": Mutant(replace(REAL, roll=HoldsNotAfterARestore), RESTORES, seeds=(11, 36)),
+    "owner: each node's own TTL": Mutant(replace(REAL, owner=WaitsByItsOwnTtl), TTLS, seeds=(26, 32)),
+    "checkpoint: jobs that catch up": Mutant(replace(REAL, checkpoint=CoversWhoeverCounts), PAUSES, seeds=(0, 1)),
+    "run: the epoch before commits": Mutant(replace(REAL, run=GuardsAnyEpoch), BUSY_ENGINES, seeds=(0, 1)),
     "lease: counted from sending": Mutant(replace(REAL, lease=CountsFromReceipt), SLOW_ETCD, seeds=(1, 3)),
     "lease: margin and grace": Mutant(replace(REAL, lease=NoMargin, owner_times=UNASKED), CLOCKS, seeds=(1, 2)),
     "election: last look at one's own key": Mutant(replace(REAL, candidacy=LooksNotAgain), seeds=(9, 59)),
@@ -527,3 +624,17 @@ SEARCHED: dict[str, Bounds] = {
     "owner: Sync before assigning": Bounds(crashes=0, moves=1),
 }
 """Those that the search finds too, and in which world."""
+
+
+def convicts(seed: int, mutant: Mutant) -> bool:
+    """Whether this seed misses what the mutant lacks."""
+    try:
+        simulate(seed, mutant.parts, trouble=mutant.trouble)
+    except Violation:
+        return True
+    return False
+
+
+def convicting(mutant: Mutant) -> Iterator[int]:
+    """Seeds that do, within the budget."""
+    return (seed for seed in range(BUDGET) if convicts(seed, mutant))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from iscp.coordination.draft import Register, Registration, Unregister, Update
+from iscp.coordination.draft import Pause, Register, Registration, Resume, Resync, Unregister, Update
 from iscp.coordination.events import MoveAsked, RebalanceAsked
 from iscp.coordination.placement import Overrides
 from iscp.core.ids import JobKey, ShardId
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
-JOBS = ("j", "k")
+JOBS = (("default", "j"), ("default", "k"), ("other", "x"))
+"""Accounts and names: those of one account may share iterations."""
 
 
 class Operators:
@@ -32,7 +33,8 @@ class Operators:
             return
         random = self._world.random
         node_id = random.choice(self._world.node_ids)
-        key = JobKey("default", random.choice(self._world.tables), random.choice(JOBS))
+        account, name = random.choice(JOBS[: 2 if self._world.trouble.accounts == 1 else None])
+        key = JobKey(account, random.choice(self._world.tables), name)
         shard = ShardId(key.table_id)
         self._world.note("operators", f"{wish} {key.table_id}.{key.job_name} {node_id} at {owner.node_id}")
         match wish:
@@ -42,12 +44,31 @@ class Operators:
                 owner.owner.submit(Unregister(key))
             case Wish.UPDATE:
                 owner.owner.submit(Update(key, f'{{"iteration":{{"priority":{random.randint(0, 9)}}}}}'))
+            case Wish.PAUSE:
+                owner.owner.submit(Pause(key))
+            case Wish.RESUME:
+                owner.owner.submit(Resume(key))
+            case Wish.RESYNC:
+                self.resync(owner, key)
             case Wish.MOVE:
                 owner.owner.ask(MoveAsked(shard, node_id))
             case Wish.REBALANCE:
                 owner.owner.ask(RebalanceAsked())
             case _:
                 owner.owner.override(lambda now: changed(now, wish, node_id, shard))
+
+    def resume_all(self, owner: Process) -> None:
+        """A person looks after what is paused, failed for good or quarantined."""
+        for row in owner.owner.writer.book.rows() if owner.owner.writer else ():
+            if row.drop_at_s is None and (row.paused or row.failed_for_good):
+                owner.owner.submit(Resume(row.key))
+
+    def resync(self, owner: Process, key: JobKey) -> None:
+        writer = owner.owner.writer
+        if writer is not None and (seen := writer.book.get(key)) is not None:
+            job_id = self.job_id(owner, writer.book.last_job_id)
+            row = JobRow(key, job_id, seen.spec_json, key.table_id, f"/{key.table_id}", create_at_s=owner.wall_s)
+            owner.owner.submit(Resync(seen, Registration(row)))
 
     def register(self, owner: Process, key: JobKey) -> None:
         """Under the next id by the owner's clock, which may step back."""

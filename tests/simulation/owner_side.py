@@ -29,13 +29,16 @@ from iscp.coordination.events import (
 from iscp.coordination.invariants import check_owner
 from iscp.coordination.messages import DispatchTable, DispatchTableResponse, NodeMessage
 from iscp.coordination.placement import Overrides, ring_of
-from iscp.core.cluster import Leader
+from iscp.core.cluster import Leader, Moment, NodeRecord
+from iscp.core.ids import ShardId
 from iscp.core.job import JobRow
+from tests.simulation.checkpoint_side import CheckpointSide, checkpoint_of
 from tests.simulation.election import CANDIDATES, leader_of
 from tests.simulation.etcd import Etcd
 from tests.simulation.inbox import Inbox
 from tests.simulation.joblog import Writer
 from tests.simulation.registration import Snapshot, members_of
+from tests.simulation.violation import expect
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -50,15 +53,24 @@ RING_S = 0.2
 REVOKED = "revoked/"
 OVERRIDES = "overrides"
 
-Found = tuple[int, Snapshot, Overrides, list[int], Leader | None]
+Traces = dict[int, float]
+"""Leases that are being revoked, and their TTLs."""
+
+Found = tuple[int, Snapshot, Overrides, Traces, Leader | None, float]
 
 
 def look_around(etcd: Etcd) -> Found:
-    """What a new owner reads: revision, members, what operators said, whose leases were being revoked, who leads."""
+    """What a new owner reads: revision, members, what operators said, whose leases were being revoked, who leads, the
+    checkpoint.
+    """
     there = etcd.get(OVERRIDES)
     overrides = there.value if there and isinstance(there.value, Overrides) else Overrides()
-    traces = [int(key.removeprefix(REVOKED)) for key, _ in etcd.prefixed(REVOKED)]
-    return etcd.revision, members_of(etcd), overrides, traces, leader_of(etcd)
+    traces = {
+        int(key.removeprefix(REVOKED)): item.value
+        for key, item in etcd.prefixed(REVOKED)
+        if isinstance(item.value, float)
+    }
+    return etcd.revision, members_of(etcd), overrides, traces, leader_of(etcd), checkpoint_of(etcd)
 
 
 class OwnerSide:
@@ -68,10 +80,11 @@ class OwnerSide:
         self._process = process
         self._world = process.world
         parts = process.world.parts
-        self.machine = parts.owner(process.node_id, "1", parts.owner_times or parts.times)
+        self.machine = parts.owner(process.node_id, "1", parts.owner_times or process.world.times)
         self.writer: Writer | None = None
-        self._leader: Leader | None = None
-        self._members_at = 0
+        self.leader: Leader | None = None
+        self.roll = parts.roll()
+        self.checkpoint = CheckpointSide(process)
         self._claiming = False
         self.inbox = Inbox(process, lambda: self._claiming)
         self._revoking: set[int] = set()
@@ -87,8 +100,8 @@ class OwnerSide:
     def lost(self) -> None:
         self.inbox.post(self._lost)
 
-    def members_changed(self, revision: int, members: Snapshot) -> None:
-        self.inbox.post(partial(self._members, revision, members))
+    def members_changed(self, moment: Moment, members: Snapshot) -> None:
+        self.inbox.post(partial(self._members, moment, members))
 
     def heard(self, node_id: str, message: NodeMessage) -> None:
         if not isinstance(message, DispatchTableResponse):
@@ -112,7 +125,7 @@ class OwnerSide:
 
     def override(self, change: Callable[[Overrides], Overrides]) -> None:
         """Operators' word goes to etcd first, by the owner's hand and none other's."""
-        leader = self._leader
+        leader = self.leader
         if leader is None or self.writer is None:
             return
 
@@ -124,7 +137,7 @@ class OwnerSide:
             return changed
 
         def done(changed: Overrides | None) -> None:
-            if changed is not None and self._leader == leader:
+            if changed is not None and self.leader == leader:
                 self.inbox.post(partial(self._step, OverridesChanged(changed)))
 
         # Where the answer is lost the operator says it again.
@@ -137,11 +150,11 @@ class OwnerSide:
 
     def _won(self, leader: Leader) -> None:
         self._end_term()
-        self._leader = leader
+        self.leader = leader
         self._claim()
 
     def _lost(self) -> None:
-        self._leader = None
+        self.leader = None
         self._end_term()
 
     def _told_deposed(self, writer: Writer) -> None:
@@ -153,7 +166,7 @@ class OwnerSide:
             self._process.after(CLAIM_RETRY_S, lambda: self.inbox.post(self._claim_again))
 
     def _claim_again(self) -> None:
-        if self._leader is not None and self.writer is None:
+        if self.leader is not None and self.writer is None:
             self._claim()
 
     def _claim(self) -> None:
@@ -173,48 +186,56 @@ class OwnerSide:
             self._claim_failed()
             return
         rows = list(self._world.log.rows.values())
-        self._process.etcd.call(look_around, partial(self._end_revocations, term, rows), self._claim_failed)
+        before = self._process.moments.latest
+        self._process.etcd.call(look_around, partial(self._end_revocations, term, rows, before), self._claim_failed)
 
-    def _end_revocations(self, term: int, rows: list[JobRow], found: Found) -> None:
+    def _end_revocations(self, term: int, rows: list[JobRow], before: Moment, found: Found) -> None:
         """What a former owner began to revoke is revoked surely, before its time is counted."""
-        if not self.leads(found[4]):
+        moment = self._process.moments.read_at(before, found[0])
+        if not self.leads(found[4]) or moment is None:
             # Paused for a while, it has overtaken who leads by now.
             self._claim_failed()
             return
         traces = found[3]
         if not traces:
-            self._begin(term, rows, found)
+            self._begin(term, rows, moment, found)
             return
 
         def revoke(etcd: Etcd) -> None:
             for lease_id in traces:
                 etcd.revoke(lease_id)
 
-        self._process.etcd.call(revoke, lambda _: self._begin(term, rows, found), self._claim_failed)
+        self._process.etcd.call(revoke, lambda _: self._begin(term, rows, moment, found), self._claim_failed)
 
-    def _begin(self, term: int, rows: list[JobRow], found: Found) -> None:
-        revision, members, overrides, traces, _ = found
+    def _begin(self, term: int, rows: list[JobRow], moment: Moment, found: Found) -> None:
+        _, members, overrides, traces, _, checkpoint_s = found
         book = JobBook(rows)
         wanted = by_shard(rows)
         self.writer = self._world.parts.writer(self._process, term, book, self._moved, self._told_deposed)
-        self._members_at = revision
-        leader = self._leader
+        leader, restored_s = self.leader, self._take_roll(members, moment)
         if leader is not None:
-            hold_s = self.hold_s(traces)
-            for lease_id in traces:
-                self._forget_trace(lease_id)
+            hold_s = max(self.hold_s(traces), restored_s)
+            for lease_id, ttl_s in traces.items():
+                self._forget_trace(lease_id, ttl_s)
             event = Elected(term, leader.revision, members, wanted, hold_s, overrides)
-            self.inbox.put_first(partial(self._step, event))
+            self.inbox.put_first(partial(self._elected, event, checkpoint_s))
         self._claiming = False
         self.inbox.go_on()
 
-    def leads(self, leader: Leader | None) -> bool:
-        return leader == self._leader
+    def _elected(self, event: Elected, checkpoint_s: float) -> None:
+        self._step(event)
+        self.checkpoint.begin(checkpoint_s, event.wanted)
 
-    def hold_s(self, traces: list[int]) -> float:
+    def _take_roll(self, members: Snapshot, moment: Moment) -> float:
+        times = self.machine.times
+        return self.roll.take(members, moment, self._process.now_s, times.margin_s, times.ttl_s)
+
+    def leads(self, leader: Leader | None) -> bool:
+        return leader == self.leader
+
+    def hold_s(self, traces: Traces) -> float:
         """How long a node that was revoked before this term may still write."""
-        times = self._world.parts.times
-        return times.ttl_s + times.margin_s if traces else 0.0
+        return max(traces.values()) + self._world.parts.times.margin_s if traces else 0.0
 
     def _claim_failed(self) -> None:
         self._process.after(CLAIM_RETRY_S, lambda: self.inbox.post(self._claim_again))
@@ -229,26 +250,28 @@ class OwnerSide:
 
     # --- the machine -------------------------------------------------------------------------------------------
 
-    def _members(self, revision: int, members: Snapshot) -> None:
-        if not self.overtaken(revision):
-            self._members_at = revision
-            self._step(MembersChanged(members))
-
-    def overtaken(self, revision: int) -> bool:
-        """Whether a snapshot that comes late is from before what the term began with: nodes would seem to be gone."""
-        return revision < self._members_at
+    def _members(self, moment: Moment, members: Snapshot) -> None:
+        if not self.roll.overtaken(moment):
+            self._step(MembersChanged(members, self._take_roll(members, moment)))
 
     def _moved(self, change: BookChange) -> None:
         writer = self.writer
         if writer is None:
             return
         for shard in change.shards:
-            jobs = writer.book.jobs_in(shard)
-            self.inbox.post(partial(self._step, ShardWanted(shard, jobs) if jobs else ShardUnwanted(shard)))
+            self.inbox.post(partial(self._shard_moved, writer, shard, True))
         for shard in sorted({row.key.shard for row in change.rows} - set(change.shards)):
-            jobs = writer.book.jobs_in(shard)
-            if jobs:
-                self.inbox.post(partial(self._step, RowsMoved(shard, jobs)))
+            self.inbox.post(partial(self._shard_moved, writer, shard, False))
+
+    def _shard_moved(self, writer: Writer, shard: ShardId, decided: bool) -> None:
+        if writer is not self.writer:
+            return
+        jobs = writer.book.jobs_in(shard)
+        if not decided:
+            self._step(RowsMoved(shard, jobs))
+        else:
+            self._step(ShardWanted(shard, jobs) if jobs else ShardUnwanted(shard))
+        self.checkpoint.take(shard, jobs)
 
     def _step(self, event: OwnerEvent) -> None:
         process = self._process
@@ -291,7 +314,7 @@ class OwnerSide:
                     self._process.node_id, record.node_id, lambda process: process.worker.heard(message)
                 )
             case RevokeLease(record, election_revision):
-                self.revoke(record.lease_id, election_revision)
+                self.revoke(record, election_revision)
             case RecordCheckpoint():
                 self._record(effect)
             case BuildRing(nodes):
@@ -304,16 +327,23 @@ class OwnerSide:
             case _:
                 assert_never(effect)
 
-    def revoke(self, lease_id: int, election_revision: int) -> None:
+    def revoke(self, record: NodeRecord, election_revision: int) -> None:
         """Leave a trace, as this owner and none other, then end the lease."""
+        lease_id, ttl_s = record.lease_id, record.ttl_s
         if lease_id in self._revoking:
             return
         self._revoking.add(lease_id)
 
         def mark(etcd: Etcd) -> bool:
-            if not any(item.created == election_revision for _, item in etcd.prefixed(CANDIDATES)):
+            # A restored etcd gives a revision twice.
+            ours = (
+                item.value == self._process.node_id
+                for _, item in etcd.prefixed(CANDIDATES)
+                if item.created == election_revision
+            )
+            if not any(ours):
                 return False
-            etcd.put(f"{REVOKED}{lease_id}", "")
+            etcd.put(f"{REVOKED}{lease_id}", ttl_s)
             return True
 
         def over() -> None:
@@ -327,16 +357,15 @@ class OwnerSide:
 
         def revoked() -> None:
             over()
-            self._forget_trace(lease_id)
+            self._forget_trace(lease_id, ttl_s)
 
         self._process.etcd.call(mark, marked, over)
 
-    def _forget_trace(self, lease_id: int) -> None:
+    def _forget_trace(self, lease_id: int, ttl_s: float) -> None:
         """The lease has surely ended now, so that nobody writes by it after this time."""
-        times = self._world.parts.times
         key = f"{REVOKED}{lease_id}"
         self._process.after(
-            (times.ttl_s + times.margin_s),
+            ttl_s + self._world.parts.times.margin_s,
             lambda: self._process.etcd.call(lambda etcd: etcd.delete(key), lambda _: None, lambda: None),
         )
 
@@ -345,4 +374,10 @@ class OwnerSide:
         if writer is None:
             return
         recorded = Recorded(checkpoint.node_id, checkpoint.epoch, checkpoint.number)
+        expect(recorded not in writer.recorded, "{} is recorded twice in one term", recorded)
+        writer.recorded.add(recorded)
         writer.report(checkpoint.reports, checkpoint.history, lambda: self.inbox.post(partial(self._step, recorded)))
+        for seen in checkpoint.seen:
+            if (held := self.machine.assignments.get(seen.shard)) is not None and held.wanted:
+                self.checkpoint.seen[seen.shard] = seen
+                self.checkpoint.take(seen.shard, held.jobs)

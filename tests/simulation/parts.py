@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
+from iscp.coordination.checkpoint import GlobalCheckpoint
 from iscp.coordination.owner import OwnerMachine
+from iscp.coordination.roll import Roll
 from iscp.coordination.times import CoordinationTimes
 from iscp.coordination.worker import WorkerMachine
 from iscp.core.ids import next_job_id
@@ -47,6 +49,8 @@ class Parts:
     candidacy: type[Candidacy] = Candidacy
     run: type[Run] = Run
     sink: type[Sink] = Sink
+    roll: type[Roll] = Roll
+    checkpoint: type[GlobalCheckpoint] = GlobalCheckpoint
     job_id: Callable[[float, str], str] = next_job_id
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from iscp.adapters.etcd.member_watch import Moments
 from tests.simulation.engine import Engine
 from tests.simulation.etcd import Client, Watch
 from tests.simulation.registration import Members
@@ -34,6 +35,8 @@ class Process:
         self._deferred: list[Action] = []
         self.watches: list[Watch] = []
         self.etcd = Client(self)
+        self.moments = Moments()
+        self.ttl_s = world.ttls_s[node_id]
         self.worker = WorkerSide(self)
         self.engine = Engine(self)
         self.owner = world.parts.owner_side(self)

@@ -6,12 +6,13 @@ Registration stands for `iscp/runtime/lease_keeper.py` with `EtcdMembership.regi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from iscp.core.cluster import NodeRecord
+from iscp.core.cluster import Moment, NodeRecord
 from tests.simulation.etcd import RELIST_S, Etcd, Watch
 from tests.simulation.lease import Lease
 
@@ -41,19 +42,24 @@ class Registration:
         self.record = NodeRecord(process.node_id, 0, process.node_id)
         self.lease: Lease | None = None
         self.leaving = False
+        self._seen_epoch = 0
 
     @property
     def confirmed(self) -> bool:
         """What `LeaseKeeper.check` asks before work is begun and committed."""
         return self.lease is not None and self.lease.valid
 
+    def confirms(self, epoch: int) -> bool:
+        """As `confirmed`, for what was begun under this epoch."""
+        return self.confirmed and epoch == self.record.epoch
+
     def start(self) -> None:
         self._process.etcd.call(self.next_epoch, self._numbered, self._retry)
 
     def next_epoch(self, etcd: Etcd) -> int:
-        """A number greater than any that the node had."""
+        """A number greater than any that the node had, and than its present one: etcd may have been restored."""
         known = etcd.get(f"{EPOCHS}{self._process.node_id}")
-        epoch = (known.value if known and isinstance(known.value, int) else 0) + 1
+        epoch = max(known.value if known and isinstance(known.value, int) else 0, self.record.epoch) + 1
         etcd.put(f"{EPOCHS}{self._process.node_id}", epoch)
         return epoch
 
@@ -93,12 +99,13 @@ class Registration:
         if not free:
             self._process.after(POLL_S, self._await_name)
             return
-        sent_s, ttl_s = self._process.now_s, self._process.world.parts.times.ttl_s
+        sent_s, ttl_s = self._process.now_s, self._process.ttl_s
         self._process.etcd.call(lambda etcd: etcd.grant(ttl_s), partial(self._granted, sent_s), self._retry)
 
-    def _granted(self, sent_s: float, lease_id: int) -> None:
-        lease = self._process.world.parts.lease(self._process, lease_id, sent_s, self._lapse)
-        record = replace(self.record, lease_id=lease_id, leaving=self.leaving)
+    def _granted(self, sent_s: float, granted: tuple[int, float]) -> None:
+        lease_id, ttl_s = granted
+        lease = self._process.world.parts.lease(self._process, granted, sent_s, self._lapse)
+        record = replace(self.record, lease_id=lease_id, leaving=self.leaving, ttl_s=ttl_s)
 
         def created(revision: int | None) -> None:
             if revision is None:
@@ -115,6 +122,16 @@ class Registration:
             self._retry()
 
         self._process.etcd.call(lambda etcd: etcd.create(self.key, record, lease_id), created, failed)
+
+    def members_changed(self, members: Snapshot) -> None:
+        """A life that was a member and is none any more has lost its key: it stops, and joins anew."""
+        lease, life = self.lease, (self._process.node_id, self.record.epoch)
+        if any((each.node_id, each.epoch) == life for each in members):
+            self._seen_epoch = self.record.epoch
+        elif self._seen_epoch == self.record.epoch and lease is not None and not lease.closed:
+            lease.gone = True
+            lease.confirmed_until_s = -math.inf
+            self._lapse()
 
     def _lapse(self) -> None:
         if self.lease is not None and not self.lease.closed:
@@ -135,27 +152,41 @@ class Registration:
 
 
 class Members:
-    """Snapshots of who is registered, each newer than the one before."""
+    """Snapshots of who is registered, each newer than the one before; the order of moments is the real one."""
 
-    def __init__(self, process: Process, tell: Callable[[int, Snapshot], None]) -> None:
+    def __init__(self, process: Process, tell: Callable[[Moment, Snapshot], None]) -> None:
         self._process = process
         self._tell = tell
-        self._revision = 0
-        Watch(process, NODES, self._changed, self._list)
+        self._delivered = self._listed = Moment()
+        self._watch = Watch(process, NODES, self._changed, self._list)
         self._list()
 
     def _list(self) -> None:
+        before = self._process.moments.latest
         self._process.etcd.call(
             lambda etcd: (etcd.revision, members_of(etcd)),
-            lambda found: self._deliver(*found),
+            lambda found: self._found(before, *found),
             lambda: self._process.after(RELIST_S, self._list),
         )
 
-    def _changed(self) -> Callable[[], None]:
-        etcd = self._process.world.etcd
-        return partial(self._deliver, etcd.revision, members_of(etcd))
+    def _found(self, before: Moment, revision: int, snapshot: Snapshot) -> None:
+        moment = self._process.moments.read_at(before, revision)
+        if moment is None:
+            self._list()
+        else:
+            self._listed = moment
+            self._deliver(moment, snapshot)
 
-    def _deliver(self, revision: int, snapshot: Snapshot) -> None:
-        if revision > self._revision:
-            self._revision = revision
-            self._tell(revision, snapshot)
+    def _changed(self) -> Callable[[], None]:
+        etcd, since = self._process.world.etcd, self._listed
+        return partial(self._follow, since, etcd.revision, members_of(etcd))
+
+    def _follow(self, since: Moment, revision: int, snapshot: Snapshot) -> None:
+        if not self._watch.broken:  # what a connection still brings after it broke is not read
+            self._deliver(self._process.moments.followed(since, revision), snapshot)
+
+    def _deliver(self, moment: Moment, snapshot: Snapshot) -> None:
+        if moment > self._delivered:
+            self._delivered = moment
+            self._tell(moment, snapshot)
+            self._process.registration.members_changed(snapshot)

@@ -26,6 +26,7 @@ LOOK_S = 1.0
 SETTLED_S = 7.0
 """How long all has to be right: what was sent before may still be under way."""
 
+TOGETHER_S = 0.25
 REBALANCE_AFTER_S = 20.0
 REST_S = 8.0
 
@@ -38,13 +39,15 @@ def simulate(
     watched: Callable[[World], None] | None = None,
 ) -> World:
     """Raises Violation. `trouble`: this kind, instead of one drawn; `watched` looks now and then."""
-    random = Random(seed)
-    world = World(random, trouble or draw(random), parts, trace)
+    random, aside = Random(seed), Random(f"{seed} aside")
+    world = World(random, trouble or draw(random, aside), parts, trace, aside)
     if watched is not None:
         _watch(world, watched)
     try:
         _run(world)
         _calm(world)
+        if world.trouble_drawn.together:
+            world.checks.each_started_once()
     except InvariantBroken as error:
         raise Violation(f"an invariant broke: {error}") from error
     return world
@@ -58,7 +61,7 @@ def _watch(world: World, watched: Callable[[World], None]) -> None:
 def _run(world: World) -> None:
     random, trouble = world.random, world.trouble
     for node_id in world.node_ids:
-        world.agenda.after(random.random(), partial(world.start, node_id))
+        world.agenda.after(random.random() * (TOGETHER_S if trouble.together else 1.0), partial(world.start, node_id))
     if trouble.loaded:
         world.log.load(JobKey("default", table, "j") for table in world.tables)
     for table in world.tables:
@@ -106,8 +109,10 @@ def _calm(world: World) -> None:
             right_s = world.agenda.now_s
             expect(right_s < end_s, "{} s after all trouble: {}", CALM_MAX_S, wrong)
         world.agenda.run_until(world.agenda.now_s + LOOK_S)
+        if (owner := _owner(world)) is not None:
+            world.operators.resume_all(owner)
         if world.agenda.now_s >= rebalance_s and (owner := _owner(world)) is not None:
-            rebalance_s += CALM_MAX_S
+            rebalance_s += REBALANCE_AFTER_S
             owner.owner.ask(RebalanceAsked())
     if not trouble.apart:
         _rest(world)

@@ -34,7 +34,7 @@ class Commit:
 class Sink:
     """`begun`: the latest registration whose work has begun on it; what an earlier one brings after that is wrong.
 
-    `refused` counts what came too late.
+    `refused` counts what came too late. `committed_s`: when each version of its source was made.
     """
 
     def __init__(self, name: str) -> None:
@@ -45,9 +45,11 @@ class Sink:
         self.begun = ""
         self.refused = 0
         self.commits: list[Commit] = []
+        self.committed_s: list[float] = []
 
     def position(self) -> Position:
-        return Position(self.seq, Watermark(self.content, float(self.content)), self.job_id)
+        at_s = self.committed_s[self.content] if 0 <= self.content < len(self.committed_s) else 0.0
+        return Position(self.seq, Watermark(self.content, at_s), self.job_id)
 
     def takes(self, commit: Commit) -> bool:
         """The compare-and-set."""

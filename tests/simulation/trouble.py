@@ -7,7 +7,7 @@ kind is on in about half of the runs, at a rate of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from random import Random
 
@@ -27,6 +27,7 @@ class Fault(StrEnum):
     LOSE_ETCD = "lose etcd"
     DEAF_TO_ETCD = "deaf to etcd"
     RESTART_ETCD = "restart etcd"
+    RESTORE_ETCD = "restore etcd from a backup"
     DELETE_ELECTION_KEY = "delete the election key"
     STEP_CLOCK = "step the clock"
     STALL_LOG = "stall the log"
@@ -39,6 +40,9 @@ class Wish(StrEnum):
     REGISTER = "register"
     UNREGISTER = "unregister"
     UPDATE = "update"
+    PAUSE = "pause"
+    RESUME = "resume"
+    RESYNC = "resync"
     PIN = "pin"
     UNPIN = "unpin"
     CORDON = "cordon"
@@ -48,14 +52,23 @@ class Wish(StrEnum):
     REBALANCE = "rebalance"
 
 
+LATER_FAULTS = (Fault.RESTORE_ETCD,)
+LATER_WISHES = (Wish.PAUSE, Wish.RESUME, Wish.RESYNC)
+MORE = 0.6
+"""Runs in which what came to be simulated later is drawn too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trouble:
     """Rates are per second, chances for each message, answer, commit or iteration.
 
     `watch_lag_s`: how late a change in etcd may be told. `drift`: by how much clocks may run fast or slow.
-    `long_s`: faults that last do so for up to this time, also beyond the lease. `step_s`: what an event costs the
-    owner, about. `inbox_max`: events that may wait for it (0: any number). `loaded`: all tables have jobs in the log
-    from the beginning.
+    `long_s`: faults that last do so for up to this time, also beyond the lease. `accounts` have jobs. `alive`: nodes
+    say that they are there. `ttl_spread`: by how much the TTLs that nodes ask for differ, as a part of the
+    smallest; `grants_more`: etcd grants a longer one. `busy`: an engine takes in late what the worker orders, and hears
+    late from sources. `ruin`: of faults that a person has to mend. `step_s`: what an event costs the owner, about.
+    `inbox_max`: events that may wait for it (0: any number). `loaded`: all tables have jobs in the log from the
+    beginning. `together`: all nodes start at about one moment, and nothing is wrong: then every shard starts once.
     """
 
     nodes: int = 3
@@ -75,12 +88,24 @@ class Trouble:
     hang: float = 0.0
     fail: float = 0.0
     zombie: float = 0.0
+    ruin: float = 0.0
     drift: float = 0.0
     long_s: float = 10.0
     apart: bool = False
+    accounts: int = 1
+    alive: bool = False
+    ttl_spread: float = 0.0
+    grants_more: float = 0.0
+    busy: float = 0.0
     step_s: float = 0.0
     inbox_max: int = 0
     loaded: bool = False
+    together: bool = False
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is wrong but that the owner is slow."""
+        return not self.harms_nodes and self.step_s > 0.0
 
     @property
     def harms_nodes(self) -> bool:
@@ -96,7 +121,29 @@ def _sometimes(random: Random, least: float, most: float) -> float:
     return float(least * (most / least) ** random.random())
 
 
-def draw(random: Random) -> Trouble:
+def draw(random: Random, aside: Random) -> Trouble:
+    """`aside`: for what came to be drawn later."""
+    trouble = _draw(random)
+    return _draw_more(aside, trouble) if aside.random() < MORE and not trouble.quiet else trouble
+
+
+def _draw_more(random: Random, trouble: Trouble) -> Trouble:
+    faults = {fault: rate for fault in LATER_FAULTS if (rate := _sometimes(random, 0.01, 0.06))}
+    wishes = {wish: rate for wish in LATER_WISHES if (rate := _sometimes(random, 0.02, 0.3))}
+    return replace(
+        trouble,
+        faults={**trouble.faults, **faults},
+        wishes={**trouble.wishes, **wishes},
+        accounts=random.choice((1, 2)),
+        alive=random.random() < 0.5,
+        ttl_spread=_sometimes(random, 0.2, 2.0),
+        grants_more=_sometimes(random, 0.1, 0.5),
+        busy=_sometimes(random, 0.02, 0.3),
+        ruin=_sometimes(random, 0.02, 0.2),
+    )
+
+
+def _draw(random: Random) -> Trouble:
     """`apart`: no node ever hears from another again, also when all other trouble is over.
 
     In some runs nothing is wrong but that the owner is slow, and has much to do.
@@ -108,8 +155,10 @@ def draw(random: Random) -> Trouble:
         nodes=nodes,
         shards=random.randint(1, SHARDS_MAX),
         length_s=20.0 * 6.0 ** (random.random() ** 3),
-        faults={fault: rate for fault in Fault if (rate := _sometimes(random, 0.01, 0.15))},
-        wishes={wish: rate for wish in Wish if (rate := _sometimes(random, 0.02, 0.15))},
+        faults={
+            fault: rate for fault in Fault if fault not in LATER_FAULTS and (rate := _sometimes(random, 0.01, 0.15))
+        },
+        wishes={wish: rate for wish in Wish if wish not in LATER_WISHES and (rate := _sometimes(random, 0.02, 0.15))},
         version_rate=0.02 * 15.0 ** random.random(),
         drop=_sometimes(random, 0.005, 0.2),
         double=_sometimes(random, 0.01, 0.3),
@@ -134,7 +183,7 @@ def _draw_busy(random: Random) -> Trouble:
     return Trouble(
         nodes=random.choice((2, 5, 12)),
         shards=random.choice((10, 40)),
-        wishes={wish: rate for wish in Wish if (rate := _sometimes(random, 0.02, 0.5))},
+        wishes={wish: rate for wish in Wish if wish not in LATER_WISHES and (rate := _sometimes(random, 0.02, 0.5))},
         version_rate=0.01 * 10.0 ** random.random(),
         double=_sometimes(random, 0.01, 0.3),
         step_s=0.01 * 30.0 ** random.random(),

@@ -17,7 +17,7 @@ from iscp.coordination.effects import (
 )
 from iscp.coordination.events import ElectionChecked, FromOwner, LeaseLost, LeaseRegained, Tick, WorkerEvent
 from iscp.coordination.invariants import check_worker
-from iscp.coordination.messages import OwnerMessage
+from iscp.coordination.messages import Alive, OwnerMessage
 from iscp.coordination.worker import WorkerMachine
 from tests.simulation.election import leader_of
 
@@ -45,7 +45,7 @@ class WorkerSide:
     def registered(self, epoch: int) -> None:
         if self.machine is None:
             parts = self._world.parts
-            self.machine = parts.worker(self._process.node_id, epoch, "1", parts.times)
+            self.machine = parts.worker(self._process.node_id, epoch, "1", self._world.times)
         else:
             self.put(LeaseRegained(epoch))
 
@@ -97,16 +97,17 @@ class WorkerSide:
         match effect:
             case SendToOwner(owner_id, message):
                 world.wire.send(process.node_id, owner_id, lambda owner: owner.owner.heard(process.node_id, message))
+                world.wire.sent -= isinstance(message, Alive)  # that it is there, it says also when nothing happens
             case CheckElection():
                 process.etcd.call(
                     leader_of,
                     lambda leader: self.put(ElectionChecked(leader)),
                     lambda: self.put(ElectionChecked(None)),
                 )
-            case StartShard(shard, table_epoch, _):
-                world.checks.started(process, shard, table_epoch)
-                process.engine.give(effect)
+            case StartShard(shard, table_epoch, _, epoch):
+                world.checks.started(process, shard, table_epoch, epoch)
+                process.engine.order(effect)
             case UpdateShard() | StopShard() | StopAllShards() | HoldIterations():
-                process.engine.give(effect)
+                process.engine.order(effect)
             case _:
                 assert_never(effect)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
+from math import inf
 from random import Random
 
 from iscp.core.ids import JobKey, ShardId
+from iscp.core.job import JobRow
 from tests.simulation.agenda import Agenda
 from tests.simulation.checks import Checks
 from tests.simulation.etcd import Etcd, Link
@@ -20,14 +23,25 @@ from tests.simulation.wire import Wire
 RESTART_S = 1.0
 """After how long a process that left in order is started again at the latest, beside what the seed adds."""
 
+ALIVE = {"alive_s": 1.5, "sync_deadline_s": 6.0}
+"""Where nodes say that they are there: longer than one may be silent that repeats its Sync."""
+
+NOTHING = Random(0)
+
 Note = Callable[[float, str, object], None]
 
 
 class World:
-    """`processes`: the present life of each node that runs. `trace` gets whatever is worth telling."""
+    """`aside` draws what came to be simulated later, so that a kind of trouble without it runs as it always did.
 
-    def __init__(self, random: Random, trouble: Trouble, parts: Parts = REAL, trace: Note | None = None) -> None:
+    `processes`: the present life of each node that runs. `trace` gets whatever is worth telling."""
+
+    def __init__(
+        self, random: Random, trouble: Trouble, parts: Parts = REAL, trace: Note | None = None, aside: Random = NOTHING
+    ) -> None:
         self.random, self.trouble, self.parts, self.trace = random, trouble, parts, trace
+        self.trouble_drawn, self.aside = trouble, aside
+        self.times = replace(parts.times, **ALIVE) if trouble.alive else parts.times
         self.agenda = Agenda()
         self.etcd = Etcd(self)
         self.wire = Wire(self)
@@ -37,15 +51,24 @@ class World:
         self.node_ids = [f"n{number}" for number in range(1, trouble.nodes + 1)]
         self.tables = [f"t{number}" for number in range(1, trouble.shards + 1)]
         self.sources = dict.fromkeys(self.tables, 0)
+        self._committed_s: dict[str, list[float]] = {table: [0.0] for table in self.tables}
         self.links = dict.fromkeys(self.node_ids, Link.OPEN)
         self.processes: dict[str, Process] = {}
+        self.ttls_s = {
+            node_id: parts.times.ttl_s * (1.0 + self.aside.random() * trouble.ttl_spread) for node_id in self.node_ids
+        }
         self.calm = False
         self._sinks: dict[JobKey, Sink] = {}
         self._rates = {node_id: 1.0 + random.uniform(-1.0, 1.0) * trouble.drift for node_id in self.node_ids}
         self._wall_offsets = dict.fromkeys(self.node_ids, 0.0)
         self._number = 0
+        if Fault.RESTORE_ETCD in trouble.faults:
+            self.etcd.back_up()
 
     # --- what the parts ask ------------------------------------------------------------------------------------
+
+    def happens(self, chance: float) -> bool:
+        return chance > 0.0 and self.aside.random() < chance
 
     def number(self) -> int:
         self._number += 1
@@ -65,7 +88,14 @@ class World:
         sink = self._sinks.get(key)
         if sink is None:
             sink = self._sinks[key] = self.parts.sink(f"{key.table_id}.{key.job_name}")
+            sink.committed_s = self._committed_s[key.table_id]
         return sink
+
+    def applied_up_to_s(self, row: JobRow) -> float:
+        """Unix time up to which this registration has really applied all that was committed."""
+        sink, committed_s = self.sink(row.key), self._committed_s[row.key.table_id]
+        following = sink.content + 1 if sink.job_id == row.job_id else 0
+        return committed_s[following] if following < len(committed_s) else inf
 
     def log_lag_s(self) -> float:
         return 0.005 + self.random.random() * 0.1
@@ -108,6 +138,7 @@ class World:
 
     def new_version(self, table: str) -> None:
         self.sources[table] += 1
+        self._committed_s[table].append(self.agenda.now_s)
         for process in self.processes.values():
             process.act(partial(process.engine.notify, table))
 
@@ -130,20 +161,30 @@ class World:
                 self._cut([(node_id, other), (other, node_id)], lasts_s)
             case Fault.ONE_WAY:
                 self._cut([(node_id, other)], lasts_s)
+            case Fault.STEP_CLOCK:
+                self._step_clock(node_id, random.uniform(-100.0, 100.0))
+            case Fault.STALL_LOG:
+                self.log.stalled = True
+                agenda.after(lasts_s, self._log_returns)
+            case _:
+                self._befall_etcd(fault, node_id, lasts_s)
+
+    def _befall_etcd(self, fault: Fault, node_id: str, lasts_s: float) -> None:
+        agenda = self.agenda
+        match fault:
             case Fault.LOSE_ETCD | Fault.DEAF_TO_ETCD:
                 self.link(node_id, Link.CUT if fault is Fault.LOSE_ETCD else Link.DEAF)
                 agenda.after(lasts_s, partial(self.link, node_id, Link.OPEN))
             case Fault.RESTART_ETCD if self.etcd.up:
                 self.etcd.up = False
                 agenda.after(lasts_s, self._etcd_returns)
+            case Fault.RESTORE_ETCD if self.etcd.up:
+                self.etcd.up = False
+                self.etcd.restore()
+                agenda.after(lasts_s, self._etcd_returns)
             case Fault.DELETE_ELECTION_KEY:
                 for key, _ in self.etcd.prefixed("candidates/")[:1]:
                     self.etcd.delete(key)
-            case Fault.STEP_CLOCK:
-                self._step_clock(node_id, random.uniform(-100.0, 100.0))
-            case Fault.STALL_LOG:
-                self.log.stalled = True
-                agenda.after(lasts_s, self._log_returns)
             case _:
                 pass
 
@@ -162,6 +203,9 @@ class World:
     def _etcd_returns(self) -> None:
         if not self.etcd.up:
             self.etcd.restart()
+            for watch in (watch for process in self.processes.values() for watch in process.watches):
+                watch.broken |= self.etcd.restored
+            self.etcd.restored = False
             for node_id in self.node_ids:
                 self.link(node_id, self.links[node_id])
 
