@@ -178,13 +178,16 @@ def _owner_loop(
     keep: Callable[[Sequence[NodeRecord]], None],
     on_broken: Callable[[Exception], None],
 ) -> OwnerLoop:
+    checkpoints = EtcdCheckpoint(cluster.etcd, cluster.election, Keys(config.etcd_prefix))
+    # What is applied was registered: etcd knows of a log whose whole directory is gone.
+    used_before = lambda: checkpoints.load() > 0  # noqa: E731
     return OwnerLoop(
         OwnerMachine(config.node_id, __version__, times),
-        lambda: DeltaJobLog(config.log.uri, clock, failpoints, cluster=config.cluster),
+        lambda: DeltaJobLog(config.log.uri, clock, failpoints, cluster=config.cluster, used_before=used_before),
         cluster.membership,
         cluster.election,
         cluster.overrides,
-        EtcdCheckpoint(cluster.etcd, cluster.election, Keys(config.etcd_prefix)),
+        checkpoints,
         clock,
         _log_limits(config),
         send,

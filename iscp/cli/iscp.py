@@ -9,6 +9,7 @@ import click
 
 from iscp import __version__
 from iscp.cli.feed import feed
+from iscp.cli.log import log
 from iscp.core.errors import IscpError
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
@@ -36,6 +37,7 @@ def iscp() -> None:
 
 
 iscp.add_command(feed)
+iscp.add_command(log)
 
 
 @iscp.command()

@@ -33,6 +33,7 @@ class ErrorCode(IntEnum):
     FEED_INCIDENT = 15
     TARGET_LOST = 16
     LOG_CORRUPT = 17
+    JOB_LOG_DAMAGED = 18
     INTERNAL = 99
     # Permanent: retrying alone cannot help.
     INVALID_REQUEST = 10_000
@@ -186,6 +187,12 @@ class StorageError(TemporaryError):
     """The storage failed: a full disk, a missing directory, no permission."""
 
     code = ErrorCode.STORAGE
+
+
+class JobLogDamaged(StorageError):
+    """The job log is lost or corrupt: no owner begins before a person has restored it."""
+
+    code = ErrorCode.JOB_LOG_DAMAGED
 
 
 class TargetLost(TemporaryError):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from iscp.core.cluster import Moment, NodeRecord
-from iscp.core.errors import IscpError, Unavailable
+from iscp.core.errors import IscpError, JobLogDamaged, Unavailable
 from iscp.ports.cluster import Election, Membership
 from iscp.runtime.executor import Executor
 from iscp.runtime.lease_keeper import LeaseKeeper
@@ -82,7 +82,7 @@ class Node:
         self._unwatch: Callable[[], None] = lambda: None
 
     def start(self, stopping: threading.Event | None = None) -> None:
-        """Raises ConfigurationError, Unavailable. Once `stopping` is set it returns, ready or not."""
+        """Raises ConfigurationError, Unavailable, JobLogDamaged. Once `stopping` is set it returns, ready or not."""
         self._server.start()
         try:
             self._preflight()
@@ -100,6 +100,8 @@ class Node:
         while not self._worker.synced(READY_LOOK_S):
             if stopping is not None and stopping.is_set():
                 return
+            if isinstance(fault := self._owner.claim_fault, JobLogDamaged):
+                raise fault
             if time.monotonic() < until_s:
                 continue
             raise Unavailable(

@@ -103,7 +103,7 @@ class OwnerLoop:
 
     `open_log` gives a log for one term; `keep` is told to whom it goes on to `send`: the members during a term, nobody
     between terms; `on_moved` is told whenever rows have moved. `seen` maps shards to what their nodes last saw of the
-    sources; like `machine`, it is read through `ask`.
+    sources; like `machine`, it is read through `ask`. `claim_fault`: why the last claim failed, until one succeeds.
     """
 
     def __init__(
@@ -145,6 +145,7 @@ class OwnerLoop:
         self._rings = RingBuilder(lambda ring: self._inbox.post(RingBuilt(ring)), on_broken)
         self._claim_at_s: float | None = None
         self._unread = Unread(clock)
+        self.claim_fault: IscpError | None = None
         self._inbox: Inbox[_Event] = Inbox("iscp-owner", clock, self._take, self._tick, self._next_due_s, on_broken)
 
     def start(self) -> None:
@@ -199,7 +200,7 @@ class OwnerLoop:
         """The writer of the present term; raises NotOwner between terms."""
         writer = self.writer
         if writer is None:
-            raise NotOwner("no owner has claimed the job log yet", remedy="Try again in a moment")
+            raise NotOwner(f"no owner has claimed the job log yet: {self.claim_fault or 'try again in a moment'}")
         return writer
 
     def last_writer(self) -> LogWriter:
@@ -294,9 +295,9 @@ class OwnerLoop:
             self.checkpoint.begin(wanted)
         except TemporaryError as error:
             log.warning("owner.claim_failed", extra={"error": str(error)})
-            self._claim_at_s = self._clock.monotonic_s() + CLAIM_RETRY_S
+            self.claim_fault, self._claim_at_s = error, self._clock.monotonic_s() + CLAIM_RETRY_S
             return
-        hold_s, self.seen = max(hold_s, self._take_roll(members, members_at)), {}
+        hold_s, self.seen, self.claim_fault = max(hold_s, self._take_roll(members, members_at)), {}, None
         self.decisions.begin(owner_rev)
         # Before the book is made of the rows: meanwhile the nodes can say what they run.
         self._step(Elected(owner_rev, leader.revision, members, wanted, hold_s, overrides))

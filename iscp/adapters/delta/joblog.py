@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from iscp.adapters.delta import storage
+from iscp.adapters.delta.commits import place
+from iscp.adapters.delta.joblog_check import USED, find_damage, is_there, put_aside
 from iscp.adapters.delta.joblog_history import HistoryTable
 from iscp.adapters.delta.joblog_schema import (
     LOG_SCHEMA,
@@ -15,8 +18,8 @@ from iscp.adapters.delta.joblog_schema import (
     last_entries,
     log_table,
 )
-from iscp.adapters.delta.joblog_table import FencedTable, refuse_others_table
-from iscp.core.errors import InvariantBroken, OutcomeUnknown
+from iscp.adapters.delta.joblog_table import FencedTable, refuse_others_table, storage_error
+from iscp.core.errors import InvariantBroken, JobLogDamaged, OutcomeUnknown
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow
 from iscp.ports.system import Clock, Failpoints
@@ -28,6 +31,15 @@ HISTORY_TABLE = "iscp_history"
 def refuse_other_cluster(uri: str, cluster: str) -> None:
     """Raise ConfigurationError if there is a job log at `uri` that belongs to another cluster."""
     refuse_others_table(f"{uri.rstrip('/')}/{LOG_TABLE}", cluster)
+
+
+def put_torn_commit_aside(uri: str) -> str:
+    """As `put_aside`, of the job log at `uri`."""
+    table = f"{uri.rstrip('/')}/{LOG_TABLE}"
+    try:
+        return put_aside(table)
+    except OSError as error:
+        raise storage_error(error, f"cannot repair {table}") from error
 
 
 class DeltaJobLog:
@@ -43,9 +55,15 @@ class DeltaJobLog:
         failpoints: Failpoints,
         storage_options: Mapping[str, str] | None = None,
         cluster: str = "",
+        used_before: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`cluster`: whose log it is, if it is made; raises ConfigurationError at the claim if it is another's."""
-        base = uri.rstrip("/")
+        """`cluster`: whose log it is, if it is made; raises ConfigurationError at the claim if it is another's.
+
+        `used_before`: whether anything outside the log's directory says that there was a log; asked where there is
+        none.
+        """
+        self._base = base = uri.rstrip("/")
+        self._used_before = used_before
         self._log = FencedTable(f"{base}/{LOG_TABLE}", LOG_SCHEMA, clock, failpoints, storage_options, cluster)
         self._history = HistoryTable(f"{base}/{HISTORY_TABLE}", clock, storage_options)
         self._requests: dict[str, tuple[str, ...]] = {}
@@ -57,7 +75,31 @@ class DeltaJobLog:
         return self._commits
 
     def claim_term(self) -> int:
-        return self._log.claim()
+        self._refuse_damaged()
+        term = self._log.claim()
+        try:
+            storage.create(f"{place(self._base)}/{USED}", b"")
+        except OSError as error:
+            raise storage_error(error, f"cannot write {self._base}/{USED}") from error
+        return term
+
+    def _refuse_damaged(self) -> None:
+        """Raises JobLogDamaged, StorageError."""
+        uri, base = f"{self._base}/{LOG_TABLE}", place(self._base)
+        try:
+            if is_there(uri):
+                if (damage := find_damage(uri)) is not None:
+                    raise damage.error()
+                return
+            signs = is_there(f"{self._base}/{HISTORY_TABLE}") or storage.exists(f"{base}/{USED}")
+        except OSError as error:
+            raise storage_error(error, f"cannot look at {uri}") from error
+        if signs or (storage.parent_is_there(f"{base}/{LOG_TABLE}") and self._used_before()):
+            raise JobLogDamaged(
+                f"the job log {uri} is gone, and this cluster has used one: all its registrations would be lost",
+                remedy="Restore the directory from a backup; to begin without its jobs, start a new cluster: another "
+                "data directory, or other `log.uri` and `etcd.prefix`",
+            )
 
     def load(self) -> list[JobRow]:
         table, files = self._log.read()

@@ -28,6 +28,7 @@ from iscp.core.errors import (
     ConfigurationError,
     ErrorCode,
     InvariantBroken,
+    JobLogDamaged,
     NotOwner,
     OutcomeUnknown,
     StorageError,
@@ -221,6 +222,11 @@ class FencedTable:
             if not names:
                 return self._schema.empty_table(), 0
             rows = dataset(names, schema=self._schema, filesystem=self._files, format="parquet").to_table()
+        except (FileNotFoundError, pa.ArrowInvalid) as error:
+            raise JobLogDamaged(
+                f"a file of the job log {self._uri} is missing or corrupt: {error}",
+                remedy="Restore it from a backup of the job log",
+            ) from error
         except FOREIGN_ERRORS as error:
             raise storage_error(error, "cannot read the job log") from error
         return rows, len(names)

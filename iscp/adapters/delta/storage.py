@@ -167,6 +167,17 @@ def names_below(directory: str, limit: int) -> Iterator[str]:
                     waiting.append(f"{inside}{entry.name}/")
 
 
+def rename(path: str, to: str) -> None:
+    """Give a file another name, which must not be taken. Raises FileExistsError."""
+    if path.startswith(S3):
+        client, key = _client_of(path)
+        with _s3_faults():
+            obstore.rename(client, key, _client_of(to)[1], overwrite=False)
+        return
+    os.link(path, to)
+    os.unlink(path)
+
+
 def remove_tree(directory: str) -> None:
     """Everything below a directory, in no order."""
     if directory.startswith(S3):

@@ -17,7 +17,7 @@ from iscp.coordination.times import CoordinationTimes
 from iscp.coordination.worker import WorkerMachine
 from iscp.core.cluster import NodeRecord
 from iscp.core.config import BackoffConfig, ProbeConfig, SchedulerConfig, UpkeepConfig
-from iscp.core.errors import ConfigurationError, StorageError
+from iscp.core.errors import ConfigurationError, JobLogDamaged, NotOwner, StorageError
 from iscp.core.ids import JobKey
 from iscp.core.iteration import Iteration, JobOutcome
 from iscp.core.job import JobRow
@@ -187,6 +187,16 @@ def test_a_start_that_is_not_wanted_any_more_ends_at_once(world: World) -> None:
     world.node.stop(1.0)
     assert time.monotonic() - began_s < READY_WAIT_S / 2
     assert not any(event.startswith("ready") for event in world.server.events)
+
+
+def test_a_node_that_cannot_own_a_damaged_log_ends_and_says_which_file(world: World) -> None:
+    damaged = JobLogDamaged("/log/5.json is not a whole commit", remedy="Restore it")
+    world.claim_faults += [damaged] * 100
+    with pytest.raises(JobLogDamaged, match=r"5\.json"):
+        world.node.start()
+    with pytest.raises(NotOwner, match=r"no owner has claimed the job log yet: .*5\.json is not"):
+        world.owner.current_writer()
+    world.node.stop(0.0)
 
 
 def test_a_taken_name_is_refused_before_anybody_is_served(world: World) -> None:
