@@ -2,7 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import Any
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("iscp", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("iscp")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Tests of texts that cannot be encoded log them too, and a report with one ends the process that sends it."""
+    report = yield
+    return _encodable(report)
+
+
+def _encodable(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode(errors="backslashreplace").decode()
+        case dict():
+            return {_encodable(key): _encodable(each) for key, each in value.items()}
+        case list() | tuple():
+            return type(value)(map(_encodable, value))
+    return value
