@@ -63,7 +63,14 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["exception"] = printable(self.formatException(record.exc_info), TEXT_CHARS_MAX)
         # A lone surrogate, which only a text within a value can still have, becomes the escape that JSON has for it.
-        return json.dumps(line, default=_text_of, ensure_ascii=False).encode(errors="backslashreplace").decode()
+        return _json(line).encode(errors="backslashreplace").decode()
+
+
+def _json(line: Mapping[str, object]) -> str:
+    try:
+        return json.dumps(line, default=_text_of, ensure_ascii=False)
+    except (ValueError, TypeError, RecursionError):  # numbers of too many digits, odd keys, what holds itself
+        return json.dumps({name: _text_of(value) for name, value in line.items()}, ensure_ascii=False)
 
 
 class TextFormatter(logging.Formatter):

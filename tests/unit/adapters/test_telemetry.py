@@ -62,5 +62,11 @@ def test_a_line_is_written_whatever_others_say(formatter: logging.Formatter) -> 
     holds()
 
 
+def test_a_number_of_too_many_digits_is_said_to_be_one() -> None:
+    line = JsonFormatter({}).format(record(said=10**5000, job="a"))
+    assert json.loads(line)["job"] == "a"
+    assert json.loads(line)["said"]
+
+
 def test_text_for_people() -> None:
     assert TextFormatter().format(record(seq=3)) == "1970-01-01T00:16:40.250Z info    iteration.done seq=3"
