@@ -8,6 +8,7 @@ import signal
 import pyarrow as pa
 import pytest
 
+from iscp.core.upkeep import UpkeepFigures
 from tests.e2e.evidence import admin
 from tests.e2e.harness import STOP_WAIT_S, Cluster, append, assert_equal, read, wait_for
 from tests.fakes.packages import install
@@ -60,6 +61,22 @@ class Keeper(CustomConsumer):
         Path(self.spec.target).write_text(value)
 '''
 
+REFRESHING = (
+    CONSUMER
+    + '''
+
+class Refreshing(Keeper):
+    """Two of its jobs hang in their refreshes, one has them done each second, and one answers no time."""
+
+    @classmethod
+    def refresh(cls, job):
+        if job.key.job_name.startswith("hangs"):
+            threading.Event().wait()
+        return [job.key.table_id], (None if job.key.job_name == "wrong" else time.time() + 1.0)
+'''
+)
+REFRESHING = "import threading\nimport time\n" + REFRESHING
+
 SAID = {
     "surrogate": "ValueError: \\ud800 \\x1b[2J \\x00",
     "long": "ValueError: cause xxx",
@@ -108,3 +125,33 @@ def test_poisoned_consumers_harm_nobody_and_the_node_drains(cluster: Cluster) ->
     events = [json.loads(line)["event"] for line in cluster.node.log.read_text().splitlines() if line.startswith("{")]
     assert "iteration.failed" in events
     assert not {"node.broken", "log.broken", "history.broken", "inbox.broken", "node.stop_hangs"} & set(events)
+
+
+@pytest.mark.spark
+def test_refreshes_that_hang_hold_up_no_other_and_show_in_the_status(cluster: Cluster) -> None:
+    site = cluster.root / "site"
+    install(site, "iscp_refreshing", REFRESHING, "iscp.consumers", refreshing="Refreshing")
+    environ = {"PYTHONPATH": str(site), "ISCP_CONSUMERS__ALLOW": "refreshing", "ISCP_UPKEEP__TIMEOUT_S": "3"}
+    cluster.start(**environ)
+    source = cluster.table("orders", pa.table({"id": [1, 2], "text": ["a", "b"]}))
+    for name in ("hangs", "hangs too", "good", "wrong"):
+        target, options = str(cluster.root / f"{name}.json"), {"wrong": "numpy"}
+        cluster.client.register(source, name, consumer="refreshing", target=target, key=["id"], options=options)
+
+    def figures(name: str) -> UpkeepFigures:
+        found = cluster.client.status(source, name).upkeep.refresh
+        return found or UpkeepFigures()
+
+    wait_for("the good one is refreshed again and again", lambda: figures("good").completed >= 2)
+    wait_for("those that hang are given up", lambda: figures("hangs").hanging and figures("hangs too").hanging)
+    assert [(figures(name).timeout, figures(name).error_code) for name in ("hangs", "hangs too")] == [(1, 3), (1, 3)]
+    so_far = figures("good").completed
+    wait_for("the good one goes on", lambda: figures("good").completed > so_far)
+    assert (figures("wrong").quarantined, "is no time" in figures("wrong").error_msg) == (True, True)
+    shown = admin(cluster.endpoint, "job", "status", source, "hangs").out
+    assert "hanging" in shown
+    assert "given up after 3 s" in shown
+    assert admin(cluster.endpoint, "status", "-o", "json").json["queue"]["upkeep_hanging"] == 2
+
+    cluster.node.child.send_signal(signal.SIGTERM)
+    assert cluster.node.child.wait(STOP_WAIT_S) == 0, "the end does not wait for what hangs"
