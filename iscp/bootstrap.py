@@ -15,7 +15,7 @@ from pathlib import Path
 
 from iscp import __version__
 from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta.catalog import DeltaCatalog, condition_analyzer, name_resolver
+from iscp.adapters.delta.catalog import DeltaCatalog
 from iscp.adapters.delta.commits import place
 from iscp.adapters.delta.engine import SparkEngine
 from iscp.adapters.delta.feed_sink import DeltaFeedSink
@@ -26,6 +26,7 @@ from iscp.adapters.delta.selftest import kind_of, self_test
 from iscp.adapters.delta.session import SparkRuntime, SparkSettings
 from iscp.adapters.delta.sink import DeltaSink
 from iscp.adapters.delta.source import DeltaChangeSource
+from iscp.adapters.delta.spark_read import table_opener
 from iscp.adapters.etcd.checkpoint import EtcdCheckpoint
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.election import EtcdElection
@@ -239,7 +240,7 @@ def _services(
     cluster: _Cluster,
 ) -> tuple[OwnerAdmin, OperatorServer]:
     """What users and operators ask, as the owner answers it."""
-    catalog = DeltaCatalog(name_resolver(spark.root), condition_analyzer(spark.root), s3=config.storage.s3.used)
+    catalog = DeltaCatalog.of(spark.root, s3=config.storage.s3.used)
     check_trigger = TriggerRegistry(config.triggers.allow).check
     views = ClusterViews(owner, cluster.membership, nodes, clock)
     waited = WaitedTargets(_target_looks(kinds, clock, failpoints))
@@ -250,8 +251,13 @@ def _services(
 
 def _target_looks(kinds: ConsumerRegistry, clock: SystemClock, failpoints: Failpoints) -> TargetLooks:
     """On sinks that are only looked at, now and then: no place has to be tried before, and none is kept."""
-    sinks = SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: DeltaFeedSink(uri, clock, failpoints), 0)
-    return TargetLooks(DeltaProbe(), kinds.kind, sinks)
+    return TargetLooks(DeltaProbe(), kinds.kind, _sinks(lambda uri: uri, clock, failpoints, kept_max=0))
+
+
+def _sinks(test: Callable[[str], str], clock: SystemClock, failpoints: Failpoints, **kept: int) -> SinkPool:
+    return SinkPool(
+        lambda uri: DeltaSink(test(uri), failpoints), lambda uri: DeltaFeedSink(test(uri), clock, failpoints), **kept
+    )
 
 
 def _kinds(config: NodeConfig) -> ConsumerRegistry:
@@ -291,11 +297,9 @@ def _runner(
     tested: Collection[str],
     scheduler: Scheduler,
 ) -> Adopter:
-    engine, source = SparkEngine(spark.root, spark.new_session), DeltaChangeSource(config.spark.direct_bytes_max)
-    test = _self_test(spark, tested)
-    sinks = SinkPool(
-        lambda uri: DeltaSink(test(uri), failpoints), lambda uri: DeltaFeedSink(test(uri), clock, failpoints)
-    )
+    engine = SparkEngine(spark.root, spark.new_session)
+    source = DeltaChangeSource(config.spark.direct_bytes_max, table_opener(spark.root))
+    sinks = _sinks(_self_test(spark, tested), clock, failpoints)
     runner = Runner(
         engine,
         source,
@@ -307,14 +311,12 @@ def _runner(
         epoch,
         on_committed=lambda outcome: scheduler.give(JobCommitted(outcome)),
     )
-    verifier = Verifier(runner, engine, source, sinks, clock, epoch)
-    return Adopter(runner, verifier, engine, source, sinks, clock, epoch)
+    return Adopter(runner, Verifier(runner, engine, source, sinks, clock, epoch), engine, source, sinks, clock, epoch)
 
 
 def _tested_at_start(config: NodeConfig, spark: SparkRuntime) -> set[str]:
     """The kinds of places where the self-test has passed; raises where it does not, so that the node does not start."""
-    below = {"log.uri": config.log.uri}
-    below |= {f"storage.self_test.{n}": uri for n, uri in enumerate(config.storage.self_test)}
+    below = {"log.uri": config.log.uri, **{f"storage.self_test.{n}": u for n, u in enumerate(config.storage.self_test)}}
     passed: set[str] = set()
     for field, uri in below.items():
         table = f"{place(uri)}/table"

@@ -54,6 +54,7 @@ class ErrorCode(IntEnum):
     ADOPT_DIFFERS = 10_016
     FEED_OFF = 10_017
     FEED_PURGED = 10_018
+    TABLE_UNREADABLE = 10_019
 
     @property
     def temporary(self) -> bool:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deltalake import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
 from iscp.adapters.delta import storage
-from iscp.adapters.delta.commits import APP_ID, local_path, newest_version, read_commit
+from iscp.adapters.delta.commits import APP_ID, local_path, log_of, newest_version, read_commit
 from iscp.adapters.delta.faults import delta_faults, storage_faults
 from iscp.adapters.delta.neighbours import table_around
+from iscp.adapters.delta.opening import BrokenLog, BySpark, opened
 from iscp.adapters.delta.spark_faults import spark_faults
+from iscp.adapters.delta.spark_read import table_opener
 from iscp.adapters.delta.target import target_fault
-from iscp.core.errors import EngineError, InvalidRequest, StorageError, TableNotFound
+from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
 from iscp.ports.pipeline import TableDescription
 
 if TYPE_CHECKING:
@@ -26,8 +28,7 @@ if TYPE_CHECKING:
 
 _CATALOG_NAME = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}$")
 _NOT_THERE = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE")
-_CATALOG_MANAGED = ("catalog-managed table", "coordinatedCommits")
-"""What deltalake says of such a table: it does not open it."""
+_NOT_WRITTEN = ("is one that deltalake does not open, so that it cannot be committed to", "Choose a new path")
 
 
 def name_resolver(session: SparkSession) -> Callable[[str], str]:
@@ -72,7 +73,8 @@ class DeltaCatalog:
     """Describes tables through deltalake (no JVM for paths); names are resolved by `resolve_name`.
 
     `resolve_name` maps `db.table` to a location; None: no catalog is configured. `analyze` is a `condition_analyzer`;
-    None: every condition passes. `s3`: Spark and the log store were set up for S3.
+    None: every condition passes. `s3`: Spark and the log store were set up for S3. `by_spark` opens tables that
+    deltalake does not; None: nobody does.
     """
 
     def __init__(
@@ -81,10 +83,17 @@ class DeltaCatalog:
         analyze: Callable[[str, str], str] | None = None,
         *,
         s3: bool = False,
+        by_spark: BySpark | None = None,
     ) -> None:
         self._resolve_name = resolve_name
         self._analyze = analyze
         self._s3 = s3
+        self._by_spark = by_spark
+
+    @classmethod
+    def of(cls, session: SparkSession, *, s3: bool = False) -> DeltaCatalog:
+        """With all that a session of Spark adds: names, conditions, and tables that deltalake does not open."""
+        return cls(name_resolver(session), condition_analyzer(session), s3=s3, by_spark=table_opener(session))
 
     def normalize(self, uri: str) -> str:
         """An absolute path without a trailing slash or links, or `s3://BUCKET/KEY`.
@@ -117,41 +126,69 @@ class DeltaCatalog:
         return newest_version(uri)
 
     def describe(self, table: str) -> TableDescription:
-        """Raises TableNotFound, InvalidRequest (a table that the catalog manages, another store), StorageError."""
+        """Raises TableNotFound, InvalidRequest (another store, or no engine reads it), StorageError."""
         uri = self._location(table)
         try:
             version = newest_version(uri)
-            with delta_faults(f"open {table}"):
-                opened = DeltaTable(uri)
         except TableNotFound as error:
-            raise TableNotFound(
-                f"{table} is not a Delta table", field="table", remedy="Check the path; create the table first"
+            raise _without_commits(table, uri) from error
+        try:
+            shape, handle = opened(uri, version, self._by_spark)
+        except BrokenLog as error:
+            raise InvalidRequest(
+                f"{table} {error.message}", field="table", remedy=error.remedy, code=ErrorCode.TABLE_UNREADABLE
             ) from error
-        except StorageError as error:
-            if any(mark in error.message for mark in _CATALOG_MANAGED):
-                raise InvalidRequest(
-                    "has its commits managed by a catalog, which iscp cannot follow",
-                    field="table",
-                    remedy="Drop the table feature that does it (catalogManaged, coordinatedCommits-preview)",
-                ) from error
-            raise
-        metadata = opened.metadata()
+        if not shape.fields:
+            raise InvalidRequest(
+                f"{table} has no columns",
+                field="table",
+                remedy="Register the job when it has some",
+                code=ErrorCode.TABLE_UNREADABLE,
+            )
         commit = read_commit(uri, version)
-        return TableDescription(
-            table_id=str(metadata.id),
+        described = TableDescription(
+            table_id=shape.table_id,
             name=table,
             uri=uri,
             version=version,
             committed_at_s=commit.committed_at_s if commit else 0.0,
-            columns={f.name: str(f.type.type if hasattr(f.type, "type") else f.type) for f in opened.schema().fields},
-            configuration=dict(metadata.configuration),
-            sink_seq=opened.transaction_version(APP_ID) or 0,
-            empty=not opened.file_uris(),
-            schema_json=opened.schema().to_json(),
-            target_fault=target_fault(opened),
+            columns={name: _type_name(field["type"]) for name, field in shape.fields.items()},
+            configuration=dict(shape.configuration),
+            schema_json=shape.schema_json,
+            empty=False,
+            target_fault=_NOT_WRITTEN,
         )
+        if handle is None:
+            return described
+        with delta_faults(f"open {table}"):
+            return replace(
+                described,
+                sink_seq=handle.transaction_version(APP_ID) or 0,
+                empty=not handle.file_uris(),
+                target_fault=target_fault(handle),
+            )
 
     def _location(self, table: str) -> str:
         if self._resolve_name and _CATALOG_NAME.match(table):
             return self.normalize(self._resolve_name(table))
         return self.normalize(table)
+
+
+def _without_commits(table: str, uri: str) -> InvalidRequest | TableNotFound:
+    """A log may have checkpoints alone: deltalake then reads the table, and neither it nor Spark commits to it."""
+    with storage_faults(f"list the log of {table}"):
+        checkpointed = any(".checkpoint." in name for name in storage.names(log_of(uri)))
+    if checkpointed:
+        return InvalidRequest(
+            f"{table} has checkpoints but no commit in its log, and Spark reads no such table",
+            field="table",
+            remedy="Restore the newest commit's file from a backup, or copy the rows to a new table, as deltalake can",
+            code=ErrorCode.TABLE_UNREADABLE,
+        )
+    return TableNotFound(
+        f"{table} is not a Delta table", field="table", remedy="Check the path; create the table first"
+    )
+
+
+def _type_name(given: str | dict[str, Any]) -> str:
+    return given if isinstance(given, str) else str(given["type"])

@@ -12,15 +12,14 @@ from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, TypeVar
 
-from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.commits import Commit, commit_stamp, newest_version, read_changed_files, read_commit
 from iscp.adapters.delta.direct_read import NotDirect, Shape, fit_in_memory, read_changes
 from iscp.adapters.delta.evolving import without_void
-from iscp.adapters.delta.faults import delta_faults
 from iscp.adapters.delta.feed import DeltaFeed, reading_changes
 from iscp.adapters.delta.net import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, STAMPS
+from iscp.adapters.delta.opening import BySpark, opened
 from iscp.adapters.delta.parquet_files import Allowance, TooLarge
 from iscp.adapters.delta.spark_faults import spark_faults
 from iscp.adapters.delta.spark_read import added_rows, changed_rows
@@ -56,9 +55,13 @@ class _Known:
 class DeltaChangeSource:
     """Change data feed of Delta tables. Used by many threads: what it keeps is replaced whole."""
 
-    def __init__(self, small_bytes_max: int = DIRECT_BYTES_MAX) -> None:
-        """Changes whose files have more bytes are read and reduced by Spark; 0: all are."""
+    def __init__(self, small_bytes_max: int = DIRECT_BYTES_MAX, by_spark: BySpark | None = None) -> None:
+        """Changes whose files have more bytes are read and reduced by Spark; 0: all are.
+
+        `by_spark` opens tables that deltalake does not; None: nobody does.
+        """
         self._small_bytes_max = small_bytes_max
+        self._by_spark = by_spark
         self._known: dict[str, _Known] = {}
 
     def newest(self, uri: str) -> SourceRange:
@@ -191,8 +194,7 @@ class DeltaChangeSource:
         if known is not None and self._same_shape(uri, known, version, {commit.version: commit for commit in read}):
             shape = known.shape
         else:
-            with delta_faults(f"open {uri}"):
-                shape = Shape.of(DeltaTable(uri, version=version))
+            shape, _ = opened(uri, version, self._by_spark)
         self._known[uri] = _Known(version, commit_stamp(uri, version), shape, committed_at_s)
         return shape
 

@@ -7,11 +7,14 @@ streams go the same way as this.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 
 from iscp.adapters.delta.commits import added_files
+from iscp.adapters.delta.direct_read import Shape
+from iscp.adapters.delta.spark_faults import spark_faults
 from iscp.ports.pipeline import ChangesUnavailable, SourceRange
 
 if TYPE_CHECKING:
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 def changed_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFrame:
     """All changes of the commits of `span`, as the change data feed has them, in no order."""
-    delta, log, snapshot = _opened(session, uri, span)
+    delta, log, snapshot = _opened(session, uri, span.last_version)
     reader, name = delta.commands.cdc.CDCReader, "changesToBatchDF"
     no_catalog = _default(reader, name, 5)
     schema_of = session._jvm.scala.Option.apply(snapshot)  # type: ignore[union-attr]
@@ -32,7 +35,7 @@ def changed_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFram
 
 def added_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFrame:
     """All rows of the files that the commits of `span` added, whether or not the table has a change data feed."""
-    delta, log, snapshot = _opened(session, uri, span)
+    delta, log, snapshot = _opened(session, uri, span.last_version)
     jvm: Any = session._jvm
     files = jvm.java.util.ArrayList()
     for version in range(span.from_version + 1, span.last_version + 1):
@@ -46,15 +49,34 @@ def added_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFrame:
     return DataFrame(log.createDataFrame(snapshot, chosen, *rest), session)
 
 
-def _opened(session: SparkSession, uri: str, span: SourceRange) -> tuple[Any, Any, Any]:
-    """Delta's package, the table's log, and what it is at the last version of `span`."""
+def table_opener(session: SparkSession) -> Callable[[str, int], Shape]:
+    """Opens tables that deltalake does not; raises what `spark_faults` does."""
+    jvm: Any = session._jvm
+
+    def open_table(uri: str, version: int) -> Shape:
+        with spark_faults(f"open {uri} at version {version}"):
+            _, _, snapshot = _opened(session, uri, version)
+            metadata, as_java = snapshot.metadata(), jvm.scala.jdk.javaapi.CollectionConverters.asJava
+            return Shape(
+                str(metadata.id()),
+                str(metadata.schema().json()),  # of a table without columns too
+                tuple(as_java(metadata.partitionColumns())),
+                dict(as_java(metadata.configuration())),
+                frozenset(as_java(snapshot.protocol().readerFeatureNames())),
+            )
+
+    return open_table
+
+
+def _opened(session: SparkSession, uri: str, version: int) -> tuple[Any, Any, Any]:
+    """Delta's package, the table's log, and what it is at a version."""
     jvm: Any = session._jvm
     delta = jvm.org.apache.spark.sql.delta
     log = delta.DeltaLog.forTable(session._jsparkSession, uri)
     # Else it may still know a version of a log that was there before.
     log.update(*[_default(log, "update", place) for place in (1, 2, 3)])
     rest = [_default(log, "getSnapshotAt", place) for place in (2, 3, 4)]
-    return delta, log, log.getSnapshotAt(span.last_version, *rest)
+    return delta, log, log.getSnapshotAt(version, *rest)
 
 
 def _default(owner: Any, method: str, place: int) -> Any:

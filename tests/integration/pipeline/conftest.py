@@ -19,6 +19,7 @@ from iscp.adapters.delta.feed_sink import DeltaFeedSink
 from iscp.adapters.delta.session import SparkRuntime
 from iscp.adapters.delta.sink import DeltaSink
 from iscp.adapters.delta.source import DeltaChangeSource
+from iscp.adapters.delta.spark_read import table_opener
 from iscp.consumers.replica import Replica
 from iscp.core.config import DIRECT_BYTES_MAX
 from iscp.core.ids import JobKey
@@ -51,6 +52,7 @@ class Pipeline:
         self.root = root
         self.small_bytes_max = small_bytes_max
         self.engine = SparkEngine(runtime.root, runtime.new_session)
+        self.by_spark = table_opener(runtime.root)
         self.source = f"{root}/source"
         write_deltalake(self.source, rows(range(ROWS)), configuration={"delta.enableChangeDataFeed": "true"})
         self.failpoints = ScriptedFailpoints()
@@ -67,7 +69,7 @@ class Pipeline:
     ) -> Runner:
         return Runner(
             self.engine,
-            DeltaChangeSource(self.small_bytes_max if small_bytes_max is None else small_bytes_max),
+            DeltaChangeSource(self.small_bytes_max if small_bytes_max is None else small_bytes_max, self.by_spark),
             kinds,
             SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: DeltaFeedSink(uri, SystemClock(), failpoints)),
             SystemClock(),
@@ -80,7 +82,7 @@ class Pipeline:
     def job(self, name: str, registration: int = 1, policies: dict[str, Any] | None = None, **consumer: Any) -> JobRow:
         spec = ConsumerSpec("replica", self.target(name), **consumer)
         job_spec = JobSpec(spec, **(policies or {}))
-        catalog = DeltaCatalog(s3=True)
+        catalog = DeltaCatalog(s3=True, by_spark=self.by_spark)
         source = catalog.describe(self.source)
         refuse_unfit(job_spec, source)
         Replica().validate(spec, source, catalog)

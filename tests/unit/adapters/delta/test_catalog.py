@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,9 +13,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from iscp.adapters.delta.catalog import DeltaCatalog
 from iscp.adapters.delta.commits import APP_ID, commit_path
+from iscp.adapters.delta.direct_read import Shape
 from iscp.adapters.delta.neighbours import LOOKED_AT_MAX, STAGED
 from iscp.adapters.delta.storage import names_below
-from iscp.core.errors import InvalidRequest, StorageError, TableNotFound
+from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, StorageError, TableNotFound
 
 
 @pytest.fixture
@@ -139,3 +142,47 @@ def test_a_look_below_a_place_is_bounded(tmp_path: Path) -> None:
     for number in range(LOOKED_AT_MAX):
         (tmp_path / f"file-{number}").unlink()
     assert DeltaCatalog().table_around(str(tmp_path.resolve())) == str(tmp_path.resolve() / "a" / "b")
+
+
+def test_a_log_of_checkpoints_alone_is_refused_by_its_reason(uri: str) -> None:
+    DeltaTable(uri).create_checkpoint()
+    commit_path(uri, 0).unlink()
+    with pytest.raises(InvalidRequest, match="no commit in its log") as refused:
+        DeltaCatalog().describe(uri)
+    assert (refused.value.field, refused.value.code) == ("table", ErrorCode.TABLE_UNREADABLE)
+    assert refused.value.remedy
+
+
+def test_a_table_that_deltalake_does_not_open_is_opened_by_spark_or_refused_by_its_reason(uri: str) -> None:
+    shape = Shape.of(DeltaTable(uri))
+    commit_path(uri, 0).write_text('{"protocol":{"minReaderVersion":9,"minWriterVersion":9}}')
+
+    def opens(at: str, version: int) -> Shape:
+        assert (at, version) == (uri, 0)
+        return shape
+
+    described = DeltaCatalog(by_spark=opens).describe(uri)
+    assert (described.table_id, described.schema_json) == (shape.table_id, shape.schema_json)
+    assert described.target_fault[0]
+
+    def fails(text: str) -> Callable[[str, int], Shape]:
+        def fail(at: str, version: int) -> Shape:
+            raise EngineError(f"open {at}: {text}")
+
+        return fail
+
+    for text, why in (
+        ('[DELTA_UNSUPPORTED_FEATURES_FOR_READ] … unsupported by Delta Lake "4.3.1": a-b, c.', "feature a-b, c, which"),
+        ("[DELTA_INVALID_PROTOCOL_VERSION] …", "a newer protocol"),
+        ("[DELTA_STATE_RECOVER_ERROR] The metadata …", "log that cannot be read"),
+        ("[DELTA_VERSIONS_NOT_CONTIGUOUS] …", "log that cannot be read"),
+        ("[DELTA_PATH_BASED_ACCESS_TO_CATALOG_MANAGED_TABLE_BLOCKED] …", "managed by a catalog"),
+    ):
+        with pytest.raises(InvalidRequest, match=why) as refused:
+            DeltaCatalog(by_spark=fails(text)).describe(uri)
+        assert refused.value.field == "table"
+        assert refused.value.remedy
+    with pytest.raises(EngineError):
+        DeltaCatalog(by_spark=fails("the heap is full")).describe(uri)
+    with pytest.raises(InvalidRequest, match="has no columns"):
+        DeltaCatalog(by_spark=lambda *_: replace(shape, schema_json='{"type":"struct","fields":[]}')).describe(uri)

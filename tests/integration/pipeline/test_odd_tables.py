@@ -1,0 +1,102 @@
+"""Tables as other writers leave them: a target equals what Spark reads, or the job is refused, with a reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from iscp.core.errors import ErrorCode, InvalidRequest
+from tests.integration.pipeline.conftest import Pipeline
+from tests.integration.pipeline.odd_tables import READ, READ_ONLY, REFUSED, SMALL, Maker, plain
+
+pytestmark = pytest.mark.spark
+
+
+def made(pipeline: Pipeline, make: Maker) -> None:
+    pipeline.source = f"{pipeline.root}/odd"
+    with pipeline.engine.session() as session:
+        make(pipeline.source, session)
+
+
+def assert_equal(pipeline: Pipeline, name: str) -> None:
+    """The target holds just what Spark reads, in columns of the same types."""
+    with pipeline.engine.session() as session:
+        wanted, found = (_told(session, uri) for uri in (pipeline.source, pipeline.target(name)))
+        assert found == wanted
+
+
+def _told(session: SparkSession, uri: str) -> tuple[list[tuple[str, str]], list[str]]:
+    frame = session.read.format("delta").load(uri)
+    rows = frame.selectExpr("to_json(struct(*))").collect()
+    return frame.dtypes, sorted(row[0] for row in rows)
+
+
+def keep(pipeline: Pipeline, name: str) -> None:
+    """A replica by key and one without are built; the first is brought on by a delete."""
+    made(pipeline, READ[name])
+    jobs = [pipeline.job("keyed", key=("id",)), pipeline.job("bare")]
+    for outcome in pipeline.run(*jobs):
+        assert outcome.ok, f"{outcome.error_code}: {outcome.error_msg}"
+    for job in jobs:
+        assert_equal(pipeline, job.key.job_name)
+    if name not in READ_ONLY:
+        pipeline.sql("DELETE FROM SOURCE WHERE id = 1")
+        (outcome,) = pipeline.run(jobs[0])
+        assert outcome.ok, f"{outcome.error_code}: {outcome.error_msg}"
+        assert_equal(pipeline, "keyed")
+
+
+def refuse(pipeline: Pipeline, make: Maker, reason: str) -> None:
+    made(pipeline, make)
+    with pytest.raises(InvalidRequest) as refused:
+        pipeline.job("j", key=("id",))
+    assert refused.value.code in (ErrorCode.TABLE_UNREADABLE, ErrorCode.INVALID_REQUEST)
+    assert reason in str(refused.value)
+    assert refused.value.field == "table"
+    assert refused.value.remedy
+    assert len(str(refused.value)) < 2_000
+    assert not Path(pipeline.target("j")).exists()
+
+
+@pytest.mark.parametrize("name", [*READ][:SMALL])
+def test_what_spark_reads_is_kept(pipeline: Pipeline, name: str) -> None:
+    keep(pipeline, name)
+
+
+@pytest.mark.parametrize("name", [*REFUSED][:SMALL])
+def test_what_no_engine_reads_is_refused_with_the_reason(pipeline: Pipeline, name: str) -> None:
+    refuse(pipeline, *REFUSED[name])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", [*READ][SMALL:])
+def test_everything_that_spark_reads_is_kept(pipeline: Pipeline, name: str) -> None:
+    keep(pipeline, name)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", [*REFUSED][SMALL:])
+def test_everything_that_no_engine_reads_is_refused_with_the_reason(pipeline: Pipeline, name: str) -> None:
+    refuse(pipeline, *REFUSED[name])
+
+
+def test_a_feature_that_comes_while_a_job_runs_stops_it_for_good(pipeline: Pipeline) -> None:
+    made(pipeline, plain)
+    job = pipeline.job("j", key=("id",))
+    assert pipeline.run(job)[0].ok
+    features = {"readerFeatures": ["nobodyKnows"], "writerFeatures": ["nobodyKnows"]}
+    protocol = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}
+    Path(pipeline.source, "_delta_log", f"{2:020d}.json").write_text(json.dumps(protocol))
+    repeat_commit(pipeline.source, 3)
+    (outcome,) = pipeline.run(job)
+    assert outcome.error_code == ErrorCode.TABLE_UNREADABLE, outcome.error_msg
+    assert "nobodyKnows" in outcome.error_msg
+
+
+def repeat_commit(uri: str, version: int) -> None:
+    """A commit like the one before the last, under another version."""
+    log = Path(uri, "_delta_log")
+    (log / f"{version:020d}.json").write_text((log / f"{version - 2:020d}.json").read_text())
