@@ -8,12 +8,16 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from types import TracebackType
 from typing import Any, TextIO
 
 from iscp.core.config import LogFormat, LogLevel
 from iscp.core.foreign import printable, shown
+
+log = logging.getLogger(__name__)
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 TEXT_CHARS_MAX = 32_000
@@ -82,6 +86,24 @@ class TextFormatter(logging.Formatter):
         if not record.exc_info:
             return line
         return f"{line}\n{printable(self.formatException(record.exc_info), TEXT_CHARS_MAX)}"
+
+
+def log_uncaught() -> None:
+    """Log what ends this process or one of its threads, instead of printing it."""
+
+    def uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            sys.__excepthook__(kind, error, trace)
+        else:
+            log.critical("process.broke", exc_info=(kind, error, trace))
+
+    def uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is not None:
+            told = (args.exc_type, args.exc_value, args.exc_traceback)
+            name = args.thread.name if args.thread else ""
+            log.critical("thread.broke", exc_info=told, extra={"thread_name": name})
+
+    sys.excepthook, threading.excepthook = uncaught, uncaught_in_thread
 
 
 def configure_logging(

@@ -69,11 +69,11 @@ def start_up(
     command: Sequence[str] = _UP,
     timeout_s: float = START_TIMEOUT_S,
 ) -> RunningUp:
-    """Start `iscp up` on `data` and wait until it is ready. What it says on stderr lies in `logs/up.log`.
+    """Start `iscp up` on `data` and wait until it is ready. What it says on stderr lies in `up.log`.
 
     Raises Unavailable, with the end of that log, if it ends instead or is not ready in time.
     """
-    log = data / "logs" / "up.log"
+    log = data / "up.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     arguments = [*command, "--data", str(data), "--json", "--nodes", str(nodes)]
     arguments += [] if port is None else ["--port", str(port)]

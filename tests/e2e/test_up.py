@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -68,6 +69,11 @@ def test_a_job_goes_on_after_the_node_is_killed_and_after_a_new_start(start: Sta
         assert client.cluster().nodes[0].pid not in (0, up.node_pid)
 
     assert up.stop() == 0
+    logs = list((tmp_path / "iscp" / "logs").iterdir())
+    assert {"iscp-0.log", "etcd.log"} <= {each.name for each in logs}
+    for each in logs:
+        for line in each.read_text().splitlines():
+            assert isinstance(json.loads(line), dict), f"{each.name}: {line}"
     wait_for("nothing is left behind", lambda: not leftovers(mark))
 
     append(source, rows(1_000, 10, "c"))

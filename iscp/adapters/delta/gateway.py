@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from iscp.adapters.delta.jvm_log import relayed_output
 from iscp.core.errors import EngineError
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 180.0
 START_POLL_S = 0.02
 KILL_WAIT_S = 10.0
+LAST_WORDS_WAIT_S = 1.0
+"""For what a JVM that has ended said last; children of its own may hold its output open."""
 
 # Runs in between, as a process of its own, because code between fork and exec is not safe beside threads.
 # The death signal (PR_SET_PDEATHSIG = 1) survives exec. A parent that died before it was set is noticed.
@@ -71,11 +74,13 @@ class Gateway:
         scratch = Path(tempfile.mkdtemp(prefix="iscp-gateway-"))
         try:
             told = scratch / "address"
-            child, ended = _spawn(command, {**environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)})
+            output, relay = relayed_output()
+            child, ended = _spawn(command, {**environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)}, output)
             try:
                 return cls(child, _await_address(told, ended, child), ended)
             except BaseException:
                 child.kill()
+                relay.join(LAST_WORDS_WAIT_S)
                 raise
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -100,7 +105,9 @@ class Gateway:
             self.kill()
 
 
-def _spawn(command: Sequence[str], environ: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], threading.Event]:
+def _spawn(
+    command: Sequence[str], environ: Mapping[str, str], output: int
+) -> tuple[subprocess.Popen[bytes], threading.Event]:
     born, ended = threading.Event(), threading.Event()
     children: list[subprocess.Popen[bytes]] = []
     faults: list[OSError] = []
@@ -110,7 +117,8 @@ def _spawn(command: Sequence[str], environ: Mapping[str, str]) -> tuple[subproce
             child = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *command],
                 stdin=subprocess.PIPE,
-                stdout=2,  # this process's stdout is for its own results
+                stdout=output,
+                stderr=output,
                 env=dict(environ),
                 process_group=0,  # Ctrl-C is for this process, which then stops the JVM in order
             )
@@ -119,6 +127,8 @@ def _spawn(command: Sequence[str], environ: Mapping[str, str]) -> tuple[subproce
             born.set()
             ended.set()
             return
+        finally:
+            os.close(output)
         children.append(child)
         born.set()
         child.wait()
@@ -137,7 +147,7 @@ def _await_address(told: Path, ended: threading.Event, child: subprocess.Popen[b
         if ended.wait(START_POLL_S):
             how = child.returncode
             by = f"signal {signal.Signals(-how).name}" if how < 0 else f"status {how}"
-            raise EngineError(f"the JVM ended with {by} before its gateway was up; its stderr says why")
+            raise EngineError(f"the JVM ended with {by} before its gateway was up; the log has what it said last")
         if time.monotonic() > deadline_s:
             raise EngineError(f"the JVM's gateway was not up within {START_TIMEOUT_S:.0f} s")
     content = told.read_bytes()

@@ -1,0 +1,62 @@
+"""What Spark's JVM says, put into this process's own log: one event for each of its events, whatever else it prints.
+
+The JVM writes to a pipe, one JSON object a line (log4j2.properties). Lines that are none, as a Java's own warnings
+before logging is set up or what a configuration of the user's prints, become events too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+from typing import Any
+
+log = logging.getLogger("spark")
+
+LINE_LENGTH_MAX = 20_000
+"""Of what is kept of one line."""
+
+_FIELDS = ("level", "class", "said", "stack")
+_LEVELS = {
+    "FATAL": logging.CRITICAL,
+    "ERROR": logging.ERROR,
+    "WARN": logging.WARNING,
+    "INFO": logging.INFO,
+    "DEBUG": logging.DEBUG,
+    "TRACE": logging.DEBUG,
+}
+
+
+def relayed_output() -> tuple[int, threading.Thread]:
+    """A file descriptor for a JVM to write to, and the thread that logs what comes until its last writer has ended."""
+    reader, writer = os.pipe()
+    thread = threading.Thread(target=_relay, args=(reader,), name="iscp-jvm-log", daemon=True)
+    thread.start()
+    return writer, thread
+
+
+def _relay(descriptor: int) -> None:
+    with os.fdopen(descriptor, "rb") as lines:
+        for line in lines:
+            said = line.decode(errors="replace").rstrip()
+            if said:
+                _tell(*_event_of(said))
+
+
+def _event_of(line: str) -> tuple[int, dict[str, str]]:
+    """Its level, and what it says."""
+    try:
+        found: Any = json.loads(line)
+        given = {name: str(found[name])[:LINE_LENGTH_MAX] for name in _FIELDS if found[name]}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return logging.WARNING, {"said": line[:LINE_LENGTH_MAX]}
+    return _LEVELS.get(given.pop("level", ""), logging.WARNING), given
+
+
+def _tell(level: int, said: dict[str, str]) -> None:
+    if log.hasHandlers():
+        log.log(level, "spark.said", extra=said)
+    else:  # a tool that has set up no logging
+        print(f"spark: {' '.join(said.values())}", file=sys.stderr)  # noqa: T201
