@@ -109,7 +109,8 @@ class EtcdServer:
         """Start it and wait until it serves, at most START_WAIT_S; port 0: any that is free.
 
         `cluster` maps the names of all members to their peer ports (without `wait` until there is a quorum);
-        `tls` is the client's side, the server's comes in `extra_args`. The log is `etcd.log` in `data_dir`.
+        `tls` is the client's side, the server's comes in `extra_args`. The log is `etcd.log` in `data_dir`, JSON lines;
+        what its libraries print besides is in `etcd.stderr`.
         Raises Unavailable with the end of the log if it does not come up.
         """
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -123,7 +124,8 @@ class EtcdServer:
         for _ in range(START_ATTEMPTS_MAX):
             ports = client_port or free_port(), peer_port or free_port()
             args = _arguments(data_dir, name, ports, cluster or {name: ports[1]}, scheme)
-            child = spawn([str(binary), *args, *extra_args], log_file, environ, death_signal=signal.SIGTERM)
+            command = [str(binary), *args, f"--log-outputs={log_file.absolute()}", *extra_args]
+            child = spawn(command, data_dir / "etcd.stderr", environ, death_signal=signal.SIGTERM)
             server = cls(child, data_dir, *ports)
             if not wait or server._came_up(clock, tls):
                 return server
@@ -131,7 +133,8 @@ class EtcdServer:
             # Somebody may have taken a port that was free a moment before.
             if "address already in use" not in tail(log_file):
                 break
-        raise Unavailable(f"etcd did not come up: {tail(log_file)}", remedy=f"See {log_file}")
+        said = tail(log_file) or tail(data_dir / "etcd.stderr")
+        raise Unavailable(f"etcd did not come up: {said}", remedy=f"See {log_file} and etcd.stderr beside it")
 
     @property
     def pid(self) -> int:
