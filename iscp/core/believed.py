@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from operator import attrgetter
 
+from iscp.core.columns import ColumnIds
 from iscp.core.foreign import (
     AT_S_LEAST,
     AT_S_MOST,
@@ -88,7 +89,16 @@ def exact_position(found: object) -> Position:
         exact_message(found.void, "void"),
         exact_int(found.base_version, "base_version", -1),
         DeadLetters(exact_int(found.dead.seq, "dead.seq", -1), exact_int(found.dead.rows, "dead.rows")),
+        _exact_columns(found.column_ids),
     )
+
+
+def _exact_columns(found: object) -> ColumnIds | None:
+    if found is None:
+        return None
+    if not isinstance(found, Mapping) or not all(isinstance(text, str) for pair in found.items() for text in pair):
+        raise ValueError(f"column_ids is {shown(found)}, which does not map names to texts")
+    return dict(found)
 
 
 def exact_entry(entry: HistoryEntry) -> HistoryEntry:

@@ -79,9 +79,14 @@ def _refuse(where: str, why: str, cause: Exception | None = None) -> NoReturn:
     raise StorageError(f"{where}, {why}", remedy=_REMEDY, code=ErrorCode.LOG_CORRUPT) from cause
 
 
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether it is a whole number; JSON's true is none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def is_count(value: object) -> TypeGuard[int]:
-    """Whether it is a whole number that is not negative; JSON's true is none."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    """Whether it is a whole number that is not negative."""
+    return is_whole(value) and value >= 0
 
 
 def text_of(body: Mapping[str, Any], name: str) -> str:

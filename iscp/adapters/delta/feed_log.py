@@ -17,7 +17,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
 from iscp.adapters.delta import storage
-from iscp.adapters.delta.actions import is_count, parse_actions
+from iscp.adapters.delta.actions import is_whole, parse_actions
 from iscp.adapters.delta.checkpoints import Checkpoints
 from iscp.adapters.delta.commits import commit_file
 from iscp.adapters.delta.faults import delta_faults
@@ -185,7 +185,8 @@ class FeedLog:
     def _take_in(self, actions: Sequence[Mapping[str, Any]]) -> None:
         """The next version."""
         txns = (action["txn"] for action in actions if "txn" in action)
-        self._numbers |= {txn["appId"]: txn["version"] for txn in txns if is_count(txn.get("version"))}
+        # Half of a ulid is negative as often as not.
+        self._numbers |= {txn["appId"]: txn["version"] for txn in txns if is_whole(txn.get("version"))}
         self.version += 1
         self._stamp = ()
 
