@@ -1,0 +1,16 @@
+"""Numbers that a feed keeps in its log: whatever fits into 64 bits, as whoever commits and whoever follows reads it."""
+
+from __future__ import annotations
+
+import pytest
+
+from iscp.adapters.delta.feed_log import FeedLog
+
+
+@pytest.mark.parametrize("number", [-(2**63), -1, 0, 2**63 - 1])
+def test_a_number_is_read_as_it_was_put(uri: str, number: int) -> None:
+    mine, others = FeedLog(uri), FeedLog(uri)
+    mine.put([], {"half": number}, "commit", 1)
+    assert mine.landed("commit")
+    others.look()
+    assert [log.number("half") for log in (mine, others, FeedLog(uri))] == [number] * 3
