@@ -28,7 +28,6 @@ from typing import Any
 
 from iscp.adapters.clock import SystemClock
 from iscp.adapters.delta.commits import APP_ID
-from iscp.adapters.delta.feed_sink import DeltaFeedSink
 from iscp.adapters.delta.position import tag_json
 from iscp.adapters.delta.probe import DeltaProbe
 from iscp.adapters.delta.sink import DeltaSink
@@ -155,7 +154,7 @@ class Node:
         self.broken: list[Exception] = []
         schedule = Schedule("bench", probe_config, BackoffConfig(), random.random)
         kinds, failpoints = ConsumerRegistry(()), EnvironmentFailpoints({})
-        sinks = SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: DeltaFeedSink(uri, clock, failpoints), 0)
+        sinks = SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: uri, clock, failpoints, kept_max=0)
         looks = TargetLooks(DeltaProbe(), kinds.kind, sinks)
         self.scheduler = Scheduler(schedule, self.probe, looks, clock, self._tell, self.broken.append)
         self.executor = Executor(

@@ -18,7 +18,6 @@ from iscp.adapters.clock import SystemClock
 from iscp.adapters.delta.catalog import DeltaCatalog
 from iscp.adapters.delta.commits import place
 from iscp.adapters.delta.engine import SparkEngine
-from iscp.adapters.delta.feed_sink import DeltaFeedSink
 from iscp.adapters.delta.joblog import DeltaJobLog
 from iscp.adapters.delta.probe import DeltaProbe
 from iscp.adapters.delta.s3 import s3_environ
@@ -254,10 +253,8 @@ def _target_looks(kinds: ConsumerRegistry, clock: SystemClock, failpoints: Failp
     return TargetLooks(DeltaProbe(), kinds.kind, _sinks(lambda uri: uri, clock, failpoints, kept_max=0))
 
 
-def _sinks(test: Callable[[str], str], clock: SystemClock, failpoints: Failpoints, **kept: int) -> SinkPool:
-    return SinkPool(
-        lambda uri: DeltaSink(test(uri), failpoints), lambda uri: DeltaFeedSink(test(uri), clock, failpoints), **kept
-    )
+def _sinks(check: Callable[[str], str], clock: SystemClock, failpoints: Failpoints, **kept: int) -> SinkPool:
+    return SinkPool(lambda uri: DeltaSink(uri, failpoints), check, clock, failpoints, **kept)
 
 
 def _kinds(config: NodeConfig) -> ConsumerRegistry:

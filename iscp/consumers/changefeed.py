@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from iscp.adapters.delta.feed_sink import DeltaFeedSink
 from iscp.consumers.checks import CONSUMER_PATH, check_columns, check_target, wanted_columns
 from iscp.core import shard as ranges
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
@@ -23,7 +24,15 @@ from iscp.core.shard import RANGES_MAX
 from iscp.core.spec import ConsumerSpec, OnSchemaChange
 from iscp.core.watermark import Position
 from iscp.ports.feed import FeedCommit, FeedSink
-from iscp.ports.pipeline import Catalog, ConsumeContext, Consumed, Needs, Retriever, SinkFactory, TableDescription
+from iscp.ports.pipeline import (
+    Catalog,
+    ConsumeContext,
+    Consumed,
+    ConsumerEnvironment,
+    Needs,
+    Retriever,
+    TableDescription,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -67,8 +76,13 @@ class Changefeed:
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
         return wanted_columns(spec, source)
 
-    def open(self, row: JobRow, sinks: SinkFactory) -> ChangefeedConsumer:
-        return ChangefeedConsumer(row, sinks.feed(row.spec.consumer.target, row.key.range_id))
+    def open(self, row: JobRow, environment: ConsumerEnvironment) -> ChangefeedConsumer:
+        sink = environment.keep(
+            (self.name, row.key.range_id),
+            row.spec.consumer.target,
+            lambda uri: DeltaFeedSink(uri, environment.clock, environment.failpoints),
+        )
+        return ChangefeedConsumer(row, sink)
 
 
 def _shards(spec: ConsumerSpec) -> int | None:

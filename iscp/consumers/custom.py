@@ -26,9 +26,9 @@ from iscp.ports.pipeline import (
     ChangesUnavailable,
     ConsumeContext,
     Consumed,
+    ConsumerEnvironment,
     Needs,
     Retriever,
-    SinkFactory,
     TableDescription,
     WatermarkTxn,
 )
@@ -154,7 +154,7 @@ class CustomKind:
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
         return wanted_columns(spec, source)
 
-    def open(self, row: JobRow, sinks: SinkFactory) -> CustomSink:
+    def open(self, row: JobRow, environment: ConsumerEnvironment) -> CustomSink:
         with _translated(self.name, "was made"):
             consumer = self._consumer(row)
             if isinstance(consumer, ShardedConsumer):

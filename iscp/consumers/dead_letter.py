@@ -20,7 +20,7 @@ from iscp.core.job import JobRow
 from iscp.core.kept import DEAD_LETTER_SUFFIX
 from iscp.core.quoting import quoted
 from iscp.core.watermark import NO_DEAD_LETTERS, DeadLetters, Position, Watermark
-from iscp.ports.pipeline import CommitTag, ConsumeContext, Sink, SinkFactory
+from iscp.ports.pipeline import CommitTag, ConsumeContext, ConsumerEnvironment, Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -69,9 +69,9 @@ def shared_keys(frame: DataFrame, key: Sequence[str]) -> Shared | None:
 class DeadLetterBox:
     """The dead letters of one job, in a table of their own with a seq of its own."""
 
-    def __init__(self, target: str, sinks: SinkFactory) -> None:
+    def __init__(self, target: str, environment: ConsumerEnvironment) -> None:
         self._uri = dead_letter_uri(target)
-        self._sink: Sink = sinks(self._uri)
+        self._sink: Sink = environment.sink(self._uri)
 
     def checked(self, row: JobRow, position: Position) -> Position:
         """The target's `position`, void where the dead letters are not those that its rows go with."""

@@ -35,10 +35,10 @@ from iscp.ports.pipeline import (
     CommitTag,
     ConsumeContext,
     Consumed,
+    ConsumerEnvironment,
     Needs,
     Retriever,
     Sink,
-    SinkFactory,
     TableDescription,
 )
 
@@ -107,13 +107,17 @@ class Replica:
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
         return wanted_columns(spec, source)
 
-    def open(self, row: JobRow, sinks: SinkFactory) -> ReplicaConsumer:
+    def open(self, row: JobRow, environment: ConsumerEnvironment) -> ReplicaConsumer:
         spec = row.spec
         target = spec.consumer.target
-        return ReplicaConsumer(spec, sinks(target), DeadLetterBox(target, sinks) if spec.consumer.key else None)
+        return ReplicaConsumer(
+            spec, environment.sink(target), DeadLetterBox(target, environment) if spec.consumer.key else None
+        )
 
-    def check(self, row: JobRow, sinks: SinkFactory) -> ReplicaCheck:
-        return ReplicaCheck(row.spec.consumer, sinks(row.spec.consumer.target), self.open(row, sinks).filtered)
+    def check(self, row: JobRow, environment: ConsumerEnvironment) -> ReplicaCheck:
+        return ReplicaCheck(
+            row.spec.consumer, environment.sink(row.spec.consumer.target), self.open(row, environment).filtered
+        )
 
 
 def _unwritable(names: Sequence[str]) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from iscp.core.columns import ColumnIds
 from iscp.core.iteration import Bounds, ChangeDetail, DataType, HistoryEntry, Iteration, JobOutcome
@@ -16,12 +16,13 @@ from iscp.core.target import TargetSeen
 from iscp.core.trigger import ProbeState
 from iscp.core.verify import Comparison
 from iscp.core.watermark import NO_DEAD_LETTERS, DeadLetters, Position, Watermark
-from iscp.ports.feed import FeedSink
-from iscp.ports.system import Guard
+from iscp.ports.system import Clock, Failpoints, Guard
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -520,7 +521,7 @@ class Check(Protocol):
 class Checked(Protocol):
     """A kind of consumer whose sinks can be compared with their source."""
 
-    def check(self, row: JobRow, sinks: SinkFactory) -> Check: ...
+    def check(self, row: JobRow, environment: ConsumerEnvironment) -> Check: ...
 
 
 @runtime_checkable
@@ -539,11 +540,23 @@ class Archiving(Protocol):
         """At a first registration, which would build it anew; raises InvalidRequest. `spec` was validated."""
 
 
-class SinkFactory(Protocol):
-    def __call__(self, target_uri: str) -> Sink: ...
+class ConsumerEnvironment(Protocol):
+    """What a node hands to a kind that opens a consumer: its targets, its clock, and where tests make it die."""
 
-    def feed(self, target_uri: str, range_id: int) -> FeedSink:
-        """Where the target is a changefeed, as one range of its job keeps it."""
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def failpoints(self) -> Failpoints: ...
+
+    def sink(self, target_uri: str) -> Sink:
+        """The table there as a Delta sink; kept, so that what it knows of its log is not read again each time."""
+
+    def keep(self, name: Hashable, target_uri: str, make: Callable[[str], T]) -> T:
+        """What a kind has made for the target under this name, or makes now: only where the target may be written to.
+
+        Raises what the check of the target raises. What was not used for long is dropped without a word to it.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -578,7 +591,7 @@ class ConsumerKind(Protocol):
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
         """The source columns that have to be read for this job."""
 
-    def open(self, row: JobRow, sinks: SinkFactory) -> Consumer: ...
+    def open(self, row: JobRow, environment: ConsumerEnvironment) -> Consumer: ...
 
 
 @runtime_checkable

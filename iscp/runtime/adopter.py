@@ -19,9 +19,9 @@ from iscp.ports.pipeline import (
     ChangeSource,
     ChangesUnavailable,
     ConsumeContext,
+    ConsumerEnvironment,
     Engine,
     IterationRunner,
-    SinkFactory,
 )
 from iscp.ports.system import Clock, Guard
 from iscp.runtime.runner import CONFLICT_TRIES_MAX, Runner
@@ -38,7 +38,7 @@ class Adopter:
     others: IterationRunner
     engine: Engine
     source: ChangeSource
-    sinks: SinkFactory
+    environment: ConsumerEnvironment
     clock: Clock
     epoch: Callable[[], int]
 
@@ -82,7 +82,7 @@ class Adopter:
 
     def _compared(self, uri: str, work: Work, kind: Adopting, version: int, guard: Guard) -> JobOutcome:
         row, span = work.row, self.source.at(uri, version)
-        check = kind.check(row, self.sinks)
+        check = kind.check(row, self.environment)
         with self.engine.session() as session:
             # Rows that a former job has set aside are not known to be those of this version.
             position = replace(work.position, dead=NO_DEAD_LETTERS)

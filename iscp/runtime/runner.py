@@ -26,11 +26,11 @@ from iscp.ports.pipeline import (
     ChangesUnavailable,
     ConsumeContext,
     Consumed,
+    ConsumerEnvironment,
     ConsumerKind,
     Engine,
     Feed,
     RangedConsumer,
-    SinkFactory,
     SourceRange,
     TidyingConsumer,
 )
@@ -61,7 +61,7 @@ class Runner:
         engine: Engine,
         source: ChangeSource,
         kinds: Callable[[str], ConsumerKind],
-        sinks: SinkFactory,
+        environment: ConsumerEnvironment,
         clock: Clock,
         failpoints: Failpoints,
         bounds: Bounds,
@@ -72,7 +72,7 @@ class Runner:
         self._engine = engine
         self._source = source
         self._kinds = kinds
-        self._sinks = sinks
+        self._environment = environment
         self._clock = clock
         self._failpoints = failpoints
         self._bounds = bounds
@@ -133,7 +133,7 @@ class Runner:
     def stand(self, row: JobRow) -> Work:
         """Where the job's sink stands; raises Superseded where it belongs to a later registration."""
         kind = self._kinds(row.spec.consumer.kind)
-        consumer = kind.open(row, self._sinks)
+        consumer = kind.open(row, self._environment)
         return standing(Work(row, kind, consumer, exact_position(consumer.position(row))))
 
     def _ready(self, iteration: Iteration, row: JobRow, guard: Guard) -> Work | JobOutcome:
@@ -143,7 +143,7 @@ class Runner:
         the whole range all the same: what the parts' former writers have on its way fails.
         """
         kind = self._kinds(row.spec.consumer.kind)
-        consumer = kind.open(row, self._sinks)
+        consumer = kind.open(row, self._environment)
         if not isinstance(consumer, RangedConsumer):
             return self.stand(row)
         reached: dict[int, Watermark] = {}
@@ -161,7 +161,7 @@ class Runner:
         seq = max(stands.position.seq, row.seq)
         position = Position(seq, record.watermark, row.job_id, record.source_id)
         kind = self._kinds(row.spec.consumer.kind)
-        work = Work(row, kind, kind.open(row, self._sinks), position, stands.takeover, whole=False)
+        work = Work(row, kind, kind.open(row, self._environment), position, stands.takeover, whole=False)
         (outcome,) = self._tail(iteration, record.watermark, [work], guard)
         return outcome
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import TypeVar, cast
 
-from iscp.ports.feed import FeedSink
 from iscp.ports.pipeline import Sink
+from iscp.ports.system import Clock, Failpoints
 
 SINKS_KEPT_MAX = 10_000
 
@@ -16,34 +16,33 @@ S = TypeVar("S")
 
 
 class SinkPool:
-    """One sink for each target, and for each range of a feed (port SinkFactory)."""
+    """What consumers have opened, and what they open it with (port ConsumerEnvironment). Safe for threads.
+
+    `check_target` lets a target pass before anything is opened there, or raises. The longest unused is given up first.
+    """
 
     def __init__(
-        self, open_sink: Callable[[str], Sink], open_feed: Callable[[str], FeedSink], kept_max: int = SINKS_KEPT_MAX
+        self,
+        open_table: Callable[[str], Sink],
+        check_target: Callable[[str], str],
+        clock: Clock,
+        failpoints: Failpoints,
+        kept_max: int = SINKS_KEPT_MAX,
     ) -> None:
-        self._open_sink, self._open_feed = open_sink, open_feed
-        self._sinks: _Kept[Sink] = _Kept(kept_max)
-        self._feeds: _Kept[FeedSink] = _Kept(kept_max)
-
-    def __call__(self, target_uri: str) -> Sink:
-        return self._sinks.get(target_uri, lambda: self._open_sink(target_uri))
-
-    def feed(self, target_uri: str, range_id: int) -> FeedSink:
-        return self._feeds.get((target_uri, range_id), lambda: self._open_feed(target_uri))
-
-
-class _Kept(Generic[S]):
-    """The longest unused is given up first."""
-
-    def __init__(self, kept_max: int) -> None:
+        self.clock, self.failpoints = clock, failpoints
+        self._open_table, self._check_target = open_table, check_target
         self._kept_max = kept_max
-        self._sinks: OrderedDict[Hashable, S] = OrderedDict()
+        self._sinks: OrderedDict[tuple[Hashable, str], object] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, name: Hashable, opened: Callable[[], S]) -> S:
+    def sink(self, target_uri: str) -> Sink:
+        return self.keep("table", target_uri, self._open_table)
+
+    def keep(self, name: Hashable, target_uri: str, make: Callable[[str], S]) -> S:
+        key = (name, target_uri)
         with self._lock:
-            sink = self._sinks.pop(name, None) or opened()
-            self._sinks[name] = sink
+            sink = self._sinks.pop(key, None) or make(self._check_target(target_uri))
+            self._sinks[key] = sink
             if len(self._sinks) > self._kept_max:
                 self._sinks.popitem(last=False)
-            return sink
+            return cast(S, sink)

@@ -15,7 +15,7 @@ from iscp.coordination.book import target_of
 from iscp.core.errors import IscpError, TableNotFound, TargetLost
 from iscp.core.job import JobRow
 from iscp.core.target import TargetSeen
-from iscp.ports.pipeline import CommitProbe, ConsumerKind, RangedConsumer, SinkFactory
+from iscp.ports.pipeline import CommitProbe, ConsumerEnvironment, ConsumerKind, RangedConsumer
 from iscp.runtime.ranged import stand
 from iscp.runtime.work import Work, standing
 
@@ -24,12 +24,14 @@ TARGETS_KEPT_MAX = 10_000
 
 
 class TargetLooks:
-    """Port TargetProbe; safe for threads. `sinks` are for looking alone."""
+    """Port TargetProbe; safe for threads. `environment` is for looking alone."""
 
-    def __init__(self, probe: CommitProbe, kinds: Callable[[str], ConsumerKind], sinks: SinkFactory) -> None:
+    def __init__(
+        self, probe: CommitProbe, kinds: Callable[[str], ConsumerKind], environment: ConsumerEnvironment
+    ) -> None:
         self._probe = probe
         self._kinds = kinds
-        self._sinks = sinks
+        self._environment = environment
 
     def remote(self, row: JobRow, seen: TargetSeen | None) -> bool:
         uri = target_of(row.spec_json) if seen is None else seen.uri
@@ -44,7 +46,7 @@ class TargetLooks:
 
     def check(self, row: JobRow) -> None:
         """Read the target's position; raises TargetLost where it does not hold what `row` says."""
-        consumer = self._kinds(row.spec.consumer.kind).open(row, self._sinks)
+        consumer = self._kinds(row.spec.consumer.kind).open(row, self._environment)
         if isinstance(consumer, RangedConsumer):
             stands = stand(row, consumer, {})
             if stands.apart:

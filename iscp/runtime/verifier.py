@@ -19,8 +19,8 @@ from iscp.ports.pipeline import (
     ChangesUnavailable,
     Checked,
     ConsumeContext,
+    ConsumerEnvironment,
     Engine,
-    SinkFactory,
     SourceRange,
 )
 from iscp.ports.system import Clock, Guard
@@ -40,7 +40,7 @@ class Verifier:
     runner: Runner
     engine: Engine
     source: ChangeSource
-    sinks: SinkFactory
+    environment: ConsumerEnvironment
     clock: Clock
     epoch: Callable[[], int]
 
@@ -93,7 +93,7 @@ class Verifier:
         row, position = work.row, work.position
         if not isinstance(work.kind, Checked):
             raise PermanentError(f"a consumer {work.kind.name} cannot be compared with its source", field="job")
-        check = work.kind.check(row, self.sinks)
+        check = work.kind.check(row, self.environment)
         with self.engine.session() as session:
             context = ConsumeContext(session, row, span.table_id, self.epoch(), position, guard, span.column_ids)
             source = self.source.snapshot(session, iteration.table_uri, span.to.version)

@@ -30,9 +30,9 @@ from iscp.ports.pipeline import (
     Compared,
     ConsumeContext,
     Consumed,
+    ConsumerEnvironment,
     Needs,
     Retriever,
-    SinkFactory,
     SourceRange,
     TableDescription,
 )
@@ -331,10 +331,10 @@ class FakeKind:
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
         return wanted_columns(spec, source)
 
-    def open(self, row: JobRow, sinks: SinkFactory) -> FakeConsumer:
+    def open(self, row: JobRow, environment: ConsumerEnvironment) -> FakeConsumer:
         return FakeConsumer(self.target(row.spec.consumer.target))
 
-    def check(self, row: JobRow, sinks: SinkFactory) -> FakeCheck:
+    def check(self, row: JobRow, environment: ConsumerEnvironment) -> FakeCheck:
         return FakeCheck(self.target(row.spec.consumer.target))
 
 

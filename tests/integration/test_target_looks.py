@@ -15,7 +15,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta.feed_sink import DeltaFeedSink
 from iscp.adapters.delta.probe import DeltaProbe
 from iscp.adapters.delta.sink import DeltaSink
 from iscp.consumers.registry import ConsumerRegistry
@@ -55,12 +54,8 @@ class Target:
         spec = JobSpec(ConsumerSpec("replica", str(path), key=("id",)))
         key = JobKey("default", "source", "copy")
         self.row = JobRow(key, "job-1", spec.to_json(), "t", "/t", watermark=Watermark(7, 1.0), seq=2)
-        clock = SystemClock()
-        sinks = SinkPool(
-            lambda uri: DeltaSink(uri, ScriptedFailpoints()),
-            lambda uri: DeltaFeedSink(uri, clock, ScriptedFailpoints()),
-            0,
-        )
+        failpoints = ScriptedFailpoints()
+        sinks = SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: uri, SystemClock(), failpoints, kept_max=0)
         self.looks = TargetLooks(DeltaProbe(), ConsumerRegistry(()).kind, sinks)
         self.waited = WaitedTargets(self.looks)
 

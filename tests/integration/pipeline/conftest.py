@@ -15,7 +15,6 @@ from iscp.adapters.clock import SystemClock
 from iscp.adapters.delta.catalog import DeltaCatalog
 from iscp.adapters.delta.commits import Commit, read_commit
 from iscp.adapters.delta.engine import SparkEngine
-from iscp.adapters.delta.feed_sink import DeltaFeedSink
 from iscp.adapters.delta.session import SparkRuntime
 from iscp.adapters.delta.sink import DeltaSink
 from iscp.adapters.delta.source import DeltaChangeSource
@@ -71,7 +70,7 @@ class Pipeline:
             self.engine,
             DeltaChangeSource(self.small_bytes_max if small_bytes_max is None else small_bytes_max, self.by_spark),
             kinds,
-            SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: DeltaFeedSink(uri, SystemClock(), failpoints)),
+            SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: uri, SystemClock(), failpoints),
             SystemClock(),
             failpoints,
             bounds or Bounds(),
