@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 SEEDS ?= 100000
-.PHONY: help setup test test-full simulate demo lint types generate bench
+.PHONY: help setup test test-fast test-full simulate demo lint types generate bench
 
 help:  ## Explains the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -10,6 +10,9 @@ setup:  ## Installs everything into .venv and the cache (cheap when it is there)
 
 test:  ## Lint, types, layers, generated code and all tests but the long ones
 	@scripts/test
+
+test-fast:  ## What needs neither Spark nor etcd: two minutes
+	@scripts/test --fast
 
 test-full:  ## The long tests too, and both commands in a bare root (needs root)
 	@scripts/test --full

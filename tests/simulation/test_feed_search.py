@@ -8,6 +8,8 @@ from iscp.core.feed_queue import Phase, QueueEffect, QueueEvent, RaiseIncidents,
 from tests.simulation.feed_search import Bounds, FeedSearch
 from tests.simulation.violation import Violation
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize(
     ("bounds", "least"),

@@ -10,6 +10,8 @@ from tests.simulation.mutants import BUDGET, MUTANTS, SEARCHED, convicting, conv
 from tests.simulation.search import Search
 from tests.simulation.violation import Violation
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_dropped_guard_is_missed(name: str) -> None:

@@ -12,6 +12,8 @@ from iscp.core.ids import ShardId
 from tests.simulation.search import Bounds, Search
 from tests.simulation.violation import Violation
 
+pytestmark = pytest.mark.thorough
+
 
 def ends(bounds: Bounds, least: int) -> None:
     search = Search(bounds)
