@@ -6,7 +6,8 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from iscp.coordination.tracked import TrackedJob, TrackedTable
+from iscp.coordination.tracked import TrackedTable
+from iscp.coordination.tracked_job import TrackedJob
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import JobKey
 from iscp.core.iteration import Iteration, Purpose

@@ -40,7 +40,8 @@ from iscp.coordination.schedule_events import (
     VerifyWithdrawn,
 )
 from iscp.coordination.settlement import Settlement, heed_triggers
-from iscp.coordination.tracked import TrackedJob, TrackedTable
+from iscp.coordination.tracked import TrackedTable
+from iscp.coordination.tracked_job import TrackedJob
 from iscp.core.config import BackoffConfig, ProbeConfig
 from iscp.core.errors import ErrorCode, InvariantBroken, IscpError
 from iscp.core.ids import ShardId

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from iscp.coordination.flights import Flight
 from iscp.coordination.pace import AskTrigger, Pace
-from iscp.coordination.tracked import TrackedJob, TrackedTable
+from iscp.coordination.tracked import TrackedTable
+from iscp.coordination.tracked_job import TrackedJob
 from iscp.core.backoff import delay_s, jittered_s, quarantined
 from iscp.core.config import BackoffConfig
 from iscp.core.errors import PERMANENT_FROM, ErrorCode, IscpError

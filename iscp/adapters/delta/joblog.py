@@ -12,13 +12,14 @@ from iscp.adapters.delta import storage
 from iscp.adapters.delta.commits import place
 from iscp.adapters.delta.joblog_check import USED, find_damage, is_there, put_aside
 from iscp.adapters.delta.joblog_history import HistoryTable
+from iscp.adapters.delta.joblog_opening import refuse_others_table, storage_error
 from iscp.adapters.delta.joblog_schema import (
     LOG_SCHEMA,
     REQUESTS_KEPT_PER_JOB,
     last_entries,
     log_table,
 )
-from iscp.adapters.delta.joblog_table import FencedTable, refuse_others_table, storage_error
+from iscp.adapters.delta.joblog_table import FencedTable
 from iscp.core.errors import InvariantBroken, JobLogDamaged, OutcomeUnknown
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow

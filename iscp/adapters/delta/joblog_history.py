@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
+from iscp.adapters.delta.joblog_opening import FOREIGN_ERRORS, open_or_create, storage_error
 from iscp.adapters.delta.joblog_schema import FORMAT, FORMAT_PROPERTY, HISTORY_SCHEMA, history_entries, history_table
-from iscp.adapters.delta.joblog_table import FOREIGN_ERRORS, open_or_create, storage_error
 from iscp.adapters.delta.table_files import local_path
 from iscp.core.errors import InvalidRequest
 from iscp.core.foreign import error_text

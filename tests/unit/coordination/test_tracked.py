@@ -12,7 +12,8 @@ from deltalake import write_deltalake
 
 from iscp.adapters.delta.commits import commit_path, read_commit
 from iscp.adapters.delta.probe import DeltaProbe
-from iscp.coordination.tracked import MADE_ANEW_S, TrackedJob, TrackedTable
+from iscp.coordination.tracked import MADE_ANEW_S, TrackedTable
+from iscp.coordination.tracked_job import TrackedJob
 from iscp.core.config import BackoffConfig, ProbeConfig
 from iscp.core.ids import JobKey, ShardId
 from iscp.core.job import JobRow
