@@ -26,6 +26,7 @@ from iscp.adapters.etcd.checkpoint import EtcdCheckpoint
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.log_marks import EtcdLogMarks
 from iscp.adapters.etcd.membership import EtcdMembership
 from iscp.adapters.etcd.overrides import EtcdOverrides
 from iscp.adapters.etcd.values import EtcdSettings
@@ -211,6 +212,7 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
         election,
         overrides,
         EtcdCheckpoint(etcd, election, keys),
+        EtcdLogMarks(etcd, election, keys),
         clock,
         LogLimits(),
         lambda to, message: worker.heard([message]) if to.node_id == config.node_id else peers.send(to, message),

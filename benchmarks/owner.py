@@ -208,6 +208,20 @@ class NoCheckpoints:
         pass
 
 
+class NoMarks:
+    def load(self) -> int:
+        return -1
+
+    def save(self, leader: Leader, version: int) -> None:
+        pass
+
+    def fault(self) -> None:
+        return None
+
+    def report_fault(self, leader: Leader, fault: object) -> None:
+        pass
+
+
 class Streams:
     """The owner's end of the wire: a queue and a sending thread for each node, and one thread that reads for all."""
 
@@ -295,6 +309,7 @@ def settle(root: str, tables: int, nodes: int) -> Measured:
         around,
         NoOverrides(),
         NoCheckpoints(),
+        NoMarks(),
         clock,
         LogLimits(),
         send,

@@ -30,6 +30,7 @@ from iscp.adapters.etcd.checkpoint import EtcdCheckpoint
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.log_marks import EtcdLogMarks
 from iscp.adapters.etcd.membership import EtcdMembership
 from iscp.adapters.etcd.overrides import EtcdOverrides
 from iscp.adapters.etcd.server import production_warning
@@ -61,7 +62,7 @@ from iscp.runtime.lease_keeper import LeaseKeeper
 from iscp.runtime.local_calls import LocalCalls
 from iscp.runtime.log_writer import LogLimits
 from iscp.runtime.moved import Moved
-from iscp.runtime.node import Closes, Node
+from iscp.runtime.node import Node
 from iscp.runtime.nodes_at_work import NodesAtWork
 from iscp.runtime.operator_service import OwnerOperator
 from iscp.runtime.owner_loop import OwnerLoop
@@ -162,9 +163,9 @@ def compose(
     admin, operator = _services(config, spark, clock, kinds, failpoints, moved, owner, nodes, cluster)
     server = AdminServer(admin, config.listen, services=[served, operator], interceptors=[forwarding])
     parts = (keeper, owner, worker, scheduler, executor, moved, upkeep)
-    connections: list[Closes] = [nodes, peers, forwarding, cluster.etcd]
     preflight = partial(refuse_misfit, config, record, cluster.membership)
-    return Node(config.node_id, server, cluster.membership, cluster.election, *parts, connections, preflight)
+    ends = nodes, peers, forwarding, cluster.etcd
+    return Node(config.node_id, server, cluster.membership, cluster.election, *parts, ends, preflight)
 
 
 def _owner_loop(
@@ -178,16 +179,15 @@ def _owner_loop(
     keep: Callable[[Sequence[NodeRecord]], None],
     on_broken: Callable[[Exception], None],
 ) -> OwnerLoop:
-    checkpoints = EtcdCheckpoint(cluster.etcd, cluster.election, Keys(config.etcd_prefix))
-    # What is applied was registered: etcd knows of a log whose whole directory is gone.
-    used_before = lambda: checkpoints.load() > 0  # noqa: E731
+    marks = EtcdLogMarks(cluster.etcd, cluster.election, Keys(config.etcd_prefix))
     return OwnerLoop(
         OwnerMachine(config.node_id, __version__, times),
-        lambda: DeltaJobLog(config.log.uri, clock, failpoints, cluster=config.cluster, used_before=used_before),
+        lambda: DeltaJobLog(config.log.uri, clock, failpoints, cluster=config.cluster, reached=marks.load),
         cluster.membership,
         cluster.election,
         cluster.overrides,
-        checkpoints,
+        EtcdCheckpoint(cluster.etcd, cluster.election, Keys(config.etcd_prefix)),
+        marks,
         clock,
         _log_limits(config),
         send,

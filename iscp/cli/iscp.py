@@ -10,7 +10,7 @@ import click
 from iscp import __version__
 from iscp.cli.feed import feed
 from iscp.cli.log import log
-from iscp.core.errors import IscpError
+from iscp.core.errors import EXIT_JOB_LOG_DAMAGED, IscpError, JobLogDamaged
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 NODES_MAX = 20
@@ -103,12 +103,12 @@ def demo(nodes: int, days: int, chaos: bool, as_json: bool) -> None:
 
 
 def main() -> None:
-    """Entry point: exit status 0, 1 if something failed, 2 for wrong usage."""
+    """Entry point: exit status 0, 1 if something failed, 2 for wrong usage, 3 if the job log is lost or damaged."""
     try:
         iscp()
     except IscpError as error:
         click.echo(f"iscp: {error}", err=True)
-        sys.exit(EXIT_FAILED)
+        sys.exit(EXIT_JOB_LOG_DAMAGED if isinstance(error, JobLogDamaged) else EXIT_FAILED)
     except KeyboardInterrupt:
         sys.exit(EXIT_FAILED)
 

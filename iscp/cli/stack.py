@@ -24,7 +24,7 @@ from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.free_port import free_port, is_free
 from iscp.adapters.settings import to_toml, variable
 from iscp.core.config import ADMIN_PORT, EtcdConfig, JobLogConfig, NodeConfig
-from iscp.core.errors import ConfigurationError, Unavailable
+from iscp.core.errors import EXIT_JOB_LOG_DAMAGED, ConfigurationError, JobLogDamaged, Unavailable
 from iscp.ports.system import Clock
 
 log = logging.getLogger(__name__)
@@ -68,8 +68,17 @@ class Layout:
         return self.root / "logs"
 
     def create(self) -> None:
-        """Whatever is not there yet. A node does not make the job log's directory: it may not be mounted."""
-        for each in (self.logs, self.job_log, self.root / "nodes"):
+        """Whatever is not there yet. A node does not make the job log's directory: it may not be mounted.
+
+        Raises JobLogDamaged if the directory was used before and the job log's is gone: it is made before the nodes'.
+        """
+        if (self.root / "nodes").is_dir() and not self.job_log.is_dir():
+            raise JobLogDamaged(
+                f"the job log's directory {self.job_log} is gone, and this data directory has had one: all its "
+                "registrations would be lost",
+                remedy="Restore it from a backup; to begin without its jobs, name another data directory",
+            )
+        for each in (self.root, self.job_log, self.logs, self.root / "nodes"):
             each.mkdir(parents=True, exist_ok=True)
 
     def config(self, node_id: str) -> Path:
@@ -149,6 +158,8 @@ class Kept:
     due_s: float = 0.0
     started_s: float = 0.0
     failures: int = 0
+    status: int = 0
+    """How it ended last."""
 
     @property
     def pid(self) -> int:
@@ -165,6 +176,7 @@ class Kept:
             log.info("child.started", extra={"child": self.name, "pid": self.pid})
 
     def _died(self, returncode: int, now_s: float) -> None:
+        self.status = returncode
         self.failures = 1 if now_s - self.started_s >= SETTLED_S else self.failures + 1
         wait_s = min(BACKOFF_CAP_S, BACKOFF_BASE_S * 2 ** (self.failures - 1))
         extra = {"child": self.name, "pid": self.pid, "by": how_it_ended(returncode), "again_in_s": wait_s}
@@ -186,11 +198,11 @@ class Stack:
     _served: bool = field(init=False, default=False)
 
     def start(self) -> None:
-        """Write the nodes' configurations, start etcd and then the nodes. Raises ConfigurationError, Unavailable."""
-        self.layout.logs.mkdir(parents=True, exist_ok=True)
-        # The node itself never makes it: an empty directory in place of an unmounted one would be a new, empty log.
-        self.layout.job_log.mkdir(exist_ok=True)
-        (self.layout.root / "nodes").mkdir(exist_ok=True)
+        """Write the nodes' configurations, start etcd and then the nodes.
+
+        Raises ConfigurationError, Unavailable, JobLogDamaged.
+        """
+        self.layout.create()
         for number in range(len(self.ports.nodes)):
             node_id = f"iscp-{number}"
             self.layout.config(node_id).write_text(to_toml(node_config(self.layout, self.ports, node_id, number)))
@@ -208,7 +220,8 @@ class Stack:
         for each in (self._etcd, *self._nodes):
             each.tick(now_s)
         for node in self._nodes:
-            if not self._served and node.failures >= FIRST_FAILURES_MAX:
+            hopeless = node.failures >= FIRST_FAILURES_MAX or node.status == EXIT_JOB_LOG_DAMAGED
+            if hopeless and not self._served:
                 file = self.layout.node_log(node.name)
                 raise Unavailable(f"{node.name} does not start:\n{tail(file)}", remedy=f"See {file}")
 

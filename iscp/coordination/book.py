@@ -36,6 +36,11 @@ class BookChange:
     rows: tuple[JobRow, ...] = ()
     shards: tuple[ShardId, ...] = ()
 
+    @property
+    def moved(self) -> dict[ShardId, bool]:
+        """Whose jobs have moved, and whether they were decided anew."""
+        return {row.key.shard: False for row in self.rows} | dict.fromkeys(self.shards, True)
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:

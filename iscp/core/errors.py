@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import IntEnum
 
 PERMANENT_FROM = 10_000
+EXIT_JOB_LOG_DAMAGED = 3
+"""The exit status of a node that found the job log lost or damaged: starting it again does not help."""
 
 
 class ErrorCode(IntEnum):

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from iscp.coordination.placement import Overrides
 from iscp.core.cluster import Leader, Moment, NodeRecord
+from iscp.core.errors import IscpError
 from iscp.core.ids import ShardId
 from iscp.core.upkeep import JobUpkeep
 from iscp.core.verify import VerifyReport
@@ -97,6 +98,22 @@ class CheckpointStore(Protocol):
 
     def save(self, leader: Leader, at_s: float) -> None:
         """As this owner and none other; raises NotOwner, OutcomeUnknown."""
+
+
+class LogMarks(Protocol):
+    """What is kept of the job log outside it, for when it is lost or cannot be claimed. Raises Unavailable."""
+
+    def load(self) -> int:
+        """A version that the log has reached; 0: there was one; -1: nothing is known of any."""
+
+    def save(self, leader: Leader, version: int) -> None:
+        """As this owner and none other; raises NotOwner, OutcomeUnknown (it may be repeated)."""
+
+    def fault(self) -> IscpError | None:
+        """Why the owner cannot claim the log, as it has reported it."""
+
+    def report_fault(self, leader: Leader, fault: IscpError | None) -> None:
+        """As `save`; gone with the owner's candidacy. None: it is over."""
 
 
 class NodeCalls(Protocol):

@@ -647,6 +647,10 @@ class JobLog(Protocol):
     @property
     def commits_since_compaction(self) -> int: ...
 
+    @property
+    def version(self) -> int:
+        """The last version of the log that is known; -1 before it is claimed."""
+
     def claim_term(self) -> int:
         """Mint owner_rev, the last term + 1, by a claim commit; nothing may be read or done before."""
 

@@ -32,6 +32,7 @@ from iscp.core.job import JobReport, JobRow, apply_report, combined
 from iscp.ports.pipeline import JobLog
 from iscp.ports.system import Clock
 from iscp.runtime.history_writer import HistoryWriter
+from iscp.runtime.timer import Timer
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -70,26 +71,13 @@ class _Batch:
         return rows, ids
 
 
-class _Timer:
-    """Due every `every_s` of the monotonic clock; after a failure again after the retry's pause."""
-
-    def __init__(self, every_s: float, now_s: float) -> None:
-        self._every_s = every_s
-        self.due_s = now_s + every_s
-
-    def fires(self, now_s: float) -> bool:
-        if now_s < self.due_s:
-            return False
-        self.due_s = now_s + self._every_s
-        return True
-
-
 class LogWriter:
     """Owns the book and writes the log, for one term.
 
     `on_committed(change)` is called from the writer's thread after each commit, and when a report has moved rows;
     requests are answered after it. `on_deposed(error)` is called once, when another owner was seen or an invariant
-    was found broken; everything pending has failed by then. Reads go through `read`.
+    was found broken; everything pending has failed by then. `on_written` is told the log's version after each of
+    its commits. Reads go through `read`.
     """
 
     def __init__(
@@ -100,6 +88,7 @@ class LogWriter:
         limits: LogLimits,
         on_committed: Callable[[BookChange], None],
         on_deposed: Callable[[IscpError], None],
+        on_written: Callable[[int], None] = lambda version: None,
     ) -> None:
         self._log = joblog
         self._book = book
@@ -107,6 +96,7 @@ class LogWriter:
         self._limits = limits
         self._on_committed = on_committed
         self._on_deposed = on_deposed
+        self._on_written = on_written
         self._book_lock = Lock()
         self._wake = Condition()
         self._requests: deque[tuple[Request, Future[Any]]] = deque()
@@ -119,9 +109,9 @@ class LogWriter:
         now_s = clock.monotonic_s()
         self._status_due_s: float | None = None
         self._retry_at_s = now_s
-        self._flush = _Timer(limits.flush_every_s, now_s)
-        self._collect = _Timer(limits.collect_every_s, now_s)
-        self._compact = _Timer(limits.compact_every_s, now_s)
+        self._flush = Timer(limits.flush_every_s, now_s)
+        self._collect = Timer(limits.collect_every_s, now_s)
+        self._compact = Timer(limits.compact_every_s, now_s)
         self._compaction_wanted = False
         self._history = HistoryWriter(joblog, clock, limits.retry_s, limits.tidy_every_s)
         self.quarantined: Callable[[], int] = lambda: self._history.quarantined
@@ -301,6 +291,8 @@ class LogWriter:
         else:
             self._held = None
             self._failures = 0 if rows else self._failures
+            if rows:
+                self._on_written(self._log.version)
             self._committed(batch, now_s)
 
     def _committed(self, batch: _Batch, now_s: float) -> None:
@@ -327,6 +319,7 @@ class LogWriter:
         except TemporaryError as error:
             self._back_off(now_s, error)
         else:
+            self._on_written(self._log.version)
             with self._book_lock:
                 self._book.logged(rows)
             self._compaction_wanted = False

@@ -100,7 +100,7 @@ class Node:
         while not self._worker.synced(READY_LOOK_S):
             if stopping is not None and stopping.is_set():
                 return
-            if isinstance(fault := self._owner.claim_fault, JobLogDamaged):
+            if isinstance(fault := self._owner.log_fault(), JobLogDamaged):
                 raise fault
             if time.monotonic() < until_s:
                 continue

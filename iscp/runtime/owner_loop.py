@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar, assert_never
 
 from iscp.coordination.book import BookChange, JobBook, by_shard
@@ -36,16 +35,18 @@ from iscp.coordination.messages import NodeMessage, OwnerMessage, SourceSeen
 from iscp.coordination.owner import OwnerMachine
 from iscp.coordination.roll import Roll
 from iscp.core.cluster import Leader, Moment, NodeRecord
-from iscp.core.errors import IscpError, NotOwner, QueueFull, TemporaryError, Unavailable
+from iscp.core.errors import IscpError, JobLogDamaged, NotOwner, QueueFull, TemporaryError, Unavailable
 from iscp.core.ids import ShardId
-from iscp.ports.cluster import CheckpointStore, Election, Membership, OverrideStore
+from iscp.ports.cluster import CheckpointStore, Election, LogMarks, Membership, OverrideStore
 from iscp.ports.pipeline import JobLog
 from iscp.ports.system import Clock
 from iscp.runtime.checkpointer import Checkpointer
 from iscp.runtime.decisions import Decisions
 from iscp.runtime.garbage import no_collection
 from iscp.runtime.inbox import Gathered, Inbox
+from iscp.runtime.log_marker import LogMarker
 from iscp.runtime.log_writer import LogLimits, LogWriter
+from iscp.runtime.revoker import Revoker
 from iscp.runtime.ring_builder import RingBuilder
 from iscp.runtime.unread import Unread
 
@@ -114,6 +115,7 @@ class OwnerLoop:
         election: Election,
         overrides: OverrideStore,
         checkpoints: CheckpointStore,
+        marks: LogMarks,
         clock: Clock,
         limits: LogLimits,
         send: Callable[[NodeRecord, OwnerMessage], None],
@@ -140,8 +142,9 @@ class OwnerLoop:
         self._roll = Roll()
         self._registered: Gathered[_Snapshot] = Gathered(lambda before, now: now)
         self._last_address = "", ""
-        self._revoking: set[tuple[str, int]] = set()
         self._etcd = ThreadPoolExecutor(1, "iscp-owner-etcd")
+        self._marker = LogMarker(marks, clock, self._etcd)
+        self._revoker = Revoker(membership, election, self._etcd)
         self._rings = RingBuilder(lambda ring: self._inbox.post(RingBuilt(ring)), on_broken)
         self._claim_at_s: float | None = None
         self._unread = Unread(clock)
@@ -153,8 +156,10 @@ class OwnerLoop:
 
     def close(self) -> None:
         """End the term in order: what is pending is written."""
+        leader = self.leader
         self._inbox.post(_Lost())
         self._inbox.close()
+        self._marker.close(leader)
         self._etcd.shutdown(wait=False, cancel_futures=True)
         self._rings.close()
         self.decisions.close()
@@ -198,21 +203,25 @@ class OwnerLoop:
 
     def current_writer(self) -> LogWriter:
         """The writer of the present term; raises NotOwner between terms."""
-        writer = self.writer
-        if writer is None:
-            raise NotOwner(f"no owner has claimed the job log yet: {self.claim_fault or 'try again in a moment'}")
+        if (writer := self.writer) is None:
+            raise NotOwner(f"no owner has claimed the job log yet: {self.log_fault() or 'try again in a moment'}")
         return writer
+
+    def log_fault(self) -> IscpError | None:
+        """Why nobody can claim the job log, here or at the node that leads. Between terms etcd is asked."""
+        return self.claim_fault or (self._marker.fault() if self.writer is None else None)
 
     def last_writer(self) -> LogWriter:
         """For reading: as `current_writer`, but between terms the last one, whose book stands still."""
         writer = self.writer or self._last_writer
-        return writer if writer is not None else self.current_writer()
+        if writer is None or isinstance(self.claim_fault, JobLogDamaged):  # no book is true of a log that is damaged
+            return self.current_writer()
+        return writer
 
     @property
     def quarantined(self) -> int:
         """Entries of the history that this node could not write as an owner, in its last term."""
-        writer = self._last_writer
-        return writer.quarantined() if writer else 0
+        return self._last_writer.quarantined() if self._last_writer else 0
 
     def ask(self, look: Callable[[OwnerLoop], T], timeout_s: float = 5.0) -> T:
         """What `look` finds, on the loop's own thread; raises Unavailable where that is busy for long."""
@@ -233,7 +242,7 @@ class OwnerLoop:
     # --- the loop's thread -------------------------------------------------------------------------------------
 
     def _next_due_s(self) -> float | None:
-        times = (self.machine.next_due_s(), self._claim_at_s, self.checkpoint.due_s)
+        times = (self.machine.next_due_s(), self._claim_at_s, self.checkpoint.due_s, self._marker.due_s)
         return min((due_s for due_s in times if due_s is not None), default=None)
 
     def _tick(self) -> None:
@@ -295,8 +304,11 @@ class OwnerLoop:
             self.checkpoint.begin(wanted)
         except TemporaryError as error:
             log.warning("owner.claim_failed", extra={"error": str(error)})
+            self._marker.report(leader, error)
             self.claim_fault, self._claim_at_s = error, self._clock.monotonic_s() + CLAIM_RETRY_S
             return
+        self._marker.report(leader, None)
+        self._marker.note(joblog.version)
         hold_s, self.seen, self.claim_fault = max(hold_s, self._take_roll(members, members_at)), {}, None
         self.decisions.begin(owner_rev)
         # Before the book is made of the rows: meanwhile the nodes can say what they run.
@@ -315,7 +327,7 @@ class OwnerLoop:
         moved: Gathered[dict[ShardId, bool]] = Gathered(_joined)
 
         def committed(change: BookChange) -> None:
-            if moved.add(_shards_of(change)):
+            if moved.add(change.moved):
                 self._inbox.post(_Committed(writer, moved))
 
         writer: LogWriter = LogWriter(
@@ -325,8 +337,14 @@ class OwnerLoop:
             self._limits,
             on_committed=committed,
             on_deposed=lambda error: self._inbox.post(_Lost(writer)),
+            on_written=self._mark,
         )
         return writer
+
+    def _mark(self, version: int) -> None:
+        """On the writer's thread."""
+        if self._marker.note(version):
+            self._inbox.post(_Asked(lambda loop: None))  # it is due earlier than the loop knows
 
     def _end_term(self) -> None:
         writer, self.writer = self.writer, None
@@ -350,6 +368,7 @@ class OwnerLoop:
 
     def _advance(self) -> None:
         now_s, due_s, leader = self._clock.monotonic_s(), self.checkpoint.due_s, self.leader
+        self._marker.advance(leader)
         if due_s is None or due_s > now_s or leader is None:
             return
         if self.checkpoint.advance(now_s, self.machine.running):
@@ -364,10 +383,7 @@ class OwnerLoop:
             case SendTo(record, message):
                 self._send(record, message)
             case RevokeLease(record, election_revision):
-                life = (record.node_id, record.epoch)
-                if life not in self._revoking:  # it is asked again and again until the node is gone
-                    self._revoking.add(life)
-                    self._etcd.submit(self._revoke, record, election_revision)
+                self._revoker.revoke(record, election_revision)
             case RecordCheckpoint():
                 self._record(effect)
             case BuildRing(nodes):
@@ -376,18 +392,6 @@ class OwnerLoop:
                 self.decisions.note(effect, self._clock.now_s())
             case _:
                 assert_never(effect)
-
-    def _revoke(self, record: NodeRecord, election_revision: int) -> None:
-        try:
-            # A deposed owner, hearing nobody, would otherwise revoke everyone.
-            leader = self._election.leader()
-            if leader is not None and leader.revision == election_revision:
-                log.warning("owner.revokes", extra={"node": record.node_id, "epoch": record.epoch})
-                self._membership.revoke(record, partial(self._election.fenced_put, leader))
-        except IscpError as error:
-            log.warning("owner.revoke_failed", extra={"node": record.node_id, "error": str(error)})
-        finally:
-            self._revoking.discard((record.node_id, record.epoch))
 
     def _record(self, checkpoint: RecordCheckpoint) -> None:
         if self.writer is None:
@@ -401,11 +405,6 @@ class OwnerLoop:
                 self.checkpoint.take(seen.shard, held.jobs, seen, self._clock.monotonic_s())
         if checkpoint.seen or checkpoint.reports:
             self._on_moved()
-
-
-def _shards_of(change: BookChange) -> dict[ShardId, bool]:
-    """Whose jobs have moved, and whether they were decided anew."""
-    return {row.key.shard: False for row in change.rows} | dict.fromkeys(change.shards, True)
 
 
 def _joined(before: dict[ShardId, bool], now: dict[ShardId, bool]) -> dict[ShardId, bool]:

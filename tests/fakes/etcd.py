@@ -11,7 +11,7 @@ from itertools import count
 
 from iscp.coordination.placement import Overrides
 from iscp.core.cluster import Leader, Moment, NodeRecord
-from iscp.core.errors import ConfigurationError, NotOwner
+from iscp.core.errors import ConfigurationError, IscpError, NotOwner
 from iscp.ports.system import Clock
 
 Snapshot = tuple[NodeRecord, ...]
@@ -55,6 +55,8 @@ class FakeEtcd:
     revoked: list[NodeRecord] = field(default_factory=list)
     overrides: Overrides = field(default_factory=Overrides)
     checkpoints: list[float] = field(default_factory=list)
+    log_versions: list[int] = field(default_factory=list)
+    log_fault: IscpError | None = None
     numbers: count[int] = field(default_factory=lambda: count(1))
 
     def members(self) -> Snapshot:
@@ -210,6 +212,31 @@ class FakeCheckpoints:
 
     def save(self, leader: Leader, at_s: float) -> None:
         self._etcd.checkpoints.append(at_s)
+
+
+class FakeLogMarks:
+    """Port LogMarks."""
+
+    def __init__(self, etcd: FakeEtcd) -> None:
+        self._etcd = etcd
+
+    def load(self) -> int:
+        return self._etcd.log_versions[-1] if self._etcd.log_versions else -1
+
+    def save(self, leader: Leader, version: int) -> None:
+        self._refuse_others(leader)
+        self._etcd.log_versions.append(version)
+
+    def fault(self) -> IscpError | None:
+        return self._etcd.log_fault
+
+    def report_fault(self, leader: Leader, fault: IscpError | None) -> None:
+        self._refuse_others(leader)
+        self._etcd.log_fault = fault
+
+    def _refuse_others(self, leader: Leader) -> None:
+        if not self._etcd.candidates or self._etcd.candidates[0].term != leader:
+            raise NotOwner(f"{leader.node_id} does not lead")
 
 
 class FakeOverrides:

@@ -18,6 +18,7 @@ class LogStorage:
     entries: list[tuple[JobRow, str]] = field(default_factory=list)
     commits: list[list[JobRow]] = field(default_factory=list)
     history: list[HistoryEntry] = field(default_factory=list)
+    version: int = -1
 
 
 class FakeJobLog:
@@ -39,11 +40,16 @@ class FakeJobLog:
         self._landed = False
 
     @property
+    def version(self) -> int:
+        return self.storage.version
+
+    @property
     def commits_since_compaction(self) -> int:
         return self._since
 
     def claim_term(self) -> int:
         self.storage.term += 1
+        self.storage.version += 1
         self.term = self.storage.term
         return self.term
 
@@ -71,6 +77,7 @@ class FakeJobLog:
             raise fault
         self._in_doubt = None
         self.storage.entries += entries
+        self.storage.version += 1
         self.storage.commits.append(list(rows))
         self._since += 1
         if self.landed_faults:
@@ -84,6 +91,7 @@ class FakeJobLog:
         requests = {row.job_id: request_id for row, request_id in self.storage.entries if request_id}
         self.storage.entries = [(row, requests.get(row.job_id, "")) for row in rows]
         self.compactions += 1
+        self.storage.version += 1
         self._since = 0
 
     def tidy(self) -> int:

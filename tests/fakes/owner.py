@@ -30,7 +30,7 @@ from iscp.core.watermark import Watermark
 from iscp.runtime.log_writer import LogLimits
 from iscp.runtime.owner_loop import OwnerLoop
 from tests.fakes.clock import FakeClock
-from tests.fakes.etcd import FakeCheckpoints, FakeElection, FakeEtcd, FakeMembership, FakeOverrides
+from tests.fakes.etcd import FakeCheckpoints, FakeElection, FakeEtcd, FakeLogMarks, FakeMembership, FakeOverrides
 from tests.fakes.joblog import FakeJobLog, LogStorage
 
 WAIT_S = 10.0
@@ -83,6 +83,7 @@ class OwnerWorld:
             self.election,
             FakeOverrides(self.etcd),
             FakeCheckpoints(self.etcd),
+            FakeLogMarks(self.etcd),
             self.clock,
             replace(LogLimits(), status_delay_s=0.0),
             self._hear,

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta.joblog import DeltaJobLog
+from iscp.adapters.delta.joblog import DeltaJobLog, repair_job_log
 from iscp.cli.iscp import iscp
 from iscp.core.errors import ErrorCode, JobLogDamaged
 from tests.fakes.guards import ScriptedFailpoints
@@ -20,14 +20,18 @@ JOBS = 45
 """Enough for a checkpoint and some commits behind it."""
 
 
-def opened(home: Path, used_before: bool = False) -> DeltaJobLog:
-    return DeltaJobLog(str(home), SystemClock(), ScriptedFailpoints(), used_before=lambda: used_before)
+def opened(home: Path, reached: int = -1) -> DeltaJobLog:
+    return DeltaJobLog(str(home), SystemClock(), ScriptedFailpoints(), reached=lambda: reached)
 
 
-def jobs_of(home: Path) -> int:
-    joblog = opened(home)
+def jobs_of(home: Path, reached: int = -1) -> int:
+    joblog = opened(home, reached)
     joblog.claim_term()
     return len(joblog.load())
+
+
+def version_of(path: Path) -> int:
+    return int(path.name.partition(".")[0])
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +95,8 @@ MATRIX = [
     (file, damage)
     for file in (last, before_the_last, checkpoint, a_file_of_rows)
     for damage in (delete, truncate, empty, zero, garble)
-    # Without its last commit a log looks whole, and one without a checkpoint that its commits make up for is.
-    if (file, damage) not in ((last, delete), (checkpoint, delete))
+    # One without a checkpoint that its commits make up for is whole.
+    if (file, damage) != (checkpoint, delete)
 ]
 
 
@@ -100,15 +104,15 @@ MATRIX = [
 def test_a_damaged_log_is_refused_by_the_files_name_and_goes_on_when_it_is_restored(
     home: Path, file: Callable[[Path], Path], damage: Callable[[Path], None]
 ) -> None:
-    path = file(home)
+    path, reached = file(home), version_of(last(home))
     kept = path.read_bytes()
     damage(path)
     with pytest.raises(JobLogDamaged, match=path.name) as raised:
-        jobs_of(home)
+        jobs_of(home, reached)
     assert raised.value.code == ErrorCode.JOB_LOG_DAMAGED
     assert "backup" in raised.value.remedy
     path.write_bytes(kept)
-    assert jobs_of(home) == JOBS
+    assert jobs_of(home, reached) == JOBS
 
 
 @pytest.mark.parametrize("history", [False, True])
@@ -127,7 +131,7 @@ def test_a_log_that_was_used_and_is_gone_is_no_first_start(home: Path, history: 
 
 def test_a_log_whose_whole_directory_is_gone_is_known_to_etcd(tmp_path: Path) -> None:
     with pytest.raises(JobLogDamaged):
-        opened(tmp_path, used_before=True).claim_term()
+        opened(tmp_path, reached=0).claim_term()
     assert not list(tmp_path.iterdir())
 
 
@@ -150,11 +154,11 @@ def test_a_torn_last_commit_is_put_aside_by_a_command_that_says_so(home: Path, d
     torn = last(home)
     damage(torn)
     content = torn.read_bytes()
-    with pytest.raises(JobLogDamaged, match="iscp log repair"):
+    with pytest.raises(JobLogDamaged, match=r"iscp log repair.*nobody was answered"):
         jobs_of(home)
     status, said = repair(home)
     assert status == 0
-    assert f"{torn}.torn" in said
+    assert f"renamed to {torn}.torn" in said
     assert Path(f"{torn}.torn").read_bytes() == content
     assert jobs_of(home) == JOBS - 1
 
@@ -169,3 +173,28 @@ def test_what_is_not_a_torn_last_commit_is_not_put_aside(home: Path) -> None:
     truncate(last(home))
     assert repair(home)[0] == 1
     assert sorted(home.rglob("*")) == before
+
+
+@pytest.mark.parametrize("damage", [delete, truncate, empty, zero, garble])
+@pytest.mark.parametrize("lost", [1, 3])
+def test_commits_that_were_answered_for_and_are_lost_are_given_up_only_by_a_person(
+    home: Path, damage: Callable[[Path], None], lost: int
+) -> None:
+    reached, first = version_of(last(home)), commits(home)[-lost]
+    for path in commits(home)[-lost + 1 :] if lost > 1 else ():
+        path.unlink()
+    damage(first)
+    before = sorted(home.rglob("*"))
+    with pytest.raises(JobLogDamaged, match=first.name) as raised:
+        jobs_of(home, reached)
+    assert "acknowledged" in str(raised.value)
+    assert f"accept the loss with `iscp log repair`: the log then ends at version {reached - lost}" in str(raised.value)
+    assert sorted(home.rglob("*")) == before
+    repaired = repair_job_log(str(home), reached)
+    assert repaired.version == reached - lost
+    assert bool(repaired.renamed) == (damage is not delete)
+    assert jobs_of(home, repaired.version) == JOBS - lost
+
+
+def test_a_log_that_went_on_since_it_was_last_marked_begins(home: Path) -> None:
+    assert jobs_of(home, version_of(last(home)) - 1) == JOBS

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from iscp.adapters.delta import storage
 from iscp.adapters.delta.commits import place
-from iscp.adapters.delta.joblog_check import USED, find_damage, is_there, put_aside
+from iscp.adapters.delta.joblog_check import USED, Repaired, find_damage, is_there, repair
 from iscp.adapters.delta.joblog_history import HistoryTable
 from iscp.adapters.delta.joblog_opening import refuse_others_table, storage_error
 from iscp.adapters.delta.joblog_schema import (
@@ -34,11 +34,11 @@ def refuse_other_cluster(uri: str, cluster: str) -> None:
     refuse_others_table(f"{uri.rstrip('/')}/{LOG_TABLE}", cluster)
 
 
-def put_torn_commit_aside(uri: str) -> str:
-    """As `put_aside`, of the job log at `uri`."""
+def repair_job_log(uri: str, reached: int) -> Repaired:
+    """As `repair`, of the job log at `uri`. Raises JobLogDamaged, StorageError."""
     table = f"{uri.rstrip('/')}/{LOG_TABLE}"
     try:
-        return put_aside(table)
+        return repair(table, reached)
     except OSError as error:
         raise storage_error(error, f"cannot repair {table}") from error
 
@@ -56,15 +56,15 @@ class DeltaJobLog:
         failpoints: Failpoints,
         storage_options: Mapping[str, str] | None = None,
         cluster: str = "",
-        used_before: Callable[[], bool] = lambda: False,
+        reached: Callable[[], int] = lambda: -1,
     ) -> None:
         """`cluster`: whose log it is, if it is made; raises ConfigurationError at the claim if it is another's.
 
-        `used_before`: whether anything outside the log's directory says that there was a log; asked where there is
-        none.
+        `reached`: a version that the log has reached, as far as anything outside its directory knows (0: there was
+        one; -1: nothing is known); asked at the claim.
         """
         self._base = base = uri.rstrip("/")
-        self._used_before = used_before
+        self._reached = reached
         self._log = FencedTable(f"{base}/{LOG_TABLE}", LOG_SCHEMA, clock, failpoints, storage_options, cluster)
         self._history = HistoryTable(f"{base}/{HISTORY_TABLE}", clock, storage_options)
         self._requests: dict[str, tuple[str, ...]] = {}
@@ -74,6 +74,10 @@ class DeltaJobLog:
     @property
     def commits_since_compaction(self) -> int:
         return self._commits
+
+    @property
+    def version(self) -> int:
+        return self._log.version
 
     def claim_term(self) -> int:
         self._refuse_damaged()
@@ -87,15 +91,16 @@ class DeltaJobLog:
     def _refuse_damaged(self) -> None:
         """Raises JobLogDamaged, StorageError."""
         uri, base = f"{self._base}/{LOG_TABLE}", place(self._base)
+        reached = self._reached()  # before the log is looked at: another owner may be writing
         try:
             if is_there(uri):
-                if (damage := find_damage(uri)) is not None:
+                if (damage := find_damage(uri, reached)) is not None:
                     raise damage.error()
                 return
             signs = is_there(f"{self._base}/{HISTORY_TABLE}") or storage.exists(f"{base}/{USED}")
         except OSError as error:
             raise storage_error(error, f"cannot look at {uri}") from error
-        if signs or (storage.parent_is_there(f"{base}/{LOG_TABLE}") and self._used_before()):
+        if signs or (storage.parent_is_there(f"{base}/{LOG_TABLE}") and reached >= 0):
             raise JobLogDamaged(
                 f"the job log {uri} is gone, and this cluster has used one: all its registrations would be lost",
                 remedy="Restore the directory from a backup; to begin without its jobs, start a new cluster: another "

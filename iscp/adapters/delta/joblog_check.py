@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,23 +28,53 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 
 
+class Kind(Enum):
+    """TORN: nothing is wrong but the last commit, and nobody was answered for it. LOST: nothing is wrong but that the
+    log ends too early, as its last commits, which were answered for, are missing or cannot be read. HOLE: all else."""
+
+    TORN = "torn"
+    LOST = "lost"
+    HOLE = "hole"
+
+
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """`torn`: it is the last commit that cannot be read, and nothing else is wrong."""
+    """`whole_to`: the last version up to which nothing is wrong."""
 
     path: str
     why: str
-    torn: bool = False
+    kind: Kind = Kind.HOLE
+    whole_to: int = -1
 
     def error(self) -> JobLogDamaged:
-        if self.torn:
-            return JobLogDamaged(
-                f"{self.path}, the job log's last commit, {self.why}: requests that were under way may be lost",
-                remedy=f"{_RESTORE}, or put it aside with `iscp log repair`: nobody was answered for a commit that "
-                "tore while it was written",
-            )
-        lost = "registrations and changes of jobs that it holds would be lost"
-        return JobLogDamaged(f"{self.path}, a file of the job log, {self.why}: {lost}", remedy=_RESTORE)
+        match self.kind:
+            case Kind.TORN:
+                part, lost = "the job log's last commit,", "requests that were under way may be lost"
+                remedy = (
+                    f"{_RESTORE}, or rename it with `iscp log repair`: nobody was answered for a commit that tore "
+                    "while it was written"
+                )
+            case Kind.LOST:
+                part = "the job log's last commit, which was acknowledged,"
+                lost = "the registrations and changes of jobs that it holds would be lost"
+                remedy = (
+                    f"{_RESTORE}, or accept the loss with `iscp log repair`: the log then ends at version "
+                    f"{self.whole_to}, and requests after it have to be made again"
+                )
+            case Kind.HOLE:
+                part, remedy = "a file of the job log,", _RESTORE
+                lost = "registrations and changes of jobs that it holds would be lost"
+            case _:
+                assert_never(self.kind)
+        return JobLogDamaged(f"{self.path}, {part} {self.why}: {lost}", remedy=remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """The log ends at `version` now; `renamed`: what the file behind it is called now (empty: there was none)."""
+
+    version: int
+    renamed: str = ""
 
 
 def is_there(uri: str) -> bool:
@@ -50,8 +82,11 @@ def is_there(uri: str) -> bool:
     return bool(storage.names(log_of(uri)))
 
 
-def find_damage(uri: str) -> Damage | None:
-    """The first thing that is wrong with the log of the table at `uri`. Raises OSError where it cannot be looked at."""
+def find_damage(uri: str, reached: int = -1) -> Damage | None:
+    """The first thing that is wrong with the log of the table at `uri`, which has come to version `reached` at least.
+
+    Raises OSError where it cannot be looked at.
+    """
     log = log_of(uri)
     names = storage.names(log)
     commits = sorted(int(found[1]) for name in names if (found := _COMMIT.fullmatch(name)))
@@ -66,10 +101,15 @@ def find_damage(uri: str) -> Damage | None:
     faults = [(version, why) for version in since if (why := _fault(f"{log}/{version:020d}.json"))]
     if checkpoint >= 0 and (why := _checkpoint_fault(f"{log}/{checkpoint:020d}.checkpoint.parquet")):
         return Damage(f"{log}/{checkpoint:020d}.checkpoint.parquet", why)
-    if not faults:
-        return None
-    version, why = faults[0]
-    return Damage(f"{log}/{version:020d}.json", why, torn=len(faults) == 1 and version == newest and version > 0)
+    if faults:
+        version, why = faults[0]
+        at_end = len(faults) == 1 and version == newest and version > 0
+        kind = Kind.HOLE if not at_end else Kind.LOST if reached >= version else Kind.TORN
+        return Damage(f"{log}/{version:020d}.json", why, kind, version - 1)
+    if newest < reached:
+        why = f"is missing, and so are those up to version {reached}" if newest + 1 < reached else "is missing"
+        return Damage(f"{log}/{newest + 1:020d}.json", why, Kind.LOST, newest)
+    return None
 
 
 def _fault(path: str) -> str:
@@ -93,14 +133,17 @@ def _checkpoint_fault(path: str) -> str:
     return ""
 
 
-def put_aside(uri: str) -> str:
-    """Rename the torn last commit, so that the log ends before it; its new name. Raises JobLogDamaged, OSError.
+def repair(uri: str, reached: int) -> Repaired:
+    """End the log before its last commit if that is torn or lost: a file that is there is renamed, never deleted.
 
-    Nobody may own the log meanwhile.
+    Whoever says how far the log has `reached` has to be told after it. Raises JobLogDamaged, OSError. Nobody may own
+    the log meanwhile.
     """
-    damage = find_damage(uri)
-    if damage is None or not damage.torn:
+    damage = find_damage(uri, reached)
+    if damage is None or damage.kind is Kind.HOLE:
         raise damage.error() if damage else JobLogDamaged(f"nothing is wrong with the job log at {uri}")
-    aside = f"{damage.path}.torn"
-    storage.rename(damage.path, aside)
-    return aside
+    if not storage.exists(damage.path):
+        return Repaired(damage.whole_to)
+    renamed = f"{damage.path}.torn"
+    storage.rename(damage.path, renamed)
+    return Repaired(damage.whole_to, renamed)

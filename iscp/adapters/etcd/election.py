@@ -75,6 +75,12 @@ class EtcdElection:
         lease = self._lease
         return lease.confirmed_until_s() if lease else float("-inf")
 
+    @property
+    def lease_id(self) -> int:
+        """Of the present candidacy; what hangs on it goes with the term. 0: there is none."""
+        lease = self._lease
+        return lease.lease_id if lease else 0
+
     def fenced(self, leader: Leader, *writes: Put | Delete) -> int:
         """Write as this owner and none other, all or nothing; the revision.
 

@@ -6,6 +6,8 @@ election/owner/<lease id>     a candidate for owner, on its lease; the oldest on
 revoked/<node_id>/<epoch>     that life's lease was revoked, and it may not know it yet; on a lease that outlasts that
 overrides/<kind>/<name>       what operators have said: `cordon` and `drain` of a node, `pin` of a shard
 checkpoint                    the global checkpoint
+joblog                        the last version of the job log that is known to be written
+joblog_fault                  why the owner cannot claim the job log, on its candidacy's lease
 changefeed/<feed>/<shard>/locks/<incidents>/<lease id>-<number>
                               a writer in line for a shard of a changefeed, on its lease; the oldest one's turn it is
 changefeed/<feed>/<shard>/incidents
@@ -63,6 +65,14 @@ class Keys:
     @property
     def checkpoint(self) -> str:
         return self._below("checkpoint")
+
+    @property
+    def job_log(self) -> str:
+        return self._below("joblog")
+
+    @property
+    def job_log_fault(self) -> str:
+        return self._below("joblog_fault")
 
     def changefeed(self, feed: str) -> str:
         return self._below(f"changefeed/{feed}/")

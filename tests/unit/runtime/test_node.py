@@ -32,7 +32,7 @@ from iscp.runtime.owner_loop import CLAIM_RETRY_S, OwnerLoop
 from iscp.runtime.scheduler import Scheduler
 from iscp.runtime.upkeep import Upkeep
 from iscp.runtime.worker_loop import WorkerLoop
-from tests.fakes.etcd import FakeCheckpoints, FakeElection, FakeEtcd, FakeMembership, FakeOverrides
+from tests.fakes.etcd import FakeCheckpoints, FakeElection, FakeEtcd, FakeLogMarks, FakeMembership, FakeOverrides
 from tests.fakes.joblog import LogStorage
 from tests.fakes.owner import FlakyLog, until
 from tests.fakes.pipeline import FakeKind
@@ -86,6 +86,7 @@ class World:
             election,
             FakeOverrides(self.etcd),
             FakeCheckpoints(self.etcd),
+            FakeLogMarks(self.etcd),
             clock,
             LogLimits(),
             lambda to, message: worker.heard([message]),

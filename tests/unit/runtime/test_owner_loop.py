@@ -14,13 +14,14 @@ from iscp.coordination.events import FromNode, OwnerEvent, Tick
 from iscp.coordination.messages import Acknowledge, Alive, Announce, DispatchTable, ShardCheckpoint, SourceSeen
 from iscp.coordination.owner import OwnerMachine
 from iscp.core.cluster import Moment, NodeRecord
-from iscp.core.errors import InvariantBroken, NotOwner, StorageError, Unavailable
+from iscp.core.errors import InvariantBroken, JobLogDamaged, NotOwner, StorageError, Unavailable
 from iscp.core.ids import JobKey, ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow, JobState
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.runtime.checkpointer import EVERY_S
 from iscp.runtime.inbox import EVENTS_MAX, PUT_WAIT_S
+from iscp.runtime.log_marker import EVERY_S as MARK_EVERY_S
 from iscp.runtime.owner_loop import CLAIM_RETRY_S
 from tests.fakes.etcd import FakeElection, FakeMembership
 from tests.fakes.nodes import nodes_and_views
@@ -170,6 +171,59 @@ def test_another_term_in_the_log_ends_ours_for_good_once_the_election_is_lost_to
     world.owner.lost()
     world.pass_s(10 * CLAIM_RETRY_S)
     assert (world.storage.term, world.owner.writer) == (7, None)
+
+
+def test_etcd_is_told_how_far_the_log_has_come_at_once_then_each_second_and_at_the_end(world: OwnerWorld) -> None:
+    marks = world.etcd.log_versions
+    world.start()
+    until(lambda: marks == [world.storage.version])
+    until(lambda: world.heard(Acknowledge))
+    world.pass_s(TIMES.settle_s + MARK_EVERY_S)
+    register(world, row("x"))
+    until(lambda: marks[-1] == world.storage.version)
+    told = len(marks)
+    for name in "abc":
+        register(world, row(name))
+    world.settle()
+    assert len(marks) == told  # a second has not passed
+    world.pass_s(MARK_EVERY_S)
+    until(lambda: marks[-1] == world.storage.version)
+    assert len(marks) == told + 1
+    world.pass_s(10 * MARK_EVERY_S)
+    assert len(marks) == told + 1  # nothing was written since
+    register(world, row("d"))
+    register(world, row("e"))
+    world.owner.close()
+    assert marks[-1] == world.storage.version
+
+
+def test_why_the_log_cannot_be_claimed_is_said_at_every_node_until_it_is_claimed(world: OwnerWorld) -> None:
+    damaged = JobLogDamaged("7.json is torn", remedy="Repair it")
+    world.claim_faults += [damaged] * 3
+    world.start()
+    until(lambda: world.etcd.log_fault is damaged)
+    other = OwnerWorld()
+    other.etcd.log_fault = damaged
+    for each in (world, other):
+        with pytest.raises(NotOwner, match=r"7\.json is torn\. Repair it"):
+            each.owner.current_writer()
+        with pytest.raises(NotOwner, match=r"7\.json is torn\. Repair it"):
+            each.owner.last_writer()
+    other.close()
+    for _ in range(3):
+        world.pass_s(CLAIM_RETRY_S)
+    until(lambda: world.owner.writer)
+    until(lambda: world.etcd.log_fault is None)
+
+
+def test_an_old_book_is_not_read_while_the_log_is_damaged(world: OwnerWorld) -> None:
+    world.lead()
+    register(world, row("x"))
+    world.claim_faults += [JobLogDamaged("7.json is torn")]
+    world.etcd.depose()
+    until(lambda: world.owner.claim_fault)
+    with pytest.raises(NotOwner, match="torn"):
+        world.owner.last_writer()
 
 
 def test_a_broken_invariant_stops_the_node() -> None:
