@@ -17,11 +17,15 @@ from typing import Any
 
 import obstore
 import pyarrow as pa
+from click.testing import CliRunner
 from deltalake import DeltaTable
 from obstore.store import from_url
 
+from iscp.cli.admin import PROGRAM, cli
+
 ADMIN = str(Path(sys.executable).parent / "iscp-admin")
 ADMIN_WAIT_S = 120.0
+WIDE = {"COLUMNS": "200"}
 SINK = "iscp"
 """The application id under which every sink commits."""
 
@@ -40,12 +44,23 @@ class Answer:
         return json.loads(self.out)
 
 
-def admin(endpoint: str, *arguments: str, stdin: str | None = None) -> Answer:
-    """Run `iscp-admin` as a user does; give `-o json` among the arguments to read its answer."""
+def admin(endpoint: str, *arguments: str) -> Answer:
+    """What `iscp-admin` does, in this process; give `-o json` among the arguments to read its answer.
+
+    A process for each call spends more on its imports than a node on its answer: `admin_process` is for those tests
+    that are about the command as such.
+    """
+    run = CliRunner().invoke(cli, ["--endpoint", endpoint, *arguments], env=WIDE, prog_name=PROGRAM)
+    if run.exception is not None and not isinstance(run.exception, SystemExit):
+        raise run.exception  # where a process would have ended with a traceback
+    return Answer(run.exit_code, run.stdout, run.stderr)
+
+
+def admin_process(endpoint: str, *arguments: str) -> Answer:
+    """Run `iscp-admin` as a user does."""
     run = subprocess.run(
         [ADMIN, "--endpoint", endpoint, *arguments],
-        env=os.environ | {"COLUMNS": "200"},
-        input=stdin,
+        env=os.environ | WIDE,
         capture_output=True,
         text=True,
         check=False,

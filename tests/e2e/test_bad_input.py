@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.e2e.evidence import Answer, admin
+from tests.e2e.evidence import Answer, admin, admin_process
 from tests.e2e.harness import Cluster, Job
 
 QUIET_S = 1.5
@@ -128,7 +128,7 @@ def test_wrong_usage_exits_with_2(unwritten: Lake) -> None:
         (option,) = options
         assert_refused(unwritten.register(**options), 2, f"--{option}")
     assert_refused(unwritten.register(trigger="hourly"), 2, "--trigger", "default")
-    assert_refused(admin("nowhere", "job", "list"), 2, "HOST:PORT")
+    assert_refused(admin_process("nowhere", "job", "list"), 2, "HOST:PORT")
 
 
 JOB_FILES: dict[str, tuple[str, str]] = {
@@ -171,9 +171,9 @@ def test_questions_about_what_is_not_there(unwritten: Lake) -> None:
     for verb in ("status", "wait", "verify", "history", "pause", "resume"):
         assert_refused(admin(endpoint, "job", verb, orders, "nope"), 1, "no job 'nope'", "iscp-admin job list")
         assert_refused(admin(endpoint, "job", verb, "/nowhere", "kept"), 1, "/nowhere has no jobs")
-    assert_refused(admin(endpoint, "notify", "/nowhere"), 1, "/nowhere has no jobs")
+    assert_refused(admin_process(endpoint, "notify", "/nowhere"), 1, "/nowhere has no jobs")
     assert admin(endpoint, "job", "delete", orders, "nope", "-o", "json").json == {"deleted": False}
-    assert_refused(admin("127.0.0.1:1", "job", "list"), 1, "127.0.0.1:1")
+    assert_refused(admin_process("127.0.0.1:1", "job", "list"), 1, "127.0.0.1:1")
 
 
 @pytest.mark.spark

@@ -21,7 +21,7 @@ import iscp
 from iscp.adapters.delta.session import SparkRuntime, SparkSettings
 from iscp.cli.demo.check import differences
 from iscp.core.errors import JobFailed, TimedOut
-from tests.e2e.evidence import Answer, admin, assert_in_order, sink_commits
+from tests.e2e.evidence import Answer, admin, admin_process, assert_in_order, sink_commits
 from tests.e2e.harness import Cluster, Job, Reader, append, assert_equal, delete, read, upsert, wait_for
 from tests.fakes.packages import install
 
@@ -66,43 +66,47 @@ def ask(node: Cluster, *arguments: str) -> Answer:
     return admin(node.endpoint, *arguments, "-o", "json")
 
 
+def by_command(node: Cluster, *arguments: str) -> Answer:
+    return admin_process(node.endpoint, *arguments, "-o", "json")
+
+
 @pytest.mark.spark
 def test_one_job_from_register_to_delete_by_the_command_line(node: Cluster, source: str) -> None:
     target = str(node.lake / "derived" / "by_command")
     create = ("job", "create", "--table", source, "--name", "copy", "--target", target, "--key", "id")
-    created = ask(node, *create).json
+    created = by_command(node, *create).json
     assert created["created"] is True
-    again = ask(node, *create).json
+    again = by_command(node, *create).json
     assert again == created | {"created": False}
 
-    assert ask(node, "job", "wait", source, "copy").json["applied_version"] == 0
+    assert by_command(node, "job", "wait", source, "copy").json["applied_version"] == 0
     version = upsert(source, rows(40, 20, "b"), ("id",))
-    assert ask(node, "notify", source).json == {"jobs": 1}
-    waited = ask(node, "job", "wait", source, "copy").json
+    assert by_command(node, "notify", source).json == {"jobs": 1}
+    waited = by_command(node, "job", "wait", source, "copy").json
     assert waited["applied_version"] == version
     assert_equal(target, read(source))
 
-    status = ask(node, "job", "status", source, "copy").json
+    status = by_command(node, "job", "status", source, "copy").json
     assert (status["state"], status["reason"], status["applied_version"]) == ("completed", "none", version)
     assert status["job_id"] == created["job_id"]
     assert status["status"]["error_code"] == 0
     assert status["lag_s"] == 0.0
-    history = ask(node, "job", "history", source, "copy").json
+    history = by_command(node, "job", "history", source, "copy").json
     assert [(each["from_version"], each["to_version"]) for each in history] == [(0, version), (-1, 0)]
     assert [each["data_type"] for each in history] == ["tail", "snapshot"]
     assert [each["rows"] for each in history] == [20, 50]
     assert history[0]["seq"] > history[1]["seq"]
 
-    jobs = ask(node, "job", "list", "--table", source).json
+    jobs = by_command(node, "job", "list", "--table", source).json
     assert [(each["name"], each["table"]) for each in jobs] == [("copy", source)]
-    assert ask(node, "job", "count", "--state", "completed", "--table", source).json == {"count": 1}
-    assert ask(node, "job", "count", "--state", "error", "--table", source).json == {"count": 0}
-    (member,) = ask(node, "status").json["nodes"]
+    assert by_command(node, "job", "count", "--state", "completed", "--table", source).json == {"count": 1}
+    assert by_command(node, "job", "count", "--state", "error", "--table", source).json == {"count": 0}
+    (member,) = by_command(node, "status").json["nodes"]
     assert (member["pid"], member["address"]) == (node.node.pid, node.endpoint)
 
-    assert ask(node, "job", "delete", source, "copy").json == {"deleted": True}
-    assert ask(node, "job", "delete", source, "copy").json == {"deleted": False}
-    assert ask(node, "job", "status", source, "copy").status == 1
+    assert by_command(node, "job", "delete", source, "copy").json == {"deleted": True}
+    assert by_command(node, "job", "delete", source, "copy").json == {"deleted": False}
+    assert by_command(node, "job", "status", source, "copy").status == 1
     assert_equal(target, read(source))
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from iscp.core.upkeep import UpkeepFigures
-from tests.e2e.evidence import admin
+from tests.e2e.evidence import admin_process
 from tests.e2e.harness import STOP_WAIT_S, Cluster, append, assert_equal, read, wait_for
 from tests.fakes.packages import install
 
@@ -108,7 +108,7 @@ def test_poisoned_consumers_harm_nobody_and_the_node_drains(cluster: Cluster) ->
         assert len(message) < 5_000
         assert message.isprintable()
         wait_for("its history is written", lambda wrong=wrong: cluster.client.history(source, wrong))  # type: ignore[misc]
-        shown = admin(cluster.endpoint, "job", "status", source, wrong)
+        shown = admin_process(cluster.endpoint, "job", "status", source, wrong)
         assert said.split(":")[0] in shown.out
         assert "\x1b" not in shown.out
     numbers = cluster.client.wait(source, "numpy", timeout_s=60)
@@ -117,7 +117,7 @@ def test_poisoned_consumers_harm_nobody_and_the_node_drains(cluster: Cluster) ->
     version = append(source, pa.table({"id": [3], "text": ["c"]}))
     assert cluster.settle(copy).applied_version == version
     assert_equal(copy.target, read(source))
-    counters = admin(cluster.endpoint, "status", "-o", "json").json["queue"]
+    counters = admin_process(cluster.endpoint, "status", "-o", "json").json["queue"]
     assert counters["quarantined"] == 0, "all was translated where it came in"
 
     cluster.node.child.send_signal(signal.SIGTERM)
@@ -148,10 +148,10 @@ def test_refreshes_that_hang_hold_up_no_other_and_show_in_the_status(cluster: Cl
     so_far = figures("good").completed
     wait_for("the good one goes on", lambda: figures("good").completed > so_far)
     assert (figures("wrong").quarantined, "is no time" in figures("wrong").error_msg) == (True, True)
-    shown = admin(cluster.endpoint, "job", "status", source, "hangs").out
+    shown = admin_process(cluster.endpoint, "job", "status", source, "hangs").out
     assert "hanging" in shown
     assert "given up after 3 s" in shown
-    assert admin(cluster.endpoint, "status", "-o", "json").json["queue"]["upkeep_hanging"] == 2
+    assert admin_process(cluster.endpoint, "status", "-o", "json").json["queue"]["upkeep_hanging"] == 2
 
     cluster.node.child.send_signal(signal.SIGTERM)
     assert cluster.node.child.wait(STOP_WAIT_S) == 0, "the end does not wait for what hangs"
