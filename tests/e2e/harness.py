@@ -15,6 +15,7 @@ Nothing here derives anything: what a target must hold is computed from the sour
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -40,6 +41,7 @@ from iscp.cli.demo.check import differences
 from iscp.cli.demo.lake import read
 from iscp.cli.stack import Layout, Ports, choose_ports, healthy, node_command, node_config, node_environ
 from iscp.core.admin import JobView
+from tests import quick_spark
 
 __all__ = [
     "Cluster",
@@ -73,10 +75,7 @@ QUICK = {
     "ISCP_ETCD__LEASE_TTL_S": "3",
     "ISCP_ETCD__MARGIN_S": "1",
     "ISCP_SPARK__DRIVER_MEMORY_MB": "1024",
-    # Within a few minutes neither the optimizing compiler nor fused operators give back what they cost
-    # (docs/adr/0001-starting-spark.md); the demo's tests run with both.
-    "ISCP_SPARK__CONF": '{"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",'
-    ' "spark.sql.codegen.wholeStage": "false"}',
+    "ISCP_SPARK__CONF": json.dumps(quick_spark.CONF),
 }
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from iscp.adapters.delta.session import SparkRuntime, SparkSettings
 from iscp.adapters.free_port import free_port
+from tests import quick_spark
 from tests.fakes.s3 import FakeS3, asking, s3_server
 
 if TYPE_CHECKING:
@@ -29,15 +30,8 @@ def s3(s3_to_be: FakeS3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[F
 
 @pytest.fixture(scope="session")
 def spark_runtime(tmp_path_factory: pytest.TempPathFactory, s3_to_be: FakeS3) -> Iterator[SparkRuntime]:
-    # Within a few minutes neither the optimizing compiler nor fused operators give back what they cost
-    # (docs/adr/0001-starting-spark.md); the demo's tests run with both.
-    conf = {
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        # Else VACUUM lists in 10,000 tasks.
-        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
-    }
+    # Interpreted, too, for expressions would be compiled for plans that are run once.
+    conf = {**quick_spark.CONF, "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
     with asking(s3_to_be):  # the JVM inherits who asks
         settings = SparkSettings(work_dir=tmp_path_factory.mktemp("spark"), conf=conf, s3=s3_to_be.config)
         runtime = SparkRuntime.start(settings)
