@@ -18,7 +18,7 @@ from iscp.adapters.delta.commits import Commit, commit_stamp, newest_version, re
 from iscp.adapters.delta.direct_read import NotDirect, Shape, fit_in_memory, read_changes
 from iscp.adapters.delta.evolving import without_void
 from iscp.adapters.delta.feed import DeltaFeed, reading_changes
-from iscp.adapters.delta.net import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, STAMPS
+from iscp.adapters.delta.net import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, STAMPS, fits_arrow
 from iscp.adapters.delta.opening import BySpark, opened
 from iscp.adapters.delta.parquet_files import Allowance, TooLarge
 from iscp.adapters.delta.spark_faults import spark_faults
@@ -156,7 +156,9 @@ class DeltaChangeSource:
         except TooLarge:
             return False
         except NotDirect:
-            return fit_in_memory(uri, commits, columns, Allowance(memory))
+            # What does not come through Arrow stays with Spark, however small it is.
+            fits = fits_arrow(shape.selected(columns), ())
+            return fits and fit_in_memory(uri, commits, columns, Allowance(memory))
         after = partial(self.snapshot, session, uri, span.last_version)
         return DeltaFeed(session, shape.selected(columns), span, after, rows=rows)
 

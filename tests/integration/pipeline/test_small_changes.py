@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.source import DECODED_FACTOR
+from iscp.adapters.delta.source import DECODED_FACTOR, DeltaChangeSource
+from iscp.core.iteration import Bounds
 from tests.integration.pipeline.conftest import BOTH_WAYS, Pipeline
 
 pytestmark = pytest.mark.spark
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.spark
 ANCIENT_DAY = -683_003
 """0100-01-01 where the file's dates are of the calendar before 1582; two days earlier where they are not."""
 VERSION = "org.apache.spark.version"
+FEED_ON = "delta.enableChangeDataFeed = true"
 
 
 @BOTH_WAYS
@@ -71,3 +73,17 @@ def test_few_bytes_of_many_rows_are_left_to_spark(pipeline: Pipeline, key: tuple
     pipeline.insert(range(5_000, 5_003))
     assert [outcome.error_msg for outcome in pipeline.run(job, runner=runner)] == [""]
     assert "delta-rs" in DeltaTable(pipeline.target("copy")).history(1)[0]["engineInfo"]
+
+
+def test_nothing_is_looked_into_where_changes_do_not_come_through_arrow(pipeline: Pipeline) -> None:
+    pipeline.source = uri = f"{pipeline.root}/nested"
+    pipeline.sql(f"CREATE TABLE SOURCE (id BIGINT, s STRUCT<a: INT>) USING delta TBLPROPERTIES ({FEED_ON})")
+    for number in range(2):
+        pipeline.sql(f"INSERT INTO SOURCE SELECT {number}, named_struct('a', 1)")
+    source = DeltaChangeSource(by_spark=pipeline.by_spark)
+    span = source.resolve(uri, source.at(uri, 0).to, None, Bounds())
+    before_s = pipeline.engine.spent_s()[1]
+    with pipeline.engine.session() as session:
+        feed = source.feed(session, uri, span, source.columns(uri, 2), 1)
+        assert pipeline.engine.spent_s()[1] == before_s
+        assert [row["id"] for row in feed.all(("id",)).collect()] == [0, 1]
