@@ -255,7 +255,8 @@ class Runner:
     ) -> JobOutcome:
         handed = self._handed(DataType.TAIL, work, span, span.from_version, guard, feed=feed)
         try:
-            return self._consume(work, handed, span, guard, policy.warning(work.row.spec, span))
+            with self._engine.session() as session:
+                return self._consume(session, work, handed, span, guard, policy.warning(work.row.spec, span))
         except ChangesUnavailable as unfit:
             return self._whole(iteration, work, guard, str(unfit))
 
@@ -267,19 +268,24 @@ class Runner:
             span = self._source.newest(uri) if to_version is None else self._source.at(uri, to_version)
         except ChangesUnavailable:
             span = self._source.newest(uri)
-        goes_on, anew_for = work.data_type is not DataType.SNAPSHOT, rebuilt(work, uri)
+        goes_on = work.data_type is not DataType.SNAPSHOT
         if goes_on:
-            applied = work.position.watermark
-            policy.refuse_anew(work.row.spec, work.position, span, lambda: self._committed_at_s(uri, applied))
+            policy.refuse_anew(work.row.spec, work.position, span, lambda: self._applied_at_s(uri, work))
         if work.row.spec.enable_cdf and not span.feed_on:
             span = self._with_feed(uri, span, guard)
         if goes_on:
             policy.refuse_feed_off(work.row.spec, span)
         work.kind.columns(work.row.spec.consumer, self._source.columns(uri, span.to.version))  # refuses what is gone
         with self._engine.session() as session:
-            rows = self._source.snapshot(session, uri, span.to.version)
+            return self._rebuild(session, uri, work, span, guard, reason)
+
+    def _rebuild(
+        self, session: SparkSession, uri: str, work: Work, span: SourceRange, guard: Guard, reason: str
+    ) -> JobOutcome:
+        """Claim the sink where it is not the job's, and hand it all rows of `span`'s last version."""
+        anew_for, rows = rebuilt(work, uri), self._source.snapshot(session, uri, span.to.version)
         if work.position.job_id != work.row.job_id:
-            work = self._claimed(work, rows, span, guard)
+            work = replace(work, position=work.consumer.claim(self._context(session, work, span, guard), rows))
         anew = work.data_type is DataType.SNAPSHOT or not work.kind.needs.compares
         data_type = DataType.SNAPSHOT if anew else DataType.DIFFERENCE
         from_version = NOTHING_APPLIED if anew else work.position.watermark.version
@@ -288,7 +294,8 @@ class Runner:
         reason = "" if work.data_type is DataType.SNAPSHOT else reason or work.position.void
         if reason:
             log.warning("changes.unavailable", extra={"table": uri, "job": work.row.key.job_name, "reason": reason})
-        return self._consume(work, handed, span, guard, policy.warning(work.row.spec, span, reason, anew_for))
+        warning = policy.warning(work.row.spec, span, reason, anew_for)
+        return self._consume(session, work, handed, span, guard, warning)
 
     def _with_feed(self, uri: str, span: SourceRange, guard: Guard) -> SourceRange:
         """Switch the source's change data feed on, and go on from there: what comes next can be read from it."""
@@ -301,16 +308,12 @@ class Runner:
         log.info("feed.enabled", extra={"table": uri})
         return self._source.newest(uri)
 
-    def _committed_at_s(self, uri: str, applied: Watermark) -> float:
+    def _applied_at_s(self, uri: str, work: Work) -> float:
+        """When the last version that was applied was committed, as the log has it now."""
         try:
-            return self._source.at(uri, applied.version).to.at_s
+            return self._source.at(uri, work.position.watermark.version).to.at_s
         except ChangesUnavailable:
             return 0.0
-
-    def _claimed(self, work: Work, rows: DataFrame, span: SourceRange, guard: Guard) -> Work:
-        with self._engine.session() as session:
-            context = self._context(session, work, span, guard)
-            return replace(work, position=work.consumer.claim(context, rows))
 
     def _context(self, session: SparkSession, work: Work, span: SourceRange, guard: Guard) -> ConsumeContext:
         epoch = self._epoch()
@@ -340,10 +343,11 @@ class Runner:
         told = self._engine, guard, self._failpoints
         return Handed(data_type, work.row, needs, record, base_seq, *told, rows, feed, work.takeover)
 
-    def _consume(self, work: Work, handed: Handed, span: SourceRange, guard: Guard, warning: str) -> JobOutcome:
-        with self._engine.session() as session:
-            context = self._context(session, work, span, guard)
-            consumed: Consumed = work.consumer.consume(context, handed)
+    def _consume(
+        self, session: SparkSession, work: Work, handed: Handed, span: SourceRange, guard: Guard, warning: str
+    ) -> JobOutcome:
+        """`session`: that of the rows handed, which nobody else may use meanwhile."""
+        consumed: Consumed = work.consumer.consume(self._context(session, work, span, guard), handed)
         self._failpoints.reach("report.before")
         now_s = self._clock.now_s()
         outcome = applied(work.row, consumed, handed.data_type, handed.from_version, now_s, warning)

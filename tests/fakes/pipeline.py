@@ -40,24 +40,38 @@ from iscp.ports.pipeline import (
 Rows = dict[int, str]
 
 
+class FakeSession:
+    """Of an engine: told from any other."""
+
+
 class FakeEngine:
-    """Port Engine. `labels` are those of each thread that named one; `open_sessions` are lent out now."""
+    """Port Engine. `labels` are those of each thread that named one; `open_sessions` are lent out now.
+
+    A session that is given back is handed out again, to whoever asks next.
+    """
 
     def __init__(self) -> None:
         self.labels: dict[str, str] = {}
         self.cancelled: list[str] = []
-        self.open_sessions = 0
+        self.lent: set[FakeSession] = set()
+        self._idle: list[FakeSession] = []
         self._lock = threading.Lock()
+
+    @property
+    def open_sessions(self) -> int:
+        return len(self.lent)
 
     @contextmanager
     def session(self) -> Iterator[Any]:
         with self._lock:
-            self.open_sessions += 1
+            session = self._idle.pop() if self._idle else FakeSession()
+            self.lent.add(session)
         try:
-            yield object()
+            yield session
         finally:
             with self._lock:
-                self.open_sessions -= 1
+                self.lent.discard(session)
+                self._idle.append(session)
 
     def label(self, label: str) -> None:
         self.labels[threading.current_thread().name] = label
@@ -104,8 +118,8 @@ class FakeFeed:
 class FakeSource:
     """Port ChangeSource: `states[v]` are the rows at version v, `ids[v]` the table's id.
 
-    `column_ids[v]` are those from version v on. `feeds` and `snapshots` are the reads there were,
-    `added_ranges` those of them that read added files; versions in
+    `column_ids[v]` are those from version v on. `feeds` and `snapshots` are the reads there were, `snapshot_sessions`
+    whose the latter are, `added_ranges` those of them that read added files; versions in
     `gone` can be read no more. `inserts_only` and `feed_on` are what it says of every range.
     """
 
@@ -121,6 +135,7 @@ class FakeSource:
         self.feeds: list[FakeFeed] = []
         self.read_columns: list[tuple[str, ...]] = []
         self.snapshots: list[int] = []
+        self.snapshot_sessions: list[Any] = []
         self.feed_on = True
         self.inserts_only = False
         self.added_ranges: list[tuple[int, int]] = []
@@ -198,6 +213,7 @@ class FakeSource:
 
     def snapshot(self, session: Any, uri: str, version: int) -> Any:
         self.snapshots.append(version)
+        self.snapshot_sessions.append(session)
         return dict(self.states[version])
 
     def columns(self, uri: str, version: int) -> tuple[str, ...]:

@@ -100,6 +100,25 @@ def test_a_snapshot_stops_at_the_version_that_was_asked_for_unless_it_is_gone(be
     assert bench.run(job("y"), to=1)[0].watermark.version == 2
 
 
+def test_the_session_of_rows_that_are_handed_on_is_lent_to_nobody_else_meanwhile(bench: Bench) -> None:
+    met = []
+
+    def borrow() -> None:
+        with bench.engine.session() as theirs:
+            met.append(theirs is bench.source.snapshot_sessions[-1])
+
+    x = job("x")
+    bench.failpoints.once("snapshot.before", borrow)
+    bench.run(x)
+    bench.target(x).before_commit = borrow
+    bench.source.commit({3: "c"})
+    bench.source.gone = {2}
+    bench.source.commit({4: "d"})
+    bench.failpoints.once("snapshot.before", borrow)
+    assert bench.run(x)[0].data_type is DataType.DIFFERENCE
+    assert met == [False] * 3
+
+
 def test_a_claim_whose_snapshot_failed_is_not_made_again(bench: Bench) -> None:
     x = job("x")
     target = bench.target(x)
