@@ -31,6 +31,8 @@ _CANCELED = ("cancelled part of cancelled job group", "SPARK_JOB_CANCELLED", "wa
 _FILE = re.compile(r"Encountered error while reading file (?P<file>.+?)\.\s+(?:File does not exist|SQLSTATE)")
 _NO_FILE = re.compile(r"java\.io\.FileNotFoundException: (?:File )?(?P<file>\S.*?)(?: does not exist| \(|$)", re.M)
 _UNREAD = ("FAILED_READ_FILE", "java.io.FileNotFoundException")
+# What a query refuses itself (`raise_error`), also while it reads a file, whose fault it is not.
+_RAISED = "USER_RAISED_EXCEPTION"
 _NOT_THERE = ("FILE_NOT_EXIST", "java.io.FileNotFoundException")
 _STACK_LINE = re.compile(r"\s*(at |\.\.\. \d+ more)|\s*$|Driver stacktrace:|JVM stacktrace:")
 _CALL = re.compile(r"^Py4JJavaError: An error occurred.*?\.\s*: ", re.DOTALL)
@@ -89,7 +91,7 @@ def _translated(what: str, error: PySparkException | Py4JJavaError) -> IscpError
             code=ErrorCode.DUPLICATE_KEY,
         )
     log.info("spark.failed", extra={"what": what, "stack": text[:STACK_LENGTH_MAX]})
-    if any(mark in text for mark in _UNREAD):
+    if _RAISED not in text and any(mark in text for mark in _UNREAD):
         return _unread(what, text)
     return EngineError(f"{what}: {': '.join(_sentences(text))}"[:MESSAGE_LENGTH_MAX])
 

@@ -181,6 +181,12 @@ def test_a_file_that_cannot_be_had_is_one_fault_wherever_it_shows_and_is_named_f
         assert len(str(found)) < 1_500
 
 
+def test_what_a_query_refuses_itself_is_no_files_fault_where_it_shows_while_one_is_read() -> None:
+    own = f"org.apache.spark.SparkRuntimeException: [USER_RAISED_EXCEPTION] iscp-misfit-0.1.{FRAMES}"
+    for text in (own, f"{DAMAGED.partition('Caused by')[0]}Caused by: {own}"):
+        assert type(translated(spark_faults, java(text))) is EngineError
+
+
 def test_of_any_other_fault_the_first_cause_is_told_and_the_stack_is_not() -> None:
     text = f"{WRITING} SQLSTATE: 58030{FRAMES}\nCaused by: java.lang.IllegalStateException: no room{FRAMES}"
     found = translated(spark_faults, java(text + f"\nCaused by: java.lang.ArithmeticException: / by zero{FRAMES}"))
