@@ -14,7 +14,7 @@ the source as it is after the range.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 
 
@@ -41,14 +41,3 @@ NET_OPS: Mapping[tuple[bool, bool], Op] = {
 
 ABSENT_BEFORE = (Op.INSERT, Op.PASSED)
 ABSENT_AFTER = (Op.DELETE, Op.PASSED)
-
-
-def net_op(writes: Iterable[bool]) -> Op | None:
-    """`writes`: of each change of a key, in order, whether it writes a row. None: rows share the key, or shared it."""
-    changes = list(writes)
-    rows = 0 if changes[0] else 1
-    for change in changes:
-        rows += 1 if change else -1
-        if rows < 0:
-            return None  # more were removed than one
-    return NET_OPS[changes[0], changes[-1]] if rows == changes[-1] else None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from random import Random
 
 from hypothesis import strategies as st
 
-from iscp.core.netting import Op, net_op
+from iscp.core.netting import NET_OPS, Op
 
 Row = tuple[int, str]
 """Key and value."""
@@ -94,6 +94,17 @@ def net(changes: Sequence[Change]) -> dict[int, tuple[Op, str]] | None:
             return None
         found[key] = op, left(op, of_key[-1].value)
     return found
+
+
+def net_op(writes: Iterable[bool]) -> Op | None:
+    """`writes`: of each change of a key, in order, whether it writes a row. None: rows share the key, or shared it."""
+    changes = list(writes)
+    rows = 0 if changes[0] else 1
+    for change in changes:
+        rows += 1 if change else -1
+        if rows < 0:
+            return None  # more were removed than one
+    return NET_OPS[changes[0], changes[-1]] if rows == changes[-1] else None
 
 
 def left(op: str, value: str) -> str:

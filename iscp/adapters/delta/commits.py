@@ -27,7 +27,8 @@ from iscp.adapters.delta.faults import storage_faults
 from iscp.core.errors import InvalidRequest, TableNotFound
 
 _READ_IN_TWO_WAYS = "%\\"
-_COMMIT_NAME = re.compile(r"^(\d{20})\.json$")
+# Commits, and all kinds of checkpoints; neither checksums nor compacted logs, which never are the newest.
+_VERSION_NAME = re.compile(r"(?P<version>\d{20})\.(?:json|(?P<checkpoint>checkpoint\.(?:.+\.)?(?:parquet|json)))")
 APP_ID = "iscp"
 """The application id of every sink: it belongs to the sink, so that two writers of one seq always conflict."""
 
@@ -106,6 +107,12 @@ def log_of(uri: str) -> str:
     return f"{uri if uri.startswith('/') else place(uri)}/_delta_log"
 
 
+def version_of(name: str, *, checkpoints: bool = False) -> int | None:
+    """The version whose commit a file of a log is by its name, or whose checkpoint; None: it is neither."""
+    found = _VERSION_NAME.fullmatch(name)
+    return int(found["version"]) if found and (checkpoints or not found["checkpoint"]) else None
+
+
 def commit_stamp(uri: str, version: int) -> tuple[int, ...] | None:
     """What tells this commit file from any other of its name; None: it is not there."""
     with storage_faults(f"look at version {version} of {uri}"):
@@ -116,7 +123,7 @@ def newest_version(uri: str) -> int:
     """The newest version by listing the log; raises TableNotFound where there is none."""
     log = log_of(uri)
     with storage_faults(f"list {log}"):
-        versions = [int(m[1]) for name in storage.names(log) if (m := _COMMIT_NAME.match(name))]
+        versions = [version for name in storage.names(log) if (version := version_of(name)) is not None]
     if not versions:
         raise TableNotFound("is not a Delta table", field=uri, remedy="Check the path; create the table first")
     return max(versions)

@@ -28,7 +28,7 @@ from iscp.ports.pipeline import ChangesUnavailable
 _FEED_ON = "delta.enableChangeDataFeed"
 _MAPPING = "delta.columnMapping.mode"
 # Reader features that leave files and rows as they are for a reader without deletion vectors.
-_FEATURES_READ = frozenset({"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+FEATURES_READ = frozenset({"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 # Columns whose strings compare, or are read, in a way of their own.
 _SPECIAL = ("__CHAR_VARCHAR_TYPE_STRING", "__COLLATIONS")
 _ARROW_TYPES: dict[str, pa.DataType] = {
@@ -78,10 +78,13 @@ class Shape:
         )
 
     @cached_property
+    def every_field(self) -> tuple[dict[str, Any], ...]:
+        return tuple(json.loads(self.schema_json)["fields"])
+
+    @cached_property
     def fields(self) -> dict[str, dict[str, Any]]:
         """Those that hold something: Delta reads no column of the type void."""
-        every = json.loads(self.schema_json)["fields"]
-        return {field["name"]: field for field in every if field["type"] != "void"}
+        return {field["name"]: field for field in self.every_field if field["type"] != "void"}
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -106,7 +109,7 @@ class Shape:
         special = any(mark in (self.fields[name].get("metadata") or {}) for name in columns for mark in _SPECIAL)
         return (
             self.configuration.get(_MAPPING, "none") == "none"
-            and self.features <= _FEATURES_READ
+            and self.features <= FEATURES_READ
             and not special
             and fits_arrow(self.selected(columns), ())
         )

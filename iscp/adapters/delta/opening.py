@@ -10,14 +10,14 @@ from collections.abc import Callable
 
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.direct_read import Shape
+from iscp.adapters.delta.direct_read import FEATURES_READ, Shape
 from iscp.adapters.delta.faults import delta_faults
 from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, IscpError, StorageError
 
 BySpark = Callable[[str, int], Shape]
 """The table at a URI as of a version. Raises EngineError, StorageError."""
 
-_FEATURES_READ = frozenset({"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+_FEATURES_KNOWN = FEATURES_READ | {"columnMapping"}
 """Reader features with which deltalake's word of a table is taken; with any other Spark has to open it too."""
 
 _CATALOG_MANAGED = ("catalog-managed", "catalogManaged", "catalogOwned", "coordinatedCommits", "CATALOG_MANAGED")
@@ -63,7 +63,7 @@ def opened(uri: str, version: int, by_spark: BySpark | None) -> tuple[Shape, Del
         return _opened_by_spark(uri, version, by_spark, error.message), None
     if any(mark in name for mark in _CATALOG_MANAGED for name in writers):
         raise _catalog_managed()
-    if by_spark is not None and not shape.features <= _FEATURES_READ:
+    if by_spark is not None and not shape.features <= _FEATURES_KNOWN:
         return _opened_by_spark(uri, version, by_spark), table
     return shape, table
 

@@ -8,19 +8,15 @@ ETag, and time; a new file may get an old inode). If it is not, the log is looke
 from __future__ import annotations
 
 import json
-import re
 
 from iscp.adapters.delta import storage
 from iscp.adapters.delta.actions import is_count
-from iscp.adapters.delta.commits import log_of
+from iscp.adapters.delta.commits import log_of, version_of
 from iscp.core.errors import StorageError, TableNotFound
 from iscp.core.trigger import ProbeState
 
 FORWARD_MAX = 64
 """Commit files asked for one by one before the log is listed."""
-
-_VERSION_NAME = re.compile(r"(\d{20})\.(?:json|checkpoint\.(?:.+\.)?(?:parquet|json))")
-"""Commits and all kinds of checkpoints; neither checksums nor compacted logs, which never are the newest."""
 
 
 class DeltaProbe:
@@ -90,7 +86,8 @@ def _last_checkpoint(log: str) -> int | None:
 
 
 def _listed(log: str, table_uri: str) -> ProbeState:
-    found = [(int(match[1]), name) for name in storage.names(log) if (match := _VERSION_NAME.fullmatch(name))]
+    named = ((version_of(name, checkpoints=True), name) for name in storage.names(log))
+    found = [(version, name) for version, name in named if version is not None]
     # Of one version the commit counts, not its checkpoint: ".json" sorts after ".checkpoint".
     newest = max(found, default=None)
     if newest is None:

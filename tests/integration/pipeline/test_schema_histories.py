@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import json
-import logging
-import os
 import random
 import shutil
 from collections import Counter
@@ -26,12 +24,11 @@ from iscp.core.job import JobRow
 from tests.fakes.guards import ScriptedFailpoints
 
 from .conftest import Pipeline
+from .playing import play, play_many, stop
 
 pytestmark = pytest.mark.spark
-log = logging.getLogger(__name__)
 
 SHORT = (1, 2)
-LONG, LONG_FROM = int(os.environ.get("ISCP_HISTORIES", "20")), int(os.environ.get("ISCP_HISTORIES_FROM", "1000"))
 STEPS, RUNS_MAX, IDS = 10, 10, 30
 RUN_SHARE, STOP_SHARE = 0.5, 0.2
 PLACES = ("read.after", "snapshot.staged", "publish.before", "commit.before", "commit.after", "report.before")
@@ -273,7 +270,7 @@ class SchemaHistory:
     def run(self) -> None:
         failpoints = ScriptedFailpoints()
         if self.draw.random() < STOP_SHARE:
-            failpoints.once(self.draw.choice(PLACES), _stop)
+            failpoints.once(self.draw.choice(PLACES), stop)
         small = self.draw.choice([0, 2**20])
         self.told.append(f"run {small}")
         self.pipeline.run(self.keyed, self.archive, runner=self.pipeline.new_runner(failpoints, None, small))
@@ -310,37 +307,18 @@ class SchemaHistory:
                 yield tag["kind"], tag["from"], tag["to"]
 
 
-def _stop() -> None:
-    raise RuntimeError("stopped")
-
-
-def play(root: Path, spark_runtime: SparkRuntime, seed: int) -> None:
-    history = SchemaHistory(Pipeline(root, spark_runtime), seed)
-    try:
-        for _ in range(STEPS):
-            history.step()
-            if history.draw.random() < RUN_SHARE:
-                history.run()
-        history.finish()
-        history.assert_right()
-    except BaseException as failure:
-        failure.add_note("\n  ".join([f"seed {seed}:", *history.told]))
-        raise
+def play_seed(root: Path, spark_runtime: SparkRuntime, seed: int) -> None:
+    play(SchemaHistory(Pipeline(root, spark_runtime), seed), seed, STEPS, RUN_SHARE)
 
 
 @pytest.mark.parametrize("seed", SHORT)
 def test_targets_follow_columns_and_archives_lose_nothing(
     tmp_path: Path, spark_runtime: SparkRuntime, seed: int
 ) -> None:
-    play(tmp_path, spark_runtime, seed)
+    play_seed(tmp_path, spark_runtime, seed)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(7200)
 def test_many_histories_of_columns(tmp_path: Path, spark_runtime: SparkRuntime) -> None:
-    for seed in range(LONG_FROM, LONG_FROM + LONG):
-        root = tmp_path / str(seed)
-        root.mkdir()
-        play(root, spark_runtime, seed)
-        log.info("seed %d passed", seed)
-        shutil.rmtree(root)
+    play_many(lambda root, seed: play_seed(root, spark_runtime, seed), tmp_path)

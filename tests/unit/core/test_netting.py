@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 
-from iscp.core.netting import ABSENT_BEFORE, Op, net_op
-from tests.fakes.bags import Bag, History, histories, key_of, net, sharing
+from iscp.core.netting import ABSENT_BEFORE, Op
+from tests.fakes.bags import Bag, History, histories, key_of, net, net_op, sharing
 
 Rows = dict[int, str]
 
