@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from delta.tables import DeltaTable as SparkDeltaTable
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction
-from pyspark.sql import functions as F
 
 from iscp.adapters.delta.append_only import Way, comparable, lacking
 from iscp.adapters.delta.bounds import HeldKeys
@@ -30,34 +28,31 @@ from iscp.adapters.delta.commits import (
     read_commit,
 )
 from iscp.adapters.delta.compare import comparing
-from iscp.adapters.delta.direct_write import KEY_TAKEN, DirectWriter, is_plain
+from iscp.adapters.delta.direct_write import DirectWriter, is_plain
 from iscp.adapters.delta.evolving import conformed
 from iscp.adapters.delta.faults import delta_faults
 from iscp.adapters.delta.features import enable_features
-from iscp.adapters.delta.feed import reading_changes, telling_gone
 from iscp.adapters.delta.net import OP
 from iscp.adapters.delta.position import PositionReader, tag_json
 from iscp.adapters.delta.spark_faults import spark_faults
+from iscp.adapters.delta.spark_write import append_by_spark, merge_by_spark, overwrite_by_spark
 from iscp.adapters.delta.staging import published, stage
-from iscp.adapters.delta.target import expiry_fault, target_fault
-from iscp.core.errors import Conflict, EngineError, ErrorCode, PermanentError
+from iscp.adapters.delta.target import (
+    expiry_fault,
+    refuse_fault,
+    refuse_somebody_elses,
+    refuse_unusable,
+    target_fault,
+)
+from iscp.core.errors import Conflict
 from iscp.core.job import JobRow
-from iscp.core.netting import ABSENT_AFTER, ABSENT_BEFORE, Op
-from iscp.core.quoting import quoted
 from iscp.core.watermark import Position
-from iscp.ports.pipeline import ChangesUnavailable, CommitTag, Compared, KeyBounds, Manifest
+from iscp.ports.pipeline import CommitTag, Compared, KeyBounds, Manifest
 from iscp.ports.system import Failpoints, Guard
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
-
-_TXN_APP = "spark.databricks.delta.write.txnAppId"
-_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
-_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-# Delta keeps what it merges, since it looks twice and cannot know that it will see the same.
-_AS_IT_IS = {"spark.databricks.delta.merge.materializeSource": "none"}
-_ABSENT_BEFORE, _ABSENT_AFTER = (f"('{first}', '{second}')" for first, second in (ABSENT_BEFORE, ABSENT_AFTER))
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class DeltaSink:
@@ -83,9 +78,9 @@ class DeltaSink:
     def claim(self, schema_json: str, tag: CommitTag, *, first: bool = False) -> Position:
         """An empty commit at the tag's seq; creates the table where it was not there."""
         if tag.base_version >= 0:
-            self._refuse_unusable()
+            refuse_unusable(self._uri)
             if first:
-                self._refuse_somebody_elses(tag.base_version)
+                refuse_somebody_elses(self._uri, tag.base_version)
             self._commit_actions([], "append", tag)
         elif exists(self._uri):
             raise Conflict(f"{self._uri} has come to be meanwhile")
@@ -119,7 +114,7 @@ class DeltaSink:
         if self._columns is None or self._shape != self._reader.shape:
             with delta_faults(f"open {self._uri}"):
                 table = DeltaTable(self._uri)
-            _refuse(*expiry_fault(table))
+            refuse_fault(*expiry_fault(table))
             self._columns, self._shape = Columns(table.schema().to_json()), self._reader.shape
         return self._columns
 
@@ -140,8 +135,7 @@ class DeltaSink:
         self._ready_to_commit(guard)
         if not self.schema_matches(frame.schema.json()):
             frame = conformed(frame, self._held_columns().schema)
-        with _reading(reread), spark_faults(f"append to {self._uri}"):
-            _tagged(frame, "append", tag).save(self._uri)
+        append_by_spark(frame, self._uri, tag, reread)
         return self._confirmed(tag)
 
     def append_lacking(self, wanted: DataFrame, tag: CommitTag, guard: Guard) -> tuple[Position, int]:
@@ -152,8 +146,7 @@ class DeltaSink:
             if found.way is Way.WIDEN:
                 self._columns = None
                 enable_features(wanted.sparkSession, self._uri, found.frame.schema)
-            with reading_changes(f"append to {self._uri}"):
-                _tagged(found.frame, "append", tag).option("mergeSchema", found.way is Way.WIDEN).save(self._uri)
+            append_by_spark(found.frame, self._uri, tag, reread=True, widen=found.way is Way.WIDEN)
         return self._confirmed(tag), found.rows
 
     def _rows_at(self, session: SparkSession, version: int) -> DataFrame:
@@ -174,9 +167,7 @@ class DeltaSink:
         self._ready_to_commit(guard)
         self._columns = None
         enable_features(frame.sparkSession, self._uri, frame.schema)
-        with spark_faults(f"overwrite {self._uri}"):
-            writer = _tagged(frame, "overwrite", tag).option("overwriteSchema", "true")
-            writer.option("partitionOverwriteMode", "static").save(self._uri)
+        overwrite_by_spark(frame, self._uri, tag)
         return self._confirmed(tag)
 
     def merge(
@@ -212,32 +203,8 @@ class DeltaSink:
         reread: bool = False,
         besides: str = "",
     ) -> Position:
-        """`besides` the key what has to hold for a match; the session's settings are unset afterwards."""
         self._ready_to_commit(guard)
-        settings = {_TXN_APP: APP_ID, _TXN_VERSION: str(tag.seq), _USER_METADATA: tag_json(tag)}
-        if reread:
-            settings |= _AS_IT_IS
-        matches = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(name)}" for name in key) + besides
-        values = {quoted(name): F.col(f"s.{quoted(name)}") for name in frame.columns if name != OP}
-        # Either rows of the source share the key, or the target is not what it seems: a difference will tell.
-        taken = {quoted(key[0]): F.raise_error(F.lit(KEY_TAKEN))}
-        with _reading(reread), _merging(self._uri):
-            try:
-                for name, value in settings.items():
-                    session.conf.set(name, value)
-                (
-                    SparkDeltaTable.forPath(session, self._uri)
-                    .alias("t")
-                    .merge(frame.alias("s"), matches)
-                    .whenMatchedDelete(f"s.{OP} = '{Op.DELETE}'")
-                    .whenMatchedUpdate(f"s.{OP} IN {_ABSENT_BEFORE}", set=taken)  # type: ignore[arg-type]
-                    .whenMatchedUpdate(set=values)  # type: ignore[arg-type]
-                    .whenNotMatchedInsert(f"s.{OP} NOT IN {_ABSENT_AFTER}", values=values)  # type: ignore[arg-type]
-                    .execute()
-                )
-            finally:
-                for name in settings:
-                    session.conf.unset(name)
+        merge_by_spark(session, self._uri, frame, key, tag, reread, besides)
         return self._confirmed(tag)
 
     def stage(self, frame: DataFrame, tag: CommitTag) -> Manifest:
@@ -245,7 +212,7 @@ class DeltaSink:
         return stage(frame, self._uri, tag, self._failpoints)
 
     def publish(self, manifests: Sequence[Manifest], tag: CommitTag, guard: Guard) -> Position:
-        self._refuse_unusable()  # it may have become so since the claim
+        refuse_unusable(self._uri)  # it may have become so since the claim
         with delta_faults(f"open {self._uri}"):
             target = DeltaTable(self._uri, version=tag.base_version)
         actions = [add for manifest in manifests for add in published(manifest, target)]
@@ -288,51 +255,6 @@ class DeltaSink:
             dead=tag.dead,
             column_ids=tag.column_ids,
         )
-
-    def _refuse_somebody_elses(self, version: int) -> None:
-        """What came to be here since the registration, which takes no such table either."""
-        with delta_faults(f"open {self._uri}"):
-            table = DeltaTable(self._uri, version=version)
-            theirs = table.transaction_version(APP_ID) is None and bool(table.file_uris())
-        if theirs:
-            remedy = "Move it away and resume the job, or register the job with another target"
-            _refuse("is a table with rows that iscp did not write", remedy)
-
-    def _refuse_unusable(self) -> None:
-        with delta_faults(f"open {self._uri}"):
-            fault = target_fault(DeltaTable(self._uri))
-        _refuse(*fault)
-
-
-def _refuse(fault: str, remedy: str) -> None:
-    if fault:
-        raise PermanentError(
-            f"the target {fault}",
-            field="spec.iteration.consumer.target",
-            remedy=remedy,
-            code=ErrorCode.TARGET_UNUSABLE,
-        )
-
-
-def _tagged(frame: DataFrame, mode: str, tag: CommitTag) -> DataFrameWriter:
-    writer = frame.write.format("delta").mode(mode).option("txnAppId", APP_ID).option("txnVersion", tag.seq)
-    return writer.option("userMetadata", tag_json(tag))
-
-
-def _reading(reread: bool) -> AbstractContextManager[None]:
-    """While changes are written that are read only now."""
-    return telling_gone() if reread else nullcontext()
-
-
-@contextmanager
-def _merging(uri: str) -> Iterator[None]:
-    try:
-        with spark_faults(f"merge into {uri}"):
-            yield
-    except EngineError as error:
-        if KEY_TAKEN in str(error.__cause__):  # its message is cut before that
-            raise ChangesUnavailable(KEY_TAKEN) from error
-        raise
 
 
 def _properties(tag: CommitTag) -> CommitProperties:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from deltalake import DeltaTable
 
+from iscp.adapters.delta.commits import APP_ID
+from iscp.adapters.delta.faults import delta_faults
+from iscp.core.errors import ErrorCode, PermanentError
+
 _RETENTION = "delta.setTransactionRetentionDuration"
 _REFUSED = {
     "delta.enableRowTracking": "tracks rows",
@@ -37,3 +41,31 @@ def expiry_fault(table: DeltaTable) -> tuple[str, str]:
     if _RETENTION in table.metadata().configuration:
         return "expires transaction ids, which would let an old commit land again", f"Unset {_RETENTION} on it"
     return "", ""
+
+
+def refuse_fault(fault: str, remedy: str) -> None:
+    """Raises PermanentError where there is one."""
+    if fault:
+        raise PermanentError(
+            f"the target {fault}",
+            field="spec.iteration.consumer.target",
+            remedy=remedy,
+            code=ErrorCode.TARGET_UNUSABLE,
+        )
+
+
+def refuse_unusable(uri: str) -> None:
+    """Raises PermanentError where the table at `uri`, as it is now, has a `target_fault`; StorageError."""
+    with delta_faults(f"open {uri}"):
+        fault = target_fault(DeltaTable(uri))
+    refuse_fault(*fault)
+
+
+def refuse_somebody_elses(uri: str, version: int) -> None:
+    """What came to be here since the registration, which takes no such table either."""
+    with delta_faults(f"open {uri}"):
+        table = DeltaTable(uri, version=version)
+        theirs = table.transaction_version(APP_ID) is None and bool(table.file_uris())
+    if theirs:
+        remedy = "Move it away and resume the job, or register the job with another target"
+        refuse_fault("is a table with rows that iscp did not write", remedy)
