@@ -94,6 +94,8 @@ def register(invocation: Invocation, /, file: IO[str] | None, **given: object) -
         return
     for row in rows:
         click.echo(f"{row['name']} on {row['table']}: {'created' if row['created'] else 'exists already'}")
+        if row["warning"]:
+            click.echo(f"warning: {row['warning']}")
 
 
 def _with_shards(given: dict[str, Any]) -> dict[str, Any]:
@@ -306,8 +308,12 @@ def resync(invocation: Invocation, /, choice: Choice, new_table: str | None, spe
         result = client.resync(
             job.table, job.name, new_table=new_table or "", spec=_spec_text(spec), account=job.account
         )
-    if not render.show({"job_id": result.job_id, "table_id": result.table_id}, invocation.output):
-        click.echo(f"is made anew as {result.job_id}; `iscp-admin job wait` tells when it is done")
+    shown = {"job_id": result.job_id, "table_id": result.table_id, "warning": result.warning}
+    if render.show(shown, invocation.output):
+        return
+    click.echo(f"is made anew as {result.job_id}; `iscp-admin job wait` tells when it is done")
+    if result.warning:
+        click.echo(f"warning: {result.warning}")
 
 
 def _spec_text(spec: str | None) -> str:

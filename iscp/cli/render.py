@@ -49,6 +49,7 @@ def register_row(request: RegisterRequest, result: RegisterResult) -> Row:
         "created": result.created,
         "job_id": result.job_id,
         "table_id": result.table_id,
+        "warning": result.warning,
     }
 
 

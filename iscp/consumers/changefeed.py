@@ -43,7 +43,7 @@ SHARDS_MAX = RANGES_MAX
 
 _HASH, _CHANGE, _VERSION, _AT = "_key_hash", "_change_type", "_commit_version", "_commit_timestamp"
 _SHARDS_PROPERTY, _KEY_PROPERTY = "iscp.changefeed.shards", "iscp.changefeed.key"
-_UNKEPT = ("variant", "void", "interval")
+_UNKEPT = ("variant", "interval")
 """Types that a feed's rows cannot have."""
 
 

@@ -13,7 +13,8 @@ from iscp.core.spec import ConsumerSpec
 from iscp.ports.pipeline import Catalog, TableDescription
 
 CONSUMER_PATH = "spec.iteration.consumer"
-_VOID = "void"
+VOID = "void"
+"""The type of columns that hold nothing, which Delta reads and keeps nowhere."""
 
 
 def check_target(spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> str:
@@ -94,9 +95,9 @@ def _refuse_unknown(names: Sequence[str], source: TableDescription, field: str) 
             field=field,
             remedy=f"Its columns are {', '.join(source.columns)}",
         )
-    if void := [name for name in names if known[name.lower()] == _VOID]:
+    if void := [name for name in names if known[name.lower()] == VOID]:
         raise InvalidRequest(
-            f"names {', '.join(void)}, a column of the type void, which Delta reads and keeps nowhere",
+            f"names {', '.join(void)}, a column of the type {VOID}, which Delta reads and keeps nowhere",
             field=field,
             remedy="Leave it out, or have the source give it a type",
         )

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from iscp.consumers.check import ReplicaCheck
-from iscp.consumers.checks import CONSUMER_PATH, check_columns, check_target, normalized_target, wanted_columns
+from iscp.consumers.checks import CONSUMER_PATH, VOID, check_columns, check_target, normalized_target, wanted_columns
 from iscp.consumers.dead_letter import ROWS_MAX, DeadLetterBox, Shared, dead_letter_uri, shared_keys
 from iscp.consumers.keys import matches
 from iscp.consumers.tags import commit_tag
@@ -92,7 +92,8 @@ class Replica:
                 remedy="Choose another path",
             )
         check_columns(spec, source, catalog)
-        if unwritable := _unwritable(spec.columns or tuple(source.columns)):
+        held = tuple(name for name, kind in source.columns.items() if kind != VOID)
+        if unwritable := _unwritable(spec.columns or held):
             raise InvalidRequest(
                 f"would keep the column {unwritable!r}, whose name a target cannot have",
                 field=f"{CONSUMER_PATH}.columns",
@@ -151,8 +152,9 @@ def _refuse_unlike(spec: ConsumerSpec, source: TableDescription, target: TableDe
     if fault:
         raise InvalidRequest(fault, field=f"{CONSUMER_PATH}.target", remedy=remedy, code=ErrorCode.TARGET_UNUSABLE)
     kept = {name.lower() for name in spec.columns or source.columns}
-    wanted = {name.lower(): kind for name, kind in source.columns.items() if name.lower() in kept and kind != "void"}
-    held = {name.lower(): kind for name, kind in target.columns.items() if spec.key or name.lower() in wanted}
+    wanted = {name.lower(): kind for name, kind in source.columns.items() if name.lower() in kept and kind != VOID}
+    there = {name.lower(): kind for name, kind in target.columns.items() if kind != VOID}
+    held = {name: kind for name, kind in there.items() if spec.key or name in wanted}
     if wanted != held:
         unlike = sorted(name for name in wanted.keys() | held.keys() if wanted.get(name) != held.get(name))
         raise InvalidRequest(

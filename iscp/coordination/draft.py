@@ -32,13 +32,14 @@ class Registration:
     """A job to be: `row` has a new job_id and a spec whose target is spelled in the catalog's one way.
 
     `shared_target`: its consumer lets other jobs of its kind keep the same target; `sharded`: its sink has a watermark
-    for each range.
+    for each range. `warning` goes into the answer.
     """
 
     row: JobRow
     request_id: str = ""
     shared_target: bool = False
     sharded: bool = False
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +227,7 @@ class Draft:
     def _register_one(self, item: Registration) -> RegisterResult:
         row = self._own(item.row)
         if (first := self._repeated(item.request_id, row.key, row.table_uri)) is not None:
-            return RegisterResult(created=True, job_id=first, table_id=row.key.table_id)
+            return RegisterResult(True, first, row.key.table_id, item.warning)
         if there := self._rows(row.key):
             return RegisterResult(created=False, job_id=there[0].registration, table_id=row.key.table_id)
         return self._create(replace(item, row=row))
@@ -238,7 +239,7 @@ class Draft:
         """
         row, made = self._get(seen.key), self._own(item.row, but=seen.key.job)
         if (first := self._repeated(item.request_id, made.key, made.table_uri)) is not None:
-            return RegisterResult(created=True, job_id=first, table_id=made.key.table_id)
+            return RegisterResult(True, first, made.key.table_id, item.warning)
         refuse_split(seen, self._ranges(seen.key.table_id))
         if row is None or (row.registration, row.spec_json) != (seen.registration, seen.spec_json):
             raise Conflict(f"the job {seen.key.job_name!r} was changed meanwhile", remedy="Ask again")
@@ -270,7 +271,7 @@ class Draft:
             self._made[each.job_id] = each
             self._targets.add(target_of(each.spec_json), each.job_id)
             self._sources.add(each.table_uri, each.job_id)
-        return RegisterResult(created=True, job_id=row.job_id, table_id=row.key.table_id)
+        return RegisterResult(True, row.job_id, row.key.table_id, item.warning)
 
     def _check_target(self, item: Registration) -> None:
         target, account = target_of(item.row.spec_json), item.row.key.account

@@ -31,11 +31,15 @@ class RegisterRequest:
 
 @dataclass(frozen=True, slots=True)
 class RegisterResult:
-    """`created` is False where the job was there already (then nothing was changed)."""
+    """`created` is False where the job was there already (then nothing was changed).
+
+    `warning`: what of the source the job will not keep, and why; empty: nothing.
+    """
 
     created: bool
     job_id: str
     table_id: str
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,22 @@ def column_ids(fields: Iterable[Mapping[str, Any]]) -> ColumnIds:
     return {field["name"].lower(): found for field in fields if (found := _column_id(field))}
 
 
+def void_fields(fields: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The columns of the type void, and the fields of that type within others, as paths (`s.y`)."""
+    return tuple(path for field in fields for path in _void(field["type"], field["name"]))
+
+
+def _void(kind: Any, path: str) -> Iterator[str]:
+    if kind == "void":
+        yield path
+    if not isinstance(kind, Mapping):
+        return
+    for part, name in (("elementType", "element"), ("keyType", "key"), ("valueType", "value")):
+        yield from _void(kind.get(part), f"{path}.{name}")
+    for field in kind.get("fields", ()):
+        yield from _void(field["type"], f"{path}.{field['name']}")
+
+
 def other_columns(held: ColumnIds, now: ColumnIds, names: Iterable[str]) -> tuple[str, ...]:
     """Those of `names` under which there are other columns `now` than those `held`."""
     return tuple(name for name in names if held.get(name.lower()) != now.get(name.lower()))

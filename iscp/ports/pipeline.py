@@ -30,6 +30,7 @@ class TableDescription:
     """A Delta table as it is now: `columns` maps names to type names, in order; `table_id` is its metadata id.
 
     `schema_json` is its schema as Delta and Spark write it. `target_fault`: why it cannot be kept, and the remedy.
+    `void`: paths of the columns, and of fields within them, that are of the type void, which nobody can read.
     """
 
     table_id: str
@@ -43,6 +44,7 @@ class TableDescription:
     empty: bool = True
     schema_json: str = ""
     target_fault: tuple[str, str] = ("", "")
+    void: tuple[str, ...] = ()
 
 
 class Catalog(Protocol):

@@ -145,7 +145,8 @@ class Intake:
         target = kind.target_of(spec.consumer, self._catalog)
         to_be = replace(spec, consumer=replace(spec.consumer, target=target)).to_json()
         row = _row(job, to_be, source, table_id)._replace(create_at_s=self._clock.now_s())
-        return Registration(row, shared_target=kind.shared_target, sharded=kind.needs.sharded)
+        warning = _unkept(spec, source)
+        return Registration(row, shared_target=kind.shared_target, sharded=kind.needs.sharded, warning=warning)
 
     def _validate(self, kind: ConsumerKind, spec: JobSpec, source: TableDescription) -> None:
         if spec.adopt_from is None:
@@ -215,6 +216,15 @@ def _row(job: JobName, spec_json: str, source: TableDescription, table_id: str) 
     """A job that is known by `table_id`, whatever id its source has now."""
     row = JobRow(JobKey(job.account, source.table_id, job.name), "", spec_json, job.table, source.uri)
     return of_table(row, table_id)
+
+
+def _unkept(spec: JobSpec, source: TableDescription) -> str:
+    """What of the source a job will not keep, and why; empty: nothing."""
+    wanted = {name.lower() for name in spec.consumer.columns or source.columns}
+    void = [path for path in source.void if path.partition(".")[0].lower() in wanted]
+    if not void:
+        return ""
+    return f"not kept, as they are of the type void, until the source gives them another: {', '.join(void)}"
 
 
 def action_for(there: JobRow, wanted: JobRow) -> Action:

@@ -50,7 +50,7 @@ class FakeAdmin:
 
     `comparisons` are what is found at jobs of these names; all others are equal. `failures` are raised by the next
     calls, one each, after a change was made if `fail_late` (a lost answer). `before` runs at the start of each
-    call with its verb. `asked` counts calls by verb.
+    call with its verb. `asked` counts calls by verb. `warning` is in the answers to registrations.
     """
 
     source_version: int = 7
@@ -61,6 +61,7 @@ class FakeAdmin:
     asked: dict[str, int] = field(default_factory=dict)
     request_ids: list[str] = field(default_factory=list)
     interrupted: list[JobName] = field(default_factory=list)
+    warning: str = ""
 
     def __post_init__(self) -> None:
         self._moved = threading.Condition()
@@ -155,7 +156,7 @@ class FakeAdmin:
         )
         del self._jobs[self._key(request.job)]
         self._jobs[self._key(replace(request.job, table=table))] = view
-        result = self._answers[request.request_id] = RegisterResult(True, view.job_id, view.table_id)
+        result = self._answers[request.request_id] = RegisterResult(True, view.job_id, view.table_id, self.warning)
         return result
 
     def update(self, requests: Sequence[UpdateRequest]) -> list[ChangeOutcome]:
@@ -307,7 +308,7 @@ class FakeAdmin:
             node_id="n1",
         )
         self._jobs[self._key(job)] = view
-        result = RegisterResult(True, view.job_id, table_id)
+        result = RegisterResult(True, view.job_id, table_id, self.warning)
         if request.request_id:
             self._answers[request.request_id] = result
         return result

@@ -20,6 +20,7 @@ from iscp.adapters.delta.opening import BrokenLog, BySpark, opened
 from iscp.adapters.delta.spark_faults import spark_faults
 from iscp.adapters.delta.spark_read import table_opener
 from iscp.adapters.delta.target import target_fault
+from iscp.core.columns import void_fields
 from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
 from iscp.ports.pipeline import TableDescription
 
@@ -152,9 +153,10 @@ class DeltaCatalog:
             uri=uri,
             version=version,
             committed_at_s=commit.committed_at_s if commit else 0.0,
-            columns={name: _type_name(field["type"]) for name, field in shape.fields.items()},
+            columns={field["name"]: _type_name(field["type"]) for field in shape.every_field},
             configuration=dict(shape.configuration),
             schema_json=shape.schema_json,
+            void=void_fields(shape.every_field),
             empty=False,
             target_fault=_NOT_WRITTEN,
         )

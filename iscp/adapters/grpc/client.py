@@ -144,7 +144,7 @@ class Client:
         spec_json = spec if isinstance(spec, str) else json.dumps(spec)
         request = ResyncRequest(JobName(table, name, account), new_table, spec_json, _request_id())
         response = self._caller.call(self._admin.Resync, convert.resync_to_wire(request), changes=True)
-        return RegisterResult(created=True, job_id=response.job_id, table_id=response.table_id)
+        return RegisterResult(True, response.job_id, response.table_id, response.warning)
 
     def update(
         self,

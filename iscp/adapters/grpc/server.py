@@ -128,7 +128,7 @@ class _Admin(pb_grpc.AdminServicer):
             check_format(request.format_version)
             _check_spec(request.spec_json, "spec_json")
             result = self._service.resync(convert.resync_from_wire(request))
-            return pb.ResyncResponse(job_id=result.job_id, table_id=result.table_id)
+            return pb.ResyncResponse(job_id=result.job_id, table_id=result.table_id, warning=result.warning)
 
     def ChangeJobs(self, request: pb.ChangeJobsRequest, context: grpc.ServicerContext) -> pb.ChangeJobsResponse:
         with translated(context, "change"):

@@ -198,26 +198,31 @@ Global___RegisterRequest: _TypeAlias = RegisterRequest  # noqa: Y015
 
 @_typing.final
 class RegisterResult(_message.Message):
-    """created: false where the job was there already; then nothing was changed."""
+    """created: false where the job was there already; then nothing was changed. warning: what of the source the job will not
+    keep, and why; empty: nothing.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CREATED_FIELD_NUMBER: _builtins.int
     JOB_ID_FIELD_NUMBER: _builtins.int
     TABLE_ID_FIELD_NUMBER: _builtins.int
+    WARNING_FIELD_NUMBER: _builtins.int
     created: _builtins.bool
     job_id: _builtins.str
     table_id: _builtins.str
+    warning: _builtins.str
     def __init__(
         self,
         *,
         created: _builtins.bool = ...,
         job_id: _builtins.str = ...,
         table_id: _builtins.str = ...,
+        warning: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "job_id", b"job_id", "table_id", b"table_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "job_id", b"job_id", "table_id", b"table_id", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -398,17 +403,20 @@ class ResyncResponse(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     TABLE_ID_FIELD_NUMBER: _builtins.int
+    WARNING_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     table_id: _builtins.str
+    warning: _builtins.str
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         table_id: _builtins.str = ...,
+        warning: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "table_id", b"table_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "table_id", b"table_id", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -77,6 +77,7 @@ def test_a_job_is_created_from_options(run: Run, verb: str) -> None:
         "created": True,
         "job_id": "job-1",
         "table_id": "id-of-/t",
+        "warning": "",
     }
     assert not answer(run("job", verb, "--table", "/t", "--name", "a", *options, "-o", "json"))["created"]
     job = answer(run("-o", "json", "job", "status", "/t", "a", "--account", "acme"))
@@ -226,9 +227,21 @@ def test_pause_resume_and_delete_say_whether_they_changed_anything(run: Run) -> 
     assert ok(run("job", "delete", "/t", "a")) == "there is no job a on /t\n"
 
 
+def test_a_warning_of_a_registration_is_shown(run: Run, service: FakeAdmin) -> None:
+    service.warning = "not kept: none"
+    assert ok(register(run)).splitlines() == ["a on /t: created", "warning: not kept: none"]
+    assert ok(run("job", "resync", "/t", "a")).splitlines()[-1] == "warning: not kept: none"
+    told = answer(run("-o", "json", "job", "register", "--table", "/t", "--name", "b", "--target", "/copy/b"))
+    assert told["warning"] == "not kept: none"
+
+
 def test_a_resync_tells_the_new_registration_and_takes_a_table_and_a_spec(run: Run, tmp_path: Path) -> None:
     register(run)
-    assert answer(run("-o", "json", "job", "resync", "/t", "a")) == {"job_id": "job-2", "table_id": "id-of-/t"}
+    assert answer(run("-o", "json", "job", "resync", "/t", "a")) == {
+        "job_id": "job-2",
+        "table_id": "id-of-/t",
+        "warning": "",
+    }
     spec = tmp_path / "spec.json"
     spec.write_text('{"iteration": {"consumer": {"kind": "replica", "target": "/copy/b"}}}')
     assert "job-3" in ok(run("job", "resync", "/t", "a", "--table", "/u", "--spec", f"@{spec}"))

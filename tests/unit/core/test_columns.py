@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from iscp.core.columns import column_ids, other_columns
+from iscp.core.columns import column_ids, other_columns, void_fields
 
 NEST = {
     "struct": lambda field: {"type": "struct", "fields": [field]},
@@ -56,3 +56,10 @@ def test_comments_order_and_case_do_not_matter() -> None:
     ]
     assert column_ids(fields) == column_ids(shuffled)
     assert others(fields, [column("a", "c1"), column("B", "c2")], "A", "b") == ()
+
+
+@pytest.mark.parametrize(("nest", "path"), [("struct", "s.v"), ("array", "s.element.v"), ("map", "s.value.v")])
+def test_what_is_void_is_found_wherever_it_is(nest: str, path: str) -> None:
+    fields = [column("id"), column("s", kind=NEST[nest](column("v", kind="void"))), column("w", kind="void")]
+    assert void_fields(fields) == (path, "w")
+    assert void_fields(fields[:1]) == ()

@@ -149,6 +149,16 @@ def test_a_registration_is_in_the_log_when_it_is_answered(desk: Desk) -> None:
     assert (row.state, row.watermark.version, row.seq) == (JobState.COMPLETED, -1, 0)
 
 
+def test_what_a_job_will_not_keep_of_its_source_is_said_in_the_answer(desk: Desk) -> None:
+    columns = {"id": "long", "none": "void", "s": "struct"}
+    desk.catalog.tables[TABLE.uri] = replace(TABLE, columns=columns, void=("none", "s.y"))
+    narrow = RegisterRequest(JobName(TABLE.uri, "narrow"), spec("/targets/narrow", columns=["id"]))
+    wide, few = desk.admin.register([request(request_id="r-1"), narrow])
+    assert wide.warning == "not kept, as they are of the type void, until the source gives them another: none, s.y"
+    assert few.warning == ""
+    assert desk.admin.resync(ResyncRequest(X)).warning == wide.warning
+
+
 def test_what_is_there_already_is_answered_and_not_changed_nor_checked_again(desk: Desk) -> None:
     (first,) = desk.admin.register([request()])
     desk.kind.refusals["/targets/x"] = InvalidRequest("has rows by now")
