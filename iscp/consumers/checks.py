@@ -50,6 +50,12 @@ def check_columns(spec: ConsumerSpec, source: TableDescription, catalog: Catalog
         _refuse_unknown(getattr(spec, name), source, f"{CONSUMER_PATH}.{name}")
         _refuse_doubled(getattr(spec, name), f"{CONSUMER_PATH}.{name}")
     kept = {name.lower() for name in spec.columns}
+    if collated := [name for name in source.collated if not kept or name.lower() in kept]:
+        raise InvalidRequest(
+            f"would keep {', '.join(collated)}, whose texts have a collation, with which Delta writes no table here",
+            field=f"{CONSUMER_PATH}.columns",
+            remedy="Name the columns to keep, without it",
+        )
     missing = [name for name in spec.key if kept and name.lower() not in kept]
     if missing:
         raise InvalidRequest(

@@ -14,6 +14,8 @@ ColumnIds = Mapping[str, str]
 """By a column's name in lower case what tells it, and all that is within it, from others that have its name. Columns
 that are not there are as their names say: those of a table without mapped names, and those from before it had them."""
 
+COLLATIONS = "__COLLATIONS"
+"""Where a field's metadata says how its texts compare, and those within it."""
 _PHYSICAL = "delta.columnMapping.physicalName"
 _DIGEST_BYTES = 8
 
@@ -26,6 +28,11 @@ def column_ids(fields: Iterable[Mapping[str, Any]]) -> ColumnIds:
 def void_fields(fields: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """The columns of the type void, and the fields of that type within others, as paths (`s.y`)."""
     return tuple(path for field in fields for path in _void(field["type"], field["name"]))
+
+
+def collated_columns(fields: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The columns that are, or have within them, texts that compare in a way of their own."""
+    return tuple(field["name"] for field in fields if (field.get("metadata") or {}).get(COLLATIONS))
 
 
 def _void(kind: Any, path: str) -> Iterator[str]:

@@ -31,6 +31,7 @@ class TableDescription:
 
     `schema_json` is its schema as Delta and Spark write it. `target_fault`: why it cannot be kept, and the remedy.
     `void`: paths of the columns, and of fields within them, that are of the type void, which nobody can read.
+    `collated`: columns with texts that compare in a way of their own.
     """
 
     table_id: str
@@ -45,6 +46,7 @@ class TableDescription:
     schema_json: str = ""
     target_fault: tuple[str, str] = ("", "")
     void: tuple[str, ...] = ()
+    collated: tuple[str, ...] = ()
 
 
 class Catalog(Protocol):

@@ -10,11 +10,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from iscp.adapters.delta.commits import exists
 from tests.e2e.evidence import assert_in_order
-from tests.e2e.harness import Cluster, assert_equal, read, upsert
+from tests.e2e.harness import Cluster, assert_equal, read, upsert, wait_for
 from tests.e2e.load import Load
 from tests.e2e.test_kills import SHORT, assert_killed, assert_right, dies_at
-from tests.fakes.s3 import FakeS3, asking, s3_server
+from tests.fakes.s3 import FakeS3, asking, delete_all, s3_server
 
 
 @pytest.fixture
@@ -55,6 +56,23 @@ def test_killed_once_everything_is_published(cluster: Cluster, s3: FakeS3) -> No
     cluster.settle(job)
     assert_equal(job.target, read(source))
     assert_in_order(job.target)
+
+
+@pytest.mark.spark
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_a_target_that_is_gone_is_noticed_though_nobody_asks(cluster: Cluster, s3: FakeS3) -> None:
+    cluster.start_etcd()
+    cluster.derived = s3.uri("derived")
+    source = cluster.table("source", rows(range(50), "old"))
+    cluster.start_node(**s3.settings)
+    job = cluster.replica("copy", source, key=("id",))
+    cluster.settle(job)
+    delete_all(job.target)
+    wait_for("it is missed", lambda: cluster.node_events("target.doubted") > 0)
+    wait_for("it is built anew", lambda: exists(job.target) and cluster.status(job).lag_s == 0)
+    cluster.settle(job)
+    assert_equal(job.target, read(source))
 
 
 @pytest.mark.spark

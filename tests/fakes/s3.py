@@ -12,7 +12,9 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
+import obstore
 import pytest
+from obstore.store import from_url
 
 from iscp.adapters.children import end, spawn, tail
 from iscp.adapters.delta.s3 import s3_environ
@@ -83,3 +85,10 @@ def asking(server: FakeS3) -> Iterator[None]:
         for name, value in server.environ.items():
             patch.setenv(name, value)
         yield
+
+
+def delete_all(uri: str) -> None:
+    """What lies at a place on S3."""
+    store = from_url(uri)
+    for objects in obstore.list(store):
+        obstore.delete(store, [each["path"] for each in objects])

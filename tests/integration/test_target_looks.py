@@ -10,9 +10,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import obstore
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from obstore.store import from_url
 
 from iscp.adapters.clock import SystemClock
 from iscp.adapters.delta.probe import DeltaProbe
@@ -29,6 +31,7 @@ from iscp.ports.pipeline import CommitTag
 from iscp.runtime.sinks import SinkPool
 from iscp.runtime.target_looks import TargetLooks, WaitedTargets
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
+from tests.fakes.s3 import FakeS3, delete_all
 
 SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
 
@@ -42,22 +45,29 @@ def tag(seq: int, version: int, base: int) -> CommitTag:
     return CommitTag(seq, "job-1", "source", -1, Watermark(version, 1.0), 1, base, f"attempt-{seq}", "tail")
 
 
-class Target:
-    """A replica's target at version 7 of its source, by a claim and a commit with rows."""
+class Kept:
+    """A replica's target at version 7 of its source, by a claim and a commit with rows; and those who look at it."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.parent.mkdir()
-        sink = DeltaSink(str(path), ScriptedFailpoints())
+    def __init__(self, uri: str) -> None:
+        sink = DeltaSink(uri, ScriptedFailpoints())
         sink.claim(SCHEMA, tag(1, -1, -1))
         assert sink.append_rows(rows(1, 2, 3), tag(2, 7, 0), OpenGuard()) is not None
-        spec = JobSpec(ConsumerSpec("replica", str(path), key=("id",)))
+        spec = JobSpec(ConsumerSpec("replica", uri, key=("id",)))
         key = JobKey("default", "source", "copy")
         self.row = JobRow(key, "job-1", spec.to_json(), "t", "/t", watermark=Watermark(7, 1.0), seq=2)
         failpoints = ScriptedFailpoints()
         sinks = SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: uri, SystemClock(), failpoints, kept_max=0)
         self.looks = TargetLooks(DeltaProbe(), ConsumerRegistry(()).kind, sinks)
         self.waited = WaitedTargets(self.looks)
+
+
+class Target(Kept):
+    """One below a directory of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir()
+        super().__init__(str(path))
 
     @property
     def last_commit(self) -> Path:
@@ -193,3 +203,35 @@ def test_the_claim_of_a_target_that_is_being_built_anew_does_not_hold_what_was_a
 
 def test_a_target_that_a_later_registration_has_taken_over_is_its_business(target: Target) -> None:
     target.looks.look(target.row._replace(job_id="job-0"), None)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["seen before", "first look"])
+def test_a_target_on_s3_that_is_gone_is_noticed(s3: FakeS3, known: bool) -> None:
+    uri = s3.uri(f"gone-{known}/copy")
+    kept = Kept(uri)
+    seen = kept.looks.look(kept.row, None) if known else None
+    if seen is not None:
+        assert kept.looks.look(kept.row, seen) is seen
+    assert kept.waited.fault([kept.row]) is None
+    delete_all(uri)
+    with pytest.raises(TargetLost, match="not there") as raised:
+        kept.looks.look(kept.row, seen)
+    assert (raised.value.code, uri in str(raised.value)) == (ErrorCode.TARGET_LOST, True)
+    assert isinstance(kept.waited.fault([kept.row]), TargetLost)
+
+
+def test_a_target_on_s3_whose_last_commit_is_gone_or_damaged_is_noticed(s3: FakeS3) -> None:
+    uri = s3.uri("damaged/copy")
+    kept, commit = Kept(uri), f"_delta_log/{1:020d}.json"
+    seen, store = kept.looks.look(kept.row, None), from_url(uri)
+    whole = bytes(obstore.get(store, commit).bytes())
+    obstore.put(store, commit, whole[:40])
+    with pytest.raises(StorageError, match="line 1") as raised:
+        kept.looks.look(kept.row, seen)
+    assert raised.value.code == ErrorCode.LOG_CORRUPT
+    obstore.delete(store, commit)
+    with pytest.raises(TargetLost):
+        kept.looks.look(kept.row, seen)
+    obstore.put(store, commit, whole)
+    kept.looks.look(kept.row, seen)
+    assert kept.waited.fault([kept.row]) is None

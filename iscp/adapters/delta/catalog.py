@@ -20,7 +20,7 @@ from iscp.adapters.delta.opening import BrokenLog, BySpark, opened
 from iscp.adapters.delta.spark_faults import spark_faults
 from iscp.adapters.delta.spark_read import table_opener
 from iscp.adapters.delta.target import target_fault
-from iscp.core.columns import void_fields
+from iscp.core.columns import collated_columns, void_fields
 from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
 from iscp.ports.pipeline import TableDescription
 
@@ -157,6 +157,7 @@ class DeltaCatalog:
             configuration=dict(shape.configuration),
             schema_json=shape.schema_json,
             void=void_fields(shape.every_field),
+            collated=collated_columns(shape.every_field),
             empty=False,
             target_fault=_NOT_WRITTEN,
         )

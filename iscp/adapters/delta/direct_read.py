@@ -21,7 +21,7 @@ from iscp.adapters.delta.commits import ChangeFile, Commit
 from iscp.adapters.delta.faults import direct_work
 from iscp.adapters.delta.net import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, fits_arrow
 from iscp.adapters.delta.parquet_files import Allowance, ParquetRows, TooLarge
-from iscp.core.columns import ColumnIds, column_ids
+from iscp.core.columns import COLLATIONS, ColumnIds, column_ids
 from iscp.core.errors import StorageError
 from iscp.ports.pipeline import ChangesUnavailable
 
@@ -30,7 +30,7 @@ _MAPPING = "delta.columnMapping.mode"
 # Reader features that leave files and rows as they are for a reader without deletion vectors.
 FEATURES_READ = frozenset({"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 # Columns whose strings compare, or are read, in a way of their own.
-_SPECIAL = ("__CHAR_VARCHAR_TYPE_STRING", "__COLLATIONS")
+_SPECIAL = ("__CHAR_VARCHAR_TYPE_STRING", COLLATIONS)
 _ARROW_TYPES: dict[str, pa.DataType] = {
     "byte": pa.int8(),
     "short": pa.int16(),

@@ -26,6 +26,7 @@ _UNKNOWN_FEATURE = (
     "DELTA_INVALID_PROTOCOL_VERSION",
     "Unsupported minimum reader version",
 )
+_UNKNOWN_TYPE = ("DELTA_GEOSPATIAL_NOT_SUPPORTED", "UNSUPPORTED_DATATYPE", "DELTA_UNSUPPORTED_DATA_TYPES")
 _FEATURES_TOLD = re.compile(r"unsupported by Delta Lake \"[^\"]*\": (?P<names>[\w.,\s-]+?)\.(?:\s|$)")
 _BROKEN = (
     "DELTA_STATE_RECOVER_ERROR",
@@ -87,6 +88,13 @@ def _explained(error: IscpError, fault: str) -> IscpError:
             f"needs {what}, which neither Spark nor deltalake can read here",
             field="table",
             remedy="Drop the feature (ALTER TABLE ... DROP FEATURE), or copy the table to one without it",
+            code=ErrorCode.TABLE_UNREADABLE,
+        )
+    if any(mark in text for mark in _UNKNOWN_TYPE):
+        return InvalidRequest(
+            f"has a column of a type that neither Spark nor deltalake reads here ({error.message})",
+            field="table",
+            remedy="Drop the column, or copy the table to one without it",
             code=ErrorCode.TABLE_UNREADABLE,
         )
     if any(mark in text for mark in _BROKEN):

@@ -85,6 +85,25 @@ def feature(name: str, *, writers_alone: bool = False) -> Maker:
     return protocol(**reader, minWriterVersion=7, writerFeatures=[name, "changeDataFeed"])
 
 
+def with_column(name: str, changes: dict[str, Any], *features: str, readers: bool = False) -> Maker:
+    """With another type or metadata of a column, and table features that go with it."""
+
+    def edit(action: dict[str, Any]) -> dict[str, Any]:
+        if "protocol" in action:
+            asked = {"minReaderVersion": 3, "readerFeatures": [*features]} if readers else {"minReaderVersion": 1}
+            return {"protocol": {**asked, "minWriterVersion": 7, "writerFeatures": ["changeDataFeed", *features]}}
+        if "metaData" not in action:
+            return action
+        schema = json.loads(action["metaData"]["schemaString"])
+        fields = [{**each, **changes} if each["name"] == name else each for each in schema["fields"]]
+        return {"metaData": {**action["metaData"], "schemaString": json.dumps({**schema, "fields": fields})}}
+
+    return edited(edit)
+
+
+collated = with_column("v", {"metadata": {"__COLLATIONS": {"v": "spark.UTF8_LCASE"}}}, "collations")
+
+
 def without(kind: str) -> Maker:
     return edited(lambda action: {} if kind in action else action)
 
@@ -116,7 +135,15 @@ def gap(uri: str, spark: SparkSession) -> None:
 def blank_lines(uri: str, spark: SparkSession) -> None:
     plain(uri, spark)
     for file in _commits(uri):
-        file.write_text("\n  \n".join(file.read_text().splitlines()) + "\n\n")
+        separate_by_blank_lines(file)
+
+
+def separate_by_blank_lines(commit: Path) -> None:
+    commit.write_text("\n  \n".join(commit.read_text().splitlines()) + "\n\n")
+
+
+def newest_commit(uri: str) -> Path:
+    return _commits(uri)[-1]
 
 
 def merged_and_compacted(uri: str, spark: SparkSession) -> None:
@@ -186,6 +213,7 @@ REFUSED: dict[str, tuple[Maker, str]] = {
     "an unknown feature": (feature("iscpUnknownReader"), "iscpUnknownReader"),
     "a gap in the log": (gap, "log that cannot be read"),
     "collations": (feature("collations-preview"), "collations-preview"),
+    "a type of a later Delta": (with_column("v", {"type": "geometry(OGC:CRS84)"}, "geospatial", readers=True), "type"),
     "managed by a catalog": (feature("catalogManaged"), "managed by a catalog"),
     "commits coordinated": (feature("coordinatedCommits-preview", writers_alone=True), "managed by a catalog"),
     "a newer protocol": (protocol(minReaderVersion=9, minWriterVersion=9), "newer protocol"),

@@ -9,8 +9,19 @@ import pytest
 from pyspark.sql import SparkSession
 
 from iscp.core.errors import ErrorCode, InvalidRequest
-from tests.integration.pipeline.conftest import Pipeline
-from tests.integration.pipeline.odd_tables import READ, READ_ONLY, REFUSED, SMALL, Maker, plain
+from iscp.core.iteration import DataType
+from tests.integration.pipeline.conftest import BOTH_WAYS, Pipeline
+from tests.integration.pipeline.odd_tables import (
+    READ,
+    READ_ONLY,
+    REFUSED,
+    SMALL,
+    Maker,
+    collated,
+    newest_commit,
+    plain,
+    separate_by_blank_lines,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -59,6 +70,36 @@ def refuse(pipeline: Pipeline, make: Maker, reason: str) -> None:
     assert refused.value.remedy
     assert len(str(refused.value)) < 2_000
     assert not Path(pipeline.target("j")).exists()
+
+
+@BOTH_WAYS
+def test_blank_lines_in_a_commit_hold_up_no_job(pipeline: Pipeline) -> None:
+    """Spark's reader of changes fails at them."""
+    job = pipeline.job("j", key=("id",))
+    (built,) = pipeline.run(job)
+    assert built.ok, built.error_msg
+    for value in "yz":
+        pipeline.upsert([1, 100], value)
+        separate_by_blank_lines(newest_commit(pipeline.source))
+        (outcome,) = pipeline.run(job)
+        assert outcome.ok, f"{outcome.error_code}: {outcome.error_msg}"
+        pipeline.assert_equal("j")
+    pipeline.upsert([2], "y")
+    (outcome,) = pipeline.run(job)
+    assert (outcome.error_msg, outcome.data_type) == ("", DataType.TAIL)
+    pipeline.assert_equal("j")
+
+
+def test_texts_with_a_collation_are_refused_and_all_else_is_kept(pipeline: Pipeline) -> None:
+    made(pipeline, collated)
+    for key in (("id",), ()):
+        with pytest.raises(InvalidRequest, match="would keep v, whose texts have a collation") as refused:
+            pipeline.job("j", key=key)
+        assert refused.value.field == "spec.iteration.consumer.columns"
+    job = pipeline.job("j", key=("id",), columns=("id",), where="v < 'v3'")
+    (outcome,) = pipeline.run(job)
+    assert outcome.ok, outcome.error_msg
+    pipeline.assert_equal("j", lambda row: str(row["v"]) < "v3", ("id",))
 
 
 @pytest.mark.parametrize("name", [*READ][:SMALL])

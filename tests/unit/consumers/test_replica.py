@@ -154,6 +154,15 @@ def test_a_void_column_cannot_be_named_but_may_be_there(change: dict[str, object
     assert refused.value.field == f"{PATH}.{next(iter(change))}"
 
 
+@pytest.mark.parametrize("columns", [(), ("id", "NAME")])
+def test_texts_with_a_collation_are_kept_by_nobody(columns: tuple[str, ...]) -> None:
+    source = replace(SOURCE, collated=("Name",))
+    Replica().validate(replace(GOOD, columns=("id",), where=""), source, FakeCatalog(source))
+    with pytest.raises(InvalidRequest, match="would keep Name, whose texts have a collation") as refused:
+        Replica().validate(replace(GOOD, columns=columns), source, FakeCatalog(source))
+    assert refused.value.field == f"{PATH}.columns"
+
+
 def test_a_first_registration_does_not_build_an_append_only_target_anew_that_holds_rows() -> None:
     keyless = replace(GOOD, key=())
     validate(keyless, TARGET)  # a resync does

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from iscp.core.columns import column_ids, other_columns, void_fields
+from iscp.core.columns import collated_columns, column_ids, other_columns, void_fields
 
 NEST = {
     "struct": lambda field: {"type": "struct", "fields": [field]},
@@ -63,3 +63,8 @@ def test_what_is_void_is_found_wherever_it_is(nest: str, path: str) -> None:
     fields = [column("id"), column("s", kind=NEST[nest](column("v", kind="void"))), column("w", kind="void")]
     assert void_fields(fields) == (path, "w")
     assert void_fields(fields[:1]) == ()
+
+
+def test_columns_with_texts_of_a_collation_are_found() -> None:
+    collated = {**column("a"), "metadata": {"__COLLATIONS": {"a.element": "icu.UNICODE"}}}
+    assert collated_columns([column("id", "c1"), collated]) == ("a",)
