@@ -84,19 +84,11 @@ def _explained(error: IscpError, fault: str) -> IscpError:
     if any(mark in text for mark in _UNKNOWN_FEATURE):
         named = _FEATURES_TOLD.search(text)
         what = f"the table feature {' '.join(named['names'].split())}" if named else "a newer protocol of Delta"
-        return InvalidRequest(
-            f"needs {what}, which neither Spark nor deltalake can read here",
-            field="table",
-            remedy="Drop the feature (ALTER TABLE ... DROP FEATURE), or copy the table to one without it",
-            code=ErrorCode.TABLE_UNREADABLE,
-        )
+        why = f"needs {what}, which neither Spark nor deltalake can read here"
+        return _unreadable(why, "Drop the feature (ALTER TABLE ... DROP FEATURE), or copy the table to one without it")
     if any(mark in text for mark in _UNKNOWN_TYPE):
-        return InvalidRequest(
-            f"has a column of a type that neither Spark nor deltalake reads here ({error.message})",
-            field="table",
-            remedy="Drop the column, or copy the table to one without it",
-            code=ErrorCode.TABLE_UNREADABLE,
-        )
+        why = f"has a column of a type that neither Spark nor deltalake can read here ({error.message})"
+        return _unreadable(why, "Drop the column, or copy the table to one without it")
     if any(mark in text for mark in _BROKEN):
         return BrokenLog(
             f"has a log that cannot be read ({error.message})",
@@ -104,6 +96,10 @@ def _explained(error: IscpError, fault: str) -> IscpError:
             remedy="Restore the log's missing files from a backup, or make the table anew",
         )
     return error
+
+
+def _unreadable(why: str, remedy: str) -> InvalidRequest:
+    return InvalidRequest(why, field="table", remedy=remedy, code=ErrorCode.TABLE_UNREADABLE)
 
 
 def _catalog_managed() -> InvalidRequest:

@@ -178,12 +178,15 @@ class DeltaSink:
         tag: CommitTag,
         guard: Guard,
         reread: bool = False,
+        besides: str = "",
     ) -> Position:
-        """Upsert and delete by key (null equals null).
+        """Upsert and delete by key (null equals null). `besides` the key what has to hold for a match.
 
         Raises ChangesUnavailable where a key of op `i` or `p` is there already.
         """
-        return self._merge(session, frame, key, tag, guard, reread)
+        self._ready_to_commit(guard)
+        merge_by_spark(session, self._uri, frame, key, tag, reread, besides)
+        return self._confirmed(tag)
 
     def mend(
         self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
@@ -191,21 +194,7 @@ class DeltaSink:
         if not key:
             return self.append(frame.drop(OP), tag, guard)
         # A row that matches nothing is inserted, whatever there is.
-        return self._merge(session, frame, key, tag, guard, besides=f" AND s.{OP} <> 'n'")
-
-    def _merge(
-        self,
-        session: SparkSession,
-        frame: DataFrame,
-        key: Sequence[str],
-        tag: CommitTag,
-        guard: Guard,
-        reread: bool = False,
-        besides: str = "",
-    ) -> Position:
-        self._ready_to_commit(guard)
-        merge_by_spark(session, self._uri, frame, key, tag, reread, besides)
-        return self._confirmed(tag)
+        return self.merge(session, frame, key, tag, guard, besides=f" AND s.{OP} <> 'n'")
 
     def stage(self, frame: DataFrame, tag: CommitTag) -> Manifest:
         """Write the rows under the target as a table of their own, whose log is the manifest."""

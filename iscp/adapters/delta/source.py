@@ -31,7 +31,7 @@ from iscp.core.watermark import Watermark
 from iscp.ports.pipeline import ChangesUnavailable, SourceRange
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 R = TypeVar("R")
 
@@ -117,29 +117,24 @@ class DeltaChangeSource:
     def feed(
         self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
     ) -> DeltaFeed:
-        small = self._read_small(session, uri, span, columns, by_feed=True)
-        if isinstance(small, DeltaFeed):
-            return small
-        after = partial(self.snapshot, session, uri, span.last_version)
-        with reading_changes(f"open the change data feed of {uri}"):
-            frame = changed_rows(session, uri, span)
-            frame = frame.select(*[F.col(quoted(name)) for name in columns], CHANGE_TYPE, *STAMPS)
-            return DeltaFeed.read_by_spark(without_void(frame), span, after, small, readers)
+        return self._read(session, uri, span, columns, readers, by_feed=True)
 
     def added(
         self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
     ) -> DeltaFeed:
-        small = self._read_small(session, uri, span, columns, by_feed=False)
+        return self._read(session, uri, span, columns, readers, by_feed=False)
+
+    def _read(
+        self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int, *, by_feed: bool
+    ) -> DeltaFeed:
+        small = self._read_small(session, uri, span, columns, by_feed)
         if isinstance(small, DeltaFeed):
             return small
         after = partial(self.snapshot, session, uri, span.last_version)
-        with reading_changes(f"read what was added to {uri}"):
-            frame = added_rows(session, uri, span).select(
-                *[F.col(quoted(name)) for name in columns],
-                F.lit("insert").alias(CHANGE_TYPE),
-                F.lit(span.last_version).cast("long").alias(COMMIT_VERSION),
-                F.timestamp_micros(F.lit(round(span.to.at_s * 1_000_000))).alias(COMMIT_TIMESTAMP),
-            )
+        with reading_changes(f"read the change data feed of {uri}" if by_feed else f"read what was added to {uri}"):
+            rows = changed_rows(session, uri, span) if by_feed else added_rows(session, uri, span)
+            marks = [F.col(name) for name in (CHANGE_TYPE, *STAMPS)] if by_feed else _inserted_by(span)
+            frame = rows.select(*[F.col(quoted(name)) for name in columns], *marks)
             return DeltaFeed.read_by_spark(without_void(frame), span, after, small, readers)
 
     def _read_small(
@@ -214,6 +209,15 @@ def _each(read: Callable[[str, int], R | None], uri: str, from_version: int, to_
         if found is None:
             raise ChangesUnavailable(f"version {version} is not in the log any more")
         yield found
+
+
+def _inserted_by(span: SourceRange) -> list[Column]:
+    """What the change data feed would say beside rows that were added."""
+    return [
+        F.lit("insert").alias(CHANGE_TYPE),
+        F.lit(span.last_version).cast("long").alias(COMMIT_VERSION),
+        F.timestamp_micros(F.lit(round(span.to.at_s * 1_000_000))).alias(COMMIT_TIMESTAMP),
+    ]
 
 
 def _within(bounds: Bounds, commits: Iterable[Commit], alone: bool) -> list[Commit]:
