@@ -41,6 +41,7 @@ def log() -> None:
 def repair(data: Path | None, file: Path | None) -> None:
     """End the job log before its last commit, if that is torn or lost and all else is whole.
 
+    A damaged history of iterations is renamed too, and another begins: nothing is decided by it.
     A torn commit is renamed, never deleted; nobody was answered for one that tore while it was written. Of one that was
     acknowledged, what it held is given up: the command says so.
     """
@@ -60,10 +61,16 @@ def repair(data: Path | None, file: Path | None) -> None:
 
 
 def _repair(uri: str, marks: EtcdLogMarks | None) -> None:
-    from iscp.adapters.delta.joblog import repair_job_log
+    from iscp.adapters.delta.joblog import repair_job_log, set_damaged_history_aside
 
+    if aside := set_damaged_history_aside(uri):
+        click.echo(f"the history is renamed to {aside}; another begins")
     reached = marks.load() if marks else -1
     repaired = repair_job_log(uri, reached)
+    if repaired is None:
+        if not aside:
+            raise ConfigurationError(f"nothing is wrong with the job log at {uri}")
+        return
     if repaired.renamed:
         click.echo(f"renamed to {repaired.renamed}")
     if marks is not None and reached > repaired.version:

@@ -36,6 +36,7 @@ class ErrorCode(IntEnum):
     TARGET_LOST = 16
     LOG_CORRUPT = 17
     JOB_LOG_DAMAGED = 18
+    HISTORY_DAMAGED = 19
     INTERNAL = 99
     # Permanent: retrying alone cannot help.
     INVALID_REQUEST = 10_000
@@ -196,6 +197,12 @@ class JobLogDamaged(StorageError):
     """The job log is lost or corrupt: no owner begins before a person has restored it."""
 
     code = ErrorCode.JOB_LOG_DAMAGED
+
+
+class HistoryDamaged(StorageError):
+    """The history of iterations is corrupt: nothing is decided by it, and jobs go on without."""
+
+    code = ErrorCode.HISTORY_DAMAGED
 
 
 class TargetLost(TemporaryError):

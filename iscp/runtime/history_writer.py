@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Condition, Thread
 
-from iscp.core.errors import InvalidRequest, TemporaryError
+from iscp.core.errors import HistoryDamaged, InvalidRequest, TemporaryError
 from iscp.core.foreign import error_text, shown
 from iscp.core.iteration import HistoryEntry
 from iscp.ports.pipeline import JobLog
@@ -18,15 +18,21 @@ log = logging.getLogger(__name__)
 BATCH_MAX = 10_000
 DELAY_S = 1.0
 CLOSE_S = 5.0
+KEPT_WHILE_DAMAGED_MAX = 10_000
+DAMAGED_RETRY_S = 10.0
 
 
 class HistoryWriter:
-    """Batches entries for about a second; while the storage fails they wait."""
+    """Batches entries for about a second; while the storage fails they wait.
+
+    While the history is damaged nobody waits for them: a person has to repair it, and jobs must not stop until then.
+    """
 
     def __init__(self, joblog: JobLog, clock: Clock, retry_s: float, tidy_every_s: float) -> None:
         self._log = joblog
         self._clock = clock
-        self._retry_s = retry_s
+        self._retry_s = self._pause_s = retry_s
+        self._damage = ""
         self._tidy_every_s = tidy_every_s
         self._tidy_at_s = clock.monotonic_s() + tidy_every_s
         self._wake = Condition()
@@ -57,12 +63,12 @@ class HistoryWriter:
             self._added += len(entries)
             self._waiting.append((self._added, on_written))
             self._wake.notify_all()
-        if not entries:
+        if not entries or self._damage:
             self._tell_written()
 
     def _tell_written(self) -> None:
         with self._wake:
-            written, told = self._added - len(self._pending), []
+            written, told = self._added - (0 if self._damage else len(self._pending)), []
             while self._waiting and self._waiting[0][0] <= written:
                 told.append(self._waiting.popleft()[1])
         for on_written in told:
@@ -80,6 +86,7 @@ class HistoryWriter:
         try:
             if batch:
                 self._write(batch)
+                self._damage, self._pause_s = "", self._retry_s
                 with self._wake:
                     for _ in batch:
                         self._pending.popleft()
@@ -87,10 +94,25 @@ class HistoryWriter:
             if self._clock.monotonic_s() >= self._tidy_at_s:
                 self._tidy_at_s = self._clock.monotonic_s() + self._tidy_every_s
                 log.info("log.tidied", extra={"files": self._log.tidy()})
+        except HistoryDamaged as error:
+            self._go_on_without(error)
+            return False
         except TemporaryError as error:
             log.warning("history.failed", extra={"error": str(error)})
             return False
         return True
+
+    def _go_on_without(self, error: HistoryDamaged) -> None:
+        if str(error) != self._damage:
+            log.error("history.damaged", extra={"error": str(error)})
+        self._damage, self._pause_s, dropped = str(error), max(self._retry_s, DAMAGED_RETRY_S), 0
+        with self._wake:
+            while len(self._pending) > KEPT_WHILE_DAMAGED_MAX:
+                self._pending.popleft()
+                dropped += 1
+        if dropped:
+            log.error("history.dropped", extra={"entries": dropped, "error": self._damage})
+        self._tell_written()
 
     def _write(self, batch: Sequence[HistoryEntry]) -> None:
         """All but those that no table can hold: these are dead-lettered, each by itself, as nobody could wait for them.
@@ -125,4 +147,4 @@ class HistoryWriter:
                 if closing and (not written or not self._pending):
                     return
                 if not written:
-                    self._wake.wait_for(lambda: self._closing, self._retry_s)
+                    self._wake.wait_for(lambda: self._closing, self._pause_s)

@@ -13,6 +13,7 @@ from iscp.adapters.clock import SystemClock
 from iscp.adapters.delta.joblog import DeltaJobLog, repair_job_log
 from iscp.cli.iscp import iscp
 from iscp.core.errors import ErrorCode, JobLogDamaged
+from tests.fakes.damages import CONTENT, Damage, delete, truncate
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job
 
@@ -71,30 +72,10 @@ def a_file_of_rows(home: Path) -> Path:
     return min((home / "iscp_log").glob("*.parquet"))
 
 
-def delete(path: Path) -> None:
-    path.unlink()
-
-
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:40])
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def zero(path: Path) -> None:
-    path.write_bytes(bytes(path.stat().st_size))
-
-
-def garble(path: Path) -> None:
-    path.write_bytes(b"\xff\x00garbage")
-
-
 MATRIX = [
     (file, damage)
     for file in (last, before_the_last, checkpoint, a_file_of_rows)
-    for damage in (delete, truncate, empty, zero, garble)
+    for damage in (delete, *CONTENT)
     # One without a checkpoint that its commits make up for is whole.
     if (file, damage) != (checkpoint, delete)
 ]
@@ -102,7 +83,7 @@ MATRIX = [
 
 @pytest.mark.parametrize(("file", "damage"), MATRIX, ids=[f"{d.__name__}-{f.__name__}" for f, d in MATRIX])
 def test_a_damaged_log_is_refused_by_the_files_name_and_goes_on_when_it_is_restored(
-    home: Path, file: Callable[[Path], Path], damage: Callable[[Path], None]
+    home: Path, file: Callable[[Path], Path], damage: Damage
 ) -> None:
     path, reached = file(home), version_of(last(home))
     kept = path.read_bytes()
@@ -149,8 +130,8 @@ def repair(home: Path) -> tuple[int, str]:
     return done.exit_code, f"{done.output}{done.exception or ''}"
 
 
-@pytest.mark.parametrize("damage", [truncate, empty, zero, garble])
-def test_a_torn_last_commit_is_put_aside_by_a_command_that_says_so(home: Path, damage: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("damage", CONTENT)
+def test_a_torn_last_commit_is_put_aside_by_a_command_that_says_so(home: Path, damage: Damage) -> None:
     torn = last(home)
     damage(torn)
     content = torn.read_bytes()
@@ -175,10 +156,10 @@ def test_what_is_not_a_torn_last_commit_is_not_put_aside(home: Path) -> None:
     assert sorted(home.rglob("*")) == before
 
 
-@pytest.mark.parametrize("damage", [delete, truncate, empty, zero, garble])
+@pytest.mark.parametrize("damage", [delete, *CONTENT])
 @pytest.mark.parametrize("lost", [1, 3])
 def test_commits_that_were_answered_for_and_are_lost_are_given_up_only_by_a_person(
-    home: Path, damage: Callable[[Path], None], lost: int
+    home: Path, damage: Damage, lost: int
 ) -> None:
     reached, first = version_of(last(home)), commits(home)[-lost]
     for path in commits(home)[-lost + 1 :] if lost > 1 else ():

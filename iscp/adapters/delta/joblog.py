@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from iscp.adapters.delta import storage
 from iscp.adapters.delta.commits import place
 from iscp.adapters.delta.joblog_check import USED, Repaired, find_damage, is_there, repair
-from iscp.adapters.delta.joblog_history import HistoryTable
+from iscp.adapters.delta.joblog_history import HistoryTable, set_damaged_aside
 from iscp.adapters.delta.joblog_opening import refuse_others_table, storage_error
 from iscp.adapters.delta.joblog_schema import (
     LOG_SCHEMA,
@@ -34,13 +34,18 @@ def refuse_other_cluster(uri: str, cluster: str) -> None:
     refuse_others_table(f"{uri.rstrip('/')}/{LOG_TABLE}", cluster)
 
 
-def repair_job_log(uri: str, reached: int) -> Repaired:
+def repair_job_log(uri: str, reached: int) -> Repaired | None:
     """As `repair`, of the job log at `uri`. Raises JobLogDamaged, StorageError."""
     table = f"{uri.rstrip('/')}/{LOG_TABLE}"
     try:
         return repair(table, reached)
     except OSError as error:
         raise storage_error(error, f"cannot repair {table}") from error
+
+
+def set_damaged_history_aside(uri: str) -> str:
+    """As `set_damaged_aside`, of the history beside the job log at `uri`."""
+    return set_damaged_aside(f"{uri.rstrip('/')}/{HISTORY_TABLE}")
 
 
 class DeltaJobLog:

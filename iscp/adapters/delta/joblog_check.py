@@ -133,15 +133,17 @@ def _checkpoint_fault(path: str) -> str:
     return ""
 
 
-def repair(uri: str, reached: int) -> Repaired:
+def repair(uri: str, reached: int) -> Repaired | None:
     """End the log before its last commit if that is torn or lost: a file that is there is renamed, never deleted.
 
-    Whoever says how far the log has `reached` has to be told after it. Raises JobLogDamaged, OSError. Nobody may own
-    the log meanwhile.
+    None: nothing is wrong with it. Whoever says how far the log has `reached` has to be told after it. Nobody may own
+    the log meanwhile. Raises JobLogDamaged, OSError.
     """
     damage = find_damage(uri, reached)
-    if damage is None or damage.kind is Kind.HOLE:
-        raise damage.error() if damage else JobLogDamaged(f"nothing is wrong with the job log at {uri}")
+    if damage is None:
+        return None
+    if damage.kind is Kind.HOLE:
+        raise damage.error()
     if not storage.exists(damage.path):
         return Repaired(damage.whole_to)
     renamed = f"{damage.path}.torn"

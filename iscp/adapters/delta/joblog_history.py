@@ -1,25 +1,36 @@
 """`iscp_history`: the table of iterations, appended to in batches and without a fence.
 
-An iteration that a deposed owner still writes down has taken place; nothing is decided by this table.
+An iteration that a deposed owner still writes down has taken place; nothing is decided by this table. So one that is
+damaged is named and left as it is, and one that is gone begins anew.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
+from iscp.adapters.delta import storage
+from iscp.adapters.delta.commits import place
+from iscp.adapters.delta.joblog_check import find_damage, is_there
 from iscp.adapters.delta.joblog_opening import FOREIGN_ERRORS, open_or_create, storage_error
 from iscp.adapters.delta.joblog_schema import FORMAT, FORMAT_PROPERTY, HISTORY_SCHEMA, history_entries, history_table
-from iscp.adapters.delta.table_files import local_path
-from iscp.core.errors import InvalidRequest
+from iscp.adapters.delta.table_files import files_of, local_path
+from iscp.core.errors import ConfigurationError, HistoryDamaged, InvalidRequest, StorageError
 from iscp.core.foreign import error_text
 from iscp.core.iteration import HistoryEntry
 from iscp.ports.system import Clock
 
+log = logging.getLogger(__name__)
+
+USED = "iscp_history.used"
+"""The file beside the table that says that there was one."""
 APPENDS_PER_COMPACTION = 200
 KEPT_S = 30 * 86_400
 TABLE_PROPERTIES = {
@@ -32,7 +43,11 @@ TABLE_PROPERTIES = {
 
 
 class HistoryTable:
-    """Appends from one thread; reads from any. Raises StorageError, and InvalidRequest for what it cannot hold."""
+    """Appends from one thread; reads from any.
+
+    Raises StorageError, HistoryDamaged where a file of it is corrupt or missing, and InvalidRequest for what it cannot
+    hold.
+    """
 
     def __init__(self, uri: str, clock: Clock, storage_options: Mapping[str, str] | None = None) -> None:
         self._uri = uri
@@ -55,12 +70,15 @@ class HistoryTable:
         try:
             self._table.update_incremental()
             write_deltalake(self._table, rows, mode="append")
-            self._appends += 1
-            if self._appends % APPENDS_PER_COMPACTION == 0:
-                self._compact(self._table)
         except FOREIGN_ERRORS as error:
             self._table = None  # what it has in memory may be of a directory that is gone
-            raise storage_error(error, "cannot write the history") from error
+            raise self._fault(error, "cannot write the history") from error
+        self._appends += 1
+        if self._appends % APPENDS_PER_COMPACTION == 0:
+            try:
+                self._compact(self._table)
+            except FOREIGN_ERRORS as error:  # the entries are written; the next time comes
+                log.warning("history.not_compacted", extra={"error": str(self._fault(error, "cannot compact"))})
 
     def read(self, job_id: str, limit: int) -> list[HistoryEntry]:
         """The newest `limit` entries of a job, newest first."""
@@ -68,12 +86,48 @@ class HistoryTable:
         try:
             found = table.to_pyarrow_dataset().to_table(filter=pc.field("job_id") == job_id)
         except FOREIGN_ERRORS as error:
-            raise storage_error(error, "cannot read the history") from error
+            raise self._fault(error, "cannot read the history", table) from error
         newest = found.sort_by([("end_at", "descending"), ("iteration_seq", "descending")])
         return history_entries(newest.slice(0, limit))
 
     def _open(self) -> DeltaTable:
-        return open_or_create(self._uri, HISTORY_SCHEMA, TABLE_PROPERTIES, self._options)
+        there = self._is_there()
+        try:
+            table = open_or_create(self._uri, HISTORY_SCHEMA, TABLE_PROPERTIES, self._options)
+        except StorageError as error:
+            raise self._fault(error.__cause__ or error, "cannot open the history") from error
+        self._mark(there)
+        return table
+
+    def _is_there(self) -> bool:
+        """Raises HistoryDamaged: a reader of Delta takes an empty commit for one without rows."""
+        try:
+            if not is_there(self._uri):
+                return False
+            if fault := find_fault(self._uri, None):
+                raise damaged(fault)
+            return True
+        except OSError as error:
+            raise storage_error(error, f"cannot look at {self._uri}") from error
+
+    def _mark(self, there: bool) -> None:
+        """Leave beside the table that there is one; where that says so already, and it was not there, it is gone."""
+        used = f"{place(self._uri).rpartition('/')[0]}/{USED}"
+        try:
+            if not storage.exists(used):
+                storage.create(used, b"")
+            elif not there:
+                log.error("history.lost", extra={"uri": self._uri})
+        except OSError as error:
+            raise storage_error(error, f"cannot write {used}") from error
+
+    def _fault(self, error: BaseException, what: str, table: DeltaTable | None = None) -> StorageError:
+        """What has raised `error`: a file that is damaged, by its name, or else the storage."""
+        try:
+            found = find_fault(self._uri, table, self._options)
+        except OSError:
+            found = ""
+        return damaged(found) if found else storage_error(error, what)
 
     def _compact(self, table: DeltaTable) -> None:
         """Put small files together, forget old iterations, delete files that are no longer needed."""
@@ -82,6 +136,53 @@ class HistoryTable:
         table.delete(f"end_at < '{before}'")
         table.optimize.compact()
         table.vacuum(dry_run=False, full=True)
+
+
+def damaged(fault: str) -> HistoryDamaged:
+    return HistoryDamaged(
+        f"{fault}: the history of iterations cannot be used; no job is affected",
+        remedy="Restore the file from a backup, or stop all nodes and begin another history with `iscp log repair`",
+    )
+
+
+def find_fault(uri: str, table: DeltaTable | None, options: Mapping[str, str] | None = None) -> str:
+    """The first file of the history at `uri` that is damaged, and why; of `table`'s rows if it is given. Empty: none.
+
+    Raises OSError where it cannot be looked at.
+    """
+    if (found := find_damage(uri)) is not None:
+        return f"{found.path} {found.why}"
+    if table is None:
+        return ""
+    files = files_of(uri, options)
+    for name in pa.table(table.get_add_actions()).column("path").to_pylist():
+        try:
+            with files.open_input_file(name) as file:
+                pq.read_table(file)
+        except FileNotFoundError:
+            return f"{uri}/{name} is missing"
+        except (OSError, pa.ArrowException) as error:
+            return f"{uri}/{name} cannot be read ({error_text(error)})"
+    return ""
+
+
+def set_damaged_aside(uri: str) -> str:
+    """Rename the directory of a history that is damaged; its new name, or empty if nothing is wrong with it.
+
+    No node may write it meanwhile. Raises StorageError; ConfigurationError on S3, which renames nothing.
+    """
+    try:
+        if not is_there(uri) or not (fault := find_fault(uri, None) or find_fault(uri, DeltaTable(uri))):
+            return ""
+        path = local_path(uri)
+        if path is None:
+            raise ConfigurationError(fault, field="log.uri", remedy=f"Move all below {uri} away: another begins then")
+        aside = next(to for n in range(1, 1_000_000) if not (to := Path(f"{path}.damaged-{n}")).exists())
+        path.rename(aside)
+        (path.parent / USED).unlink(missing_ok=True)
+    except FOREIGN_ERRORS as error:
+        raise storage_error(error, f"cannot repair {uri}") from error
+    return str(aside)
 
 
 def _rows_of(entries: Sequence[HistoryEntry]) -> pa.Table:
