@@ -6,12 +6,16 @@ each number of tables, in a process of its own:
 
 - `load_s`: from the election to the first announce: the term is claimed, and the log's jobs are loaded.
 - `settle_s`: from there until the owner knows that every table runs, and has nothing more to say.
+- `thread_cpu_s`, `process_cpu_s`: what both together take of a processor: the owner's thread, and all threads of its
+  process, which also encode, send, read and decode. Other work on the machine prolongs what is measured by the clock,
+  and these hardly.
 - `dispatches_per_table`: what the nodes were sent. `revoked`: nodes that the owner gave up on; none has any fault.
-- `peak_gib`: the most memory that the owner's process had.
+- `peak_gib`: the most memory that the owner's process had; `table_bytes`: for each table, beside what it began with.
 
-`growth` is `settle_s` for each table, of the most tables over the fewest. `ring_refresh_s`: what it takes the thread
-that builds it to make the ring of 1,000 nodes, one of which is new, in seconds of a processor (the median of several);
-the first, where all are new, is `ring_first_s`.
+Of each table, of the most tables over the fewest: `growth` is `thread_cpu_s`, `growth_process` `process_cpu_s`, and
+`growth_wall` what the clock says of both parts. `ring_refresh_s`: what it takes the thread that builds it to make the
+ring of 1,000 nodes, one of which is new, in seconds of a processor (the median of several); the first, where all are
+new, is `ring_first_s`.
 """
 
 from __future__ import annotations
@@ -39,30 +43,18 @@ from iscp.adapters.failpoints import EnvironmentFailpoints
 from iscp.adapters.grpc.coordinate_messages import decode_node, decode_owner, encode_node, encode_owner
 from iscp.adapters.grpc.frames import FrameReader, Outgoing, cut
 from iscp.adapters.grpc.quarantine import Quarantine
-from iscp.coordination.messages import (
-    Acknowledge,
-    Alive,
-    Announce,
-    DispatchTable,
-    DispatchTableResponse,
-    NodeMessage,
-    NodeShardState,
-    OwnerMessage,
-    Sync,
-)
+from iscp.coordination.messages import Alive, DispatchTable, NodeMessage, OwnerMessage
 from iscp.coordination.owner import OwnerMachine
-from iscp.coordination.placement import Overrides
 from iscp.coordination.times import CoordinationTimes
-from iscp.core.cluster import Leader, Moment, NodeRecord
+from iscp.core.cluster import NodeRecord
 from iscp.core.errors import Unavailable
-from iscp.core.ids import JobKey
-from iscp.core.job import JobRow
 from iscp.core.ring import Ring
-from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.ports.cluster import Lease
+from iscp.runtime.garbage import collect_rarely
 from iscp.runtime.log_writer import LogLimits
 from iscp.runtime.owner_loop import OwnerLoop
 from iscp.wire.v1 import node_pb2 as pb
+from tests.fakes.etcd import FakeCheckpoints, FakeElection, FakeEtcd, FakeLogMarks, FakeMembership, FakeOverrides
+from tests.fakes.prompt_nodes import EPOCH, answers, job_rows, node_records
 
 AIM_DISPATCHES = 1.2
 AIM_GROWTH = 1.3
@@ -75,8 +67,6 @@ COMMIT_ROWS = 50_000
 SETTLE_TIMEOUT_S = 3_600.0
 LOOK_S = 0.2
 TIMES = CoordinationTimes()
-LEADER = Leader("bench-0", 1)
-EPOCH = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +75,25 @@ class Measured:
     load_s: float
     settle_s: float
     tables_per_s: int
+    thread_cpu_s: float
+    process_cpu_s: float
     dispatches_per_table: float
     revoked: int
     peak_gib: float
+    table_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The clock, and the processor's time of the thread that reads it, and of all its process's."""
+
+    at_s: float
+    thread_s: float
+    process_s: float
+
+    @classmethod
+    def now(cls) -> Reading:
+        return cls(time.monotonic(), time.thread_time(), time.process_time())
 
 
 # --- the nodes' process ----------------------------------------------------------------------------------------------
@@ -114,24 +120,16 @@ class Nodes:
                     return
                 node = int.from_bytes(raw[:2], "big")
                 heard = self._readers[node].take(pb.Frame.FromString(raw[2:]))
-                self._say(node, [answer for message in heard for answer in self._answers(message)])
+                self._note(heard)
+                self._say(node, [answer for message in heard for answer in answers(message)])
             if time.monotonic() >= alive_s:
                 alive_s += TIMES.alive_s
                 for node in range(len(self._readers) if self._owner_rev else 0):
                     self._say(node, [Alive(self._owner_rev, EPOCH)])
 
-    def _answers(self, message: OwnerMessage) -> Sequence[NodeMessage]:
-        match message:
-            case Announce():
-                self._owner_rev = message.owner_rev
-                return [Sync(message.owner_rev, EPOCH, "bench", 1, 0, 1, 0, ())]
-            case DispatchTable():
-                self.dispatches += 1
-                states = NodeShardState.ADDING, NodeShardState.RUNNING
-                asked = message.owner_rev, EPOCH, message.table_epoch, message.shard
-                return [DispatchTableResponse(*asked, state) for state in states]
-            case Acknowledge():
-                return []
+    def _note(self, heard: Sequence[OwnerMessage]) -> None:
+        self._owner_rev = max((message.owner_rev for message in heard), default=self._owner_rev)
+        self.dispatches += sum(isinstance(message, DispatchTable) for message in heard)
 
     def _say(self, node: int, messages: Sequence[NodeMessage]) -> None:
         for frame in cut(map(encode_node, messages)):
@@ -143,83 +141,6 @@ def play_nodes(wire: Connection, count: int) -> None:
 
 
 # --- the owner's process ---------------------------------------------------------------------------------------------
-
-
-class Around:
-    """What the owner's loop needs of etcd: the nodes are all there, it leads, and nobody has said anything."""
-
-    def __init__(self, records: tuple[NodeRecord, ...]) -> None:
-        self.records = records
-        self.revoked: set[str] = set()
-
-    def register(self, record: NodeRecord, on_lapsed: Callable[[], None] | None = None) -> Lease:
-        raise Unavailable("no further node is needed")
-
-    def deregister(self) -> None:
-        pass
-
-    def members(self) -> tuple[tuple[NodeRecord, ...], Moment]:
-        return self.records, Moment(0, 1)
-
-    def watch(self, on_change: Callable[[tuple[NodeRecord, ...], Moment], None]) -> Callable[[], None]:
-        return lambda: None
-
-    def next_epoch(self, node_id: str, above: int = 0) -> int:
-        return EPOCH
-
-    def leave(self) -> None:
-        pass
-
-    def revoke(self, record: NodeRecord, fenced_put: Callable[[str, bytes, int], object]) -> None:
-        self.revoked.add(record.node_id)
-
-    def hold_s(self) -> float:
-        return 0.0
-
-    def lease_ages_s(self, records: Sequence[NodeRecord]) -> dict[str, float]:
-        return {}
-
-    def campaign(self, node_id: str, on_elected: Callable[[Leader], None], on_lost: Callable[[], None]) -> None:
-        pass
-
-    def resign(self) -> None:
-        pass
-
-    def leader(self) -> Leader:
-        return LEADER
-
-    def fenced_put(self, leader: Leader, key: str, value: bytes, lease_id: int) -> int:
-        return 1
-
-
-class NoOverrides:
-    def load(self) -> Overrides:
-        return Overrides()
-
-    def save(self, leader: Leader, before: Overrides, after: Overrides) -> None:
-        pass
-
-
-class NoCheckpoints:
-    def load(self) -> float:
-        return 0.0
-
-    def save(self, leader: Leader, at_s: float) -> None:
-        pass
-
-
-class NoMarks:
-    def load(self) -> int:
-        return -1
-
-    def save(self, leader: Leader, version: int) -> None:
-        pass
-
-    def fault(self) -> None:
-        return None
-
-    def report_fault(self, leader: Leader, fault: object) -> None:
-        pass
 
 
 class Streams:
@@ -269,47 +190,43 @@ class Streams:
             self._heard(node, self._readers[node].take(pb.Frame.FromString(raw[2:])))
 
 
-def job_rows(tables: int) -> list[JobRow]:
-    rows = []
-    for number in range(tables):
-        spec = JobSpec(ConsumerSpec("replica", f"/lake/targets/{number}", ("id",)))
-        source = f"/lake/sources/{number}"
-        key = JobKey("default", f"table-{number}", "copy")
-        rows.append(JobRow(key, f"{number:012x}", spec.to_json(), source, source, create_at_s=1.6e9 + number))
-    return rows
-
-
 def write_log(root: str, tables: int) -> None:
     """A process of its own has written it: what that took is not to count."""
     joblog = DeltaJobLog(root, SystemClock(), EnvironmentFailpoints({}))
     joblog.claim_term()
-    rows = iter(job_rows(tables))
+    rows = job_rows(tables)
     while batch := list(islice(rows, COMMIT_ROWS)):
         joblog.append(batch, [""] * len(batch))
 
 
 def settle(root: str, tables: int, nodes: int) -> Measured:
-    records = tuple(NodeRecord(f"bench-{number}", EPOCH, f"bench-{number}:1") for number in range(nodes))
+    collect_rarely()  # as a node's process does
+    clock = SystemClock()
+    etcd, records = FakeEtcd(clock), node_records(nodes)
+    for record in records:
+        FakeMembership(etcd).register(record)
+    election, membership = FakeElection(etcd), FakeMembership(etcd)
     numbers = {record.node_id: number for number, record in enumerate(records)}
     ours, theirs = get_context("spawn").Pipe()
     playing = get_context("spawn").Process(target=play_nodes, args=(theirs, nodes), daemon=True)
     playing.start()
     assert ours.recv_bytes() == b"", "the nodes are there"
-    around, clock, announced = Around(records), SystemClock(), threading.Event()
+    loaded: list[Reading] = []
     streams = Streams(ours, nodes, lambda node, messages: loop.heard(records[node].node_id, messages))
 
     def send(record: NodeRecord, message: OwnerMessage) -> None:
-        announced.set()
+        if not loaded:
+            loaded.append(Reading.now())
         streams.put(numbers[record.node_id], message)
 
     loop = OwnerLoop(
-        OwnerMachine(LEADER.node_id, "bench", TIMES),
+        OwnerMachine(records[0].node_id, "bench", TIMES),
         lambda: DeltaJobLog(root, clock, EnvironmentFailpoints({})),
-        around,
-        around,
-        NoOverrides(),
-        NoCheckpoints(),
-        NoMarks(),
+        membership,
+        election,
+        FakeOverrides(etcd),
+        FakeCheckpoints(etcd),
+        FakeLogMarks(etcd),
         clock,
         LogLimits(),
         send,
@@ -319,32 +236,43 @@ def settle(root: str, tables: int, nodes: int) -> Measured:
     )
     streams.start()
     loop.start()
-    began_s = time.monotonic()
-    loop.elected(LEADER)
-    assert announced.wait(SETTLE_TIMEOUT_S), "the log was not loaded"
-    loaded_s = time.monotonic()
-    until_settled(loop)
-    settled_s = time.monotonic()
+    before_bytes, began = peak_bytes(), loop.ask(lambda loop: Reading.now())
+    membership.watch(loop.members_changed)
+    election.campaign(records[0].node_id, loop.elected, loop.lost)
+    settled = until_settled(loop)
     loop.close()
     streams.close()
     playing.join()
+    settle_s = settled.at_s - loaded[0].at_s
     return Measured(
         tables=tables,
-        load_s=round(loaded_s - began_s, 2),
-        settle_s=round(settled_s - loaded_s, 2),
-        tables_per_s=round(tables / (settled_s - loaded_s)),
+        load_s=round(loaded[0].at_s - began.at_s, 2),
+        settle_s=round(settle_s, 2),
+        tables_per_s=round(tables / settle_s),
+        thread_cpu_s=round(settled.thread_s - began.thread_s, 2),
+        process_cpu_s=round(settled.process_s - began.process_s, 2),
         dispatches_per_table=round(streams.dispatches / tables, 4),
-        revoked=len(around.revoked),
-        peak_gib=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
+        revoked=len({record.node_id for record in etcd.revoked}),
+        peak_gib=round(peak_bytes() / 2**30, 2),
+        table_bytes=round((peak_bytes() - before_bytes) / tables),
     )
 
 
-def until_settled(loop: OwnerLoop) -> None:
+def peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def until_settled(loop: OwnerLoop) -> Reading:
+    """When it had, as the owner's own thread has it."""
+
+    def look(loop: OwnerLoop) -> Reading | None:
+        return Reading.now() if len(loop.machine.assignments) > 0 and loop.machine.settled else None
+
     end_s = time.monotonic() + SETTLE_TIMEOUT_S
     while time.monotonic() < end_s:
-        with suppress(Unavailable):  # it places, and has no time for questions
-            if loop.ask(lambda loop: len(loop.machine.assignments) > 0 and loop.machine.settled):
-                return
+        with suppress(Unavailable):  # it loads or places, and has no time for questions
+            if (settled := loop.ask(look)) is not None:
+                return settled
         time.sleep(LOOK_S)
     raise TimeoutError(f"not settled after {SETTLE_TIMEOUT_S:g} s")
 
@@ -372,6 +300,10 @@ def ring_times_s() -> tuple[float, float]:
     return round(first_s, 3), round(statistics.median(refreshes), 3)
 
 
+def growth(least: Measured, most: Measured, taken_s: Callable[[Measured], float]) -> float:
+    return round(taken_s(most) / most.tables / (taken_s(least) / least.tables), 2)
+
+
 @click.command()
 @click.option("--tables", type=click.IntRange(min=1), multiple=True, default=TABLES, show_default=True)
 @click.option("--nodes", type=click.IntRange(min=1, max=10_000), default=NODES, show_default=True)
@@ -386,14 +318,18 @@ def main(tables: tuple[int, ...], nodes: int, as_json: bool) -> None:
     least, most = sizes[0], sizes[-1]
     dispatches = max(each.dispatches_per_table for each in sizes)
     revoked = sum(each.revoked for each in sizes)
-    growth = round(most.settle_s / most.tables / (least.settle_s / least.tables), 2)
+    growths = {
+        "growth": growth(least, most, lambda size: size.thread_cpu_s),
+        "growth_process": growth(least, most, lambda size: size.process_cpu_s),
+        "growth_wall": growth(least, most, lambda size: size.load_s + size.settle_s),
+    }
     result = {
         "benchmark": "owner",
         "cpus": os.cpu_count(),
         "nodes": nodes,
         "dispatches_per_table": dispatches,
         "revoked": revoked,
-        "growth": growth,
+        **growths,
         "ring_nodes": RING_NODES,
         "ring_refresh_s": refresh_s,
         "ring_first_s": first_s,
@@ -405,7 +341,10 @@ def main(tables: tuple[int, ...], nodes: int, as_json: bool) -> None:
                 "met": dispatches <= AIM_DISPATCHES,
             },
             {"aim": "revoked = 0", "measured": revoked, "met": revoked == 0},
-            {"aim": f"growth <= {AIM_GROWTH:g}", "measured": growth, "met": growth <= AIM_GROWTH},
+            *(
+                {"aim": f"{name} <= {AIM_GROWTH:g}", "measured": growths[name], "met": growths[name] <= AIM_GROWTH}
+                for name in ("growth", "growth_process")
+            ),
             {"aim": f"ring_refresh_s <= {AIM_REFRESH_S:g}", "measured": refresh_s, "met": refresh_s <= AIM_REFRESH_S},
         ],
     }

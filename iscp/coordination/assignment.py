@@ -80,13 +80,18 @@ class Assignment:
 
 
 class Assignments:
-    """All shards that are wanted or held. Every change of state goes through `take`, `turn` and `free`."""
+    """All shards that are wanted or held. Every change of state goes through `take`, `turn` and `free`.
+
+    Wanted ones that nobody holds are `unplaced` or, by their tables, `blocked`: what is in the way of those has to end
+    first, and they are not looked at before.
+    """
 
     def __init__(self) -> None:
         self._shards: dict[ShardId, Assignment] = {}
         self._held: dict[Holder, dict[ShardId, None]] = {}
         self._parts: dict[str, dict[ShardId, None]] = {}  # by table, of those that are split, or were and drain
         self.unplaced: dict[ShardId, None] = {}
+        self.blocked: dict[str, dict[ShardId, None]] = {}
         self.counts = dict.fromkeys(ShardState, 0)
 
     def __len__(self) -> int:
@@ -163,7 +168,7 @@ class Assignments:
         self.turn(assignment, state)
         assignment.holder, assignment.to = holder, ""
         self._held.setdefault(holder, {})[assignment.shard] = None
-        self.unplaced.pop(assignment.shard, None)
+        self._forget_unplaced(assignment.shard)
 
     def turn(self, assignment: Assignment, state: ShardState) -> None:
         """Change the state, not the holder; raises InvariantBroken on a transition that does not exist."""
@@ -186,16 +191,33 @@ class Assignments:
         del held[assignment.shard]
         if not held:
             del self._held[holder]
+        self.unblock(assignment.shard.table_id)
         self._settle(assignment)
+
+    def block(self, shard: ShardId) -> None:
+        """Nobody is to have an unplaced shard before something of its table has ended."""
+        del self.unplaced[shard]
+        self.blocked.setdefault(shard.table_id, {})[shard] = None
+
+    def unblock(self, table_id: str) -> None:
+        """Something of the table has ended."""
+        self.unplaced |= self.blocked.pop(table_id, {})
 
     def _settle(self, assignment: Assignment) -> None:
         if assignment.wanted:
             self.unplaced[assignment.shard] = None
         else:
-            self.unplaced.pop(assignment.shard, None)
+            self._forget_unplaced(assignment.shard)
             self.counts[ShardState.ABSENT] -= 1
             del self._shards[assignment.shard]
             self._forget_part(assignment.shard)
+
+    def _forget_unplaced(self, shard: ShardId) -> None:
+        self.unplaced.pop(shard, None)
+        if (blocked := self.blocked.get(shard.table_id)) is not None:
+            blocked.pop(shard, None)
+            if not blocked:
+                del self.blocked[shard.table_id]
 
     def _forget_part(self, shard: ShardId) -> None:
         if (parts := self._parts.get(shard.table_id)) is not None:

@@ -65,7 +65,9 @@ def _check_apart(shards: Iterable[ShardId]) -> None:
 def _check_assignment(term: Term, assignment: Assignment) -> None:
     shard, state, holder = assignment.shard, assignment.state, assignment.holder
     require((holder is None) == (state is ShardState.ABSENT), "{} is {} at {}", shard, state, holder)
-    require((shard in term.assignments.unplaced) == (holder is None), "{} would never be placed", shard)
+    blocked = shard in term.assignments.blocked.get(shard.table_id, ())
+    require((shard in term.assignments.unplaced) + blocked == (holder is None), "{} would never be placed", shard)
+    require(not blocked or term.in_the_way(shard) is not None, "{} waits for nothing", shard)
     if holder is None:
         require(assignment.wanted, "{} is remembered for nothing", shard)
         return

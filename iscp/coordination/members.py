@@ -104,7 +104,7 @@ def _urge(term: Term, peer: Peer, wait_s: float = 0.0, due_s: float = inf) -> No
         else:
             announce = Announce(term.node_id, term.owner_rev, term.election_revision, term.version, term.wire_format)
             term.out.append(SendTo(peer.record, announce))
-            wait_s = min(2 * (wait_s or term.times.resend_s), term.times.resend_max_s)
+            wait_s = term.times.next_resend_s(wait_s or term.times.resend_s)
         again_s = min(term.now_s + wait_s, deadline_s)
     else:
         term.out.append(RevokeLease(peer.record, term.election_revision))
@@ -138,7 +138,7 @@ def _gone(term: Term, peer: Peer) -> None:
     term.out.append(Decided(Decision.GONE, peer.record.node_id, why=f"epoch {peer.record.epoch} is over"))
     del term.peers[peer.record.node_id]
     term.gone[peer.record.node_id] = peer
-    if term.assignments.held_by(peer.holder) or term.copies_at(peer.holder):
+    if term.assignments.held_by(peer.holder) or term.copies.at(peer.holder):
         term.settle()
         term.departed[peer.holder] = term.now_s + grace_s
         term.timers.at(term.now_s + grace_s, partial(_bury, term, peer.holder))
@@ -149,7 +149,7 @@ def _bury(term: Term, holder: Holder) -> None:
     if term.departed.get(holder, term.now_s + 1) > term.now_s:
         return
     del term.departed[holder]
-    for shard in term.copies_at(holder):
+    for shard in term.copies.at(holder):
         term.copy_ended(shard, holder)
     for shard in list(term.assignments.held_by(holder)):
         term.free(term.assignments[shard])

@@ -105,7 +105,7 @@ def _repeat(term: Term, peer: Peer, shard: ShardId, operation: Operation, due_s:
     if silent or (slow and peer.accepted == peer.recorded):
         members.revoke(term, peer, f"{'did not answer' if silent else 'took too long'} about shard {shard}")
     else:
-        operation.repeat_s = min(2 * operation.repeat_s, term.times.resend_max_s)
+        operation.repeat_s = term.times.next_resend_s(operation.repeat_s)
         _send(term, peer, shard, operation)
 
 
@@ -157,7 +157,7 @@ def reconcile(term: Term, peer: Peer, shards: tuple[NodeShard, ...]) -> None:
                 operation.heard_s = term.read_s
         elif assignment.state is ShardState.DRAINING and peer.ordered(shard) is None:
             order(term, peer, shard, is_delete=True)
-    for shard in term.copies_at(peer.holder):
+    for shard in term.copies.at(peer.holder):
         if peer.ordered(shard) is None:
             order(term, peer, shard, is_delete=True)
 
@@ -170,7 +170,7 @@ def _take_over(term: Term, peer: Peer, told: NodeShard) -> None:
         # Also what runs is dispatched again: its rows may have changed while there was no owner.
         order(term, peer, told.shard, is_delete=state is ShardState.DRAINING)
     elif assignment.holder != peer.holder:
-        term.copied(told.shard, peer.holder)
+        term.copies.add(told.shard, peer.holder)
         order(term, peer, told.shard, is_delete=True)
     elif told.state is NodeShardState.REMOVING and assignment.state in HELD:
         drain(term, assignment)

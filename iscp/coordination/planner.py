@@ -82,7 +82,9 @@ def place(term: Term) -> None:
         if each is None:
             term.timers.at(term.now_s, wake)
             return
-        if term.in_the_way(each.shard) is None:
+        if term.in_the_way(each.shard) is not None:
+            term.assignments.block(each.shard)
+        else:
             assignment, peer = term.assignments[each.shard], term.peers[each.to]
             term.assignments.take(assignment, peer.holder, ShardState.DISPATCHING)
             term.out.append(Decided(Decision.DISPATCH, each.to, each.shard, each.why))

@@ -10,12 +10,12 @@ from iscp.coordination.assignment import Assignment, Assignments, Cause, Holder
 from iscp.coordination.effects import OwnerEffect
 from iscp.coordination.peer import Operation, Peer
 from iscp.coordination.placement import Placement
+from iscp.coordination.second_copies import SecondCopies
 from iscp.coordination.timers import Timers, wake
 from iscp.coordination.times import CoordinationTimes
 from iscp.coordination.window import Window
 from iscp.core.cluster import WIRE_FORMAT, NodeRecord
 from iscp.core.ids import ShardId, TableEpoch
-from iscp.core.shard import overlaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,7 @@ class Term:
     """`out` gathers the effects of the step at `now_s`; all that came in before `read_s` has been read.
 
     `departed`: nodes that are gone and still hold shards, until their grace is over (at that time). `gone`: the last
-    life of each node that is not there now. `copies`: nodes that run a shard beside the one that holds it, until they
-    have stopped: it is not placed before.
+    life of each node that is not there now.
 
     Nothing is placed before `hold_until_s` (a lost node may still write) and `settled_at_s` (members are changing).
     `awaiting`: nothing is placed, as some node has yet to say what it runs. `listening`: so has one that was there when
@@ -62,7 +61,7 @@ class Term:
     peers: dict[str, Peer] = field(default_factory=dict)
     assignments: Assignments = field(default_factory=Assignments)
     departed: dict[Holder, float] = field(default_factory=dict)
-    copies: dict[ShardId, set[Holder]] = field(default_factory=dict)
+    copies: SecondCopies = field(default_factory=SecondCopies)
     gone: dict[str, Peer] = field(default_factory=dict)
     turns: OrderedDict[str, None] = field(default_factory=OrderedDict)
     timers: Timers = field(default_factory=Timers)
@@ -136,21 +135,11 @@ class Term:
 
     def in_the_way(self, shard: ShardId) -> ShardId | None:
         """What some node still has of the shard's keys: a second copy, or what a split or a merge has made it of."""
-        alike = (each for each in self.copies if each.table_id == shard.table_id)
-        copy = next((each for each in alike if overlaps(each.range_id, shard.range_id)), None)
-        return copy or self.assignments.in_the_way(shard)
-
-    def copied(self, shard: ShardId, holder: Holder) -> None:
-        self.copies.setdefault(shard, set()).add(holder)
+        return self.copies.in_the_way(shard) or self.assignments.in_the_way(shard)
 
     def copy_ended(self, shard: ShardId, holder: Holder) -> None:
-        if (holders := self.copies.get(shard)) is not None:
-            holders.discard(holder)
-            if not holders:
-                del self.copies[shard]
-
-    def copies_at(self, holder: Holder) -> list[ShardId]:
-        return [shard for shard, holders in self.copies.items() if holder in holders]
+        if self.copies.end(shard, holder):
+            self.assignments.unblock(shard.table_id)
 
     def settle(self) -> None:
         """Take further changes of the members together with this one. They do not prolong the window."""

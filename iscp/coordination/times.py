@@ -31,8 +31,15 @@ class CoordinationTimes:
 
     @property
     def resend_max_s(self) -> float:
-        """What is asked for as a whole, as a Sync, is repeated ever more rarely, up to this."""
+        """What is repeated is repeated ever more rarely, up to this."""
         return 4 * self.resend_s
+
+    def next_resend_s(self, waited_s: float) -> float:
+        """How long to wait before the next repetition, after one that was waited for so long.
+
+        Who has much to take in would only have more of it by what is repeated at a fixed pace.
+        """
+        return min(2 * waited_s, self.resend_max_s)
 
     def __post_init__(self) -> None:
         if not 0 < self.margin_s < self.ttl_s:

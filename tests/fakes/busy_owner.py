@@ -13,23 +13,14 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from iscp.coordination.effects import Decided, Decision, OwnerEffect, SendTo
-from iscp.coordination.events import Elected, FromNode, OwnerEvent, Tick
-from iscp.coordination.messages import (
-    Acknowledge,
-    Alive,
-    Announce,
-    DispatchTable,
-    DispatchTableResponse,
-    NodeMessage,
-    NodeShardState,
-    OwnerMessage,
-    Sync,
-)
+from iscp.coordination.events import Elected, FromNode, MembersChanged, OwnerEvent, Tick
+from iscp.coordination.messages import Alive, DispatchTable, NodeMessage, NodeShard, OwnerMessage
 from iscp.coordination.owner import OwnerMachine
 from iscp.coordination.times import CoordinationTimes
 from iscp.core.cluster import NodeRecord
-from iscp.core.ids import JobKey, ShardId
+from iscp.core.ids import ShardId
 from iscp.core.job import JobRow
+from tests.fakes.prompt_nodes import answers, job_rows, node_records
 from tests.fakes.rings import step_with_rings
 
 LATENCY_S = 0.005
@@ -45,13 +36,13 @@ class Costs:
 
 def tables(count: int) -> dict[ShardId, tuple[JobRow, ...]]:
     """So many tables, with a job on each."""
-    keys = (JobKey("default", f"t-{number}", "copy") for number in range(count))
-    return {key.shard: (JobRow(key, key.table_id, "{}", "/lake", "/lake"),) for key in keys}
+    return {row.key.shard: (row,) for row in job_rows(count)}
 
 
 @dataclass(slots=True)
 class BusyOwner:
-    """`starts_s`: how long a node takes to start a shard. `silent`: nodes that answer no dispatch.
+    """`starts_s`: how long a node takes to start a shard. `silent`: nodes that answer no dispatch. `held`: what nodes
+    say in their Syncs that they run already.
 
     `dispatches` counts those sent of each shard, `revoked` says of whom the owner gave up on, and why.
     """
@@ -62,6 +53,7 @@ class BusyOwner:
     costs: Costs
     starts_s: float = 0.0
     silent: frozenset[str] = frozenset()
+    held: dict[str, tuple[NodeShard, ...]] = field(default_factory=dict)
     now_s: float = 0.0
     dispatches: Counter[ShardId] = field(default_factory=Counter)
     revoked: list[str] = field(default_factory=list)
@@ -75,6 +67,13 @@ class BusyOwner:
         self._come(Elected(1, 1, self.nodes, wanted))
         for node in self.nodes:
             self._after(self.times.alive_s, partial(self._say_alive, node))
+
+    def change_nodes(self, nodes: tuple[NodeRecord, ...]) -> None:
+        """These are registered from now on."""
+        for node in set(nodes) - set(self.nodes):
+            self._after(self.times.alive_s, partial(self._say_alive, node))
+        self.nodes = nodes
+        self._come(MembersChanged(nodes))
 
     def stall(self, for_s: float) -> None:
         """The owner does nothing for so long; what comes in waits."""
@@ -127,21 +126,12 @@ class BusyOwner:
                 pass
 
     def _hear(self, node: NodeRecord, message: OwnerMessage) -> None:
-        match message:
-            case Announce():
-                self._answer(node, Sync(message.owner_rev, node.epoch, "v", 1, 0, 1, 0, ()))
-            case DispatchTable():
-                self.dispatches[message.shard] += 1
-                if node.node_id not in self.silent:
-                    reached = NodeShardState.ABSENT if message.is_delete else NodeShardState.RUNNING
-                    begun = NodeShardState.REMOVING if message.is_delete else NodeShardState.ADDING
-                    self._respond(node, message, begun)
-                    self._after(self.starts_s, partial(self._respond, node, message, reached))
-            case Acknowledge():
-                pass
-
-    def _respond(self, node: NodeRecord, asked: DispatchTable, state: NodeShardState) -> None:
-        self._answer(node, DispatchTableResponse(asked.owner_rev, node.epoch, asked.table_epoch, asked.shard, state))
+        if isinstance(message, DispatchTable):
+            self.dispatches[message.shard] += 1
+            if node.node_id in self.silent:
+                return
+        for number, answer in enumerate(answers(message, self.held.get(node.node_id, ()))):
+            self._after(number * self.starts_s, partial(self._answer, node, answer))
 
     def _say_alive(self, node: NodeRecord) -> None:
         self._answer(node, Alive(1, node.epoch))
@@ -160,6 +150,5 @@ class BusyOwner:
 
 def busy_owner(nodes: int, costs: Costs, starts_s: float = 0.0, silent: frozenset[str] = frozenset()) -> BusyOwner:
     times = CoordinationTimes()
-    records = tuple(NodeRecord(f"n-{number}", 1, f"n-{number}:1") for number in range(nodes))
     machine = OwnerMachine("n-0", "v", times)
-    return BusyOwner(machine, records, times, costs, starts_s, silent)
+    return BusyOwner(machine, node_records(nodes), times, costs, starts_s, silent)

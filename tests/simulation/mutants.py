@@ -197,7 +197,8 @@ class PlacesBesideCopies(OwnerMachine):
 
     def step(self, event: OwnerEvent, now_s: float, read_s: float | None = None) -> list[OwnerEffect]:
         if self.term is not None:
-            self.term.copies.clear()
+            for shard, holder in list(self.term.copies):
+                self.term.copy_ended(shard, holder)
         return super().step(event, now_s, read_s)
 
 

@@ -56,6 +56,7 @@ from iscp.coordination.messages import Acknowledge, NodeMessage, OwnerMessage, S
 from iscp.coordination.outbox import Outbox
 from iscp.coordination.owner import OwnerMachine
 from iscp.coordination.peer import Peer
+from iscp.coordination.second_copies import SecondCopies
 from iscp.coordination.term import Term
 from iscp.coordination.timers import Timers
 from iscp.coordination.times import CoordinationTimes
@@ -444,12 +445,14 @@ def _copied_term(term: Term) -> Term:
         peers={name: peers[id(peer)] for name, peer in term.peers.items()},
         gone={name: peers[id(peer)] for name, peer in term.gone.items()},
         departed=dict(term.departed),
-        copies={shard: set(holders) for shard, holders in term.copies.items()},
+        copies=SecondCopies(),
         asked=term.asked.copy(),
         moving=dict(term.moving),
         assignments=_copied_assignments(term.assignments),
         timers=Timers(),
     )
+    for shard, holder in term.copies:
+        other.copies.add(shard, holder)
     others: dict[int, object] = {id(term): other, **peers}
     for peer in (*term.peers.values(), *term.gone.values()):
         for shard, operation in peer.in_flight.items():
@@ -472,6 +475,7 @@ def _copied_assignments(assignments: Assignments) -> Assignments:
     other._shards = {shard: replace(assignment) for shard, assignment in assignments._shards.items()}
     other._held = {holder: dict(shards) for holder, shards in assignments._held.items()}
     other._parts = {table: dict(parts) for table, parts in assignments._parts.items()}
+    other.blocked = {table: dict(blocked) for table, blocked in assignments.blocked.items()}
     other.unplaced, other.counts = dict(assignments.unplaced), dict(assignments.counts)
     return other
 
@@ -516,7 +520,7 @@ def _owner(owner: OwnerMachine, now_s: float) -> tuple[Any, ...]:
     )
     shards = tuple((a.shard, a.state, a.holder, a.to) for a in sorted(term.assignments, key=lambda a: a.shard))
     departed = tuple(sorted((holder, over_s - now_s) for holder, over_s in term.departed.items()))
-    copies = tuple(sorted((shard, *sorted(holders)) for shard, holders in term.copies.items()))
+    copies = tuple(sorted(term.copies))
     gone = tuple((name, peer.record, peer.phase) for name, peer in sorted(term.gone.items()))
     waits = (max(0.0, term.hold_until_s - now_s), max(0.0, term.settled_at_s - now_s), term.plan is not None)
     due_s = owner.next_due_s()
