@@ -98,6 +98,7 @@ class WorkerMachine:
         self._sync_wait_s = 0.0
         self._cut_due_s = 0.0
         self._repeat_due_s = 0.0
+        self._repeat_wait_s = times.resend_s
         self._alive_due_s = 0.0
         self._now_s = 0.0
         self._out: list[WorkerEffect] = []
@@ -323,11 +324,12 @@ class WorkerMachine:
     def _acknowledged(self, message: Acknowledge) -> None:
         if message.sync_number == self._sync_number:
             if self._sync_parts:
-                self._repeat_due_s = self._now_s  # an owner that is new knows nothing of what was sent before
+                # An owner that is new knows nothing of what was sent before.
+                self._repeat_due_s, self._repeat_wait_s = self._now_s, self._times.resend_s
             self._sync_taken = self._sync_number
             self._sync_parts = ()
         if self.outbox.record(message.recorded):
-            self._repeat_due_s = self._now_s + self._times.resend_s
+            self._await_records()
             for shard in list(self._stopped):
                 self._release(shard)
 
@@ -336,9 +338,8 @@ class WorkerMachine:
         if self._sync_parts and self.lease_held and self._now_s >= self._sync_due_s:
             for part in self._sync_parts:
                 self._send(part)
-            # Ever more rarely: an owner that has much to take in would only have more of it.
             self._sync_due_s = self._now_s + self._sync_wait_s
-            self._sync_wait_s = min(2 * self._sync_wait_s, self._times.resend_max_s)
+            self._sync_wait_s = self._times.next_resend_s(self._sync_wait_s)
         if self.synced:
             self._send_checkpoints()
             if self._now_s >= self._alive_due_s and self._times.alive_s < inf:
@@ -353,14 +354,20 @@ class WorkerMachine:
         if self.outbox.chunks and self._now_s >= self._repeat_due_s:
             for chunk in self.outbox.chunks:
                 self._send_chunk(chunk)
-            self._repeat_due_s = self._now_s + self._times.resend_s
+            self._repeat_due_s = self._now_s + self._repeat_wait_s
+            self._repeat_wait_s = self._times.next_resend_s(self._repeat_wait_s)
         if self._now_s < self._cut_due_s:
             return
         while (cut := self.outbox.cut()) is not None:
             if len(self.outbox.chunks) == 1:
-                self._repeat_due_s = self._now_s + self._times.resend_s
+                self._await_records()
             self._send_chunk(cut)
             self._cut_due_s = self._now_s + self._times.checkpoint_s
+
+    def _await_records(self) -> None:
+        """The owner takes checkpoints in: those that it has yet to record are repeated if it stops to."""
+        self._repeat_due_s = self._now_s + self._times.resend_s
+        self._repeat_wait_s = self._times.next_resend_s(self._times.resend_s)
 
     def _send_chunk(self, chunk: Chunk) -> None:
         self._send(Checkpoint(self.owner_rev, self.epoch, chunk.number, chunk.shards))

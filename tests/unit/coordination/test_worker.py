@@ -248,6 +248,41 @@ def test_reports_are_gathered_and_repeated_until_recorded(driver: Driver) -> Non
     assert driver.worker.next_due_s() is None
 
 
+def test_checkpoints_are_repeated_ever_more_rarely_while_none_is_recorded(driver: Driver) -> None:
+    driver.run_a()
+    driver.step(Reports(A, (), (entry(ROW, 1),)))
+    assert repetitions(driver, 5) == [1.0, 2.0, 4.0, 4.0, 4.0]
+    driver.step(Reports(A, (), (entry(ROW, 2),)))
+    assert repetitions(driver, 1) == [4.0], "what comes on top changes nothing"
+    driver.acknowledge(recorded=1)
+    assert repetitions(driver, 3) == [1.0, 2.0, 4.0], "the owner takes them in again"
+    driver.acknowledge(recorded=1)
+    assert repetitions(driver, 1) == [4.0], "and this says nothing new"
+
+
+def test_a_new_owner_is_sent_at_once_what_is_not_recorded_and_then_ever_more_rarely(driver: Driver) -> None:
+    driver.run_a()
+    driver.step(Reports(A, (), (entry(ROW, 1),)))
+    repetitions(driver, 4)
+    driver.step(FromOwner(Announce("p", 2, 102, "1")))
+    driver.step(ElectionChecked(Leader("p", 102)))
+    assert kinds(driver.acknowledge(owner_rev=2)) == [Checkpoint]
+    assert repetitions(driver, 3) == [1.0, 2.0, 4.0]
+
+
+def repetitions(driver: Driver, count: int) -> list[float]:
+    """How long the node waits before each of its next repetitions, in seconds (of a `resend_s` of 1)."""
+    waits: list[float] = []
+    last_s = driver.now_s
+    while len(waits) < count:
+        due_s = driver.worker.next_due_s()
+        assert due_s is not None
+        if Checkpoint in kinds(driver.step(Tick(), due_s - driver.now_s)):
+            waits.append(round(driver.now_s - last_s, 6))
+            last_s = driver.now_s
+    return waits
+
+
 def test_what_the_old_owner_did_not_record_is_sent_to_the_new_one(driver: Driver) -> None:
     driver.run_a()
     (old,) = driver.step(Reports(A, (), (entry(ROW, 1),)))
