@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from iscp.adapters.delta.joblog import refuse_other_cluster
 from iscp.adapters.grpc.node_calls import describe
+from iscp.adapters.open_files import open_files_limit, refuse_too_few_files
 from iscp.core.cluster import TTL_RATIO_MAX, NodeRecord, ttls_fit, understands
 from iscp.core.config import NodeConfig
 from iscp.core.errors import ConfigurationError, IscpError
@@ -15,8 +16,10 @@ def refuse_misfit(config: NodeConfig, record: NodeRecord, membership: Membership
 
     Its server runs by now.
     """
+    members, _ = membership.members()
+    refuse_too_few_files(open_files_limit(), len({each.node_id for each in members} | {config.node_id}))
     refuse_other_cluster(config.log.uri, config.cluster)
-    for each in membership.members()[0]:
+    for each in members:
         if not understands(each.wire_format, record.wire_format):
             raise ConfigurationError(
                 f"{each.node_id} speaks wire format {each.wire_format}, and this node {record.wire_format}",

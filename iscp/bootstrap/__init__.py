@@ -1,0 +1,5 @@
+"""The composition root: the one place that knows which adapter stands behind which port."""
+
+from iscp.bootstrap.run import run_node
+
+__all__ = ["run_node"]

@@ -1,0 +1,66 @@
+"""A node put together: its server and its loops, with whom they speak."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from functools import partial
+
+from iscp import __version__
+from iscp.adapters.grpc.forward import Forwarding
+from iscp.adapters.grpc.node_server import NodeServer
+from iscp.adapters.grpc.peers import Peers
+from iscp.adapters.grpc.server import AdminServer
+from iscp.adapters.preflight import refuse_misfit
+from iscp.bootstrap.cluster import Cluster
+from iscp.bootstrap.engine import compose_engine, compose_target_looks
+from iscp.bootstrap.foundation import Foundation
+from iscp.bootstrap.owner import compose_owner_loop, compose_services
+from iscp.coordination.times import CoordinationTimes
+from iscp.coordination.worker import WorkerMachine
+from iscp.core.cluster import NodeRecord
+from iscp.runtime.lease_keeper import LeaseKeeper
+from iscp.runtime.moved import Moved
+from iscp.runtime.node import Node
+from iscp.runtime.nodes_at_work import NodesAtWork
+from iscp.runtime.worker_loop import WorkerLoop
+
+
+def compose(on: Foundation) -> Node:
+    """A node on its adapters, not started."""
+    config, clock, moved = on.config, on.clock, Moved()
+    cluster = Cluster.connect(config, clock)
+    times = replace(CoordinationTimes(), ttl_s=config.etcd.lease_ttl_s, margin_s=config.etcd.margin_s)
+    record = NodeRecord(config.node_id, 0, config.address, os.getpid(), __version__, clock.now_s())
+    peers = Peers(config.etcd_prefix, config.node_id, lambda node_id, messages: owner.heard(node_id, messages))
+    owner = compose_owner_loop(
+        on,
+        cluster,
+        times,
+        moved,
+        lambda to, message: worker.heard([message]) if to.node_id == config.node_id else peers.send(to, message),
+        peers.keep,
+    )
+    worker = WorkerLoop(
+        lambda epoch: WorkerMachine(config.node_id, epoch, __version__, times),
+        lambda: upkeep,
+        cluster.election,
+        clock,
+        send=lambda owner_id, message: (
+            owner.heard(config.node_id, [message]) if owner_id == config.node_id else served.send(owner_id, message)
+        ),
+        on_broken=on.on_broken,
+    )
+    keeper = LeaseKeeper(cluster.membership, record, clock, worker.lease_lost, worker.lease_regained, on.on_broken)
+    looks = compose_target_looks(on)
+    scheduler, executor, upkeep, here = compose_engine(on, looks, keeper, worker)
+    served = NodeServer(config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__, here, worker.heard)
+    here.borders = (worker, peers, served, owner)
+    nodes = NodesAtWork(owner, lambda to: here if to.node_id == config.node_id else peers.call(to))
+    forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id))
+    admin, operator = compose_services(on, cluster, moved, owner, nodes, looks)
+    server = AdminServer(admin, config.listen, services=[served, operator], interceptors=[forwarding])
+    parts = (keeper, owner, worker, scheduler, executor, moved, upkeep)
+    preflight = partial(refuse_misfit, config, record, cluster.membership)
+    ends = nodes, peers, forwarding, cluster.etcd
+    return Node(config.node_id, server, cluster.membership, cluster.election, *parts, ends, preflight)

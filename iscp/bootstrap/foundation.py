@@ -1,0 +1,42 @@
+"""What all parts of a node are built on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from iscp.adapters.clock import SystemClock
+from iscp.adapters.delta.session import SparkRuntime
+from iscp.consumers.registry import ConsumerRegistry
+from iscp.core.config import NodeConfig
+from iscp.ports.system import Failpoints
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Foundation:
+    """`tested`: the kinds of places where the self-test has passed. `on_broken` ends the node."""
+
+    config: NodeConfig
+    spark: SparkRuntime
+    clock: SystemClock
+    kinds: ConsumerRegistry
+    failpoints: Failpoints
+    tested: Collection[str]
+    on_broken: Callable[[Exception], None]
+
+    @classmethod
+    def lay(
+        cls,
+        config: NodeConfig,
+        spark: SparkRuntime,
+        failpoints: Failpoints,
+        on_broken: Callable[[Exception], None],
+        tested: Collection[str],
+    ) -> Foundation:
+        kinds = ConsumerRegistry(config.consumers.allow)
+        if kinds.absent:
+            log.warning("consumers.not_installed", extra={"names": ", ".join(kinds.absent)})
+        return cls(config, spark, SystemClock(), kinds, failpoints, tested, on_broken)

@@ -1,0 +1,94 @@
+"""A node's process: Spark and the node are started, looked after, and stopped by a signal."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import tempfile
+import threading
+from pathlib import Path
+
+from iscp.adapters.delta.s3 import s3_environ
+from iscp.adapters.delta.session import SparkRuntime, SparkSettings
+from iscp.adapters.failpoints import EnvironmentFailpoints
+from iscp.adapters.open_files import files_needed, raise_open_files_limit
+from iscp.bootstrap.compose import compose
+from iscp.bootstrap.foundation import Foundation
+from iscp.bootstrap.self_tests import run_self_tests
+from iscp.core.cluster import NODES_MAX
+from iscp.core.config import NodeConfig
+from iscp.runtime.garbage import collect_rarely
+
+log = logging.getLogger(__name__)
+
+JVM_LOOK_S = 0.5
+KILL_AFTER_S = 8.0
+"""Beyond the time that an orderly stop may take: then the process ends as it stands."""
+
+
+def run_node(config: NodeConfig) -> int:
+    """Run one node until SIGTERM or SIGINT; the exit status (1: it could not go on and wants to be restarted)."""
+    stop = threading.Event()
+    broken = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+
+    def on_broken(error: Exception) -> None:
+        log.critical("node.broken", extra={"error": str(error)})
+        broken.set()
+        stop.set()
+
+    _raise_open_files_limit()
+    with tempfile.TemporaryDirectory(prefix="iscp-") as scratch:
+        work_dir = Path(config.data_dir or scratch)
+        os.environ.update(s3_environ(config.storage.s3))  # before the JVM and other children: they inherit it
+        spark = SparkRuntime.start(_spark_settings(config, work_dir))
+        try:
+            tested = run_self_tests(config, spark)
+            node = compose(Foundation.lay(config, spark, EnvironmentFailpoints(), on_broken, tested))
+            collect_rarely()
+            try:
+                node.start(stop)
+            except BaseException:
+                _exit_after(KILL_AFTER_S)
+                node.stop(0.0)
+                raise
+            while not stop.wait(JVM_LOOK_S):
+                if not spark.alive():
+                    on_broken(RuntimeError("Spark's JVM has ended"))
+            _exit_after(config.stop_timeout_s + KILL_AFTER_S)
+            node.stop(0.0 if broken.is_set() else config.stop_timeout_s)
+        finally:
+            spark.stop()
+    return 1 if broken.is_set() else 0
+
+
+def _raise_open_files_limit() -> None:
+    """Before the cluster has grown so far: one that is too large by now refuses the node as it starts."""
+    limit, needed = raise_open_files_limit(), files_needed(NODES_MAX)
+    if limit < needed:
+        log.warning("node.open_files_low", extra={"limit": limit, "needed": needed, "nodes": NODES_MAX})
+
+
+def _spark_settings(config: NodeConfig, work_dir: Path) -> SparkSettings:
+    catalog = {f"spark.sql.catalog.{name}": value for name, value in config.catalog.items()}
+    return SparkSettings(
+        work_dir=work_dir,
+        master=config.spark.master,
+        driver_memory_mb=config.spark.driver_memory_mb,
+        conf={**catalog, **config.spark.conf},
+        s3=config.storage.s3,
+    )
+
+
+def _exit_after(seconds: float) -> None:
+    """However a stop may hang, the process ends: its lease then runs out like a dead node's."""
+
+    def end() -> None:
+        log.critical("node.stop_hangs")
+        os._exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()

@@ -1,0 +1,40 @@
+"""Where commits of two processes are known to exclude each other: tried once for each kind of place."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+
+from iscp.adapters.delta.commits import place
+from iscp.adapters.delta.selftest import kind_of, self_test
+from iscp.adapters.delta.session import SparkRuntime
+from iscp.core.config import NodeConfig
+
+log = logging.getLogger(__name__)
+
+
+def run_self_tests(config: NodeConfig, spark: SparkRuntime) -> set[str]:
+    """The kinds of places where the self-test has passed; raises where it does not, so that the node does not start."""
+    below = {"log.uri": config.log.uri, **{f"storage.self_test.{n}": u for n, u in enumerate(config.storage.self_test)}}
+    passed: set[str] = set()
+    for field, uri in below.items():
+        table = f"{place(uri)}/table"
+        if kind_of(table) not in passed:
+            report = self_test(spark.root, table, field=field)
+            log.info("selftest.passed", extra={"beside": report.directory, "took_s": report.took_s})
+            passed.add(kind_of(table))
+    return passed
+
+
+def check_of_targets(spark: SparkRuntime, tested: Collection[str]) -> Callable[[str], str]:
+    """Lets targets pass: the first on each file system, or in each bucket, after the self-test has passed there."""
+    passed = set(tested)
+
+    def check(uri: str) -> str:
+        kind = kind_of(place(uri))
+        if kind not in passed:
+            self_test(spark.root, place(uri), field="spec.iteration.consumer.target")
+            passed.add(kind)
+        return uri
+
+    return check
