@@ -33,7 +33,7 @@ from iscp.adapters.delta.probe import DeltaProbe
 from iscp.adapters.delta.sink import DeltaSink
 from iscp.adapters.failpoints import EnvironmentFailpoints
 from iscp.consumers.registry import ConsumerRegistry
-from iscp.coordination.book import target_of
+from iscp.coordination.book_index import target_of
 from iscp.coordination.effects import StartShard
 from iscp.coordination.schedule import Schedule
 from iscp.coordination.schedule_events import WorkerNews

@@ -6,23 +6,21 @@ is the truth about them, and their rows follow at the log's pace. It knows no cl
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from operator import attrgetter
 
+from iscp.coordination.answered_requests import AnsweredRequests
+from iscp.coordination.book_index import BookIndex
+from iscp.coordination.job_counts import JobCounts
 from iscp.coordination.places import Places
+from iscp.coordination.split_tables import SplitTables
+from iscp.coordination.unlogged import UnloggedRows
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import JobKey, ShardId
 from iscp.core.job import JobReport, JobRow, JobState, Reason, apply_report, combined
 from iscp.core.shard import WHOLE
-
-# Answers to repeated requests; the oldest are forgotten first.
-REQUESTS_MAX = 250_000
-
-_COUNTED = attrgetter("key.account", "state", "reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +46,6 @@ class Entry:
 
     row: JobRow
     request_id: str
-
-
-def target_of(spec_json: str) -> str:
-    """The target in a job_spec, without the cost of checking all of it; none of one that cannot be read."""
-    try:
-        target = json.loads(spec_json).get("iteration", {}).get("consumer", {}).get("target", "")
-    except (ValueError, AttributeError, RecursionError):
-        return ""
-    return target if isinstance(target, str) else ""
 
 
 def by_shard(rows: Iterable[JobRow]) -> dict[ShardId, tuple[JobRow, ...]]:
@@ -88,15 +77,11 @@ class JobBook:
         self._dropped: dict[str, JobRow] = {}
         self._keys: dict[str, JobKey] = {}
         self._tables: dict[str, dict[str, JobKey]] = {}
-        self._ranges: dict[str, Counter[int]] = {}  # only of tables that are split
-        # Made when they are asked for first, of all rows: a new owner has no time for them.
-        self._targets: Places | None = None
-        self._sources: Places | None = None
-        self._called: dict[str, dict[str, int]] | None = None
-        self._counts: Counter[tuple[str, JobState, Reason]] = Counter()
-        self._requests: dict[str, str] = dict(requests or {})
-        self._status_due: dict[str, None] = {}
-        self._watermark_due: dict[str, None] = {}
+        self._split = SplitTables()
+        self._index = BookIndex(lambda: self._jobs.values())
+        self._counts = JobCounts()
+        self._requests = AnsweredRequests(requests or {})
+        self._unlogged = UnloggedRows()
         self._load(sorted(rows, key=attrgetter("create_at_s")))
 
     def __len__(self) -> int:
@@ -118,8 +103,7 @@ class JobBook:
 
     def ranges(self, table_id: str) -> tuple[int, ...]:
         """Those that a table is split into."""
-        found = self._ranges.get(table_id)
-        return tuple(sorted(found)) if found else (WHOLE,)
+        return self._split.ranges(table_id)
 
     def by_id(self, job_id: str) -> JobRow | None:
         """A registration, dropped or not."""
@@ -143,30 +127,18 @@ class JobBook:
         The newest first. There are several where a table was dropped and made anew: each job is on the one that it was
         registered on.
         """
-        if self._called is None:
-            self._called = {}
-            for row in self._jobs.values():
-                self._call(row, 1, _names(row))
-        return tuple(reversed(self._called.get(name, {})))
+        return self._index.tables_called(name)
 
     def has_jobs_on(self, table_id: str) -> bool:
         return table_id in self._tables
 
     def targets(self) -> Places:
         """Where the jobs keep what they keep."""
-        if self._targets is None:
-            self._targets = Places(letters=True)
-            for row in self._jobs.values():
-                self._targets.add(target_of(row.spec_json), row.job_id)
-        return self._targets
+        return self._index.targets()
 
     def sources(self) -> Places:
         """The tables that the jobs are on, by their URIs."""
-        if self._sources is None:
-            self._sources = Places()
-            for row in self._jobs.values():
-                self._sources.add(row.table_uri, row.job_id)
-        return self._sources
+        return self._index.sources()
 
     def rows(self) -> list[JobRow]:
         """What the log has to keep: the last row of every registration, dropped ones before what replaced them."""
@@ -204,9 +176,7 @@ class JobBook:
         """At a cost that does not depend on the number of jobs, unless a table is named."""
         if tables:
             return len(self.select(account, tables, state, reason))
-        states = (state,) if state is not None else tuple(JobState)
-        reasons = (reason,) if reason is not None else tuple(Reason)
-        return sum(self._counts[account, each, why] for each in states for why in reasons)
+        return self._counts.count(account, state, reason)
 
     # Reports
 
@@ -221,27 +191,23 @@ class JobBook:
             self._install(changed)
             moved[changed.job_id] = changed
             told = report.state is not None or report.reason is not None or report.status is not None
-            (self._status_due if told else self._watermark_due)[changed.job_id] = None
+            self._unlogged.add(changed.job_id, due=told)
         return BookChange(rows=tuple(moved.values()))
 
     def due(self, limit: int) -> list[JobRow]:
         """Rows whose status the log does not have yet; they stay due until `logged`."""
-        return [self._jobs[self._keys[job_id]] for job_id in islice(self._status_due, limit)]
+        return [self._jobs[self._keys[job_id]] for job_id in self._unlogged.due(limit)]
 
     def logged(self, rows: Iterable[JobRow]) -> None:
         """The log has these rows."""
-        for row in rows:
-            self._status_due.pop(row.job_id, None)
-            self._watermark_due.pop(row.job_id, None)
+        self._unlogged.remove(row.job_id for row in rows)
 
     def flush_watermarks(self) -> int:
         """Make rows due of which only the watermark has moved; answers how many rows are due now.
 
         A dropped job is never among them: nothing is written over a `drop_at`.
         """
-        self._status_due |= self._watermark_due
-        self._watermark_due.clear()
-        return len(self._status_due)
+        return self._unlogged.flush()
 
     def collect(self, dropped_before_s: float) -> int:
         """Forget registrations dropped before a time (Unix seconds); the next compaction takes them out of the log."""
@@ -249,7 +215,7 @@ class JobBook:
         for job_id in gone:
             del self._dropped[job_id]
         if gone:
-            self._requests = {request: job_id for request, job_id in self._requests.items() if job_id not in gone}
+            self._requests.forget(gone)
         return len(gone)
 
     # Decisions
@@ -262,15 +228,15 @@ class JobBook:
         """The log has these entries of a draft: they take effect."""
         shards: dict[ShardId, None] = {}
         rows: dict[str, JobRow] = {}
+        answered: dict[str, str] = {}
         for entry in entries:
             self._install(entry.row)
             rows[entry.row.job_id] = entry.row
             shards[entry.row.key.shard] = None
             if entry.request_id:
-                self._requests[entry.request_id] = entry.row.job_id
+                answered[entry.request_id] = entry.row.job_id
         self.logged(rows.values())
-        for request_id in list(islice(self._requests, max(0, len(self._requests) - REQUESTS_MAX))):
-            del self._requests[request_id]
+        self._requests.add(answered)
         return BookChange(tuple(rows.values()), tuple(shards))
 
     def _load(self, rows: Sequence[JobRow]) -> None:
@@ -286,13 +252,10 @@ class JobBook:
             self._tables.setdefault(row.key.table_id, {})[row.job_id] = row.key
         ranges = [row.key for row in wanted if row.key.range_id != WHOLE]
         for key in ranges:
-            self._ranges.setdefault(key.table_id, Counter())[key.range_id] += 1
-        for key in {key.job for key in ranges}:
-            self._count_job(key, 1)
-        whole = (row for row in wanted if row.key.range_id == WHOLE)
-        for (account, state, reason), jobs in Counter(map(_COUNTED, whole)).items():
-            for counted in (account, ""):
-                self._counts[counted, state, reason] += jobs
+            self._split.add(key)
+        for job in {key.job for key in ranges}:
+            self._count_job(job, 1)
+        self._counts.add_all(row for row in wanted if row.key.range_id == WHOLE)
         self.last_job_id = max((row.job_id for row in rows), default="")
 
     def _install(self, row: JobRow) -> None:
@@ -305,86 +268,39 @@ class JobBook:
 
     def _count_job(self, key: JobKey, by: int) -> None:
         if (job := self.job(key)) is not None:
-            self._count(job, by)
+            self._counts.add(job, by)
 
     def _install_row(self, row: JobRow) -> None:
         before = self._jobs.get(row.key)
         whole = row.key.range_id == WHOLE
         if before is not None and before.job_id == row.job_id:
             if whole:
-                self._count(before, -1)
+                self._counts.add(before, -1)
             if row.drop_at_s is not None:
                 self._forget(before)
             elif row.source_id != before.source_id:
-                self._call(before, -1, _followed(before))
-                self._call(row, 1, _followed(row))
+                self._index.follow(before, row)
         elif row.drop_at_s is None:
             if before is not None:
                 raise InvariantBroken(f"{row.key} is registered twice, as {before.job_id} and {row.job_id}")
             self._keys[row.job_id] = row.key
             self._tables.setdefault(row.key.table_id, {})[row.job_id] = row.key
-            if not whole:
-                self._ranges.setdefault(row.key.table_id, Counter())[row.key.range_id] += 1
-            self._place(row)
-            self._call(row, 1, _names(row))
+            self._split.add(row.key)
+            self._index.add(row)
         self.last_job_id = max(self.last_job_id, row.job_id)
         if row.drop_at_s is not None:
             self._dropped[row.job_id] = row
         else:
             self._jobs[row.key] = row
             if whole:
-                self._count(row, 1)
-
-    def _count(self, row: JobRow, by: int) -> None:
-        self._counts[row.key.account, row.state, row.reason] += by
-        self._counts["", row.state, row.reason] += by
-
-    def _call(self, row: JobRow, by: int, names: Iterable[str]) -> None:
-        if self._called is None:
-            return
-        for name in names:
-            jobs = self._called.setdefault(name, {})
-            jobs[row.key.table_id] = jobs.get(row.key.table_id, 0) + by
-            if not jobs[row.key.table_id]:
-                del jobs[row.key.table_id]
-            if not jobs:
-                del self._called[name]
-
-    def _place(self, row: JobRow) -> None:
-        if self._targets is not None:
-            self._targets.add(target_of(row.spec_json), row.job_id)
-        if self._sources is not None:
-            self._sources.add(row.table_uri, row.job_id)
+                self._counts.add(row)
 
     def _forget(self, row: JobRow) -> None:
         del self._jobs[row.key], self._keys[row.job_id]
-        self._status_due.pop(row.job_id, None)
-        self._watermark_due.pop(row.job_id, None)
+        self._unlogged.remove([row.job_id])
         on_table = self._tables[row.key.table_id]
         del on_table[row.job_id]
         if not on_table:
             del self._tables[row.key.table_id]
-        if row.key.range_id != WHOLE:
-            self._forget_range(row.key)
-        self._call(row, -1, _names(row))
-        if self._targets is not None:
-            self._targets.remove(target_of(row.spec_json), row.job_id)
-        if self._sources is not None:
-            self._sources.remove(row.table_uri, row.job_id)
-
-    def _forget_range(self, key: JobKey) -> None:
-        ranges = self._ranges[key.table_id]
-        ranges[key.range_id] -= 1
-        if not ranges[key.range_id]:
-            del ranges[key.range_id]
-        if not ranges:
-            del self._ranges[key.table_id]
-
-
-def _names(row: JobRow) -> set[str]:
-    """What its table is called, other than by the id of its key."""
-    return {row.table_uri, row.table_name, *_followed(row)}
-
-
-def _followed(row: JobRow) -> tuple[str, ...]:
-    return () if (followed := row.source_id) == row.key.table_id else (followed,)
+        self._split.remove(row.key)
+        self._index.remove(row)

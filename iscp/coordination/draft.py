@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import assert_never
 
-from iscp.coordination.book import Entry, JobBook, target_of
+from iscp.coordination.book import Entry, JobBook
+from iscp.coordination.book_index import target_of
 from iscp.coordination.copies import with_own_table_id
 from iscp.coordination.places import Places, with_letters
 from iscp.coordination.reshard import Reshard, changes, refuse_split, refuse_unsharded, rows_after, rows_of_registration

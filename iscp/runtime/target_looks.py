@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from iscp.coordination.book import target_of
+from iscp.coordination.book_index import target_of
 from iscp.core.errors import IscpError, TableNotFound, TargetLost
 from iscp.core.job import JobRow
 from iscp.core.target import TargetSeen

@@ -34,7 +34,8 @@ records = node_records(100)
 for record in records:
     FakeMembership(etcd).register(record)
 try:
-    refuse_misfit(NodeConfig(node_id="n-0", log=JobLogConfig(uri="missing"), listen="127.0.0.1:1"), replace(records[0], address="127.0.0.1:1"), FakeMembership(etcd))
+    config = NodeConfig(node_id="n-0", log=JobLogConfig(uri="missing"), listen="127.0.0.1:1")
+    refuse_misfit(config, replace(records[0], address="127.0.0.1:1"), FakeMembership(etcd))
 except ConfigurationError as error:
     print(error.field, error)
 """

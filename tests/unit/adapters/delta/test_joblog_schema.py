@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.adapters.delta.joblog_schema import LOG_SCHEMA, last_entries, log_table, numbered
-from iscp.coordination.book import JobBook, target_of
+from iscp.coordination.book import JobBook
+from iscp.coordination.book_index import target_of
 from iscp.coordination.effects import StartShard
 from iscp.coordination.schedule import Schedule
 from iscp.core.config import BackoffConfig, ProbeConfig
