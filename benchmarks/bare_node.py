@@ -52,7 +52,7 @@ from iscp.core.config import NodeConfig
 from iscp.core.errors import Unavailable
 from iscp.core.ids import ShardId
 from iscp.core.verify import VerifyReport
-from iscp.ports.pipeline import TableDescription
+from iscp.ports.catalog import TableDescription
 from iscp.runtime.admin_service import OwnerAdmin
 from iscp.runtime.cluster_views import ClusterViews
 from iscp.runtime.garbage import collect_rarely

@@ -43,7 +43,7 @@ from iscp.core.iteration import Iteration, JobOutcome
 from iscp.core.job import JobRow
 from iscp.core.trigger import ProbeState
 from iscp.core.watermark import Watermark
-from iscp.ports.pipeline import CommitTag
+from iscp.ports.sink import CommitTag
 from iscp.ports.system import Guard
 from iscp.runtime.executor import Executor
 from iscp.runtime.scheduler import Scheduler

@@ -23,16 +23,9 @@ from iscp.core.record import position_of, record_key
 from iscp.core.shard import RANGES_MAX
 from iscp.core.spec import ConsumerSpec, OnSchemaChange
 from iscp.core.watermark import Position
+from iscp.ports.catalog import Catalog, TableDescription
+from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs, Retriever
 from iscp.ports.feed import FeedCommit, FeedSink
-from iscp.ports.pipeline import (
-    Catalog,
-    ConsumeContext,
-    Consumed,
-    ConsumerEnvironment,
-    Needs,
-    Retriever,
-    TableDescription,
-)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

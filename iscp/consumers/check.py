@@ -11,7 +11,8 @@ from iscp.consumers.tags import commit_tag
 from iscp.core.errors import ErrorCode, PermanentError
 from iscp.core.spec import ConsumerSpec
 from iscp.core.watermark import Position, Watermark
-from iscp.ports.pipeline import Compared, ConsumeContext, Consumed, Sink
+from iscp.ports.consumer import ConsumeContext, Consumed
+from iscp.ports.sink import Compared, Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

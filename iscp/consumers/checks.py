@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.spec import ConsumerSpec
-from iscp.ports.pipeline import Catalog, TableDescription
+from iscp.ports.catalog import Catalog, TableDescription
 
 CONSUMER_PATH = "spec.iteration.consumer"
 VOID = "void"

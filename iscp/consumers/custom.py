@@ -21,17 +21,9 @@ from iscp.core.record import position_of, record_key
 from iscp.core.shard import hashes
 from iscp.core.spec import ConsumerSpec
 from iscp.core.watermark import Position
-from iscp.ports.pipeline import (
-    Catalog,
-    ChangesUnavailable,
-    ConsumeContext,
-    Consumed,
-    ConsumerEnvironment,
-    Needs,
-    Retriever,
-    TableDescription,
-    WatermarkTxn,
-)
+from iscp.ports.catalog import Catalog, TableDescription
+from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs, Retriever, WatermarkTxn
+from iscp.ports.source import ChangesUnavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

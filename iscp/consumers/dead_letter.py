@@ -20,7 +20,8 @@ from iscp.core.job import JobRow
 from iscp.core.kept import DEAD_LETTER_SUFFIX
 from iscp.core.quoting import quoted
 from iscp.core.watermark import NO_DEAD_LETTERS, DeadLetters, Position, Watermark
-from iscp.ports.pipeline import CommitTag, ConsumeContext, ConsumerEnvironment, Sink
+from iscp.ports.consumer import ConsumeContext, ConsumerEnvironment
+from iscp.ports.sink import CommitTag, Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from iscp.consumers.custom import CustomConsumer, CustomKind
 from iscp.core.errors import ErrorCode, InvalidRequest
 from iscp.core.foreign import named_error, shown
-from iscp.ports.pipeline import ConsumerKind, Needs
+from iscp.ports.consumer import ConsumerKind, Needs
 
 GROUP = "iscp.consumers"
 _OURS = "iscp.consumers."

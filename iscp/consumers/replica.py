@@ -28,19 +28,10 @@ from iscp.core.netting import Op
 from iscp.core.quoting import quoted
 from iscp.core.spec import ConsumerSpec, JobSpec, OnDuplicate, OnSchemaChange
 from iscp.core.watermark import NO_DEAD_LETTERS, NOTHING_APPLIED, DeadLetters, Position, Watermark
-from iscp.ports.pipeline import (
-    Catalog,
-    Changes,
-    ChangesUnavailable,
-    CommitTag,
-    ConsumeContext,
-    Consumed,
-    ConsumerEnvironment,
-    Needs,
-    Retriever,
-    Sink,
-    TableDescription,
-)
+from iscp.ports.catalog import Catalog, TableDescription
+from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs, Retriever
+from iscp.ports.sink import CommitTag, Sink
+from iscp.ports.source import Changes, ChangesUnavailable
 
 if TYPE_CHECKING:
     import pyarrow as pa

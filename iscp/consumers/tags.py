@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 
 from iscp.core.watermark import Watermark
-from iscp.ports.pipeline import CommitTag, ConsumeContext
+from iscp.ports.consumer import ConsumeContext
+from iscp.ports.sink import CommitTag
 
 
 def commit_tag(context: ConsumeContext, kind: str, from_version: int, watermark: Watermark) -> CommitTag:

@@ -44,7 +44,8 @@ from iscp.core.spec import TriggerSpec
 from iscp.core.trigger import run_spec
 from iscp.core.upkeep import NO_UPKEEP, JobUpkeep, summed
 from iscp.core.verify import VerifyReport, refuse_unverifiable
-from iscp.ports.pipeline import Catalog, ConsumerKind, PurgeHandler, RefreshHandler
+from iscp.ports.catalog import Catalog
+from iscp.ports.consumer import ConsumerKind, PurgeHandler, RefreshHandler
 from iscp.ports.system import Clock
 from iscp.runtime.answers import answer_of, answers_of
 from iscp.runtime.finding import Finder

@@ -14,15 +14,9 @@ from iscp.core.iteration import DataType, Iteration, JobOutcome
 from iscp.core.job import JobRow
 from iscp.core.verify import Comparison
 from iscp.core.watermark import NO_DEAD_LETTERS
-from iscp.ports.pipeline import (
-    Adopting,
-    ChangeSource,
-    ChangesUnavailable,
-    ConsumeContext,
-    ConsumerEnvironment,
-    Engine,
-    IterationRunner,
-)
+from iscp.ports.consumer import Adopting, ConsumeContext, ConsumerEnvironment
+from iscp.ports.engine import Engine, IterationRunner
+from iscp.ports.source import ChangeSource, ChangesUnavailable
 from iscp.ports.system import Clock, Guard
 from iscp.runtime.runner import CONFLICT_TRIES_MAX, Runner
 from iscp.runtime.work import Work

@@ -17,7 +17,7 @@ from iscp.core.config import SchedulerConfig
 from iscp.core.errors import Canceled, ErrorCode, IscpError, TimedOut
 from iscp.core.foreign import named_error
 from iscp.core.iteration import Iteration
-from iscp.ports.pipeline import IterationRunner
+from iscp.ports.engine import IterationRunner
 from iscp.ports.system import Clock
 from iscp.runtime.queue import IterationQueue
 

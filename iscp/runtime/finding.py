@@ -7,7 +7,7 @@ from iscp.core.admin import JobName
 from iscp.core.errors import JobNotFound, TableNotFound
 from iscp.core.ids import JobKey
 from iscp.core.job import JobRow
-from iscp.ports.pipeline import Catalog
+from iscp.ports.catalog import Catalog
 from iscp.runtime.log_writer import LogWriter
 
 

@@ -10,7 +10,7 @@ from threading import Condition, Thread
 from iscp.core.errors import HistoryDamaged, InvalidRequest, TemporaryError
 from iscp.core.foreign import error_text, shown
 from iscp.core.iteration import HistoryEntry
-from iscp.ports.pipeline import JobLog
+from iscp.ports.job_log import JobLog
 from iscp.ports.system import Clock
 
 log = logging.getLogger(__name__)

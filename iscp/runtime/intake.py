@@ -18,7 +18,8 @@ from iscp.core.ids import JobKey, next_job_id
 from iscp.core.job import JobRow
 from iscp.core.spec import ChangeSource, JobSpec, TriggerSpec, parse_spec
 from iscp.core.spec_merge import changed_spec
-from iscp.ports.pipeline import Adopting, Archiving, Catalog, ConsumerKind, TableDescription
+from iscp.ports.catalog import Catalog, TableDescription
+from iscp.ports.consumer import Adopting, Archiving, ConsumerKind
 from iscp.ports.system import Clock
 from iscp.runtime.log_writer import LogWriter
 from iscp.runtime.policy import refuse_unfit

@@ -29,7 +29,7 @@ from iscp.core.errors import (
 from iscp.core.ids import JobKey
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobReport, JobRow, apply_report, combined
-from iscp.ports.pipeline import JobLog
+from iscp.ports.job_log import JobLog
 from iscp.ports.system import Clock
 from iscp.runtime.history_writer import HistoryWriter
 from iscp.runtime.timer import Timer

@@ -18,8 +18,8 @@ from iscp.coordination.term import Term
 from iscp.core.admin import EventView, NodeVerb, PlacedShard, ShardVerb
 from iscp.core.errors import InvalidRequest, IscpError, NotOwner, Unavailable
 from iscp.core.ids import ShardId
+from iscp.ports.catalog import Catalog
 from iscp.ports.cluster import OverrideStore
-from iscp.ports.pipeline import Catalog
 from iscp.runtime.finding import Finder
 from iscp.runtime.owner_loop import OwnerLoop
 from iscp.runtime.resharder import Resharder

@@ -10,7 +10,8 @@ from iscp.core.foreign import error_code, error_text, exact_int, named_error, pr
 from iscp.core.iteration import DataType, JobOutcome
 from iscp.core.job import JobRow
 from iscp.core.watermark import Position, later
-from iscp.ports.pipeline import ChangesUnavailable, Consumed, SourceRange
+from iscp.ports.consumer import Consumed
+from iscp.ports.source import ChangesUnavailable, SourceRange
 
 log = logging.getLogger(__name__)
 

@@ -38,7 +38,7 @@ from iscp.core.cluster import Leader, Moment, NodeRecord
 from iscp.core.errors import IscpError, JobLogDamaged, NotOwner, QueueFull, TemporaryError, Unavailable
 from iscp.core.ids import ShardId
 from iscp.ports.cluster import CheckpointStore, Election, LogMarks, Membership, OverrideStore
-from iscp.ports.pipeline import JobLog
+from iscp.ports.job_log import JobLog
 from iscp.ports.system import Clock
 from iscp.runtime.checkpointer import Checkpointer
 from iscp.runtime.decisions import Decisions

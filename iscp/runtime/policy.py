@@ -8,7 +8,8 @@ from enum import Enum, auto
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.spec import ChangeSource, JobSpec, OnReplace
 from iscp.core.watermark import Position
-from iscp.ports.pipeline import SourceRange, TableDescription
+from iscp.ports.catalog import TableDescription
+from iscp.ports.source import SourceRange
 
 _FEED = "delta.enableChangeDataFeed"
 _TURN_ON = f"ALTER TABLE ... SET TBLPROPERTIES ({_FEED} = true)"

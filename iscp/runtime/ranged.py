@@ -10,7 +10,7 @@ from iscp.core.job import JobRow
 from iscp.core.lineage import Piece, established, pieces
 from iscp.core.record import parse_record, record_key
 from iscp.core.watermark import Position, Watermark, later
-from iscp.ports.pipeline import RangedConsumer
+from iscp.ports.consumer import RangedConsumer
 
 
 @dataclass(frozen=True, slots=True)

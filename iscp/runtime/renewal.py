@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 from iscp.core.iteration import JobOutcome
 from iscp.core.watermark import later
-from iscp.ports.pipeline import ConsumeContext, Engine, RenewingConsumer, SourceRange
+from iscp.ports.consumer import ConsumeContext, RenewingConsumer
+from iscp.ports.engine import Engine
+from iscp.ports.source import SourceRange
 from iscp.ports.system import Guard
 from iscp.runtime.outcomes import unchanged
 from iscp.runtime.work import Work

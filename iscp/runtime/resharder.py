@@ -8,7 +8,8 @@ from iscp.coordination.reshard import Reshard
 from iscp.core.cluster import RANGES_WIRE_FORMAT
 from iscp.core.errors import Conflict, InvalidRequest
 from iscp.core.job import JobRow
-from iscp.ports.pipeline import Catalog, ConsumerKind
+from iscp.ports.catalog import Catalog
+from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.answers import answer_of
 from iscp.runtime.finding import Finder
 from iscp.runtime.intake import Intake

@@ -19,7 +19,9 @@ from iscp.core.record import WatermarkRecord, position_of, record_key
 from iscp.core.shard import both, condition_sql, hash_sql
 from iscp.core.spec import ConsumerSpec
 from iscp.core.watermark import Watermark
-from iscp.ports.pipeline import Changes, Engine, Feed, Needs, WatermarkTxn
+from iscp.ports.consumer import Needs, WatermarkTxn
+from iscp.ports.engine import Engine
+from iscp.ports.source import Changes, Feed
 from iscp.ports.system import Failpoints, Guard
 
 if TYPE_CHECKING:

@@ -21,19 +21,16 @@ from iscp.core.job import JobRow
 from iscp.core.lineage import Piece
 from iscp.core.record import WatermarkRecord
 from iscp.core.watermark import NOTHING_APPLIED, Position, Watermark, later
-from iscp.ports.pipeline import (
-    ChangeSource,
-    ChangesUnavailable,
+from iscp.ports.consumer import (
     ConsumeContext,
     Consumed,
     ConsumerEnvironment,
     ConsumerKind,
-    Engine,
-    Feed,
     RangedConsumer,
-    SourceRange,
     TidyingConsumer,
 )
+from iscp.ports.engine import Engine
+from iscp.ports.source import ChangeSource, ChangesUnavailable, Feed, SourceRange
 from iscp.ports.system import Clock, Failpoints, Guard
 from iscp.runtime import policy
 from iscp.runtime.outcomes import applied, failed

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from iscp.core.columns import other_columns
 from iscp.core.errors import PermanentError, StorageError
-from iscp.ports.pipeline import ChangeSource, ChangesUnavailable, SourceRange
+from iscp.ports.source import ChangeSource, ChangesUnavailable, SourceRange
 from iscp.runtime.work import Work
 
 

@@ -34,7 +34,7 @@ from iscp.coordination.schedule_events import (
 from iscp.core.errors import Canceled, InvariantBroken, IscpError, QueueFull
 from iscp.core.ids import ShardId
 from iscp.core.target import TargetAsk
-from iscp.ports.pipeline import CommitProbe, TargetProbe
+from iscp.ports.catalog import CommitProbe, TargetProbe
 from iscp.ports.system import Clock
 from iscp.runtime.executor import Executor
 from iscp.runtime.notifier import Notifier

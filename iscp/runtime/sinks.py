@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import TypeVar, cast
 
-from iscp.ports.pipeline import Sink
+from iscp.ports.sink import Sink
 from iscp.ports.system import Clock, Failpoints
 
 SINKS_KEPT_MAX = 10_000

@@ -15,7 +15,8 @@ from iscp.coordination.book_index import target_of
 from iscp.core.errors import IscpError, TableNotFound, TargetLost
 from iscp.core.job import JobRow
 from iscp.core.target import TargetSeen
-from iscp.ports.pipeline import CommitProbe, ConsumerEnvironment, ConsumerKind, RangedConsumer
+from iscp.ports.catalog import CommitProbe
+from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, RangedConsumer
 from iscp.runtime.ranged import stand
 from iscp.runtime.work import Work, standing
 

@@ -27,7 +27,7 @@ from iscp.core.job import JobRow
 from iscp.core.next_time import wait_until_s
 from iscp.core.shard import WHOLE
 from iscp.core.upkeep import JobUpkeep
-from iscp.ports.pipeline import ConsumerKind, PurgeHandler, RefreshHandler
+from iscp.ports.consumer import ConsumerKind, PurgeHandler, RefreshHandler
 from iscp.ports.system import Clock
 from iscp.runtime.notifier import Notifier
 

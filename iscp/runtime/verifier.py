@@ -14,15 +14,9 @@ from iscp.core.errors import Conflict, ErrorCode, JobFailed, PermanentError
 from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome, Purpose
 from iscp.core.verify import Comparison, VerifyReport
 from iscp.core.watermark import Watermark
-from iscp.ports.pipeline import (
-    ChangeSource,
-    ChangesUnavailable,
-    Checked,
-    ConsumeContext,
-    ConsumerEnvironment,
-    Engine,
-    SourceRange,
-)
+from iscp.ports.consumer import Checked, ConsumeContext, ConsumerEnvironment
+from iscp.ports.engine import Engine
+from iscp.ports.source import ChangeSource, ChangesUnavailable, SourceRange
 from iscp.ports.system import Clock, Guard
 from iscp.runtime.policy import same_log
 from iscp.runtime.runner import CONFLICT_TRIES_MAX, Runner

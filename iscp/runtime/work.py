@@ -10,7 +10,7 @@ from iscp.core.errors import Superseded
 from iscp.core.iteration import ChangeDetail, DataType
 from iscp.core.job import JobRow
 from iscp.core.watermark import Position, later
-from iscp.ports.pipeline import Consumer, ConsumerKind
+from iscp.ports.consumer import Consumer, ConsumerKind
 
 log = logging.getLogger(__name__)
 Netted = tuple[tuple[str, ...], str, bool, tuple[str, ...]]

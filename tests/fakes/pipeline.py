@@ -23,19 +23,10 @@ from iscp.core.job import JobRow
 from iscp.core.spec import ConsumerSpec
 from iscp.core.verify import Comparison
 from iscp.core.watermark import Position, Watermark
-from iscp.ports.pipeline import (
-    Catalog,
-    Changes,
-    ChangesUnavailable,
-    Compared,
-    ConsumeContext,
-    Consumed,
-    ConsumerEnvironment,
-    Needs,
-    Retriever,
-    SourceRange,
-    TableDescription,
-)
+from iscp.ports.catalog import Catalog, TableDescription
+from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs, Retriever
+from iscp.ports.sink import Compared
+from iscp.ports.source import Changes, ChangesUnavailable, SourceRange
 
 Rows = dict[int, str]
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from iscp.consumers.custom import CustomConsumer, DataType, Position, Retriever, position_of
-from iscp.ports.pipeline import ConsumeContext
+from iscp.ports.consumer import ConsumeContext
 
 
 @dataclass

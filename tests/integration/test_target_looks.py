@@ -27,7 +27,7 @@ from iscp.core.kept import OP
 from iscp.core.netting import Op
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.watermark import Watermark
-from iscp.ports.pipeline import CommitTag
+from iscp.ports.sink import CommitTag
 from iscp.runtime.sinks import SinkPool
 from iscp.runtime.target_looks import TargetLooks, WaitedTargets
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints

@@ -22,7 +22,7 @@ from iscp.adapters.delta.actions import is_count
 from iscp.adapters.delta.commits import commit_stamp, statistics_added
 from iscp.adapters.delta.faults import delta_faults
 from iscp.core.quoting import quoted
-from iscp.ports.pipeline import KeyBounds
+from iscp.ports.source import KeyBounds
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

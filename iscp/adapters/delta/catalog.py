@@ -22,7 +22,7 @@ from iscp.adapters.delta.spark_read import table_opener
 from iscp.adapters.delta.target import target_fault
 from iscp.core.columns import collated_columns, void_fields
 from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
-from iscp.ports.pipeline import TableDescription
+from iscp.ports.catalog import TableDescription
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,7 +23,7 @@ from iscp.adapters.delta.spark_faults import spark_faults
 from iscp.core.digest import Digest, Ranges, Unequal, ranges_for, total, unequal
 from iscp.core.quoting import quoted
 from iscp.core.verify import SAMPLE_CHARACTERS_MAX, SAMPLES_MAX, Comparison, Sample
-from iscp.ports.pipeline import Compared
+from iscp.ports.sink import Compared
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

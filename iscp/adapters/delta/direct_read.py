@@ -23,7 +23,7 @@ from iscp.adapters.delta.net import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSIO
 from iscp.adapters.delta.parquet_files import Allowance, ParquetRows, TooLarge
 from iscp.core.columns import COLLATIONS, ColumnIds, column_ids
 from iscp.core.errors import StorageError
-from iscp.ports.pipeline import ChangesUnavailable
+from iscp.ports.source import ChangesUnavailable
 
 _FEED_ON = "delta.enableChangeDataFeed"
 _MAPPING = "delta.columnMapping.mode"

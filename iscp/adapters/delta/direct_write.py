@@ -18,7 +18,7 @@ from iscp.adapters.delta.net import OP
 from iscp.core.errors import Conflict
 from iscp.core.netting import ABSENT_BEFORE, Op
 from iscp.core.quoting import quoted
-from iscp.ports.pipeline import ChangesUnavailable
+from iscp.ports.source import ChangesUnavailable
 
 REWRITTEN_BYTES_MAX = 256 * 1024**2
 """A merge that may have to look into files of more bytes is Spark's, which spreads them over tasks, and spills."""

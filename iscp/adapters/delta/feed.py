@@ -35,7 +35,7 @@ from iscp.adapters.delta.written import written_by_arrow, written_by_spark
 from iscp.core.errors import EngineError, StorageError
 from iscp.core.netting import ABSENT_BEFORE, Op
 from iscp.core.quoting import quoted
-from iscp.ports.pipeline import Changes, ChangesUnavailable, KeyBounds, SourceRange
+from iscp.ports.source import Changes, ChangesUnavailable, KeyBounds, SourceRange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -23,7 +23,7 @@ from pyspark.sql.window import Window
 from iscp.core.kept import OP as OP
 from iscp.core.netting import ABSENT_AFTER, NET_OPS, Op
 from iscp.core.quoting import quoted
-from iscp.ports.pipeline import ChangesUnavailable
+from iscp.ports.source import ChangesUnavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

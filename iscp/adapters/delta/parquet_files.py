@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from iscp.adapters.delta import storage
 from iscp.adapters.delta.commits import place
 from iscp.adapters.delta.faults import storage_faults
-from iscp.ports.pipeline import ChangesUnavailable
+from iscp.ports.source import ChangesUnavailable
 
 _FIXED_BYTES = 17
 """The widest value of a fixed width, a decimal's, with its bits of the null bitmap."""

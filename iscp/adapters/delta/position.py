@@ -19,7 +19,7 @@ from iscp.adapters.delta.faults import delta_faults
 from iscp.core.errors import StorageError, TableNotFound
 from iscp.core.job import JobRow
 from iscp.core.watermark import DeadLetters, Position, Watermark
-from iscp.ports.pipeline import CommitTag
+from iscp.ports.sink import CommitTag
 
 FORMAT = 1
 _HARMLESS = ("SET TBLPROPERTIES", "UNSET TBLPROPERTIES")

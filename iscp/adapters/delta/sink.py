@@ -47,7 +47,8 @@ from iscp.adapters.delta.target import (
 from iscp.core.errors import Conflict
 from iscp.core.job import JobRow
 from iscp.core.watermark import Position
-from iscp.ports.pipeline import CommitTag, Compared, KeyBounds, Manifest
+from iscp.ports.sink import CommitTag, Compared, Manifest
+from iscp.ports.source import KeyBounds
 from iscp.ports.system import Failpoints, Guard
 
 if TYPE_CHECKING:

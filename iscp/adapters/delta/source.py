@@ -28,7 +28,7 @@ from iscp.core.errors import StorageError, TableNotFound
 from iscp.core.iteration import Bounds
 from iscp.core.quoting import quoted
 from iscp.core.watermark import Watermark
-from iscp.ports.pipeline import ChangesUnavailable, SourceRange
+from iscp.ports.source import ChangesUnavailable, SourceRange
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

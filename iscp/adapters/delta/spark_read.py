@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from iscp.adapters.delta.commits import added_files
 from iscp.adapters.delta.direct_read import Shape
 from iscp.adapters.delta.spark_faults import spark_faults
-from iscp.ports.pipeline import ChangesUnavailable, SourceRange
+from iscp.ports.source import ChangesUnavailable, SourceRange
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,7 +18,8 @@ from iscp.adapters.delta.spark_faults import spark_faults
 from iscp.core.errors import EngineError
 from iscp.core.netting import ABSENT_AFTER, ABSENT_BEFORE, Op
 from iscp.core.quoting import quoted
-from iscp.ports.pipeline import ChangesUnavailable, CommitTag
+from iscp.ports.sink import CommitTag
+from iscp.ports.source import ChangesUnavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession

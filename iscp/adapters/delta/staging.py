@@ -20,7 +20,7 @@ from iscp.adapters.delta.faults import storage_faults
 from iscp.adapters.delta.neighbours import STAGED
 from iscp.adapters.delta.spark_faults import spark_faults
 from iscp.core.errors import EngineError
-from iscp.ports.pipeline import CommitTag, Manifest
+from iscp.ports.sink import CommitTag, Manifest
 from iscp.ports.system import Failpoints
 
 if TYPE_CHECKING:

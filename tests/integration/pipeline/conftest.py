@@ -25,7 +25,7 @@ from iscp.core.ids import JobKey
 from iscp.core.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.ports.pipeline import ConsumerKind
+from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.policy import refuse_unfit
 from iscp.runtime.runner import Runner
 from iscp.runtime.sinks import SinkPool

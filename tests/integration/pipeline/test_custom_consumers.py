@@ -21,7 +21,7 @@ from iscp.core.job import JobRow
 from iscp.core.record import parse_record, position_of
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.watermark import Position
-from iscp.ports.pipeline import ConsumeContext, ConsumerKind, Retriever
+from iscp.ports.consumer import ConsumeContext, ConsumerKind, Retriever
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.packages import install
 

@@ -23,7 +23,7 @@ from iscp.core.errors import ErrorCode
 from iscp.core.iteration import Bounds
 from iscp.core.job import JobRow
 from iscp.core.spec import ChangeSource
-from iscp.ports.pipeline import ConsumerKind
+from iscp.ports.consumer import ConsumerKind
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.stores import StoreConsumer
 

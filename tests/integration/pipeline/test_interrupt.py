@@ -18,7 +18,7 @@ from iscp.coordination.schedule_events import WorkerNews
 from iscp.core.config import BackoffConfig, ProbeConfig, SchedulerConfig
 from iscp.core.ids import ShardId, TableEpoch
 from iscp.core.iteration import Iteration, JobOutcome
-from iscp.ports.pipeline import Guard
+from iscp.ports.system import Guard
 from iscp.runtime.executor import Executor
 from iscp.runtime.runner import Runner
 from iscp.runtime.scheduler import Scheduler

@@ -17,14 +17,9 @@ from iscp.core.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.watermark import Position
-from iscp.ports.pipeline import (
-    ChangesUnavailable,
-    ConsumeContext,
-    PurgeHandler,
-    RefreshHandler,
-    Retriever,
-    TableDescription,
-)
+from iscp.ports.catalog import TableDescription
+from iscp.ports.consumer import ConsumeContext, PurgeHandler, RefreshHandler, Retriever
+from iscp.ports.source import ChangesUnavailable
 from iscp.runtime.runner import Runner
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints

@@ -9,7 +9,7 @@ import pytest
 from iscp.consumers.replica import Replica
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
 from iscp.core.spec import ConsumerSpec
-from iscp.ports.pipeline import TableDescription
+from iscp.ports.catalog import TableDescription
 from tests.fakes.pipeline import FakeCatalog
 
 PATH = "spec.iteration.consumer"

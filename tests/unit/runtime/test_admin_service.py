@@ -42,7 +42,7 @@ from iscp.core.job import JobRow, JobState, JobStatus, Reason
 from iscp.core.spec import TriggerSpec
 from iscp.core.upkeep import NO_UPKEEP, JobUpkeep, UpkeepFigures
 from iscp.core.verify import Comparison, VerifyReport
-from iscp.ports.pipeline import TableDescription
+from iscp.ports.catalog import TableDescription
 from iscp.runtime.admin_service import ALIVE_LOOK_S, OwnerAdmin
 from iscp.runtime.intake import JOB_NAME_LENGTH_MAX
 from iscp.runtime.log_writer import LogLimits

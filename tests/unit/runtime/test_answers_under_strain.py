@@ -8,7 +8,7 @@ import pytest
 
 from iscp.core.admin import ChangeVerb, JobChange, JobName, RegisterRequest
 from iscp.core.errors import Unavailable
-from iscp.ports.pipeline import TableDescription
+from iscp.ports.catalog import TableDescription
 from iscp.runtime.admin_service import OwnerAdmin
 from iscp.runtime.moved import Moved
 from tests.fakes.nodes import nodes_and_views

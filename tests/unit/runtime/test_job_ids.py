@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 from iscp.core.admin import ChangeVerb, JobChange, JobName, RegisterRequest, ResyncRequest
-from iscp.ports.pipeline import TableDescription
+from iscp.ports.catalog import TableDescription
 from iscp.runtime.admin_service import OwnerAdmin
 from iscp.runtime.moved import Moved
 from tests.fakes.nodes import nodes_and_views

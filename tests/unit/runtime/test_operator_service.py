@@ -12,7 +12,7 @@ from iscp.core.admin import NodeVerb, ShardVerb
 from iscp.core.cluster import NodeRecord
 from iscp.core.errors import InvalidRequest, NotOwner, TableNotFound
 from iscp.core.ids import ShardId
-from iscp.ports.pipeline import ConsumerKind, Needs
+from iscp.ports.consumer import ConsumerKind, Needs
 from iscp.runtime.intake import Intake
 from iscp.runtime.operator_service import OwnerOperator
 from iscp.runtime.resharder import Resharder

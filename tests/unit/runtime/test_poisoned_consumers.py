@@ -36,7 +36,7 @@ from iscp.core.record import position_of, record_key
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.trigger import ProbeState
 from iscp.core.watermark import DeadLetters, Position, Watermark
-from iscp.ports.pipeline import ConsumeContext, Retriever
+from iscp.ports.consumer import ConsumeContext, Retriever
 from iscp.runtime.history_writer import HistoryWriter
 from iscp.runtime.runner import Runner
 from tests.fakes.clock import FakeClock

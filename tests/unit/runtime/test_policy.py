@@ -9,7 +9,8 @@ import pytest
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.spec import ChangeSource, ConsumerSpec, JobSpec, OnReplace
 from iscp.core.watermark import Position, Watermark
-from iscp.ports.pipeline import SourceRange, TableDescription
+from iscp.ports.catalog import TableDescription
+from iscp.ports.source import SourceRange
 from iscp.runtime import policy
 from iscp.runtime.policy import Reading
 

@@ -16,7 +16,7 @@ from iscp.core.job import JobRow
 from iscp.core.record import WatermarkRecord, parse_record
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.watermark import NOTHING_APPLIED, Watermark
-from iscp.ports.pipeline import Needs
+from iscp.ports.consumer import Needs
 from iscp.runtime.ranged import Stand, stand
 from iscp.runtime.retriever import Handed
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints

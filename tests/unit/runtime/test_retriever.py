@@ -16,7 +16,7 @@ from iscp.core.job import JobRow
 from iscp.core.record import WatermarkRecord, position_of
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.watermark import Watermark
-from iscp.ports.pipeline import Needs
+from iscp.ports.consumer import Needs
 from iscp.runtime.retriever import BATCH_ROWS_MAX, Handed
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.fakes.pipeline import FakeEngine

@@ -16,7 +16,7 @@ from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome
 from iscp.core.job import JobRow
 from iscp.core.spec import POLICIES, ChangeSource, ConsumerSpec, JobSpec, OnReplace
 from iscp.core.watermark import Position, Watermark
-from iscp.ports.pipeline import ChangesUnavailable
+from iscp.ports.source import ChangesUnavailable
 from iscp.runtime.runner import CONFLICT_TRIES_MAX, Runner
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints

@@ -11,7 +11,7 @@ from iscp.core.errors import InvalidRequest
 from iscp.core.ids import ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobRow, JobState, JobStatus
-from iscp.ports.pipeline import Needs
+from iscp.ports.consumer import Needs
 from iscp.runtime.resharder import Resharder
 from tests.fakes.owner import until
 from tests.unit.runtime.test_admin_service import TABLE, Desk, Waiter, X, asked, request

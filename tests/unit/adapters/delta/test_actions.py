@@ -27,7 +27,7 @@ from iscp.adapters.delta.commits import (
 from iscp.adapters.delta.direct_read import NotDirect, Shape, read_changes
 from iscp.adapters.delta.parquet_files import Allowance
 from iscp.core.errors import StorageError
-from iscp.ports.pipeline import ChangesUnavailable
+from iscp.ports.source import ChangesUnavailable
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 ADD = {"path": "a", "size": 1, "dataChange": True, "partitionValues": {}}

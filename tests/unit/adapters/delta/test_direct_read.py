@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from iscp.adapters.delta.commits import read_changed_files
 from iscp.adapters.delta.direct_read import NotDirect, Shape, read_changes
 from iscp.adapters.delta.parquet_files import Allowance
-from iscp.ports.pipeline import ChangesUnavailable
+from iscp.ports.source import ChangesUnavailable
 
 MEMORY = 1_000_000
 FEED = {"delta.enableChangeDataFeed": "true"}

@@ -12,7 +12,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from iscp.adapters.delta.bounds import HeldKeys
 from iscp.adapters.delta.direct_write import DirectWriter
 from iscp.core.errors import Conflict
-from iscp.ports.pipeline import ChangesUnavailable
+from iscp.ports.source import ChangesUnavailable
 
 
 def properties(seq: int) -> CommitProperties:

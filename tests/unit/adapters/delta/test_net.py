@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.adapters.delta.net import CHANGE_TYPE, COMMIT_VERSION, OP, net_by_arrow
-from iscp.ports.pipeline import ChangesUnavailable
+from iscp.ports.source import ChangesUnavailable
 from tests.fakes.bags import History, histories, left
 from tests.fakes.bags import net as defined
 

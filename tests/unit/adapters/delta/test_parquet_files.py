@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.adapters.delta.parquet_files import Allowance, ParquetRows, TooLarge
-from iscp.ports.pipeline import ChangesUnavailable
+from iscp.ports.source import ChangesUnavailable
 
 ENCODINGS: list[dict[str, object]] = [{}, {"use_dictionary": False}] + [
     {"use_dictionary": False, "column_encoding": {"text": encoding}}

@@ -22,7 +22,7 @@ from iscp.core.errors import StorageError
 from iscp.core.ids import JobKey
 from iscp.core.job import JobRow, JobStatus
 from iscp.core.watermark import DeadLetters, Position, Watermark
-from iscp.ports.pipeline import CommitTag
+from iscp.ports.sink import CommitTag
 
 SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
 METADATA = {

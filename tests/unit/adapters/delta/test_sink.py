@@ -15,7 +15,7 @@ from iscp.core.errors import Conflict, ErrorCode, PermanentError
 from iscp.core.ids import JobKey
 from iscp.core.job import JobRow
 from iscp.core.watermark import Watermark
-from iscp.ports.pipeline import CommitTag
+from iscp.ports.sink import CommitTag
 from tests.fakes.guards import ScriptedFailpoints
 
 SPEC = '{"iteration":{"consumer":{"kind":"replica","target":"/x"}}}'

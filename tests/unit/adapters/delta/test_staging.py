@@ -17,7 +17,7 @@ from iscp.adapters.delta.sink import DeltaSink
 from iscp.adapters.delta.staging import published
 from iscp.core.errors import EngineError
 from iscp.core.watermark import Watermark
-from iscp.ports.pipeline import CommitTag, Manifest
+from iscp.ports.sink import CommitTag, Manifest
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 
 ROWS = pa.schema([pa.field("id", pa.int64()), pa.field("at", pa.timestamp("us"))])

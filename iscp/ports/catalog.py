@@ -1,0 +1,88 @@
+"""What tables there are, and what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from iscp.core.job import JobRow
+from iscp.core.target import TargetSeen
+from iscp.core.trigger import ProbeState
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class TableDescription:
+    """A Delta table as it is now: `columns` maps names to type names, in order; `table_id` is its metadata id.
+
+    `schema_json` is its schema as Delta and Spark write it. `target_fault`: why it cannot be kept, and the remedy.
+    `void`: paths of the columns, and of fields within them, that are of the type void, which nobody can read.
+    `collated`: columns with texts that compare in a way of their own.
+    """
+
+    table_id: str
+    name: str
+    uri: str
+    version: int
+    committed_at_s: float
+    columns: Mapping[str, str] = field(default_factory=dict)
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    sink_seq: int = 0
+    empty: bool = True
+    schema_json: str = ""
+    target_fault: tuple[str, str] = ("", "")
+    void: tuple[str, ...] = ()
+    collated: tuple[str, ...] = ()
+
+
+class Catalog(Protocol):
+    """Finds tables; raises TableNotFound."""
+
+    def describe(self, table: str) -> TableDescription:
+        """`table`: a path, a URI, or `db.table` of the configured catalog."""
+
+    def has_version(self, uri: str, version: int) -> bool:
+        """Whether the log still tells of this version."""
+
+    def newest_version(self, uri: str) -> int:
+        """At a cost that does not follow the table's size, unlike `describe`."""
+
+    def normalize(self, uri: str) -> str:
+        """The one spelling of a path or URI, whether or not a table is there."""
+
+    def table_around(self, uri: str) -> str:
+        """A table within whose directory this place lies, or that lies in the place's own; empty: none was found."""
+
+    def condition_fault(self, condition: str, table: TableDescription) -> str:
+        """Why the engine would not take `condition` as a filter of the table's rows; empty: it would."""
+
+
+class CommitProbe(Protocol):
+    """Asks for the next commit file by name: no listing and no Spark job for a table that did not move.
+
+    Raises TableNotFound, StorageError.
+    """
+
+    def remote(self, table_uri: str) -> bool:
+        """Whether a look goes over a network, and so may take long; of these many may be under way at once."""
+
+    def look(self, table_uri: str, seen: ProbeState) -> ProbeState:
+        """The newest version, going on from `seen`; `seen` itself where nothing moved.
+
+        Of a `seen` without a stamp only the version is known; a version lower than it means a log started anew.
+        """
+
+    def first_look(self, table_uri: str) -> ProbeState: ...
+
+
+class TargetProbe(Protocol):
+    """Looks whether a target still holds what was applied to it: as CommitProbe where nobody has touched it."""
+
+    def remote(self, row: JobRow, seen: TargetSeen | None) -> bool:
+        """As CommitProbe has it."""
+
+    def look(self, row: JobRow, seen: TargetSeen | None) -> TargetSeen:
+        """`seen` itself where nothing moved. Raises TargetLost, StorageError."""

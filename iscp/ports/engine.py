@@ -1,0 +1,46 @@
+"""What carries iterations out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol
+
+from iscp.core.iteration import Iteration, JobOutcome
+from iscp.ports.system import Guard
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Engine(Protocol):
+    """Spark, as the runner uses it: sessions to borrow, and work that can be cancelled by its label."""
+
+    def session(self) -> AbstractContextManager[SparkSession]:
+        """A session with SQL settings of its own, given back at the end."""
+
+    def label(self, label: str) -> None:
+        """Put what this thread does from now on under `label`."""
+
+    def spent_s(self) -> tuple[float, float]:
+        """How long this thread has been waiting for Spark, and has been reading and writing data itself, in all."""
+
+    def batches(self, frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
+        """The frame's rows, in its order, in tables of 1 to `rows_max` rows; one without rows if there are none.
+
+        Read while they are taken: never more than a partition of Spark's is in memory.
+        """
+
+    def cancel(self, label: str) -> None:
+        """Stop all Spark jobs under `label`, running or still to come; they raise Canceled."""
+
+
+class IterationRunner(Protocol):
+    """Runs one iteration to its end, on a thread of the executor."""
+
+    def run(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
+        """One outcome a job; faults of one job are its own. Raises only if the whole iteration failed."""
+
+    def cancel(self, iteration: Iteration) -> None:
+        """Make the Spark work of `iteration` stop; returns at once, `run` ends by itself soon."""

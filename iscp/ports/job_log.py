@@ -1,0 +1,62 @@
+"""Where jobs are written down, and who is given reports of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from iscp.core.iteration import HistoryEntry
+from iscp.core.job import JobReport, JobRow
+
+if TYPE_CHECKING:
+    pass
+
+
+class JobLog(Protocol):
+    """The Delta table that holds every job. One writer at a time, by the fence of its term.
+
+    One instance serves one term. Whatever writes raises NotOwner once another term was seen, and the commit may have
+    landed right before it; StorageError and Unavailable mean that nothing was committed, OutcomeUnknown that the
+    storage could not even be looked at.
+    Writes come from one thread; history and `tidy` may be called from others.
+    """
+
+    @property
+    def commits_since_compaction(self) -> int: ...
+
+    @property
+    def version(self) -> int:
+        """The last version of the log that is known; -1 before it is claimed."""
+
+    def claim_term(self) -> int:
+        """Mint owner_rev, the last term + 1, by a claim commit; nothing may be read or done before."""
+
+    def load(self) -> list[JobRow]:
+        """The last row of every registration (`job_id`), oldest first, dropped ones too until they are collected."""
+
+    def append(self, rows: Sequence[JobRow], request_ids: Sequence[str]) -> None:
+        """Commit at exactly the next version; `request_ids` run parallel to `rows` ("": none).
+
+        After OutcomeUnknown the next append must carry the same rows: it finds out, and commits them if need be.
+        """
+
+    def requests(self) -> Mapping[str, str]:
+        """The request ids still in the log, oldest first, and the `job_id` that each was about; known after `load`."""
+
+    def compact(self, rows: Sequence[JobRow]) -> None:
+        """Replace all entries by the last row of every registration that is still to be known."""
+
+    def tidy(self) -> int:
+        """Delete files that the call before found unneeded already; answers how many. Commits nothing to the log."""
+
+    def append_history(self, entries: Sequence[HistoryEntry]) -> None:
+        """Raises StorageError, and InvalidRequest where one of them cannot be held: then none was written."""
+
+    def history(self, job_id: str, limit: int) -> list[HistoryEntry]:
+        """Newest first."""
+
+
+class ReportSink(Protocol):
+    """Where a node's reports go: to the owner, through the worker machine."""
+
+    def report(self, table_id: str, reports: Sequence[JobReport], history: Sequence[HistoryEntry]) -> None: ...

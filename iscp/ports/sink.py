@@ -1,0 +1,152 @@
+"""A target table, and how it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from iscp.core.columns import ColumnIds
+from iscp.core.job import JobRow
+from iscp.core.verify import Comparison
+from iscp.core.watermark import NO_DEAD_LETTERS, DeadLetters, Position, Watermark
+from iscp.ports.source import KeyBounds
+from iscp.ports.system import Guard
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class CommitTag:
+    """What a commit of a sink carries: its seq, and for whom and from what it was made.
+
+    `attempt` is unique: it tells our commit from another writer's with the same seq. `base_version` is the
+    sink's version up to which every commit was seen to be ours or harmless when the work began. `dead`: the rows that
+    the target leaves out as of this commit. `column_ids`: of the source at the watermark.
+    """
+
+    seq: int
+    job_id: str
+    source_id: str
+    from_version: int
+    watermark: Watermark
+    epoch: int
+    base_version: int
+    attempt: str
+    kind: str
+    dead: DeadLetters = NO_DEAD_LETTERS
+    column_ids: ColumnIds = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Files staged under a target, not visible yet: `add_actions` are the log's own, paths relative to the target.
+
+    `protocol` and `metadata` are those of the log, by which the files have to be read.
+    """
+
+    add_actions: tuple[Mapping[str, object], ...]
+    schema_json: str
+    rows: int
+    bytes: int
+    protocol: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """How a target differs from the rows that it should hold, and the changes that would make it equal.
+
+    `mending` is as Changes.frame, and besides: `n`, the row is inserted though its key is there (and taken away by a
+    `d`). Without a key it has the rows to be appended, each as `i`; rows too many nothing takes away. None: no range
+    differs.
+    """
+
+    comparison: Comparison
+    mending: DataFrame | None = None
+
+
+class Sink(Protocol):
+    """A Delta table that a job keeps, written by compare-and-set on its seq.
+
+    Every commit raises Conflict if another writer won the seq, StorageError and EngineError otherwise. All give
+    the position after the commit.
+    """
+
+    def position(self, row: JobRow) -> Position: ...
+
+    @property
+    def overtaken(self) -> bool:
+        """Whether, as of the last position, others have committed since; a cleaning may then take the position away."""
+
+    def claim(self, schema_json: str, tag: CommitTag, *, first: bool = False) -> Position:
+        """An empty commit; creates the table if it is not there.
+
+        `first`: the job has never kept it; raises PermanentError where it has rows and no commit of iscp's.
+        """
+
+    def renew(self, tag: CommitTag) -> Position | None:
+        """An empty commit that says the position anew. None: others have made of the table what takes none."""
+
+    def schema_matches(self, schema_json: str) -> bool:
+        """Whether the target's columns are those of `schema_json` (a Spark schema), in any order."""
+
+    def takes(self, schema_json: str) -> bool:
+        """Whether rows of `schema_json` can be appended to the target as it is; columns that they lack are null."""
+
+    def lacks(self, bounds: KeyBounds, version: int) -> bool:
+        """Whether no row of the table's own `version` can have a key within `bounds`, told without reading rows."""
+
+    def rows(self, session: SparkSession) -> DataFrame: ...
+
+    def compared(self, wanted: DataFrame, key: Sequence[str], version: int) -> AbstractContextManager[Compared]:
+        """The rows at the table's own `version` against `wanted`; raises ChangesUnavailable if that cannot be read.
+
+        It has to have the same columns.
+        """
+
+    def append(self, frame: DataFrame, tag: CommitTag, guard: Guard, reread: bool = False) -> Position:
+        """As `merge`, of rows whose keys cannot be there, without an op."""
+
+    def append_lacking(self, wanted: DataFrame, tag: CommitTag, guard: Guard) -> tuple[Position, int]:
+        """Append what `wanted` has and the target lacks, each row as often, and how many rows these are.
+
+        Rows are compared by the columns of `wanted`. The target gets new columns and wider types, and loses nothing.
+        Raises PermanentError where it cannot hold both, ChangesUnavailable where `wanted` cannot be read any more.
+        """
+
+    def merge(
+        self,
+        session: SparkSession,
+        frame: DataFrame,
+        key: Sequence[str],
+        tag: CommitTag,
+        guard: Guard,
+        reread: bool = False,
+    ) -> Position:
+        """`frame` and `reread` as in Changes. Raises ChangesUnavailable."""
+
+    def mend(
+        self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
+    ) -> Position:
+        """`frame` as in Compared.mending."""
+
+    def append_rows(self, rows: pa.Table, tag: CommitTag, guard: Guard) -> Position | None:
+        """As `append`, without Spark. None: this is for Spark to do, and nothing was done."""
+
+    def merge_rows(self, rows: pa.Table, key: Sequence[str], tag: CommitTag, guard: Guard) -> Position | None:
+        """As `merge`, without Spark. None: this is for Spark to do, and nothing was done."""
+
+    def replace(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position:
+        """All rows and the schema at once, in one ordinary commit."""
+
+    def stage(self, frame: DataFrame, tag: CommitTag) -> Manifest: ...
+
+    def publish(self, manifests: Sequence[Manifest], tag: CommitTag, guard: Guard) -> Position:
+        """Make staged files the table's whole content, in one commit."""
+
+    def tidy(self) -> None:
+        """As TidyingConsumer has it."""

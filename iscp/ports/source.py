@@ -1,0 +1,143 @@
+"""What changed in a source table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from iscp.core.columns import ColumnIds
+from iscp.core.iteration import Bounds
+from iscp.core.watermark import Watermark
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRange:
+    """Versions to read, (`from_version`, `last_version`]; `more` where bounds cut it short of what was asked.
+
+    `to` is the watermark afterwards. With `steps` above 0 only a part of the one commit in it is taken: the changes
+    whose keys are of class `step` of so many.
+
+    `first_commit_at_s` is the commit time of the first version in it (Unix seconds), `from_at_s` that of
+    `from_version` (0: not known any more). `inserts_only`: no commit in it took a row away; `changes_data` is False
+    where none has rows or metadata; `bytes` are of the files to read. `feed_on`: its last version has the change data
+    feed. `column_ids` are those of its last version; `reshapes`: a commit in it may have changed the columns.
+    """
+
+    from_version: int
+    to: Watermark
+    table_id: str
+    more: bool = False
+    first_commit_at_s: float = 0.0
+    from_at_s: float = 0.0
+    bytes: int = 0
+    changes_data: bool = False
+    inserts_only: bool = False
+    feed_on: bool = True
+    step: int = 0
+    steps: int = 0
+    column_ids: ColumnIds = field(default_factory=dict)
+    reshapes: bool = False
+
+    @property
+    def last_version(self) -> int:
+        return self.from_version + 1 if self.steps else self.to.version
+
+
+KeyBounds = Mapping[str, tuple[Any, Any]]
+"""The lowest and highest value of key columns, by their names in lower case; one that is missing may have any value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Net changes, one row for each key (without a key: each row that a commit has written).
+
+    `frame` has the wanted columns and `_iscp_op` (Op in `iscp/core/netting.py`): `i` the key is new since
+    `from_version`, `u` it was there, `d` it is gone, `p` it came and went: a sink that holds it holds a row that shared
+    the key (of `d` and `p` only the key's columns count). The counts are rows of `frame`. All its keys lie within
+    `bounds`. Few changes are held in this process, and are there as `table` too. `reread`: nothing is kept of `frame`,
+    which is read from files whenever it is looked at, and always the same.
+    """
+
+    make_frame: Callable[[], DataFrame]
+    inserts: int
+    updates: int
+    deletes: int
+    passed: int = 0
+    bounds: KeyBounds = field(default_factory=dict)
+    table: pa.Table | None = None
+    reread: bool = False
+
+    @property
+    def frame(self) -> DataFrame:
+        return self.make_frame()
+
+    @property
+    def rows(self) -> int:
+        """How many keys have changed."""
+        return self.inserts + self.updates + self.deletes
+
+
+class ChangesUnavailable(Exception):
+    """The changes of a range cannot be read any more (log cleaned, files vacuumed, feed off): take the difference."""
+
+
+class Feed(Protocol):
+    """The changes of one range, the same whenever they are looked at until `release`."""
+
+    def net(self, key: Sequence[str], where: str = "", stamped: bool = False, columns: Sequence[str] = ()) -> Changes:
+        """As if the source held only the rows for which `where` holds.
+
+        `stamped`, for sinks that nobody looks into: each row has the `_commit_version` and the `_commit_timestamp` of
+        the key's last change too, and the source was asked whether it holds as many rows of each key as the changes
+        come to. Raises ChangesUnavailable, also where rows share a key, or shared it within the range: the source's
+        rows must tell then. That a row was there before, and was not changed, shows only in a sink, or in the source.
+        Without a key: of `columns` alone (empty: all) the rows that each commit has written, as often as they are there
+        afterwards more often than before; an updated row is a new one.
+        """
+
+    def all(self, key: Sequence[str]) -> DataFrame:
+        """Every change, with `_change_type`, `_commit_version` and `_commit_timestamp`, as Delta names them.
+
+        In order of version and key; of one key what was (`delete`, `update_preimage`) before what is. Raises
+        ChangesUnavailable.
+        """
+
+    def release(self) -> None: ...
+
+
+class ChangeSource(Protocol):
+    """Reads a source table for the runner; raises TableNotFound, StorageError, EngineError."""
+
+    def resolve(self, uri: str, since: Watermark, to_version: int | None, bounds: Bounds) -> SourceRange:
+        """How far one iteration goes from `since`, and not beyond `to_version` (None: towards the newest).
+
+        Raises ChangesUnavailable if the commits between cannot be read.
+        """
+
+    def newest(self, uri: str) -> SourceRange:
+        """The empty range that stands at the newest version."""
+
+    def at(self, uri: str, version: int) -> SourceRange:
+        """The empty range that stands at `version`; raises ChangesUnavailable where it is gone."""
+
+    def feed(self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int) -> Feed:
+        """Only `columns` are read; for so many `readers`, so that what several of them read may be kept."""
+
+    def added(self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int) -> Feed:
+        """As `feed`, for a range of `inserts_only`: from the files that it added, so that no feed is needed.
+
+        All rows bear the range's last version.
+        """
+
+    def enable_feed(self, session: SparkSession, uri: str) -> None:
+        """Alter the table to have a change data feed from its next commit on."""
+
+    def snapshot(self, session: SparkSession, uri: str, version: int) -> DataFrame: ...
+
+    def columns(self, uri: str, version: int) -> tuple[str, ...]:
+        """The columns as of `version`, in order."""
