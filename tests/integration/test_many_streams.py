@@ -63,6 +63,7 @@ def held() -> tuple[int, int]:
     return len(list(Path("/proc/self/task").iterdir())), len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("count", [100, pytest.param(NODES_MAX, marks=pytest.mark.full)])
 def test_an_owner_is_heard_by_all_of_very_many_nodes(count: int) -> None:
     heard = Heard()
