@@ -57,7 +57,7 @@ def compose(on: Foundation) -> Node:
     served = NodeServer(config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__, here, worker.heard)
     here.borders = (worker, peers, served, owner)
     nodes = NodesAtWork(owner, lambda to: here if to.node_id == config.node_id else peers.call(to))
-    forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id))
+    forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id), log_fault=owner.log_fault)
     admin, operator = compose_services(on, cluster, moved, owner, nodes, looks)
     server = AdminServer(admin, config.listen, services=[served, operator], interceptors=[forwarding])
     parts = (keeper, owner, worker, scheduler, executor, moved, upkeep)

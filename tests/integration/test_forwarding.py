@@ -58,7 +58,8 @@ class Cluster:
         self.asked = 0
         self.here = NotTheOwner()
         self._ends: list[Callable[[], None]] = []
-        self.forwarding = Forwarding(self._route)
+        self.log_fault: core.IscpError | None = None
+        self.forwarding = Forwarding(self._route, log_fault=lambda: self.log_fault)
         self._ends.append(self.forwarding.close)
         self.entry = self.serve(self.here, interceptors=[self.forwarding])
 
@@ -260,6 +261,16 @@ def test_an_owner_that_stays_away_is_given_up_before_the_callers_time_is_over(cl
     assert cluster.asked > 3
     with Client(cluster.entry, timeout_s=3.0) as client, pytest.raises((core.Unavailable, core.OutcomeUnknown)):
         client.unregister("/t", "a")
+
+
+def test_where_nobody_can_claim_a_damaged_log_the_fault_is_said_at_once_and_not_waited_for(cluster: Cluster) -> None:
+    cluster.owned_by("127.0.0.1:1")
+    cluster.log_fault = core.JobLogDamaged("7.json is torn", remedy="Repair it")
+    begun_s = time.monotonic()
+    with grpc.insecure_channel(cluster.entry) as channel:
+        error = failed(lambda: pb_grpc.AdminStub(channel).CountJobs(pb.CountJobsRequest(), timeout=WAIT_S))
+    assert time.monotonic() - begun_s < forward.FORWARD_FOR_S / 2
+    assert "7.json is torn. Repair it" in error.details()
 
 
 def test_what_may_have_been_done_is_not_asked_again_and_not_called_unsent(

@@ -27,7 +27,7 @@ from tenacity import (
 from iscp.adapters.grpc.calling import open_channel
 from iscp.adapters.grpc.endpoint import Tls
 from iscp.adapters.grpc.errors import DETAIL_KEY, abort, from_rpc, never_sent
-from iscp.core.errors import NotOwner, Unavailable
+from iscp.core.errors import IscpError, JobLogDamaged, NotOwner, Unavailable
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import operator_pb2
 
@@ -100,11 +100,19 @@ class Forwarding(grpc.ServerInterceptor):  # type: ignore[misc]
     """Give it to AdminServer as one of its `interceptors`.
 
     `route` tells the address of the owner if that is another node; None if it is this one, or nobody knows. It is
-    asked with every call and every attempt, by gRPC's own thread: it must not wait.
+    asked with every call and every attempt, by gRPC's own thread: it must not wait. `log_fault`: why nobody can claim
+    the job log; asked, by a call's own thread, where the owner does not answer: none will while the log is damaged.
     """
 
-    def __init__(self, route: Callable[[], str | None], *, tls: Tls | None = None) -> None:
+    def __init__(
+        self,
+        route: Callable[[], str | None],
+        *,
+        log_fault: Callable[[], IscpError | None] = lambda: None,
+        tls: Tls | None = None,
+    ) -> None:
         self._route = route
+        self._log_fault = log_fault
         self._tls = tls
         self._channels: OrderedDict[str, grpc.Channel] = OrderedDict()
         self._lock = threading.Lock()
@@ -133,7 +141,7 @@ class Forwarding(grpc.ServerInterceptor):  # type: ignore[misc]
         caller = _Caller(context)
         remaining_s = caller.remaining_s
         retrying = Retrying(
-            retry=retry_if_exception(lambda error: isinstance(error, _Failure) and error.nothing_done),
+            retry=retry_if_exception(self._may_pass),
             wait=wait_random_exponential(multiplier=RETRY_FIRST_S, max=RETRY_MAX_S),
             stop=stop_when_event_set(caller.gone)
             | stop_before_delay(FORWARD_FOR_S if remaining_s is None else min(FORWARD_FOR_S, remaining_s)),
@@ -145,7 +153,14 @@ class Forwarding(grpc.ServerInterceptor):  # type: ignore[misc]
         except _Failure as failure:
             if not caller.gone.is_set():
                 log.info("forward.failed", extra={"method": method, "owner": failure.address})
+            if failure.nothing_done and (fault := self._log_fault()) is not None:
+                abort(context, NotOwner(f"no owner has claimed the job log yet: {fault}"))
             _relay(context, failure)
+
+    def _may_pass(self, error: BaseException) -> bool:
+        """Whether another owner may answer soon."""
+        nothing_done = isinstance(error, _Failure) and error.nothing_done
+        return nothing_done and not isinstance(self._log_fault(), JobLogDamaged)
 
     def _begun(
         self, method: str, here: grpc.RpcMethodHandler, raw: bytes, context: grpc.ServicerContext, caller: _Caller
