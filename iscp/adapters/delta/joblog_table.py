@@ -20,6 +20,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 from pyarrow.dataset import dataset
 
+from iscp.adapters.delta.joblog_durability import DurableCommits
 from iscp.adapters.delta.joblog_opening import FOREIGN_ERRORS, bring_up_to_format, open_or_create, storage_error
 from iscp.adapters.delta.joblog_schema import FORMAT, FORMAT_PROPERTY, numbered, row_count_stats
 from iscp.adapters.delta.table_files import files_of, local_path, sync
@@ -84,6 +85,7 @@ class FencedTable:
         self._failpoints = failpoints
         self._options = storage_options
         self._path = local_path(uri)
+        self._commits = DurableCommits(self._path, failpoints)
         self._files = files_of(uri, storage_options)
         self._table: DeltaTable | None = None
         self._version = -1
@@ -111,6 +113,11 @@ class FencedTable:
             except FOREIGN_ERRORS as error:  # another one does so too, or the storage fails
                 cause = error
                 continue
+            try:
+                # An owner may have ended as it could not be made durable; what follows is built on it.
+                self._commits.rewrite(table.version())
+            except OSError as error:
+                raise storage_error(error, "cannot make the job log durable") from error
             before, term = table.version(), (table.transaction_version(APP_ID) or 0) + 1
             commit_id = uuid.uuid4().hex
             try:
@@ -123,6 +130,7 @@ class FencedTable:
             if ours:
                 # Whatever has come after the claim is looked at by the first step that follows.
                 self._table, self._version, self.term = table, int(ours[0]["version"]), term
+                self._sync_commit(self._version)
                 return term
             if table.version() == before:
                 raise storage_error(cause or OSError("the claim commit is gone"), "cannot claim the job log")
@@ -171,9 +179,10 @@ class FencedTable:
             try:
                 self._failpoints.reach(FAILPOINT_COMMIT)
                 self._write(self._open(), actions, "overwrite" if replace else "append", commit_id, [])
-                self._sync_commit(before + 1)
             except FOREIGN_ERRORS as error:
                 cause = error
+            else:
+                self._sync_commit(before + 1)
             self._doubt = _Doubt(commit_id, must_follow_up=not replace)
             if self.catch_up(commit_id, written=cause is None):
                 return
@@ -269,11 +278,11 @@ class FencedTable:
         self._failpoints.reach(FAILPOINT_COMMITTED)
 
     def _sync_commit(self, version: int) -> None:
-        """What is acknowledged outlives a power loss too, not only the process."""
-        if self._path is not None:
-            log = self._path / "_delta_log"
-            sync(log / f"{version:020d}.json")
-            sync(log)
+        """Raises NotOwner where what can be seen may be lost later, so that nobody is answered for it."""
+        try:
+            self._commits.sync(version)
+        except OSError as error:
+            self._depose(f"version {version} of the job log may not outlive a power loss: {error}")
 
     def tidy(self) -> int:
         """Delete what the call before this one found unneeded already, orphans of failed commits too; commits nothing.

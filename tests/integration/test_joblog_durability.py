@@ -1,0 +1,83 @@
+"""A disk that does not take a commit of the job log: what can be seen, and may be lost, is not acknowledged."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from iscp.adapters.clock import SystemClock
+from iscp.adapters.delta.joblog import DeltaJobLog
+from iscp.adapters.delta.joblog_durability import FAILPOINT_REWRITE, FAILPOINT_SYNC
+from iscp.core.errors import NotOwner, StorageError
+from tests.fakes.guards import ScriptedFailpoints
+from tests.fakes.log_program import job
+
+
+def break_down() -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+class Stand:
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.disk = ScriptedFailpoints()
+        self.log = self.opened()
+        self.log.claim_term()
+        self.log.append([job(1)], [""])
+
+    def opened(self) -> DeltaJobLog:
+        return DeltaJobLog(str(self.home), SystemClock(), self.disk)
+
+    def inode(self, version: int) -> int:
+        return (self.home / "iscp_log" / "_delta_log" / f"{version:020d}.json").stat().st_ino
+
+
+@pytest.fixture
+def stand(tmp_path: Path) -> Stand:
+    return Stand(tmp_path)
+
+
+def test_a_commit_whose_sync_failed_is_written_anew_before_it_is_acknowledged(stand: Stand) -> None:
+    seen: list[int] = []
+
+    def note_and_break_down() -> None:
+        seen.append(stand.inode(stand.log.version + 1))
+        break_down()
+
+    stand.disk.once(FAILPOINT_SYNC, note_and_break_down)
+    stand.log.append([job(2)], [""])
+    assert [stand.inode(stand.log.version)] != seen
+    assert len(stand.log.load()) == 2
+
+
+def test_a_commit_that_cannot_be_made_durable_is_not_acknowledged_and_the_next_claim_writes_it_anew(
+    stand: Stand,
+) -> None:
+    stand.disk.once(FAILPOINT_SYNC, break_down)
+    stand.disk.once(FAILPOINT_REWRITE, break_down)
+    version = stand.log.version + 1
+    for _ in range(2):  # nor when it is asked for again
+        with pytest.raises(NotOwner, match=f"version {version} .* may not outlive a power loss"):
+            stand.log.append([job(2)], [""])
+    seen = stand.inode(version)
+    stand.disk.once(FAILPOINT_REWRITE, break_down)
+    with pytest.raises(StorageError, match="durable"):
+        stand.opened().claim_term()
+    assert stand.inode(version) == seen
+    following = stand.opened()
+    following.claim_term()
+    assert stand.inode(version) != seen
+    assert len(following.load()) == 2
+
+
+def test_a_claim_that_cannot_be_made_durable_is_none(stand: Stand) -> None:
+    following = stand.opened()
+    stand.disk.once(FAILPOINT_REWRITE, lambda: stand.disk.once(FAILPOINT_REWRITE, break_down))
+    stand.disk.once(FAILPOINT_SYNC, break_down)
+    with pytest.raises(NotOwner):
+        following.claim_term()
+    third = stand.opened()
+    third.claim_term()
+    assert len(third.load()) == 1
