@@ -73,7 +73,7 @@ def test_a_range_that_does_not_wait_for_what_it_was_made_of_is_missed() -> None:
     ("bounds", "least"),
     [
         (Bounds(crashes=2, shards=2), 8_000),
-        (Bounds(crashes=1, moves=1), 50_000),
+        (Bounds(crashes=1, moves=1), 45_000),
         (Bounds(crashes=1, ticks=1, losses=1), 15_000),
     ],
     ids=["two shards", "crash and move", "crash and loss"],
