@@ -26,19 +26,23 @@ def changed(term: Term, members: tuple[NodeRecord, ...], hold_s: float) -> None:
             reused = peer.record.lease_id != record.lease_id
             peer.record, term.changed = record, True
             if reused:
-                revoke(term, peer, f"has epoch {record.epoch} of a former life, as etcd was restored from a backup")
+                _refuse_reused(term, peer)
     for record in members:
         if record.node_id not in term.peers:
             join(term, record, founding=False)
 
 
 def join(term: Term, record: NodeRecord, *, founding: bool) -> None:
-    before = term.gone.pop(record.node_id, None)
+    before = term.gone.get(record.node_id)
     doubted = before is not None and before.phase is PeerPhase.REVOKED
+    back = before is not None and before.is_life_of(record)
+    reused = not term.is_new_epoch(record) and not back
+    if not reused:
+        term.gone.pop(record.node_id, None)
     peer = Peer(record, founding, announced_s=term.now_s, doubted=doubted)
     if not founding and not doubted:
         term.settle()
-    if before is not None and before.holder == peer.holder:
+    if before is not None and back:
         # Its key was gone for a while. Its checkpoints go on from where they were, and it tells what it still has.
         peer.accepted, peer.recorded = before.accepted, before.recorded
     term.departed.pop(peer.holder, None)  # also where a restored etcd brings back a life before the last one
@@ -47,7 +51,14 @@ def join(term: Term, record: NodeRecord, *, founding: bool) -> None:
     term.out.append(Decided(Decision.JOIN, record.node_id, why=f"epoch {record.epoch} at {record.address}"))
     if not refuse_stranger(term, peer, record.wire_format) and not ttls_fit(record.ttl_s, term.times.ttl_s):
         revoke(term, peer, f"has a lease of {record.ttl_s:g} s, which does not go with {term.times.ttl_s:g} s")
+    if reused:
+        _refuse_reused(term, peer)
     _urge(term, peer)
+
+
+def _refuse_reused(term: Term, peer: Peer) -> None:
+    """Its messages could not be told from those of the former life; the node registers again, under a higher epoch."""
+    revoke(term, peer, f"has epoch {peer.record.epoch} of a former life, as etcd was restored from a backup")
 
 
 def refuse_stranger(term: Term, peer: Peer, wire_format: int) -> bool:
@@ -137,7 +148,7 @@ def _gone(term: Term, peer: Peer) -> None:
     term.changed = True
     term.out.append(Decided(Decision.GONE, peer.record.node_id, why=f"epoch {peer.record.epoch} is over"))
     del term.peers[peer.record.node_id]
-    term.gone[peer.record.node_id] = peer
+    term.gone.setdefault(peer.record.node_id, peer)  # there is one where this life was refused
     if term.assignments.held_by(peer.holder) or term.copies.at(peer.holder):
         term.settle()
         term.departed[peer.holder] = term.now_s + grace_s

@@ -45,7 +45,7 @@ def order(term: Term, peer: Peer, shard: ShardId, *, is_delete: bool) -> None:
         term.turns[peer.record.node_id] = None
         return
     # Patience with a node does not begin anew with each change of a job.
-    sent_s = replaced.sent_s if replaced.is_delete == is_delete else term.now_s
+    sent_s = replaced.sent_s if replaced.is_delete == is_delete else term.own_time_s(peer, term.now_s)
     term.expect_no_answer(replaced)
     _begin(term, peer, shard, is_delete, sent_s, replaced.heard_s)
 
@@ -68,9 +68,10 @@ def send_queued(term: Term) -> None:
         if peer is None:
             continue
         count = min(room, TURN_MAX, at_node_max - len(peer.in_flight), len(peer.queue))
+        sent_s = term.own_time_s(peer, term.now_s)
         for _ in range(count):
             shard, is_delete = peer.queue.popitem(last=False)
-            _begin(term, peer, shard, is_delete, term.now_s, term.now_s)
+            _begin(term, peer, shard, is_delete, sent_s, term.now_s)
         room -= max(0, count)
         if peer.queue and len(peer.in_flight) < at_node_max:
             term.turns[node_id] = None
@@ -100,9 +101,9 @@ def _repeat(term: Term, peer: Peer, shard: ShardId, operation: Operation, due_s:
     operation.heard_s += late_s
     operation.sent_s += late_s
     silent = term.read_s - operation.heard_s >= term.times.sync_deadline_s
-    slow = term.read_s - operation.sent_s >= term.times.operation_deadline_s
     # A node that waits for its reports to be recorded is not slow: the log is.
-    if silent or (slow and peer.accepted == peer.recorded):
+    slow = term.own_time_s(peer, term.read_s) - operation.sent_s >= term.times.operation_deadline_s
+    if silent or slow:
         members.revoke(term, peer, f"{'did not answer' if silent else 'took too long'} about shard {shard}")
     else:
         operation.repeat_s = term.times.next_resend_s(operation.repeat_s)

@@ -243,7 +243,7 @@ def _synced(term: Term, peer: Peer, message: Sync) -> None:
 
 
 def _checkpoint(term: Term, peer: Peer, message: Checkpoint) -> None:
-    if not peer.accept(message):
+    if not peer.accept(message, term.read_s):
         _acknowledge(term, peer)
         return
     reports: list[JobReport] = []
@@ -258,11 +258,9 @@ def _checkpoint(term: Term, peer: Peer, message: Checkpoint) -> None:
 
 
 def _recorded(term: Term, node_id: str, epoch: int, number: int) -> None:
-    peer = term.peers.get(node_id) or term.gone.get(node_id)
-    if peer is not None and peer.record.epoch == epoch and peer.recorded < number <= peer.accepted:
-        peer.recorded = number
-        if term.current(peer):
-            _acknowledge(term, peer)
+    peer = next((life for life in term.lives(node_id) if life.record.epoch == epoch), None)
+    if peer is not None and peer.note_recorded(number, term.now_s, term.times.resend_s) and term.current(peer):
+        _acknowledge(term, peer)
 
 
 def _acknowledge(term: Term, peer: Peer) -> None:

@@ -36,7 +36,8 @@ class PeerPhase(StrEnum):
 
 @dataclass(slots=True)
 class Operation:
-    """A dispatch that was sent, until it is confirmed; times are the machine's: first sent, last heard of.
+    """A dispatch that was sent, until it is confirmed; times are the machine's: first sent (in the node's
+    own time), last heard of.
 
     `repeat_s`: how long it is waited before it is sent again. `awaited`: whether it counts in the window.
     """
@@ -56,7 +57,8 @@ class Peer:
 
     Invariants: a shard has at most one operation, queued or in flight; recorded <= accepted.
     `heard_s`: when it was last heard of, once it has synced. `founding`: it was registered when the term began, so that
-    it may run anything until it has synced. `doubted`: its life before was given up on in this term.
+    it may run anything until it has synced. `doubted`: its life before was given up on in this term. `waited_s`: how
+    long it has waited, in all, for its reports to be recorded where that took long.
     """
 
     record: NodeRecord
@@ -71,11 +73,17 @@ class Peer:
     sync_number: int = 0
     accepted: int = 0
     recorded: int = 0
+    waited_s: float = 0.0
+    _unrecorded_s: float = 0.0
     _parts: dict[int, Sync] = field(default_factory=dict)
 
     @property
     def holder(self) -> Holder:
         return Holder(self.record.node_id, self.record.epoch)
+
+    def is_life_of(self, record: NodeRecord) -> bool:
+        """Whether it is this very life: a restored etcd can give an epoch twice, never a lease."""
+        return (self.record.epoch, self.record.lease_id) == (record.epoch, record.lease_id)
 
     @property
     def synced(self) -> bool:
@@ -118,9 +126,31 @@ class Peer:
         self.sync_number, self.version = message.number, message.version
         return shards
 
-    def accept(self, message: Checkpoint) -> bool:
+    def accept(self, message: Checkpoint, came_s: float) -> bool:
         """Whether this is the next checkpoint; any other is doubled, or comes too early and will be sent again."""
         if message.number != self.accepted + 1:
             return False
+        if self.accepted == self.recorded:
+            self._unrecorded_s = came_s
         self.accepted = message.number
         return True
+
+    def note_recorded(self, number: int, now_s: float, long_s: float) -> bool:
+        """All up to `number` is recorded; whether that is news. `long_s` as in `own_time_s`."""
+        if not self.recorded < number <= self.accepted:
+            return False
+        self.waited_s += self._waits_s(now_s, long_s)
+        self.recorded, self._unrecorded_s = number, now_s
+        return True
+
+    def own_time_s(self, at_s: float, long_s: float) -> float:
+        """The time `at_s` on a clock that stands still while the node waits for its reports to be recorded.
+
+        Until they are it cannot say that it has stopped. Waits of up to `long_s` are its own, as every commit takes
+        some time: a node that always reports something has to stop in time too.
+        """
+        return at_s - self.waited_s - self._waits_s(at_s, long_s)
+
+    def _waits_s(self, at_s: float, long_s: float) -> float:
+        waits_s = at_s - self._unrecorded_s if self.recorded < self.accepted else 0.0
+        return waits_s if waits_s > long_s else 0.0

@@ -17,6 +17,9 @@ from iscp.coordination.window import Window
 from iscp.core.cluster import WIRE_FORMAT, NodeRecord
 from iscp.core.ids import ShardId, TableEpoch
 
+EPOCHS_MAX = 1_000
+"""Epochs of one node that are remembered, so that one which a restored etcd gives again is noticed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Move:
@@ -36,7 +39,7 @@ class Term:
     """`out` gathers the effects of the step at `now_s`; all that came in before `read_s` has been read.
 
     `departed`: nodes that are gone and still hold shards, until their grace is over (at that time). `gone`: the last
-    life of each node that is not there now.
+    life that counted of each node that has none now. `epochs`: those that nodes have had in this term.
 
     Nothing is placed before `hold_until_s` (a lost node may still write) and `settled_at_s` (members are changing).
     `awaiting`: nothing is placed, as some node has yet to say what it runs. `listening`: so has one that was there when
@@ -63,6 +66,7 @@ class Term:
     departed: dict[Holder, float] = field(default_factory=dict)
     copies: SecondCopies = field(default_factory=SecondCopies)
     gone: dict[str, Peer] = field(default_factory=dict)
+    epochs: dict[str, dict[int, None]] = field(default_factory=dict)
     turns: OrderedDict[str, None] = field(default_factory=OrderedDict)
     timers: Timers = field(default_factory=Timers)
     placement: Placement = field(default_factory=Placement)
@@ -80,6 +84,20 @@ class Term:
     counter: int = 0
     hold_until_s: float = 0.0
     settled_at_s: float = 0.0
+
+    def is_new_epoch(self, record: NodeRecord) -> bool:
+        """Whether the node has not had this epoch in this term before, as far as that is remembered."""
+        epochs = self.epochs.setdefault(record.node_id, {})
+        if record.epoch in epochs:
+            return False
+        epochs[record.epoch] = None
+        if len(epochs) > EPOCHS_MAX:
+            del epochs[next(iter(epochs))]
+        return True
+
+    def lives(self, node_id: str) -> Iterator[Peer]:
+        """What is known of the node's lives: the present one and the last that is gone."""
+        return (peer for lives in (self.peers, self.gone) if (peer := lives.get(node_id)) is not None)
 
     def current(self, peer: Peer) -> bool:
         """Whether this is still the node's life that the members know."""
@@ -112,6 +130,10 @@ class Term:
         if operation.awaited:
             operation.awaited = False
             self.window.lost()
+
+    def own_time_s(self, peer: Peer, at_s: float) -> float:
+        """The time that the node has to answer for."""
+        return peer.own_time_s(at_s, self.times.resend_s)
 
     def grace_s(self, record: NodeRecord) -> float:
         """For how long a node may still write whose lease was ended by another's hand: by the TTL of its own lease."""

@@ -74,6 +74,10 @@ class Engine:
             self.give(Notified(ShardId(table)))
 
     @property
+    def has_orders(self) -> bool:
+        return bool(self._orders)
+
+    @property
     def writable(self) -> set[ShardId]:
         """What is taken in under the node's present epoch, and may commit while its lease is confirmed."""
         epoch = self._process.registration.record.epoch

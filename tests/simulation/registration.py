@@ -157,7 +157,8 @@ class Members:
     def __init__(self, process: Process, tell: Callable[[Moment, Snapshot], None]) -> None:
         self._process = process
         self._tell = tell
-        self._delivered = self._listed = Moment()
+        self._listed = Moment()
+        self._delivered: tuple[Moment, Snapshot] = Moment(), ()
         self._watch = Watch(process, NODES, self._changed, self._list)
         self._list()
 
@@ -186,7 +187,8 @@ class Members:
             self._deliver(self._process.moments.followed(since, revision), snapshot)
 
     def _deliver(self, moment: Moment, snapshot: Snapshot) -> None:
-        if moment > self._delivered:
-            self._delivered = moment
+        # A store that was restored can be at the same revision again, with others in it.
+        if moment >= self._delivered[0] and (moment, snapshot) != self._delivered:
+            self._delivered = moment, snapshot
             self._tell(moment, snapshot)
             self._process.registration.members_changed(snapshot)

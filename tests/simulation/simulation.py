@@ -144,6 +144,17 @@ def _owner(world: World) -> Process | None:
     return process if process is not None and process.owner.writer is not None else None
 
 
+def _unfinished(world: World) -> str:
+    """What trouble has left to be done, of which nobody can know how long it takes: it is no rest before that."""
+    for process in world.processes.values():
+        machine = process.worker.machine
+        if machine is not None and (machine.outbox.gathered or machine.outbox.chunks):
+            return f"not all that {process.node_id} has reported is recorded"
+        if process.engine.has_orders:
+            return f"the engine of {process.node_id} has not taken in what it was ordered"
+    return ""
+
+
 def _wrong(world: World, apart: bool) -> str:
     """What is not yet as it has to be in the end; empty: nothing. `apart`: nobody hears from another."""
     owner = _owner(world)
@@ -166,6 +177,8 @@ def _wrong(world: World, apart: bool) -> str:
             return f"{shard} is at {where}"
         if not apart and machine.term is not None and where not in ([], [machine.term.placement.target(shard)]):
             return f"{shard} is at {where}, and should be at {machine.term.placement.target(shard)}"
+    if not apart and (waiting := _unfinished(world)):
+        return waiting
     missing = {key.table_id for key in wanted} - {shard.table_id for shard in placed}
     if missing:
         return f"{missing} run nowhere"

@@ -40,6 +40,7 @@ from iscp.coordination.messages import (
 from iscp.coordination.owner import OwnerMachine
 from iscp.coordination.peer import OPERATIONS_IN_FLIGHT_MAX
 from iscp.coordination.placement import Overrides
+from iscp.coordination.term import EPOCHS_MAX
 from iscp.coordination.times import CoordinationTimes
 from iscp.coordination.window import AWAITED_MIN
 from iscp.core.cluster import NodeRecord
@@ -339,6 +340,55 @@ def test_an_epoch_that_a_restored_etcd_gave_twice_is_refused() -> None:
     assert RevokeLease(again, 101) in driver.step(MembersChanged((again,)))
 
 
+@pytest.mark.parametrize("between", [(), (replace(N1, epoch=1, lease_id=1),)])
+def test_an_epoch_that_a_restored_etcd_gave_twice_is_refused_also_where_others_were_seen_meanwhile(
+    between: tuple[NodeRecord, ...],
+) -> None:
+    """The backup had a life before that one, whose key was seen again, or none."""
+    first = replace(N1, epoch=2, lease_id=2)
+    driver = Driver(first)
+    driver.sync(first)
+    driver.step(FromNode("n1", Checkpoint(1, 2, 1, (ShardCheckpoint(A, (), (entry(ROW, 1),)),))))
+    driver.step(MembersChanged(between))
+    driver.step(MembersChanged(()))
+    again = replace(N1, epoch=2, lease_id=3)
+    assert RevokeLease(again, 101) in driver.step(MembersChanged((again,)))
+    driver.sync(again)
+    assert driver.step(FromNode("n1", Checkpoint(1, 2, 1, (ShardCheckpoint(A, (), (entry(ROW, 2),)),)))) == []
+    driver.step(MembersChanged(()))
+    next_life = replace(N1, epoch=3, lease_id=4)
+    assert not [e for e in driver.step(MembersChanged((next_life,))) if isinstance(e, RevokeLease)]
+
+
+def test_a_life_that_comes_back_goes_on_with_what_was_recorded_while_a_former_one_was_seen() -> None:
+    first, second = replace(N1, lease_id=1), replace(N1, epoch=2, lease_id=2)
+    driver = Driver(first)
+    driver.sync(first)
+    driver.step(MembersChanged((second,)))
+    driver.sync(second)
+    driver.step(FromNode("n1", Checkpoint(1, 2, 1, (ShardCheckpoint(A, (), (entry(ROW, 1),)),))))
+    assert RevokeLease(first, 101) in driver.step(MembersChanged((first,))), "it was over"
+    driver.step(Recorded("n1", 2, 1))
+    driver.step(MembersChanged((second,)))
+    assert SendTo(second, Acknowledge(1, 2, 2, 1)) in driver.sync(second, number=2)
+
+
+def test_a_node_whose_epochs_are_counted_anew_is_a_member_again() -> None:
+    """Somebody has deleted the key in etcd that counts them."""
+    driver = Driver(replace(N1, epoch=500, lease_id=1))
+    driver.step(MembersChanged(()))
+    effects = driver.step(MembersChanged((replace(N1, epoch=1, lease_id=2),)))
+    assert not [effect for effect in effects if isinstance(effect, RevokeLease)]
+
+
+def test_what_is_remembered_of_epochs_is_bounded() -> None:
+    driver = Driver(N1)
+    for epoch in range(2, EPOCHS_MAX + 50):
+        driver.step(MembersChanged((replace(N1, epoch=epoch, lease_id=epoch),)))
+    assert driver.owner.term is not None
+    assert len(driver.owner.term.epochs["n1"]) == EPOCHS_MAX
+
+
 def test_a_node_that_answers_nothing_is_revoked() -> None:
     driver = Driver(N1, wanted=("a",))
     driver.sync(N1)
@@ -361,7 +411,26 @@ def test_a_drain_that_takes_too_long_is_ended_by_the_lease_but_not_while_the_log
         effects += driver.respond(N1, stop, NodeShardState.REMOVING)
     assert RevokeLease(N1, 101) not in effects
     driver.step(Recorded("n1", 1, 1))
-    assert RevokeLease(N1, 101) in driver.step(Tick(), TIMES.resend_max_s)
+    effects = driver.step(Tick(), TIMES.resend_max_s)
+    assert RevokeLease(N1, 101) not in effects, "it could not say that it has stopped before it heard of that"
+    for _ in range(31):
+        effects += driver.respond(N1, stop, NodeShardState.REMOVING)
+        effects += driver.step(Tick(), 1.0)
+    assert RevokeLease(N1, 101) in effects
+
+
+@pytest.mark.parametrize("commit_s", [0.2, 0.9])
+def test_a_node_whose_reports_are_recorded_all_the_time_has_to_stop_a_shard_in_time(commit_s: float) -> None:
+    """What the log takes for every commit is no reason to wait for ever."""
+    driver, _ = running()
+    (stop,) = dispatches(driver.step(ShardUnwanted(A)))
+    effects: list[OwnerEffect] = []
+    for number in range(1, int(36 / commit_s)):
+        effects += driver.step(FromNode("n1", Checkpoint(1, 1, number, (ShardCheckpoint(A, (report(ROW, number),)),))))
+        effects += driver.respond(N1, stop, NodeShardState.REMOVING)
+        effects += driver.step(Recorded("n1", 1, number), commit_s)
+        effects += driver.step(Tick())
+    assert RevokeLease(N1, 101) in effects
 
 
 def test_stopping_is_not_stopped() -> None:
