@@ -309,7 +309,7 @@ class OwnerLoop:
             return
         self._marker.report(leader, None)
         self._marker.note(joblog.version)
-        hold_s, self.seen, self.claim_fault = max(hold_s, self._take_roll(members, members_at)), {}, None
+        hold_s, self.seen, self.claim_fault = max(hold_s, self._take_roll(members, members_at, True)), {}, None
         self.decisions.begin(owner_rev)
         # Before the book is made of the rows: meanwhile the nodes can say what they run.
         self._step(Elected(owner_rev, leader.revision, members, wanted, hold_s, overrides))
@@ -319,9 +319,9 @@ class OwnerLoop:
         writer.start()
         self._on_moved()
 
-    def _take_roll(self, members: tuple[NodeRecord, ...], moment: Moment) -> float:
+    def _take_roll(self, members: tuple[NodeRecord, ...], moment: Moment, begins: bool = False, /) -> float:
         times = self.machine.times
-        return self._roll.take(members, moment, self._clock.monotonic_s(), times.margin_s, times.ttl_s)
+        return self._roll.take(members, moment, self._clock.monotonic_s(), times.margin_s, times.ttl_s, begins)
 
     def _new_writer(self, joblog: JobLog, book: JobBook) -> LogWriter:
         moved: Gathered[dict[ShardId, bool]] = Gathered(_joined)

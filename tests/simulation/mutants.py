@@ -274,10 +274,31 @@ class HoldsNotAfterARestore(Roll):
     """Leases that a restored etcd does not know count for nothing."""
 
     def take(
-        self, members: tuple[NodeRecord, ...], moment: Moment, now_s: float, margin_s: float, ttl_s: float
+        self,
+        members: tuple[NodeRecord, ...],
+        moment: Moment,
+        now_s: float,
+        margin_s: float,
+        ttl_s: float,
+        begins: bool = False,
     ) -> float:
-        super().take(members, moment, now_s, margin_s, ttl_s)
-        return 0.0
+        self.moment = replace(self.moment, restores=moment.restores)
+        return super().take(members, moment, now_s, margin_s, ttl_s, begins)
+
+
+class ForgetsWhoHasGone(Roll):
+    """An owner that begins does not wait for nodes whose lease has just ended."""
+
+    def take(
+        self,
+        members: tuple[NodeRecord, ...],
+        moment: Moment,
+        now_s: float,
+        margin_s: float,
+        ttl_s: float,
+        begins: bool = False,
+    ) -> float:
+        return super().take(members, moment, now_s, margin_s, ttl_s)
 
 
 class WaitsByItsOwnTtl(OwnerMachine):
@@ -288,6 +309,16 @@ class WaitsByItsOwnTtl(OwnerMachine):
     def step(self, event: OwnerEvent, now_s: float, read_s: float | None = None) -> list[OwnerEffect]:
         if isinstance(event, Elected | MembersChanged):
             event = replace(event, members=tuple(replace(each, ttl_s=self.BELIEVED_S) for each in event.members))
+        return super().step(event, now_s, read_s)
+
+
+class WaitsNotAfterAnExpiry(OwnerMachine):
+    """What a node ran whose lease ran out is placed at once, though its clock may have stood still."""
+
+    def step(self, event: OwnerEvent, now_s: float, read_s: float | None = None) -> list[OwnerEffect]:
+        if self.term is not None:
+            revoked = any(peer.phase is PeerPhase.REVOKED for peer in self.term.peers.values())
+            self.term.times = self.times if revoked else replace(self.times, margin_s=0.001)
         return super().step(event, now_s, read_s)
 
 
@@ -484,6 +515,21 @@ REGISTRATIONS = replace(
 CLOCKS = replace(CROWD, faults={Fault.LOSE_ETCD: 0.3, Fault.PAUSE: 0.1}, drift=0.15, long_s=12.0)
 """Clocks as fast and as slow as the margin allows."""
 
+SUSPENSIONS = replace(CROWD, faults={Fault.LOSE_ETCD: 0.3, Fault.SUSPEND: 0.5}, long_s=15.0)
+"""Clocks that stand still, for as long as the margins allow, at nodes that are cut off."""
+
+FALSE_OWNERS = Trouble(
+    nodes=3,
+    shards=1,
+    length_s=8.0,
+    version_rate=0.001,
+    loaded=True,
+    faults={Fault.DELETE_ELECTION_KEY: 0.2},
+    wishes={Wish.REGISTER: 0.6, Wish.UNREGISTER: 0.6},
+    watch_lag_s=6.0,
+)
+"""Owners that claim again, not knowing that another leads, who has nothing to write and so does not notice."""
+
 LISTS = replace(
     OWNERS_CHANGE, late=0.0, double=0.0, faults={Fault.KILL: 0.2, Fault.DELETE_ELECTION_KEY: 0.3}, long_s=2.0
 )
@@ -540,18 +586,18 @@ BUDGET = 300
 MUTANTS: dict[str, Mutant] = {
     "worker: owner_rev": Mutant(replace(REAL, worker=ObeysAnyTerm), OWNERS_CHANGE, seeds=(7,)),
     "worker: epoch": Mutant(replace(REAL, worker=ObeysAnyEpoch), NODES_RESTART, seeds=(16,)),
-    "worker: table_epoch": Mutant(replace(REAL, worker=ObeysAnyTableEpoch), SHARDS_MOVE, seeds=(1,)),
+    "worker: table_epoch": Mutant(replace(REAL, worker=ObeysAnyTableEpoch), SHARDS_MOVE, seeds=(2, 3)),
     "worker: table_epochs of removed shards": Mutant(replace(REAL, worker=ForgetsRemovals), SHARDS_MOVE, seeds=(0, 1)),
     "worker: election check": Mutant(
         replace(REAL, worker=BelievesAnyOwner, owner_side=ClaimsBlindly),
         replace(OWNERS_CHANGE, length_s=120.0),
         seeds=(18, 36),
     ),
-    "worker: dispatches without a lease": Mutant(replace(REAL, worker=StartsWithoutLease), seeds=(17, 82)),
-    "worker: stop when the lease is lost": Mutant(replace(REAL, worker=KeepsRunningWithoutLease), seeds=(0, 2)),
-    "worker: stopping is not stopped": Mutant(replace(REAL, worker=SaysAbsentWhenStopping), seeds=(0, 3)),
+    "worker: dispatches without a lease": Mutant(replace(REAL, worker=StartsWithoutLease), seeds=(44, 53)),
+    "worker: stop when the lease is lost": Mutant(replace(REAL, worker=KeepsRunningWithoutLease), seeds=(5, 10)),
+    "worker: stopping is not stopped": Mutant(replace(REAL, worker=SaysAbsentWhenStopping), seeds=(3,)),
     "owner: owner_rev": Mutant(
-        replace(REAL, owner=HearsAnyTerm), replace(OWNERS_CHANGE, length_s=120.0), seeds=(67, 104)
+        replace(REAL, owner=HearsAnyTerm), replace(OWNERS_CHANGE, length_s=120.0), seeds=(75, 76)
     ),
     "owner: epoch": Mutant(
         replace(REAL, owner=HearsAnyEpoch), replace(NODES_RESTART, late=0.7, double=0.7, long_s=1.0), seeds=(30,)
@@ -559,21 +605,28 @@ MUTANTS: dict[str, Mutant] = {
     "owner: copies stopped before placing": Mutant(
         replace(REAL, owner=PlacesBesideCopies),
         replace(NODES_RESTART, faults={Fault.LOSE_ETCD: 0.3, Fault.DELETE_ELECTION_KEY: 0.3}, long_s=6.0),
-        seeds=(44, 56),
+        seeds=(177,),
     ),
     "owner: table_epoch": Mutant(replace(REAL, owner=HearsAnyTableEpoch), SHARDS_MOVE, seeds=(1, 2)),
-    "owner: stopped before dispatch": Mutant(replace(REAL, owner=TakesStoppingForStopped), seeds=(0, 3)),
-    "owner: Sync before assigning": Mutant(replace(REAL, owner=AwaitsNoSync), seeds=(27, 40)),
+    "owner: stopped before dispatch": Mutant(replace(REAL, owner=TakesStoppingForStopped), seeds=(3,)),
+    "owner: Sync before assigning": Mutant(replace(REAL, owner=AwaitsNoSync), seeds=(27,)),
     "owner: revoking an unreachable node": Mutant(
         replace(REAL, owner=RevokesNobody), replace(CROWD, apart=True), seeds=(2, 11)
     ),
     "owner: grace after a revocation": Mutant(
-        replace(REAL, owner=WaitsHardlyAfterARevocation), REVOCATIONS, seeds=(30, 60)
+        replace(REAL, owner=WaitsHardlyAfterARevocation), REVOCATIONS, seeds=(27, 102)
     ),
     "owner: members taken together": Mutant(
         replace(REAL, owner_times=replace(TIMES, settle_s=0.0)), TOGETHER, seeds=(5,)
     ),
     "owner: checkpoints taken once": Mutant(replace(REAL, owner=TakesCheckpointsTwice), SHARDS_MOVE, seeds=(0, 1)),
+    "owner: grace after an expiry": Mutant(replace(REAL, owner=WaitsNotAfterAnExpiry), SUSPENSIONS, seeds=(3, 58)),
+    "owner: grace after an expiry before its term": Mutant(
+        replace(REAL, roll=ForgetsWhoHasGone), SUSPENSIONS, seeds=(14, 42)
+    ),
+    "owner: a look at who leads, after the claim": Mutant(
+        replace(REAL, owner_side=ClaimsBlindly), FALSE_OWNERS, seeds=(77,)
+    ),
     "owner: hold after another's revocations": Mutant(
         replace(REAL, owner_side=ForgetsRevocations),
         replace(
@@ -582,7 +635,7 @@ MUTANTS: dict[str, Mutant] = {
             faults={Fault.CUT: 0.4, Fault.DELETE_ELECTION_KEY: 0.3, Fault.LOSE_ETCD: 0.2},
             long_s=15.0,
         ),
-        seeds=(21, 32),
+        seeds=(76, 95),
     ),
     "owner: revocations fenced by the election": Mutant(
         replace(REAL, owner_side=RevokesUnfenced), REVOCATIONS, seeds=(23, 85)

@@ -212,9 +212,9 @@ class OwnerSide:
         book = JobBook(rows)
         wanted = by_shard(rows)
         self.writer = self._world.parts.writer(self._process, term, book, self._moved, self._told_deposed)
-        leader, restored_s = self.leader, self._take_roll(members, moment)
+        leader, roll_s = self.leader, self._take_roll(members, moment, begins=True)
         if leader is not None:
-            hold_s = max(self.hold_s(traces), restored_s)
+            hold_s = max(self.hold_s(traces), roll_s)
             for lease_id, ttl_s in traces.items():
                 self._forget_trace(lease_id, ttl_s)
             event = Elected(term, leader.revision, members, wanted, hold_s, overrides)
@@ -226,9 +226,9 @@ class OwnerSide:
         self._step(event)
         self.checkpoint.begin(checkpoint_s, event.wanted)
 
-    def _take_roll(self, members: Snapshot, moment: Moment) -> float:
+    def _take_roll(self, members: Snapshot, moment: Moment, *, begins: bool = False) -> float:
         times = self.machine.times
-        return self.roll.take(members, moment, self._process.now_s, times.margin_s, times.ttl_s)
+        return self.roll.take(members, moment, self._process.now_s, times.margin_s, times.ttl_s, begins)
 
     def leads(self, leader: Leader | None) -> bool:
         return leader == self.leader

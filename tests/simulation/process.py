@@ -32,6 +32,8 @@ class Process:
         self.alive, self.paused, self.leaving = True, False, False
         self.wall_offset_s = wall_offset_s
         self._rate = rate
+        self._stood_s = 0.0
+        self._stands_since_s: float | None = None
         self._deferred: list[Action] = []
         self.watches: list[Watch] = []
         self.etcd = Client(self)
@@ -46,7 +48,8 @@ class Process:
 
     @property
     def now_s(self) -> float:
-        return self.world.agenda.now_s * self._rate
+        since_s = self.world.agenda.now_s if self._stands_since_s is None else self._stands_since_s
+        return (since_s - self._stood_s) * self._rate
 
     @property
     def wall_s(self) -> float:
@@ -77,8 +80,15 @@ class Process:
     def pause(self) -> None:
         self.paused = True
 
+    def suspend(self) -> None:
+        """As `pause`, and the monotonic clock stands still, as where a machine sleeps or is moved."""
+        self.paused, self._stands_since_s = True, self.world.agenda.now_s
+
     def go_on(self) -> None:
         self.paused = False
+        if self._stands_since_s is not None:
+            self._stood_s += self.world.agenda.now_s - self._stands_since_s
+            self._stands_since_s = None
         deferred, self._deferred = self._deferred, []
         self.world.random.shuffle(deferred)
         for action in deferred:

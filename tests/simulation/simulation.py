@@ -40,7 +40,7 @@ def simulate(
 ) -> World:
     """Raises Violation. `trouble`: this kind, instead of one drawn; `watched` looks now and then."""
     random, aside = Random(seed), Random(f"{seed} aside")
-    world = World(random, trouble or draw(random, aside), parts, trace, aside)
+    world = World(random, trouble or draw(random, aside, Random(f"{seed} latest")), parts, trace, aside)
     if watched is not None:
         _watch(world, watched)
     try:

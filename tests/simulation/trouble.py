@@ -30,6 +30,7 @@ class Fault(StrEnum):
     RESTORE_ETCD = "restore etcd from a backup"
     DELETE_ELECTION_KEY = "delete the election key"
     STEP_CLOCK = "step the clock"
+    SUSPEND = "suspend the machine"
     STALL_LOG = "stall the log"
     LEAVE = "leave"
 
@@ -53,9 +54,13 @@ class Wish(StrEnum):
 
 
 LATER_FAULTS = (Fault.RESTORE_ETCD,)
+NOT_AT_FIRST = (*LATER_FAULTS, Fault.SUSPEND)
 LATER_WISHES = (Wish.PAUSE, Wish.RESUME, Wish.RESYNC)
 MORE = 0.6
 """Runs in which what came to be simulated later is drawn too."""
+
+SLEEPY = 0.1
+"""Runs in which machines are suspended, of those in which clocks do not drift: the margins are there for either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +126,16 @@ def _sometimes(random: Random, least: float, most: float) -> float:
     return float(least * (most / least) ** random.random())
 
 
-def draw(random: Random, aside: Random) -> Trouble:
-    """`aside`: for what came to be drawn later."""
+def draw(random: Random, aside: Random, latest: Random) -> Trouble:
+    """`aside`: for what came to be drawn later, `latest`: after that."""
     trouble = _draw(random)
-    return _draw_more(aside, trouble) if aside.random() < MORE and not trouble.quiet else trouble
+    if trouble.quiet:
+        return trouble
+    if aside.random() < MORE:
+        trouble = _draw_more(aside, trouble)
+    if latest.random() < SLEEPY and not trouble.drift:
+        trouble = replace(trouble, faults={**trouble.faults, Fault.SUSPEND: 0.02 + latest.random() * 0.2})
+    return trouble
 
 
 def _draw_more(random: Random, trouble: Trouble) -> Trouble:
@@ -156,7 +167,7 @@ def _draw(random: Random) -> Trouble:
         shards=random.randint(1, SHARDS_MAX),
         length_s=20.0 * 6.0 ** (random.random() ** 3),
         faults={
-            fault: rate for fault in Fault if fault not in LATER_FAULTS and (rate := _sometimes(random, 0.01, 0.15))
+            fault: rate for fault in Fault if fault not in NOT_AT_FIRST and (rate := _sometimes(random, 0.01, 0.15))
         },
         wishes={wish: rate for wish in Wish if wish not in LATER_WISHES and (rate := _sometimes(random, 0.02, 0.15))},
         version_rate=0.02 * 15.0 ** random.random(),

@@ -23,6 +23,9 @@ from tests.simulation.wire import Wire
 RESTART_S = 1.0
 """After how long a process that left in order is started again at the latest, beside what the seed adds."""
 
+STANDS_STILL = 1.95
+"""For how many margins a clock may stand still: one lies within each lease, one follows its end."""
+
 ALIVE = {"alive_s": 1.5, "sync_deadline_s": 6.0}
 """Where nodes say that they are there: longer than one may be silent that repeats its Sync."""
 
@@ -57,6 +60,7 @@ class World:
         self.ttls_s = {
             node_id: parts.times.ttl_s * (1.0 + self.aside.random() * trouble.ttl_spread) for node_id in self.node_ids
         }
+        self._awake_until_s: dict[str, float] = {}
         self.calm = False
         self._sinks: dict[JobKey, Sink] = {}
         self._rates = {node_id: 1.0 + random.uniform(-1.0, 1.0) * trouble.drift for node_id in self.node_ids}
@@ -155,6 +159,8 @@ class World:
             case Fault.PAUSE if process is not None and not process.paused:
                 process.pause()
                 agenda.after(lasts_s, partial(self.go_on, process))
+            case Fault.SUSPEND if process is not None and not process.paused:
+                self._suspend(process)
             case Fault.LEAVE if process is not None:
                 process.act(process.leave)
             case Fault.CUT:
@@ -168,6 +174,14 @@ class World:
                 agenda.after(lasts_s, self._log_returns)
             case _:
                 self._befall_etcd(fault, node_id, lasts_s)
+
+    def _suspend(self, process: Process) -> None:
+        """For less than every wait for a lease's end allows for, and not again before another lease."""
+        now_s, longest_s = self.agenda.now_s, STANDS_STILL * self.parts.times.margin_s
+        if now_s >= self._awake_until_s.get(process.node_id, 0.0):
+            self._awake_until_s[process.node_id] = now_s + 2 * (self.ttls_s[process.node_id] + longest_s)
+            process.suspend()
+            self.agenda.after(self.aside.random() * longest_s, partial(self.go_on, process))
 
     def _befall_etcd(self, fault: Fault, node_id: str, lasts_s: float) -> None:
         agenda = self.agenda
