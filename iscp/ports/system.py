@@ -1,7 +1,10 @@
-"""Time, and the places where tests make a process die."""
+"""Time, threads, and the places where tests make a process die."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from types import TracebackType
 from typing import Protocol
 
 
@@ -11,6 +14,47 @@ class Clock(Protocol):
 
     def monotonic_s(self) -> float:
         """Seconds that never step back; only differences mean anything."""
+
+
+class Condition(Protocol):
+    """As `threading.Condition`: held by `with`, waited for and notified while it is held."""
+
+    def __enter__(self) -> bool: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+    def wait_for(self, predicate: Callable[[], object], timeout: float | None = None) -> object: ...
+
+    def notify(self, n: int = 1) -> None: ...
+
+    def notify_all(self) -> None: ...
+
+
+class Thread(Protocol):
+    def start(self) -> None: ...
+
+    def join(self, timeout: float | None = None) -> None: ...
+
+    def is_alive(self) -> bool: ...
+
+    def is_current(self) -> bool:
+        """Whether it is the one that asks."""
+
+
+class Threads(Protocol):
+    """Makes the threads of a loop and what they wait for, so that a loop may also run under a simulated clock."""
+
+    def thread(self, name: str, run: Callable[[], None]) -> Thread: ...
+
+    def conditions(self, count: int) -> Sequence[Condition]:
+        """With one lock."""
+
+    def pool(self, name: str) -> Executor:
+        """One thread that takes what is submitted in turn."""
 
 
 class Failpoints(Protocol):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from threading import Condition, Thread
 
+from iscp.adapters.threads import THREADS
 from iscp.core.errors import HistoryDamaged, InvalidRequest, TemporaryError
 from iscp.core.foreign import error_text, shown
 from iscp.core.iteration import HistoryEntry
 from iscp.ports.job_log import JobLog
-from iscp.ports.system import Clock
+from iscp.ports.system import Clock, Threads
 
 log = logging.getLogger(__name__)
 
@@ -28,14 +28,16 @@ class HistoryWriter:
     While the history is damaged nobody waits for them: a person has to repair it, and jobs must not stop until then.
     """
 
-    def __init__(self, joblog: JobLog, clock: Clock, retry_s: float, tidy_every_s: float) -> None:
+    def __init__(
+        self, joblog: JobLog, clock: Clock, retry_s: float, tidy_every_s: float, threads: Threads = THREADS
+    ) -> None:
         self._log = joblog
         self._clock = clock
         self._retry_s = self._pause_s = retry_s
         self._damage = ""
         self._tidy_every_s = tidy_every_s
         self._tidy_at_s = clock.monotonic_s() + tidy_every_s
-        self._wake = Condition()
+        (self._wake,) = threads.conditions(1)
         # Bounded by what nodes keep unacknowledged (coordination.outbox.HISTORY_MAX each): they hold back beyond it.
         self._pending: deque[HistoryEntry] = deque()
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
@@ -43,7 +45,7 @@ class HistoryWriter:
         """Entries that were dead-lettered."""
         self._added = 0
         self._closing = False
-        self._thread = Thread(target=self._run, name="iscp-history", daemon=True)
+        self._thread = threads.thread("iscp-history", self._run)
 
     def start(self) -> None:
         self._thread.start()

@@ -8,8 +8,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from iscp.adapters.threads import THREADS
 from iscp.core.errors import QueueFull
-from iscp.ports.system import Clock
+from iscp.ports.system import Clock, Threads
 
 log = logging.getLogger(__name__)
 E = TypeVar("E")
@@ -68,6 +69,7 @@ class Inbox(Generic[E]):
         on_broken: Callable[[Exception], None],
         events_max: int = EVENTS_MAX,
         put_wait_s: float = PUT_WAIT_S,
+        threads: Threads = THREADS,
     ) -> None:
         self._name = name
         self._clock = clock
@@ -79,9 +81,8 @@ class Inbox(Generic[E]):
         self._put_wait_s = put_wait_s
         self._events: deque[E] = deque()
         self._closing = False
-        lock = threading.Lock()
-        self._arrived, self._room = threading.Condition(lock), threading.Condition(lock)
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._arrived, self._room = threads.conditions(2)
+        self._thread = threads.thread(name, self._run)
 
     def start(self) -> None:
         self._thread.start()
@@ -136,7 +137,7 @@ class Inbox(Generic[E]):
         return len(self._events) < self._events_max
 
     def _own(self) -> bool:
-        return threading.current_thread() is self._thread
+        return self._thread.is_current()
 
     def _run(self) -> None:
         try:

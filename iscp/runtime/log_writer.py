@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from threading import Condition, Lock, Thread, current_thread
+from threading import Lock
 from typing import Any, TypeVar, overload
 
+from iscp.adapters.threads import THREADS
 from iscp.coordination.book import BookChange, JobBook
 from iscp.coordination.draft import Answer, Draft, Pause, Register, Request, Resume, Unregister, Update
 from iscp.core.admin import RegisterResult
@@ -30,7 +31,7 @@ from iscp.core.ids import JobKey
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobReport, JobRow, apply_report, combined
 from iscp.ports.job_log import JobLog
-from iscp.ports.system import Clock
+from iscp.ports.system import Clock, Threads
 from iscp.runtime.history_writer import HistoryWriter
 from iscp.runtime.timer import Timer
 
@@ -89,6 +90,7 @@ class LogWriter:
         on_committed: Callable[[BookChange], None],
         on_deposed: Callable[[IscpError], None],
         on_written: Callable[[int], None] = lambda version: None,
+        threads: Threads = THREADS,
     ) -> None:
         self._log = joblog
         self._book = book
@@ -98,7 +100,7 @@ class LogWriter:
         self._on_deposed = on_deposed
         self._on_written = on_written
         self._book_lock = Lock()
-        self._wake = Condition()
+        (self._wake,) = threads.conditions(1)
         self._requests: deque[tuple[Request, Future[Any]]] = deque()
         self._reports: dict[tuple[str, bool], JobReport] = {}
         self._closing = False
@@ -113,9 +115,9 @@ class LogWriter:
         self._collect = Timer(limits.collect_every_s, now_s)
         self._compact = Timer(limits.compact_every_s, now_s)
         self._compaction_wanted = False
-        self._history = HistoryWriter(joblog, clock, limits.retry_s, limits.tidy_every_s)
+        self._history = HistoryWriter(joblog, clock, limits.retry_s, limits.tidy_every_s, threads)
         self.quarantined: Callable[[], int] = lambda: self._history.quarantined
-        self._thread = Thread(target=self._run, name="iscp-log", daemon=True)
+        self._thread = threads.thread("iscp-log", self._run)
 
     # From any thread
 
@@ -198,7 +200,7 @@ class LogWriter:
         with self._wake:
             self._closing = True
             self._wake.notify_all()
-        if self._thread.is_alive() and self._thread is not current_thread():
+        if self._thread.is_alive() and not self._thread.is_current():
             self._thread.join(self._limits.close_s)
         self._stop(Unavailable("the job log's writer is closed"))
         self._history.close()
@@ -244,7 +246,7 @@ class LogWriter:
             self._status_due_s = at_s
 
     def _look_after_book(self, now_s: float) -> None:
-        if self._closing or self._flush.fires(now_s):
+        if self._flush.fires(now_s) or self._closing:  # a timer that stays due would have it turn without rest
             with self._book_lock:
                 self._book.flush_watermarks()
             self._plan_statuses(now_s)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future
 from typing import TypeVar, assert_never
 
+from iscp.adapters.threads import THREADS
 from iscp.coordination.book import BookChange, JobBook, by_shard
 from iscp.coordination.effects import BuildRing, Decided, OwnerEffect, RecordCheckpoint, RevokeLease, SendTo
 from iscp.coordination.events import (
@@ -39,13 +39,14 @@ from iscp.core.errors import IscpError, JobLogDamaged, NotOwner, QueueFull, Temp
 from iscp.core.ids import ShardId
 from iscp.ports.cluster import CheckpointStore, Election, LogMarks, Membership, OverrideStore
 from iscp.ports.job_log import JobLog
-from iscp.ports.system import Clock
+from iscp.ports.system import Clock, Threads
 from iscp.runtime.checkpointer import Checkpointer
 from iscp.runtime.decisions import Decisions
 from iscp.runtime.garbage import no_collection
-from iscp.runtime.inbox import Gathered, Inbox
+from iscp.runtime.inbox import EVENTS_MAX, Gathered, Inbox
 from iscp.runtime.log_marker import LogMarker
 from iscp.runtime.log_writer import LogLimits, LogWriter
+from iscp.runtime.owner_events import Asked, Committed, Heard, Lost, Members, Won
 from iscp.runtime.revoker import Revoker
 from iscp.runtime.ring_builder import RingBuilder
 from iscp.runtime.unread import Unread
@@ -56,47 +57,8 @@ T = TypeVar("T")
 CLAIM_RETRY_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Won:
-    leader: Leader
-
-
-@dataclass(frozen=True, slots=True)
-class _Lost:
-    """The election is lost, or (`writer` given) the log belongs to another term."""
-
-    writer: LogWriter | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Committed:
-    """`moved`: shards, and whether their jobs were decided anew or have only got on."""
-
-    writer: LogWriter
-    moved: Gathered[dict[ShardId, bool]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    look: Callable[[OwnerLoop], None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Heard:
-    """What one node sent together, and when it came in."""
-
-    node_id: str
-    messages: Sequence[NodeMessage]
-    came_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Members:
-    """Who is registered has changed."""
-
-
 _Snapshot = tuple[tuple[NodeRecord, ...], Moment]
-_Event = OwnerEvent | _Won | _Lost | _Committed | _Asked | _Heard | _Members
+_Event = OwnerEvent | Won | Lost | Committed | Asked | Heard | Members
 
 
 class OwnerLoop:
@@ -106,6 +68,10 @@ class OwnerLoop:
     between terms; `on_moved` is told whenever rows have moved. `seen` maps shards to what their nodes last saw of the
     sources; like `machine`, it is read through `ask`. `claim_fault`: why the last claim failed, until one succeeds.
     """
+
+    _writer_of: type[LogWriter] = LogWriter
+    _roll_of: type[Roll] = Roll
+    _revoker_of: type[Revoker] = Revoker
 
     def __init__(
         self,
@@ -122,6 +88,8 @@ class OwnerLoop:
         keep: Callable[[Sequence[NodeRecord]], None],
         on_moved: Callable[[], None],
         on_broken: Callable[[Exception], None],
+        threads: Threads = THREADS,
+        events_max: int = EVENTS_MAX,
     ) -> None:
         self.machine = machine
         self.seen: dict[ShardId, SourceSeen] = {}
@@ -139,17 +107,20 @@ class OwnerLoop:
         self._send = send
         self._keep = keep
         self._on_moved = on_moved
-        self._roll = Roll()
+        self._roll = self._roll_of()
         self._registered: Gathered[_Snapshot] = Gathered(lambda before, now: now)
         self._last_address = "", ""
-        self._etcd = ThreadPoolExecutor(1, "iscp-owner-etcd")
+        self._threads = threads
+        self._etcd = threads.pool("iscp-owner-etcd")
         self._marker = LogMarker(marks, clock, self._etcd)
-        self._revoker = Revoker(membership, election, self._etcd)
-        self._rings = RingBuilder(lambda ring: self._inbox.post(RingBuilt(ring)), on_broken)
+        self._revoker = self._revoker_of(membership, election, self._etcd)
+        self._rings = RingBuilder(lambda ring: self._inbox.post(RingBuilt(ring)), on_broken, threads)
         self._claim_at_s: float | None = None
         self._unread = Unread(clock)
         self.claim_fault: IscpError | None = None
-        self._inbox: Inbox[_Event] = Inbox("iscp-owner", clock, self._take, self._tick, self._next_due_s, on_broken)
+        self._inbox: Inbox[_Event] = Inbox(
+            "iscp-owner", clock, self._take, self._tick, self._next_due_s, on_broken, events_max, threads=threads
+        )
 
     def start(self) -> None:
         self._inbox.start()
@@ -157,7 +128,7 @@ class OwnerLoop:
     def close(self) -> None:
         """End the term in order: what is pending is written."""
         leader = self.leader
-        self._inbox.post(_Lost())
+        self._inbox.post(Lost())
         self._inbox.close()
         self._marker.close(leader)
         self._etcd.shutdown(wait=False, cancel_futures=True)
@@ -165,21 +136,21 @@ class OwnerLoop:
         self.decisions.close()
 
     def elected(self, leader: Leader) -> None:
-        self._inbox.post(_Won(leader))
+        self._inbox.post(Won(leader))
 
     def lost(self) -> None:
-        self._inbox.post(_Lost())
+        self._inbox.post(Lost())
 
     def members_changed(self, members: tuple[NodeRecord, ...], moment: Moment) -> None:
         """These are registered as of that moment of etcd."""
         if self._registered.add((members, moment)):
-            self._inbox.post(_Members())
+            self._inbox.post(Members())
 
     def heard(self, node_id: str, messages: Sequence[NodeMessage]) -> None:
         """Raises QueueFull where the loop does not keep up: the node repeats what it was not answered."""
         came_s = self._unread.note()
         try:
-            self._inbox.put(_Heard(node_id, messages, came_s))
+            self._inbox.put(Heard(node_id, messages, came_s))
         except QueueFull:
             self._unread.read(came_s)
             raise
@@ -227,13 +198,13 @@ class OwnerLoop:
         """What `look` finds, on the loop's own thread; raises Unavailable where that is busy for long."""
         answer: Future[T] = Future()
 
-        def answered(loop: OwnerLoop) -> None:
+        def answered() -> None:
             try:
-                answer.set_result(look(loop))
+                answer.set_result(look(self))
             except Exception as error:  # noqa: BLE001  (it belongs to whoever asked)
                 answer.set_exception(error)
 
-        self._inbox.put(_Asked(answered))
+        self._inbox.put(Asked(answered))
         try:
             return answer.result(timeout_s)
         except TimeoutError as error:
@@ -242,7 +213,9 @@ class OwnerLoop:
     # --- the loop's thread -------------------------------------------------------------------------------------
 
     def _next_due_s(self) -> float | None:
-        times = (self.machine.next_due_s(), self._claim_at_s, self.checkpoint.due_s, self._marker.due_s)
+        times = [self.machine.next_due_s(), self._claim_at_s]
+        if self.leader is not None:  # who does not lead saves nothing, and would turn for it without rest
+            times += [self.checkpoint.due_s, self._marker.due_s]
         return min((due_s for due_s in times if due_s is not None), default=None)
 
     def _tick(self) -> None:
@@ -255,11 +228,11 @@ class OwnerLoop:
 
     def _take(self, event: _Event) -> None:
         match event:
-            case _Won(leader):
+            case Won(leader):
                 self._end_term()
                 self.leader = leader
                 self._claim()
-            case _Lost(writer):
+            case Lost(writer):
                 if writer is None:
                     self.leader = self._claim_at_s = None
                     self._end_term()
@@ -267,16 +240,16 @@ class OwnerLoop:
                     # Another term is in the log. If we still lead, claim a new one: then the log knows who does.
                     self._end_term()
                     self._claim_at_s = self._clock.monotonic_s() + CLAIM_RETRY_S if self.leader else None
-            case _Committed(writer, moved):
+            case Committed(writer, moved):
                 if writer is self.writer:
                     self._moved(writer, moved.take())
-            case _Asked(look):
-                look(self)
-            case _Heard(node_id, messages, came_s):
+            case Asked(look):
+                look()
+            case Heard(node_id, messages, came_s):
                 for message in messages:
                     self._step(FromNode(node_id, message))
                 self._unread.read(came_s)
-            case _Members():
+            case Members():
                 members, moment = self._registered.take()
                 if not self._roll.overtaken(moment):
                     self._step(MembersChanged(members, self._take_roll(members, moment)))
@@ -296,7 +269,7 @@ class OwnerLoop:
             rows = joblog.load()
             hold_s, overrides = self._membership.hold_s(), self._overrides.load()
             members, members_at = self._membership.members()
-            if self._election.leader() != leader:
+            if not self._still_leads(leader):
                 # Frozen for a while, it has overtaken who leads by now. Whatever it took in would be read by nobody,
                 # until that one writes and sees that it has to claim again.
                 raise NotOwner("the election was lost during the claim")
@@ -319,6 +292,9 @@ class OwnerLoop:
         writer.start()
         self._on_moved()
 
+    def _still_leads(self, leader: Leader) -> bool:
+        return self._election.leader() == leader
+
     def _take_roll(self, members: tuple[NodeRecord, ...], moment: Moment, begins: bool = False, /) -> float:
         times = self.machine.times
         return self._roll.take(members, moment, self._clock.monotonic_s(), times.margin_s, times.ttl_s, begins)
@@ -328,23 +304,24 @@ class OwnerLoop:
 
         def committed(change: BookChange) -> None:
             if moved.add(change.moved):
-                self._inbox.post(_Committed(writer, moved))
+                self._inbox.post(Committed(writer, moved))
 
-        writer: LogWriter = LogWriter(
+        writer: LogWriter = self._writer_of(
             joblog,
             book,
             self._clock,
             self._limits,
             on_committed=committed,
-            on_deposed=lambda error: self._inbox.post(_Lost(writer)),
+            on_deposed=lambda error: self._inbox.post(Lost(writer)),
             on_written=self._mark,
+            threads=self._threads,
         )
         return writer
 
     def _mark(self, version: int) -> None:
         """On the writer's thread."""
         if self._marker.note(version):
-            self._inbox.post(_Asked(lambda loop: None))  # it is due earlier than the loop knows
+            self._inbox.post(Asked(lambda: None))  # it is due earlier than the loop knows
 
     def _end_term(self) -> None:
         writer, self.writer = self.writer, None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
+from iscp.adapters.threads import THREADS
 from iscp.coordination.placement import ring_of
 from iscp.core.ring import Ring
+from iscp.ports.system import Threads
 
 log = logging.getLogger(__name__)
 
@@ -15,11 +16,13 @@ log = logging.getLogger(__name__)
 class RingBuilder:
     """`on_built` is given the ring that was asked for last, from the builder's thread; `on_broken` what went wrong."""
 
-    def __init__(self, on_built: Callable[[Ring], None], on_broken: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, on_built: Callable[[Ring], None], on_broken: Callable[[Exception], None], threads: Threads = THREADS
+    ) -> None:
         self._on_built = on_built
         self._on_broken = on_broken
         self._wanted: frozenset[str] = frozenset()
-        self._thread = ThreadPoolExecutor(1, "iscp-ring")
+        self._thread = threads.pool("iscp-ring")
 
     def build(self, nodes: frozenset[str]) -> None:
         """Those that were asked for before, and are not begun, are left out."""

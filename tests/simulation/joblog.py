@@ -1,22 +1,19 @@
 """The job log: rows that last, written by one term at a time.
 
-Log stands for the Delta table and its fence (`iscp/adapters/delta/joblog.py`), Writer for
-`iscp/runtime/log_writer.py`: real drafts on a real book, commits that take time and whose answers may be lost.
+Log stands for the Delta table and its fence, TermLog for one owner's handle of it (`iscp/adapters/delta/joblog.py`):
+commits take time, may fail, and their answers may be lost.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from iscp.coordination.book import BookChange, JobBook
-from iscp.coordination.draft import Draft, Request
-from iscp.core.errors import Conflict, InvalidRequest, JobNotFound
+from iscp.core.errors import NotOwner, OutcomeUnknown, StorageError
 from iscp.core.ids import JobKey
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job import JobReport, JobRow
+from iscp.core.job import JobRow
+from iscp.runtime.log_writer import LogLimits
 from tests.simulation.specs import spec_json
 from tests.simulation.violation import expect
 
@@ -24,9 +21,9 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
-STATUS_DELAY_S = 0.2
-WATERMARK_DELAY_S = 5.0
-RETRY_S = 0.5
+LIMITS = LogLimits(flush_every_s=5.0, retry_s=0.5, retry_max_s=2.0, compact_commits=20, tidy_every_s=20.0)
+STALLED_S = 0.5
+"""How long a storage that does not answer is waited for."""
 
 
 class Log:
@@ -36,6 +33,7 @@ class Log:
         self._world = world
         self.term = 0
         self.stalled = False
+        self.version = 0
         self.rows: dict[str, JobRow] = {}
         self.history: set[tuple[str, int]] = set()
         self._landed: set[int] = set()
@@ -54,6 +52,7 @@ class Log:
         term = seen + 1
         expect(term > self._newest_writer, "term {} is minted twice", term)
         self.term = self._newest_writer = term
+        self.version += 1
         return term
 
     def claims(self, seen: int) -> bool:
@@ -72,152 +71,106 @@ class Log:
             return True
         expect(term == self._newest_writer, "term {} commits after term {} was claimed", term, self._newest_writer)
         self._landed.add(number)
+        self.version += 1
         for row in rows:
-            before = self.rows.get(row.job_id)
-            if before is not None:
-                expect(
-                    row.seq >= before.seq, "the log's row of {} goes back from {} to {}", row.key, before.seq, row.seq
-                )
-                expect(before.drop_at_s is None, "{} is written over its end", row.key)
-            sink = self._world.sink(row.key)
-            if sink.job_id == row.job_id:
-                told = row.watermark.version
-                expect(
-                    told <= sink.content, "the log has {} at {}, ahead of its sink at {}", row.key, told, sink.content
-                )
+            self._look_at(row)
             self.rows[row.job_id] = row
         self._world.checks.one_row_a_job(self.rows.values())
         return True
 
+    def _look_at(self, row: JobRow) -> None:
+        before = self.rows.get(row.job_id)
+        if before is not None:
+            expect(row.seq >= before.seq, "the log's row of {} goes back from {} to {}", row.key, before.seq, row.seq)
+            expect(before.drop_at_s is None, "{} is written over its end", row.key)
+        sink = self._world.sink(row.key)
+        if sink.job_id == row.job_id:
+            told = row.watermark.version
+            expect(told <= sink.content, "the log has {} at {}, ahead of its sink at {}", row.key, told, sink.content)
 
-@dataclass(slots=True)
-class _Batch:
-    number: int
-    draft: Draft
-    statuses: list[JobRow] = field(default_factory=list)
+    def compact(self, term: int, rows: Sequence[JobRow]) -> bool:
+        """These are all rows from now on; False: the term is over."""
+        if not self.admits(term):
+            return False
+        kept = {row.job_id for row in rows}
+        for row in self.rows.values():
+            expect(row.drop_at_s is not None or row.job_id in kept, "{} is lost by a compaction", row.key)
+        for row in rows:
+            if row != self.rows.get(row.job_id):
+                self._look_at(row)
+        self.rows = {row.job_id: row for row in rows}
+        self.version += 1
+        return True
 
-    @property
-    def rows(self) -> list[JobRow]:
-        return [entry.row for entry in self.draft.entries] + self.statuses
 
+class TermLog:
+    """Port JobLog, of one term."""
 
-class Writer:
-    """The log's writer of one term. `on_moved` is told of what the book has moved, `on_deposed` of the term's end."""
-
-    def __init__(
-        self,
-        process: Process,
-        term: int,
-        book: JobBook,
-        on_moved: Callable[[BookChange], None],
-        on_deposed: Callable[[Writer], None],
-    ) -> None:
+    def __init__(self, process: Process) -> None:
         self._process = process
         self._world = process.world
-        self.term, self.book = term, book
-        self._on_moved = on_moved
-        self._on_deposed = on_deposed
-        self._requests: deque[Request] = deque()
-        self._history: list[tuple[Sequence[HistoryEntry], Callable[[], None]]] = []
-        self._reports: list[JobReport] = []
-        self._status_planned = self._watermark_planned = self._busy = False
-        self.closed = False
-        self.recorded: set[object] = set()
+        self._term = 0
+        self._in_doubt: tuple[int, list[JobRow]] | None = None
+        self.commits_since_compaction = 0
+        self.version = -1
 
-    def submit(self, request: Request) -> None:
-        self._requests.append(request)
-        self._turn()
+    def claim_term(self) -> int:
+        seen = self._world.log.term
+        self._wait(StorageError("the job log's storage does not answer"))
+        term = self._world.log.claim(seen)
+        if term is None:
+            raise NotOwner("another term was claimed meanwhile")
+        self._term, self.version = term, self._world.log.version
+        return term
 
-    def report(
-        self, reports: Iterable[JobReport], history: Sequence[HistoryEntry], on_written: Callable[[], None]
-    ) -> None:
-        """Take progress in; `on_written` comes when its history has been written down."""
-        self._reports.extend(reports)
-        if not self._busy:
-            self._take_reports()
-        self._history.append((history, on_written))
-        if len(self._history) == 1:
-            self._process.after(self._world.random.random() if history else 0.0, self._write)
+    def load(self) -> list[JobRow]:
+        self._wait(StorageError("the job log's storage does not answer"))
+        if not self._world.log.admits(self._term):
+            raise NotOwner("another term was claimed")
+        return list(self._world.log.rows.values())
 
-    def close(self) -> None:
-        """Write what is pending, once, and end."""
-        if not self.closed and not self._busy:
-            self._turn(statuses=True)
-        self.closed = True
+    def requests(self) -> Mapping[str, str]:
+        return {}
 
-    def _take_reports(self) -> None:
-        """The book does not change while a commit of it is under way."""
-        reports, self._reports = self._reports, []
-        change = self.book.apply(reports)
-        if change.rows and not self.closed:
-            self._plan_watermarks()
-            self._on_moved(change)
-        self._plan_statuses()
+    def append(self, rows: Sequence[JobRow], request_ids: Sequence[str]) -> None:
+        world, unknown = self._world, OutcomeUnknown("the job log's storage does not answer")
+        number, before = self._in_doubt or (world.number(), list(rows))
+        expect(before == list(rows), "another commit is made while one is in doubt")
+        expect(len(rows) == len(request_ids), "{} rows have {} request ids", len(rows), len(request_ids))
+        try:
+            self._wait(unknown)
+            if not world.log.append(self._term, number, rows):
+                self._in_doubt = None
+                raise NotOwner("another term was claimed")
+            if world.random.random() < world.trouble.doubt:
+                raise unknown
+        except OutcomeUnknown:
+            self._in_doubt = number, before
+            raise
+        self._in_doubt, self.version = None, world.log.version
+        self.commits_since_compaction += 1
+        world.note(self._process.node_id, f"has {len(rows)} rows in the log")
 
-    def _write(self) -> None:
-        """All that waits, in its order."""
+    def compact(self, rows: Sequence[JobRow]) -> None:
+        expect(self._in_doubt is None, "the log is compacted while a commit is in doubt")
+        self._wait(StorageError("the job log's storage does not answer"))
+        if not self._world.log.compact(self._term, rows):
+            raise NotOwner("another term was claimed")
+        self.commits_since_compaction = 0
+
+    def tidy(self) -> int:
+        return 0
+
+    def append_history(self, entries: Sequence[HistoryEntry]) -> None:
+        self._wait(StorageError("the history's storage does not answer"))
+        self._world.log.history.update((entry.job_id, entry.seq) for entry in entries)
+
+    def history(self, job_id: str, limit: int) -> list[HistoryEntry]:
+        return []
+
+    def _wait(self, stalled: Exception) -> None:
+        """A call to the storage, up to the moment at which it takes effect."""
+        self._process.threads.sleep(self._world.log_lag_s())
         if self._world.log.stalled:
-            self._process.after(RETRY_S, self._write)
-            return
-        waiting, self._history = self._history, []
-        for history, on_written in waiting:
-            self._world.log.history.update((entry.job_id, entry.seq) for entry in history)
-            on_written()
-
-    def _plan_statuses(self) -> None:
-        if not self._status_planned and self.book.due(1):
-            self._status_planned = True
-            self._process.after(STATUS_DELAY_S, self._status_time)
-
-    def _plan_watermarks(self) -> None:
-        if not self._watermark_planned:
-            self._watermark_planned = True
-            self._process.after(WATERMARK_DELAY_S, self._watermark_time)
-
-    def _watermark_time(self) -> None:
-        self._watermark_planned = False
-        if self._busy:
-            self._plan_watermarks()
-        elif self.book.flush_watermarks():
-            self._turn(statuses=True)
-
-    def _status_time(self) -> None:
-        self._status_planned = False
-        self._turn(statuses=True)
-
-    def _turn(self, statuses: bool = False) -> None:
-        if self._busy or self.closed:
-            return
-        batch = _Batch(self._world.number(), Draft(self.book, self._process.wall_s))
-        while self._requests:
-            try:
-                batch.draft.decide(self._requests.popleft())
-            except (InvalidRequest, JobNotFound, Conflict):
-                continue  # it was answered so
-        decided = {entry.row.job_id for entry in batch.draft.entries}
-        if statuses:
-            batch.statuses = [row for row in self.book.due(1_000) if row.job_id not in decided]
-        if batch.rows:
-            self._busy = True
-            self._process.after(self._world.log_lag_s(), lambda: self._commit(batch))
-
-    def _commit(self, batch: _Batch) -> None:
-        world = self._world
-        if world.log.stalled:
-            self._process.after(RETRY_S, lambda: self._commit(batch))
-            return
-        if not world.log.append(self.term, batch.number, batch.rows):
-            self.closed = True
-            self._on_deposed(self)
-            return
-        if world.random.random() < world.trouble.doubt:
-            self._process.after(RETRY_S + world.random.random() * 2, lambda: self._commit(batch))
-            return
-        world.note(self._process.node_id, f"has {len(batch.rows)} rows in the log")
-        change = self.book.commit(batch.draft.entries)
-        self.book.logged(batch.statuses)
-        self._busy = False
-        if change.rows and not self.closed:
-            self._on_moved(change)
-        self._take_reports()
-        self._turn()
+            self._process.threads.sleep(STALLED_S)
+            raise stalled

@@ -7,6 +7,7 @@ came in. `MUTANTS` says of each which seeds found it out, so that the tests are 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
 from iscp.coordination.checkpoint import GlobalCheckpoint, counts
@@ -28,17 +29,20 @@ from iscp.coordination.roll import Roll
 from iscp.coordination.times import CoordinationTimes
 from iscp.coordination.worker import NEVER, WorkerMachine
 from iscp.core.cluster import Leader, Moment, NodeRecord
-from iscp.core.errors import ErrorCode
+from iscp.core.errors import ErrorCode, IscpError
 from iscp.core.ids import ShardId, TableEpoch
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job import JobReport, JobRow
 from iscp.core.watermark import Position, Watermark
+from iscp.runtime.log_writer import LogWriter
+from iscp.runtime.owner_loop import OwnerLoop
+from iscp.runtime.revoker import Revoker
 from tests.simulation.election import Candidacy
 from tests.simulation.engine import Run
 from tests.simulation.etcd import Etcd
-from tests.simulation.joblog import Log, Writer
+from tests.simulation.joblog import Log
 from tests.simulation.lease import Lease
-from tests.simulation.owner_side import OwnerSide, Traces
+from tests.simulation.owner_ports import OwnerMembership
 from tests.simulation.parts import REAL, TIMES, Parts
 from tests.simulation.registration import EPOCHS, Registration
 from tests.simulation.search import Bounds
@@ -235,25 +239,42 @@ class RepeatsAsOften(CoordinationTimes):
         return self.resend_s
 
 
-class ClaimsBlindly(OwnerSide):
+class ClaimsBlindly(OwnerLoop):
     """Takes up its term without another look at who leads: then the nodes' look is all there is."""
 
-    def leads(self, leader: Leader | None) -> bool:
+    def _still_leads(self, leader: Leader) -> bool:
         return True
 
 
-class ForgetsRevocations(OwnerSide):
+class ForgetsRevocations(OwnerMembership):
     """A new owner does not wait for nodes that the one before it revoked."""
 
-    def hold_s(self, traces: Traces) -> float:
+    def _still_written_s(self, traces: dict[int, float]) -> float:
         return 0.0
 
 
-class RevokesUnfenced(OwnerSide):
+class RevokesUnfenced(Revoker):
     """A deposed owner, which hears from nobody, revokes everybody."""
 
-    def revoke(self, record: NodeRecord, election_revision: int) -> None:
-        self._process.etcd.call(lambda etcd: etcd.revoke(record.lease_id), lambda _: None, lambda: None)
+    def _revoke(self, record: NodeRecord, election_revision: int) -> None:
+        with suppress(IscpError):
+            self._membership.revoke(record, lambda key, value, lease_id: None)
+        self._revoking.discard((record.node_id, record.epoch))
+
+
+class NeverRests(OwnerLoop):
+    """What was due in a term stays due after it."""
+
+    def _next_due_s(self) -> float | None:
+        saved_s, due_s = self.checkpoint.due_s, super()._next_due_s()
+        return min((each for each in (saved_s, due_s) if each is not None), default=None)
+
+
+class LosesWhatItTold(OwnerLoop):
+    """What moved while a commit of another term was under way is looked up nowhere."""
+
+    def _moved(self, writer: LogWriter, moved: dict[ShardId, bool]) -> None:
+        super()._moved(writer, dict.fromkeys(moved, False))
 
 
 class BelievesOldMembers(Roll):
@@ -381,17 +402,38 @@ class ClaimedAtOnce(Log):
         return True
 
 
-class TakesLateStatuses(Writer):
+class TakesLateStatuses(LogWriter):
     """A status counts for whatever registration has its name now."""
 
     def report(
-        self, reports: Iterable[JobReport], history: Sequence[HistoryEntry], on_written: Callable[[], None]
+        self,
+        reports: Iterable[JobReport],
+        history: Sequence[HistoryEntry] = (),
+        on_written: Callable[[], None] = lambda: None,
     ) -> None:
         super().report([self._renamed(report) for report in reports], history, on_written)
 
     def _renamed(self, report: JobReport) -> JobReport:
-        row = self.book.get(report.key)
+        row = self.read(lambda book: book.get(report.key))
         return replace(report, job_id=row.job_id) if row is not None else report
+
+
+class ForgetsWhatIsInDoubt(LogWriter):
+    """What may have been written is drafted anew, as if it surely was not."""
+
+    def _back_off(self, now_s: float, error: IscpError) -> None:
+        self._held = None
+        super()._back_off(now_s, error)
+
+
+class StaysDueAtItsEnd(LogWriter):
+    """The flush that is due while the writer closes stays due."""
+
+    def _look_after_book(self, now_s: float) -> None:
+        due_s = self._flush.due_s
+        super()._look_after_book(now_s)
+        if self._closing:
+            self._flush.due_s = due_s
 
 
 def by_the_clock_alone(now_s: float, _last: str) -> str:
@@ -589,7 +631,7 @@ MUTANTS: dict[str, Mutant] = {
     "worker: table_epoch": Mutant(replace(REAL, worker=ObeysAnyTableEpoch), SHARDS_MOVE, seeds=(2, 3)),
     "worker: table_epochs of removed shards": Mutant(replace(REAL, worker=ForgetsRemovals), SHARDS_MOVE, seeds=(0, 1)),
     "worker: election check": Mutant(
-        replace(REAL, worker=BelievesAnyOwner, owner_side=ClaimsBlindly),
+        replace(REAL, worker=BelievesAnyOwner, loop=ClaimsBlindly),
         replace(OWNERS_CHANGE, length_s=120.0),
         seeds=(18, 36),
     ),
@@ -625,10 +667,10 @@ MUTANTS: dict[str, Mutant] = {
         replace(REAL, roll=ForgetsWhoHasGone), SUSPENSIONS, seeds=(14, 42)
     ),
     "owner: a look at who leads, after the claim": Mutant(
-        replace(REAL, owner_side=ClaimsBlindly), FALSE_OWNERS, seeds=(77,)
+        replace(REAL, loop=ClaimsBlindly), FALSE_OWNERS, seeds=(77,)
     ),
     "owner: hold after another's revocations": Mutant(
-        replace(REAL, owner_side=ForgetsRevocations),
+        replace(REAL, membership=ForgetsRevocations),
         replace(
             REVOCATIONS,
             length_s=90.0,
@@ -638,7 +680,7 @@ MUTANTS: dict[str, Mutant] = {
         seeds=(76, 95),
     ),
     "owner: revocations fenced by the election": Mutant(
-        replace(REAL, owner_side=RevokesUnfenced), REVOCATIONS, seeds=(23, 85)
+        replace(REAL, revoker=RevokesUnfenced), REVOCATIONS, seeds=(23, 85)
     ),
     "owner: nothing due before what came is read": Mutant(
         replace(REAL, owner=BlamesForUnreadAnswers), BUSY_OWNER, seeds=(0, 1)
@@ -648,10 +690,12 @@ MUTANTS: dict[str, Mutant] = {
         replace(REAL, owner_times=RepeatsAsOften(**asdict(TIMES))), STALLED_LOG, seeds=(0, 12)
     ),
     "owner: the ring of the present nodes": Mutant(replace(REAL, owner=PlacesByAnyRing), NODES_RESTART, seeds=(9,)),
-    "owner: members in order": Mutant(replace(REAL, roll=BelievesOldMembers), LISTS, seeds=(35, 63)),
-    "owner: members of a restored etcd": Mutant(replace(REAL, roll=GoesByRevisionsAlone), RESTORES, seeds=(21, 59)),
-    "owner: hold after a restore of etcd": Mutant(replace(REAL, roll=HoldsNotAfterARestore), RESTORES, seeds=(102,)),
-    "owner: each node's own TTL": Mutant(replace(REAL, owner=WaitsByItsOwnTtl), TTLS, seeds=(32,)),
+    "owner: nothing is due between terms": Mutant(replace(REAL, loop=NeverRests), OWNERS_CHANGE, seeds=(0, 1)),
+    "owner: what was decided anew": Mutant(replace(REAL, loop=LosesWhatItTold), REGISTRATIONS, seeds=(0, 4)),
+    "owner: members in order": Mutant(replace(REAL, roll=BelievesOldMembers), LISTS, seeds=(2, 9)),
+    "owner: members of a restored etcd": Mutant(replace(REAL, roll=GoesByRevisionsAlone), RESTORES, seeds=(11, 36)),
+    "owner: hold after a restore of etcd": Mutant(replace(REAL, roll=HoldsNotAfterARestore), RESTORES, seeds=(11, 36)),
+    "owner: each node's own TTL": Mutant(replace(REAL, owner=WaitsByItsOwnTtl), TTLS, seeds=(26, 32)),
     "checkpoint: jobs that catch up": Mutant(replace(REAL, checkpoint=CoversWhoeverCounts), PAUSES, seeds=(0, 1)),
     "run: the epoch before commits": Mutant(replace(REAL, run=GuardsAnyEpoch), BUSY_ENGINES, seeds=(0, 1)),
     "lease: counted from sending": Mutant(replace(REAL, lease=CountsFromReceipt), SLOW_ETCD, seeds=(29, 31)),
@@ -660,15 +704,19 @@ MUTANTS: dict[str, Mutant] = {
     "registration: a new epoch each time": Mutant(
         replace(REAL, registration=KeepsItsEpoch), NODES_RESTART, seeds=(4, 9)
     ),
-    "log: fence": Mutant(replace(REAL, log=UnfencedLog), seeds=(10, 17)),
-    "log: claims by put-if-absent": Mutant(replace(REAL, log=ClaimedAtOnce), OWNERS_CHANGE, seeds=(67,)),
-    "log: job_id of statuses": Mutant(replace(REAL, writer=TakesLateStatuses), REGISTRATIONS, seeds=(2, 6)),
-    "job ids: order over clock steps": Mutant(replace(REAL, job_id=by_the_clock_alone), seeds=(32, 41)),
-    "sink: compare-and-set": Mutant(replace(REAL, sink=BlindSink), seeds=(24, 55)),
-    "sink: claim commits": Mutant(replace(REAL, run=ClaimsNothing), REGISTRATIONS, seeds=(3, 8)),
-    "run: lease before commits": Mutant(replace(REAL, run=Unguarded), seeds=(10, 11)),
-    "run: cancel before commits": Mutant(replace(REAL, run=Uncancelled), seeds=(3, 28)),
-    "run: the sink's position": Mutant(replace(REAL, run=BelievesTheDispatch), seeds=(17, 18)),
+    "log: fence": Mutant(replace(REAL, log=UnfencedLog), seeds=(8, 10)),
+    "log: claims by put-if-absent": Mutant(replace(REAL, log=ClaimedAtOnce), OWNERS_CHANGE, seeds=(29, 67)),
+    "log: job_id of statuses": Mutant(replace(REAL, writer=TakesLateStatuses), REGISTRATIONS, seeds=(1, 3)),
+    "log: what is in doubt is written again": Mutant(
+        replace(REAL, writer=ForgetsWhatIsInDoubt), replace(REGISTRATIONS, doubt=0.3), seeds=(0, 1)
+    ),
+    "log: rest while it closes": Mutant(replace(REAL, writer=StaysDueAtItsEnd), seeds=(161,)),
+    "job ids: order over clock steps": Mutant(replace(REAL, job_id=by_the_clock_alone), seeds=(95,)),
+    "sink: compare-and-set": Mutant(replace(REAL, sink=BlindSink), seeds=(20,)),
+    "sink: claim commits": Mutant(replace(REAL, run=ClaimsNothing), REGISTRATIONS, seeds=(1, 2)),
+    "run: lease before commits": Mutant(replace(REAL, run=Unguarded), seeds=(0, 5)),
+    "run: cancel before commits": Mutant(replace(REAL, run=Uncancelled), seeds=(1, 8)),
+    "run: the sink's position": Mutant(replace(REAL, run=BelievesTheDispatch), seeds=(3, 12)),
 }
 
 SEARCHED: dict[str, Bounds] = {

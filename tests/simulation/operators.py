@@ -59,23 +59,21 @@ class Operators:
 
     def resume_all(self, owner: Process) -> None:
         """A person looks after what is paused, failed for good or quarantined."""
-        for row in owner.owner.writer.book.rows() if owner.owner.writer else ():
+        for row in owner.owner.rows if owner.owner.leads else ():
             if row.drop_at_s is None and (row.paused or row.failed_for_good):
                 owner.owner.submit(Resume(row.key))
 
     def resync(self, owner: Process, key: JobKey) -> None:
-        writer = owner.owner.writer
-        if writer is not None and (seen := writer.book.get(key)) is not None:
-            job_id = self.job_id(owner, writer.book.last_job_id)
+        if owner.owner.leads and (seen := owner.owner.job(key)) is not None:
+            job_id = self.job_id(owner, owner.owner.last_job_id)
             row = JobRow(key, job_id, seen.spec_json, key.table_id, f"/{key.table_id}", create_at_s=owner.wall_s)
             owner.owner.submit(Resync(seen, Registration(row)))
 
     def register(self, owner: Process, key: JobKey) -> None:
         """Under the next id by the owner's clock, which may step back."""
-        writer = owner.owner.writer
-        if writer is None:
+        if not owner.owner.leads:
             return
-        row = JobRow(key, self.job_id(owner, writer.book.last_job_id), spec_json(key), key.table_id, f"/{key.table_id}")
+        row = JobRow(key, self.job_id(owner, owner.owner.last_job_id), spec_json(key), key.table_id, f"/{key.table_id}")
         owner.owner.submit(Register((Registration(row._replace(create_at_s=owner.wall_s)),)))
 
     def job_id(self, owner: Process, last: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
@@ -12,11 +12,14 @@ from iscp.coordination.roll import Roll
 from iscp.coordination.times import CoordinationTimes
 from iscp.coordination.worker import WorkerMachine
 from iscp.core.ids import next_job_id
+from iscp.runtime.log_writer import LogWriter
+from iscp.runtime.owner_loop import OwnerLoop
+from iscp.runtime.revoker import Revoker
 from tests.simulation.election import Candidacy
 from tests.simulation.engine import Run
-from tests.simulation.joblog import Log, Writer
+from tests.simulation.joblog import Log
 from tests.simulation.lease import Lease
-from tests.simulation.owner_side import OwnerSide
+from tests.simulation.owner_ports import OwnerMembership
 from tests.simulation.registration import Registration
 from tests.simulation.sources import Sink
 
@@ -33,6 +36,10 @@ TIMES = CoordinationTimes(
 )
 
 
+RING_S = 0.2
+"""How long a ring may take to be built."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """`owner_times`: those of the owner's machine, where they differ from the leases'."""
@@ -41,8 +48,10 @@ class Parts:
     owner_times: CoordinationTimes | None = None
     owner: type[OwnerMachine] = OwnerMachine
     worker: type[WorkerMachine] = WorkerMachine
-    owner_side: type[OwnerSide] = OwnerSide
-    writer: type[Writer] = Writer
+    loop: type[OwnerLoop] = OwnerLoop
+    writer: type[LogWriter] = LogWriter
+    revoker: type[Revoker] = Revoker
+    membership: type[OwnerMembership] = OwnerMembership
     log: type[Log] = Log
     lease: type[Lease] = Lease
     registration: type[Registration] = Registration
@@ -52,6 +61,7 @@ class Parts:
     roll: type[Roll] = Roll
     checkpoint: type[GlobalCheckpoint] = GlobalCheckpoint
     job_id: Callable[[float, str], str] = next_job_id
+    pool_lag_s: Mapping[str, float] = field(default_factory=lambda: {"iscp-ring": RING_S})
 
 
 REAL = Parts()

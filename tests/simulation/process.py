@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from iscp.adapters.etcd.member_watch import Moments
 from tests.simulation.engine import Engine
 from tests.simulation.etcd import Client, Watch
+from tests.simulation.owner_side import OwnerSide
 from tests.simulation.registration import Members
+from tests.simulation.threads import Threads
 from tests.simulation.worker_side import WorkerSide
 
 if TYPE_CHECKING:
@@ -41,7 +43,8 @@ class Process:
         self.ttl_s = world.ttls_s[node_id]
         self.worker = WorkerSide(self)
         self.engine = Engine(self)
-        self.owner = world.parts.owner_side(self)
+        self.threads = Threads(self)
+        self.owner = OwnerSide(self)
         self.registration = world.parts.registration(self, self._registered, self.worker.lease_lost)
         self.candidacy = world.parts.candidacy(self)
         self._started = False

@@ -5,7 +5,9 @@ Safety is looked at whenever something happens; see Checks, Sink, Log and `iscp/
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from random import Random
 
@@ -43,14 +45,37 @@ def simulate(
     world = World(random, trouble or draw(random, aside, Random(f"{seed} latest")), parts, trace, aside)
     if watched is not None:
         _watch(world, watched)
-    try:
-        _run(world)
-        _calm(world)
-        if world.trouble_drawn.together:
-            world.checks.each_started_once()
-    except InvariantBroken as error:
-        raise Violation(f"an invariant broke: {error}") from error
+    with errors_only():
+        try:
+            _run(world)
+            _calm(world)
+            if world.trouble_drawn.together:
+                world.checks.each_started_once()
+        except InvariantBroken as error:
+            raise Violation(f"an invariant broke: {error}") from error
     return world
+
+
+@contextmanager
+def errors_only() -> Iterator[None]:
+    """What the product logs as an error is one: no loop may break, and no callback fail."""
+    logger, found = logging.getLogger("iscp"), Errors(logging.ERROR)
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(found)
+    logger.setLevel(logging.ERROR)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(found)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+class Errors(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        raise Violation(f"{record.getMessage()}: {type(error).__name__}: {error}")
 
 
 def _watch(world: World, watched: Callable[[World], None]) -> None:
@@ -141,7 +166,7 @@ def _owner(world: World) -> Process | None:
     """Who leads, and has a term. It need not be the log's last: who claimed too late does nothing with its claim."""
     leader = leader_of(world.etcd)
     process = world.processes.get(leader.node_id) if leader else None
-    return process if process is not None and process.owner.writer is not None else None
+    return process if process is not None and process.owner.leads else None
 
 
 def _unfinished(world: World) -> str:

@@ -18,7 +18,8 @@ CHUNK = 50
 
 
 def run(seeds: range) -> None:
-    failed = [f"{what}\n  {command(seed)}" for seed, what in map(failure, seeds) if what]
+    told = map(failure, seeds)
+    failed = [f"{what}\n  {command(seed)}" for seed, what in told if what]
     if failed:
         pytest.fail("\n".join(failed), pytrace=False)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 
-class Violation(Exception):
-    """A promise was broken: of safety at once, of liveness after the time that it may take."""
+class Violation(BaseException):
+    """A promise was broken: of safety at once, of liveness after the time that it may take.
+
+    No error that a loop of the product could take for one of its own.
+    """
 
 
 def expect(holds: bool, what: str, *of: object) -> None:

@@ -8,6 +8,8 @@ from functools import partial
 from math import inf
 from random import Random
 
+from greenlet import getcurrent
+
 from iscp.core.ids import JobKey, ShardId
 from iscp.core.job import JobRow
 from tests.simulation.agenda import Agenda
@@ -46,6 +48,7 @@ class World:
         self.trouble_drawn, self.aside = trouble, aside
         self.times = replace(parts.times, **ALIVE) if trouble.alive else parts.times
         self.agenda = Agenda()
+        self.hub = getcurrent()
         self.etcd = Etcd(self)
         self.wire = Wire(self)
         self.log = parts.log(self)
@@ -106,7 +109,7 @@ class World:
 
     def an_owner(self) -> Process | None:
         """One that believes to be it; there may be several."""
-        owners = [each for each in self.processes.values() if each.owner.writer is not None and not each.paused]
+        owners = [each for each in self.processes.values() if each.owner.leads and not each.paused]
         return self.random.choice(owners) if owners else None
 
     # --- what happens to it ------------------------------------------------------------------------------------

@@ -354,6 +354,15 @@ def test_close_writes_what_is_pending_and_refuses_what_is_new(running: Callable[
     owner.writer.close()
 
 
+def test_what_is_due_as_it_closes_is_due_once() -> None:
+    """The thread would turn without rest until the storage answers."""
+    owner = Owner()
+    owner.registered("a")
+    owner.writer.close()
+    owner.pass_s(owner.limits.flush_every_s)
+    assert owner.writer.turn() > 0.0
+
+
 def test_close_ends_in_time_when_the_storage_keeps_failing(running: Callable[[Owner], Owner]) -> None:
     owner = Owner(limits=LogLimits(close_s=0.5, retry_s=0.01))
     owner.registered("a")

@@ -98,6 +98,7 @@ def test_each_claim_opens_the_log_anew(world: OwnerWorld) -> None:
     world.claim_faults.append(StorageError("disk full"))
     world.start()
     until(lambda: not world.claim_faults)
+    world.settle()  # the failure is taken in, and when to try again is known
     world.pass_s(CLAIM_RETRY_S)
     until(lambda: world.owner.writer)
     assert len(world.logs) == 2
@@ -130,6 +131,17 @@ def test_a_lost_election_ends_the_term_and_what_was_pending_is_written(world: Ow
         writer.submit(Unregister(row("x").key))
     world.pass_s(10 * CLAIM_RETRY_S)
     assert world.storage.term == 1
+
+
+def test_between_terms_nothing_is_due(world: OwnerWorld) -> None:
+    """What was to be saved would have the loop turn again and again for nothing."""
+    world.lead()
+    register(world, row("x"))
+    world.report(row("x"), 3)
+    world.settle()
+    assert world.owner.ask(lambda loop: loop.checkpoint.due_s) is not None
+    world.owner.lost()
+    assert world.owner.ask(lambda loop: loop._next_due_s()) is None
 
 
 def test_elected_again_it_begins_another_term_with_another_log(world: OwnerWorld) -> None:
