@@ -666,9 +666,7 @@ MUTANTS: dict[str, Mutant] = {
     "owner: grace after an expiry before its term": Mutant(
         replace(REAL, roll=ForgetsWhoHasGone), SUSPENSIONS, seeds=(14, 42)
     ),
-    "owner: a look at who leads, after the claim": Mutant(
-        replace(REAL, loop=ClaimsBlindly), FALSE_OWNERS, seeds=(77,)
-    ),
+    "owner: a look at who leads, after the claim": Mutant(replace(REAL, loop=ClaimsBlindly), FALSE_OWNERS, seeds=(77,)),
     "owner: hold after another's revocations": Mutant(
         replace(REAL, membership=ForgetsRevocations),
         replace(
