@@ -543,6 +543,14 @@ REVOCATIONS = replace(
 )
 """Nodes that hear neither the owner nor etcd, and owners that follow each other at once."""
 
+DEPOSITIONS = replace(
+    REVOCATIONS,
+    length_s=90.0,
+    faults={Fault.CUT: 0.4, Fault.DELETE_ELECTION_KEY: 0.3, Fault.LOSE_ETCD: 0.2},
+    long_s=15.0,
+)
+"""Owners that go on for long beside nodes that do not hear them, and do so still when another leads."""
+
 REGISTRATIONS = replace(
     CROWD,
     shards=2,
@@ -669,16 +677,11 @@ MUTANTS: dict[str, Mutant] = {
     "owner: a look at who leads, after the claim": Mutant(replace(REAL, loop=ClaimsBlindly), FALSE_OWNERS, seeds=(93,)),
     "owner: hold after another's revocations": Mutant(
         replace(REAL, membership=ForgetsRevocations),
-        replace(
-            REVOCATIONS,
-            length_s=90.0,
-            faults={Fault.CUT: 0.4, Fault.DELETE_ELECTION_KEY: 0.3, Fault.LOSE_ETCD: 0.2},
-            long_s=15.0,
-        ),
+        DEPOSITIONS,
         seeds=(36, 133),
     ),
     "owner: revocations fenced by the election": Mutant(
-        replace(REAL, revoker=RevokesUnfenced), REVOCATIONS, seeds=(23, 85)
+        replace(REAL, revoker=RevokesUnfenced), replace(DEPOSITIONS, watch_lag_s=6.0), seeds=(63, 136)
     ),
     "owner: nothing due before what came is read": Mutant(
         replace(REAL, owner=BlamesForUnreadAnswers), BUSY_OWNER, seeds=(0, 1)
@@ -692,7 +695,9 @@ MUTANTS: dict[str, Mutant] = {
     "owner: what was decided anew": Mutant(replace(REAL, loop=LosesWhatItTold), REGISTRATIONS, seeds=(0, 4)),
     "owner: members in order": Mutant(replace(REAL, roll=BelievesOldMembers), LISTS, seeds=(7, 53)),
     "owner: members of a restored etcd": Mutant(replace(REAL, roll=GoesByRevisionsAlone), RESTORES, seeds=(11,)),
-    "owner: hold after a restore of etcd": Mutant(replace(REAL, roll=HoldsNotAfterARestore), RESTORES, seeds=(11, 36)),
+    "owner: hold after a restore of etcd": Mutant(
+        replace(REAL, roll=HoldsNotAfterARestore), RESTORES, seeds=(442, 468)
+    ),
     "owner: each node's own TTL": Mutant(replace(REAL, owner=WaitsByItsOwnTtl), TTLS, seeds=(4, 15)),
     "checkpoint: jobs that catch up": Mutant(replace(REAL, checkpoint=CoversWhoeverCounts), PAUSES, seeds=(0, 1)),
     "run: the epoch before commits": Mutant(replace(REAL, run=GuardsAnyEpoch), BUSY_ENGINES, seeds=(0, 1)),
