@@ -445,6 +445,7 @@ def _copied_term(term: Term) -> Term:
         peers={name: peers[id(peer)] for name, peer in term.peers.items()},
         gone={name: peers[id(peer)] for name, peer in term.gone.items()},
         departed=dict(term.departed),
+        epochs={name: dict(each) for name, each in term.epochs.items()},
         copies=SecondCopies(),
         asked=term.asked.copy(),
         moving=dict(term.moving),
