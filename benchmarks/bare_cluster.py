@@ -14,22 +14,23 @@ from typing import Any
 from uuid import uuid4
 
 from benchmarks.bare_node import TRACE
-from iscp.adapters.children import end, spawn, tail
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta.joblog import DeltaJobLog
+from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.failpoints import EnvironmentFailpoints
-from iscp.adapters.free_port import free_port
-from iscp.adapters.grpc.node_calls import NodeDescription, describe
-from iscp.adapters.settings import to_toml
-from iscp.coordination.book import JobBook
-from iscp.coordination.draft import Register, Registration
+from iscp.adapters.grpc.node.node_client import NodeDescription, describe
+from iscp.adapters.system.child_process import end, spawn, tail
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.adapters.system.free_port import free_port
+from iscp.adapters.system.settings import to_toml
+from iscp.coordination.jobs.job_book import JobBook
+from iscp.coordination.jobs.job_changes import Register, Registration
 from iscp.core.config import EtcdConfig, JobLogConfig, NodeConfig
 from iscp.core.errors import IscpError
 from iscp.core.ids import JobKey
-from iscp.core.job import JobRow
+from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.runtime.log_writer import LogLimits, LogWriter
+from iscp.runtime.owner.job_log_writer import LogWriter
+from iscp.runtime.owner.log_limits import LogLimits
 
 WAIT_S = 120.0
 LOOK_S = 0.02

@@ -20,52 +20,52 @@ from functools import partial
 from pathlib import Path
 
 from iscp import __version__
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta.joblog import DeltaJobLog
-from iscp.adapters.etcd.checkpoint import EtcdCheckpoint
+from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.adapters.etcd.checkpoint_key import EtcdCheckpoint
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.log_marks import EtcdLogMarks
-from iscp.adapters.etcd.membership import EtcdMembership
-from iscp.adapters.etcd.overrides import EtcdOverrides
+from iscp.adapters.etcd.member_keys import EtcdMembership
+from iscp.adapters.etcd.override_keys import EtcdOverrides
 from iscp.adapters.etcd.values import EtcdSettings
-from iscp.adapters.failpoints import EnvironmentFailpoints
-from iscp.adapters.grpc.forward import Forwarding
-from iscp.adapters.grpc.node_server import NodeServer
-from iscp.adapters.grpc.operator_server import OperatorServer
-from iscp.adapters.grpc.peers import Peers
-from iscp.adapters.grpc.server import AdminServer
-from iscp.adapters.preflight import refuse_misfit
-from iscp.adapters.settings import load_settings
-from iscp.adapters.telemetry import configure_logging
+from iscp.adapters.grpc.admin.admin_server import AdminServer
+from iscp.adapters.grpc.admin.forwarding import Forwarding
+from iscp.adapters.grpc.admin.operator_server import OperatorServer
+from iscp.adapters.grpc.node.node_server import NodeServer
+from iscp.adapters.grpc.node.owner_streams import Peers
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.adapters.system.preflight import refuse_misfit
+from iscp.adapters.system.settings import load_settings
+from iscp.adapters.telemetry.logging import configure_logging
 from iscp.consumers.registry import ConsumerRegistry
-from iscp.coordination.assignment import ShardState
-from iscp.coordination.effects import HoldIterations, StartShard, StopAllShards, StopShard, UpdateShard
-from iscp.coordination.events import ShardStarted, ShardStopped
-from iscp.coordination.owner import OwnerMachine
-from iscp.coordination.schedule_events import WorkerNews
-from iscp.coordination.times import CoordinationTimes
-from iscp.coordination.worker import WorkerMachine
-from iscp.core.cluster import WIRE_FORMAT, NodeRecord
+from iscp.coordination.membership.assignments import ShardState
+from iscp.coordination.owner_machine import OwnerMachine
+from iscp.coordination.protocol.effects import HoldIterations, StartShard, StopAllShards, StopShard, UpdateShard
+from iscp.coordination.protocol.events import ShardStarted, ShardStopped
+from iscp.coordination.protocol.timeouts import CoordinationTimes
+from iscp.coordination.schedule.schedule_events import WorkerNews
+from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.config import NodeConfig
 from iscp.core.errors import Unavailable
 from iscp.core.ids import ShardId
-from iscp.core.verify import VerifyReport
+from iscp.core.members import WIRE_FORMAT, NodeRecord
+from iscp.core.verification import VerifyReport
 from iscp.ports.catalog import TableDescription
-from iscp.runtime.admin_service import OwnerAdmin
-from iscp.runtime.cluster_views import ClusterViews
-from iscp.runtime.garbage import collect_rarely
-from iscp.runtime.lease_keeper import LeaseKeeper
-from iscp.runtime.log_writer import LogLimits
-from iscp.runtime.moved import Moved
-from iscp.runtime.node import Node
-from iscp.runtime.nodes_at_work import NodesAtWork
-from iscp.runtime.operator_service import OwnerOperator
-from iscp.runtime.owner_loop import OwnerLoop
-from iscp.runtime.resharder import Resharder
-from iscp.runtime.upkeep import Order
-from iscp.runtime.worker_loop import WorkerLoop
+from iscp.runtime.admin.admin_service import OwnerAdmin
+from iscp.runtime.admin.cluster_views import ClusterViews
+from iscp.runtime.admin.operator_service import OwnerOperator
+from iscp.runtime.admin.resharder import Resharder
+from iscp.runtime.loop.gc_tuning import collect_rarely
+from iscp.runtime.node.lease_keeper import LeaseKeeper
+from iscp.runtime.node.node import Node
+from iscp.runtime.owner.job_progress import ProgressSignal
+from iscp.runtime.owner.log_limits import LogLimits
+from iscp.runtime.owner.node_clients import NodeClients
+from iscp.runtime.owner.owner_loop import OwnerLoop
+from iscp.runtime.worker.maintenance import Order
+from iscp.runtime.worker.worker_loop import WorkerLoop
 
 TRACE = "BARE_NODE_TRACE"
 WIRE = "BARE_NODE_WIRE_FORMAT"
@@ -191,7 +191,7 @@ def watch_terms(owner: OwnerLoop, counts: dict[str, int]) -> None:
 
 
 def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
-    clock, moved, keys = clock_of(config.node_id), Moved(), Keys(config.etcd_prefix)
+    clock, moved, keys = clock_of(config.node_id), ProgressSignal(), Keys(config.etcd_prefix)
     wire_format = int(os.environ.get(WIRE, WIRE_FORMAT))
     etcd = EtcdClient(EtcdSettings.of(config.etcd), clock)
     ttl_s, margin_s = config.etcd.lease_ttl_s, config.etcd.margin_s
@@ -238,7 +238,7 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
     served = NodeServer(
         config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__, engine, worker.heard, wire_format
     )
-    nodes = NodesAtWork(owner, lambda to: engine if to.node_id == config.node_id else peers.call(to))
+    nodes = NodeClients(owner, lambda to: engine if to.node_id == config.node_id else peers.call(to))
     views = ClusterViews(owner, membership, nodes, clock)
     kinds = ConsumerRegistry(())
     around = clock, moved, nodes, views.view

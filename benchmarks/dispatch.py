@@ -27,19 +27,19 @@ from pathlib import Path
 import click
 
 from benchmarks.bare_cluster import BareCluster, until
-from iscp.adapters.clock import SystemClock
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.values import EtcdSettings
-from iscp.coordination.effects import OwnerEffect, SendTo
-from iscp.coordination.events import Elected, FromNode, Tick
-from iscp.coordination.messages import DispatchTable, DispatchTableResponse, NodeShardState, Sync
-from iscp.coordination.owner import OwnerMachine
-from iscp.coordination.times import CoordinationTimes
-from iscp.core.cluster import NodeRecord
+from iscp.adapters.system.clock import SystemClock
+from iscp.coordination.owner_machine import OwnerMachine
+from iscp.coordination.protocol.effects import OwnerEffect, SendTo
+from iscp.coordination.protocol.events import Elected, FromNode, Tick
+from iscp.coordination.protocol.messages import DispatchTable, DispatchTableResponse, NodeShardState, Sync
+from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.core.ids import JobKey, ShardId
-from iscp.core.job import JobRow
+from iscp.core.job_row import JobRow
+from iscp.core.members import NodeRecord
 
 AIM_SHARDS_PER_S = 10_000
 AIM_SWITCH_S = 3.0

@@ -26,29 +26,29 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta.commits import APP_ID
-from iscp.adapters.delta.position import tag_json
-from iscp.adapters.delta.probe import DeltaProbe
-from iscp.adapters.delta.sink import DeltaSink
-from iscp.adapters.failpoints import EnvironmentFailpoints
+from iscp.adapters.delta.log.commits import APP_ID
+from iscp.adapters.delta.sink.delta_sink import DeltaSink
+from iscp.adapters.delta.sink.sink_position import tag_json
+from iscp.adapters.delta.source.commit_probe import DeltaProbe
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.consumers.registry import ConsumerRegistry
-from iscp.coordination.book_index import target_of
-from iscp.coordination.effects import StartShard
-from iscp.coordination.schedule import Schedule
-from iscp.coordination.schedule_events import WorkerNews
+from iscp.coordination.jobs.book_index import target_of
+from iscp.coordination.protocol.effects import StartShard
+from iscp.coordination.schedule.schedule_events import WorkerNews
+from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.core.config import BackoffConfig, ProbeConfig, SchedulerConfig
 from iscp.core.ids import JobKey, ShardId, TableEpoch
 from iscp.core.iteration import Iteration, JobOutcome
-from iscp.core.job import JobRow
-from iscp.core.trigger import ProbeState
+from iscp.core.job_row import JobRow
+from iscp.core.start_rule import ProbeState
 from iscp.core.watermark import Watermark
 from iscp.ports.sink import CommitTag
 from iscp.ports.system import Guard
-from iscp.runtime.executor import Executor
-from iscp.runtime.scheduler import Scheduler
-from iscp.runtime.sinks import SinkPool
-from iscp.runtime.target_looks import TargetLooks
+from iscp.runtime.iteration.sink_pool import SinkPool
+from iscp.runtime.worker.executor import Executor
+from iscp.runtime.worker.scheduler import Scheduler
+from iscp.runtime.worker.target_probe import TargetLooks
 
 AIMS = {"cpu_us_per_table": 20, "bytes_per_table": 2_048, "spark_jobs": 0, "etcd_writes": 0}
 PASSES = 3

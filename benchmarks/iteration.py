@@ -27,10 +27,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta.session import SparkRuntime, SparkSettings
-from iscp.adapters.grpc.client import Client
-from iscp.cli.launch import start_up
+from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
+from iscp.adapters.system.clock import SystemClock
+from iscp.cli.node.launch import start_up
+from iscp.client.admin_client import Client
 
 AIM_MIXED, AIM_INSERT_ONLY, AIM_OVERHEAD_MS = 0.7, 0.4, 20.0
 SMALL = (10, 1_000)

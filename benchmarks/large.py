@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.iteration import FEED, WAIT_S, Contender, await_version, elapsed_s, stream
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta.session import SparkRuntime, SparkSettings
-from iscp.adapters.grpc.client import Client
-from iscp.cli.launch import start_up
+from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
+from iscp.adapters.system.clock import SystemClock
+from iscp.cli.node.launch import start_up
+from iscp.client.admin_client import Client
 
 AIM_RATIO = 1.1
 UPDATED = 20

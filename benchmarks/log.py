@@ -26,19 +26,20 @@ import click
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta.joblog import DeltaJobLog
-from iscp.adapters.failpoints import EnvironmentFailpoints
-from iscp.adapters.grpc.client import Client
-from iscp.cli.launch import start_up
-from iscp.coordination.book import JobBook
-from iscp.coordination.draft import Pause, Register, Registration, Resume
-from iscp.core.admin import ChangeVerb, JobChange, JobName, RegisterRequest
+from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.cli.node.launch import start_up
+from iscp.client.admin_client import Client
+from iscp.coordination.jobs.job_book import JobBook
+from iscp.coordination.jobs.job_changes import Pause, Register, Registration, Resume
+from iscp.core.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest
 from iscp.core.ids import JobKey
-from iscp.core.job import JobRow, JobStatus
+from iscp.core.job_row import JobRow, JobStatus
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.watermark import Watermark
-from iscp.runtime.log_writer import LogLimits, LogWriter
+from iscp.runtime.owner.job_log_writer import LogWriter
+from iscp.runtime.owner.log_limits import LogLimits
 
 AIM_UPDATES_PER_S = 2_000
 AIM_P95_MS = 500

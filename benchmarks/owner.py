@@ -37,21 +37,21 @@ from multiprocessing.connection import Connection
 
 import click
 
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta.joblog import DeltaJobLog
-from iscp.adapters.failpoints import EnvironmentFailpoints
-from iscp.adapters.grpc.coordinate_messages import decode_node, decode_owner, encode_node, encode_owner
-from iscp.adapters.grpc.frames import FrameReader, Outgoing, cut
-from iscp.adapters.grpc.quarantine import Quarantine
-from iscp.coordination.messages import Alive, DispatchTable, NodeMessage, OwnerMessage
-from iscp.coordination.owner import OwnerMachine
-from iscp.coordination.times import CoordinationTimes
-from iscp.core.cluster import NodeRecord
+from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.adapters.grpc.node.framing import FrameReader, Outgoing, cut
+from iscp.adapters.grpc.node.node_codec import decode_node, decode_owner, encode_node, encode_owner
+from iscp.adapters.grpc.node.quarantine import Quarantine
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.coordination.owner_machine import OwnerMachine
+from iscp.coordination.protocol.messages import Alive, DispatchTable, NodeMessage, OwnerMessage
+from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.core.errors import Unavailable
+from iscp.core.members import NodeRecord
 from iscp.core.ring import Ring
-from iscp.runtime.garbage import collect_rarely
-from iscp.runtime.log_writer import LogLimits
-from iscp.runtime.owner_loop import OwnerLoop
+from iscp.runtime.loop.gc_tuning import collect_rarely
+from iscp.runtime.owner.log_limits import LogLimits
+from iscp.runtime.owner.owner_loop import OwnerLoop
 from iscp.wire.v1 import node_pb2 as pb
 from tests.fakes.etcd import FakeCheckpoints, FakeElection, FakeEtcd, FakeLogMarks, FakeMembership, FakeOverrides
 from tests.fakes.prompt_nodes import EPOCH, answers, job_rows, node_records

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import click
 
-from iscp.coordination.placement import Placement
+from iscp.coordination.membership.preferred_nodes import Placement
 from iscp.core.ids import ShardId
 from iscp.core.ring import VNODES, Ring
 

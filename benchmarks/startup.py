@@ -18,9 +18,9 @@ import click
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.grpc.client import Client
-from iscp.cli.launch import start_up
+from iscp.adapters.system.clock import SystemClock
+from iscp.cli.node.launch import start_up
+from iscp.client.admin_client import Client
 
 AIM_S = 15.0
 ROWS = 1_000

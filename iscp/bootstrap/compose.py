@@ -7,28 +7,28 @@ from dataclasses import replace
 from functools import partial
 
 from iscp import __version__
-from iscp.adapters.grpc.forward import Forwarding
-from iscp.adapters.grpc.node_server import NodeServer
-from iscp.adapters.grpc.peers import Peers
-from iscp.adapters.grpc.server import AdminServer
-from iscp.adapters.preflight import refuse_misfit
-from iscp.bootstrap.cluster import Cluster
-from iscp.bootstrap.engine import compose_engine, compose_target_looks
+from iscp.adapters.grpc.admin.admin_server import AdminServer
+from iscp.adapters.grpc.admin.forwarding import Forwarding
+from iscp.adapters.grpc.node.node_server import NodeServer
+from iscp.adapters.grpc.node.owner_streams import Peers
+from iscp.adapters.system.preflight import refuse_misfit
+from iscp.bootstrap.cluster_parts import Cluster
 from iscp.bootstrap.foundation import Foundation
-from iscp.bootstrap.owner import compose_owner_loop, compose_services
-from iscp.coordination.times import CoordinationTimes
-from iscp.coordination.worker import WorkerMachine
-from iscp.core.cluster import NodeRecord
-from iscp.runtime.lease_keeper import LeaseKeeper
-from iscp.runtime.moved import Moved
-from iscp.runtime.node import Node
-from iscp.runtime.nodes_at_work import NodesAtWork
-from iscp.runtime.worker_loop import WorkerLoop
+from iscp.bootstrap.owner_parts import compose_owner_loop, compose_services
+from iscp.bootstrap.shard_parts import compose_engine, compose_target_looks
+from iscp.coordination.protocol.timeouts import CoordinationTimes
+from iscp.coordination.worker_machine import WorkerMachine
+from iscp.core.members import NodeRecord
+from iscp.runtime.node.lease_keeper import LeaseKeeper
+from iscp.runtime.node.node import Node
+from iscp.runtime.owner.job_progress import ProgressSignal
+from iscp.runtime.owner.node_clients import NodeClients
+from iscp.runtime.worker.worker_loop import WorkerLoop
 
 
 def compose(on: Foundation) -> Node:
     """A node on its adapters, not started."""
-    config, clock, moved = on.config, on.clock, Moved()
+    config, clock, moved = on.config, on.clock, ProgressSignal()
     cluster = Cluster.connect(config, clock)
     times = replace(CoordinationTimes(), ttl_s=config.etcd.lease_ttl_s, margin_s=config.etcd.margin_s)
     record = NodeRecord(config.node_id, 0, config.address, os.getpid(), __version__, clock.now_s())
@@ -56,7 +56,7 @@ def compose(on: Foundation) -> Node:
     scheduler, executor, upkeep, here = compose_engine(on, looks, keeper, worker)
     served = NodeServer(config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__, here, worker.heard)
     here.borders = (worker, peers, served, owner)
-    nodes = NodesAtWork(owner, lambda to: here if to.node_id == config.node_id else peers.call(to))
+    nodes = NodeClients(owner, lambda to: here if to.node_id == config.node_id else peers.call(to))
     forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id), log_fault=owner.log_fault)
     admin, operator = compose_services(on, cluster, moved, owner, nodes, looks)
     server = AdminServer(admin, config.listen, services=[served, operator], interceptors=[forwarding])

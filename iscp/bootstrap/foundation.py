@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta.session import SparkRuntime
+from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.adapters.system.clock import SystemClock
 from iscp.consumers.registry import ConsumerRegistry
 from iscp.core.config import NodeConfig
 from iscp.ports.system import Failpoints

@@ -9,16 +9,16 @@ import tempfile
 import threading
 from pathlib import Path
 
-from iscp.adapters.delta.s3 import s3_environ
-from iscp.adapters.delta.session import SparkRuntime, SparkSettings
-from iscp.adapters.failpoints import EnvironmentFailpoints
-from iscp.adapters.open_files import files_needed, raise_open_files_limit
+from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
+from iscp.adapters.delta.storage.s3_settings import s3_environ
+from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.adapters.system.open_files import files_needed, raise_open_files_limit
 from iscp.bootstrap.compose import compose
 from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.self_tests import run_self_tests
-from iscp.core.cluster import NODES_MAX
 from iscp.core.config import NodeConfig
-from iscp.runtime.garbage import collect_rarely
+from iscp.core.members import NODES_MAX
+from iscp.runtime.loop.gc_tuning import collect_rarely
 
 log = logging.getLogger(__name__)
 

@@ -1,16 +1,28 @@
 """Changefeeds as a library: every change in one order, with cursors (docs/changefeed.md)."""
 
-from iscp.adapters.etcd.values import EtcdSettings, EtcdTls
-from iscp.changefeed.feed import Changefeed
-from iscp.changefeed.opening import create
-from iscp.changefeed.opening import open_feed as open  # noqa: A004
-from iscp.changefeed.purging import Purged
-from iscp.changefeed.reading import Page
-from iscp.changefeed.transaction import Transaction
-from iscp.changefeed.ulids import Ulids
-from iscp.core.errors import Conflict, CursorBehind, FeedIncident, InvalidRequest, IscpError, OutcomeUnknown, TimedOut
-from iscp.core.feed_cursor import Cursor, StoredCursor
-from iscp.core.feed_queue import IncidentReport
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from iscp.adapters.etcd.values import EtcdSettings, EtcdTls
+    from iscp.changefeed.client.changefeed import Changefeed
+    from iscp.changefeed.client.connect import create
+    from iscp.changefeed.client.connect import open_feed as open  # noqa: A004
+    from iscp.changefeed.client.purge import Purged
+    from iscp.changefeed.client.reader import Page
+    from iscp.changefeed.client.transaction import Transaction
+    from iscp.changefeed.client.ulid_ranges import Ulids
+    from iscp.changefeed.model.cursor import Cursor, StoredCursor
+    from iscp.changefeed.model.lock_queue import IncidentReport
+    from iscp.core.errors import (
+        Conflict,
+        CursorBehind,
+        FeedIncident,
+        InvalidRequest,
+        IscpError,
+        OutcomeUnknown,
+        TimedOut,
+    )
 
 __all__ = [
     "Changefeed",
@@ -33,3 +45,27 @@ __all__ = [
     "create",
     "open",
 ]
+
+_HOMES = {
+    "Changefeed": "iscp.changefeed.client.changefeed",
+    "Cursor": "iscp.changefeed.model.cursor",
+    "EtcdSettings": "iscp.adapters.etcd.values",
+    "EtcdTls": "iscp.adapters.etcd.values",
+    "IncidentReport": "iscp.changefeed.model.lock_queue",
+    "Page": "iscp.changefeed.client.reader",
+    "Purged": "iscp.changefeed.client.purge",
+    "StoredCursor": "iscp.changefeed.model.cursor",
+    "Transaction": "iscp.changefeed.client.transaction",
+    "Ulids": "iscp.changefeed.client.ulid_ranges",
+    "create": "iscp.changefeed.client.connect",
+    "open": "iscp.changefeed.client.connect",
+}
+"""All others are errors."""
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on first use: an executor of Spark reads a part of a feed without the client, and a node without either.
+    if name not in __all__:
+        raise AttributeError(f"module 'iscp.changefeed' has no attribute {name!r}")
+    home = import_module(_HOMES.get(name, "iscp.core.errors"))
+    return getattr(home, "open_feed" if name == "open" else name)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from iscp.core.patterns import is_pattern
+from iscp.core.name_patterns import is_pattern
 
 if TYPE_CHECKING:
-    from iscp.adapters.grpc.client import Client
+    from iscp.client.admin_client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,7 +37,7 @@ class Invocation:
     output: str = "table"
 
     def client(self) -> Client:
-        from iscp.adapters.grpc.client import Client
+        from iscp.client.admin_client import Client
 
         return Client(self.endpoint)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from iscp import __version__
-from iscp.cli.feed import feed
-from iscp.cli.log import log
+from iscp.cli.changefeed_commands import feed
+from iscp.cli.node.log_command import log
 from iscp.core.errors import EXIT_JOB_LOG_DAMAGED, IscpError, JobLogDamaged
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
@@ -50,7 +50,7 @@ iscp.add_command(log)
 )
 def node(file: Path | None) -> None:
     """Run one node until SIGTERM."""
-    from iscp.cli.node import run
+    from iscp.cli.node.node_command import run
 
     sys.exit(run(file))
 
@@ -74,7 +74,7 @@ def node(file: Path | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Say in one line of JSON that it is ready, and where.")
 def up(nodes: int, data: Path, port: int | None, as_json: bool) -> None:
     """Start etcd and nodes on this machine, and keep them up until Ctrl-C."""
-    from iscp.cli.up import run
+    from iscp.cli.node.up import run
 
     sys.exit(run(data, port, as_json, nodes))
 

@@ -15,9 +15,10 @@ from typing import Any
 
 import click
 
-from iscp.core.admin import ClusterView, JobView, PlacedShard, RegisterRequest, RegisterResult
+from iscp.core.api_requests import RegisterRequest
+from iscp.core.api_views import ClusterView, JobView, PlacedShard, RegisterResult
 from iscp.core.iteration import HistoryEntry
-from iscp.core.upkeep import UpkeepFigures
+from iscp.core.maintenance_figures import UpkeepFigures
 
 # Where no terminal says how wide it is, a table is as wide as it needs, so that pipes see whole values.
 PIPE_WIDTH = 400

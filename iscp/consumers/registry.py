@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from importlib.metadata import EntryPoint, entry_points
 
-from iscp.consumers.custom import CustomConsumer, CustomKind
+from iscp.consumers.custom.custom_kind import CustomConsumer, CustomKind
 from iscp.core.errors import ErrorCode, InvalidRequest
-from iscp.core.foreign import named_error, shown
+from iscp.core.untrusted_values import named_error, shown
 from iscp.ports.consumer import ConsumerKind, Needs
 
 GROUP = "iscp.consumers"

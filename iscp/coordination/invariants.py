@@ -9,18 +9,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import combinations
 
-from iscp.coordination.assignment import HELD, Assignment, ShardState
-from iscp.coordination.checkpoint import GlobalCheckpoint, counts
-from iscp.coordination.messages import NodeShardState
-from iscp.coordination.outbox import IN_FLIGHT_MAX
-from iscp.coordination.owner import OwnerMachine
-from iscp.coordination.peer import OPERATIONS_IN_FLIGHT_MAX, Peer, PeerPhase
-from iscp.coordination.term import Term
-from iscp.coordination.worker import FENCES_MAX, WorkerMachine
+from iscp.coordination.global_checkpoint import GlobalCheckpoint, counts
+from iscp.coordination.membership.assignments import HELD, Assignment, ShardState
+from iscp.coordination.membership.node_session import OPERATIONS_IN_FLIGHT_MAX, Peer, PeerPhase
+from iscp.coordination.membership.term import Term
+from iscp.coordination.owner_machine import OwnerMachine
+from iscp.coordination.protocol.messages import NodeShardState
+from iscp.coordination.report_outbox import IN_FLIGHT_MAX
+from iscp.coordination.worker_machine import FENCES_MAX, WorkerMachine
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import ShardId
-from iscp.core.job import JobRow
-from iscp.core.shard import overlaps
+from iscp.core.job_row import JobRow
+from iscp.core.key_ranges import overlaps
 
 
 def require(holds: bool, what: str, *of: object) -> None:

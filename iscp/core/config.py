@@ -1,6 +1,6 @@
 """Every setting of a node: its default, its unit (at the end of its name), its bounds and what it is for.
 
-Decides what a valid configuration is; knows nothing of files and environment variables (`iscp.adapters.settings`
+Decides what a valid configuration is; knows nothing of files and environment variables (`iscp.adapters.system.settings`
 reads those). What is written here about a setting is what `docs/configuration.md` tells.
 """
 
@@ -210,7 +210,7 @@ class NodeConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class SettingFault:
     """What is wrong with one setting, and what to do about it."""
 
     path: str
@@ -265,20 +265,20 @@ def port_of(address: str) -> int | None:
     return int(found["port"]) if found and int(found["port"]) < 65_536 else None
 
 
-def range_fault(setting: Setting, value: object) -> Fault | None:
+def range_fault(setting: Setting, value: object) -> SettingFault | None:
     """Whether a number lies within its setting's bounds; anything else passes."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     if value != value or value in (float("inf"), float("-inf")):
-        return Fault(setting.path, f"{value} is not a finite number")
+        return SettingFault(setting.path, f"{value} is not a finite number")
     if setting.least is not None and value < setting.least:
-        return Fault(setting.path, f"{value:g} is too small", f"Give {setting.least:g} or more")
+        return SettingFault(setting.path, f"{value:g} is too small", f"Give {setting.least:g} or more")
     if setting.above is not None and value <= setting.above:
-        return Fault(setting.path, f"{value:g} is too small", f"Give more than {setting.above:g}")
+        return SettingFault(setting.path, f"{value:g} is too small", f"Give more than {setting.above:g}")
     return None
 
 
-def faults(config: NodeConfig) -> list[Fault]:
+def faults(config: NodeConfig) -> list[SettingFault]:
     """What no single number's bounds can tell: forms of names and addresses, and settings that must agree."""
     return [
         *_name_faults(config),
@@ -289,53 +289,61 @@ def faults(config: NodeConfig) -> list[Fault]:
     ]
 
 
-def _name_faults(config: NodeConfig) -> Iterator[Fault]:
+def _name_faults(config: NodeConfig) -> Iterator[SettingFault]:
     for path, name in (("node_id", config.node_id), ("cluster", config.cluster)):
         if not _NAME.fullmatch(name):
-            yield Fault(path, f"{name!r} is not a name", "Use up to 128 letters, digits, dots, dashes and underscores")
+            yield SettingFault(
+                path, f"{name!r} is not a name", "Use up to 128 letters, digits, dots, dashes and underscores"
+            )
     if not config.log.uri:
-        yield Fault("log.uri", "is empty", "Name a directory or URI that all nodes of the cluster share")
+        yield SettingFault("log.uri", "is empty", "Name a directory or URI that all nodes of the cluster share")
 
 
-def _address_faults(config: NodeConfig) -> Iterator[Fault]:
+def _address_faults(config: NodeConfig) -> Iterator[SettingFault]:
     listed = [("listen", config.listen), *((("advertise", config.advertise),) if config.advertise else ())]
     listed += [(f"etcd.endpoints.{n}", endpoint) for n, endpoint in enumerate(config.etcd.endpoints)]
     for path, address in listed:
         if port_of(address) is None:
-            yield Fault(path, f"{address!r} is not an address", "Write HOST:PORT, as 127.0.0.1:2379")
+            yield SettingFault(path, f"{address!r} is not an address", "Write HOST:PORT, as 127.0.0.1:2379")
     if not config.etcd.endpoints:
-        yield Fault("etcd.endpoints", "is empty", "Name at least one member of etcd, as 127.0.0.1:2379")
+        yield SettingFault("etcd.endpoints", "is empty", "Name at least one member of etcd, as 127.0.0.1:2379")
 
 
-def _etcd_faults(etcd: EtcdConfig) -> Iterator[Fault]:
+def _etcd_faults(etcd: EtcdConfig) -> Iterator[SettingFault]:
     if not etcd.prefix.startswith("/"):
-        yield Fault("etcd.prefix", f"{etcd.prefix!r} does not begin with /", "Write it as /iscp")
+        yield SettingFault("etcd.prefix", f"{etcd.prefix!r} does not begin with /", "Write it as /iscp")
     if etcd.margin_s >= etcd.lease_ttl_s:
-        yield Fault("etcd.margin_s", "leaves no time to write in", "Give less than etcd.lease_ttl_s")
+        yield SettingFault("etcd.margin_s", "leaves no time to write in", "Give less than etcd.lease_ttl_s")
     if etcd.password and not etcd.user:
-        yield Fault("etcd.user", "is missing beside etcd.password", "Name the user")
+        yield SettingFault("etcd.user", "is missing beside etcd.password", "Name the user")
     if bool(etcd.cert_file) != bool(etcd.key_file):
         missing = "etcd.key_file" if etcd.cert_file else "etcd.cert_file"
-        yield Fault(missing, "is missing", "A client certificate and its key go together")
+        yield SettingFault(missing, "is missing", "A client certificate and its key go together")
     elif etcd.cert_file and not etcd.ca_file:
-        yield Fault("etcd.ca_file", "is missing", "Name the authorities to trust; TLS is used where they are given")
+        yield SettingFault(
+            "etcd.ca_file", "is missing", "Name the authorities to trust; TLS is used where they are given"
+        )
 
 
-def _storage_faults(config: NodeConfig) -> Iterator[Fault]:
+def _storage_faults(config: NodeConfig) -> Iterator[SettingFault]:
     s3 = config.storage.s3
     if s3.endpoint and not _URL.fullmatch(s3.endpoint):
-        yield Fault("storage.s3.endpoint", f"{s3.endpoint!r} is not a URL", "Write https://HOST or https://HOST:PORT")
+        yield SettingFault(
+            "storage.s3.endpoint", f"{s3.endpoint!r} is not a URL", "Write https://HOST or https://HOST:PORT"
+        )
     if s3.endpoint and not s3.used:
-        yield Fault("storage.s3.region", "is missing beside storage.s3.endpoint", "Write us-east-1 if it has none")
+        yield SettingFault(
+            "storage.s3.region", "is missing beside storage.s3.endpoint", "Write us-east-1 if it has none"
+        )
     written = [("log.uri", config.log.uri)]
     written += [(f"storage.self_test.{n}", uri) for n, uri in enumerate(config.storage.self_test)]
     for path, uri in written:
         if uri.startswith(("s3://", "s3a://")) and not s3.used:
-            yield Fault(path, f"{uri} lies on S3", "Set storage.s3.region")
+            yield SettingFault(path, f"{uri} lies on S3", "Set storage.s3.region")
 
 
-def _order_faults(config: NodeConfig) -> Iterator[Fault]:
+def _order_faults(config: NodeConfig) -> Iterator[SettingFault]:
     if config.probe.interval_min_s > config.probe.interval_max_s:
-        yield Fault("probe.interval_max_s", "is less than probe.interval_min_s", "Give the same or more")
+        yield SettingFault("probe.interval_max_s", "is less than probe.interval_min_s", "Give the same or more")
     if config.backoff.base_s > config.backoff.cap_s:
-        yield Fault("backoff.cap_s", "is less than backoff.base_s", "Give the same or more")
+        yield SettingFault("backoff.cap_s", "is less than backoff.base_s", "Give the same or more")

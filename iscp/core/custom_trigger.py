@@ -12,7 +12,7 @@ from math import inf
 from typing import Any
 
 from iscp.core.errors import ErrorCode, TemporaryError
-from iscp.core.foreign import exact_float, shown
+from iscp.core.untrusted_values import exact_float, shown
 
 ASK_AGAIN_S = 0.1
 """A trigger is not asked again earlier, whatever time it answers, unless something happens."""

@@ -14,7 +14,7 @@ DEFAULT_ACCOUNT = "default"
 class JobKey(NamedTuple):
     """What one row of the job log is known by. `table_id` is the Delta table's own (its metadata id).
 
-    A job on a table that is split has a row for each range (see iscp.core.shard).
+    A job on a table that is split has a row for each range (see iscp.core.key_ranges).
     """
 
     account: str

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from iscp.core.errors import ErrorCode
-from iscp.core.job import JobRow
-from iscp.core.verify import VerifyReport
+from iscp.core.job_row import JobRow
+from iscp.core.verification import VerifyReport
 from iscp.core.watermark import Watermark
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from iscp.core.errors import ErrorCode, PermanentError
-from iscp.core.foreign import exact_float, shown
+from iscp.core.untrusted_values import exact_float, shown
 
 
 def wait_until_s(next_at_s: object, now_s: float) -> float:

@@ -30,7 +30,7 @@ class TriggerType(StrEnum):
     CUSTOM = "custom"
 
 
-class ChangeSource(StrEnum):
+class ChangeMode(StrEnum):
     """Where changes are read from: change data feed, the files of append-only commits, or a comparison."""
 
     AUTO = "auto"
@@ -98,7 +98,7 @@ class JobSpec:
     target_lag_s: float | None = None
     independent: bool = False
     priority: int = 0
-    change_source: ChangeSource = ChangeSource.AUTO
+    change_source: ChangeMode = ChangeMode.AUTO
     on_replace: OnReplace = OnReplace.FAIL
     on_duplicate: OnDuplicate = OnDuplicate.DEAD_LETTER
     on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE
@@ -139,7 +139,7 @@ class JobSpec:
 
 
 POLICIES: dict[str, type[StrEnum]] = {
-    "change_source": ChangeSource,
+    "change_source": ChangeMode,
     "on_replace": OnReplace,
     "on_duplicate": OnDuplicate,
     "on_schema_change": OnSchemaChange,
@@ -176,7 +176,7 @@ def parse_spec(text: str) -> JobSpec:
         target_lag_s=_seconds(root.get("target_lag"), "spec.target_lag"),
         independent=_flag(root.get("independent"), "spec.independent"),
         priority=_priority(iteration.get("priority")),
-        change_source=_choice(ChangeSource, iteration.get("change_source"), f"{path}.change_source"),
+        change_source=_choice(ChangeMode, iteration.get("change_source"), f"{path}.change_source"),
         on_replace=_choice(OnReplace, iteration.get("on_replace"), f"{path}.on_replace"),
         on_duplicate=_choice(OnDuplicate, iteration.get("on_duplicate"), f"{path}.on_duplicate"),
         on_schema_change=_choice(OnSchemaChange, iteration.get("on_schema_change"), f"{path}.on_schema_change"),
@@ -187,7 +187,7 @@ def parse_spec(text: str) -> JobSpec:
         raise InvalidRequest(
             "goes only with the default trigger", field="spec.independent", remedy="Leave it out: only that one shares"
         )
-    if spec.enable_cdf and spec.change_source not in (ChangeSource.AUTO, ChangeSource.CDF):
+    if spec.enable_cdf and spec.change_source not in (ChangeMode.AUTO, ChangeMode.CDF):
         raise InvalidRequest(
             f"is of no use to a job whose change_source is {spec.change_source}",
             field=f"{path}.enable_cdf",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from iscp.core.columns import ColumnIds
+from iscp.core.column_identity import ColumnIds
 
 NOTHING_APPLIED = -1
 

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from iscp.core.admin import (
+from iscp.core.api_requests import (
     ChangeOutcome,
-    Checked,
-    ClusterView,
     JobChange,
     JobFilter,
     JobName,
-    JobView,
     RegisterRequest,
-    RegisterResult,
     ResyncRequest,
     UpdateRequest,
 )
+from iscp.core.api_views import CheckedJob, ClusterView, JobView, RegisterResult
 from iscp.core.iteration import HistoryEntry
-from iscp.core.verify import VerifyReport
+from iscp.core.verification import VerifyReport
 
 
 class AdminService(Protocol):
@@ -35,7 +32,7 @@ class AdminService(Protocol):
         the same request ids gets their first answers.
         """
 
-    def check(self, requests: Sequence[RegisterRequest]) -> list[Checked]:
+    def check(self, requests: Sequence[RegisterRequest]) -> list[CheckedJob]:
         """Each for itself, on top of those before it; nothing is written."""
 
     def resync(self, request: ResyncRequest) -> RegisterResult:

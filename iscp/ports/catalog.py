@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from iscp.core.job import JobRow
-from iscp.core.target import TargetSeen
-from iscp.core.trigger import ProbeState
+from iscp.core.job_row import JobRow
+from iscp.core.start_rule import ProbeState
+from iscp.core.target_state import TargetSeen
 
 if TYPE_CHECKING:
     pass

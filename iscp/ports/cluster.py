@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from iscp.coordination.placement import Overrides
-from iscp.core.cluster import Leader, Moment, NodeRecord
+from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.core.errors import IscpError
 from iscp.core.ids import ShardId
-from iscp.core.upkeep import JobUpkeep
-from iscp.core.verify import VerifyReport
+from iscp.core.maintenance_figures import JobUpkeep
+from iscp.core.members import Leader, Moment, NodeRecord
+from iscp.core.verification import VerifyReport
 
 
 class Lease(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job import JobReport, JobRow
+from iscp.core.job_row import JobReport, JobRow
 
 if TYPE_CHECKING:
     pass

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from iscp.core.columns import ColumnIds
-from iscp.core.job import JobRow
-from iscp.core.verify import Comparison
+from iscp.core.column_identity import ColumnIds
+from iscp.core.job_row import JobRow
+from iscp.core.verification import Comparison
 from iscp.core.watermark import NO_DEAD_LETTERS, DeadLetters, Position, Watermark
 from iscp.ports.source import KeyBounds
 from iscp.ports.system import Guard

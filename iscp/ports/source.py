@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from iscp.core.columns import ColumnIds
+from iscp.core.column_identity import ColumnIds
 from iscp.core.iteration import Bounds
 from iscp.core.watermark import Watermark
 
@@ -82,11 +82,11 @@ class Changes:
         return self.inserts + self.updates + self.deletes
 
 
-class ChangesUnavailable(Exception):
+class ChangesUnavailableError(Exception):
     """The changes of a range cannot be read any more (log cleaned, files vacuumed, feed off): take the difference."""
 
 
-class Feed(Protocol):
+class ChangeSet(Protocol):
     """The changes of one range, the same whenever they are looked at until `release`."""
 
     def net(self, key: Sequence[str], where: str = "", stamped: bool = False, columns: Sequence[str] = ()) -> Changes:
@@ -94,10 +94,10 @@ class Feed(Protocol):
 
         `stamped`, for sinks that nobody looks into: each row has the `_commit_version` and the `_commit_timestamp` of
         the key's last change too, and the source was asked whether it holds as many rows of each key as the changes
-        come to. Raises ChangesUnavailable, also where rows share a key, or shared it within the range: the source's
-        rows must tell then. That a row was there before, and was not changed, shows only in a sink, or in the source.
-        Without a key: of `columns` alone (empty: all) the rows that each commit has written, as often as they are there
-        afterwards more often than before; an updated row is a new one.
+        come to. Raises ChangesUnavailableError, also where rows share a key, or shared it within the range: the
+        source's rows must tell then. That a row was there before, and was not changed, shows only in a sink, or in the
+        source. Without a key: of `columns` alone (empty: all) the rows that each commit has written, as often as they
+        are there afterwards more often than before; an updated row is a new one.
         """
 
     def all(self, key: Sequence[str]) -> DataFrame:
@@ -116,19 +116,23 @@ class ChangeSource(Protocol):
     def resolve(self, uri: str, since: Watermark, to_version: int | None, bounds: Bounds) -> SourceRange:
         """How far one iteration goes from `since`, and not beyond `to_version` (None: towards the newest).
 
-        Raises ChangesUnavailable if the commits between cannot be read.
+        Raises ChangesUnavailableError if the commits between cannot be read.
         """
 
     def newest(self, uri: str) -> SourceRange:
         """The empty range that stands at the newest version."""
 
     def at(self, uri: str, version: int) -> SourceRange:
-        """The empty range that stands at `version`; raises ChangesUnavailable where it is gone."""
+        """The empty range that stands at `version`; raises ChangesUnavailableError where it is gone."""
 
-    def feed(self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int) -> Feed:
+    def feed(
+        self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
+    ) -> ChangeSet:
         """Only `columns` are read; for so many `readers`, so that what several of them read may be kept."""
 
-    def added(self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int) -> Feed:
+    def added(
+        self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
+    ) -> ChangeSet:
         """As `feed`, for a range of `inserts_only`: from the files that it added, so that no feed is needed.
 
         All rows bear the range's last version.

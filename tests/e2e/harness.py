@@ -32,15 +32,15 @@ from uuid import uuid4
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.children import end, spawn, tail
-from iscp.adapters.clock import SystemClock
 from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.grpc.client import Client
-from iscp.adapters.settings import to_toml
+from iscp.adapters.system.child_process import end, spawn, tail
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.settings import to_toml
 from iscp.cli.demo.check import differences
 from iscp.cli.demo.lake import read
-from iscp.cli.stack import Layout, Ports, choose_ports, healthy, node_command, node_config, node_environ
-from iscp.core.admin import JobView
+from iscp.cli.node.local_cluster import Layout, Ports, choose_ports, healthy, node_command, node_config, node_environ
+from iscp.client.admin_client import Client
+from iscp.core.api_views import JobView
 from tests import quick_spark
 
 __all__ = [

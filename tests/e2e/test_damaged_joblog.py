@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.grpc.client import Client
-from iscp.cli.launch import RunningUp, start_up
+from iscp.adapters.system.clock import SystemClock
+from iscp.cli.node.launch import RunningUp, start_up
+from iscp.client.admin_client import Client
 from iscp.core.errors import Unavailable
 from tests.e2e.evidence import admin
 from tests.e2e.harness import MARK, QUICK, STOP_WAIT_S, leftovers, wait_for

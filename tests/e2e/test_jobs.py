@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import iscp
-from iscp.adapters.delta.session import SparkRuntime, SparkSettings
+from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.cli.demo.check import differences
 from iscp.core.errors import JobFailed, TimedOut
 from tests.e2e.evidence import Answer, admin, admin_process, assert_in_order, sink_commits

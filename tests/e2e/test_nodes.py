@@ -13,11 +13,11 @@ import pytest
 from benchmarks.bare_cluster import BareCluster, BareNode, until
 from benchmarks.bare_node import CLOCKS
 from benchmarks.dispatch import depose
-from iscp.adapters.children import tail
-from iscp.adapters.free_port import free_port
-from iscp.adapters.grpc.client import Client
-from iscp.core.cluster import WIRE_FORMAT
+from iscp.adapters.system.child_process import tail
+from iscp.adapters.system.free_port import free_port
+from iscp.client.admin_client import Client
 from iscp.core.errors import InvalidRequest
+from iscp.core.members import WIRE_FORMAT
 
 SHARDS = 40
 TTL_S, MARGIN_S = 3.0, 0.5

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from benchmarks.bare_cluster import BareCluster, BareNode, until
-from iscp.adapters.free_port import free_port
+from iscp.adapters.system.free_port import free_port
 
 SHARDS = 30
 TTL_S, MARGIN_S = 3.0, 0.5

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.delta.commits import exists
+from iscp.adapters.delta.log.commits import exists
 from tests.e2e.evidence import assert_in_order
 from tests.e2e.harness import Cluster, assert_equal, read, upsert, wait_for
 from tests.e2e.load import Load

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.grpc.client import Client
-from iscp.cli.launch import RunningUp, start_up
-from iscp.cli.stack import healthy
+from iscp.adapters.system.clock import SystemClock
+from iscp.cli.node.launch import RunningUp, start_up
+from iscp.cli.node.local_cluster import healthy
+from iscp.client.admin_client import Client
 from tests.e2e.harness import MARK, QUICK, append, assert_equal, leftovers, read, upsert, wait_for
 
 Start = Callable[[], RunningUp]

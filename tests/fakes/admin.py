@@ -10,30 +10,32 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from iscp.core.admin import (
-    Action,
+from iscp.core.api_requests import (
     ChangeOutcome,
     ChangeVerb,
-    Checked,
-    ClusterView,
     JobChange,
     JobFilter,
     JobName,
+    RegisterRequest,
+    ResyncRequest,
+    UpdateRequest,
+)
+from iscp.core.api_views import (
+    Action,
+    CheckedJob,
+    ClusterView,
     JobView,
     LeftOutJob,
     NodeView,
-    RegisterRequest,
     RegisterResult,
-    ResyncRequest,
     ShardView,
-    UpdateRequest,
 )
 from iscp.core.errors import InvalidRequest, JobFailed, JobNotFound, TableNotFound, TimedOut
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job import JobState, JobStatus, Reason
+from iscp.core.job_row import JobState, JobStatus, Reason
 from iscp.core.spec import parse_spec
-from iscp.core.spec_merge import changed_spec
-from iscp.core.verify import Comparison, VerifyReport
+from iscp.core.spec_patch import changed_spec
+from iscp.core.verification import Comparison, VerifyReport
 
 CREATED_AT_S = 1_700_000_000.0
 CHECKPOINT_AT_S = 1_700_000_500.0
@@ -114,16 +116,16 @@ class FakeAdmin:
         except JobNotFound as error:
             return error
 
-    def check(self, requests: Sequence[RegisterRequest]) -> list[Checked]:
+    def check(self, requests: Sequence[RegisterRequest]) -> list[CheckedJob]:
         self._enter("check")
         with self._moved:
             return [self._check(request) for request in requests]
 
-    def _check(self, request: RegisterRequest) -> Checked:
+    def _check(self, request: RegisterRequest) -> CheckedJob:
         if request.job.table.startswith(MISSING):
-            return Checked(error=TableNotFound(f"there is no Delta table at {request.job.table}", field="table"))
+            return CheckedJob(error=TableNotFound(f"there is no Delta table at {request.job.table}", field="table"))
         wanted = parse_spec(request.spec_json)
-        made = Checked(Action.CREATE, table_id_of(request.job.table), wanted.to_json())
+        made = CheckedJob(Action.CREATE, table_id_of(request.job.table), wanted.to_json())
         there = self._jobs.get(self._key(request.job))
         if there is None:
             return made

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from iscp.coordination.effects import Decided, Decision, OwnerEffect, SendTo
-from iscp.coordination.events import Elected, FromNode, MembersChanged, OwnerEvent, Tick
-from iscp.coordination.messages import Alive, DispatchTable, NodeMessage, NodeShard, OwnerMessage
-from iscp.coordination.owner import OwnerMachine
-from iscp.coordination.times import CoordinationTimes
-from iscp.core.cluster import NodeRecord
+from iscp.coordination.owner_machine import OwnerMachine
+from iscp.coordination.protocol.effects import Decided, Decision, OwnerEffect, SendTo
+from iscp.coordination.protocol.events import Elected, FromNode, MembersChanged, OwnerEvent, Tick
+from iscp.coordination.protocol.messages import Alive, DispatchTable, NodeMessage, NodeShard, OwnerMessage
+from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.core.ids import ShardId
-from iscp.core.job import JobRow
+from iscp.core.job_row import JobRow
+from iscp.core.members import NodeRecord
 from tests.fakes.prompt_nodes import answers, job_rows, node_records
 from tests.fakes.rings import step_with_rings
 

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from iscp.adapters.grpc.endpoint import Tls
+from iscp.adapters.grpc.channel.endpoint import Tls
 
 
 def certified() -> Tls:

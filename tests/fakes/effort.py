@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from iscp.coordination.effects import OwnerEffect
-from iscp.coordination.events import OwnerEvent
-from iscp.coordination.owner import OwnerMachine
+from iscp.coordination.owner_machine import OwnerMachine
+from iscp.coordination.protocol.effects import OwnerEffect
+from iscp.coordination.protocol.events import OwnerEvent
 
 
 @dataclass(slots=True)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from iscp.coordination.placement import Overrides
-from iscp.core.cluster import Leader, Moment, NodeRecord
+from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.core.errors import ConfigurationError, IscpError, NotOwner
+from iscp.core.members import Leader, Moment, NodeRecord
 from iscp.ports.system import Clock
 
 Snapshot = tuple[NodeRecord, ...]

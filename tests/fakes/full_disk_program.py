@@ -9,8 +9,8 @@ from __future__ import annotations
 import resource
 import sys
 
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta.joblog import DeltaJobLog
+from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.adapters.system.clock import SystemClock
 from iscp.core.errors import StorageError
 from tests.fakes.log_program import job
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from iscp.core.errors import InvariantBroken, IscpError, NotOwner
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job import JobRow
+from iscp.core.job_row import JobRow
 
 
 @dataclass

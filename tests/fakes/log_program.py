@@ -11,16 +11,17 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta.joblog import DeltaJobLog
-from iscp.adapters.failpoints import EnvironmentFailpoints
-from iscp.coordination.book import JobBook
-from iscp.coordination.draft import Register, Registration
+from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.failpoints import EnvironmentFailpoints
+from iscp.coordination.jobs.job_book import JobBook
+from iscp.coordination.jobs.job_changes import Register, Registration
 from iscp.core.errors import IscpError
 from iscp.core.ids import JobKey
-from iscp.core.job import JobRow
+from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.runtime.log_writer import LogLimits, LogWriter
+from iscp.runtime.owner.job_log_writer import LogWriter
+from iscp.runtime.owner.log_limits import LogLimits
 
 THREADS = 8
 

@@ -13,7 +13,10 @@ from functools import partial
 from math import inf
 from random import Random
 
-from iscp.coordination.effects import (
+from iscp.coordination.invariants import check_no_double_run, check_owner, check_worker
+from iscp.coordination.membership.preferred_nodes import Overrides, ring_of
+from iscp.coordination.owner_machine import OwnerMachine
+from iscp.coordination.protocol.effects import (
     BuildRing,
     CheckElection,
     HoldIterations,
@@ -28,13 +31,13 @@ from iscp.coordination.effects import (
     UpdateShard,
     WorkerEffect,
 )
-from iscp.coordination.events import (
+from iscp.coordination.protocol.events import (
     Deposed,
     Elected,
     ElectionChecked,
     FromNode,
     FromOwner,
-    LeaseLost,
+    LeaseEnded,
     LeaseRegained,
     MembersChanged,
     MoveAsked,
@@ -52,15 +55,12 @@ from iscp.coordination.events import (
     Tick,
     WorkerEvent,
 )
-from iscp.coordination.invariants import check_no_double_run, check_owner, check_worker
-from iscp.coordination.owner import OwnerMachine
-from iscp.coordination.placement import Overrides, ring_of
-from iscp.coordination.times import CoordinationTimes
-from iscp.coordination.worker import WorkerMachine
-from iscp.core.cluster import Leader, NodeRecord
+from iscp.coordination.protocol.timeouts import CoordinationTimes
+from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.ids import JobKey, ShardId, TableEpoch
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job import JobReport, JobRow, JobState, JobStatus, apply_report
+from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, apply_report
+from iscp.core.members import Leader, NodeRecord
 from iscp.core.watermark import Watermark
 
 TIMES = CoordinationTimes(
@@ -471,4 +471,4 @@ class Loopback:
     def _lease_lost(self, node: Node) -> None:
         if self.nodes.get(node.record.node_id) is node and node.may_write:
             node.may_write = False
-            self.to_worker(node.record.node_id, LeaseLost())
+            self.to_worker(node.record.node_id, LeaseEnded())

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from iscp.core.errors import IscpError, TimedOut
 from iscp.core.ids import ShardId
-from iscp.core.upkeep import NO_UPKEEP, JobUpkeep, UpkeepFigures
-from iscp.core.verify import Comparison, Sample, VerifyReport
+from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep, UpkeepFigures
+from iscp.core.verification import Comparison, Sample, VerifyReport
 
 LOOK_S = 0.05
 REPORT = VerifyReport(

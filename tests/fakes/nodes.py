@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from iscp.core.errors import IscpError
 from iscp.core.ids import ShardId
-from iscp.core.upkeep import NO_UPKEEP, JobUpkeep
-from iscp.core.verify import VerifyReport
+from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep
+from iscp.core.verification import VerifyReport
 from iscp.ports.cluster import Membership
-from iscp.runtime.cluster_views import ClusterViews
-from iscp.runtime.nodes_at_work import NodesAtWork
-from iscp.runtime.owner_loop import OwnerLoop
-from iscp.runtime.verify_desk import VerifyDesk
+from iscp.runtime.admin.cluster_views import ClusterViews
+from iscp.runtime.owner.node_clients import NodeClients
+from iscp.runtime.owner.owner_loop import OwnerLoop
+from iscp.runtime.worker.verify_requests import VerifyDesk
 from tests.fakes.clock import FakeClock
 
 
@@ -50,8 +50,8 @@ class FakeCalls:
 
 def nodes_and_views(
     owner: OwnerLoop, membership: Membership, clock: FakeClock, calls: FakeCalls | None = None
-) -> tuple[NodesAtWork, ClusterViews]:
+) -> tuple[NodeClients, ClusterViews]:
     """What OwnerAdmin needs besides the owner; every node is `calls`."""
     told = calls or FakeCalls(VerifyDesk(lambda event: None, clock))
-    nodes = NodesAtWork(owner, lambda record: told)
+    nodes = NodeClients(owner, lambda record: told)
     return nodes, ClusterViews(owner, membership, nodes, clock)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from iscp.core.admin import EventView, NodeVerb, PlacedShard, ShardVerb
+from iscp.core.api_requests import NodeVerb, ShardVerb
+from iscp.core.api_views import EventView, PlacedShard
 from iscp.core.errors import InvalidRequest
 
 NODES = ("n-1", "n-2")

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 
-from iscp.coordination.assignment import ShardState
-from iscp.coordination.messages import (
+from iscp.coordination.membership.assignments import ShardState
+from iscp.coordination.owner_machine import OwnerMachine
+from iscp.coordination.protocol.messages import (
     Acknowledge,
     Announce,
     Checkpoint,
@@ -20,15 +21,14 @@ from iscp.coordination.messages import (
     SourceSeen,
     Sync,
 )
-from iscp.coordination.owner import OwnerMachine
-from iscp.coordination.times import CoordinationTimes
-from iscp.core.cluster import NodeRecord
+from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.core.ids import JobKey, ShardId
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.members import NodeRecord
 from iscp.core.watermark import Watermark
-from iscp.runtime.log_writer import LogLimits
-from iscp.runtime.owner_loop import OwnerLoop
+from iscp.runtime.owner.log_limits import LogLimits
+from iscp.runtime.owner.owner_loop import OwnerLoop
 from tests.fakes.clock import FakeClock
 from tests.fakes.etcd import FakeCheckpoints, FakeElection, FakeEtcd, FakeLogMarks, FakeMembership, FakeOverrides
 from tests.fakes.joblog import FakeJobLog, LogStorage

@@ -15,18 +15,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from iscp.consumers.checks import wanted_columns
-from iscp.core.columns import ColumnIds
+from iscp.consumers.validation import wanted_columns
+from iscp.core.column_identity import ColumnIds
 from iscp.core.errors import Conflict, InvalidRequest, TableNotFound
 from iscp.core.iteration import Bounds, DataType
-from iscp.core.job import JobRow
+from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec
-from iscp.core.verify import Comparison
+from iscp.core.verification import Comparison
 from iscp.core.watermark import Position, Watermark
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs, Retriever
 from iscp.ports.sink import Compared
-from iscp.ports.source import Changes, ChangesUnavailable, SourceRange
+from iscp.ports.source import Changes, ChangesUnavailableError, SourceRange
 
 Rows = dict[int, str]
 
@@ -157,13 +157,13 @@ class FakeSource:
     def resolve(self, uri: str, since: Watermark, to_version: int | None, bounds: Bounds) -> SourceRange:
         from_version = since.version
         if from_version > self.version:
-            raise ChangesUnavailable(f"the log ends at version {self.version}")
+            raise ChangesUnavailableError(f"the log ends at version {self.version}")
         wanted = min(self.version if to_version is None else to_version, from_version + bounds.versions_max)
         if wanted <= from_version:
             return self.at(uri, from_version)
         span = range(from_version + 1, wanted + 1)
         if self.gone & set(span):
-            raise ChangesUnavailable("the log was cleaned")
+            raise ChangesUnavailableError("the log was cleaned")
         moved = any(self.states[v] != self.states[v - 1] for v in span)
         from_at_s = self.at_s[from_version]
         found = replace(self.at(uri, wanted), from_version=from_version, from_at_s=from_at_s, changes_data=moved)
@@ -175,7 +175,7 @@ class FakeSource:
 
     def at(self, uri: str, version: int) -> SourceRange:
         if version in self.gone or version > self.version:
-            raise ChangesUnavailable(f"version {version} is gone")
+            raise ChangesUnavailableError(f"version {version} is gone")
         at_s = self.at_s[version]
         return SourceRange(
             version,
@@ -279,7 +279,7 @@ class FakeCheck:
     @contextmanager
     def compared(self, context: ConsumeContext, source: Any) -> Iterator[Compared]:
         if self._target.rows_gone:
-            raise ChangesUnavailable("the source's files are gone")
+            raise ChangesUnavailableError("the source's files are gone")
         held = self._target.rows
         said = Comparison(
             rows_source=len(source),

@@ -42,22 +42,22 @@ class EvilInt(int):
     __index__ = __int__ = __le__ = __ge__ = __lt__ = __gt__ = _exit
 
 
-class StrRaises(Exception):
+class StrRaisesError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
 
-class StrExits(Exception):
+class StrExitsError(Exception):
     def __str__(self) -> str:
         raise Ends("no text")
 
 
-class StrIsNoStr(Exception):
+class StrIsNoStrError(Exception):
     def __str__(self) -> str:
         return 5  # type: ignore[return-value]
 
 
-SAYS_NOTHING: tuple[BaseException, ...] = (StrRaises(), StrExits(), StrIsNoStr())
+SAYS_NOTHING: tuple[BaseException, ...] = (StrRaisesError(), StrExitsError(), StrIsNoStrError())
 
 TEXTS = st.one_of(
     st.text(st.characters(exclude_categories=()), max_size=50),
@@ -85,8 +85,8 @@ ERRORS: st.SearchStrategy[BaseException] = st.one_of(
     st.builds(SystemExit, TEXTS),
     st.builds(Ends, TEXTS),
     st.builds(GeneratorExit),
-    st.builds(StrRaises),
-    st.builds(StrExits),
-    st.builds(StrIsNoStr),
+    st.builds(StrRaisesError),
+    st.builds(StrExitsError),
+    st.builds(StrIsNoStrError),
     st.builds(RuntimeError, st.builds(RaisesWhenRead)),
 )

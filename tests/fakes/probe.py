@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from iscp.core.errors import IscpError, TableNotFound
-from iscp.core.trigger import ProbeState
+from iscp.core.start_rule import ProbeState
 
 
 class FakeProbe:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
-from iscp.coordination.messages import (
+from iscp.coordination.protocol.messages import (
     Acknowledge,
     Announce,
     DispatchTable,
@@ -16,9 +16,9 @@ from iscp.coordination.messages import (
     OwnerMessage,
     Sync,
 )
-from iscp.core.cluster import NodeRecord
 from iscp.core.ids import JobKey
-from iscp.core.job import JobRow
+from iscp.core.job_row import JobRow
+from iscp.core.members import NodeRecord
 from iscp.core.spec import ConsumerSpec, JobSpec
 
 EPOCH = 1

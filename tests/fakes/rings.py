@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from iscp.coordination.effects import BuildRing, OwnerEffect
-from iscp.coordination.events import OwnerEvent, RingBuilt
-from iscp.coordination.owner import OwnerMachine
-from iscp.coordination.placement import ring_of
+from iscp.coordination.membership.preferred_nodes import ring_of
+from iscp.coordination.owner_machine import OwnerMachine
+from iscp.coordination.protocol.effects import BuildRing, OwnerEffect
+from iscp.coordination.protocol.events import OwnerEvent, RingBuilt
 
 
 def step_with_rings(

@@ -16,9 +16,9 @@ import obstore
 import pytest
 from obstore.store import from_url
 
-from iscp.adapters.children import end, spawn, tail
-from iscp.adapters.delta.s3 import s3_environ
-from iscp.adapters.free_port import free_port
+from iscp.adapters.delta.storage.s3_settings import s3_environ
+from iscp.adapters.system.child_process import end, spawn, tail
+from iscp.adapters.system.free_port import free_port
 from iscp.core.config import S3Config
 
 START_WAIT_S = 60.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from iscp.core.errors import IscpError
-from iscp.core.job import JobRow
-from iscp.core.target import TargetSeen
+from iscp.core.job_row import JobRow
+from iscp.core.target_state import TargetSeen
 
 
 class FakeTargets:

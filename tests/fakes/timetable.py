@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from iscp.coordination.effects import StartShard, StopShard, UpdateShard
-from iscp.coordination.events import Reports, Seen, ShardStarted, ShardStopped, Tick
-from iscp.coordination.schedule import Schedule, ScheduleTimes
-from iscp.coordination.schedule_events import (
+from iscp.coordination.protocol.effects import StartShard, StopShard, UpdateShard
+from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped, Tick
+from iscp.coordination.schedule.schedule_events import (
     CancelIteration,
     Interrupted,
     IterationEnded,
@@ -22,12 +21,13 @@ from iscp.coordination.schedule_events import (
     TargetAnswer,
     VerifyAnswered,
 )
+from iscp.coordination.schedule.schedule_machine import Schedule, ScheduleTimes
 from iscp.core.config import BackoffConfig, ProbeConfig
 from iscp.core.custom_trigger import TriggerFacts
 from iscp.core.errors import Canceled, ErrorCode, IscpError
 from iscp.core.ids import JobKey, ShardId, TableEpoch
 from iscp.core.iteration import HistoryEntry, Iteration, JobOutcome
-from iscp.core.job import JobReport, JobRow
+from iscp.core.job_row import JobReport, JobRow
 from iscp.core.watermark import Watermark
 from tests.fakes.clock import FakeClock
 from tests.fakes.probe import FakeProbe

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from iscp.cli import up
+from iscp.cli.node import up
 from iscp.core.errors import IscpError
 
 COMMAND = (sys.executable, str(Path(__file__)))

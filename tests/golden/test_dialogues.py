@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from iscp.coordination.effects import Decided
-from iscp.coordination.events import MembersChanged, ShardWanted
-from iscp.coordination.messages import NodeShard
-from iscp.coordination.placement import Overrides
-from iscp.core.cluster import Leader, NodeRecord
+from iscp.coordination.membership.preferred_nodes import Overrides
+from iscp.coordination.protocol.effects import Decided
+from iscp.coordination.protocol.events import MembersChanged, ShardWanted
+from iscp.coordination.protocol.messages import NodeShard
 from iscp.core.ids import ShardId, TableEpoch
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job import JobReport, JobRow
+from iscp.core.job_row import JobReport, JobRow
+from iscp.core.members import Leader, NodeRecord
 from tests.fakes.loopback import Loopback, job
 
 HERE = Path(__file__).parent / "dialogues"

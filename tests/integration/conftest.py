@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from iscp.adapters.delta.session import SparkRuntime, SparkSettings
-from iscp.adapters.free_port import free_port
+from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
+from iscp.adapters.system.free_port import free_port
 from tests import quick_spark
 from tests.fakes.s3 import FakeS3, asking, s3_server
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from iscp.adapters.delta.catalog import DeltaCatalog, name_resolver
-from iscp.adapters.delta.session import SparkRuntime
+from iscp.adapters.delta.source.delta_catalog import DeltaCatalog, name_resolver
+from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.core.errors import TableNotFound
 
 pytestmark = pytest.mark.spark

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta.joblog import DeltaJobLog
-from iscp.adapters.delta.joblog_durability import FAILPOINT_REWRITE, FAILPOINT_SYNC
+from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.adapters.delta.joblog.log_durability import FAILPOINT_REWRITE, FAILPOINT_SYNC
+from iscp.adapters.system.clock import SystemClock
 from iscp.core.errors import NotOwner, StorageError
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job

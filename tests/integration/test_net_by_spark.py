@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.delta.net import (
+from iscp.adapters.delta.rows.net_changes import (
     CHANGE_TYPE,
     COMMIT_VERSION,
     DOUBTFUL,
@@ -26,7 +26,7 @@ from tests.fakes.bags import Bag, Change, history_of, key_of, left, net
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from iscp.adapters.delta.session import SparkRuntime
+    from iscp.adapters.delta.spark.session import SparkRuntime
 
 pytestmark = pytest.mark.spark
 

@@ -9,13 +9,13 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from obstore.store import from_url
 
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta import storage
-from iscp.adapters.delta.catalog import DeltaCatalog
-from iscp.adapters.delta.commits import commit_file, commit_stamp, exists, log_of, newest_version, read_commit
-from iscp.adapters.delta.joblog import DeltaJobLog
-from iscp.adapters.delta.probe import DeltaProbe
-from iscp.adapters.failpoints import EnvironmentFailpoints
+from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
+from iscp.adapters.delta.log.commits import commit_file, commit_stamp, exists, log_of, newest_version, read_commit
+from iscp.adapters.delta.source.commit_probe import DeltaProbe
+from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.adapters.delta.storage import files
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.core.errors import NotOwner, StorageError, TableNotFound
 from tests.fakes.log_program import job
 from tests.fakes.s3 import FakeS3, asking
@@ -67,7 +67,7 @@ def test_the_probe_follows_a_table_and_sees_that_it_was_made_anew(uri: str) -> N
     write_deltalake(uri, rows(2), mode="append")
     moved = probe.look(uri, seen)
     assert moved.version == 1
-    storage.remove_tree(uri)
+    files.remove_tree(uri)
     write_deltalake(uri, rows(1))
     write_deltalake(uri, rows(2), mode="append")
     anew = probe.look(uri, moved)
@@ -78,9 +78,9 @@ def test_removing_a_directory_spares_what_lies_beside_it(s3: FakeS3, uri: str) -
     write_deltalake(uri, rows(1))
     beside = f"{log_of(uri)}2/x"
     obstore.put(from_url(f"s3://{s3.bucket}"), beside.removeprefix(f"s3://{s3.bucket}/"), b"x")
-    storage.remove_tree(log_of(uri))
-    assert not storage.exists(commit_file(uri, 0))
-    assert storage.read(beside)[0] == b"x"
+    files.remove_tree(log_of(uri))
+    assert not files.exists(commit_file(uri, 0))
+    assert files.read(beside)[0] == b"x"
 
 
 def test_the_job_log_lies_there_too(uri: str) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from iscp.adapters.delta.launch import LOG_STORE
-from iscp.adapters.delta.selftest import LOCAL, ON_S3, ROUNDS, SelfTestFailed, self_test
-from iscp.adapters.delta.session import SparkRuntime
-from iscp.adapters.delta.storage import names
-from iscp.adapters.free_port import free_port
+from iscp.adapters.delta.selftest.self_test import LOCAL, ON_S3, ROUNDS, SelfTestError, self_test
+from iscp.adapters.delta.spark.jvm_launch import LOG_STORE
+from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.adapters.delta.storage.files import names
+from iscp.adapters.system.free_port import free_port
 from iscp.core.errors import StorageError
 from tests.fakes.s3 import FakeS3, asking, s3_server
 
@@ -34,7 +34,7 @@ def test_a_node_proves_its_path_and_leaves_nothing(tmp_path: Path, spark_runtime
 
 @pytest.mark.spark
 def test_a_path_that_cannot_be_written_is_named(tmp_path: Path, spark_runtime: SparkRuntime) -> None:
-    with pytest.raises(SelfTestFailed) as failed:
+    with pytest.raises(SelfTestError) as failed:
         self_test(spark_runtime.root, "/proc/table", field="jobs.target")
     assert failed.value.field == "jobs.target"
 
@@ -45,7 +45,7 @@ def test_delta_default_log_store_is_refused(tmp_path: Path, spark_runtime: Spark
     conf: Any = spark_runtime.root._jsc.sc().conf()
     conf.set("spark.delta.logStore.file.impl", DELTA_DEFAULT)
     try:
-        with pytest.raises(SelfTestFailed) as failed:
+        with pytest.raises(SelfTestError) as failed:
             self_test(spark_runtime.root, f"{tmp_path}/table", field="target")
     finally:
         conf.set("spark.delta.logStore.file.impl", LOG_STORE)
@@ -73,7 +73,7 @@ def test_a_store_that_ignores_conditions_is_refused(tmp_path: Path, spark_runtim
     with (
         s3_server(tmp_path / "log", naive, fault="ignore-conditions"),
         asking(naive),
-        pytest.raises(SelfTestFailed) as failed,
+        pytest.raises(SelfTestError) as failed,
     ):
         self_test(spark_runtime.root, naive.uri("table"), field="storage.self_test.0")
     assert failed.value.field == "storage.self_test.0"

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from iscp.adapters.delta.java import machine_bundle
-from iscp.adapters.delta.launch import LOG_STORE
+from iscp.adapters.delta.spark.java import machine_bundle
+from iscp.adapters.delta.spark.jvm_launch import LOG_STORE
 from tests.processes import gone_within
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from iscp.adapters.delta.session import SparkRuntime
+    from iscp.adapters.delta.spark.session import SparkRuntime
 
 pytestmark = pytest.mark.spark
 
 # A process of its own for each test that ends its JVM. It is told what to do with `runtime`, and prints JSON.
 CHILD = """
 import json, os, pathlib, signal, sys, threading, time
-from iscp.adapters.delta.session import SparkRuntime, SparkSettings
+from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 conf = json.loads(os.environ.get("TEST_CONF", "{}"))
 def start():
     return SparkRuntime.start(

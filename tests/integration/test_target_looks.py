@@ -16,20 +16,20 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from obstore.store import from_url
 
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta.probe import DeltaProbe
-from iscp.adapters.delta.sink import DeltaSink
+from iscp.adapters.delta.sink.delta_sink import DeltaSink
+from iscp.adapters.delta.source.commit_probe import DeltaProbe
+from iscp.adapters.system.clock import SystemClock
 from iscp.consumers.registry import ConsumerRegistry
 from iscp.core.errors import ErrorCode, IscpError, StorageError, TargetLost
 from iscp.core.ids import JobKey
-from iscp.core.job import JobRow
-from iscp.core.kept import OP
+from iscp.core.job_row import JobRow
 from iscp.core.netting import Op
 from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.sql_names import OP
 from iscp.core.watermark import Watermark
 from iscp.ports.sink import CommitTag
-from iscp.runtime.sinks import SinkPool
-from iscp.runtime.target_looks import TargetLooks, WaitedTargets
+from iscp.runtime.iteration.sink_pool import SinkPool
+from iscp.runtime.worker.target_probe import TargetLooks, WaitedTargets
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.fakes.s3 import FakeS3, delete_all
 

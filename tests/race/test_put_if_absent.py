@@ -21,8 +21,16 @@ import pytest
 from deltalake import DeltaTable
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from iscp.adapters.delta import race as races
-from iscp.adapters.delta.race import Breach, Contender, DeltaRsContender, Round, author_of, breaches, race
+from iscp.adapters.delta.selftest import commit_race as races
+from iscp.adapters.delta.selftest.commit_race import (
+    Breach,
+    Contender,
+    DeltaRsContender,
+    Round,
+    author_of,
+    breaches,
+    race,
+)
 from tests.race.jvms import AtOnce, Jvm
 
 if TYPE_CHECKING:

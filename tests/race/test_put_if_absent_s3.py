@@ -15,10 +15,18 @@ import pytest
 from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError
 
-from iscp.adapters.delta import storage
-from iscp.adapters.delta.race import Breach, Contender, DeltaRsContender, Round, breaches, commit_file, race
-from iscp.adapters.delta.s3 import LOG_STORE, s3_conf
-from iscp.adapters.free_port import free_port
+from iscp.adapters.delta.selftest.commit_race import (
+    Breach,
+    Contender,
+    DeltaRsContender,
+    Round,
+    breaches,
+    commit_file,
+    race,
+)
+from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.s3_settings import LOG_STORE, s3_conf
+from iscp.adapters.system.free_port import free_port
 from tests.fakes.s3 import FakeS3, asking, s3_server
 from tests.race.jvms import AtOnce, Jvm
 
@@ -131,16 +139,16 @@ def test_the_log_store_by_itself(table: str, jvm: Jvm) -> None:
     assert "FileNotFoundException" in str(missing.value), "Delta takes this for a table that is not there"
 
     write(jvm, commit, jvm.lines("ours", "too"))
-    assert storage.read(commit)[0] == b"ours\ntoo\n"
+    assert files.read(commit)[0] == b"ours\ntoo\n"
     with pytest.raises(Py4JJavaError) as refused:
         write(jvm, commit, jvm.lines("theirs"))
     assert refused.value.java_exception.getClass().getName() == "java.nio.file.FileAlreadyExistsException"
-    assert storage.read(commit)[0] == b"ours\ntoo\n"
+    assert files.read(commit)[0] == b"ours\ntoo\n"
 
     write(jvm, hint, jvm.lines("old"), overwrite=True)
     write(jvm, hint, jvm.lines("new"), overwrite=True)
-    assert storage.read(hint)[0] == b"new\n"
-    assert sorted(storage.names(f"{table}/_delta_log")) == [commit.rpartition("/")[2], "_last_checkpoint"]
+    assert files.read(hint)[0] == b"new\n"
+    assert sorted(files.names(f"{table}/_delta_log")) == [commit.rpartition("/")[2], "_last_checkpoint"]
     listed = store.listFrom(jvm.path(commit), jvm.conf)
     assert listed.next().getPath().getName() == commit.rpartition("/")[2]
     lines = store.read(jvm.path(commit), jvm.conf)
@@ -150,7 +158,7 @@ def test_the_log_store_by_itself(table: str, jvm: Jvm) -> None:
 
     with pytest.raises(Py4JJavaError):
         write(jvm, commit_file(f"{table}/_delta_log", 2), None)
-    assert not storage.exists(commit_file(f"{table}/_delta_log", 2)), "a fault in the lines puts nothing"
+    assert not files.exists(commit_file(f"{table}/_delta_log", 2)), "a fault in the lines puts nothing"
 
 
 def test_a_writer_whose_answer_was_lost_is_told_that_it_won(jvm: Jvm, tmp_path: Path) -> None:
@@ -163,4 +171,4 @@ def test_a_writer_whose_answer_was_lost_is_told_that_it_won(jvm: Jvm, tmp_path: 
         with pytest.raises(Py4JJavaError) as refused:
             write(jvm, commit, jvm.lines("ours"))
         assert refused.value.java_exception.getClass().getName() == "java.nio.file.FileAlreadyExistsException"
-        assert storage.read(commit)[0] == b"ours\n"
+        assert files.read(commit)[0] == b"ours\n"

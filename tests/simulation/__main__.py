@@ -14,7 +14,7 @@ from multiprocessing import Pool
 from tests.golden.test_dialogues import show
 from tests.simulation.mutants import MUTANTS, convicting, convicts
 from tests.simulation.simulation import simulate
-from tests.simulation.violation import Violation
+from tests.simulation.violation import ViolationError
 
 CHUNK = 20
 PROGRESS_S = 10.0
@@ -31,7 +31,7 @@ def failure(seed: int) -> tuple[int, str]:
     gc.disable()  # what a run leaves is collected between two of them
     try:
         simulate(seed)
-    except Violation as violation:
+    except ViolationError as violation:
         return seed, str(violation)
     except Exception as error:  # noqa: BLE001  (told with its seed)
         return seed, f"{type(error).__name__}: {error}"

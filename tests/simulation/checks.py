@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from iscp.coordination.messages import DispatchTable
-from iscp.coordination.window import AWAITED_MIN
+from iscp.coordination.membership.dispatch_window import AWAITED_MIN
+from iscp.coordination.protocol.messages import DispatchTable
 from iscp.core.ids import JobKey, ShardId, TableEpoch
-from iscp.core.job import JobRow
-from iscp.runtime.checkpointer import Checkpointer
+from iscp.core.job_row import JobRow
+from iscp.runtime.owner.checkpoint_saver import Checkpointer
 from tests.simulation.trouble import Fault
 from tests.simulation.violation import expect
 

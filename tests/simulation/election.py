@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from iscp.core.cluster import Leader
+from iscp.core.members import Leader
 from tests.simulation.etcd import Etcd, Watch
 from tests.simulation.lease import Lease
 

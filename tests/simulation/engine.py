@@ -1,8 +1,8 @@
 """A node's engine: the real schedule over a Spark that takes its time, hangs, fails, and commits when it should not.
 
-Stands for `iscp/runtime/scheduler.py`, `executor.py` and `runner.py`. A run asks the sink for its position, reads the
-source, asks the guard and commits. What has passed the guard lands some time later, whatever becomes of its process:
-that is the zombie which the sink's compare-and-set is for.
+Stands for `iscp/runtime/worker/scheduler.py`, `executor.py` and `runner.py`. A run asks the sink for its position,
+reads the source, asks the guard and commits. What has passed the guard lands some time later, whatever becomes of its
+process: that is the zombie which the sink's compare-and-set is for.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
-from iscp.coordination.effects import StartShard, StopAllShards
-from iscp.coordination.events import Reports, Seen, ShardStarted, ShardStopped, Tick
-from iscp.coordination.schedule import Schedule, ScheduleTimes
-from iscp.coordination.schedule_events import (
+from iscp.coordination.protocol.effects import StartShard, StopAllShards
+from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped, Tick
+from iscp.coordination.schedule.schedule_events import (
     CancelIteration,
     IterationEnded,
     IterationStarted,
@@ -26,12 +25,13 @@ from iscp.coordination.schedule_events import (
     Submit,
     VerifyAnswered,
 )
+from iscp.coordination.schedule.schedule_machine import Schedule, ScheduleTimes
 from iscp.core.config import BackoffConfig, ProbeConfig
 from iscp.core.errors import ErrorCode
 from iscp.core.ids import ShardId
 from iscp.core.iteration import DataType, Iteration, JobOutcome
-from iscp.core.job import JobRow
-from iscp.core.trigger import ProbeState
+from iscp.core.job_row import JobRow
+from iscp.core.start_rule import ProbeState
 from iscp.core.watermark import Position, Watermark
 from tests.simulation.sources import Commit, Kind
 from tests.simulation.violation import expect
@@ -349,7 +349,7 @@ class Run:
 
 
 def _outcome(row: JobRow, position: Position, code: ErrorCode, commit: Commit | None) -> JobOutcome:
-    """As `iscp/runtime/outcomes.py` makes them: never back."""
+    """As `iscp/runtime/iteration/job_outcomes.py` makes them: never back."""
     watermark, seq = row.watermark, row.seq
     if position.job_id == row.job_id and position.watermark.version >= watermark.version:
         watermark, seq = position.watermark, position.seq

@@ -1,7 +1,7 @@
 """Every order of events among the writers of one shard of a changefeed: breadth first, to the end of its states.
 
 The machine that waits in line is the real one; around it are models of what it stands on: lines with their keys
-(iscp.adapters.etcd.feed_lock), the count of incidents, and a commit that compares the state with the one that the
+(iscp.changefeed.etcd.locks), the count of incidents, and a commit that compares the state with the one that the
 transaction has read. At any step a writer may be frozen, wake up later, or die; the keys of one that is not awake may
 expire, or stay for ever.
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from iscp.core.feed_queue import (
+from iscp.changefeed.model.lock_queue import (
     SHORT_TRY_S,
     Acquired,
     Began,
@@ -28,18 +28,18 @@ from iscp.core.feed_queue import (
     CountIncidents,
     GiveUp,
     Incidents,
+    LockTimedOut,
     Proceed,
     QueueEffect,
     QueueEvent,
     QueueLimits,
     RaiseIncidents,
-    Sample,
     Sampled,
-    TimedOut,
+    SampleState,
     TryLock,
     Waiting,
 )
-from tests.simulation.violation import Violation, expect
+from tests.simulation.violation import ViolationError, expect
 
 LIMITS = QueueLimits(timeout_s=1.0, wait_max_s=2.0)
 ROWS = 2
@@ -149,8 +149,8 @@ class FeedSearch:
                 if step.commits or step.after.incidents:
                     try:
                         check(step.after)
-                    except Violation as broken:
-                        raise Violation(f"{broken}, after {self._way(before)}, {step.name}") from broken
+                    except ViolationError as broken:
+                        raise ViolationError(f"{broken}, after {self._way(before)}, {step.name}") from broken
             expect(len(self._found) <= self.bounds.states_max, "more than {} states", self.bounds.states_max)
         for writer in range(self.bounds.writers):
             self._check_progress(writer)
@@ -168,7 +168,7 @@ class FeedSearch:
         for number, state in enumerate(self._found):
             it = state.writers[writer]
             if it.life is Life.AWAKE and it.left and number not in can:
-                raise Violation(f"w{writer} waits for ever after {self._way(number)}")
+                raise ViolationError(f"w{writer} waits for ever after {self._way(number)}")
 
     def _way(self, number: int) -> str:
         names = []
@@ -223,7 +223,7 @@ class FeedSearch:
             case CountIncidents():
                 counted = Counted(Incidents(state.incidents, state.incidents))
                 yield "counts", self._event(state, number, counted)
-            case Sample():
+            case SampleState():
                 yield "samples", self._event(state, number, Sampled(state.ulid))
             case RaiseIncidents(seen):
                 if state.incidents == seen.revision:
@@ -234,7 +234,7 @@ class FeedSearch:
             case GiveUp():
                 yield "gives up", _with(state, number, self._attempt(writer.left))
             case effect:
-                raise Violation(f"{effect} has no place here")
+                raise ViolationError(f"{effect} has no place here")
 
     def _stand(self, state: State, number: int, incidents: int, wait_s: float) -> Iterator[tuple[str, State]]:
         writer, line = state.writers[number], state.lines[incidents]
@@ -251,7 +251,7 @@ class FeedSearch:
             after = _without_place(state, number)
             writer = after.writers[number]
             after = _with(after, number, writer._replace(now_s=writer.now_s + wait_s))
-            yield "times out", self._event(after, number, TimedOut())
+            yield "times out", self._event(after, number, LockTimedOut())
 
     def _event(self, state: State, number: int, event: QueueEvent) -> State:
         """What the machine makes of it. Everybody is connected."""

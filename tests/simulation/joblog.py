@@ -1,7 +1,7 @@
 """The job log: rows that last, written by one term at a time.
 
-Log stands for the Delta table and its fence, TermLog for one owner's handle of it (`iscp/adapters/delta/joblog.py`):
-commits take time, may fail, and their answers may be lost.
+Log stands for the Delta table and its fence, TermLog for one owner's handle of it
+(`iscp/adapters/delta/joblog/delta_job_log.py`): commits take time, may fail, and their answers may be lost.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from iscp.core.errors import NotOwner, OutcomeUnknown, StorageError
 from iscp.core.ids import JobKey
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job import JobRow
-from iscp.runtime.log_writer import LogLimits
+from iscp.core.job_row import JobRow
+from iscp.runtime.owner.log_limits import LogLimits
 from tests.simulation.specs import spec_json
 from tests.simulation.violation import expect
 

@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
-from iscp.coordination.checkpoint import GlobalCheckpoint, counts
-from iscp.coordination.effects import OwnerEffect, RevokeLease
-from iscp.coordination.events import Elected, FromNode, MembersChanged, OwnerEvent, RingBuilt
-from iscp.coordination.messages import (
+from iscp.coordination.global_checkpoint import GlobalCheckpoint, counts
+from iscp.coordination.membership.node_session import PeerPhase
+from iscp.coordination.membership.registered_nodes import Roll
+from iscp.coordination.owner_machine import OwnerMachine
+from iscp.coordination.protocol.effects import OwnerEffect, RevokeLease
+from iscp.coordination.protocol.events import Elected, FromNode, MembersChanged, OwnerEvent, RingBuilt
+from iscp.coordination.protocol.messages import (
     Announce,
     Checkpoint,
     DispatchTable,
@@ -23,20 +26,17 @@ from iscp.coordination.messages import (
     OwnerMessage,
     SourceSeen,
 )
-from iscp.coordination.owner import OwnerMachine
-from iscp.coordination.peer import PeerPhase
-from iscp.coordination.roll import Roll
-from iscp.coordination.times import CoordinationTimes
-from iscp.coordination.worker import NEVER, WorkerMachine
-from iscp.core.cluster import Leader, Moment, NodeRecord
+from iscp.coordination.protocol.timeouts import CoordinationTimes
+from iscp.coordination.worker_machine import NEVER, WorkerMachine
 from iscp.core.errors import ErrorCode, IscpError
 from iscp.core.ids import ShardId, TableEpoch
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job import JobReport, JobRow
+from iscp.core.job_row import JobReport, JobRow
+from iscp.core.members import Leader, Moment, NodeRecord
 from iscp.core.watermark import Position, Watermark
-from iscp.runtime.log_writer import LogWriter
-from iscp.runtime.owner_loop import OwnerLoop
-from iscp.runtime.revoker import Revoker
+from iscp.runtime.owner.job_log_writer import LogWriter
+from iscp.runtime.owner.owner_loop import OwnerLoop
+from iscp.runtime.owner.revoker import Revoker
 from tests.simulation.election import Candidacy
 from tests.simulation.engine import Run
 from tests.simulation.etcd import Etcd
@@ -49,7 +49,7 @@ from tests.simulation.search import Bounds
 from tests.simulation.simulation import simulate
 from tests.simulation.sources import Commit, Kind, Sink
 from tests.simulation.trouble import Fault, Trouble, Wish
-from tests.simulation.violation import Violation
+from tests.simulation.violation import ViolationError
 
 # --- the worker's fences -----------------------------------------------------------------------------------------
 
@@ -735,7 +735,7 @@ def convicts(seed: int, mutant: Mutant) -> bool:
     """Whether this seed misses what the mutant lacks."""
     try:
         simulate(seed, mutant.parts, trouble=mutant.trouble)
-    except Violation:
+    except ViolationError:
         return True
     return False
 

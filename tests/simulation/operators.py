@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from iscp.coordination.draft import Pause, Register, Registration, Resume, Resync, Unregister, Update
-from iscp.coordination.events import MoveAsked, RebalanceAsked
-from iscp.coordination.placement import Overrides
+from iscp.coordination.jobs.job_changes import Pause, Register, Registration, Resume, Resync, Unregister, Update
+from iscp.coordination.membership.preferred_nodes import Overrides
+from iscp.coordination.protocol.events import MoveAsked, RebalanceAsked
 from iscp.core.ids import JobKey, ShardId
-from iscp.core.job import JobRow
+from iscp.core.job_row import JobRow
 from tests.simulation.specs import spec_json
 from tests.simulation.trouble import Wish
 
@@ -77,7 +77,7 @@ class Operators:
         owner.owner.submit(Register((Registration(row._replace(create_at_s=owner.wall_s)),)))
 
     def job_id(self, owner: Process, last: str) -> str:
-        """As `iscp/runtime/intake.py` draws it."""
+        """As `iscp/runtime/admin/request_validation.py` draws it."""
         last = max(self._last_ids.get(owner.node_id, ""), last)
         self._last_ids[owner.node_id] = job_id = self._world.parts.job_id(owner.wall_s, last)
         return job_id

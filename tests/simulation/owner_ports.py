@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from iscp.coordination.placement import Overrides
-from iscp.core.cluster import Leader, Moment, NodeRecord
+from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.core.errors import IscpError, NotOwner, OutcomeUnknown, Unavailable
+from iscp.core.members import Leader, Moment, NodeRecord
 from tests.simulation.election import CANDIDATES, leader_of
 from tests.simulation.etcd import Etcd
 from tests.simulation.registration import Snapshot, members_of

@@ -7,10 +7,14 @@ from concurrent.futures import Future
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
-from iscp.coordination.book import JobBook
-from iscp.coordination.draft import Request
-from iscp.coordination.effects import Decided, Decision, OwnerEffect, RecordCheckpoint
-from iscp.coordination.events import (
+from iscp.coordination.invariants import check_owner
+from iscp.coordination.jobs.job_book import JobBook
+from iscp.coordination.jobs.job_changes import Request
+from iscp.coordination.membership.preferred_nodes import Overrides
+from iscp.coordination.membership.registered_nodes import Roll
+from iscp.coordination.owner_machine import OwnerMachine
+from iscp.coordination.protocol.effects import Decided, Decision, OwnerEffect, RecordCheckpoint
+from iscp.coordination.protocol.events import (
     FromNode,
     MoveAsked,
     OverridesChanged,
@@ -20,20 +24,16 @@ from iscp.coordination.events import (
     RowsMoved,
     Tick,
 )
-from iscp.coordination.invariants import check_owner
-from iscp.coordination.messages import DispatchTable, DispatchTableResponse, NodeMessage, OwnerMessage
-from iscp.coordination.owner import OwnerMachine
-from iscp.coordination.placement import Overrides
-from iscp.coordination.roll import Roll
-from iscp.core.cluster import Leader, Moment, NodeRecord
+from iscp.coordination.protocol.messages import DispatchTable, DispatchTableResponse, NodeMessage, OwnerMessage
 from iscp.core.errors import InvariantBroken, IscpError, QueueFull
 from iscp.core.ids import JobKey
-from iscp.core.job import JobRow
-from iscp.runtime.checkpointer import Checkpointer
-from iscp.runtime.inbox import EVENTS_MAX
-from iscp.runtime.log_writer import LogWriter
-from iscp.runtime.owner_loop import OwnerLoop
-from iscp.runtime.revoker import Revoker
+from iscp.core.job_row import JobRow
+from iscp.core.members import Leader, Moment, NodeRecord
+from iscp.runtime.loop.inbox import EVENTS_MAX
+from iscp.runtime.owner.checkpoint_saver import Checkpointer
+from iscp.runtime.owner.job_log_writer import LogWriter
+from iscp.runtime.owner.owner_loop import OwnerLoop
+from iscp.runtime.owner.revoker import Revoker
 from tests.simulation.joblog import LIMITS, TermLog
 from tests.simulation.owner_ports import (
     OwnerCheckpoints,
@@ -44,7 +44,7 @@ from tests.simulation.owner_ports import (
     overrides_of,
 )
 from tests.simulation.registration import Snapshot
-from tests.simulation.violation import Violation, expect
+from tests.simulation.violation import ViolationError, expect
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -198,7 +198,7 @@ class OwnerSide:
             try:
                 check_owner(self.machine)
             except InvariantBroken as error:
-                raise Violation(f"an invariant broke: {error}") from error
+                raise ViolationError(f"an invariant broke: {error}") from error
 
     def _look_at_record(self, effect: RecordCheckpoint) -> None:
         recorded = self.machine.owner_rev, Recorded(effect.node_id, effect.epoch, effect.number)
@@ -244,4 +244,4 @@ def _expect_answer(answer: Future[object]) -> None:
 
 
 def _broken(error: Exception) -> None:
-    raise Violation(f"a loop broke: {type(error).__name__}: {error}") from error
+    raise ViolationError(f"a loop broke: {type(error).__name__}: {error}") from error

@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from iscp.coordination.checkpoint import GlobalCheckpoint
-from iscp.coordination.owner import OwnerMachine
-from iscp.coordination.roll import Roll
-from iscp.coordination.times import CoordinationTimes
-from iscp.coordination.worker import WorkerMachine
+from iscp.coordination.global_checkpoint import GlobalCheckpoint
+from iscp.coordination.membership.registered_nodes import Roll
+from iscp.coordination.owner_machine import OwnerMachine
+from iscp.coordination.protocol.timeouts import CoordinationTimes
+from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.ids import next_job_id
-from iscp.runtime.log_writer import LogWriter
-from iscp.runtime.owner_loop import OwnerLoop
-from iscp.runtime.revoker import Revoker
+from iscp.runtime.owner.job_log_writer import LogWriter
+from iscp.runtime.owner.owner_loop import OwnerLoop
+from iscp.runtime.owner.revoker import Revoker
 from tests.simulation.election import Candidacy
 from tests.simulation.engine import Run
 from tests.simulation.joblog import Log

@@ -1,7 +1,7 @@
 """A node's name in etcd, and who else is there.
 
-Registration stands for `iscp/runtime/lease_keeper.py` with `EtcdMembership.register`, Members for
-`MemberWatch` (both `iscp/adapters/etcd/membership.py`).
+Registration stands for `iscp/runtime/node/lease_keeper.py` with `EtcdMembership.register`, Members for
+`MemberWatch` (both `iscp/adapters/etcd/member_keys.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from iscp.core.cluster import Moment, NodeRecord
+from iscp.core.members import Moment, NodeRecord
 from tests.simulation.etcd import RELIST_S, Etcd, Watch
 from tests.simulation.lease import Lease
 

@@ -22,9 +22,15 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from iscp.coordination import planner
-from iscp.coordination.assignment import Assignments
-from iscp.coordination.effects import (
+from iscp.coordination.invariants import check_no_double_run, check_owner, check_worker
+from iscp.coordination.membership.assignments import Assignments
+from iscp.coordination.membership.node_session import Peer
+from iscp.coordination.membership.second_copies import SecondCopies
+from iscp.coordination.membership.term import Term
+from iscp.coordination.membership.timers import Timers
+from iscp.coordination.owner_machine import OwnerMachine
+from iscp.coordination.placement import planner
+from iscp.coordination.protocol.effects import (
     CheckElection,
     RevokeLease,
     SendTo,
@@ -33,13 +39,13 @@ from iscp.coordination.effects import (
     StopAllShards,
     StopShard,
 )
-from iscp.coordination.events import (
+from iscp.coordination.protocol.events import (
     Deposed,
     Elected,
     ElectionChecked,
     FromNode,
     FromOwner,
-    LeaseLost,
+    LeaseEnded,
     LeaseRegained,
     MembersChanged,
     MoveAsked,
@@ -51,22 +57,16 @@ from iscp.coordination.events import (
     Tick,
     WorkerEvent,
 )
-from iscp.coordination.invariants import check_no_double_run, check_owner, check_worker
-from iscp.coordination.messages import Acknowledge, NodeMessage, OwnerMessage, Sync
-from iscp.coordination.outbox import Outbox
-from iscp.coordination.owner import OwnerMachine
-from iscp.coordination.peer import Peer
-from iscp.coordination.second_copies import SecondCopies
-from iscp.coordination.term import Term
-from iscp.coordination.timers import Timers
-from iscp.coordination.times import CoordinationTimes
-from iscp.coordination.worker import WorkerMachine
-from iscp.core.cluster import Leader, NodeRecord
+from iscp.coordination.protocol.messages import Acknowledge, NodeMessage, OwnerMessage, Sync
+from iscp.coordination.protocol.timeouts import CoordinationTimes
+from iscp.coordination.report_outbox import Outbox
+from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import JobKey, ShardId
-from iscp.core.job import JobRow
+from iscp.core.job_row import JobRow
+from iscp.core.members import Leader, NodeRecord
 from tests.fakes.rings import step_with_rings
-from tests.simulation.violation import Violation
+from tests.simulation.violation import ViolationError
 
 # A tick leads to the first repetition (after twice `resend_s`) and not to a deadline, whose revoked nodes come back
 # under new epochs without end.
@@ -167,13 +167,13 @@ class Search:
                     action(state)
                     self._check(state)
                 except InvariantBroken as broken:
-                    raise Violation(f"{broken}, after {', '.join((*way, name))}") from broken
+                    raise ViolationError(f"{broken}, after {', '.join((*way, name))}") from broken
                 mark = fingerprint(state)
                 if mark not in seen:
                     seen.add(mark)
                     frontier.append((state, (*way, name)))
             if len(seen) > self.bounds.states_max:
-                raise Violation(f"more than {self.bounds.states_max} states")
+                raise ViolationError(f"more than {self.bounds.states_max} states")
         self.states = len(seen)
         return self.states
 
@@ -306,7 +306,7 @@ class Search:
     def _lapse(self, state: State, node_id: str, counted: bool) -> None:
         state.lapses += counted
         _own(state, node_id).writes = False
-        self._worker_step(state, node_id, LeaseLost())
+        self._worker_step(state, node_id, LeaseEnded())
 
     def _return(self, state: State, node_id: str) -> None:
         life = _own(state, node_id)

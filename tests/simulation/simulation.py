@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from functools import partial
 from random import Random
 
-from iscp.coordination.events import RebalanceAsked
+from iscp.coordination.protocol.events import RebalanceAsked
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import JobKey
 from tests.simulation.election import leader_of
 from tests.simulation.parts import REAL, Parts
 from tests.simulation.process import Process
 from tests.simulation.trouble import Trouble, draw
-from tests.simulation.violation import Violation, expect
+from tests.simulation.violation import ViolationError, expect
 from tests.simulation.world import Note, World
 
 CALM_MAX_S = 120.0
@@ -52,7 +52,7 @@ def simulate(
             if world.trouble_drawn.together:
                 world.checks.each_started_once()
         except InvariantBroken as error:
-            raise Violation(f"an invariant broke: {error}") from error
+            raise ViolationError(f"an invariant broke: {error}") from error
     return world
 
 
@@ -75,7 +75,7 @@ def errors_only() -> Iterator[None]:
 class Errors(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        raise Violation(f"{record.getMessage()}: {type(error).__name__}: {error}")
+        raise ViolationError(f"{record.getMessage()}: {type(error).__name__}: {error}")
 
 
 def _watch(world: World, watched: Callable[[World], None]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.core.feed_queue import Phase, QueueEffect, QueueEvent, RaiseIncidents, Sampled, Waiting
+from iscp.changefeed.model.lock_queue import LockPhase, QueueEffect, QueueEvent, RaiseIncidents, Sampled, Waiting
 from tests.simulation.feed_search import Bounds, FeedSearch
-from tests.simulation.violation import Violation
+from tests.simulation.violation import ViolationError
 
 pytestmark = pytest.mark.thorough
 
@@ -49,7 +49,7 @@ def test_everything_that_can_happen_does() -> None:
 
 def test_a_commit_that_does_not_compare_is_missed() -> None:
     """A holder that was frozen and given up writes its ulids in the midst of those of the others."""
-    with pytest.raises(Violation, match="becomes visible after"):
+    with pytest.raises(ViolationError, match="becomes visible after"):
         FeedSearch(Bounds(writers=2, freezes=1, deaths=0), compares=False).run()
 
 
@@ -63,7 +63,7 @@ class NeverBurns(Waiting):
 
 
 def test_a_lock_that_is_never_burned_is_missed() -> None:
-    with pytest.raises(Violation, match="waits for ever"):
+    with pytest.raises(ViolationError, match="waits for ever"):
         FeedSearch(Bounds(writers=2, freezes=0, deaths=1), NeverBurns).run()
 
 
@@ -73,11 +73,11 @@ class BurnsWhatMoves(Waiting):
     __slots__ = ()
 
     def step(self, event: QueueEvent, now_s: float) -> list[QueueEffect]:
-        if self.phase is Phase.SAMPLING_AGAIN and isinstance(event, Sampled):
+        if self.phase is LockPhase.SAMPLING_AGAIN and isinstance(event, Sampled):
             self.sample = event.state
         return super().step(event, now_s)
 
 
 def test_burning_the_lock_of_a_line_that_moves_is_missed() -> None:
-    with pytest.raises(Violation, match="incidents, and only"):
+    with pytest.raises(ViolationError, match="incidents, and only"):
         FeedSearch(Bounds(writers=2, transactions=2, freezes=0, deaths=0), BurnsWhatMoves).run()

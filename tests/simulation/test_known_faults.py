@@ -1,14 +1,14 @@
 """What went wrong in systems like this one, each by the number that the tests of the machines use too.
 
-Those that are told by one machine alone stand in `tests/unit/coordination/test_owner.py`: 1, 3, 5, 6 and 11.
+Those that are told by one machine alone stand in `tests/unit/coordination/test_owner_machine.py`: 1, 3, 5, 6 and 11.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from iscp.coordination.events import ShardWanted
-from iscp.coordination.placement import Overrides
+from iscp.coordination.membership.preferred_nodes import Overrides
+from iscp.coordination.protocol.events import ShardWanted
 from iscp.core.ids import ShardId
 from tests.fakes.loopback import TIMES, Loopback
 from tests.simulation.mutants import CROWD, OWNERS_CHANGE
@@ -45,7 +45,7 @@ def test_owners_that_follow_each_other_at_once_overlap_and_break_nothing() -> No
 
     def look(world: World) -> None:
         nonlocal overlaps
-        overlaps += sum(process.owner.writer is not None for process in world.processes.values()) > 1
+        overlaps += sum(process.owner.loop.writer is not None for process in world.processes.values()) > 1
 
     for seed in range(5):
         world = simulate(seed, trouble=OWNERS_CHANGE, watched=look)

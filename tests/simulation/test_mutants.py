@@ -8,7 +8,7 @@ import pytest
 
 from tests.simulation.mutants import BUDGET, MUTANTS, SEARCHED, convicting, convicts
 from tests.simulation.search import Search
-from tests.simulation.violation import Violation
+from tests.simulation.violation import ViolationError
 
 pytestmark = pytest.mark.thorough
 
@@ -27,5 +27,5 @@ def test_a_dropped_guard_is_missed(name: str) -> None:
 def test_a_dropped_guard_is_missed_by_the_search(name: str) -> None:
     parts = MUTANTS[name].parts
     search = Search(SEARCHED[name], parts.worker, parts.owner)
-    with pytest.raises(Violation):
+    with pytest.raises(ViolationError):
         search.run()

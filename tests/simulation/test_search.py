@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.coordination.assignment import Assignments
-from iscp.coordination.effects import OwnerEffect
-from iscp.coordination.events import OwnerEvent
-from iscp.coordination.owner import OwnerMachine
+from iscp.coordination.membership.assignments import Assignments
+from iscp.coordination.owner_machine import OwnerMachine
+from iscp.coordination.protocol.effects import OwnerEffect
+from iscp.coordination.protocol.events import OwnerEvent
 from iscp.core.ids import ShardId
 from tests.simulation.search import Bounds, Search
-from tests.simulation.violation import Violation
+from tests.simulation.violation import ViolationError
 
 pytestmark = pytest.mark.thorough
 
@@ -63,7 +63,7 @@ class PlacesHalvesAtOnce(OwnerMachine):
 
 
 def test_a_range_that_does_not_wait_for_what_it_was_made_of_is_missed() -> None:
-    with pytest.raises(Violation, match="share keys"):
+    with pytest.raises(ViolationError, match="share keys"):
         Search(Bounds(nodes=2, crashes=0, elections=0, splits=1), owner=PlacesHalvesAtOnce).run()
 
 

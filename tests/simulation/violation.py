@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Violation(BaseException):
+class ViolationError(BaseException):
     """A promise was broken: of safety at once, of liveness after the time that it may take.
 
     No error that a loop of the product could take for one of its own.
@@ -13,4 +13,4 @@ class Violation(BaseException):
 def expect(holds: bool, what: str, *of: object) -> None:
     """`what` is formatted with `of` only where it does not hold: most always does."""
     if not holds:
-        raise Violation(what.format(*of))
+        raise ViolationError(what.format(*of))

@@ -1,11 +1,12 @@
-"""A node's own part. Stands for `iscp/runtime/worker_loop.py`; the machine is the real one."""
+"""A node's own part. Stands for `iscp/runtime/worker/worker_loop.py`; the machine is the real one."""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING, assert_never
 
-from iscp.coordination.effects import (
+from iscp.coordination.invariants import check_worker
+from iscp.coordination.protocol.effects import (
     CheckElection,
     HoldIterations,
     SendToOwner,
@@ -15,10 +16,9 @@ from iscp.coordination.effects import (
     UpdateShard,
     WorkerEffect,
 )
-from iscp.coordination.events import ElectionChecked, FromOwner, LeaseLost, LeaseRegained, Tick, WorkerEvent
-from iscp.coordination.invariants import check_worker
-from iscp.coordination.messages import Alive, OwnerMessage
-from iscp.coordination.worker import WorkerMachine
+from iscp.coordination.protocol.events import ElectionChecked, FromOwner, LeaseEnded, LeaseRegained, Tick, WorkerEvent
+from iscp.coordination.protocol.messages import Alive, OwnerMessage
+from iscp.coordination.worker_machine import WorkerMachine
 from tests.simulation.election import leader_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class WorkerSide:
             self.put(LeaseRegained(epoch))
 
     def lease_lost(self) -> None:
-        self.put(LeaseLost())
+        self.put(LeaseEnded())
 
     def heard(self, message: OwnerMessage) -> None:
         self.put(FromOwner(message))

@@ -11,7 +11,7 @@ from random import Random
 from greenlet import getcurrent
 
 from iscp.core.ids import JobKey, ShardId
-from iscp.core.job import JobRow
+from iscp.core.job_row import JobRow
 from tests.simulation.agenda import Agenda
 from tests.simulation.checks import Checks
 from tests.simulation.etcd import Etcd, Link

@@ -6,6 +6,7 @@ import ast
 import io
 import re
 import tokenize
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,8 @@ ROOT = HERE.parents[2]
 FUNCTION_LINES_MAX = 50
 MODULE_CODE_LINES_MAX = 320
 """Lines that hold code: without comments, docstrings and blank lines."""
+
+FOLDER_MODULES_MAX = 15
 
 HOLLOW_NAMES = re.compile(r"manager|helper|util|handler", re.IGNORECASE)
 
@@ -98,6 +101,27 @@ def test_functions_fit_on_a_screen() -> None:
 def test_modules_are_small() -> None:
     sizes = {path.relative_to(ROOT).as_posix(): code_lines(path.read_text()) for path in modules()}
     assert {name: size for name, size in sizes.items() if size > MODULE_CODE_LINES_MAX} == {}
+
+
+def test_folders_are_small() -> None:
+    """`core` has values only, and may hold more."""
+    counts = Counter(path.parent.relative_to(ROOT).as_posix() for path in modules() if path.name != "__init__.py")
+    assert {name: count for name, count in counts.items() if count > FOLDER_MODULES_MAX and name != "iscp/core"} == {}
+
+
+def test_a_module_is_named_once() -> None:
+    names = Counter(path.stem for path in modules() if path.name != "__init__.py")
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_a_class_is_named_once() -> None:
+    names = Counter(
+        node.name
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_names_say_something() -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 import grpc
 
-from iscp.adapters.etcd import messages as pb
-from iscp.adapters.etcd.errors import EtcdRefused, EtcdUnavailable, Fault, fault_of, translated
+from iscp.adapters.etcd import descriptors as pb
+from iscp.adapters.etcd.etcd_errors import EtcdFault, EtcdRefusedError, EtcdUnavailable, fault_of, translated
 from iscp.adapters.etcd.values import EtcdSettings, EtcdTls
 from iscp.core.errors import ConfigurationError
 from iscp.ports.system import Clock
@@ -164,16 +164,16 @@ class Channels:
                 return attempt(endpoint, self._attempt_s(deadline_s, writes=writes), metadata)
             except grpc.RpcError as error:
                 fault = fault_of(error)
-                if fault is Fault.TOKEN and authenticate and not token_renewed:
+                if fault is EtcdFault.TOKEN and authenticate and not token_renewed:
                     # Known not to have been executed, a write as well.
                     token_renewed = True
                     self.drop_token()
                     continue
-                if fault in (Fault.UNSENT, Fault.LOST):
+                if fault in (EtcdFault.UNSENT, EtcdFault.LOST):
                     self.leave(endpoint)
                 failures += 1
                 pause_s = self._pause_s(failures)
-                again = fault is Fault.UNSENT or (fault is Fault.LOST and not writes)
+                again = fault is EtcdFault.UNSENT or (fault is EtcdFault.LOST and not writes)
                 if not again or self._clock.monotonic_s() + pause_s >= deadline_s:
                     raise translated(error, writes=writes) from error
                 self.pause(pause_s)
@@ -209,7 +209,7 @@ class Channels:
 
         try:
             return str(self._call(attempt, writes=False, timeout_s=timeout_s, authenticate=False).token)
-        except EtcdRefused as error:
+        except EtcdRefusedError as error:
             if "authentication is not enabled" not in error.message:
                 raise
             log.warning("etcd.auth.disabled", extra={"username": self._settings.username})

@@ -1,15 +1,15 @@
 """A thin client of etcd's v3 API: calls, and nothing that decides (docs/adr/0003-etcd-client.md).
 
-Every call has a deadline, and every error is one of `iscp.adapters.etcd.errors`. Reads are linearizable.
+Every call has a deadline, and every error is one of `iscp.adapters.etcd.etcd_errors`. Reads are linearizable.
 """
 
 from __future__ import annotations
 
 from typing import Any, assert_never
 
-from iscp.adapters.etcd import messages as pb
+from iscp.adapters.etcd import descriptors as pb
 from iscp.adapters.etcd.channels import Channels
-from iscp.adapters.etcd.errors import EtcdLeaseGone, EtcdRefused
+from iscp.adapters.etcd.etcd_errors import EtcdLeaseGoneError, EtcdRefusedError
 from iscp.adapters.etcd.values import (
     Compare,
     Delete,
@@ -122,7 +122,7 @@ class EtcdClient:
         """
         response = self._channels.unary(pb.path("Lease", "LeaseGrant"), pb.LeaseGrantRequest(TTL=ttl_s), writes=False)
         if response.error:
-            raise EtcdRefused(response.error)
+            raise EtcdRefusedError(response.error)
         return int(response.ID), int(response.TTL)
 
     def keep_alive(self, lease_id: int, *, timeout_s: float | None = None) -> int:
@@ -146,7 +146,7 @@ class EtcdClient:
         request = pb.LeaseRevokeRequest(ID=lease_id)
         try:
             self._channels.unary(pb.path("Lease", "LeaseRevoke"), request, writes=False)
-        except EtcdLeaseGone:
+        except EtcdLeaseGoneError:
             return
 
     def status(self, *, timeout_s: float | None = None) -> Status:

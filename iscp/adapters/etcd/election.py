@@ -17,8 +17,8 @@ from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.lease import EtcdLease
 from iscp.adapters.etcd.values import Changed, Compare, Delete, EventType, KeyValue, Listing, Put
 from iscp.adapters.etcd.watch import Watch
-from iscp.core.cluster import Leader
 from iscp.core.errors import InvariantBroken, IscpError, NotOwner
+from iscp.core.members import Leader
 from iscp.ports.system import Clock
 
 log = logging.getLogger(__name__)

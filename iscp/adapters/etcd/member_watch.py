@@ -8,13 +8,13 @@ import threading
 from collections.abc import Callable
 
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.errors import EtcdCompacted
+from iscp.adapters.etcd.etcd_errors import EtcdCompactedError
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.values import Changed, Compacted, EventType, KeyValue, Listing, Progress
 from iscp.adapters.etcd.watch import Watch
-from iscp.core.cluster import Moment, NodeRecord
 from iscp.core.errors import IscpError
-from iscp.core.foreign import exact_float, exact_int, exact_name, named_error, printable
+from iscp.core.members import Moment, NodeRecord
+from iscp.core.untrusted_values import exact_float, exact_int, exact_name, named_error, printable
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class MemberWatch:
         while not self._closed.is_set():
             try:
                 self._follow_from_list()
-            except EtcdCompacted:
+            except EtcdCompactedError:
                 continue
             except IscpError as error:
                 log.warning("etcd.members.unreadable", extra={"reason": str(error)})

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from iscp.adapters.children import KILL_WAIT_S, end, spawn, tail
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.errors import EtcdRefused, EtcdUnavailable
+from iscp.adapters.etcd.etcd_errors import EtcdRefusedError, EtcdUnavailable
 from iscp.adapters.etcd.values import EtcdSettings, EtcdTls
-from iscp.adapters.free_port import free_port, is_free
+from iscp.adapters.system.child_process import KILL_WAIT_S, end, spawn, tail
+from iscp.adapters.system.free_port import free_port, is_free
 from iscp.core.errors import ConfigurationError, Unavailable
 from iscp.ports.system import Clock
 
@@ -168,7 +168,7 @@ class EtcdServer:
                     client.get("health")
                 except EtcdUnavailable:
                     continue
-                except EtcdRefused:
+                except EtcdRefusedError:
                     return True
                 else:
                     return self.alive

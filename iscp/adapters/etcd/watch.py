@@ -19,9 +19,9 @@ from typing import Any
 
 import grpc
 
-from iscp.adapters.etcd import messages as pb
+from iscp.adapters.etcd import descriptors as pb
 from iscp.adapters.etcd.channels import PAUSE_FIRST_S, PAUSE_MAX_S, Channels, Endpoint
-from iscp.adapters.etcd.errors import EtcdDenied, EtcdUnavailable, Fault, fault_of, translated
+from iscp.adapters.etcd.etcd_errors import EtcdDeniedError, EtcdFault, EtcdUnavailable, fault_of, translated
 from iscp.adapters.etcd.values import (
     Changed,
     Compacted,
@@ -84,7 +84,7 @@ class Watch:
                     yield item
                     if isinstance(item, Compacted):
                         return
-            except EtcdDenied:
+            except EtcdDeniedError:
                 # The token dies with the server: one new one is worth a try, a second is not.
                 denials += 1
                 if denials > 1:
@@ -139,9 +139,9 @@ class Watch:
         except grpc.RpcError as error:
             if self._closed.is_set():
                 return  # it was ended here: no fault of the endpoint's
-            if fault_of(error) in (Fault.UNSENT, Fault.LOST):
+            if fault_of(error) in (EtcdFault.UNSENT, EtcdFault.LOST):
                 self._channels.leave(endpoint)
-            if isinstance(denied := translated(error, writes=False), EtcdDenied):
+            if isinstance(denied := translated(error, writes=False), EtcdDeniedError):
                 raise denied from error
             raise EtcdUnavailable(f"{error.code().name}: {error.details()}") from error
         raise EtcdUnavailable("the server ended the stream")
@@ -151,7 +151,7 @@ class Watch:
             return Compacted(response.compact_revision)
         reason = response.cancel_reason
         if "permission denied" in reason or "auth" in reason:
-            raise EtcdDenied(reason, field="etcd.user", remedy="Give the user's role read permission")
+            raise EtcdDeniedError(reason, field="etcd.user", remedy="Give the user's role read permission")
         self._channels.leave(endpoint)
         raise EtcdUnavailable(reason)
 

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-from iscp.adapters.grpc.client import Client
-from iscp.core.admin import ClusterView, NodeView
+from iscp.client.admin_client import Client
+from iscp.core.api_views import ClusterView, NodeView
 from iscp.core.errors import IscpError
 
 EVERY_S = 5.0

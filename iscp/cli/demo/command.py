@@ -15,9 +15,8 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.grpc.client import Client
-from iscp.adapters.settings import variable
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.settings import variable
 from iscp.cli.demo import flights
 from iscp.cli.demo.chaos import Chaos
 from iscp.cli.demo.flights import Day
@@ -25,8 +24,9 @@ from iscp.cli.demo.jobs import DemoJob, JobResult, demo_jobs, verify
 from iscp.cli.demo.lake import Sources
 from iscp.cli.demo.replay import Follower
 from iscp.cli.demo.view import View, result_table
-from iscp.cli.launch import start_up
-from iscp.core.admin import JobView
+from iscp.cli.node.launch import start_up
+from iscp.client.admin_client import Client
+from iscp.core.api_views import JobView
 from iscp.core.errors import IscpError, TemporaryError
 
 REPLAY_S, DAY_MAX_S = 90.0, 2.0

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from iscp.adapters.grpc.client import Client
 from iscp.cli.demo.check import differences, lags_s, percentile
 from iscp.cli.demo.flights import KEY
 from iscp.cli.demo.lake import Sources, commit_times_s, read, types, version
 from iscp.cli.demo.replay import Replayed
+from iscp.client.admin_client import Client
 
 HISTORY_MAX = 10_000
 FEED_SHARDS = 4

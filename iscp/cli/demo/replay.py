@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from iscp import changefeed
-from iscp.adapters.children import spawn, tail
+from iscp.adapters.system.child_process import spawn, tail
 from iscp.core.errors import TimedOut
 
 PAGE_ROWS = 50_000

@@ -13,8 +13,8 @@ import pytest
 from obstore.store import from_url
 
 from iscp import changefeed
-from iscp.adapters.clock import SystemClock
 from iscp.adapters.etcd.server import EtcdServer
+from iscp.adapters.system.clock import SystemClock
 from iscp.changefeed import Changefeed
 from tests.fakes.changefeed_program import SCHEMA
 

@@ -13,18 +13,18 @@ import pytest
 from deltalake import DeltaTable
 
 from iscp import changefeed
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta.feed_purge import SHARDS_PER_TEXT, purge_files
-from iscp.adapters.delta.feed_table import FeedTable
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.feed_cursors import EtcdFeedCursors
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.values import EtcdSettings
-from iscp.adapters.failpoints import EnvironmentFailpoints
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.changefeed import Changefeed, Conflict, Cursor, CursorBehind, InvalidRequest
-from iscp.changefeed.opening import composed
+from iscp.changefeed.client.connect import composed
+from iscp.changefeed.etcd.cursor_keys import EtcdFeedCursors
+from iscp.changefeed.model.lock_queue import QueueLimits
+from iscp.changefeed.table.feed_purge import SHARDS_PER_TEXT, purge_files
+from iscp.changefeed.table.feed_table import FeedTable
 from iscp.core.errors import ConfigurationError
-from iscp.core.feed_queue import QueueLimits
 from tests.fakes.changefeed_program import SCHEMA
 from tests.fakes.clock import FakeClock
 from tests.fakes.etcd_proxy import AnswerLosingProxy

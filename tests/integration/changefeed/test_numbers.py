@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.adapters.delta.feed_log import FeedLog
+from iscp.changefeed.table.feed_log import FeedLog
 
 
 @pytest.mark.parametrize("number", [-(2**63), -1, 0, 2**63 - 1])

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from iscp import changefeed
-from iscp.adapters.delta import storage
-from iscp.adapters.free_port import free_port
+from iscp.adapters.delta.storage import files
+from iscp.adapters.system.free_port import free_port
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError, StorageError
 from tests.fakes.changefeed_program import ROWS, SCHEMA, rows_of
 from tests.fakes.s3 import FakeS3, asking, s3_server
@@ -40,10 +40,10 @@ def test_nothing_is_appended_where_a_store_has_begun_to_overwrite(tmp_path: Path
     with store_with("", tmp_path) as server:
         uri = server.uri("feed")
         changefeed.create(uri, SCHEMA)
-        held = {path: storage.read(f"{uri}/{path}")[0] for path in paths_below(uri)}
+        held = {path: files.read(f"{uri}/{path}")[0] for path in paths_below(uri)}
     with store_with("ignore-conditions", tmp_path) as naive:
         for path, content in held.items():
-            storage.create(naive.uri(f"feed/{path}"), content)
+            files.create(naive.uri(f"feed/{path}"), content)
         with changefeed.open(naive.uri("feed")) as feed, pytest.raises(PermanentError, match="overwrites"):
             feed.append(0, rows_of("a", 0))
         assert paths_below(uri) == set(held), "nothing of it is left"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.failpoints import VARIABLE
+from iscp.adapters.system.failpoints import VARIABLE
 from iscp.changefeed import Changefeed
 from tests.fakes.changefeed_program import ROWS, rows_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.delta.session import SparkRuntime
+from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.changefeed import Changefeed, InvalidRequest
 
 Opened = Callable[..., Changefeed]

@@ -15,18 +15,18 @@ import pytest
 from deltalake import DeltaTable
 
 from iscp import changefeed
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta.feed_table import FeedTable
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.values import EtcdSettings
-from iscp.adapters.failpoints import EnvironmentFailpoints
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.changefeed import Changefeed, Conflict, InvalidRequest, Transaction
-from iscp.changefeed.feed import INCIDENTS_MAX
-from iscp.changefeed.opening import composed
+from iscp.changefeed.client.changefeed import INCIDENTS_MAX, Etcd
+from iscp.changefeed.client.connect import composed
+from iscp.changefeed.model.lock_queue import Incidents, QueueLimits
+from iscp.changefeed.table.feed_table import FeedTable
 from iscp.core.config import EtcdConfig
 from iscp.core.errors import ConfigurationError, FeedIncident, StorageError, TableNotFound, TimedOut, Unavailable
-from iscp.core.feed_queue import Incidents, QueueLimits
 from tests.fakes.changefeed_program import SCHEMA, rows_of
 from tests.fakes.clock import FakeClock
 
@@ -432,7 +432,7 @@ class NobodyMoves:
 
 def test_incidents_without_end_are_let_out(uri: str) -> None:
     locks = NobodyMoves()
-    at = changefeed.feed.Etcd(locks, lambda feed_id: None, lambda: None)  # type: ignore[arg-type, return-value]
+    at = Etcd(locks, lambda feed_id: None, lambda: None)  # type: ignore[arg-type, return-value]
     with changefeed_at(uri, FakeClock(), etcd=at) as feed, pytest.raises(FeedIncident), feed.transaction(0):
         pass
     assert locks.raised == INCIDENTS_MAX

@@ -13,12 +13,12 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.feed_draft import FILE_PREFIX, GROUP_ROWS
-from iscp.adapters.delta.feed_reader import READ_ROWS_MAX, read_page
-from iscp.adapters.delta.feed_schema import create_feed_table
-from iscp.adapters.delta.feed_spark import write_files
+from iscp.changefeed.model.ulid import UlidPlace, begin, ulid_text
+from iscp.changefeed.spark.bulk_write import write_files
+from iscp.changefeed.table.feed_schema import create_feed_table
+from iscp.changefeed.table.file_writer import FILE_PREFIX, GROUP_ROWS
+from iscp.changefeed.table.page_reader import READ_ROWS_MAX, read_page
 from iscp.core.errors import EngineError, InvalidRequest, IscpError
-from iscp.core.ulid import UlidPlace, begin, ulid_text
 from tests.fakes.s3 import FakeS3
 from tests.integration.changefeed_spark.conftest import DRAWN, SCHEMA, Appended, opened
 

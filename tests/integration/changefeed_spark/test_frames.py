@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.feed_purge import purge_files
-from iscp.adapters.delta.feed_schema import create_feed_table
-from iscp.changefeed.spark import read
+from iscp.changefeed.model.cursor import Cursor
+from iscp.changefeed.spark.api import read
+from iscp.changefeed.table.feed_purge import purge_files
+from iscp.changefeed.table.feed_schema import create_feed_table
 from iscp.core.errors import ConfigurationError, CursorBehind, InvalidRequest, TableNotFound
-from iscp.core.feed_cursor import Cursor
 from tests.integration.changefeed_spark.conftest import SCHEMA, Appended, appender, opened
 
 if TYPE_CHECKING:

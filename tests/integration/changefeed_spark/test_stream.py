@@ -10,10 +10,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException, StreamingQueryException
 
-from iscp.adapters.delta.feed_purge import purge_files
-from iscp.adapters.delta.feed_schema import create_feed_table
-from iscp.changefeed.spark import read
-from iscp.core.feed_cursor import Cursor
+from iscp.changefeed.model.cursor import Cursor
+from iscp.changefeed.spark.api import read
+from iscp.changefeed.table.feed_purge import purge_files
+from iscp.changefeed.table.feed_schema import create_feed_table
 from tests.fakes.s3 import FakeS3
 from tests.integration.changefeed_spark.conftest import SCHEMA, Appended, appender, opened
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.clock import SystemClock
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.etcd.values import EtcdSettings
+from iscp.adapters.system.clock import SystemClock
 
 BATCH_S = 0.3
 

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from iscp.adapters.etcd.client import LIST_PAGE_KEYS, EtcdClient
-from iscp.adapters.etcd.errors import (
-    EtcdCompacted,
-    EtcdLeaseGone,
+from iscp.adapters.etcd.etcd_errors import (
+    EtcdCompactedError,
+    EtcdLeaseGoneError,
     EtcdOutcomeUnknown,
-    EtcdRefused,
+    EtcdRefusedError,
     EtcdUnavailable,
 )
 from iscp.adapters.etcd.server import EtcdServer
@@ -89,17 +89,17 @@ def test_a_lease_of_one_second_is_granted_as_two_and_takes_its_keys_along(client
     assert client.keep_alive(lease_id) == 0
     assert client.time_to_live(lease_id) == -1
     client.revoke(lease_id)
-    with pytest.raises(EtcdLeaseGone):
+    with pytest.raises(EtcdLeaseGoneError):
         client.put(f"{prefix}a", b"", lease_id)
 
 
 def test_refusals_are_told_apart(client: EtcdClient, server: EtcdServer, connect: Callable[..., EtcdClient]) -> None:
-    with pytest.raises(EtcdRefused, match="key is not provided"):
+    with pytest.raises(EtcdRefusedError, match="key is not provided"):
         client.put("", b"")
     own = connect(server.endpoint)
     revision = [own.put("/k", b"") for _ in range(3)][-1]
     own.compact(revision)
-    with pytest.raises(EtcdCompacted):
+    with pytest.raises(EtcdCompactedError):
         own.compact(revision - 1)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.errors import EtcdOutcomeUnknown, EtcdUnavailable
+from iscp.adapters.etcd.etcd_errors import EtcdOutcomeUnknown, EtcdUnavailable
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.etcd.values import Changed
 from iscp.ports.system import Clock

@@ -19,17 +19,17 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.clock import SystemClock
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.feed_lock import MARGIN_S, TTL_S, EtcdFeedLocks
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.etcd.values import EtcdSettings
+from iscp.adapters.system.clock import SystemClock
+from iscp.changefeed.client.lock_wait import get_in_line
+from iscp.changefeed.etcd.locks import MARGIN_S, TTL_S, EtcdFeedLocks
+from iscp.changefeed.model.feed_ports import FeedLocks, HeldLock
+from iscp.changefeed.model.lock_queue import Incidents, QueueLimits
 from iscp.core.errors import ConfigurationError, FeedIncident, InvalidRequest, OutcomeUnknown, TimedOut, Unavailable
-from iscp.core.feed_queue import Incidents, QueueLimits
-from iscp.ports.feed import FeedLocks, HeldLock
 from iscp.ports.system import Clock
-from iscp.runtime.feed_queue import get_in_line
 from tests.fakes.etcd_proxy import AnswerLosingProxy
 
 Connect = Callable[..., EtcdClient]

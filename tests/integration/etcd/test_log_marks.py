@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta.joblog import DeltaJobLog
+from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.log_marks import EtcdLogMarks
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.etcd.values import Put
-from iscp.adapters.settings import to_toml
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.settings import to_toml
 from iscp.cli.iscp import iscp
-from iscp.core.cluster import Leader
 from iscp.core.config import EtcdConfig, JobLogConfig, NodeConfig
 from iscp.core.errors import JobLogDamaged, NotOwner, StorageError
+from iscp.core.members import Leader
 from iscp.ports.system import Clock
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job

@@ -13,10 +13,10 @@ import pytest
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.lease import EtcdLease
-from iscp.adapters.etcd.membership import EtcdMembership
+from iscp.adapters.etcd.member_keys import EtcdMembership
 from iscp.adapters.etcd.server import EtcdServer
-from iscp.core.cluster import Moment, NodeRecord
 from iscp.core.errors import ConfigurationError, QueueFull
+from iscp.core.members import Moment, NodeRecord
 from iscp.ports.cluster import Membership
 from iscp.ports.system import Clock
 

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from iscp.adapters.etcd.checkpoint import EtcdCheckpoint
+from iscp.adapters.etcd.checkpoint_key import EtcdCheckpoint
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.election import EtcdElection
 from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.membership import EtcdMembership
-from iscp.adapters.etcd.overrides import WRITES_AT_ONCE_MAX, EtcdOverrides
-from iscp.coordination.placement import Overrides
-from iscp.core.cluster import Leader
+from iscp.adapters.etcd.member_keys import EtcdMembership
+from iscp.adapters.etcd.override_keys import WRITES_AT_ONCE_MAX, EtcdOverrides
+from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.core.errors import ConfigurationError, NotOwner
 from iscp.core.ids import ShardId
+from iscp.core.members import Leader
 from iscp.ports.system import Clock
 
 

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.errors import EtcdDenied, EtcdUnavailable
+from iscp.adapters.etcd.etcd_errors import EtcdDeniedError, EtcdUnavailable
 from iscp.adapters.etcd.server import EtcdServer, find_etcd
 from iscp.adapters.etcd.values import Changed, EtcdSettings, EtcdTls
 from iscp.core.errors import ConfigurationError
@@ -57,13 +57,13 @@ def user(server: EtcdServer, clock: Clock, name: str = "iscp", password: str = P
 def test_a_password_opens_what_the_role_allows_and_nothing_else(locked: EtcdServer, clock: Clock) -> None:
     with user(locked, clock) as client:
         assert client.put("/iscp/a", b"1") > 0
-        with pytest.raises(EtcdDenied, match="permission denied"):
+        with pytest.raises(EtcdDeniedError, match="permission denied"):
             client.put("/other", b"1")
-        with pytest.raises(EtcdDenied, match="permission denied"):
+        with pytest.raises(EtcdDeniedError, match="permission denied"):
             next(iter(client.watch("/other", start_revision=1)))
-    with user(locked, clock, password="wrong") as stranger, pytest.raises(EtcdDenied):
+    with user(locked, clock, password="wrong") as stranger, pytest.raises(EtcdDeniedError):
         stranger.get("/iscp/a")
-    with user(locked, clock, name="") as nobody, pytest.raises(EtcdDenied):
+    with user(locked, clock, name="") as nobody, pytest.raises(EtcdDeniedError):
         nobody.get("/iscp/a")
 
 

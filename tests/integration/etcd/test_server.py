@@ -18,7 +18,7 @@ from iscp.ports.system import Clock
 _PARENT = """
 import sys, time
 from pathlib import Path
-from iscp.adapters.clock import SystemClock
+from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.etcd.server import EtcdServer
 
 print(EtcdServer.start(Path(sys.argv[1]), clock=SystemClock()).pid, flush=True)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from iscp.adapters.etcd.client import EtcdClient
-from iscp.adapters.etcd.errors import EtcdOutcomeUnknown, EtcdUnavailable
+from iscp.adapters.etcd.etcd_errors import EtcdOutcomeUnknown, EtcdUnavailable
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.etcd.values import Changed, Compacted, EventType, Put, WatchItem
 from iscp.adapters.etcd.watch import Watch

@@ -11,24 +11,24 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta.catalog import DeltaCatalog
-from iscp.adapters.delta.commits import Commit, read_commit
-from iscp.adapters.delta.engine import SparkEngine
-from iscp.adapters.delta.session import SparkRuntime
-from iscp.adapters.delta.sink import DeltaSink
-from iscp.adapters.delta.source import DeltaChangeSource
-from iscp.adapters.delta.spark_read import table_opener
-from iscp.consumers.replica import Replica
+from iscp.adapters.delta.log.commits import Commit, read_commit
+from iscp.adapters.delta.sink.delta_sink import DeltaSink
+from iscp.adapters.delta.source.change_source import DeltaChangeSource
+from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.adapters.delta.source.spark_read import table_opener
+from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.adapters.delta.spark.spark_engine import SparkEngine
+from iscp.adapters.system.clock import SystemClock
+from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.core.config import DIRECT_BYTES_MAX
 from iscp.core.ids import JobKey
 from iscp.core.iteration import Bounds, Iteration, JobOutcome
-from iscp.core.job import JobRow
+from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.ports.consumer import ConsumerKind
-from iscp.runtime.policy import refuse_unfit
-from iscp.runtime.runner import Runner
-from iscp.runtime.sinks import SinkPool
+from iscp.runtime.iteration.read_policy import refuse_unfit
+from iscp.runtime.iteration.runner import Runner
+from iscp.runtime.iteration.sink_pool import SinkPool
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 
 ROWS = 50
@@ -58,19 +58,22 @@ class Pipeline:
         self.runner = self.new_runner(self.failpoints)
         self._numbers = itertools.count(1)
 
+    def new_environment(self, failpoints: ScriptedFailpoints) -> SinkPool:
+        return SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: uri, SystemClock(), failpoints)
+
     def new_runner(
         self,
         failpoints: ScriptedFailpoints,
         bounds: Bounds | None = None,
         small_bytes_max: int | None = None,
-        kinds: Callable[[str], ConsumerKind] = lambda name: Replica(),
+        kinds: Callable[[str], ConsumerKind] = lambda name: ReplicaKind(),
         on_committed: Callable[[JobOutcome], None] = lambda outcome: None,
     ) -> Runner:
         return Runner(
             self.engine,
             DeltaChangeSource(self.small_bytes_max if small_bytes_max is None else small_bytes_max, self.by_spark),
             kinds,
-            SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: uri, SystemClock(), failpoints),
+            self.new_environment(failpoints),
             SystemClock(),
             failpoints,
             bounds or Bounds(),
@@ -84,7 +87,7 @@ class Pipeline:
         catalog = DeltaCatalog(s3=True, by_spark=self.by_spark)
         source = catalog.describe(self.source)
         refuse_unfit(job_spec, source)
-        Replica().validate(spec, source, catalog)
+        ReplicaKind().validate(spec, source, catalog)
         key = JobKey("default", source.table_id, name)
         return JobRow(key, f"{name}-{registration}", job_spec.to_json(), self.source, self.source)
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta.catalog import DeltaCatalog
-from iscp.adapters.delta.sink import DeltaSink
-from iscp.adapters.delta.source import DeltaChangeSource
-from iscp.consumers.replica import Replica
+from iscp.adapters.delta.source.change_source import DeltaChangeSource
+from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.adapters.system.clock import SystemClock
+from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.core.errors import PermanentError
 from iscp.core.ids import JobKey
 from iscp.core.iteration import Iteration, JobOutcome
-from iscp.core.job import JobRow
+from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.runtime.adopter import Adopter
+from iscp.runtime.iteration.adoption import Adopter
 from tests.fakes.guards import OpenGuard
 
 from .conftest import Pipeline, rows
@@ -26,17 +25,15 @@ pytestmark = pytest.mark.spark
 def adopting(pipeline: Pipeline, name: str, version: int, **consumer: object) -> JobRow:
     spec = ConsumerSpec("replica", pipeline.target(name), **consumer)  # type: ignore[arg-type]
     source = DeltaCatalog().describe(pipeline.source)
-    Replica().validate_adoption(spec, source, DeltaCatalog())
+    ReplicaKind().validate_adoption(spec, source, DeltaCatalog())
     key = JobKey("default", source.table_id, name)
     return JobRow(key, f"{name}-1", JobSpec(spec, adopt_from=version).to_json(), pipeline.source, pipeline.source)
 
 
 def adopt(pipeline: Pipeline, job: JobRow) -> JobOutcome:
-    def sinks(uri: str) -> DeltaSink:
-        return DeltaSink(uri, pipeline.failpoints)
-
+    environment = pipeline.new_environment(pipeline.failpoints)
     adopter = Adopter(
-        pipeline.runner, pipeline.runner, pipeline.engine, DeltaChangeSource(), sinks, SystemClock(), lambda: 1
+        pipeline.runner, pipeline.runner, pipeline.engine, DeltaChangeSource(), environment, SystemClock(), lambda: 1
     )
     (outcome,) = adopter.run(Iteration(1, job.key.table_id, pipeline.source, (job,)), OpenGuard())
     return outcome

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.core.errors import ErrorCode
 from iscp.core.iteration import DataType
-from iscp.core.job import JobRow
+from iscp.core.job_row import JobRow
 from iscp.core.watermark import Watermark
 
 from .conftest import BOTH_WAYS, Pipeline, rows

@@ -14,16 +14,16 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.catalog import DeltaCatalog
-from iscp.consumers.changefeed import Changefeed
-from iscp.coordination.book import Entry, JobBook
-from iscp.coordination.reshard import changes, rows_after
+from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind
+from iscp.coordination.jobs.job_book import Entry, JobBook
+from iscp.coordination.jobs.reshard import changes, rows_after
 from iscp.core.errors import EngineError, ErrorCode, InvalidRequest
 from iscp.core.ids import JobKey
 from iscp.core.iteration import DataType, JobOutcome
-from iscp.core.job import JobReport, JobRow
+from iscp.core.job_row import JobReport, JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.runtime.runner import Runner
+from iscp.runtime.iteration.runner import Runner
 from tests.fakes.guards import ScriptedFailpoints
 
 from .conftest import BOTH_WAYS, Pipeline, rows
@@ -45,7 +45,7 @@ class Feed:
         self.uri = pipeline.target("feed")
         self.spec = ConsumerSpec("changefeed", self.uri, **{"key": ("id",), "options": {"shards": SHARDS}, **consumer})
         source = DeltaCatalog().describe(pipeline.source)
-        Changefeed().validate(self.spec, source, DeltaCatalog())
+        ChangefeedKind().validate(self.spec, source, DeltaCatalog())
         self.key = JobKey("default", source.table_id, "feed")
         self.job_spec = JobSpec(self.spec, **(policies or {}))
         self.book = JobBook([self.registered(1)])
@@ -70,7 +70,7 @@ class Feed:
         failpoints = ScriptedFailpoints()
         for name, what in failing.items():
             failpoints.once(name.replace("_", "."), what)
-        return self.pipeline.new_runner(failpoints, kinds=lambda name: Changefeed())
+        return self.pipeline.new_runner(failpoints, kinds=lambda name: ChangefeedKind())
 
     def run(self, row: JobRow | None = None, runner: Runner | None = None, told: bool = True) -> JobOutcome:
         (outcome,) = self.pipeline.run(row or self.row(), runner=runner or self.runner())
@@ -392,7 +392,7 @@ def test_a_target_that_is_another_thing_is_refused(pipeline: Pipeline) -> None:
         assert refused.value.code == ErrorCode.TARGET_UNUSABLE
     write_deltalake(pipeline.target("plain"), rows([1]))
     with pytest.raises(InvalidRequest, match="is a table, and no changefeed"):
-        Changefeed().validate(
+        ChangefeedKind().validate(
             ConsumerSpec("changefeed", pipeline.target("plain"), key=("id",)),
             DeltaCatalog().describe(pipeline.source),
             DeltaCatalog(),

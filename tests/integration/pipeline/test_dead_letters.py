@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.consumers.dead_letter import dead_letter_uri
+from iscp.consumers.replica.dead_letter import dead_letter_uri
 from iscp.core.errors import ErrorCode, InvalidRequest
 from iscp.core.iteration import DataType, JobOutcome
-from iscp.core.job import JobRow
+from iscp.core.job_row import JobRow
 from iscp.core.spec import OnDuplicate
 from tests.fakes.guards import ScriptedFailpoints
 

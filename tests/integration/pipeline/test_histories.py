@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.session import SparkRuntime
-from iscp.consumers.custom import CustomKind
-from iscp.consumers.dead_letter import dead_letter_uri
-from iscp.consumers.replica import Replica
+from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.consumers.custom.custom_kind import CustomKind
+from iscp.consumers.replica.dead_letter import dead_letter_uri
+from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.core.errors import ErrorCode
 from iscp.core.iteration import Bounds
-from iscp.core.job import JobRow
-from iscp.core.spec import ChangeSource
+from iscp.core.job_row import JobRow
+from iscp.core.spec import ChangeMode
 from iscp.ports.consumer import ConsumerKind
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.stores import StoreConsumer
@@ -52,7 +52,7 @@ PLACES = (
     "report.before",
 )
 
-KINDS: dict[str, ConsumerKind] = {"replica": Replica(), "store": CustomKind("store", StoreConsumer)}
+KINDS: dict[str, ConsumerKind] = {"replica": ReplicaKind(), "store": CustomKind("store", StoreConsumer)}
 
 FILTERS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "": lambda row: True,
@@ -87,7 +87,7 @@ class History:
             spec["key"] = key
         if self.draw.random() < 0.3:
             spec["columns"] = ("id", "g")
-        sources = [ChangeSource.AUTO, ChangeSource.AUTO, ChangeSource.APPEND, ChangeSource.DIFF]
+        sources = [ChangeMode.AUTO, ChangeMode.AUTO, ChangeMode.APPEND, ChangeMode.DIFF]
         self.told.append(f"{name} {spec}")
         return self.pipeline.job(name, policies={"change_source": self.draw.choice(sources)}, **spec)
 

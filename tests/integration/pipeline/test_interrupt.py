@@ -9,19 +9,19 @@ from dataclasses import replace
 
 import pytest
 
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta.probe import DeltaProbe
-from iscp.coordination.effects import StartShard, UpdateShard
-from iscp.coordination.events import Reports
-from iscp.coordination.schedule import Schedule
-from iscp.coordination.schedule_events import WorkerNews
+from iscp.adapters.delta.source.commit_probe import DeltaProbe
+from iscp.adapters.system.clock import SystemClock
+from iscp.coordination.protocol.effects import StartShard, UpdateShard
+from iscp.coordination.protocol.events import Reports
+from iscp.coordination.schedule.schedule_events import WorkerNews
+from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.core.config import BackoffConfig, ProbeConfig, SchedulerConfig
 from iscp.core.ids import ShardId, TableEpoch
 from iscp.core.iteration import Iteration, JobOutcome
 from iscp.ports.system import Guard
-from iscp.runtime.executor import Executor
-from iscp.runtime.runner import Runner
-from iscp.runtime.scheduler import Scheduler
+from iscp.runtime.iteration.runner import Runner
+from iscp.runtime.worker.executor import Executor
+from iscp.runtime.worker.scheduler import Scheduler
 from tests.fakes.targets import FakeTargets
 from tests.integration.pipeline.conftest import Pipeline
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from iscp.consumers.custom import CustomKind
+from iscp.consumers.custom.custom_kind import CustomKind
 from iscp.core.iteration import DataType
-from iscp.core.job import JobRow
+from iscp.core.job_row import JobRow
 from iscp.core.spec import OnDuplicate
 from tests.fakes.stores import StoreConsumer
 

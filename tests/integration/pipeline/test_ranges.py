@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.commits import read_commit
+from iscp.adapters.delta.log.commits import read_commit
 from iscp.consumers.registry import GROUP, ConsumerRegistry
-from iscp.coordination.book import Entry, JobBook
-from iscp.coordination.reshard import changes, rows_after
-from iscp.core import shard
+from iscp.coordination.jobs.job_book import Entry, JobBook
+from iscp.coordination.jobs.reshard import changes, rows_after
+from iscp.core import key_ranges
 from iscp.core.errors import EngineError, ErrorCode
 from iscp.core.iteration import Bounds, DataType, JobOutcome
-from iscp.core.job import JobReport, JobRow
-from iscp.core.record import WatermarkRecord, parse_record
-from iscp.runtime.runner import Runner
+from iscp.core.job_row import JobReport, JobRow
+from iscp.core.watermark_record import WatermarkRecord, parse_record
+from iscp.runtime.iteration.runner import Runner
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.packages import install
 
@@ -94,7 +94,7 @@ class Ranges:
         assert sorted(row[:3] for row in found) == sorted((row["id"], row["v"], row["g"]) for row in source)
         hashed = {row[0]: row[3] for row in found}
         ranges = self.book.ranges(self.key.table_id)
-        assert all(sum(shard.holds(each, value) for each in ranges) == 1 for value in hashed.values())
+        assert all(sum(key_ranges.holds(each, value) for each in ranges) == 1 for value in hashed.values())
 
     def versions(self) -> dict[int, int]:
         """Which commit each row was written by."""
@@ -167,7 +167,7 @@ def test_a_range_that_cannot_read_changes_replaces_its_own_rows_alone(ranges: Ra
     with closing(sqlite3.connect(ranges.file)) as db:
         hashes = [row[0] for row in db.execute("SELECT _key_hash FROM rows WHERE v = 'kept'")]
     assert hashes
-    assert all(shard.holds(3, each) for each in hashes)
+    assert all(key_ranges.holds(3, each) for each in hashes)
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
@@ -213,7 +213,7 @@ def _fenced(ranges: Ranges, gone: Sequence[JobRow]) -> list[JobRow]:
     """Former rows some of whose keys are of a range by now that has committed."""
     records = ranges.records()
     done = [row for row in ranges.rows if (of := records.get(str(row.key.range_id))) and of.job_id == row.job_id]
-    return [each for each in gone if any(shard.overlaps(each.key.range_id, row.key.range_id) for row in done)][:3]
+    return [each for each in gone if any(key_ranges.overlaps(each.key.range_id, row.key.range_id) for row in done)][:3]
 
 
 def _die() -> None:

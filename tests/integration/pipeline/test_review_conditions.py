@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.adapters.delta.catalog import DeltaCatalog, condition_analyzer
+from iscp.adapters.delta.source.delta_catalog import DeltaCatalog, condition_analyzer
 
 from .conftest import Pipeline
 

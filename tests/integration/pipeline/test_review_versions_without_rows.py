@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from deltalake import DeltaTable
 
-from iscp.coordination.book import JobBook
+from iscp.coordination.jobs.job_book import JobBook
 from iscp.core.errors import ErrorCode
 from iscp.core.iteration import Bounds, JobOutcome
-from iscp.core.job import JobReport, JobRow, JobState
+from iscp.core.job_row import JobReport, JobRow, JobState
 from iscp.core.spec import OnDuplicate
 
 from .conftest import Pipeline

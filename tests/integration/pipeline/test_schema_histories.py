@@ -19,8 +19,8 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from iscp.adapters.delta.session import SparkRuntime
-from iscp.core.job import JobRow
+from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.core.job_row import JobRow
 from tests.fakes.guards import ScriptedFailpoints
 
 from .conftest import Pipeline

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.source import DECODED_FACTOR, DeltaChangeSource
+from iscp.adapters.delta.source.change_source import DECODED_FACTOR, DeltaChangeSource
 from iscp.core.iteration import Bounds
 from tests.integration.pipeline.conftest import BOTH_WAYS, Pipeline
 

@@ -13,8 +13,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.core.errors import ErrorCode, InvalidRequest
 from iscp.core.iteration import DataType
-from iscp.core.job import JobRow
-from iscp.core.spec import ChangeSource, OnReplace, OnSchemaChange
+from iscp.core.job_row import JobRow
+from iscp.core.spec import ChangeMode, OnReplace, OnSchemaChange
 
 from .conftest import Pipeline, rows
 
@@ -222,13 +222,13 @@ def test_dropped_and_made_anew(pipeline: Pipeline) -> None:
 
 def test_where_changes_are_read_from(pipeline: Pipeline) -> None:
     """Each policy on the same history, of a source whose change data feed is on, off, and on again."""
-    jobs = {policy: pipeline.job(policy, key=("id",), policies={"change_source": policy}) for policy in ChangeSource}
+    jobs = {policy: pipeline.job(policy, key=("id",), policies={"change_source": policy}) for policy in ChangeMode}
     log = pipeline.job("log", where="g <> 3")
     tail, difference = DataType.TAIL, DataType.DIFFERENCE
 
     def run(auto: DataType, cdf: DataType | None, append: DataType, keyless: DataType) -> None:
         outcomes = dict(zip((*jobs, "log"), pipeline.run(*jobs.values(), log), strict=True))
-        stopped = outcomes.pop(ChangeSource.CDF) if cdf is None else None
+        stopped = outcomes.pop(ChangeMode.CDF) if cdf is None else None
         assert stopped is None or stopped.error_code == ErrorCode.FEED_OFF
         assert [outcome.error_msg for outcome in outcomes.values()] == [""] * len(outcomes)
         expected = {"auto": auto, "cdf": cdf, "append": append, "diff": difference, "log": keyless}
@@ -246,7 +246,7 @@ def test_where_changes_are_read_from(pipeline: Pipeline) -> None:
     run(tail, tail, difference, tail)
     pipeline.sql("ALTER TABLE SOURCE SET TBLPROPERTIES (delta.enableChangeDataFeed = false)")
     with pytest.raises(InvalidRequest, match="is off"):
-        pipeline.job("late", key=("id",), policies={"change_source": ChangeSource.CDF})
+        pipeline.job("late", key=("id",), policies={"change_source": ChangeMode.CDF})
     pipeline.insert([102, 103])
     run(tail, None, tail, tail)
     pipeline.delete("id = 102")

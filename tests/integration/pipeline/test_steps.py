@@ -6,14 +6,14 @@ import shutil
 
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.commits import read_commit
+from iscp.adapters.delta.log.commits import read_commit
 from iscp.core.iteration import Bounds, DataType, JobOutcome
 from tests.fakes.guards import ScriptedFailpoints
 
 from .conftest import Pipeline
 
 
-class Crash(Exception):
+class CrashError(Exception):
     """The process is gone."""
 
 
@@ -70,4 +70,4 @@ def _step(outcome: JobOutcome) -> tuple[int, int, int]:
 
 
 def _crash() -> None:
-    raise Crash
+    raise CrashError

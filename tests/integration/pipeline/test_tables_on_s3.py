@@ -6,8 +6,8 @@ import obstore
 import pytest
 from obstore.store import from_url
 
-from iscp.adapters.delta import storage
-from iscp.adapters.delta.session import SparkRuntime
+from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.adapters.delta.storage import files
 from iscp.core.iteration import DataType
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.s3 import FakeS3
@@ -41,9 +41,9 @@ def test_a_snapshot_an_append_and_a_merge_that_two_try(s3: FakeS3, spark_runtime
     assert seqs == sorted(set(seqs)), "a seq was committed twice"
 
     target = pipeline.target("full")
-    assert [each for each in storage.names(f"{target}/_delta_log") if not each.endswith((".json", ".crc"))] == []
+    assert [each for each in files.names(f"{target}/_delta_log") if not each.endswith((".json", ".crc"))] == []
     staged = next(name for name in folders(target) if name.startswith("iscp-staged"))
-    assert storage.names(f"{target}/{staged}/_delta_log") == [], "what lies below is no table of its own"
+    assert files.names(f"{target}/{staged}/_delta_log") == [], "what lies below is no table of its own"
 
 
 def folders(uri: str) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.checkpoints import COMMITS
+from iscp.adapters.delta.log.checkpoints import COMMITS
 from iscp.core.errors import InvalidRequest
 from iscp.core.iteration import DataType, JobOutcome
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.session import SparkRuntime
+from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.core.iteration import DataType
-from iscp.core.job import JobRow
+from iscp.core.job_row import JobRow
 from tests.fakes.guards import ScriptedFailpoints
 
 from .conftest import BOTH_WAYS, Pipeline, rows

@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.clock import SystemClock
-from iscp.adapters.delta.commits import commit_path
-from iscp.adapters.delta.compare import Side
-from iscp.adapters.delta.sink import DeltaSink
-from iscp.adapters.delta.source import DeltaChangeSource
+from iscp.adapters.delta.log.commits import commit_path
+from iscp.adapters.delta.sink.table_diff import Side
+from iscp.adapters.delta.source.change_source import DeltaChangeSource
+from iscp.adapters.system.clock import SystemClock
 from iscp.core.digest import ROWS_PER_RANGE, Ranges
 from iscp.core.errors import ErrorCode, JobFailed, PermanentError
 from iscp.core.iteration import DataType, Iteration, Purpose
-from iscp.core.job import JobRow
-from iscp.core.verify import Sample, VerifyReport
-from iscp.runtime.verifier import Verifier
+from iscp.core.job_row import JobRow
+from iscp.core.verification import Sample, VerifyReport
+from iscp.runtime.iteration.comparison import Verifier
 from tests.fakes.guards import OpenGuard
 
 from .conftest import Pipeline, rows
@@ -34,7 +33,7 @@ def verify(pipeline: Pipeline, job: JobRow, purpose: Purpose = Purpose.VERIFY) -
         pipeline.runner,
         pipeline.engine,
         DeltaChangeSource(),
-        lambda uri: DeltaSink(uri, pipeline.failpoints),
+        pipeline.new_environment(pipeline.failpoints),
         SystemClock(),
         lambda: 1,
     )

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from iscp.consumers.custom import CustomKind
+from iscp.consumers.custom.custom_kind import CustomKind
 from iscp.consumers.registry import GROUP, ConsumerRegistry
-from iscp.consumers.replica import Replica
+from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.core.errors import ErrorCode, InvalidRequest
 from iscp.core.iteration import ChangeDetail
 from tests.fakes.packages import install
@@ -48,7 +48,7 @@ def refused(registry: ConsumerRegistry, name: str) -> InvalidRequest:
 def test_a_kind_is_loaded_once_and_then_kept() -> None:
     registry = ConsumerRegistry()
     replica = registry.kind("replica")
-    assert isinstance(replica, Replica)
+    assert isinstance(replica, ReplicaKind)
     assert registry.kind("replica") is replica
 
 
@@ -82,7 +82,7 @@ def test_what_is_not_allowed_is_not_loaded_and_says_what_to_do() -> None:
 
 @pytest.mark.usefixtures("theirs")
 def test_nobody_else_takes_the_name_of_one_of_ours() -> None:
-    assert isinstance(ConsumerRegistry(allowed=("replica",)).kind("replica"), Replica)
+    assert isinstance(ConsumerRegistry(allowed=("replica",)).kind("replica"), ReplicaKind)
 
 
 @pytest.mark.usefixtures("theirs")

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from iscp.coordination.messages import NodeShardState
-from iscp.coordination.placement import Placement
+from iscp.coordination.membership.preferred_nodes import Placement
+from iscp.coordination.protocol.messages import NodeShardState
 from iscp.core.ids import ShardId
 from tests.fakes.loopback import TIMES, Loopback
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from iscp.coordination.assignment import ShardState
-from iscp.coordination.messages import NodeShard, NodeShardState
-from iscp.coordination.owner import OwnerMachine
-from iscp.coordination.times import CoordinationTimes
-from iscp.core.cluster import NodeRecord
+from iscp.coordination.membership.assignments import ShardState
+from iscp.coordination.owner_machine import OwnerMachine
+from iscp.coordination.protocol.messages import NodeShard, NodeShardState
+from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.core.ids import TableEpoch
+from iscp.core.members import NodeRecord
 from tests.fakes.busy_owner import BusyOwner, Costs, tables
 from tests.fakes.effort import CountedOwner
 from tests.fakes.prompt_nodes import EPOCH, node_records

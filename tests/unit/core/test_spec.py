@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from iscp.core.errors import InvalidRequest
 from iscp.core.spec import (
-    ChangeSource,
+    ChangeMode,
     ConsumerSpec,
     JobSpec,
     OnDuplicate,
@@ -40,7 +40,7 @@ SPECS = st.builds(
     TRIGGERS,
     target_lag_s=st.none() | SECONDS,
     priority=st.integers(-1000, 1000),
-    change_source=st.sampled_from(ChangeSource),
+    change_source=st.sampled_from(ChangeMode),
     on_replace=st.sampled_from(OnReplace),
     on_duplicate=st.sampled_from(OnDuplicate),
     on_schema_change=st.sampled_from(OnSchemaChange),
@@ -53,8 +53,8 @@ def test_a_spec_survives_its_json(spec: JobSpec) -> None:
     assert parse_spec(spec.to_json()) == spec
 
 
-@pytest.mark.parametrize("change_source", [ChangeSource.AUTO, ChangeSource.CDF])
-def test_a_feed_that_is_wanted_may_be_switched_on(change_source: ChangeSource) -> None:
+@pytest.mark.parametrize("change_source", [ChangeMode.AUTO, ChangeMode.CDF])
+def test_a_feed_that_is_wanted_may_be_switched_on(change_source: ChangeMode) -> None:
     spec = JobSpec(ConsumerSpec("replica", "/x"), change_source=change_source, enable_cdf=True)
     assert parse_spec(spec.to_json()) == spec
 

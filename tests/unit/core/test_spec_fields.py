@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from iscp.core.spec import ChangeSource, ConsumerSpec, JobSpec, TriggerSpec, TriggerType, parse_spec
+from iscp.core.spec import ChangeMode, ConsumerSpec, JobSpec, TriggerSpec, TriggerType, parse_spec
 from iscp.core.spec_fields import DURATIONS, PATHS, RunFields, flat_name, nest, to_spec_json
 
 GIVEN = {
@@ -32,7 +32,7 @@ def test_flat_fields_make_a_spec() -> None:
         TriggerSpec(TriggerType.PERIODIC, 60.0, share=True),
         target_lag_s=5.0,
         priority=7,
-        change_source=ChangeSource.DIFF,
+        change_source=ChangeMode.DIFF,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from iscp.adapters.etcd.errors import EtcdUnavailable
+from iscp.adapters.etcd.etcd_errors import EtcdUnavailable
 from iscp.adapters.etcd.lease import EtcdLease
 
 TTL_S = 1

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from iscp.adapters.etcd import messages as pb
-from iscp.adapters.etcd.errors import EtcdDenied, EtcdUnavailable
+from iscp.adapters.etcd import descriptors as pb
+from iscp.adapters.etcd.etcd_errors import EtcdDeniedError, EtcdUnavailable
 from iscp.adapters.etcd.values import Changed, Compacted, Progress
 from iscp.adapters.etcd.watch import Watch
 
@@ -113,7 +113,7 @@ def test_another_cluster_is_a_new_store() -> None:
 def test_a_refusal_is_taken_for_final_after_one_new_token() -> None:
     denied = pb.WatchResponse(created=True, canceled=True, cancel_reason="etcdserver: permission denied")
     channels = ScriptedChannels([denied], [denied])
-    with pytest.raises(EtcdDenied):
+    with pytest.raises(EtcdDeniedError):
         seen(channels)
     assert channels.tokens_dropped == 1
     again = ScriptedChannels([denied], [created(9), events(5, header=9)])

@@ -1,0 +1,301 @@
+"""A Delta table that one term at a time may write: the fence under the job log.
+
+A commit goes to exactly the version after the last one known, never rebased, and the one known is always of our
+own term. Whenever the table has moved without us, whoever moved it is looked at before anything else is written.
+
+Old commit files are cleaned away, and a writer that slept so long finds the version free that it is about to write:
+its put-if-absent succeeds, far behind the log's end. So a commit counts only once the table was looked at after it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.transaction import AddAction
+from pyarrow.dataset import dataset
+
+from iscp.adapters.delta.joblog.log_durability import DurableCommits
+from iscp.adapters.delta.joblog.log_opening import FOREIGN_ERRORS, bring_up_to_format, open_or_create, storage_error
+from iscp.adapters.delta.joblog.log_schema import FORMAT, FORMAT_PROPERTY, numbered, row_count_stats
+from iscp.adapters.delta.storage.table_files import files_of, local_path, sync
+from iscp.core.errors import (
+    InvariantBroken,
+    JobLogDamaged,
+    NotOwner,
+    OutcomeUnknown,
+    Unavailable,
+)
+from iscp.ports.system import Clock, Failpoints
+
+APP_ID = "iscp_owner"
+COMMIT_ID = "iscp.commit_id"
+FAILPOINT_CLAIM = "log.claim"
+FAILPOINT_COMMIT = "log.commit"
+FAILPOINT_COMMITTED = "log.committed"
+FAILPOINT_LOOK = "log.look"
+ATTEMPTS_MAX = 20
+TIDY_FILES_MAX = 1_000_000
+# What keeps a table in order without changing what is in it: an operator may do it beside the owner.
+_HARMLESS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "FSCK"})
+# Each commit lists the log's directory and replays what lies behind the last checkpoint: both are kept short. With
+# 100 commits to a checkpoint and an hour's commit files kept, a commit took three times the time.
+TABLE_PROPERTIES = {
+    FORMAT_PROPERTY: str(FORMAT),
+    "delta.checkpointInterval": "20",
+    "delta.logRetentionDuration": "interval 10 seconds",
+    "delta.deletedFileRetentionDuration": "interval 60 seconds",
+    "delta.enableExpiredLogCleanup": "true",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    """A commit whose outcome could not be looked up; `must_follow_up`: nothing else may be committed before it is."""
+
+    commit_id: str
+    must_follow_up: bool
+
+
+class FencedTable:
+    """One owner's hold on a table, for one term.
+
+    Invariant: `version` is the last version known, and every commit up to it that changed rows after our claim is
+    ours. Raises NotOwner for ever once it is not so.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        schema: pa.Schema,
+        clock: Clock,
+        failpoints: Failpoints,
+        storage_options: Mapping[str, str] | None = None,
+        cluster: str = "",
+    ) -> None:
+        self._uri = uri
+        self._cluster = cluster
+        self._schema = schema
+        self._clock = clock
+        self._failpoints = failpoints
+        self._options = storage_options
+        self._path = local_path(uri)
+        self._commits = DurableCommits(self._path, failpoints)
+        self._files = files_of(uri, storage_options)
+        self._table: DeltaTable | None = None
+        self._version = -1
+        self._deposed = ""
+        self._doubt: _Doubt | None = None
+        self._unneeded: set[str] = set()
+        self.term = 0
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def claim(self) -> int:
+        """Mint the next term by an empty commit.
+
+        Raises StorageError or Unavailable, after which it may be called again; InvariantBroken if a term was minted.
+        """
+        if self.term:
+            raise InvariantBroken("one instance of the job log serves one term")
+        cause: BaseException | None = None
+        for _ in range(ATTEMPTS_MAX):
+            table = open_or_create(self._uri, self._schema, TABLE_PROPERTIES, self._options, self._cluster)
+            try:
+                bring_up_to_format(table, self._schema)
+            except FOREIGN_ERRORS as error:  # another one does so too, or the storage fails
+                cause = error
+                continue
+            try:
+                # An owner may have ended as it could not be made durable; what follows is built on it.
+                self._commits.rewrite(table.version())
+            except OSError as error:
+                raise storage_error(error, "cannot make the job log durable") from error
+            before, term = table.version(), (table.transaction_version(APP_ID) or 0) + 1
+            commit_id = uuid.uuid4().hex
+            try:
+                self._failpoints.reach(FAILPOINT_CLAIM)
+                self._write(table, [], "append", commit_id, [Transaction(APP_ID, term)])
+            except FOREIGN_ERRORS as error:
+                cause = error
+            table = open_or_create(self._uri, self._schema, TABLE_PROPERTIES, self._options)
+            ours = [c for c in table.history(max(1, table.version() - before)) if c.get(COMMIT_ID) == commit_id]
+            if ours:
+                # Whatever has come after the claim is looked at by the first step that follows.
+                self._table, self._version, self.term = table, int(ours[0]["version"]), term
+                self._sync_commit(self._version)
+                return term
+            if table.version() == before:
+                raise storage_error(cause or OSError("the claim commit is gone"), "cannot claim the job log")
+        raise Unavailable(f"the job log was claimed by others {ATTEMPTS_MAX} times in a row") from cause
+
+    def read(self) -> tuple[pa.Table, int]:
+        """All rows at the newest version, and in how many files. Raises NotOwner, StorageError."""
+        self.catch_up()
+        try:
+            names = pa.table(self._open().get_add_actions()).column("path").to_pylist()
+            if not names:
+                return self._schema.empty_table(), 0
+            rows = dataset(names, schema=self._schema, filesystem=self._files, format="parquet").to_table()
+        except (FileNotFoundError, pa.ArrowInvalid) as error:
+            raise JobLogDamaged(
+                f"a file of the job log {self._uri} is missing or corrupt: {error}",
+                remedy="Restore it from a backup of the job log",
+            ) from error
+        except FOREIGN_ERRORS as error:
+            raise storage_error(error, "cannot read the job log") from error
+        return rows, len(names)
+
+    def commit(self, rows: pa.Table, commit_id: str, *, replace: bool = False) -> None:
+        """Commit `rows` at exactly the next version, in place of all others if `replace`.
+
+        They get their sequence numbers here, from the version that is known once no outcome is in doubt: numbers that
+        a caller had made before could lie below those of a replacement that has landed unseen.
+
+        Raises NotOwner, StorageError (nothing was committed), OutcomeUnknown: then only the same commit, under the
+        same `commit_id`, may follow, unless it was a replacement, which changes nothing that is known.
+        """
+        self._check()
+        if self._doubt and self._doubt.must_follow_up and self._doubt.commit_id != commit_id:
+            raise InvariantBroken("a commit whose outcome is not known must be repeated before another")
+        if self._doubt and self.catch_up(commit_id):
+            return
+        rows = numbered(rows, self.term, self._version + 1)
+        name = f"{uuid.uuid4().hex}.parquet"
+        try:
+            actions = [self._write_file(name, rows)] if len(rows) else []
+        except FOREIGN_ERRORS as error:
+            self._discard(name)
+            raise storage_error(error, "cannot write to the job log") from error
+        for _ in range(ATTEMPTS_MAX):
+            before, cause = self._version, None
+            try:
+                self._failpoints.reach(FAILPOINT_COMMIT)
+                self._write(self._open(), actions, "overwrite" if replace else "append", commit_id, [])
+            except FOREIGN_ERRORS as error:
+                cause = error
+            else:
+                self._sync_commit(before + 1)
+            self._doubt = _Doubt(commit_id, must_follow_up=not replace)
+            if self.catch_up(commit_id, written=cause is None):
+                return
+            if cause is not None and self._version == before:
+                self._discard(name)
+                raise storage_error(cause, "cannot commit to the job log") from cause
+        raise Unavailable("somebody keeps the job log in order all the time") from cause
+
+    def catch_up(self, commit_id: str = "", *, written: bool = False) -> bool:
+        """Go to the newest version; True if `commit_id` is among the commits that have come since.
+
+        `written`: its commit was just accepted for the next version, so it is the one found there, if that is newest.
+
+        Raises NotOwner if one of them claimed another term or changed rows behind our back; StorageError, or
+        OutcomeUnknown while a commit of ours is in doubt, if the table cannot be looked at.
+        """
+        self._check()
+        table = self._open()
+        try:
+            self._failpoints.reach(FAILPOINT_LOOK)
+            table.update_incremental()
+            version = table.version()
+            found = written and version == self._version + 1
+            if not found and version != self._version:
+                found = self._look_at_others(table, version, commit_id)
+        except FOREIGN_ERRORS as error:
+            if self._doubt:
+                raise OutcomeUnknown(f"cannot look whether a commit to the job log came through: {error}") from error
+            raise storage_error(error, "cannot read the job log") from error
+        if written and not found:
+            raise OutcomeUnknown("a commit to the job log was accepted and is not to be seen")
+        self._version = version
+        self._doubt = None
+        return found
+
+    def _look_at_others(self, table: DeltaTable, version: int, commit_id: str) -> bool:
+        if (term := table.transaction_version(APP_ID)) != self.term:
+            self._depose(f"the job log is of term {term}, ours is {self.term}")
+        if version < self._version:
+            self._depose(f"the job log went back from version {self._version} to {version}")
+        found, since = False, table.history(version - self._version)
+        if len(since) < version - self._version:
+            self._depose("commits of the job log were cleaned away before they were seen")
+        for commit in since:
+            landed = commit.get(COMMIT_ID)
+            if landed and landed == commit_id:
+                found = True
+            elif self._doubt and landed == self._doubt.commit_id:
+                continue
+            elif commit.get("operation") not in _HARMLESS:
+                self._depose(f"version {commit.get('version')} of the job log is not ours")
+        return found
+
+    def _check(self) -> None:
+        if self._deposed:
+            raise NotOwner(self._deposed)
+
+    def _depose(self, why: str) -> None:
+        self._deposed = why
+        raise NotOwner(why)
+
+    def _open(self) -> DeltaTable:
+        if self._table is None:
+            raise InvariantBroken("the job log is used before its term was claimed")
+        return self._table
+
+    def _discard(self, name: str) -> None:
+        """Free the space of a file that was not committed; not on an object store, where that commit may yet come."""
+        if self._path is not None:
+            with suppress(OSError):
+                (self._path / name).unlink(missing_ok=True)
+
+    def _write_file(self, name: str, rows: pa.Table) -> AddAction:
+        with self._files.open_output_stream(name) as stream:
+            pq.write_table(rows, stream, compression="zstd")
+            size = stream.tell()
+        if self._path is not None:
+            sync(self._path / name)
+            sync(self._path)
+        return AddAction(name, size, {}, int(self._clock.now_s() * 1000), True, row_count_stats(len(rows)))
+
+    def _write(
+        self, table: DeltaTable, actions: list[AddAction], mode: str, commit_id: str, txns: list[Transaction]
+    ) -> None:
+        table.create_write_transaction(
+            list(actions),
+            mode,
+            table.schema(),
+            commit_properties=CommitProperties(
+                custom_metadata={COMMIT_ID: commit_id}, max_commit_retries=0, app_transactions=txns or None
+            ),
+        )
+        self._failpoints.reach(FAILPOINT_COMMITTED)
+
+    def _sync_commit(self, version: int) -> None:
+        """Raises NotOwner where what can be seen may be lost later, so that nobody is answered for it."""
+        try:
+            self._commits.sync(version)
+        except OSError as error:
+            self._depose(f"version {version} of the job log may not outlive a power loss: {error}")
+
+    def tidy(self) -> int:
+        """Delete what the call before this one found unneeded already, orphans of failed commits too; commits nothing.
+
+        Called hourly, it leaves every file for an hour to those that still read an older version.
+        """
+        try:
+            table = DeltaTable(self._uri, storage_options=dict(self._options) if self._options else None)
+            unneeded = set(table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=True))
+            doomed = sorted(unneeded & self._unneeded)[:TIDY_FILES_MAX]
+            for name in doomed:
+                self._files.delete_file(name)
+        except FOREIGN_ERRORS as error:
+            raise storage_error(error, "cannot tidy the job log") from error
+        self._unneeded = unneeded.difference(doomed)
+        return len(doomed)

@@ -1,0 +1,199 @@
+"""`iscp_history`: the table of iterations, appended to in batches and without a fence.
+
+An iteration that a deposed owner still writes down has taken place; nothing is decided by this table. So one that is
+damaged is named and left as it is, and one that is gone begins anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, write_deltalake
+
+from iscp.adapters.delta.joblog.log_check import find_damage, is_there
+from iscp.adapters.delta.joblog.log_opening import FOREIGN_ERRORS, open_or_create, storage_error
+from iscp.adapters.delta.joblog.log_schema import (
+    FORMAT,
+    FORMAT_PROPERTY,
+    HISTORY_SCHEMA,
+    history_entries,
+    history_table,
+)
+from iscp.adapters.delta.log.commits import place
+from iscp.adapters.delta.storage import files as storage
+from iscp.adapters.delta.storage.table_files import files_of, local_path
+from iscp.core.errors import ConfigurationError, HistoryDamaged, InvalidRequest, StorageError
+from iscp.core.iteration import HistoryEntry
+from iscp.core.untrusted_values import error_text
+from iscp.ports.system import Clock
+
+log = logging.getLogger(__name__)
+
+USED = "iscp_history.used"
+"""The file beside the table that says that there was one."""
+APPENDS_PER_COMPACTION = 200
+KEPT_S = 30 * 86_400
+TABLE_PROPERTIES = {
+    FORMAT_PROPERTY: str(FORMAT),
+    "delta.checkpointInterval": "50",
+    "delta.logRetentionDuration": "interval 1 hours",
+    "delta.deletedFileRetentionDuration": "interval 1 hours",
+    "delta.enableExpiredLogCleanup": "true",
+}
+
+
+class HistoryTable:
+    """Appends from one thread; reads from any.
+
+    Raises StorageError, HistoryDamaged where a file of it is corrupt or missing, and InvalidRequest for what it cannot
+    hold.
+    """
+
+    def __init__(self, uri: str, clock: Clock, storage_options: Mapping[str, str] | None = None) -> None:
+        self._uri = uri
+        self._clock = clock
+        self._options = storage_options
+        self._table: DeltaTable | None = None
+        self._appends = 0
+
+    def append(self, entries: Sequence[HistoryEntry]) -> None:
+        if not entries:
+            return
+        rows = _rows_of(entries)
+        path = local_path(self._uri)
+        if path is not None and not path.is_dir():
+            self._table = None
+        if self._table is None:
+            # With an open table deltalake would make the directories anew that are away, the job log's own with them:
+            # an owner that starts then would find no log there, and begin an empty one.
+            self._table = self._open()
+        try:
+            self._table.update_incremental()
+            write_deltalake(self._table, rows, mode="append")
+        except FOREIGN_ERRORS as error:
+            self._table = None  # what it has in memory may be of a directory that is gone
+            raise self._fault(error, "cannot write the history") from error
+        self._appends += 1
+        if self._appends % APPENDS_PER_COMPACTION == 0:
+            try:
+                self._compact(self._table)
+            except FOREIGN_ERRORS as error:  # the entries are written; the next time comes
+                log.warning("history.not_compacted", extra={"error": str(self._fault(error, "cannot compact"))})
+
+    def read(self, job_id: str, limit: int) -> list[HistoryEntry]:
+        """The newest `limit` entries of a job, newest first."""
+        table = self._open()
+        try:
+            found = table.to_pyarrow_dataset().to_table(filter=pc.field("job_id") == job_id)
+        except FOREIGN_ERRORS as error:
+            raise self._fault(error, "cannot read the history", table) from error
+        newest = found.sort_by([("end_at", "descending"), ("iteration_seq", "descending")])
+        return history_entries(newest.slice(0, limit))
+
+    def _open(self) -> DeltaTable:
+        there = self._is_there()
+        try:
+            table = open_or_create(self._uri, HISTORY_SCHEMA, TABLE_PROPERTIES, self._options)
+        except StorageError as error:
+            raise self._fault(error.__cause__ or error, "cannot open the history") from error
+        self._mark(there)
+        return table
+
+    def _is_there(self) -> bool:
+        """Raises HistoryDamaged: a reader of Delta takes an empty commit for one without rows."""
+        try:
+            if not is_there(self._uri):
+                return False
+            if fault := find_fault(self._uri, None):
+                raise damaged(fault)
+            return True
+        except OSError as error:
+            raise storage_error(error, f"cannot look at {self._uri}") from error
+
+    def _mark(self, there: bool) -> None:
+        """Leave beside the table that there is one; where that says so already, and it was not there, it is gone."""
+        used = f"{place(self._uri).rpartition('/')[0]}/{USED}"
+        try:
+            if not storage.exists(used):
+                storage.create(used, b"")
+            elif not there:
+                log.error("history.lost", extra={"uri": self._uri})
+        except OSError as error:
+            raise storage_error(error, f"cannot write {used}") from error
+
+    def _fault(self, error: BaseException, what: str, table: DeltaTable | None = None) -> StorageError:
+        """What has raised `error`: a file that is damaged, by its name, or else the storage."""
+        try:
+            found = find_fault(self._uri, table, self._options)
+        except OSError:
+            found = ""
+        return damaged(found) if found else storage_error(error, what)
+
+    def _compact(self, table: DeltaTable) -> None:
+        """Put small files together, forget old iterations, delete files that are no longer needed."""
+        table.update_incremental()
+        before = datetime.fromtimestamp(self._clock.now_s() - KEPT_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        table.delete(f"end_at < '{before}'")
+        table.optimize.compact()
+        table.vacuum(dry_run=False, full=True)
+
+
+def damaged(fault: str) -> HistoryDamaged:
+    return HistoryDamaged(
+        f"{fault}: the history of iterations cannot be used; no job is affected",
+        remedy="Restore the file from a backup, or stop all nodes and begin another history with `iscp log repair`",
+    )
+
+
+def find_fault(uri: str, table: DeltaTable | None, options: Mapping[str, str] | None = None) -> str:
+    """The first file of the history at `uri` that is damaged, and why; of `table`'s rows if it is given. Empty: none.
+
+    Raises OSError where it cannot be looked at.
+    """
+    if (found := find_damage(uri)) is not None:
+        return f"{found.path} {found.why}"
+    if table is None:
+        return ""
+    files = files_of(uri, options)
+    for name in pa.table(table.get_add_actions()).column("path").to_pylist():
+        try:
+            with files.open_input_file(name) as file:
+                pq.read_table(file)
+        except FileNotFoundError:
+            return f"{uri}/{name} is missing"
+        except (OSError, pa.ArrowException) as error:
+            return f"{uri}/{name} cannot be read ({error_text(error)})"
+    return ""
+
+
+def set_damaged_aside(uri: str) -> str:
+    """Rename the directory of a history that is damaged; its new name, or empty if nothing is wrong with it.
+
+    No node may write it meanwhile. Raises StorageError; ConfigurationError on S3, which renames nothing.
+    """
+    try:
+        if not is_there(uri) or not (fault := find_fault(uri, None) or find_fault(uri, DeltaTable(uri))):
+            return ""
+        path = local_path(uri)
+        if path is None:
+            raise ConfigurationError(fault, field="log.uri", remedy=f"Move all below {uri} away: another begins then")
+        aside = next(to for n in range(1, 1_000_000) if not (to := Path(f"{path}.damaged-{n}")).exists())
+        path.rename(aside)
+        (path.parent / USED).unlink(missing_ok=True)
+    except FOREIGN_ERRORS as error:
+        raise storage_error(error, f"cannot repair {uri}") from error
+    return str(aside)
+
+
+def _rows_of(entries: Sequence[HistoryEntry]) -> pa.Table:
+    """Made before the storage is asked: what cannot be kept is no fault of its, and no later attempt helps."""
+    try:
+        return history_table(entries)
+    except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
+        raise InvalidRequest(f"the history cannot hold {len(entries)} entries: {error_text(error)}") from error

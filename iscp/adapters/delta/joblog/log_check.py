@@ -1,0 +1,151 @@
+"""Whether the job log's own Delta log is whole, file by file: what is damaged is named, and never read past.
+
+A reader of Delta may take an empty commit for one without actions, or end before a gap: requests that were acknowledged
+would be forgotten without a word. So an owner looks before it claims: one listing, and the commits since the last
+checkpoint, which are few.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from iscp.adapters.delta.log.commits import log_of
+from iscp.adapters.delta.storage import files
+from iscp.core.errors import JobLogDamaged
+
+USED = "iscp_log.used"
+"""The file beside the log that says that there was one."""
+
+_RESTORE = "Restore it from a backup of the job log"
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
+
+
+class Kind(Enum):
+    """TORN: nothing is wrong but the last commit, and nobody was answered for it. LOST: nothing is wrong but that the
+    log ends too early, as its last commits, which were answered for, are missing or cannot be read. HOLE: all else."""
+
+    TORN = "torn"
+    LOST = "lost"
+    HOLE = "hole"
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """`whole_to`: the last version up to which nothing is wrong."""
+
+    path: str
+    why: str
+    kind: Kind = Kind.HOLE
+    whole_to: int = -1
+
+    def error(self) -> JobLogDamaged:
+        match self.kind:
+            case Kind.TORN:
+                part, lost = "the job log's last commit,", "requests that were under way may be lost"
+                remedy = (
+                    f"{_RESTORE}, or rename it with `iscp log repair`: nobody was answered for a commit that tore "
+                    "while it was written"
+                )
+            case Kind.LOST:
+                part = "the job log's last commit, which was acknowledged,"
+                lost = "the registrations and changes of jobs that it holds would be lost"
+                remedy = (
+                    f"{_RESTORE}, or accept the loss with `iscp log repair`: the log then ends at version "
+                    f"{self.whole_to}, and requests after it have to be made again"
+                )
+            case Kind.HOLE:
+                part, remedy = "a file of the job log,", _RESTORE
+                lost = "registrations and changes of jobs that it holds would be lost"
+            case _:
+                assert_never(self.kind)
+        return JobLogDamaged(f"{self.path}, {part} {self.why}: {lost}", remedy=remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """The log ends at `version` now; `renamed`: what the file behind it is called now (empty: there was none)."""
+
+    version: int
+    renamed: str = ""
+
+
+def is_there(uri: str) -> bool:
+    """Raises OSError."""
+    return bool(files.names(log_of(uri)))
+
+
+def find_damage(uri: str, reached: int = -1) -> Damage | None:
+    """The first thing that is wrong with the log of the table at `uri`, which has come to version `reached` at least.
+
+    Raises OSError where it cannot be looked at.
+    """
+    log = log_of(uri)
+    names = files.names(log)
+    commits = sorted(int(found[1]) for name in names if (found := _COMMIT.fullmatch(name)))
+    checkpoint = max((int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name))), default=-1)
+    newest = max([checkpoint, *commits], default=-1)
+    if newest < 0:
+        return Damage(log, "holds no commit")
+    since = [version for version in commits if version > checkpoint]
+    for version in range(checkpoint + 1, newest + 1):
+        if version not in since:
+            return Damage(f"{log}/{version:020d}.json", "is missing")
+    faults = [(version, why) for version in since if (why := _fault(f"{log}/{version:020d}.json"))]
+    if checkpoint >= 0 and (why := _checkpoint_fault(f"{log}/{checkpoint:020d}.checkpoint.parquet")):
+        return Damage(f"{log}/{checkpoint:020d}.checkpoint.parquet", why)
+    if faults:
+        version, why = faults[0]
+        at_end = len(faults) == 1 and version == newest and version > 0
+        kind = Kind.HOLE if not at_end else Kind.LOST if reached >= version else Kind.TORN
+        return Damage(f"{log}/{version:020d}.json", why, kind, version - 1)
+    if newest < reached:
+        why = f"is missing, and so are those up to version {reached}" if newest + 1 < reached else "is missing"
+        return Damage(f"{log}/{newest + 1:020d}.json", why, Kind.LOST, newest)
+    return None
+
+
+def _fault(path: str) -> str:
+    try:
+        lines = [line for line in files.read(path)[0].splitlines() if line.strip()]
+        whole = bool(lines) and all(isinstance(json.loads(line), dict) for line in lines)
+    except FileNotFoundError:
+        return ""  # cleaned away meanwhile, behind a later checkpoint
+    except ValueError:
+        whole = False
+    return "" if whole else "is not a whole commit"
+
+
+def _checkpoint_fault(path: str) -> str:
+    try:
+        pq.read_table(pa.BufferReader(files.read(path)[0]), columns=["txn"])
+    except FileNotFoundError:
+        return ""
+    except pa.ArrowException as error:
+        return f"cannot be read ({error})"
+    return ""
+
+
+def repair(uri: str, reached: int) -> Repaired | None:
+    """End the log before its last commit if that is torn or lost: a file that is there is renamed, never deleted.
+
+    None: nothing is wrong with it. Whoever says how far the log has `reached` has to be told after it. Nobody may own
+    the log meanwhile. Raises JobLogDamaged, OSError.
+    """
+    damage = find_damage(uri, reached)
+    if damage is None:
+        return None
+    if damage.kind is Kind.HOLE:
+        raise damage.error()
+    if not files.exists(damage.path):
+        return Repaired(damage.whole_to)
+    renamed = f"{damage.path}.torn"
+    files.rename(damage.path, renamed)
+    return Repaired(damage.whole_to, renamed)

@@ -1,0 +1,96 @@
+"""Opening the Delta tables beside each other at `log.uri`, and making them: whose they are, and of which format."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from iscp.adapters.delta.joblog.log_schema import FORMAT, FORMAT_PROPERTY
+from iscp.adapters.delta.storage.table_files import local_path
+from iscp.core.errors import ConfigurationError, ErrorCode, StorageError
+
+# deltalake raises its own errors, and Python's for I/O and for what it cannot read.
+FOREIGN_ERRORS = (DeltaError, OSError, ValueError, pa.ArrowException)
+
+CLUSTER_PROPERTY = "iscp.cluster"
+"""Two clusters on one log would take the term from each other for ever."""
+
+
+def storage_error(error: BaseException, what: str) -> StorageError:
+    """A fault of the storage in iscp's words; a full disk gets its own code."""
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+    return StorageError(
+        f"{what}: {error}",
+        remedy="Free space where the job log is kept" if full else "",
+        code=ErrorCode.NO_SPACE if full else None,
+    )
+
+
+def open_or_create(
+    uri: str, schema: pa.Schema, properties: Mapping[str, str], options: Mapping[str, str] | None, cluster: str = ""
+) -> DeltaTable:
+    """The table at `uri`, made if it is not there; of several that make it at once all get the same.
+
+    The directory that holds it must be there: a disk that is not mounted is not a first start. Raises StorageError,
+    ConfigurationError if a newer iscp has written it, or if it belongs to another `cluster` than this one.
+    """
+    path = local_path(uri)
+    if path is not None and not path.parent.is_dir():
+        raise StorageError(f"there is no directory {path.parent}", remedy="Mount or create it")
+    storage_options = dict(options) if options else None
+    try:
+        try:
+            table = DeltaTable(uri, storage_options=storage_options)
+        except TableNotFoundError:
+            try:
+                table = DeltaTable.create(
+                    uri,
+                    schema,
+                    mode="error",
+                    configuration={**properties, **({CLUSTER_PROPERTY: cluster} if cluster else {})},
+                    storage_options=storage_options,
+                    raise_if_key_not_exists=False,
+                )
+            except DeltaError:  # somebody else was first, or it shows at once what is wrong
+                table = DeltaTable(uri, storage_options=storage_options)
+    except FOREIGN_ERRORS as error:
+        raise storage_error(error, f"cannot open {uri}") from error
+    written = int(table.metadata().configuration.get(FORMAT_PROPERTY, 0))
+    if written > FORMAT:
+        raise ConfigurationError(
+            f"{uri} is of format {written}, this iscp knows {FORMAT}", remedy="Install a newer iscp"
+        )
+    _refuse_other(table, uri, cluster)
+    return table
+
+
+def bring_up_to_format(table: DeltaTable, schema: pa.Schema) -> None:
+    """Give a table that an earlier iscp has made what it lacks; once that is done, only this format's may claim it."""
+    there = {field.name for field in table.schema().fields}
+    lacking = pa.schema([field for field in schema if field.name not in there])
+    if lacking:
+        table.alter.add_columns(Schema.from_arrow(lacking).fields)
+    if int(table.metadata().configuration.get(FORMAT_PROPERTY, 0)) < FORMAT:
+        table.alter.set_table_properties({FORMAT_PROPERTY: str(FORMAT)}, raise_if_not_exists=False)
+
+
+def refuse_others_table(uri: str, cluster: str) -> None:
+    """Raise ConfigurationError if there is a table at `uri` that belongs to another cluster."""
+    try:
+        _refuse_other(DeltaTable(uri), uri, cluster)
+    except FOREIGN_ERRORS:
+        return  # whoever opens it will tell
+
+
+def _refuse_other(table: DeltaTable, uri: str, cluster: str) -> None:
+    owned = table.metadata().configuration.get(CLUSTER_PROPERTY, "")
+    if cluster and owned and owned != cluster:
+        raise ConfigurationError(
+            f"the job log at {uri} belongs to the cluster {owned!r}, not to {cluster!r}",
+            field="cluster",
+            remedy=f"Set `cluster` to {owned}, or `log.uri` to another place",
+        )

@@ -1,0 +1,246 @@
+"""Reads single commit files of a Delta log, without Spark and without a snapshot.
+
+A commit file is small and read whole (Delta protocol, section "Delta Log Entries").
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from iscp.adapters.delta.log.actions import (
+    TEXT_LENGTH_MAX,
+    Action,
+    is_count,
+    parse_actions,
+    statistics_of,
+    text_of,
+    time_s_of,
+)
+from iscp.adapters.delta.log.delta_errors import storage_faults
+from iscp.adapters.delta.storage import files
+from iscp.core.errors import InvalidRequest, TableNotFound
+
+_READ_IN_TWO_WAYS = "%\\"
+# Commits, and all kinds of checkpoints; neither checksums nor compacted logs, which never are the newest.
+_VERSION_NAME = re.compile(r"(?P<version>\d{20})\.(?:json|(?P<checkpoint>checkpoint\.(?:.+\.)?(?:parquet|json)))")
+APP_ID = "iscp"
+"""The application id of every sink: it belongs to the sink, so that two writers of one seq always conflict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one commit did.
+
+    `committed_at_s` is Unix seconds; `rows_added` is None where a file carries no statistics,
+    and where change data says what changed; `bytes` counts
+    what a reader of its changes has to read. `only_adds`: it added rows and did nothing else to the data.
+    `metadata_id` is set where the commit carries the table's metadata. `reshapes`: it carries metadata or protocol.
+    """
+
+    version: int
+    committed_at_s: float
+    operation: str
+    seq: int | None
+    user_metadata: str
+    metadata_id: str | None
+    changes_data: bool
+    only_adds: bool
+    rows_added: int | None
+    bytes: int
+    reshapes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFile:
+    """A file that holds changes. `change` is that of all its rows (`insert`, `delete`); empty: each row says its own.
+
+    `path` is as the log has it; `partition_values`: none where one is neither a text nor null; `masked`: a deletion
+    vector takes rows out of it; `size` in bytes (None: not known).
+    """
+
+    path: str
+    change: str
+    partition_values: Mapping[str, str | None]
+    masked: bool
+    size: int | None
+
+
+def local_path(uri: str) -> Path:
+    """The directory of a local table; raises InvalidRequest for a URI of another store."""
+    path = uri.removeprefix("file://") if uri.startswith("file://") else uri.removeprefix("file:")
+    if "://" in path:
+        scheme = path.split("://", 1)[0]
+        raise InvalidRequest(
+            f"tables on {scheme} are not supported yet", field="table", remedy="Use a path, a file: URI or s3://"
+        )
+    if odd := next((sign for sign in _READ_IN_TWO_WAYS if sign in path), ""):
+        raise InvalidRequest(
+            f"{uri} has a {odd}, which delta-rs reads as another path than Spark",
+            field="table",
+            remedy="Use a path without it; blanks and other signs are written as they are",
+        )
+    return Path(os.path.abspath(path))
+
+
+def place(uri: str) -> str:
+    """The one spelling of where a table lies: an absolute path, or `s3://BUCKET/KEY`. Raises InvalidRequest."""
+    return files.s3_place(uri) if files.on_s3(uri) else str(local_path(uri))
+
+
+def commit_path(uri: str, version: int) -> Path:
+    """The commit file of a local table."""
+    return local_path(uri) / "_delta_log" / f"{version:020d}.json"
+
+
+def commit_file(uri: str, version: int) -> str:
+    return f"{log_of(uri)}/{version:020d}.json"
+
+
+def log_of(uri: str) -> str:
+    # A plain absolute path, as nearly all are, is not taken apart: it is asked for at every pass.
+    return f"{uri if uri.startswith('/') else place(uri)}/_delta_log"
+
+
+def version_of(name: str, *, checkpoints: bool = False) -> int | None:
+    """The version whose commit a file of a log is by its name, or whose checkpoint; None: it is neither."""
+    found = _VERSION_NAME.fullmatch(name)
+    return int(found["version"]) if found and (checkpoints or not found["checkpoint"]) else None
+
+
+def commit_stamp(uri: str, version: int) -> tuple[int, ...] | None:
+    """What tells this commit file from any other of its name; None: it is not there."""
+    with storage_faults(f"look at version {version} of {uri}"):
+        return files.stamp(commit_file(uri, version)) or None
+
+
+def newest_version(uri: str) -> int:
+    """The newest version by listing the log; raises TableNotFound where there is none."""
+    log = log_of(uri)
+    with storage_faults(f"list {log}"):
+        versions = [version for name in files.names(log) if (version := version_of(name)) is not None]
+    if not versions:
+        raise TableNotFound("is not a Delta table", field=uri, remedy="Check the path; create the table first")
+    return max(versions)
+
+
+def exists(uri: str) -> bool:
+    try:
+        return newest_version(uri) >= 0
+    except TableNotFound:
+        return False
+
+
+def read_commit(uri: str, version: int) -> Commit | None:
+    """One commit, or None where the file is not there: not yet written, or cleaned away."""
+    read = _actions(uri, version)
+    return _summarize(version, *read) if read else None
+
+
+def statistics_added(uri: str, version: int) -> list[dict[str, Any]] | None:
+    """The statistics of each file that one commit added (empty: it has none); None where the commit is not there."""
+    read = _actions(uri, version)
+    return None if read is None else [statistics_of(action["add"]) for action in read[0] if "add" in action]
+
+
+def added_files(uri: str, version: int) -> list[str] | None:
+    """The actions by which one commit added rows, as JSON; None where the commit is not there."""
+    read = _actions(uri, version)
+    if read is None:
+        return None
+    return [json.dumps(action) for action in read[0] if "add" in action and action["add"].get("dataChange", True)]
+
+
+def read_changed_files(uri: str, version: int) -> tuple[Commit, list[ChangeFile]] | None:
+    """One commit and the files that hold its changes, None where it is not there."""
+    read = _actions(uri, version)
+    return (_summarize(version, *read), _change_files(_by_kind(read[0]))) if read else None
+
+
+def _change_files(by_kind: dict[str, list[dict[str, Any]]]) -> list[ChangeFile]:
+    """Change data if the commit has any, else what it added and removed (Delta protocol, "Add CDC File")."""
+    if cdc := by_kind.get("cdc"):
+        return [_change_file(body, "") for body in cdc]
+    if _merged_nothing(by_kind):
+        return []
+    return [
+        _change_file(body, change)
+        for kind, change in (("remove", "delete"), ("add", "insert"))
+        for body in by_kind.get(kind, [])
+        if body.get("dataChange", True)
+    ]
+
+
+def _merged_nothing(by_kind: dict[str, list[dict[str, Any]]]) -> bool:
+    """A merge without an effect may have written files anew; Delta's readers of changes leave them out too."""
+    about = (by_kind.get("commitInfo") or [{}])[0]
+    metrics = about.get("operationMetrics") or {}
+    if about.get("operation") != "MERGE" or not isinstance(metrics, dict):
+        return False
+    counts = [metrics.get(f"numTargetRows{what}") for what in ("Inserted", "Updated", "Deleted")]
+    return all(count == "0" or (is_count(count) and count == 0) for count in counts)
+
+
+def _change_file(body: dict[str, Any], change: str) -> ChangeFile:
+    masked = body.get("deletionVector") is not None
+    given = body.get("partitionValues") or {}
+    plain = all(value is None or isinstance(value, str) for value in given.values())
+    return ChangeFile(body["path"], change, given if plain else {}, masked, body.get("size"))
+
+
+def _actions(uri: str, version: int) -> tuple[list[Action], float] | None:
+    """One commit's actions, and when its file was written (Unix seconds)."""
+    path = commit_file(uri, version)
+    try:
+        with storage_faults(f"read {path}"):
+            content, modified_at_s = files.read(path)
+    except FileNotFoundError:
+        return None
+    return parse_actions(content, path), modified_at_s
+
+
+def _by_kind(actions: list[Action]) -> dict[str, list[dict[str, Any]]]:
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for action in actions:
+        for kind, body in action.items():
+            by_kind.setdefault(kind, []).append(body)
+    return by_kind
+
+
+def _summarize(version: int, actions: list[Action], modified_at_s: float) -> Commit:
+    by_kind = _by_kind(actions)
+    about = (by_kind.get("commitInfo") or [{}])[0]
+    adds = [add for add in by_kind.get("add", []) if add.get("dataChange", True)]
+    removes = [remove for remove in by_kind.get("remove", []) if remove.get("dataChange", True)]
+    cdc = by_kind.get("cdc", [])
+    at_s = time_s_of(about, ("inCommitTimestamp", "timestamp"))
+    seqs = [txn.get("version") for txn in by_kind.get("txn", []) if txn.get("appId") == APP_ID]
+    metadata = by_kind.get("metaData")
+    return Commit(
+        version=version,
+        committed_at_s=modified_at_s if at_s is None else at_s,
+        operation=text_of(about, "operation")[:TEXT_LENGTH_MAX],
+        seq=seqs[0] if seqs and is_count(seqs[0]) else None,
+        user_metadata=text_of(about, "userMetadata"),
+        metadata_id=text_of(metadata[0], "id") if metadata else None,
+        changes_data=bool(adds or removes or cdc),
+        only_adds=bool(adds) and not removes and not cdc,
+        rows_added=_rows(adds) if not cdc else None,
+        bytes=sum(body.get("size") or 0 for body in (cdc or adds + removes)),
+        reshapes=bool(metadata) or "protocol" in by_kind,
+    )
+
+
+def _rows(adds: list[dict[str, Any]]) -> int | None:
+    total = 0
+    for add in adds:
+        rows = statistics_of(add).get("numRecords")
+        if not is_count(rows):
+            return None
+        total += rows
+    return total

@@ -1,0 +1,65 @@
+"""Hashes of rows and keys, by Spark, such that rows that differ have different ones.
+
+Spark's own function passes over nulls, runs the elements of arrays into one another, and refuses maps and variants. So
+what is hashed is spelled out here: of each value first whether it is null; of each array its length and its elements'
+hashes; of each map the hashes of its entries, sorted. Of floats -0.0 is 0.0 and all NaN are one, as for Spark's `<=>`;
+texts count by their bytes, whatever their collation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from iscp.core.sql_names import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_SALTS = (1, 2)
+"""They make two functions of one."""
+
+
+def row_hashes(frame: DataFrame) -> tuple[Column, Column]:
+    """Two hashes of a row of `frame`, by its columns in their order."""
+    spelled = [part for field in frame.schema.fields for part in _spelled(F.col(quoted(field.name)), field.dataType)]
+    first, second = (F.xxhash64(F.lit(salt), *spelled) for salt in _SALTS)
+    return first, second
+
+
+def key_hash(frame: DataFrame, key: Sequence[str]) -> Column:
+    fields = {field.name.lower(): field for field in frame.schema.fields}
+    spelled = [part for name in key for part in _spelled(F.col(quoted(name)), fields[name.lower()].dataType)]
+    return F.xxhash64(*spelled)
+
+
+def value_hash(value: Column, kind: T.DataType) -> Column:
+    return F.xxhash64(*_spelled(value, kind))
+
+
+def _spelled(value: Column, kind: T.DataType) -> Iterator[Column]:
+    """What to hash of `value`."""
+    yield value.isNull()
+    match kind:
+        case T.StructType(fields=fields):
+            for field in fields:
+                yield from _spelled(value.getField(field.name), field.dataType)
+        case T.ArrayType(elementType=inner):
+            yield F.size(value)
+            yield F.transform(value, lambda each: value_hash(each, inner))
+        case T.MapType(keyType=key, valueType=inner):
+            yield F.size(value)
+            yield F.array_sort(
+                F.transform(
+                    F.map_entries(value),
+                    lambda entry: F.xxhash64(*_spelled(entry["key"], key), *_spelled(entry["value"], inner)),
+                )
+            )
+        case T.VariantType():
+            yield F.to_json(value)
+            yield F.schema_of_variant(value)  # a date and a text of it print alike
+        case _:
+            yield value

@@ -1,0 +1,86 @@
+"""What an append-only target lacks of its source's rows, and how both fit into one table.
+
+Such a target loses no row and no column: columns that are new in the source are null in what is there, columns that the
+source has lost are null in what comes, and a type becomes as wide as both need it. Rows are compared by the source's
+columns, as multisets, by hashes that every type has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from pyspark.sql import types as T
+
+from iscp.adapters.delta.rows.net_changes import OP
+from iscp.adapters.delta.sink.schema_evolution import UnlikeSchemaError, alike, conformed, narrowed, unified
+from iscp.adapters.delta.sink.table_diff import comparing
+from iscp.core.errors import ErrorCode, PermanentError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Way(Enum):
+    """How rows get into the target: APPEND them, WIDEN it by new columns within the append, or REWRITE all its rows."""
+
+    APPEND = auto()
+    WIDEN = auto()
+    REWRITE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """`rows` rows are lacking; `frame` has them (REWRITE: behind all those that are there), with the columns of the
+    target as it is to be.
+    """
+
+    frame: DataFrame
+    rows: int
+    way: Way
+
+
+@contextmanager
+def lacking(wanted: DataFrame, held: DataFrame) -> Iterator[Lacking]:
+    """What `held` lacks of `wanted`, each row as often.
+
+    Raises PermanentError where a column cannot hold the values of both, ChangesUnavailable where the rows of `wanted`
+    cannot be read any more.
+    """
+    union = _union(held.schema, wanted.schema)
+    with comparing(*comparable(wanted, held), ()) as compared:
+        missing = compared.mending if compared.mending is not None else held.limit(0)
+        new = conformed(missing.drop(OP), union)
+        way = _way(held.schema, union)
+        frame = conformed(held, union).unionByName(new) if way is Way.REWRITE else new
+        yield Lacking(frame, compared.comparison.missing, way)
+
+
+def comparable(wanted: DataFrame, held: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Both with the columns of `wanted`, of types that hold the values of both; raises PermanentError."""
+    shape = narrowed(_union(held.schema, wanted.schema), wanted.schema)
+    return conformed(wanted, shape), conformed(held, shape)
+
+
+def _union(held: T.StructType, wanted: T.StructType) -> T.StructType:
+    try:
+        return unified(held, wanted)
+    except UnlikeSchemaError as unlike:
+        raise PermanentError(
+            f"the column {unlike.path} is {unlike.wanted} now and {unlike.held} in the target, which is append-only "
+            "and cannot hold both",
+            field="spec.iteration.consumer.columns",
+            remedy="Give it its type back; or register a job with another target; or `iscp-admin job resync`, which "
+            "drops the rows that the source has no more",
+            code=ErrorCode.SCHEMA_CHANGED,
+        ) from unlike
+
+
+def _way(held: T.StructType, union: T.StructType) -> Way:
+    if alike(held, union):
+        return Way.APPEND
+    as_before = T.StructType(union.fields[: len(held.fields)])
+    return Way.WIDEN if alike(held, as_before) else Way.REWRITE

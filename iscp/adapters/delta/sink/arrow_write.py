@@ -1,0 +1,159 @@
+"""Writes few rows into a target without Spark: deltalake commits at exactly the version that it is told, or not.
+
+Only where the outcome is the same as Spark's: tables without features of their own, keys without nulls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
+
+from iscp.adapters.delta.log.commits import commit_stamp
+from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work
+from iscp.adapters.delta.rows.key_bounds import HeldKeys, bounds_of_arrow
+from iscp.adapters.delta.rows.net_changes import OP
+from iscp.core.errors import Conflict
+from iscp.core.netting import ABSENT_BEFORE, Op
+from iscp.core.sql_names import quoted
+from iscp.ports.source import ChangesUnavailableError
+
+REWRITTEN_BYTES_MAX = 256 * 1024**2
+"""A merge that may have to look into files of more bytes is Spark's, which spreads them over tasks, and spills."""
+
+_FEATURES = frozenset({"appendOnly", "invariants", "changeDataFeed", "timestampNtz", "v2Checkpoint"})
+_WRITER_VERSION_MAX, _WRITER_VERSION_FEATURES = 4, 7
+_CONSTRAINT = "delta.constraints."
+_DIGITS_OF_A_DOUBLE = 15
+KEY_TAKEN = "a key that is new is in the target already"
+
+
+class DirectWriter:
+    """One target. Keeps it open from commit to commit, as opening costs with the log's length."""
+
+    def __init__(self, uri: str, held: HeldKeys, rewritten_bytes_max: int = REWRITTEN_BYTES_MAX) -> None:
+        self._uri = uri
+        self._rewritten_bytes_max = rewritten_bytes_max
+        self._held = held
+        self._table: DeltaTable | None = None
+        self._stamp: tuple[int, ...] | None = None
+
+    def append(self, rows: pa.Table, version: int, properties: CommitProperties) -> bool:
+        """Commit as version + 1 what was not there before; False: this is for Spark to do. Raises Conflict."""
+        with direct_work(), delta_faults(f"append to {self._uri}"):
+            table = self._at(version)
+            if not is_plain(table) or not _described(rows):
+                return False
+            new = rows.filter(pc.equal(rows[OP], Op.INSERT)).drop_columns([OP])
+            write_deltalake(table, new, mode="append", commit_properties=properties)
+            self._remember(table)
+            return True
+
+    def merge(self, rows: pa.Table, key: Sequence[str], version: int, properties: CommitProperties) -> bool:
+        """As `append`; raises ChangesUnavailableError where a key of op `i` or `p` is there already."""
+        with direct_work(), delta_faults(f"merge into {self._uri}"):
+            table = self._at(version)
+            names = {name.lower(): name for name in rows.schema.names}
+            keys = [names[name.lower()] for name in key]
+            plain = is_plain(table) and _described(rows) and not any(rows[name].null_count for name in keys)
+            if not plain or not self._little(table, rows, keys):
+                return False
+            self._refuse_taken(table, rows, keys)
+            rows = rows.filter(pc.not_equal(rows[OP], Op.PASSED))
+            columns = {quoted(name): f"s.{quoted(name)}" for name in rows.schema.names if name != OP}
+            (
+                table.merge(
+                    rows,
+                    " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in keys),
+                    source_alias="s",
+                    target_alias="t",
+                    # Otherwise it would not leave out files by the statistics of their keys.
+                    streamed_exec=False,
+                    commit_properties=properties,
+                )
+                .when_matched_delete(f"s.{OP} = '{Op.DELETE}'")
+                .when_matched_update(columns)
+                .when_not_matched_insert(columns, predicate=f"s.{OP} <> '{Op.DELETE}'")
+                .execute()
+            )
+            if table.version() == version:  # it changed nothing; its seq has to be committed none the less
+                table.create_write_transaction([], "append", table.schema(), commit_properties=properties)
+            self._remember(table)
+            return True
+
+    def _at(self, version: int) -> DeltaTable:
+        table, self._table = self._table, None
+        if table is None or table.version() > version or commit_stamp(self._uri, table.version()) != self._stamp:
+            table = DeltaTable(self._uri)
+        elif table.version() < version:
+            table.update_incremental()
+        if table.version() != version:
+            raise Conflict(f"{self._uri} is at version {table.version()}, not at {version} any more")
+        return table
+
+    def _remember(self, table: DeltaTable) -> None:
+        self._table, self._stamp = table, commit_stamp(self._uri, table.version())
+
+    def _little(self, table: DeltaTable, rows: pa.Table, keys: Sequence[str]) -> bool:
+        """Whether the files that may hold the keys, by their statistics, are few enough."""
+        files = pa.table(table.get_add_actions())
+        sizes = files["size_bytes"]
+        if (pc.sum(sizes).as_py() or 0) <= self._rewritten_bytes_max:
+            return True
+        if "min" not in files.schema.names:
+            return False
+        held = {field.name for field in files.schema.field("min").type}
+        names = [name for name in keys if _ordered(rows, name) and name in held]
+        for name, (low, high) in bounds_of_arrow(rows, names).items():
+            at = next(each for each in held if each.lower() == name)
+            outside = pc.or_kleene(
+                pc.less(pc.struct_field(files["max"], at), low), pc.greater(pc.struct_field(files["min"], at), high)
+            )
+            sizes = pc.if_else(pc.fill_null(outside, False), 0, sizes)
+        return bool(pc.sum(sizes).as_py() <= self._rewritten_bytes_max)
+
+    def _refuse_taken(self, table: DeltaTable, rows: pa.Table, keys: Sequence[str]) -> None:
+        """Deltalake's merge cannot fail on a match, so that it is looked for before; nobody can commit between."""
+        new = rows.filter(pc.is_in(rows[OP], value_set=pa.array(ABSENT_BEFORE))).select(keys)
+        names = [name for name in keys if _ordered(rows, name)]
+        if not len(new) or self._held.lack(bounds_of_arrow(new, names), table.version()):
+            return
+        called = {name.lower(): quoted(name) for name in keys}
+        ends = bounds_of_arrow(new, names).items()
+        within = [f"{called[name]} BETWEEN {_literal(low)} AND {_literal(high)}" for name, (low, high) in ends]
+        query = f"SELECT {', '.join(map(quoted, keys))} FROM t WHERE {' AND '.join(within) or 'true'}"
+        held = pa.table(QueryBuilder().register("t", table).execute(query)).cast(new.schema)
+        if len(new.join(held, list(keys), join_type="inner")):
+            raise ChangesUnavailableError(KEY_TAKEN)
+
+
+def _literal(value: int | str) -> str:
+    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
+
+
+def _ordered(rows: pa.Table, name: str) -> bool:
+    kind = rows.schema.field(name).type
+    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind))
+
+
+def _described(rows: pa.Table) -> bool:
+    """Whether the statistics that deltalake writes are bounds of these rows: it takes decimals for doubles, and leaves
+    out NaN, which Spark takes for the largest. Who skips files by them would miss rows, its own merge too.
+    """
+    return not any(
+        (pa.types.is_decimal(field.type) and field.type.precision > _DIGITS_OF_A_DOUBLE)
+        or (pa.types.is_floating(field.type) and pc.any(pc.is_nan(rows[field.name])).as_py())
+        for field in rows.schema
+    )
+
+
+def is_plain(table: DeltaTable) -> bool:
+    """Whether deltalake's commits do all that the table asks of writers."""
+    protocol = table.protocol()
+    if any(name.startswith(_CONSTRAINT) for name in table.metadata().configuration):
+        return False
+    if protocol.min_writer_version <= _WRITER_VERSION_MAX:
+        return True
+    return protocol.min_writer_version == _WRITER_VERSION_FEATURES and {*(protocol.writer_features or ())} <= _FEATURES

@@ -1,0 +1,249 @@
+"""A Delta table that a job keeps, written by compare-and-set on its seq (port Sink).
+
+Data and watermark go into one commit: `txn` (iscp, seq) and user metadata with the range. Of two writers of one
+seq one wins; Delta tells the other so if they overlap, and skips it silently if it comes later. So after every
+commit the log is asked whose commit carries the seq. Spark writes the rows of merges and appends; claims and the
+publishing of staged files go through deltalake, which commits at exactly the next version or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.transaction import AddAction
+
+from iscp.adapters.delta.log.checkpoints import COMMITS, PROPERTIES, Checkpoints
+from iscp.adapters.delta.log.column_features import enable_features
+from iscp.adapters.delta.log.commits import APP_ID, commit_stamp, exists, newest_version, read_commit
+from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.log.table_features import (
+    expiry_fault,
+    refuse_fault,
+    refuse_somebody_elses,
+    refuse_unusable,
+    target_fault,
+)
+from iscp.adapters.delta.rows.key_bounds import HeldKeys
+from iscp.adapters.delta.rows.net_changes import OP
+from iscp.adapters.delta.sink.append_only import Way, comparable, lacking
+from iscp.adapters.delta.sink.arrow_write import DirectWriter, is_plain
+from iscp.adapters.delta.sink.schema_evolution import conformed
+from iscp.adapters.delta.sink.sink_position import PositionReader, tag_json
+from iscp.adapters.delta.sink.spark_write import append_by_spark, merge_by_spark, overwrite_by_spark
+from iscp.adapters.delta.sink.staging import published, stage
+from iscp.adapters.delta.sink.table_diff import comparing
+from iscp.adapters.delta.sink.target_columns import Columns, plain
+from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.core.errors import Conflict
+from iscp.core.job_row import JobRow
+from iscp.core.watermark import Position
+from iscp.ports.sink import CommitTag, Compared, Manifest
+from iscp.ports.source import KeyBounds
+from iscp.ports.system import Failpoints, Guard
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class DeltaSink:
+    """One target table. Not thread safe: one consumer at work has one."""
+
+    def __init__(self, uri: str, failpoints: Failpoints) -> None:
+        self._uri = uri
+        self._failpoints = failpoints
+        self._reader = PositionReader(uri)
+        self._held = HeldKeys(uri)
+        self._direct = DirectWriter(uri, self._held)
+        self._columns: Columns | None = None
+        self._shape = -1  # that of the table whose columns they are
+        self._checkpoints = Checkpoints(uri, COMMITS, only_with=PROPERTIES)
+
+    def position(self, row: JobRow) -> Position:
+        return self._reader.read(row)
+
+    @property
+    def overtaken(self) -> bool:
+        return self._reader.overtaken
+
+    def claim(self, schema_json: str, tag: CommitTag, *, first: bool = False) -> Position:
+        """An empty commit at the tag's seq; creates the table where it was not there."""
+        if tag.base_version >= 0:
+            refuse_unusable(self._uri)
+            if first:
+                refuse_somebody_elses(self._uri, tag.base_version)
+            self._commit_actions([], "append", tag)
+        elif exists(self._uri):
+            raise Conflict(f"{self._uri} has come to be meanwhile")
+        else:
+            self._create(schema_json, tag)
+        return self._confirmed(tag)
+
+    def _create(self, schema_json: str, tag: CommitTag) -> None:
+        schema = Schema.from_json(json.dumps(plain(json.loads(schema_json))))
+        with delta_faults(f"create {self._uri}"):
+            DeltaTable.create(
+                self._uri, schema, mode="error", configuration=PROPERTIES, commit_properties=_properties(tag)
+            )
+
+    def renew(self, tag: CommitTag) -> Position | None:
+        with delta_faults(f"open {self._uri}"):
+            table = DeltaTable(self._uri)
+            if target_fault(table)[0] or not is_plain(table):
+                return None
+        self._commit_actions([], "append", tag)
+        return self._confirmed(tag)
+
+    def schema_matches(self, schema_json: str) -> bool:
+        return self._held_columns().match(schema_json)
+
+    def takes(self, schema_json: str) -> bool:
+        return self._held_columns().take(schema_json)
+
+    def _held_columns(self) -> Columns:
+        """Kept, since opening a table costs with its size, as long as no commit that was seen may have changed them."""
+        if self._columns is None or self._shape != self._reader.shape:
+            with delta_faults(f"open {self._uri}"):
+                table = DeltaTable(self._uri)
+            refuse_fault(*expiry_fault(table))
+            self._columns, self._shape = Columns(table.schema().to_json()), self._reader.shape
+        return self._columns
+
+    def lacks(self, bounds: KeyBounds, version: int) -> bool:
+        return self._held.lack(bounds, version)
+
+    def rows(self, session: SparkSession) -> DataFrame:
+        with spark_faults(f"open {self._uri}"):
+            return session.read.format("delta").load(self._uri)
+
+    @contextmanager
+    def compared(self, wanted: DataFrame, key: Sequence[str], version: int) -> Iterator[Compared]:
+        # An append-only target may have more columns, and wider ones.
+        with comparing(*comparable(wanted, self._rows_at(wanted.sparkSession, version)), key) as compared:
+            yield compared
+
+    def append(self, frame: DataFrame, tag: CommitTag, guard: Guard, reread: bool = False) -> Position:
+        self._ready_to_commit(guard)
+        if not self.schema_matches(frame.schema.json()):
+            frame = conformed(frame, self._held_columns().schema)
+        append_by_spark(frame, self._uri, tag, reread)
+        return self._confirmed(tag)
+
+    def append_lacking(self, wanted: DataFrame, tag: CommitTag, guard: Guard) -> tuple[Position, int]:
+        with lacking(wanted, self._rows_at(wanted.sparkSession, tag.base_version)) as found:
+            if found.way is Way.REWRITE:
+                return self.replace(found.frame, tag, guard), found.rows
+            self._ready_to_commit(guard)
+            if found.way is Way.WIDEN:
+                self._columns = None
+                enable_features(wanted.sparkSession, self._uri, found.frame.schema)
+            append_by_spark(found.frame, self._uri, tag, reread=True, widen=found.way is Way.WIDEN)
+        return self._confirmed(tag), found.rows
+
+    def _rows_at(self, session: SparkSession, version: int) -> DataFrame:
+        with spark_faults(f"open {self._uri} at version {version}"):
+            return session.read.format("delta").option("versionAsOf", version).load(self._uri)
+
+    def append_rows(self, rows: pa.Table, tag: CommitTag, guard: Guard) -> Position | None:
+        self._ready_to_commit(guard)
+        done = self._direct.append(self._held_columns().fitted(rows, OP), tag.base_version, _properties(tag))
+        return self._confirmed(tag) if done else None
+
+    def merge_rows(self, rows: pa.Table, key: Sequence[str], tag: CommitTag, guard: Guard) -> Position | None:
+        self._ready_to_commit(guard)
+        done = self._direct.merge(rows, key, tag.base_version, _properties(tag))
+        return self._confirmed(tag) if done else None
+
+    def replace(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position:
+        self._ready_to_commit(guard)
+        self._columns = None
+        enable_features(frame.sparkSession, self._uri, frame.schema)
+        overwrite_by_spark(frame, self._uri, tag)
+        return self._confirmed(tag)
+
+    def merge(
+        self,
+        session: SparkSession,
+        frame: DataFrame,
+        key: Sequence[str],
+        tag: CommitTag,
+        guard: Guard,
+        reread: bool = False,
+        besides: str = "",
+    ) -> Position:
+        """Upsert and delete by key (null equals null). `besides` the key what has to hold for a match.
+
+        Raises ChangesUnavailable where a key of op `i` or `p` is there already.
+        """
+        self._ready_to_commit(guard)
+        merge_by_spark(session, self._uri, frame, key, tag, reread, besides)
+        return self._confirmed(tag)
+
+    def mend(
+        self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
+    ) -> Position:
+        if not key:
+            return self.append(frame.drop(OP), tag, guard)
+        # A row that matches nothing is inserted, whatever there is.
+        return self.merge(session, frame, key, tag, guard, besides=f" AND s.{OP} <> 'n'")
+
+    def stage(self, frame: DataFrame, tag: CommitTag) -> Manifest:
+        """Write the rows under the target as a table of their own, whose log is the manifest."""
+        return stage(frame, self._uri, tag, self._failpoints)
+
+    def publish(self, manifests: Sequence[Manifest], tag: CommitTag, guard: Guard) -> Position:
+        refuse_unusable(self._uri)  # it may have become so since the claim
+        with delta_faults(f"open {self._uri}"):
+            target = DeltaTable(self._uri, version=tag.base_version)
+        actions = [add for manifest in manifests for add in published(manifest, target)]
+        self._failpoints.reach("publish.before")
+        self._ready_to_commit(guard)
+        self._commit_actions(actions, "overwrite", tag)
+        self._failpoints.reach("publish.after")
+        return self._confirmed(tag)
+
+    def tidy(self) -> None:
+        self._checkpoints.make()
+
+    def _ready_to_commit(self, guard: Guard) -> None:
+        self._failpoints.reach("commit.before")
+        guard.check()
+
+    def _commit_actions(self, actions: Sequence[AddAction], mode: str, tag: CommitTag) -> None:
+        """Commit through deltalake at exactly `tag.base_version` + 1; raises Conflict if that is taken."""
+        with delta_faults(f"commit seq {tag.seq} to {self._uri}"):
+            table = DeltaTable(self._uri, version=tag.base_version)
+            table.create_write_transaction([*actions], mode, table.schema(), commit_properties=_properties(tag))
+
+    def _confirmed(self, tag: CommitTag) -> Position:
+        """The position after our commit; raises Conflict if another writer's carries the seq."""
+        winner = self._reader.winner(tag.seq, tag.base_version)
+        if winner is None or winner[1] != tag.attempt:
+            raise Conflict(f"seq {tag.seq} of {self._uri} was won by another writer")
+        if commit_stamp(self._uri, winner[0] + 1) is None and newest_version(self._uri) > winner[0]:
+            # A writer that slept for long can "win" a version whose commit file was cleaned away.
+            raise Conflict(f"the log of {self._uri} has gone on without seq {tag.seq}")
+        self._failpoints.reach("commit.after")
+        self._checkpoints.committed(winner[0])
+        commit = read_commit(self._uri, winner[0])
+        return Position(
+            seq=tag.seq,
+            watermark=tag.watermark,
+            job_id=tag.job_id,
+            source_id=tag.source_id,
+            base_version=commit.version if commit else winner[0],
+            dead=tag.dead,
+            column_ids=tag.column_ids,
+        )
+
+
+def _properties(tag: CommitTag) -> CommitProperties:
+    return CommitProperties(
+        custom_metadata={"userMetadata": tag_json(tag)},
+        app_transactions=[Transaction(APP_ID, tag.seq)],
+        max_commit_retries=0,
+    )

@@ -1,0 +1,212 @@
+"""Where a Delta sink stands, read from its log (after the design's "Position of a Delta sink").
+
+`txn` gives the seq, and the commit that carries it the range. Neither is believed blindly: a RESTORE or REPLACE
+of the target leaves its `txn` behind while the rows are gone, and log cleanup leaves the `txn` while the commit is
+gone. So every commit since the base of our last one must be ours or change no data; otherwise the position is void, and
+so it is where one of them cannot be read any more.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+from deltalake import DeltaTable
+
+from iscp.adapters.delta.log.commits import APP_ID, Commit, commit_stamp, log_of, newest_version, place, read_commit
+from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.storage import files
+from iscp.core.errors import StorageError, TableNotFound
+from iscp.core.job_row import JobRow
+from iscp.core.watermark import DeadLetters, Position, Watermark
+from iscp.ports.sink import CommitTag
+
+FORMAT = 1
+_HARMLESS = ("SET TBLPROPERTIES", "UNSET TBLPROPERTIES")
+
+
+def tag_json(tag: CommitTag) -> str:
+    """The user metadata of a sink's commit."""
+    return json.dumps(
+        {
+            "iscp": FORMAT,
+            "seq": tag.seq,
+            "job_id": tag.job_id,
+            "source_id": tag.source_id,
+            "from": tag.from_version,
+            "to": tag.watermark.version,
+            "at": tag.watermark.at_s,
+            **({"step": tag.watermark.step, "steps": tag.watermark.steps} if tag.watermark.steps else {}),
+            "epoch": tag.epoch,
+            "base": tag.base_version,
+            "attempt": tag.attempt,
+            "kind": tag.kind,
+            "columns": dict(tag.column_ids),
+            **({"dead": [tag.dead.seq, tag.dead.rows]} if tag.dead.seq else {}),
+        },
+        separators=(",", ":"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Ours:
+    """One of our commits, as its user metadata tells it."""
+
+    version: int
+    position: Position
+    base_version: int
+    attempt: str
+
+
+def _ours(commit: Commit) -> _Ours | None:
+    if commit.seq is None:
+        return None
+    try:
+        tag = json.loads(commit.user_metadata)
+        position = Position(
+            seq=commit.seq,
+            watermark=Watermark(tag["to"], tag["at"], tag.get("step", 0), tag.get("steps", 0)),
+            job_id=tag["job_id"],
+            source_id=tag["source_id"],
+            base_version=commit.version,
+            dead=DeadLetters(*tag.get("dead", (0, 0))),
+            column_ids=tag.get("columns"),
+        )
+        return _Ours(commit.version, position, tag["base"], tag["attempt"])
+    except (ValueError, KeyError, TypeError):
+        # A commit under our application id that is not ours, as a copied `txn`: its rows cannot be trusted.
+        void = f"version {commit.version} has seq {commit.seq} but not our metadata"
+        return _Ours(commit.version, Position(seq=commit.seq, void=void, base_version=commit.version), -1, "")
+
+
+class PositionReader:
+    """Reads and remembers one sink's position; a look at an unchanged sink costs one failed open of a file."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._known: Position | None = None
+        self._stamp: tuple[int, ...] | None = None
+        self._ours_at = -1
+        self.shape = 0
+        """Another number whenever the table's columns, properties or protocol may be others than before."""
+
+    @property
+    def overtaken(self) -> bool:
+        """Whether others have committed since our last commit, which a cleaning of the log may thus remove."""
+        return self._known is not None and 0 <= self._ours_at < self._known.base_version
+
+    def read(self, row: JobRow) -> Position:
+        """The position; seq 0 for a table that is there but was never ours, or is not there at all.
+
+        Raises StorageError.
+        """
+        if self._known is not None and self._same_log(self._known):
+            return self._advance(self._known)
+        self._ours_at, self.shape = -1, self.shape + 1
+        try:
+            newest = newest_version(self._uri)
+            seq = self._last_seq(newest)
+        except TableNotFound as error:
+            self._known = None
+            if row.seq:
+                self._refuse_no_place(error)
+            return Position(void="the target is not there" if row.seq else "", seq=0)
+        if seq is None:
+            self._known = None
+            return Position(base_version=newest, void="the target has no commit of ours" if row.seq else "")
+        return self._advance(self._from_log(row, seq, newest))
+
+    def _refuse_no_place(self, error: TableNotFound) -> None:
+        """Where the target cannot be built anew until somebody has made room for it."""
+        path = place(self._uri)
+        if not files.parent_is_there(path):
+            raise StorageError(
+                f"the directory of the target {self._uri} is not there", remedy="Mount or create it"
+            ) from error
+        if files.is_file(path) or files.is_file(log_of(self._uri)):
+            raise StorageError(
+                f"there is a file in the place of the target {self._uri}", remedy="Move it away: it is built anew"
+            ) from error
+
+    def _last_seq(self, newest: int) -> int | None:
+        """Mostly the newest commit is ours and says it; a table is opened for it only where it is not."""
+        commit = read_commit(self._uri, newest)
+        if commit is not None and commit.seq is not None:
+            return commit.seq
+        with delta_faults(f"open {self._uri}"):
+            return DeltaTable(self._uri).transaction_version(APP_ID)
+
+    def _same_log(self, known: Position) -> bool:
+        """Whether the commit file that `known` ends at is still the very same file."""
+        return self._stamp is not None and commit_stamp(self._uri, known.base_version) == self._stamp
+
+    def _from_log(self, row: JobRow, seq: int, newest: int) -> Position:
+        """Walk back to the commit that carries `seq`; what lies between must change no data."""
+        void = ""
+        for version in range(newest, -1, -1):
+            commit = read_commit(self._uri, version)
+            if commit is None:
+                return self._without_commit(row, seq, version + 1, newest, void)
+            ours = _ours(commit)
+            if ours is not None and ours.position.seq == seq:
+                found, self._ours_at = self._checked(ours), version
+                return replace(found, void=found.void or void, base_version=newest)
+            void = void or _foreign(commit)
+        return Position(seq=seq, void="no commit carries the seq", base_version=newest)
+
+    def _without_commit(self, row: JobRow, seq: int, earliest: int, newest: int, void: str) -> Position:
+        """Our commit was cleaned from the log, and with it perhaps commits of others after it: the rows are compared.
+
+        The job log's row says what they should be if it is of the same seq. Otherwise nobody knows whose rows these
+        are: without a job_id they are taken for another's, and replaced.
+        """
+        void = void or f"the log of the target begins at version {earliest}, after our commit of seq {seq}"
+        if row.seq == seq and row.watermark.version >= 0:
+            watermark, status = row.watermark, row.status
+            if not watermark.steps and status.to_version == watermark.version:
+                watermark = replace(watermark, step=status.step, steps=status.steps)  # the log has them there alone
+            return Position(seq, watermark, row.job_id, row.source_id, void, newest, DeadLetters(seq=-1))
+        return Position(seq, void=void, base_version=newest)
+
+    def _checked(self, ours: _Ours) -> Position:
+        """Our commit, void where somebody wrote between the state that it was made on and itself."""
+        for version in range(ours.base_version + 1, ours.version):
+            commit = read_commit(self._uri, version)
+            # Cleaned away unseen, as for a reader that was not there: nobody can tell that it was harmless.
+            void = _foreign(commit) if commit is not None else f"version {version} of the target is not there to check"
+            if void:
+                return replace(ours.position, void=void)
+        return ours.position
+
+    def _advance(self, known: Position) -> Position:
+        """Take in the commits after `known.base_version`."""
+        while (commit := read_commit(self._uri, known.base_version + 1)) is not None:
+            ours = _ours(commit)
+            self.shape += commit.reshapes
+            if ours is not None:
+                self._ours_at = ours.version
+                # What was void before is healed: a commit made on a base that had seen it was a difference.
+                known = self._checked(ours)
+            else:
+                known = replace(known, void=known.void or _foreign(commit), base_version=commit.version)
+        self._known, self._stamp = known, commit_stamp(self._uri, known.base_version)
+        return known
+
+    def winner(self, seq: int, after_version: int) -> tuple[int, str] | None:
+        """(version, attempt) of the commit after `after_version` that carries `seq`; None: there is none."""
+        version = after_version + 1
+        while (commit := read_commit(self._uri, version)) is not None:
+            ours = _ours(commit)
+            if ours is not None and ours.position.seq == seq:
+                return version, ours.attempt
+            version += 1
+        return None
+
+
+def _foreign(commit: Commit) -> str:
+    """Why a commit that is not ours makes the rows doubtful; empty: it does not."""
+    if not (commit.operation or commit.reshapes or commit.seq is not None):
+        return f"version {commit.version} of the target is empty"
+    if commit.changes_data or (commit.metadata_id is not None and commit.operation not in _HARMLESS):
+        return f"version {commit.version} of the target ({commit.operation or 'unknown operation'}) is not ours"
+    return ""

@@ -1,0 +1,102 @@
+"""Writes rows into a target by Spark, each time in one commit that carries the job's seq and its tag."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+from delta.tables import DeltaTable
+from pyspark.sql import functions as F
+
+from iscp.adapters.delta.log.commits import APP_ID
+from iscp.adapters.delta.rows.net_changes import OP
+from iscp.adapters.delta.sink.arrow_write import KEY_TAKEN
+from iscp.adapters.delta.sink.sink_position import tag_json
+from iscp.adapters.delta.source.change_set import telling_gone
+from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.core.errors import EngineError
+from iscp.core.netting import ABSENT_AFTER, ABSENT_BEFORE, Op
+from iscp.core.sql_names import quoted
+from iscp.ports.sink import CommitTag
+from iscp.ports.source import ChangesUnavailableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+
+_TXN_APP = "spark.databricks.delta.write.txnAppId"
+_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+# Delta keeps what it merges, since it looks twice and cannot know that it will see the same.
+_AS_IT_IS = {"spark.databricks.delta.merge.materializeSource": "none"}
+_ABSENT_BEFORE, _ABSENT_AFTER = (f"('{first}', '{second}')" for first, second in (ABSENT_BEFORE, ABSENT_AFTER))
+
+
+def append_by_spark(frame: DataFrame, uri: str, tag: CommitTag, reread: bool, *, widen: bool = False) -> None:
+    """`reread`: the rows are read from the source only now. `widen`: the target gets the columns that it lacks.
+
+    Raises ChangesUnavailableError where they are gone by then.
+    """
+    with _reading(reread), spark_faults(f"append to {uri}"):
+        _tagged(frame, "append", tag).option("mergeSchema", widen).save(uri)
+
+
+def overwrite_by_spark(frame: DataFrame, uri: str, tag: CommitTag) -> None:
+    """All rows, and all columns, whatever they were."""
+    with spark_faults(f"overwrite {uri}"):
+        writer = _tagged(frame, "overwrite", tag).option("overwriteSchema", "true")
+        writer.option("partitionOverwriteMode", "static").save(uri)
+
+
+def merge_by_spark(
+    session: SparkSession, uri: str, frame: DataFrame, key: Sequence[str], tag: CommitTag, reread: bool, besides: str
+) -> None:
+    """`besides` the key what has to hold for a match; the session's settings are unset afterwards.
+
+    Raises ChangesUnavailableError where a key of op `i` or `p` is there already.
+    """
+    settings = {_TXN_APP: APP_ID, _TXN_VERSION: str(tag.seq), _USER_METADATA: tag_json(tag)}
+    if reread:
+        settings |= _AS_IT_IS
+    matches = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(name)}" for name in key) + besides
+    values = {quoted(name): F.col(f"s.{quoted(name)}") for name in frame.columns if name != OP}
+    # Either rows of the source share the key, or the target is not what it seems: a difference will tell.
+    taken = {quoted(key[0]): F.raise_error(F.lit(KEY_TAKEN))}
+    with _reading(reread), _merging(uri):
+        try:
+            for name, value in settings.items():
+                session.conf.set(name, value)
+            (
+                DeltaTable.forPath(session, uri)
+                .alias("t")
+                .merge(frame.alias("s"), matches)
+                .whenMatchedDelete(f"s.{OP} = '{Op.DELETE}'")
+                .whenMatchedUpdate(f"s.{OP} IN {_ABSENT_BEFORE}", set=taken)  # type: ignore[arg-type]
+                .whenMatchedUpdate(set=values)  # type: ignore[arg-type]
+                .whenNotMatchedInsert(f"s.{OP} NOT IN {_ABSENT_AFTER}", values=values)  # type: ignore[arg-type]
+                .execute()
+            )
+        finally:
+            for name in settings:
+                session.conf.unset(name)
+
+
+def _tagged(frame: DataFrame, mode: str, tag: CommitTag) -> DataFrameWriter:
+    writer = frame.write.format("delta").mode(mode).option("txnAppId", APP_ID).option("txnVersion", tag.seq)
+    return writer.option("userMetadata", tag_json(tag))
+
+
+def _reading(reread: bool) -> AbstractContextManager[None]:
+    """While changes are written that are read only now."""
+    return telling_gone() if reread else nullcontext()
+
+
+@contextmanager
+def _merging(uri: str) -> Iterator[None]:
+    try:
+        with spark_faults(f"merge into {uri}"):
+            yield
+    except EngineError as error:
+        if KEY_TAKEN in str(error.__cause__):  # its message is cut before that
+            raise ChangesUnavailableError(KEY_TAKEN) from error
+        raise

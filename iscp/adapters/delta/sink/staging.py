@@ -1,0 +1,136 @@
+"""Writes rows under a target as a table of their own, and says why its files cannot be the target's.
+
+A file's columns are found by what its table's metadata says. So what is published has to be of a table whose metadata
+says nothing but the columns, whatever new tables are to have by Spark's settings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction
+
+from iscp.adapters.delta.log.commits import commit_file, log_of
+from iscp.adapters.delta.log.delta_errors import storage_faults
+from iscp.adapters.delta.sink.target_columns import plain
+from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.nested_tables import STAGED
+from iscp.core.errors import EngineError
+from iscp.ports.sink import CommitTag, Manifest
+from iscp.ports.system import Failpoints
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_PLAIN = {
+    "delta.columnMapping.mode": "none",
+    "delta.enableDeletionVectors": "false",
+    "delta.enableInCommitTimestamps": "false",
+    "delta.enableRowTracking": "false",
+}
+"""Said of every staged table, as a setting of the session that is there all the same would say otherwise."""
+
+_ADD = frozenset({"path", "size", "partitionValues", "modificationTime", "dataChange", "stats", "tags"})
+_OF_EVERY_TABLE = frozenset({"appendOnly", "invariants"})
+_LEGACY = (
+    (3, ("checkConstraints",)),
+    (4, ("changeDataFeed", "generatedColumns")),
+    (5, ("columnMapping",)),
+    (6, ("identityColumns",)),
+)
+_TABLE_FEATURES = 7
+
+
+def stage(frame: DataFrame, uri: str, tag: CommitTag, failpoints: Failpoints) -> Manifest:
+    """Delta itself thus makes the files' statistics.
+
+    The log is removed at once, so that what a dead writer leaves behind are plain files, which VACUUM of the target
+    takes.
+    """
+    folder = f"{STAGED}-{tag.seq}-{tag.attempt}"
+    staged = f"{uri}/{folder}"
+    with spark_faults(f"stage a snapshot for {uri}"):
+        frame.write.format("delta").mode("errorifexists").options(**_PLAIN).save(staged)
+        failpoints.reach("snapshot.staged")
+    with storage_faults(f"read the manifest of {staged}"):
+        lines = files.read(commit_file(staged, 0))[0].splitlines()
+    actions = [json.loads(line) for line in lines]
+    with storage_faults(f"clear the log of {staged}"):
+        files.remove_tree(log_of(staged))
+    adds = [action["add"] for action in actions if "add" in action]
+    for add in adds:
+        add["path"] = f"{folder}/{add['path']}"
+    (protocol,) = (action["protocol"] for action in actions if "protocol" in action)
+    (metadata,) = (action["metaData"] for action in actions if "metaData" in action)
+    rows = sum(json.loads(add.get("stats") or "{}").get("numRecords", 0) for add in adds)
+    return Manifest(tuple(adds), metadata["schemaString"], rows, sum(add["size"] for add in adds), protocol, metadata)
+
+
+def published(manifest: Manifest, target: DeltaTable) -> list[AddAction]:
+    """What adds the staged files to `target`; raises EngineError where they would be read as something else there."""
+    if fault := _fault(manifest, target):
+        raise EngineError(
+            f"the staged files cannot be published: {fault}",
+            remedy="Remove the setting of Spark that makes new tables so (spark.databricks.delta.…)",
+        )
+    return [
+        AddAction(
+            path=str(add["path"]),
+            size=int(str(add["size"])),
+            partition_values={},
+            modification_time=int(str(add["modificationTime"])),
+            data_change=True,
+            stats=str(add["stats"]),
+        )
+        for add in manifest.add_actions
+    ]
+
+
+def _fault(manifest: Manifest, target: DeltaTable) -> str:
+    """Why the target's readers would not see the rows that were staged; empty: they would."""
+    metadata, configuration = manifest.metadata, manifest.metadata["configuration"]
+    if metadata.get("partitionColumns"):
+        return f"they are partitioned by {', '.join(metadata['partitionColumns'])}"
+    odd = {name: value for name, value in configuration.items() if _PLAIN.get(name) != value}
+    if odd:
+        return f"their table has {', '.join(f'{name} = {value}' for name, value in sorted(odd.items()))}"
+    held = target.protocol()
+    there = _features(held.min_writer_version, [*(held.writer_features or ()), *(held.reader_features or ())])
+    staged = manifest.protocol
+    named = [*staged.get("writerFeatures", ()), *staged.get("readerFeatures", ())]
+    if lacking := _features(staged["minWriterVersion"], named) - there:
+        return f"their table has the features {', '.join(sorted(lacking))}, which the target lacks"
+    wanted, kept = _columns(json.loads(manifest.schema_json)), _columns(json.loads(target.schema().to_json()))
+    if wanted != kept:
+        unlike = sorted(name for name in wanted.keys() | kept.keys() if wanted.get(name) != kept.get(name))
+        return f"the columns {', '.join(unlike)} are not the target's"
+    if not all(add.get("stats") for add in manifest.add_actions):
+        return "they come without statistics"
+    strange = {name for add in manifest.add_actions for name, value in add.items() if value is not None} - _ADD
+    return f"they come with {', '.join(sorted(strange))}" if strange else ""
+
+
+def _features(writer_version: int, named: list[str]) -> frozenset[str]:
+    """What a protocol asks of writers, beside what it asks of those of any table."""
+    if writer_version >= _TABLE_FEATURES:
+        return frozenset(named) - _OF_EVERY_TABLE
+    return frozenset(name for version, names in _LEGACY if version <= writer_version for name in names)
+
+
+def _columns(schema: Mapping[str, Any]) -> dict[str, str]:
+    """Names and types. Nullability is the target's affair, comments nobody's; a mapped column tells of itself."""
+    return {
+        field["name"] + ("'s mapping" if _mapped(field) else ""): json.dumps(plain(field["type"]), sort_keys=True)
+        for field in schema["fields"]
+    }
+
+
+def _mapped(kind: Any) -> bool:
+    """Whether it, or a field in it, is found by another name or an id."""
+    if isinstance(kind, dict):
+        return any(name.startswith("delta.columnMapping.") or _mapped(value) for name, value in kind.items())
+    return isinstance(kind, list) and any(map(_mapped, kind))

@@ -1,0 +1,187 @@
+"""Compares the rows that a target should hold with those that it holds.
+
+Each table is reduced to digests of ranges of its keys (`iscp.core.digest`), by one aggregate. Only rows of ranges that
+differ are shuffled, and laid side by side by key, or without a key by their hashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from iscp.adapters.delta.rows.hashing import key_hash, row_hashes, value_hash
+from iscp.adapters.delta.rows.net_changes import OP
+from iscp.adapters.delta.source.change_set import reading_changes
+from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.core.digest import Digest, Ranges, Unequal, ranges_for, total, unequal
+from iscp.core.sql_names import quoted
+from iscp.core.verification import SAMPLE_CHARACTERS_MAX, SAMPLES_MAX, Comparison, Sample
+from iscp.ports.sink import Compared
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_KEY, _CLASS, _RANGE, _WITHIN = "_iscp_key", "_iscp_class", "_iscp_range", "_iscp_within"
+_HASHES = ("_iscp_first", "_iscp_second")
+_WANTED, _HELD, _SIDE = "_iscp_wanted", "_iscp_held", "_iscp_side"
+_ROW, _WANTED_ROW, _HELD_ROW = "_iscp_row", "_iscp_wanted_row", "_iscp_held_row"
+_SHARED = "_iscp_shared"
+_SUMS = tuple(f"_iscp_sum_{number}" for number in range(4))
+_LOW_BITS = 0xFFFFFFFF
+
+
+@contextmanager
+def comparing(wanted: DataFrame, held: DataFrame, key: Sequence[str]) -> Iterator[Compared]:
+    """How `held` differs from `wanted`, and what mends it; both have the same columns, in any order.
+
+    Raises ChangesUnavailable where the rows of `wanted` cannot be read any more.
+    """
+    held = held.select(*[F.col(quoted(name)) for name in wanted.columns])
+    with spark_faults("count the target's rows"):
+        ranges = ranges_for(held.count())  # told by statistics
+    sides = Side(wanted, key), Side(held, key)
+    found, rows = _narrowed(sides, ranges)
+    said = Comparison(*rows, ranges=found.ranges.number, ranges_differing=len(found.differing))
+    if not found.differing:
+        yield Compared(said)
+        return
+    differing = _differing(sides, found.to_read, bool(key)).persist()
+    try:
+        yield _told(said, differing, wanted.schema, bool(key))
+    finally:
+        differing.unpersist(blocking=False)
+
+
+class Side:
+    """One of the two tables: its rows with their hashes and the class of their keys, nothing of it computed yet."""
+
+    def __init__(self, frame: DataFrame, key: Sequence[str]) -> None:
+        hashes = row_hashes(frame)
+        place = key_hash(frame, key) if key else hashes[0]
+        named = F.struct(*[F.col(quoted(name)) for name in key]) if key else F.struct(*hashes)
+        row = F.struct(*[F.col(quoted(name)) for name in frame.columns])
+        columns = [each.alias(name) for each, name in zip(hashes, _HASHES, strict=True)]
+        self.rows = frame.select(named.alias(_KEY), place.alias(_CLASS), row.alias(_ROW), *columns)
+
+    def within(self, ranges: Ranges) -> DataFrame:
+        if ranges.of == 1:
+            return self.rows
+        numbers = pa.table({_WITHIN: pa.array(sorted(ranges.within), pa.int64())})
+        wanted = self.rows.sparkSession.createDataFrame(numbers)
+        return self.rows.join(F.broadcast(wanted), F.pmod(_CLASS, F.lit(ranges.of)) == F.col(_WITHIN), "left_semi")
+
+    def digested(self, ranges: Ranges) -> DataFrame:
+        rows = self.within(ranges).select(F.pmod(_CLASS, F.lit(ranges.number)).alias(_RANGE), *_HASHES)
+        return rows.groupBy(_RANGE).agg(F.count("*"), *[F.sum(half) for half in _halves()])
+
+    def digests(self, ranges: Ranges) -> dict[int, Digest]:
+        return {
+            row[0]: Digest(row[1], (row[2] << 32) + row[3], (row[4] << 32) + row[5])
+            for row in self.digested(ranges).collect()
+        }
+
+
+def _halves() -> list[Column]:
+    """The upper and lower 32 bits of both hashes: their sums are exact in 64 bits for 2^31 rows."""
+    return [
+        half for name in _HASHES for half in (F.shiftrightunsigned(name, 32), F.col(name).bitwiseAND(F.lit(_LOW_BITS)))
+    ]
+
+
+def _narrowed(sides: tuple[Side, Side], ranges: Ranges) -> tuple[Unequal, tuple[int, int]]:
+    """The ranges whose rows are to be read, and how many rows each table has in all."""
+    rows: tuple[int, int] | None = None
+    while True:
+        with reading_changes("digest the source's rows"):
+            source = sides[0].digests(ranges)
+        with spark_faults("digest the target's rows"):
+            target = sides[1].digests(ranges)
+        rows = rows or (total(source).rows, total(target).rows)
+        found = unequal(ranges, source, target)
+        narrower = found.narrower()
+        if narrower is None:
+            return found, rows
+        ranges = narrower
+
+
+def _differing(sides: tuple[Side, Side], ranges: Ranges, keyed: bool) -> DataFrame:
+    """One row for each key whose rows differ: how often it is wanted and held, and one row of each side.
+
+    Rows of the source that share a key are not wanted: they are kept elsewhere, or stop the job.
+    """
+    is_wanted = F.col(_SIDE) == 1
+    wanted, held = (side.within(ranges) for side in sides)
+    by_key = (
+        wanted.withColumn(_SIDE, F.lit(1))
+        .unionByName(held.withColumn(_SIDE, F.lit(-1)))
+        .groupBy(_KEY)
+        .agg(
+            F.sum(F.when(is_wanted, 1).otherwise(0)).alias(_WANTED),
+            F.sum(F.when(is_wanted, 0).otherwise(1)).alias(_HELD),
+            F.first(F.when(is_wanted, F.col(_ROW)), ignorenulls=True).alias(_WANTED_ROW),
+            F.first(F.when(~is_wanted, F.col(_ROW)), ignorenulls=True).alias(_HELD_ROW),
+            *[F.sum(half * F.col(_SIDE)).alias(name) for half, name in zip(_halves(), _SUMS, strict=True)],
+        )
+    )
+    unequal_sums = reduce(lambda one, other: one | other, [F.col(name) != 0 for name in _SUMS])
+    shared = (F.col(_WANTED) > 1) & F.lit(keyed)
+    differs = shared | (F.col(_WANTED) != F.col(_HELD)) | unequal_sums
+    rows = by_key.where(differs).withColumn(_SHARED, shared).drop(*_SUMS)
+    return rows.withColumn(_WANTED, F.when(F.col(_SHARED), 0).otherwise(F.col(_WANTED)))
+
+
+def _told(said: Comparison, differing: DataFrame, schema: T.StructType, keyed: bool) -> Compared:
+    wanted, held = F.col(_WANTED), F.col(_HELD)
+    counts = {
+        "missing": F.greatest(wanted - held, F.lit(0)),
+        "extra": F.greatest(held - wanted, F.lit(0)),
+        "different": ((wanted == held) & (wanted > 0)).cast("bigint"),
+        "shared": F.col(_SHARED).cast("bigint"),
+    }
+    wrong = differing.where((wanted > 0) | (held > 0))
+    with reading_changes("read the ranges that differ"):
+        counted = differing.agg(*[F.coalesce(F.sum(count), F.lit(0)) for count in counts.values()]).collect()[0]
+        shown = wrong.limit(SAMPLES_MAX).select(*_sample_columns(schema, keyed)).collect()
+    samples = tuple(Sample(row[0], row[1], tuple(row[2])) for row in shown)
+    found = dict(zip(counts, map(int, counted), strict=True))
+    return Compared(replace(said, samples=samples, **found), _mending(wrong, schema, keyed))
+
+
+def _sample_columns(schema: T.StructType, keyed: bool) -> list[Column]:
+    """A sample's fields."""
+    wanted, held = F.col(_WANTED), F.col(_HELD)
+    fault = F.when(wanted > held, "missing").when(wanted < held, "extra").otherwise("different")
+    shown = F.col(_KEY) if keyed else F.coalesce(F.col(_WANTED_ROW), F.col(_HELD_ROW))
+    text = F.to_json(shown, {"ignoreNullFields": "false"})
+    names = F.array(*[F.when(_differ(field), F.lit(field.name)) for field in schema.fields])
+    columns = F.when(fault == "different", F.array_compact(names)).otherwise(F.array().cast("array<string>"))
+    return [fault, F.substring(text, 1, SAMPLE_CHARACTERS_MAX), columns]
+
+
+def _differ(field: T.StructField) -> Column:
+    wanted, held = (value_hash(F.col(row).getField(field.name), field.dataType) for row in (_WANTED_ROW, _HELD_ROW))
+    return wanted != held
+
+
+def _mending(differing: DataFrame, schema: T.StructType, keyed: bool) -> DataFrame:
+    """Changes that make the target equal, as for a sink's merge; without a key the rows to be appended."""
+    if keyed:
+        ops = (
+            F.when(F.col(_WANTED) == 0, F.array(F.lit("d")))
+            .when(F.col(_HELD) > 1, F.array(F.lit("d"), F.lit("n")))
+            .otherwise(F.array(F.lit("u")))
+        )
+    else:
+        missing = (F.col(_WANTED) - F.col(_HELD)).cast("int")
+        ops = F.array_repeat(F.lit("i"), F.greatest(missing, F.lit(0)))
+    each = differing.withColumn(OP, F.explode(ops))
+    row = F.when(F.col(OP) == "d", F.col(_HELD_ROW)).otherwise(F.col(_WANTED_ROW))
+    columns = [row.getField(field.name).alias(field.name) for field in schema.fields]
+    return each.select(*columns, OP)

@@ -1,0 +1,76 @@
+"""The columns of a target, as far as it matters to what rows go into it: names and types."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_type
+
+from iscp.adapters.delta.sink.schema_evolution import UnlikeSchemaError, alike, unified
+
+
+class Columns:
+    """Of one table; `schema_json` here and elsewhere as Delta and Spark write it."""
+
+    def __init__(self, schema_json: str) -> None:
+        self._plain = plain(json.loads(schema_json))
+        self._types = _types(self._plain)
+
+    @cached_property
+    def schema(self) -> T.StructType:
+        return T.StructType.fromJson(self._plain)
+
+    @cached_property
+    def _arrow(self) -> pa.Schema:
+        return pa.schema([pa.field(field.name, to_arrow_type(field.dataType)) for field in self.schema.fields])
+
+    @cached_property
+    def _kinds(self) -> dict[str, pa.DataType]:
+        return {field.name.lower(): field.type for field in self._arrow}
+
+    def match(self, schema_json: str) -> bool:
+        """Whether these are the same, in any order."""
+        return self._types == _types(plain(json.loads(schema_json)))
+
+    def take(self, schema_json: str) -> bool:
+        """Whether there is one for each of the others, of a type that holds its values."""
+        if self.match(schema_json):
+            return True
+        try:
+            return alike(unified(self.schema, T.StructType.fromJson(json.loads(schema_json))), self.schema)
+        except UnlikeSchemaError:
+            return False
+
+    def fitted(self, rows: pa.Table, *besides: str) -> pa.Table:
+        """`rows` with these columns, null where they have none, and those `besides`."""
+        names = {name.lower(): name for name in rows.schema.names}
+        kinds = dict(zip(names, rows.schema.types, strict=True))
+        if self._kinds == {name: kind for name, kind in kinds.items() if name not in besides}:
+            return rows
+        columns = {
+            field.name: rows[names[field.name.lower()]].cast(field.type)
+            if field.name.lower() in names
+            else pa.nulls(len(rows), field.type)
+            for field in self._arrow
+        }
+        return pa.table(columns | {name: rows[name] for name in besides})
+
+
+def plain(kind: Any) -> Any:
+    """A schema's bare columns and types: generated, identity and the like are the source's affair."""
+    if isinstance(kind, dict):
+        bare = {name: plain(value) for name, value in kind.items()}
+        known = {"metadata": {}, "nullable": True, "containsNull": True, "valueContainsNull": True}
+        return {name: known.get(name, value) for name, value in bare.items()}
+    if isinstance(kind, list):
+        return [plain(each) for each in kind]
+    return kind
+
+
+def _types(schema: Any) -> dict[str, str]:
+    """Column names and types; nullability and comments do not matter to what rows fit."""
+    return {field["name"]: json.dumps(field["type"], sort_keys=True) for field in schema["fields"]}

@@ -1,0 +1,219 @@
+"""Reads small changes from the very files that the commits name, without Spark: planning a Spark job costs more.
+
+What cannot be read so for certain (other layouts, older calendars, types that Arrow has otherwise) is left to Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyspark.sql import types as T
+
+from iscp.adapters.delta.log.commits import ChangeFile, Commit
+from iscp.adapters.delta.log.delta_errors import direct_work
+from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, fits_arrow
+from iscp.adapters.delta.rows.parquet_files import Allowance, ParquetRows, TooLargeError
+from iscp.core.column_identity import COLLATIONS, ColumnIds, column_ids
+from iscp.core.errors import StorageError
+from iscp.ports.source import ChangesUnavailableError
+
+_FEED_ON = "delta.enableChangeDataFeed"
+_MAPPING = "delta.columnMapping.mode"
+# Reader features that leave files and rows as they are for a reader without deletion vectors.
+FEATURES_READ = frozenset({"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+# Columns whose strings compare, or are read, in a way of their own.
+_SPECIAL = ("__CHAR_VARCHAR_TYPE_STRING", COLLATIONS)
+_ARROW_TYPES: dict[str, pa.DataType] = {
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "string": pa.string(),
+    "boolean": pa.bool_(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "binary": pa.binary(),
+}
+_DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
+_STAMPS_BYTES, _NULL_BYTES = 48, 16
+"""What a change's kind, version and time take in memory in each row, and a column that its file does not have."""
+# Of these types a partition's value is written in one way only.
+_PARTITION_TYPES = (T.IntegralType, T.StringType, T.DateType)
+
+
+class NotDirectError(Exception):
+    """These changes are for Spark to read."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a table is as of a version: `schema_json` as Delta writes it, `features` those that readers must know."""
+
+    table_id: str
+    schema_json: str
+    partitions: tuple[str, ...]
+    configuration: Mapping[str, str]
+    features: frozenset[str]
+
+    @classmethod
+    def of(cls, table: DeltaTable) -> Shape:
+        metadata, protocol = table.metadata(), table.protocol()
+        return cls(
+            str(metadata.id),
+            table.schema().to_json(),
+            tuple(metadata.partition_columns),
+            metadata.configuration,
+            frozenset(protocol.reader_features or ()),
+        )
+
+    @cached_property
+    def every_field(self) -> tuple[dict[str, Any], ...]:
+        return tuple(json.loads(self.schema_json)["fields"])
+
+    @cached_property
+    def fields(self) -> dict[str, dict[str, Any]]:
+        """Those that hold something: Delta reads no column of the type void."""
+        return {field["name"]: field for field in self.every_field if field["type"] != "void"}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self.fields)
+
+    @cached_property
+    def column_ids(self) -> ColumnIds:
+        mapped = self.configuration.get(_MAPPING, "none") != "none"
+        return column_ids(self.fields.values()) if mapped else {}
+
+    @property
+    def feed_on(self) -> bool:
+        return self.configuration.get(_FEED_ON, "false").lower() == "true"
+
+    def selected(self, columns: Sequence[str]) -> T.StructType:
+        """These columns, as Spark has them."""
+        plain = [{**self.fields[name], "metadata": {}} for name in columns]
+        return T.StructType.fromJson({"type": "struct", "fields": plain})
+
+    def readable(self, columns: Sequence[str]) -> bool:
+        """Whether these columns of the table's files can be read without Spark, and their changes be told."""
+        special = any(mark in (self.fields[name].get("metadata") or {}) for name in columns for mark in _SPECIAL)
+        return (
+            self.configuration.get(_MAPPING, "none") == "none"
+            and self.features <= FEATURES_READ
+            and not special
+            and fits_arrow(self.selected(columns), ())
+        )
+
+
+def read_changes(
+    uri: str,
+    commits: Sequence[tuple[Commit, Sequence[ChangeFile]]],
+    shape: Shape,
+    columns: Sequence[str],
+    by_feed: bool,
+    allowance: Allowance,
+) -> pa.Table:
+    """`columns` of all changes, with `_change_type`, `_commit_version` and `_commit_timestamp` (UTC), oldest first.
+
+    `by_feed`: what the commits added and removed counts only if the table has a change data feed. Raises NotDirect,
+    TooLarge where the rows would take more memory than allowed, and ChangesUnavailableError where a file is gone.
+    """
+    if (by_feed and not shape.feed_on) or not shape.readable(columns) or any(commit.reshapes for commit, _ in commits):
+        raise NotDirectError
+    schema = pa.schema([pa.field(name, _arrow_type(shape.fields[name]["type"])) for name in columns])
+    with direct_work(), _unfit_left_to_spark():
+        parts = [
+            _stamped(_read_file(uri, file, shape, schema, allowance), file.change, commit)
+            for commit, files in commits
+            for file in files
+        ]
+        table = pa.concat_tables(parts) if parts else _stamped(schema.empty_table(), "insert", commits[0][0])
+        table.validate(full=True)  # strings may hold bytes that are no text
+    return table
+
+
+def fit_in_memory(
+    uri: str, commits: Sequence[tuple[Commit, Sequence[ChangeFile]]], columns: Sequence[str], allowance: Allowance
+) -> bool:
+    """Whether `columns` of all changes take no more than the allowance, whoever reads them.
+
+    Where names are mapped, files have others: all of their columns count then.
+    """
+    try:
+        with direct_work():
+            for _, files in commits:
+                for file in files:
+                    if file.size is None:
+                        return False
+                    rows = ParquetRows(uri, file.path)
+                    known = all(name.lower() in rows.columns for name in columns)
+                    allowance.take(rows.read(columns if known else [*rows.columns], allowance).num_rows * _STAMPS_BYTES)
+    except (TooLargeError, ChangesUnavailableError, StorageError, pa.ArrowException):
+        return False
+    return True
+
+
+@contextmanager
+def _unfit_left_to_spark() -> Iterator[None]:
+    """A value that does not fit the schema's type, a damaged file: Spark will say what it thinks of it."""
+    try:
+        yield
+    except pa.ArrowException as unfit:
+        raise NotDirectError(str(unfit)) from unfit
+
+
+def _read_file(uri: str, file: ChangeFile, shape: Shape, schema: pa.Schema, allowance: Allowance) -> pa.Table:
+    """The schema's columns, and `_change_type` where the file has one."""
+    elsewhere = "://" in file.path or file.path.startswith("/")
+    if file.masked or file.size is None or elsewhere or not file.partition_values.keys() >= {*shape.partitions}:
+        raise NotDirectError
+    parquet = ParquetRows(uri, file.path)
+    raw, count = parquet.read((*schema.names, CHANGE_TYPE), allowance), len(parquet)
+    repeated = sum(len(value or "") for value in file.partition_values.values())
+    allowance.take(count * (_STAMPS_BYTES + _NULL_BYTES * len(schema) + repeated))
+    if not parquet.calendar_is_known(raw):
+        raise NotDirectError
+    columns = {
+        field.name: _partition_value(file, shape, field, count)
+        if field.name in shape.partitions
+        else _column(raw, parquet.columns.get(field.name.lower()), field, count)
+        for field in schema
+    }
+    if not file.change:
+        columns[CHANGE_TYPE] = raw[CHANGE_TYPE].cast(pa.string())
+    return pa.table(columns)
+
+
+def _column(raw: pa.Table, name: str | None, field: pa.Field, rows: int) -> pa.ChunkedArray | pa.Array:
+    """A column that is younger than the file is null in it."""
+    return pa.nulls(rows, field.type) if name is None else raw[name].cast(field.type)
+
+
+def _partition_value(file: ChangeFile, shape: Shape, field: pa.Field, rows: int) -> pa.Array:
+    if not isinstance(shape.selected([field.name]).fields[0].dataType, _PARTITION_TYPES):
+        raise NotDirectError
+    text = file.partition_values[field.name] or None  # an empty text is a null (Delta protocol)
+    return pa.repeat(pa.scalar(text, pa.string()).cast(field.type), rows)
+
+
+def _stamped(rows: pa.Table, change: str, commit: Commit) -> pa.Table:
+    if change:
+        rows = rows.append_column(CHANGE_TYPE, pa.repeat(pa.scalar(change), len(rows)))
+    at = pa.scalar(round(commit.committed_at_s * 1_000_000), pa.timestamp("us", "UTC"))
+    rows = rows.append_column(COMMIT_VERSION, pa.repeat(pa.scalar(commit.version, pa.int64()), len(rows)))
+    return rows.append_column(COMMIT_TIMESTAMP, pa.repeat(at, len(rows)))
+
+
+def _arrow_type(name: str) -> pa.DataType:
+    decimal = _DECIMAL.fullmatch(name)
+    return pa.decimal128(int(decimal[1]), int(decimal[2])) if decimal else _ARROW_TYPES[name]

@@ -1,0 +1,255 @@
+"""The changes of one range, held here or read by Spark, for as long as somebody wants them (port Feed)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from iscp.adapters.delta.rows.key_bounds import bounded, bounds_aggregates, bounds_of_arrow, bounds_of_row, spanning
+from iscp.adapters.delta.rows.net_changes import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    DOUBTFUL,
+    OP,
+    STAMPS,
+    WRITES,
+    contradicted,
+    doubt,
+    each_by_itself,
+    each_key,
+    fits_arrow,
+    net_by_arrow,
+    net_by_spark,
+    unhashable,
+)
+from iscp.adapters.delta.source.written_rows import written_by_arrow, written_by_spark
+from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.core.errors import EngineError, StorageError
+from iscp.core.netting import ABSENT_BEFORE, Op
+from iscp.core.sql_names import quoted
+from iscp.ports.source import Changes, ChangesUnavailableError, KeyBounds, SourceRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_ROWS_PER_PARTITION = 250_000
+_GONE = (
+    "DELTA_MISSING_CHANGE_DATA",
+    "DELTA_CHANGE_TABLE_FEED_DISABLED",
+    "DELTA_CHANGE_DATA_READ_INCOMPATIBLE",
+    "DELTA_CHANGE_DATA_FEED_INCOMPATIBLE",
+    "DELTA_VERSION_NOT_CONTIGUOUS",
+    "DELTA_LOG_FILE_NOT_FOUND",
+    "DELTA_TRUNCATED_TRANSACTION_LOG",
+    "FileNotFoundException",
+    "FAILED_READ_FILE",
+    "VersionNotFoundException",
+    "DELTA_CANNOT_RECONSTRUCT_PATH",
+    "DELTA_STATE_RECOVER_ERROR",
+    # Spark's reader of changes fails at a blank line of a commit, which all other readers pass over.
+    "No content to map due to end-of-input",
+)
+_STAMP_FIELDS = (
+    T.StructField(CHANGE_TYPE, T.StringType()),
+    T.StructField(COMMIT_VERSION, T.LongType()),
+    T.StructField(COMMIT_TIMESTAMP, T.TimestampType()),
+)
+
+
+class DeltaChangeSet:
+    """The wanted columns, `_change_type` and the stamps of all changes; `schema` is that of the wanted columns.
+
+    A small range is held in this process as `rows`, a large one is Spark's `frame`, and kept by it if so told: for one
+    reader it costs less to read again the columns that are needed than to keep them all.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        schema: T.StructType,
+        span: SourceRange,
+        after: Callable[[], DataFrame],
+        rows: pa.Table | None = None,
+        frame: DataFrame | None = None,
+        kept: bool = False,
+    ) -> None:
+        """`after`: opens all rows of the source as of the range's last version."""
+        self._session = session
+        self._schema = schema
+        self._span = span
+        self._after = after
+        self._rows = rows
+        self._frame = frame
+        self._kept = [frame.persist()] if frame is not None and kept else []
+        self._net: dict[tuple[tuple[str, ...], str, bool, tuple[str, ...]], Changes] = {}
+
+    @classmethod
+    def read_by_spark(
+        cls, frame: DataFrame, span: SourceRange, after: Callable[[], DataFrame], small: bool, readers: int
+    ) -> DeltaChangeSet:
+        schema = frame.drop(CHANGE_TYPE, *STAMPS).schema
+        if not (small and fits_arrow(schema, ())):
+            return cls(frame.sparkSession, schema, span, after, frame=frame, kept=readers > 1)
+        with reading_changes("read the changes"):
+            return cls(frame.sparkSession, schema, span, after, rows=frame.toArrow())
+
+    def net(self, key: Sequence[str], where: str = "", stamped: bool = False, columns: Sequence[str] = ()) -> Changes:
+        asked = (tuple(key), where, stamped, tuple(columns))
+        known = self._net.get(asked)
+        if known is None:
+            known = self._compute(*asked)
+            if stamped and key:
+                self._refuse_contradicted(known, key, where)
+            self._net[asked] = known
+        return known
+
+    def all(self, key: Sequence[str]) -> DataFrame:
+        raw = self._raw(tuple(key))
+        if self._rows is None:
+            with reading_changes("read the changes"):
+                raw.count()  # what cannot be read has to show here
+        is_written = F.col(CHANGE_TYPE).isin(*WRITES)
+        return raw.orderBy(COMMIT_VERSION, *[F.col(quoted(name)) for name in key], is_written)
+
+    @property
+    def _reread(self) -> bool:
+        return self._rows is None and not self._kept
+
+    def release(self) -> None:
+        for frame in self._kept:
+            frame.unpersist(blocking=False)
+
+    def _compute(self, key: tuple[str, ...], where: str, stamped: bool, columns: tuple[str, ...]) -> Changes:
+        left_out = (CHANGE_TYPE,) if stamped else (CHANGE_TYPE, *STAMPS)
+        if self._rows is not None and fits_arrow(self._schema, key):
+            rows = self._passing(self._rows, where)
+            net = net_by_arrow(rows, key) if key else written_by_arrow(rows, self._named(columns))
+            return self._by_arrow(net, key, left_out)
+        raw = self._raw(key).where(where) if where else self._raw(key)
+        return self._by_spark(raw, key, left_out) if key else self._written(raw, self._named(columns), left_out)
+
+    def _named(self, columns: tuple[str, ...]) -> list[str]:
+        """These columns, as the source spells them; none: all."""
+        wanted = {name.lower() for name in columns}
+        return [field.name for field in self._schema.fields if not wanted or field.name.lower() in wanted]
+
+    def _refuse_contradicted(self, changes: Changes, key: Sequence[str], where: str) -> None:
+        """What a sink holds for a key shows whether rows share it; of one that nobody looks into, the source does."""
+        if not changes.rows + changes.passed:
+            return
+        with reading_changes("look for rows that share a key"):
+            after = self._after().where(where) if where else self._after()
+            for name, (low, high) in changes.bounds.items():
+                after = after.where(F.col(quoted(name)).between(low, high))  # lets files be left out
+            if contradicted(changes.frame, after, key):
+                doubt(key)
+
+    def _passing(self, rows: pa.Table, where: str) -> pa.Table:
+        if not where:
+            return rows
+        with spark_faults("filter the changes"):
+            return self._raw(()).where(where).toArrow()
+
+    def _raw(self, key: tuple[str, ...]) -> DataFrame:
+        """The changes; those of the range's step, where it is one."""
+        if self._frame is None:
+            assert self._rows is not None
+            schema = T.StructType([*self._schema.fields, *_STAMP_FIELDS])
+            with spark_faults("hand the changes to Spark"):
+                self._frame = self._session.createDataFrame(self._rows, schema)
+        if not self._span.steps:
+            return self._frame
+        # The hash of rows without a key must not follow from what the jobs at work want to have read.
+        names = key or [field.name for field in self._schema.fields if not unhashable(field.dataType)]
+        classes = F.pmod(F.xxhash64(*[F.col(quoted(name)) for name in names]), F.lit(self._span.steps))
+        return self._frame.where(classes == self._span.step)
+
+    def _by_arrow(self, net: pa.Table, key: tuple[str, ...], left_out: tuple[str, ...]) -> Changes:
+        net = net.drop_columns([name for name in left_out if name in net.column_names])
+        counts = {entry["values"]: entry["counts"] for entry in pc.value_counts(net[OP]).to_pylist()}
+        bounds = bounds_of_arrow(net, bounded(self._schema, key))
+        stamps = [field for field in _STAMP_FIELDS if field.name not in left_out]
+        fields = [field for field in self._schema.fields if field.name in net.column_names]
+        schema = T.StructType([*fields, *stamps, T.StructField(OP, T.StringType())])
+
+        def make_frame() -> DataFrame:
+            with spark_faults("hand the changes to Spark"):
+                return self._session.createDataFrame(net, schema)
+
+        return _changes(make_frame, counts, bounds, net)
+
+    def _written(self, raw: DataFrame, names: Sequence[str], left_out: tuple[str, ...]) -> Changes:
+        frame = written_by_spark(raw, names, self._span.inserts_only)
+        counted = _counted(frame.withColumn(DOUBTFUL, F.lit(False)), ())
+        return counted.changes(frame.drop(*left_out), self._reread)
+
+    def _by_spark(self, raw: DataFrame, key: tuple[str, ...], left_out: tuple[str, ...]) -> Changes:
+        counted = _counted(each_key(raw, key), key)
+        if not counted.doubtful:
+            return counted.changes(each_by_itself(raw).drop(*left_out), self._reread)
+        frame = net_by_spark(raw, key).persist()
+        self._kept.append(frame)  # what is made of it cannot be given back in its place
+        counted = _counted(frame, key)
+        if counted.doubtful:
+            doubt(key)
+        narrowed = frame.drop(DOUBTFUL, *left_out).coalesce(1 + sum(counted.rows.values()) // _ROWS_PER_PARTITION)
+        return counted.changes(narrowed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Rows by operation, whether one is doubtful, and the keys' bounds, if none of these was there before."""
+
+    rows: dict[str, int]
+    doubtful: bool
+    bounds: KeyBounds
+
+    def changes(self, frame: DataFrame, reread: bool = False) -> Changes:
+        return replace(_changes(lambda: frame, self.rows, self.bounds), reread=reread)
+
+
+def _counted(frame: DataFrame, key: Sequence[str]) -> _Counted:
+    """This is what really reads the source."""
+    names = bounded(frame.schema, key)
+    with reading_changes("read the changes"):
+        each = frame.groupBy(OP).agg(F.count("*"), F.max(DOUBTFUL), *bounds_aggregates(names)).collect()
+    all_absent = {row[0] for row in each} <= {*ABSENT_BEFORE}
+    return _Counted(
+        rows={row[0]: int(row[1]) for row in each},
+        doubtful=any(row[2] for row in each),
+        bounds=spanning([bounds_of_row(names, row[3:]) for row in each]) if all_absent else {},
+    )
+
+
+def _changes(
+    make_frame: Callable[[], DataFrame], rows: Mapping[str, int], bounds: KeyBounds, table: pa.Table | None = None
+) -> Changes:
+    inserts, updates, deletes, passed = (rows.get(op, 0) for op in (Op.INSERT, Op.UPDATE, Op.DELETE, Op.PASSED))
+    return Changes(make_frame, inserts, updates, deletes, passed, bounds, table)
+
+
+@contextmanager
+def reading_changes(what: str) -> Iterator[None]:
+    """Tells changes that are gone (ChangesUnavailableError) from a Spark that fails."""
+    with telling_gone(), spark_faults(what):
+        yield
+
+
+@contextmanager
+def telling_gone() -> Iterator[None]:
+    """As `reading_changes`, around what translates Spark's faults itself."""
+    try:
+        yield
+    except (EngineError, StorageError) as error:
+        told = f"{error.message} {error.__cause__}"  # the message may be cut before that
+        if any(mark in told for mark in _GONE):
+            raise ChangesUnavailableError(error.message) from error
+        raise

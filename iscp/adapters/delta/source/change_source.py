@@ -1,0 +1,239 @@
+"""Reads what changed in a source table, once for all jobs of an iteration (port ChangeSource).
+
+How far an iteration goes is decided from the commit files alone. The rows come from Delta's change data feed
+and are reduced to the net change of each key: its last operation in the range, and whether it was new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import ceil
+from typing import TYPE_CHECKING, TypeVar
+
+from pyspark.sql import functions as F
+
+from iscp.adapters.delta.log.commits import Commit, commit_stamp, newest_version, read_changed_files, read_commit
+from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, STAMPS, fits_arrow
+from iscp.adapters.delta.rows.parquet_files import Allowance, TooLargeError
+from iscp.adapters.delta.sink.schema_evolution import without_void
+from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, fit_in_memory, read_changes
+from iscp.adapters.delta.source.change_set import DeltaChangeSet, reading_changes
+from iscp.adapters.delta.source.open_table import BySpark, opened
+from iscp.adapters.delta.source.spark_read import added_rows, changed_rows
+from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.core.config import DIRECT_BYTES_MAX
+from iscp.core.errors import StorageError, TableNotFound
+from iscp.core.iteration import Bounds
+from iscp.core.sql_names import quoted
+from iscp.core.watermark import Watermark
+from iscp.ports.source import ChangesUnavailableError, SourceRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+R = TypeVar("R")
+
+DECODED_FACTOR = 8
+"""Rows may take this times as many bytes in memory as their files may have."""
+
+STEPS_MAX = 1_000
+"""Into more steps one commit is never cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A version that was looked at, what the table was then, and when it was committed."""
+
+    version: int
+    stamp: tuple[int, ...] | None
+    shape: Shape
+    committed_at_s: float
+
+
+class DeltaChangeSource:
+    """Change data feed of Delta tables. Used by many threads: what it keeps is replaced whole."""
+
+    def __init__(self, small_bytes_max: int = DIRECT_BYTES_MAX, by_spark: BySpark | None = None) -> None:
+        """Changes whose files have more bytes are read and reduced by Spark; 0: all are.
+
+        `by_spark` opens tables that deltalake does not; None: nobody does.
+        """
+        self._small_bytes_max = small_bytes_max
+        self._by_spark = by_spark
+        self._known: dict[str, _Known] = {}
+
+    def newest(self, uri: str) -> SourceRange:
+        return self.at(uri, self._newest_version(uri))
+
+    def at(self, uri: str, version: int) -> SourceRange:
+        commit = read_commit(uri, version)
+        if commit is None:
+            raise ChangesUnavailableError(f"version {version} is not in the log any more")
+        at = Watermark(version, commit.committed_at_s)
+        shape = self._shape(uri, version, at.at_s)
+        return SourceRange(
+            version,
+            at,
+            shape.table_id,
+            first_commit_at_s=at.at_s,
+            from_at_s=at.at_s,
+            feed_on=shape.feed_on,
+            column_ids=shape.column_ids,
+        )
+
+    def resolve(self, uri: str, since: Watermark, to_version: int | None, bounds: Bounds) -> SourceRange:
+        from_version, newest = since.version, self._newest_version(uri)
+        wanted = newest if to_version is None else min(to_version, newest)
+        if newest < from_version:
+            raise ChangesUnavailableError(f"the log ends at version {newest}, before the watermark {from_version}")
+        if wanted <= from_version:
+            return self.at(uri, from_version)
+        taken = _within(bounds, _each(read_commit, uri, from_version, wanted), alone=since.steps > 0)
+        last, from_at_s = taken[-1], self._committed_at_s(uri, from_version)
+        shape = self._shape(uri, last.version, last.committed_at_s, taken)
+        steps = since.steps or (_steps(last, bounds) if len(taken) == 1 else 0)
+        final = since.step + 1 >= steps
+        done = Watermark(last.version, last.committed_at_s)
+        return SourceRange(
+            from_version,
+            done if final else Watermark(from_version, since.at_s, since.step + 1, steps),
+            shape.table_id,
+            more=last.version < wanted or not final,
+            first_commit_at_s=taken[0].committed_at_s,
+            from_at_s=from_at_s,
+            bytes=sum(commit.bytes for commit in taken),
+            # Columns may have come, gone or been renamed without a row.
+            changes_data=any(commit.changes_data or commit.metadata_id is not None for commit in taken),
+            inserts_only=all(commit.only_adds or not commit.changes_data for commit in taken),
+            feed_on=shape.feed_on,
+            step=since.step,
+            steps=steps,
+            column_ids=shape.column_ids,
+            reshapes=any(commit.metadata_id is not None for commit in taken),
+        )
+
+    def feed(
+        self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
+    ) -> DeltaChangeSet:
+        return self._read(session, uri, span, columns, readers, by_feed=True)
+
+    def added(
+        self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
+    ) -> DeltaChangeSet:
+        return self._read(session, uri, span, columns, readers, by_feed=False)
+
+    def _read(
+        self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int, *, by_feed: bool
+    ) -> DeltaChangeSet:
+        small = self._read_small(session, uri, span, columns, by_feed)
+        if isinstance(small, DeltaChangeSet):
+            return small
+        after = partial(self.snapshot, session, uri, span.last_version)
+        with reading_changes(f"read the change data feed of {uri}" if by_feed else f"read what was added to {uri}"):
+            rows = changed_rows(session, uri, span) if by_feed else added_rows(session, uri, span)
+            marks = [F.col(name) for name in (CHANGE_TYPE, *STAMPS)] if by_feed else _inserted_by(span)
+            frame = rows.select(*[F.col(quoted(name)) for name in columns], *marks)
+            return DeltaChangeSet.read_by_spark(without_void(frame), span, after, small, readers)
+
+    def _read_small(
+        self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], by_feed: bool
+    ) -> DeltaChangeSet | bool:
+        """The changes where they can be read directly; else whether they fit in here once Spark has read them."""
+        if span.steps or not 0 < self._small_bytes_max >= span.bytes:
+            return False
+        shape = self._shape(uri, span.last_version, span.to.at_s)
+        commits = list(_each(read_changed_files, uri, span.from_version, span.last_version))
+        memory = self._small_bytes_max * DECODED_FACTOR
+        try:
+            rows = read_changes(uri, commits, shape, columns, by_feed, Allowance(memory))
+        except TooLargeError:
+            return False
+        except NotDirectError:
+            # What does not come through Arrow stays with Spark, however small it is.
+            fits = fits_arrow(shape.selected(columns), ())
+            return fits and fit_in_memory(uri, commits, columns, Allowance(memory))
+        after = partial(self.snapshot, session, uri, span.last_version)
+        return DeltaChangeSet(session, shape.selected(columns), span, after, rows=rows)
+
+    def enable_feed(self, session: SparkSession, uri: str) -> None:
+        with spark_faults(f"switch on the change data feed of {uri}"):
+            session.sql(f"ALTER TABLE delta.{quoted(uri)} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
+
+    def snapshot(self, session: SparkSession, uri: str, version: int) -> DataFrame:
+        with spark_faults(f"open {uri} at version {version}"):
+            return session.read.format("delta").option("versionAsOf", version).load(uri)
+
+    def columns(self, uri: str, version: int) -> tuple[str, ...]:
+        return self._shape(uri, version, self._committed_at_s(uri, version)).columns
+
+    def _newest_version(self, uri: str) -> int:
+        try:
+            return newest_version(uri)
+        except TableNotFound as error:
+            # It was there when the job was registered: a directory that is not mounted now comes back.
+            raise StorageError(f"{uri} is not there", remedy="Mount or restore it, or delete its jobs") from error
+
+    def _committed_at_s(self, uri: str, version: int) -> float:
+        known = self._known.get(uri)
+        if known is not None and known.version == version and commit_stamp(uri, version) == known.stamp:
+            return known.committed_at_s
+        commit = read_commit(uri, version)
+        return commit.committed_at_s if commit else 0.0
+
+    def _shape(self, uri: str, version: int, committed_at_s: float, read: Sequence[Commit] = ()) -> Shape:
+        """What the table is as of `version`; opened only if that may have changed, as opening costs with its size.
+
+        Commits that were `read` already are not read again.
+        """
+        known = self._known.get(uri)
+        if known is not None and self._same_shape(uri, known, version, {commit.version: commit for commit in read}):
+            shape = known.shape
+        else:
+            shape, _ = opened(uri, version, self._by_spark)
+        self._known[uri] = _Known(version, commit_stamp(uri, version), shape, committed_at_s)
+        return shape
+
+    def _same_shape(self, uri: str, known: _Known, version: int, read: Mapping[int, Commit]) -> bool:
+        if known.version > version or commit_stamp(uri, known.version) != known.stamp:
+            return False
+        commits = (read.get(later) or read_commit(uri, later) for later in range(known.version + 1, version + 1))
+        return not any(commit is None or commit.reshapes for commit in commits)
+
+
+def _each(read: Callable[[str, int], R | None], uri: str, from_version: int, to_version: int) -> Iterator[R]:
+    """What `read` gives of each commit of a range."""
+    for version in range(from_version + 1, to_version + 1):
+        found = read(uri, version)
+        if found is None:
+            raise ChangesUnavailableError(f"version {version} is not in the log any more")
+        yield found
+
+
+def _inserted_by(span: SourceRange) -> list[Column]:
+    """What the change data feed would say beside rows that were added."""
+    return [
+        F.lit("insert").alias(CHANGE_TYPE),
+        F.lit(span.last_version).cast("long").alias(COMMIT_VERSION),
+        F.timestamp_micros(F.lit(round(span.to.at_s * 1_000_000))).alias(COMMIT_TIMESTAMP),
+    ]
+
+
+def _within(bounds: Bounds, commits: Iterable[Commit], alone: bool) -> list[Commit]:
+    """The first of `commits`, and those that fit in with it."""
+    taken: list[Commit] = []
+    rows = size = 0
+    for commit in commits:
+        rows, size = rows + (commit.rows_added or 0), size + commit.bytes
+        over = rows > bounds.rows_max or size > bounds.bytes_max or len(taken) >= bounds.versions_max
+        if taken and (over or alone):
+            break
+        taken.append(commit)
+    return taken
+
+
+def _steps(commit: Commit, bounds: Bounds) -> int:
+    """Into how many steps one commit is to be cut; 0: it is small enough as a whole."""
+    steps = max(ceil((commit.rows_added or 0) / bounds.rows_max), ceil(commit.bytes / bounds.bytes_max))
+    return min(steps, STEPS_MAX) if steps > 1 else 0

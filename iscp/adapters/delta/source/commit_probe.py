@@ -1,0 +1,100 @@
+"""Asks a Delta log whether it has moved, at the cost of two `stat`s (on S3: two HEAD requests) where it has not.
+
+The next commit's file is asked for by its name. That it is not there can also mean that it was cleaned away, or that
+the log was made anew at a lower version: so the last commit file seen must still be the same one (its inode, or
+ETag, and time; a new file may get an old inode). If it is not, the log is looked at from the start.
+"""
+
+from __future__ import annotations
+
+import json
+
+from iscp.adapters.delta.log.actions import is_count
+from iscp.adapters.delta.log.commits import log_of, version_of
+from iscp.adapters.delta.storage import files
+from iscp.core.errors import StorageError, TableNotFound
+from iscp.core.start_rule import ProbeState
+
+FORWARD_MAX = 64
+"""Commit files asked for one by one before the log is listed."""
+
+
+class DeltaProbe:
+    """Port CommitProbe; safe for threads."""
+
+    def remote(self, table_uri: str) -> bool:
+        return files.on_s3(table_uri)
+
+    def look(self, table_uri: str, seen: ProbeState) -> ProbeState:
+        try:
+            log = log_of(table_uri)
+            stamp = files.stamp(f"{log}/{seen.version:020d}.json")
+            if not stamp or (seen.stamp and stamp != seen.stamp):
+                return _same_or(seen, _from_start(log, table_uri, seen.version))
+            if seen.stamp and not files.exists(f"{log}/{seen.version + 1:020d}.json"):
+                return seen
+            return _forward(log, table_uri, seen if seen.stamp else ProbeState(seen.version, stamp, stamp[1] / 1e9))
+        except OSError as error:
+            raise _unreadable(table_uri, error) from error
+
+    def first_look(self, table_uri: str) -> ProbeState:
+        try:
+            return _from_start(log_of(table_uri), table_uri, None)
+        except OSError as error:
+            raise _unreadable(table_uri, error) from error
+
+
+def _stamp_of(log: str, version: int) -> tuple[int, ...]:
+    """Of the commit, or of the checkpoint that stands for it where the commit was cleaned away."""
+    return files.stamp(f"{log}/{version:020d}.json") or files.stamp(f"{log}/{version:020d}.checkpoint.parquet")
+
+
+def _same_or(seen: ProbeState, state: ProbeState) -> ProbeState:
+    return seen if (seen.version, seen.stamp) == (state.version, state.stamp) else state
+
+
+def _forward(log: str, table_uri: str, state: ProbeState) -> ProbeState:
+    """From `state`, which is there, to the newest; `state` itself where there is no next."""
+    since_s, newest = 0.0, state
+    for version in range(state.version + 1, state.version + 1 + FORWARD_MAX):
+        stamp = files.stamp(f"{log}/{version:020d}.json")
+        if not stamp:
+            return newest
+        since_s = since_s or stamp[1] / 1e9
+        newest = ProbeState(version, stamp, since_s)
+    listed = _listed(log, table_uri)
+    return ProbeState(listed.version, listed.stamp, since_s)
+
+
+def _from_start(log: str, table_uri: str, seen_version: int | None) -> ProbeState:
+    """From the last checkpoint if there is one; otherwise the log is listed."""
+    version = _last_checkpoint(log)
+    # A checkpoint from before what was seen may lie behind a gap: cleaned logs have none after it.
+    if version is not None and (seen_version is None or version >= seen_version):
+        stamp = _stamp_of(log, version)
+        if stamp:
+            return _forward(log, table_uri, ProbeState(version, stamp))
+    return _listed(log, table_uri)
+
+
+def _last_checkpoint(log: str) -> int | None:
+    try:
+        version = json.loads(files.read(f"{log}/_last_checkpoint")[0])["version"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return version if is_count(version) else None
+
+
+def _listed(log: str, table_uri: str) -> ProbeState:
+    named = ((version_of(name, checkpoints=True), name) for name in files.names(log))
+    found = [(version, name) for version, name in named if version is not None]
+    # Of one version the commit counts, not its checkpoint: ".json" sorts after ".checkpoint".
+    newest = max(found, default=None)
+    if newest is None:
+        raise TableNotFound("is not a Delta table", field=table_uri, remedy="Check the path; create the table first")
+    return ProbeState(newest[0], files.stamp(f"{log}/{newest[1]}"))
+
+
+def _unreadable(table_uri: str, error: OSError) -> StorageError:
+    reason = error.strerror or str(error)
+    return StorageError(f"cannot look at {table_uri}: {reason}", remedy="Check the path and its permissions")

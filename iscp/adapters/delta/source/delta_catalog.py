@@ -1,0 +1,197 @@
+"""Finds Delta tables by path, URI, or name in a catalog of Spark, and tells what they are (port Catalog)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql.types import StructType
+
+from iscp.adapters.delta.log.commits import APP_ID, local_path, log_of, newest_version, read_commit
+from iscp.adapters.delta.log.delta_errors import delta_faults, storage_faults
+from iscp.adapters.delta.log.table_features import target_fault
+from iscp.adapters.delta.source.open_table import BrokenLogError, BySpark, opened
+from iscp.adapters.delta.source.spark_read import table_opener
+from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.nested_tables import table_around
+from iscp.core.column_identity import collated_columns, void_fields
+from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
+from iscp.ports.catalog import TableDescription
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CATALOG_NAME = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}$")
+_NOT_THERE = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE")
+_NOT_WRITTEN = ("is one that deltalake does not open, so that it cannot be committed to", "Choose a new path")
+
+
+def name_resolver(session: SparkSession) -> Callable[[str], str]:
+    """Maps `db.table` to its location, by the catalogs that Spark is configured with."""
+
+    def resolve(name: str) -> str:
+        try:
+            with spark_faults(f"look up {name}"):
+                detail = session.sql(f"DESCRIBE DETAIL {name}").first()
+        except EngineError as error:
+            if any(mark in error.message for mark in _NOT_THERE):
+                raise TableNotFound(
+                    f"{name} is not a table of the catalog", field="table", remedy="Check the name; or give the path"
+                ) from error
+            raise
+        return str(detail["location"] if detail else "")
+
+    return resolve
+
+
+def condition_analyzer(session: SparkSession) -> Callable[[str, str], str]:
+    """Says why Spark's analyzer refuses a condition (2nd argument) on rows of a schema (1st, JSON); runs no job."""
+
+    jvm: Any = session._jvm
+    patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+
+    def analyze(schema_json: str, condition: str) -> str:
+        with spark_faults("analyze a condition"):
+            rows = session.createDataFrame([], StructType.fromJson(json.loads(schema_json)))
+            try:
+                plan = rows.where(condition)._jdf.queryExecution().analyzed()
+            except AnalysisException as error:
+                return str(error).splitlines()[0]
+            # The time and the user are taken for constants there, of each query anew.
+            changing = not plan.deterministic() or plan.containsPattern(patterns.CURRENT_LIKE())
+            return "its outcome changes each time that it is looked at" if changing else ""
+
+    return analyze
+
+
+class DeltaCatalog:
+    """Describes tables through deltalake (no JVM for paths); names are resolved by `resolve_name`.
+
+    `resolve_name` maps `db.table` to a location; None: no catalog is configured. `analyze` is a `condition_analyzer`;
+    None: every condition passes. `s3`: Spark and the log store were set up for S3. `by_spark` opens tables that
+    deltalake does not; None: nobody does.
+    """
+
+    def __init__(
+        self,
+        resolve_name: Callable[[str], str] | None = None,
+        analyze: Callable[[str, str], str] | None = None,
+        *,
+        s3: bool = False,
+        by_spark: BySpark | None = None,
+    ) -> None:
+        self._resolve_name = resolve_name
+        self._analyze = analyze
+        self._s3 = s3
+        self._by_spark = by_spark
+
+    @classmethod
+    def of(cls, session: SparkSession, *, s3: bool = False) -> DeltaCatalog:
+        """With all that a session of Spark adds: names, conditions, and tables that deltalake does not open."""
+        return cls(name_resolver(session), condition_analyzer(session), s3=s3, by_spark=table_opener(session))
+
+    def normalize(self, uri: str) -> str:
+        """An absolute path without a trailing slash or links, or `s3://BUCKET/KEY`.
+
+        Raises InvalidRequest for other stores.
+        """
+        if not uri.strip():
+            raise InvalidRequest("is empty", field="table", remedy="Give a path or a URI")
+        if files.on_s3(uri):
+            if not self._s3:
+                raise InvalidRequest(
+                    "lies on S3, for which the node is not set up",
+                    field="table",
+                    remedy="Use a path, or set storage.s3.region in the node's configuration",
+                )
+            return files.s3_place(uri)
+        return str(Path(local_path(uri)).resolve())
+
+    def condition_fault(self, condition: str, table: TableDescription) -> str:
+        return self._analyze(table.schema_json, condition) if self._analyze else ""
+
+    def table_around(self, uri: str) -> str:
+        with storage_faults(f"look around {uri}"):
+            return table_around(uri)
+
+    def has_version(self, uri: str, version: int) -> bool:
+        return read_commit(uri, version) is not None
+
+    def newest_version(self, uri: str) -> int:
+        return newest_version(uri)
+
+    def describe(self, table: str) -> TableDescription:
+        """Raises TableNotFound, InvalidRequest (another store, or no engine reads it), StorageError."""
+        uri = self._location(table)
+        try:
+            version = newest_version(uri)
+        except TableNotFound as error:
+            raise _without_commits(table, uri) from error
+        try:
+            shape, handle = opened(uri, version, self._by_spark)
+        except BrokenLogError as error:
+            raise InvalidRequest(
+                f"{table} {error.message}", field="table", remedy=error.remedy, code=ErrorCode.TABLE_UNREADABLE
+            ) from error
+        if not shape.fields:
+            raise InvalidRequest(
+                f"{table} has no columns",
+                field="table",
+                remedy="Register the job when it has some",
+                code=ErrorCode.TABLE_UNREADABLE,
+            )
+        commit = read_commit(uri, version)
+        described = TableDescription(
+            table_id=shape.table_id,
+            name=table,
+            uri=uri,
+            version=version,
+            committed_at_s=commit.committed_at_s if commit else 0.0,
+            columns={field["name"]: _type_name(field["type"]) for field in shape.every_field},
+            configuration=dict(shape.configuration),
+            schema_json=shape.schema_json,
+            void=void_fields(shape.every_field),
+            collated=collated_columns(shape.every_field),
+            empty=False,
+            target_fault=_NOT_WRITTEN,
+        )
+        if handle is None:
+            return described
+        with delta_faults(f"open {table}"):
+            return replace(
+                described,
+                sink_seq=handle.transaction_version(APP_ID) or 0,
+                empty=not handle.file_uris(),
+                target_fault=target_fault(handle),
+            )
+
+    def _location(self, table: str) -> str:
+        if self._resolve_name and _CATALOG_NAME.match(table):
+            return self.normalize(self._resolve_name(table))
+        return self.normalize(table)
+
+
+def _without_commits(table: str, uri: str) -> InvalidRequest | TableNotFound:
+    """A log may have checkpoints alone: deltalake then reads the table, and neither it nor Spark commits to it."""
+    with storage_faults(f"list the log of {table}"):
+        checkpointed = any(".checkpoint." in name for name in files.names(log_of(uri)))
+    if checkpointed:
+        return InvalidRequest(
+            f"{table} has checkpoints but no commit in its log, and Spark reads no such table",
+            field="table",
+            remedy="Restore the newest commit's file from a backup, or copy the rows to a new table, as deltalake can",
+            code=ErrorCode.TABLE_UNREADABLE,
+        )
+    return TableNotFound(
+        f"{table} is not a Delta table", field="table", remedy="Check the path; create the table first"
+    )
+
+
+def _type_name(given: str | dict[str, Any]) -> str:
+    return given if isinstance(given, str) else str(given["type"])

@@ -1,0 +1,110 @@
+"""Opens a table that is read: by deltalake, which takes a few ms and no JVM, or by Spark, which reads more of them.
+
+A table feature that neither knows is an error that lasts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from deltalake import DeltaTable
+
+from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.source.arrow_read import FEATURES_READ, Shape
+from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, IscpError, StorageError
+
+BySpark = Callable[[str, int], Shape]
+"""The table at a URI as of a version. Raises EngineError, StorageError."""
+
+_FEATURES_KNOWN = FEATURES_READ | {"columnMapping"}
+"""Reader features with which deltalake's word of a table is taken; with any other Spark has to open it too."""
+
+_CATALOG_MANAGED = ("catalog-managed", "catalogManaged", "catalogOwned", "coordinatedCommits", "CATALOG_MANAGED")
+_UNKNOWN_FEATURE = (
+    "DELTA_UNSUPPORTED_FEATURES_FOR_READ",
+    "DELTA_INVALID_PROTOCOL_VERSION",
+    "Unsupported minimum reader version",
+)
+_UNKNOWN_TYPE = ("DELTA_GEOSPATIAL_NOT_SUPPORTED", "UNSUPPORTED_DATATYPE", "DELTA_UNSUPPORTED_DATA_TYPES")
+_FEATURES_TOLD = re.compile(r"unsupported by Delta Lake \"[^\"]*\": (?P<names>[\w.,\s-]+?)\.(?:\s|$)")
+_BROKEN = (
+    "DELTA_STATE_RECOVER_ERROR",
+    "DELTA_VERSIONS_NOT_CONTIGUOUS",
+    "DELTA_VERSION_NOT_CONTIGUOUS",
+    "DELTA_TRUNCATED_TRANSACTION_LOG",
+    "DELTA_LOG_FILE_NOT_FOUND",
+    "DELTA_MISSING_PART_FILES",
+    "DELTA_CHECKPOINT_NON_EXIST_TABLE",
+    "DELTA_SCHEMA_NOT_SET",
+    "DELTA_TABLE_NOT_FOUND",
+    "DELTA_MISSING_DELTA_TABLE",
+    "DELTA_EMPTY_DIRECTORY",
+)
+
+
+class BrokenLogError(StorageError):
+    """A log lacks what every log has; it may still be on its way back from a backup."""
+
+
+def opened(uri: str, version: int, by_spark: BySpark | None) -> tuple[Shape, DeltaTable | None]:
+    """What the table is as of `version`, and deltalake's handle on it (None: it does not open this table).
+
+    Raises InvalidRequest where no engine reads it, StorageError, EngineError.
+    """
+    try:
+        with delta_faults(f"open {uri}"):
+            table = DeltaTable(uri, version=version)
+            shape, writers = Shape.of(table), table.protocol().writer_features or ()
+    except StorageError as error:
+        if any(mark in error.message for mark in _CATALOG_MANAGED):
+            raise _catalog_managed() from error
+        if by_spark is None:
+            raise
+        return _opened_by_spark(uri, version, by_spark, error.message), None
+    if any(mark in name for mark in _CATALOG_MANAGED for name in writers):
+        raise _catalog_managed()
+    if by_spark is not None and not shape.features <= _FEATURES_KNOWN:
+        return _opened_by_spark(uri, version, by_spark), table
+    return shape, table
+
+
+def _opened_by_spark(uri: str, version: int, by_spark: BySpark, fault: str = "") -> Shape:
+    """`fault`: what deltalake says of it."""
+    try:
+        return by_spark(uri, version)
+    except (EngineError, StorageError) as error:
+        raise _explained(error, fault) from error
+
+
+def _explained(error: IscpError, fault: str) -> IscpError:
+    text = f"{fault} {error.message} {error.__cause__}"
+    if any(mark in text for mark in _CATALOG_MANAGED):
+        return _catalog_managed()
+    if any(mark in text for mark in _UNKNOWN_FEATURE):
+        named = _FEATURES_TOLD.search(text)
+        what = f"the table feature {' '.join(named['names'].split())}" if named else "a newer protocol of Delta"
+        why = f"needs {what}, which neither Spark nor deltalake can read here"
+        return _unreadable(why, "Drop the feature (ALTER TABLE ... DROP FEATURE), or copy the table to one without it")
+    if any(mark in text for mark in _UNKNOWN_TYPE):
+        why = f"has a column of a type that neither Spark nor deltalake can read here ({error.message})"
+        return _unreadable(why, "Drop the column, or copy the table to one without it")
+    if any(mark in text for mark in _BROKEN):
+        return BrokenLogError(
+            f"has a log that cannot be read ({error.message})",
+            field="table",
+            remedy="Restore the log's missing files from a backup, or make the table anew",
+        )
+    return error
+
+
+def _unreadable(why: str, remedy: str) -> InvalidRequest:
+    return InvalidRequest(why, field="table", remedy=remedy, code=ErrorCode.TABLE_UNREADABLE)
+
+
+def _catalog_managed() -> InvalidRequest:
+    return InvalidRequest(
+        "has its commits managed by a catalog, which iscp cannot follow",
+        field="table",
+        remedy="Drop the table feature that does it (catalogManaged, coordinatedCommits-preview)",
+    )

@@ -1,0 +1,84 @@
+"""Reads by Spark what commits changed or added, with the columns and types of the last of them.
+
+Delta has no public way to read chosen files with all that a table may have (names mapped, types widened, deletion
+vectors, partitions), and its public way to read changes gives the newest columns, through an object for each row. Its
+streams go the same way as this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+
+from iscp.adapters.delta.log.commits import added_files
+from iscp.adapters.delta.source.arrow_read import Shape
+from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.ports.source import ChangesUnavailableError, SourceRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def changed_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFrame:
+    """All changes of the commits of `span`, as the change data feed has them, in no order."""
+    delta, log, snapshot = _opened(session, uri, span.last_version)
+    reader, name = delta.commands.cdc.CDCReader, "changesToBatchDF"
+    no_catalog = _default(reader, name, 5)
+    schema_of = session._jvm.scala.Option.apply(snapshot)  # type: ignore[union-attr]
+    rest = [_default(reader, name, place) for place in (7, 8)]
+    first, last = span.from_version + 1, span.last_version
+    changes = reader.changesToBatchDF(log, first, last, session._jsparkSession, no_catalog, schema_of, *rest)
+    return DataFrame(changes, session)
+
+
+def added_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFrame:
+    """All rows of the files that the commits of `span` added, whether or not the table has a change data feed."""
+    delta, log, snapshot = _opened(session, uri, span.last_version)
+    jvm: Any = session._jvm
+    files = jvm.java.util.ArrayList()
+    for version in range(span.from_version + 1, span.last_version + 1):
+        lines = added_files(uri, version)
+        if lines is None:
+            raise ChangesUnavailableError(f"version {version} is not in the log any more")
+        for line in lines:
+            files.add(delta.actions.Action.fromJson(line))
+    chosen = jvm.scala.jdk.javaapi.CollectionConverters.asScala(files).toSeq()
+    rest = [_default(log, "createDataFrame", place) for place in (3, 4)]
+    return DataFrame(log.createDataFrame(snapshot, chosen, *rest), session)
+
+
+def table_opener(session: SparkSession) -> Callable[[str, int], Shape]:
+    """Opens tables that deltalake does not; raises what `spark_faults` does."""
+    jvm: Any = session._jvm
+
+    def open_table(uri: str, version: int) -> Shape:
+        with spark_faults(f"open {uri} at version {version}"):
+            _, _, snapshot = _opened(session, uri, version)
+            metadata, as_java = snapshot.metadata(), jvm.scala.jdk.javaapi.CollectionConverters.asJava
+            return Shape(
+                str(metadata.id()),
+                str(metadata.schema().json()),  # of a table without columns too
+                tuple(as_java(metadata.partitionColumns())),
+                dict(as_java(metadata.configuration())),
+                frozenset(as_java(snapshot.protocol().readerFeatureNames())),
+            )
+
+    return open_table
+
+
+def _opened(session: SparkSession, uri: str, version: int) -> tuple[Any, Any, Any]:
+    """Delta's package, the table's log, and what it is at a version."""
+    jvm: Any = session._jvm
+    delta = jvm.org.apache.spark.sql.delta
+    log = delta.DeltaLog.forTable(session._jsparkSession, uri)
+    # Else it may still know a version of a log that was there before.
+    log.update(*[_default(log, "update", place) for place in (1, 2, 3)])
+    rest = [_default(log, "getSnapshotAt", place) for place in (2, 3, 4)]
+    return delta, log, log.getSnapshotAt(version, *rest)
+
+
+def _default(owner: Any, method: str, place: int) -> Any:
+    """What Scala puts in where an argument is left out."""
+    return getattr(owner, f"{method}$default${place}")()

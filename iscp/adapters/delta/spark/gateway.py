@@ -1,0 +1,156 @@
+"""One JVM with Spark's Python gateway in it, whose life is tied to this process.
+
+Decides how the JVM is started, and that it ends when this process does; knows nothing of Delta or of sessions.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from iscp.adapters.delta.spark.jvm_log import relayed_output
+from iscp.core.errors import EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+START_TIMEOUT_S = 180.0
+START_POLL_S = 0.02
+KILL_WAIT_S = 10.0
+LAST_WORDS_WAIT_S = 1.0
+"""For what a JVM that has ended said last; children of its own may hold its output open."""
+
+# Runs in between, as a process of its own, because code between fork and exec is not safe beside threads.
+# The death signal (PR_SET_PDEATHSIG = 1) survives exec. A parent that died before it was set is noticed.
+_TIED_TO_PARENT = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the parent process is gone")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+_INT = struct.Struct("!i")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a gateway listens (on the loopback interface), and the secret it asks for."""
+
+    port: int
+    secret: str
+
+
+class Gateway:
+    """A running JVM and the address of its gateway.
+
+    It ends with this process, even if that is killed: on Linux by the kernel's death signal, elsewhere
+    because its stdin ends. Linux ties that signal to the thread that forked: so each JVM has a thread of
+    its own, that starts it and waits for its end.
+    """
+
+    def __init__(self, child: subprocess.Popen[bytes], address: Address, ended: threading.Event) -> None:
+        self._child = child
+        self._ended = ended
+        self.address = address
+
+    @classmethod
+    def launch(cls, command: Sequence[str], environ: Mapping[str, str]) -> Gateway:
+        """Starts `command`, a SparkSubmit with `pyspark-shell`, and waits for its gateway.
+
+        Raises EngineError if it ends or stays silent for START_TIMEOUT_S.
+        """
+        scratch = Path(tempfile.mkdtemp(prefix="iscp-gateway-"))
+        try:
+            told = scratch / "address"
+            output, relay = relayed_output()
+            child, ended = _spawn(command, {**environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)}, output)
+            try:
+                return cls(child, _await_address(told, ended, child), ended)
+            except BaseException:
+                child.kill()
+                relay.join(LAST_WORDS_WAIT_S)
+                raise
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def alive(self) -> bool:
+        return not self._ended.is_set()
+
+    def kill(self) -> None:
+        """SIGKILL; returns when the process is gone."""
+        self._child.kill()
+        self._ended.wait(KILL_WAIT_S)
+
+    def close(self, wait_s: float) -> None:
+        """Asks the JVM to end by ending its stdin; kills it after `wait_s`."""
+        if self._child.stdin is not None:
+            self._child.stdin.close()
+        if not self._ended.wait(wait_s):
+            self.kill()
+
+
+def _spawn(
+    command: Sequence[str], environ: Mapping[str, str], output: int
+) -> tuple[subprocess.Popen[bytes], threading.Event]:
+    born, ended = threading.Event(), threading.Event()
+    children: list[subprocess.Popen[bytes]] = []
+    faults: list[OSError] = []
+
+    def live() -> None:
+        try:
+            child = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *command],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env=dict(environ),
+                process_group=0,  # Ctrl-C is for this process, which then stops the JVM in order
+            )
+        except OSError as fault:
+            faults.append(fault)
+            born.set()
+            ended.set()
+            return
+        finally:
+            os.close(output)
+        children.append(child)
+        born.set()
+        child.wait()
+        ended.set()
+
+    threading.Thread(target=live, name="iscp-jvm", daemon=True).start()
+    born.wait()
+    if faults:
+        raise EngineError(f"the JVM cannot be started ({faults[0]})") from faults[0]
+    return children[0], ended
+
+
+def _await_address(told: Path, ended: threading.Event, child: subprocess.Popen[bytes]) -> Address:
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while not told.exists():
+        if ended.wait(START_POLL_S):
+            how = child.returncode
+            by = f"signal {signal.Signals(-how).name}" if how < 0 else f"status {how}"
+            raise EngineError(f"the JVM ended with {by} before its gateway was up; the log has what it said last")
+        if time.monotonic() > deadline_s:
+            raise EngineError(f"the JVM's gateway was not up within {START_TIMEOUT_S:.0f} s")
+    content = told.read_bytes()
+    (port,) = _INT.unpack_from(content)
+    (length,) = _INT.unpack_from(content, _INT.size)
+    return Address(port, content[2 * _INT.size :][:length].decode())

@@ -1,0 +1,200 @@
+"""The command line and the settings with which Spark's JVM starts.
+
+Decides class path, JVM options and defaults; starts nothing itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from iscp.adapters.delta.spark.jars import log_store_jar, spark_home
+from iscp.adapters.delta.storage.s3_settings import s3_conf, static_keys
+from iscp.core.config import S3Config
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+LOG_STORE = "io.iscp.delta.HardLinkLogStore"
+SIDE_FILES = "io.iscp.delta.CommitSideFiles"
+SHUFFLE_PARTITIONS_MAX = 8
+
+_LOG4J = Path(__file__).with_name("log4j2.properties")
+_OPENED = (
+    *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util"),
+    *("java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs"),
+    *("sun.security.action", "sun.util.calendar"),
+)
+_JVM_OPTIONS = (
+    # What Spark's own launcher opens; its jdk.incubator.vector is left out, since not every Java has it.
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+    "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
+    "-Djdk.reflect.useDirectMethodHandle=false",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-XX:+UseSerialGC",
+    # A driver that ran out of memory is in an unknown state: better none, the node starts another.
+    "-XX:+ExitOnOutOfMemoryError",
+)
+_PROPERTY = re.compile(r"^\s*([^\s=:#!][^\s=:]*)[\s=:]+(.*?)\s*$", re.M)
+
+
+def default_cache_dir(environ: Mapping[str, str]) -> Path:
+    """$ISCP_CACHE, or `iscp` below $XDG_CACHE_HOME or ~/.cache."""
+    if own := environ.get("ISCP_CACHE"):
+        return Path(own)
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "iscp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkSettings:
+    """What a node wants of its Spark.
+
+    `work_dir` is scratch and belongs to one runtime at a time: Spark's local files and its warehouse, emptied
+    at each start. `cache_dir` holds what is made once for a machine: jars, trust store, archives of classes.
+    `conf` wins over spark-defaults.conf, which wins over the settings made here.
+    """
+
+    work_dir: Path
+    cache_dir: Path = field(default_factory=lambda: default_cache_dir(os.environ))
+    master: str = "local[*]"
+    driver_memory_mb: int = 2048
+    conf: Mapping[str, str] = field(default_factory=dict)
+    s3: S3Config = field(default_factory=S3Config)
+
+    @property
+    def local(self) -> bool:
+        """Whether tasks run within the JVM itself."""
+        return self.master == "local" or self.master.startswith("local[")
+
+    @property
+    def scratch_dir(self) -> Path:
+        return self.work_dir / "spark"
+
+
+def default_conf(settings: SparkSettings, jars: Sequence[Path]) -> dict[str, str]:
+    """Spark's settings where neither `settings.conf` nor spark-defaults.conf says otherwise."""
+    conf = {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.sql.shuffle.partitions": str(min(os.cpu_count() or 1, SHUFFLE_PARTITIONS_MAX)),
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.warehouse.dir": str(settings.work_dir / "warehouse"),
+        "spark.ui.enabled": "false",
+        # What the status store keeps of the past, in the heap, for as long as the node runs.
+        "spark.ui.retainedJobs": "100",
+        "spark.ui.retainedStages": "100",
+        "spark.ui.retainedTasks": "1000",
+        "spark.sql.ui.retainedExecutions": "20",
+    }
+    if settings.local:
+        conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    else:
+        conf |= {"spark.jars": ",".join(map(str, jars))}
+    if log_store_jar() is not None:
+        conf |= {
+            "spark.delta.logStore.file.impl": LOG_STORE,
+            # Delta writes a file beside each commit by it, within the commit.
+            "spark.sql.streaming.checkpointFileManagerClass": SIDE_FILES,
+        }
+    return conf | s3_conf(settings.s3, os.environ, settings.scratch_dir / "s3" if settings.local else None)
+
+
+def java_command(
+    executable: Path,
+    settings: SparkSettings,
+    class_path: Sequence[Path],
+    options: Sequence[str],
+    environ: Mapping[str, str],
+) -> list[str]:
+    """The command of a SparkSubmit that opens a gateway for Python.
+
+    Driver settings that Spark's own launcher would read (memory, Java options, class path) are read here, from
+    `settings.conf` and spark-defaults.conf. Configuration directories come last on the class path: an
+    archive of classes fits only if the jars that it was made with come first.
+    """
+    directories = configuration_dirs(environ)
+    said = {**spark_defaults(directories), **settings.conf}
+    front = said.get("spark.driver.extraClassPath")
+    entries = [*([front] if front else ()), *map(str, class_path), *map(str, directories)]
+    quiet = [] if _configures_log4j(directories) else [f"-Dlog4j2.configurationFile={_LOG4J}"]
+    return [
+        *(str(executable), "-cp", os.pathsep.join(entries)),
+        f"-Xmx{said.get('spark.driver.memory', f'{settings.driver_memory_mb}m')}",
+        *(*_JVM_OPTIONS, *quiet, *options),
+        # Spark's local files go there too, unless spark.local.dir says otherwise.
+        f"-Djava.io.tmpdir={settings.scratch_dir}",
+        f"-Dderby.system.home={settings.work_dir}",
+        *shlex.split(said.get("spark.driver.defaultJavaOptions", "")),
+        *shlex.split(said.get("spark.driver.extraJavaOptions", "")),
+        *("org.apache.spark.deploy.SparkSubmit", "--properties-file", str(properties_file(settings))),
+        *("--load-spark-defaults", "pyspark-shell"),
+    ]
+
+
+def java_environ(settings: SparkSettings, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the JVM: pyspark's own Spark, with the configuration that the user's names."""
+    directories = configuration_dirs(environ)
+    adjusted = {**environ, "SPARK_HOME": str(spark_home()), "SPARK_CONNECT_MODE": "0"}
+    if directories:
+        adjusted["SPARK_CONF_DIR"] = str(directories[0])
+    if settings.local:
+        # The machine's name need not resolve, and nobody else has to reach it.
+        adjusted.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if static_keys(environ):
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+            adjusted.pop(name, None)
+    return adjusted
+
+
+def properties_file(settings: SparkSettings) -> Path:
+    return settings.scratch_dir / "settings.properties"
+
+
+def write_properties(settings: SparkSettings) -> None:
+    """Writes what the user set into a file of its owner only: a command line would show it to everybody."""
+    wanted = {
+        "spark.app.name": "iscp",
+        "spark.ui.showConsoleProgress": "false",  # SparkSubmit shows it where nothing is said
+        **settings.conf,
+        "spark.master": settings.master,
+    }
+    lines = [f"{_escaped(name)}={_escaped(value)}\n" for name, value in sorted(wanted.items())]
+    descriptor = os.open(properties_file(settings), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.writelines(lines)
+
+
+def configuration_dirs(environ: Mapping[str, str]) -> list[Path]:
+    """The directories of Spark's (first, if there is one) and Hadoop's configuration that the user names."""
+    spark = environ.get("SPARK_CONF_DIR") or (f"{environ['SPARK_HOME']}/conf" if environ.get("SPARK_HOME") else None)
+    named = [spark, environ.get("HADOOP_CONF_DIR"), environ.get("YARN_CONF_DIR")]
+    return [Path(directory) for directory in named if directory and Path(directory).is_dir()]
+
+
+def spark_defaults(directories: Sequence[Path]) -> dict[str, str]:
+    """What spark-defaults.conf says, in the plain form in which it is written (no escapes, one line each)."""
+    for directory in directories:
+        if (file := directory / "spark-defaults.conf").is_file():
+            return dict(_PROPERTY.findall(file.read_text(encoding="utf-8")))
+    return {}
+
+
+def _configures_log4j(directories: Sequence[Path]) -> bool:
+    return any((directory / "log4j2.properties").exists() for directory in directories)
+
+
+def _escaped(text: str) -> str:
+    """As java.util.Properties wants it."""
+    return re.sub(r"[\\\s=:#!]", lambda found: _escape(found[0]), text)
+
+
+def _escape(character: str) -> str:
+    return f"\\{character}" if character.isprintable() else f"\\u{ord(character):04x}"

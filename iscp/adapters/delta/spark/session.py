@@ -1,0 +1,226 @@
+"""Starts Spark with Delta in a JVM of its own, quickly, and ends it for sure.
+
+Decides the life of the JVM and of pyspark's one SparkContext; knows nothing of tables, jobs or iterations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from iscp.adapters.delta.spark.class_archive import ClassArchive
+from iscp.adapters.delta.spark.gateway import Gateway
+from iscp.adapters.delta.spark.jars import delta_jars, log_store_jar, s3_jars, spark_jars
+from iscp.adapters.delta.spark.java import find_java, trust_options
+from iscp.adapters.delta.spark.jvm_launch import (
+    SparkSettings,
+    default_cache_dir,
+    default_conf,
+    java_command,
+    java_environ,
+    properties_file,
+    write_properties,
+)
+from iscp.core.errors import ConfigurationError, EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+    from typing import TextIO
+
+    from pyspark.sql import SparkSession
+
+    from iscp.adapters.delta.spark.java import Java
+
+__all__ = ["SparkRuntime", "SparkSettings", "class_archive", "default_cache_dir"]
+
+log = logging.getLogger(__name__)
+
+STOP_TIMEOUT_S = 15.0
+
+
+class SparkRuntime:
+    """A JVM with one SparkContext and its root session; there is one in a process at a time."""
+
+    def __init__(self, gateway: Gateway, root: SparkSession, hold: TextIO) -> None:
+        self._gateway = gateway
+        self._hold = hold
+        self.root = root
+
+    @classmethod
+    def start(cls, settings: SparkSettings) -> SparkRuntime:
+        """Starts JVM and session. Raises ConfigurationError, Unavailable (no jars) or EngineError."""
+        return cls._start(settings, training=None)
+
+    @classmethod
+    def start_training(cls, settings: SparkSettings, archive: Path) -> SparkRuntime:
+        """As `start`, but the JVM notes the classes it loads and writes them to `archive` when stopped."""
+        return cls._start(settings, training=archive)
+
+    @classmethod
+    def _start(cls, settings: SparkSettings, training: Path | None) -> SparkRuntime:
+        hold = _claim(settings)
+        try:
+            environ = dict(os.environ)
+            java = find_java(environ)
+            jars = _own_jars(settings.cache_dir, java, environ)
+            archive = ClassArchive(settings.cache_dir, java, [*spark_jars(), *jars])
+            if settings.s3.used:
+                jars += s3_jars(settings.cache_dir, java, environ)  # at the end: the archive is of what comes before
+            class_path = [*spark_jars(), *jars]
+            options = archive.options() if training is None else archive.training_options(training)
+            options += trust_options(settings.cache_dir, environ)
+            command = java_command(java.executable, settings, class_path, options, environ)
+            write_properties(settings)
+            try:
+                gateway = Gateway.launch(command, java_environ(settings, environ))
+            finally:
+                properties_file(settings).unlink()  # it has been read, and may hold secrets
+            try:
+                root = _connect(gateway, settings, jars)
+            except BaseException:
+                gateway.kill()
+                _forget()
+                raise
+        except BaseException:
+            hold.close()
+            raise
+        log.info("spark.started", extra={"pid": gateway.pid, "java": java.build, "master": settings.master})
+        return cls(gateway, root, hold)
+
+    @property
+    def pid(self) -> int:
+        """The JVM's process id."""
+        return self._gateway.pid
+
+    def new_session(self) -> SparkSession:
+        """A session with SQL settings and temporary views of its own, in the same SparkContext."""
+        return self.root.newSession()
+
+    def alive(self) -> bool:
+        return self._gateway.alive()
+
+    def kill(self) -> None:
+        """SIGKILL to the JVM: a deadline has passed, and nothing may be written any more."""
+        _hang_up()
+        self._gateway.kill()
+        self._end("spark.killed")
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Stops in order: Spark gives up its running jobs. The JVM is killed after `timeout_s`."""
+        _hang_up()
+        self._gateway.close(timeout_s)
+        self._end("spark.stopped")
+
+    def _end(self, event: str) -> None:
+        _forget()
+        self._hold.close()
+        log.info(event, extra={"pid": self.pid})
+
+
+def class_archive(cache_dir: Path, environ: Mapping[str, str]) -> ClassArchive:
+    """The archive that `SparkRuntime.start` looks for; resolves the jars if they are not there."""
+    java = find_java(environ)
+    return ClassArchive(cache_dir, java, [*spark_jars(), *_own_jars(cache_dir, java, environ)])
+
+
+def _own_jars(cache_dir: Path, java: Java, environ: Mapping[str, str]) -> list[Path]:
+    log_store = log_store_jar()
+    return [*delta_jars(cache_dir, java, environ), *([log_store] if log_store else [])]
+
+
+def _claim(settings: SparkSettings) -> TextIO:
+    """Takes the work directory for this runtime, and empties what an earlier one left there."""
+    settings.work_dir.mkdir(parents=True, exist_ok=True)
+    hold = (settings.work_dir / "lock").open("w")
+    try:
+        fcntl.flock(hold, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        hold.close()
+        raise ConfigurationError(
+            f"{settings.work_dir} is in use by another Spark", remedy="Give each node a work_dir of its own"
+        ) from None
+    shutil.rmtree(settings.scratch_dir, ignore_errors=True)
+    settings.scratch_dir.mkdir()
+    return hold
+
+
+def _connect(gateway: Gateway, settings: SparkSettings, jars: Sequence[Path]) -> SparkSession:
+    from py4j.protocol import Py4JError
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is not None:
+        raise EngineError("there is a SparkContext in this process already")
+    with _environment(PYSPARK_GATEWAY_PORT=str(gateway.address.port), PYSPARK_GATEWAY_SECRET=gateway.address.secret):
+        link = launch_gateway()  # type: ignore[no-untyped-call]
+    try:
+        conf = SparkConf(loadDefaults=True, _jvm=link.jvm)
+        for name, value in default_conf(settings, jars).items():
+            conf.setIfMissing(name, value)
+        with _own_interrupt():
+            context = SparkContext(gateway=link, conf=conf)
+        context.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
+        return SparkSession(context)
+    except Py4JError as fault:
+        raise EngineError(f"Spark did not start: {fault}") from fault
+
+
+def _hang_up() -> None:
+    """Keeps py4j from telling a JVM that is going which objects it may free."""
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None:
+        SparkContext._gateway._gateway_client.is_connected = False
+
+
+def _forget() -> None:
+    """Takes the JVM that is gone out of pyspark's globals, so that another can be started."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    context: Any = SparkContext
+    session: Any = SparkSession
+    with context._lock:
+        active = context._active_spark_context
+        if active is not None:
+            active._jsc = None
+            if active._accumulatorServer is not None:
+                active._accumulatorServer.shutdown()
+        if context._gateway is not None:
+            context._gateway.shutdown_callback_server()
+            context._gateway._gateway_client.close()
+        context._active_spark_context = context._gateway = context._jvm = None
+        session._instantiatedSession = session._activeSession = None
+
+
+@contextlib.contextmanager
+def _environment(**names: str) -> Iterator[None]:
+    """Sets variables of this process for as long as pyspark reads them."""
+    os.environ.update(names)
+    try:
+        yield
+    finally:
+        for name in names:
+            del os.environ[name]
+
+
+@contextlib.contextmanager
+def _own_interrupt() -> Iterator[None]:
+    """Keeps this process's own answer to Ctrl-C: SparkContext puts its own in place."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,97 @@
+"""Spark as the runner uses it (port Engine): a pool of sessions, and job groups to cancel by."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark import RDD
+from pyspark.serializers import NoOpSerializer
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from iscp.adapters.delta.log.delta_errors import spent
+from iscp.adapters.delta.spark.spark_errors import spark_faults, translating
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SESSIONS_KEPT_MAX = 16
+"""Idle sessions kept for reuse: each holds a catalog and code caches of its own."""
+
+DEFAULT_PROPERTIES = "spark.databricks.delta.properties.defaults."
+_STATISTICS = "spark.databricks.delta.stats.collect"
+
+
+class SparkEngine:
+    """One JVM's sessions. `new_session` makes a session that shares nothing but the context with the others."""
+
+    def __init__(self, root: SparkSession, new_session: Callable[[], SparkSession]) -> None:
+        self._root = root
+        self._new_session = new_session
+        self._idle: list[SparkSession] = []
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def session(self) -> Iterator[SparkSession]:
+        with self._lock:
+            session = self._idle.pop() if self._idle else None
+        if session is None:
+            with spark_faults("open a Spark session"):
+                session = self._new_session()
+                _make_plain(session)
+        try:
+            with translating("the work by Spark"):
+                yield session
+        finally:
+            with self._lock:
+                if len(self._idle) < SESSIONS_KEPT_MAX:
+                    self._idle.append(session)
+
+    def label(self, label: str) -> None:
+        with spark_faults("name the job group"):
+            self._root.sparkContext.setJobGroup(label, label, interruptOnCancel=False)
+
+    def spent_s(self) -> tuple[float, float]:
+        return spent.seconds, spent.direct_s
+
+    def batches(self, frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
+        return arrow_batches(frame, rows_max)
+
+    def cancel(self, label: str) -> None:
+        # Not cancelJobGroup: that lets an iteration which is between two jobs go on to its commit.
+        with spark_faults("cancel the job group"):
+            self._root.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(label)
+
+
+def _make_plain(session: SparkSession) -> None:
+    """New tables are to be what they are said to be, whatever they would be by a deployment's settings."""
+    for name in session.conf.getAll:
+        if name.startswith(DEFAULT_PROPERTIES):
+            session.conf.unset(name)
+    session.conf.set(_STATISTICS, "true")
+
+
+def arrow_batches(frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
+    """As Engine.batches."""
+    with spark_faults("open the rows"):
+        schema = to_arrow_schema(frame.schema)
+        # What toArrow collects, but not all at once.
+        raw = frame._jdf.toArrowBatchRdd().toJavaRDD()
+        context = frame.sparkSession.sparkContext
+        encoded: Iterator[bytes] = iter(RDD(raw, context, NoOpSerializer()).toLocalIterator())
+    empty = True
+    while (batch := _next(encoded)) is not None:
+        table = pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(batch), schema)])
+        for start in range(0, len(table), rows_max):
+            empty = False
+            yield table.slice(start, rows_max)
+    if empty:
+        yield schema.empty_table()
+
+
+def _next(encoded: Iterator[bytes]) -> bytes | None:
+    with spark_faults("read the rows"):
+        return next(encoded, None)

@@ -1,0 +1,116 @@
+"""Translates what Spark and the JVM raise into errors of iscp."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from pyspark.errors import PySparkException
+
+from iscp.adapters.delta.log.delta_errors import MESSAGE_LENGTH_MAX, NO_SPACE, no_space, spent
+from iscp.core.errors import (
+    Canceled,
+    Conflict,
+    EngineError,
+    ErrorCode,
+    InvalidRequest,
+    IscpError,
+    StorageError,
+    Unavailable,
+)
+
+log = logging.getLogger(__name__)
+
+_CONFLICTS = ("ConcurrentTransactionException", "ConcurrentModificationException", "DELTA_CONCURRENT")
+_CANCELED = ("cancelled part of cancelled job group", "SPARK_JOB_CANCELLED", "was cancelled", "InterruptedException")
+# How Delta and Spark say that a file of a table cannot be had, and which: a path may hold blanks and dots.
+_FILE = re.compile(r"Encountered error while reading file (?P<file>.+?)\.\s+(?:File does not exist|SQLSTATE)")
+_NO_FILE = re.compile(r"java\.io\.FileNotFoundException: (?:File )?(?P<file>\S.*?)(?: does not exist| \(|$)", re.M)
+_UNREAD = ("FAILED_READ_FILE", "java.io.FileNotFoundException")
+# What a query refuses itself (`raise_error`), also while it reads a file, whose fault it is not.
+_RAISED = "USER_RAISED_EXCEPTION"
+_NOT_THERE = ("FILE_NOT_EXIST", "java.io.FileNotFoundException")
+_STACK_LINE = re.compile(r"\s*(at |\.\.\. \d+ more)|\s*$|Driver stacktrace:|JVM stacktrace:")
+_CALL = re.compile(r"^Py4JJavaError: An error occurred.*?\.\s*: ", re.DOTALL)
+_CAUSE = re.compile(r"^\s*Caused by: ")
+_CLASS = re.compile(r"^:?\s*(?:Caused by: )?(?:[a-z]\w*\.)+\w+(?:Exception|Error): ")
+STACK_LENGTH_MAX = 20_000
+"""Of what a fault is logged with."""
+
+
+@contextmanager
+def spark_faults(what: str) -> Iterator[None]:
+    """Turn what Spark and the gateway raise into errors of iscp; counts the time spent there."""
+    outermost, began_s = not spent.inside, time.perf_counter()
+    spent.inside = True
+    try:
+        with translating(what):
+            yield
+    except (ConnectionError, EOFError) as error:
+        raise _silent(what, error) from error
+    finally:
+        if outermost:
+            spent.inside = False
+            spent.seconds += time.perf_counter() - began_s
+
+
+@contextmanager
+def translating(what: str) -> Iterator[None]:
+    """As `spark_faults`, around what is not Spark's alone: only its own errors count, and no time is."""
+    try:
+        yield
+    except IscpError:
+        raise
+    except (PySparkException, Py4JJavaError) as error:
+        raise _translated(what, error) from error
+    except (Py4JNetworkError, Py4JError) as error:
+        raise _silent(what, error) from error
+
+
+def _silent(what: str, error: Exception) -> Unavailable:
+    return Unavailable(f"{what}: Spark's JVM does not answer: {str(error)[:MESSAGE_LENGTH_MAX]}")
+
+
+def _translated(what: str, error: PySparkException | Py4JJavaError) -> IscpError:
+    text = f"{type(error).__name__}: {error}"
+    if any(mark in text for mark in _CONFLICTS):
+        return Conflict(f"{what}: another writer was first")
+    if any(mark in text for mark in _CANCELED):
+        return Canceled(f"{what}: was canceled")
+    if NO_SPACE in text:
+        return no_space(what, error)
+    if "DELTA_MULTIPLE_SOURCE_ROW_MATCHING" in text:
+        return InvalidRequest(
+            f"{what}: several rows share a key",
+            field="spec.iteration.consumer.key",
+            remedy="Choose a key that is unique in the source",
+            code=ErrorCode.DUPLICATE_KEY,
+        )
+    log.info("spark.failed", extra={"what": what, "stack": text[:STACK_LENGTH_MAX]})
+    if _RAISED not in text and any(mark in text for mark in _UNREAD):
+        return _unread(what, text)
+    return EngineError(f"{what}: {': '.join(_sentences(text))}"[:MESSAGE_LENGTH_MAX])
+
+
+def _unread(what: str, text: str) -> StorageError:
+    """A file of a table that is gone, damaged, or not to be read: which, and why."""
+    found = _FILE.search(text) or _NO_FILE.search(text)
+    file = found["file"].removeprefix("file:") if found else "a file of the table"
+    if any(mark in text for mark in _NOT_THERE):
+        why, remedy = "is not there", "Restore it, or restore the table to a version without it"
+    else:
+        why = f"cannot be read ({_sentences(text)[-1]})"
+        remedy = "Check its permissions; restore it, or restore the table to a version without it"
+    return StorageError(f"{file} {why}"[:MESSAGE_LENGTH_MAX] + f": {what} failed", remedy=remedy)
+
+
+def _sentences(text: str) -> list[str]:
+    """What it says itself, and its first cause, without the stack."""
+    lines = [line for line in _CALL.sub("", text).splitlines() if not _STACK_LINE.match(line)]
+    causes = [line for line in lines if _CAUSE.match(line)]
+    said = [lines[0] if lines else text.strip(), *causes[-1:]]
+    return list(dict.fromkeys(_CLASS.sub("", line).strip() for line in said))

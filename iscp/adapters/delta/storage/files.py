@@ -1,0 +1,236 @@
+"""What iscp itself asks of a store: small files, their identity, and what lies in a directory.
+
+A file is named by one string: an absolute path, or `s3://BUCKET/KEY`. Decides how either is asked; knows nothing of
+Delta. Whatever goes wrong is an OSError. S3 is told by the environment (`AWS_*`) where it is and who asks, as
+deltalake is: so both always ask the same store. `iscp.adapters.delta.storage.s3_settings` puts there what the
+configuration says.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+import uuid
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+from obstore.store import S3Store
+
+from iscp.core.errors import InvalidRequest
+
+S3 = "s3://"
+
+CONNECT_TIMEOUT_S = 5
+REQUEST_TIMEOUT_S = 20
+RETRIES_MAX = 2
+RETRY_TIMEOUT_S = 10
+
+_S3_URI = re.compile(r"s3a?://(?P<bucket>[^/]*)/*(?P<key>.*)", re.DOTALL)
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+# Hadoop, delta-rs and obstore read all else in ways of their own: as a pattern, a fragment, or half of an escape.
+_KEY_PART = re.compile(r"(?!\.\.?$)[A-Za-z0-9._=@~-]+")
+_DUMP = "Debug source"
+"""Where obstore's words end and its state begins."""
+_REASON_LENGTH_MAX = 500
+
+
+def on_s3(uri: str) -> bool:
+    """Whether the URI names a place on S3; `s3a`, as Hadoop has it, is the same."""
+    return uri.startswith((S3, "s3a://"))
+
+
+def s3_place(uri: str) -> str:
+    """The one spelling of a place on S3, `s3://BUCKET/KEY`. Raises InvalidRequest for what not all would read alike."""
+    found = _S3_URI.fullmatch(uri)
+    if found is None or not _BUCKET.fullmatch(found["bucket"]):
+        raise InvalidRequest(f"{uri} names no bucket", field="table", remedy="Write it as s3://BUCKET/KEY")
+    parts = [part for part in found["key"].split("/") if part]
+    if not parts:
+        raise InvalidRequest(f"{uri} is a whole bucket", field="table", remedy="Write it as s3://BUCKET/KEY")
+    for part in parts:
+        if not _KEY_PART.fullmatch(part):
+            raise InvalidRequest(
+                f"{part!r} is not a name that Spark and delta-rs read alike",
+                field="table",
+                remedy="Use letters, digits and . _ - = @ ~ in keys on S3",
+            )
+    return f"{S3}{found['bucket']}/{'/'.join(parts)}"
+
+
+def stamp(path: str) -> tuple[int, ...]:
+    """What tells this file from any other of its name: identity (of the inode, or the ETag), time in ns, size.
+
+    Empty where it is not there.
+    """
+    try:
+        if path.startswith(S3):
+            client, key = _client_of(path)
+            with _s3_faults():
+                meta = obstore.head(client, key)
+            return _number(meta["e_tag"] or ""), int(meta["last_modified"].timestamp() * 1e9), meta["size"]
+        found = os.stat(path)
+    except FileNotFoundError:
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def exists(path: str) -> bool:
+    return bool(stamp(path)) if path.startswith(S3) else os.access(path, os.F_OK)
+
+
+def read(path: str) -> tuple[bytes, float]:
+    """All of a file, and when it was written (Unix seconds). Raises FileNotFoundError."""
+    if path.startswith(S3):
+        client, key = _client_of(path)
+        with _s3_faults():
+            found = obstore.get(client, key)
+            return bytes(found.bytes()), found.meta["last_modified"].timestamp()
+    with open(path, "rb") as file:
+        return file.read(), os.fstat(file.fileno()).st_mtime
+
+
+def create(path: str, content: bytes) -> bool:
+    """Write a file if none of its name is there, in one step for whoever asks; False: there is one.
+
+    On a local path it outlives a power loss then, but for its name: that takes a `sync` of the directory.
+    """
+    if path.startswith(S3):
+        client, key = _client_of(path)
+        try:
+            with _s3_faults():
+                obstore.put(client, key, content, mode="create")
+        except FileExistsError:
+            return False
+        return True
+    hidden = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{uuid.uuid4().hex}.tmp"
+    try:
+        with open(hidden, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(hidden, path)
+    except FileExistsError:
+        return False
+    finally:
+        with suppress(OSError):
+            os.unlink(hidden)
+    return True
+
+
+def names(directory: str) -> list[str]:
+    """The files in a directory, in no order; none where it is not there."""
+    if directory.startswith(S3):
+        client, key = _client_of(directory)
+        with _s3_faults():
+            listed = obstore.list_with_delimiter(client, key)
+        return [meta["path"].rpartition("/")[2] for meta in listed["objects"]]
+    try:
+        return os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def names_below(directory: str, limit: int) -> Iterator[str]:
+    """Up to `limit` of what lies below a directory, by paths relative to it, the nearest first where it is local."""
+    if directory.startswith(S3):
+        client, key = _client_of(directory)
+        with _s3_faults():
+            found = next(iter(obstore.list(client, f"{key}/", chunk_size=limit)), [])
+        yield from (meta["path"].removeprefix(f"{key}/") for meta in found)
+        return
+    waiting = deque([""])
+    while waiting and limit > 0:
+        inside = waiting.popleft()
+        with (
+            suppress(FileNotFoundError, NotADirectoryError, PermissionError),
+            os.scandir(f"{directory}/{inside}") as entries,
+        ):
+            for entry in islice(entries, limit):
+                limit -= 1
+                yield inside + entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(f"{inside}{entry.name}/")
+
+
+def rename(path: str, to: str) -> None:
+    """Give a file another name, which must not be taken. Raises FileExistsError."""
+    if path.startswith(S3):
+        client, key = _client_of(path)
+        with _s3_faults():
+            obstore.rename(client, key, _client_of(to)[1], overwrite=False)
+        return
+    os.link(path, to)
+    os.unlink(path)
+
+
+def remove_tree(directory: str) -> None:
+    """Everything below a directory, in no order."""
+    if directory.startswith(S3):
+        client, key = _client_of(directory)
+        with _s3_faults():
+            for found in obstore.list(client, key):
+                obstore.delete(client, [meta["path"] for meta in found])
+    else:
+        shutil.rmtree(directory)
+
+
+def parent_is_there(path: str) -> bool:
+    """Whether what holds a table is there; S3 has no directories, and a missing bucket fails by itself."""
+    return path.startswith(S3) or Path(path).parent.is_dir()
+
+
+def is_file(path: str) -> bool:
+    """Whether a file stands where a directory belongs; on S3 neither excludes the other."""
+    return not path.startswith(S3) and os.path.isfile(path)
+
+
+def _client_of(path: str) -> tuple[S3Store, str]:
+    bucket, _, key = path.removeprefix(S3).partition("/")
+    return _client(bucket, os.environ.get("AWS_ENDPOINT_URL")), key
+
+
+@lru_cache(maxsize=256)
+def _client(bucket: str, endpoint: str | None) -> S3Store:
+    """One for each bucket, as it keeps connections; what is not given here is read from `AWS_*`."""
+    return S3Store(
+        bucket,
+        client_options={
+            "allow_http": bool(endpoint and endpoint.startswith("http://")),
+            "connect_timeout": f"{CONNECT_TIMEOUT_S}s",
+            "timeout": f"{REQUEST_TIMEOUT_S}s",
+        },
+        retry_config={"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=RETRY_TIMEOUT_S)},
+    )
+
+
+@contextmanager
+def _s3_faults() -> Iterator[None]:
+    """Turn what obstore raises into OSError; that a file is not there it says by FileNotFoundError itself."""
+    try:
+        yield
+    except (AlreadyExistsError, PreconditionError) as error:
+        raise FileExistsError(errno.EEXIST, "is there already") from error
+    except BaseError as error:
+        denied = isinstance(error, PermissionDeniedError | UnauthenticatedError)
+        reason = " ".join(str(error).partition(_DUMP)[0].split())[:_REASON_LENGTH_MAX]
+        raise OSError(errno.EACCES if denied else errno.EIO, reason) from error
+
+
+def _number(e_tag: str) -> int:
+    return int.from_bytes(hashlib.sha256(e_tag.encode()).digest()[:8])

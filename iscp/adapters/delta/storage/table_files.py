@@ -1,0 +1,35 @@
+"""The files of a table that this process writes itself: where they are, and that they outlive a power loss."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow.fs as pafs
+from deltalake.fs import DeltaStorageHandler
+
+from iscp.adapters.delta.log import commits
+from iscp.adapters.delta.storage.files import on_s3
+
+
+def local_path(uri: str) -> Path | None:
+    """The directory of a local table; None for one on S3. Raises InvalidRequest for a URI of another store."""
+    return None if on_s3(uri) else commits.local_path(uri)
+
+
+def files_of(uri: str, options: Mapping[str, str] | None) -> pafs.FileSystem:
+    """With paths as the table's log has them."""
+    path = local_path(uri)
+    if path is not None:
+        return pafs.SubTreeFileSystem(str(path), pafs.LocalFileSystem())
+    return pafs.PyFileSystem(DeltaStorageHandler(uri, options=dict(options or {})))
+
+
+def sync(path: Path) -> None:
+    """A file, or the names in a directory. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

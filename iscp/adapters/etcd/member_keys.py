@@ -1,0 +1,226 @@
+"""Who is in the cluster: keys on leases, read as sorted snapshots.
+
+A name belongs to whoever has created its key; it is free again when that lease has ended. A node that died and comes
+back within its TTL meets the key of its former life, which nothing renews: it waits for that to run out. A key that
+is being renewed belongs to another live node, and its name is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from iscp.adapters.etcd.client import EtcdClient
+from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.lease import EtcdLease
+from iscp.adapters.etcd.member_watch import Members, MemberWatch, Moments, encoded, snapshot_of
+from iscp.adapters.etcd.values import (
+    Compare,
+    KeyValue,
+    Put,
+    Target,
+)
+from iscp.core.errors import ConfigurationError, Conflict, IscpError, OutcomeUnknown
+from iscp.core.members import NODES_MAX, Moment, NodeRecord
+from iscp.core.untrusted_values import error_text, exact_int, printable
+from iscp.ports.system import Clock
+
+log = logging.getLogger(__name__)
+
+EPOCH_ATTEMPTS_MAX = 20
+NAME_POLL_S = 0.1
+# Beyond the time that etcd says is left: it rounds down, and looks for expired leases every half second.
+NAME_GRACE_S = 3.0
+# One renewal could be a restart of etcd, which gives every lease its whole time again.
+NAME_RENEWALS_MIN = 2
+# How long an owner may take from writing down that it revokes a lease to having done so.
+REVOKING_S = 30.0
+
+
+class EtcdMembership:
+    """The port `Membership` on etcd. One registration at a time."""
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        keys: Keys,
+        clock: Clock,
+        *,
+        ttl_s: float,
+        margin_s: float,
+        nodes_max: int = NODES_MAX,
+    ) -> None:
+        self._nodes_max = nodes_max
+        self._client = client
+        self._keys = keys
+        self._clock = clock
+        self._ttl_s = ttl_s
+        self._margin_s = margin_s
+        self._lease: EtcdLease | None = None
+        self._record: NodeRecord | None = None
+        self._leaving = False
+        self._moments = Moments()
+
+    def register(
+        self,
+        record: NodeRecord,
+        on_lapsed: Callable[[], None] | None = None,
+        on_gone: Callable[[], None] | None = None,
+    ) -> EtcdLease:
+        """Register under a new lease, whose callbacks are those of EtcdLease.
+
+        Ends a former registration of this object. Waits for the key of a dead namesake to expire; raises
+        ConfigurationError if the namesake is alive, or there are as many nodes as there may be; EtcdUnavailable or
+        EtcdOutcomeUnknown with nothing left behind.
+        """
+        self.deregister()
+        record = replace(record, leaving=self._leaving)
+        self._await_free_name(record.node_id)
+        lease = EtcdLease(
+            self._client,
+            self._clock,
+            ttl_s=self._ttl_s,
+            margin_s=self._margin_s,
+            on_lapsed=on_lapsed,
+            on_gone=on_gone,
+        )
+        record = replace(record, lease_id=lease.lease_id, ttl_s=float(lease.ttl_s))
+        try:
+            if not self._created(record, lease.lease_id):
+                raise _taken(record.node_id)
+            self._refuse_beyond_limit(record.node_id)
+        except BaseException:
+            # Also ends a write that may still be under way: it fails without its lease.
+            _revoke_quietly(lease)
+            raise
+        self._lease, self._record = lease, record
+        return lease
+
+    def _refuse_beyond_limit(self, node_id: str) -> None:
+        """Whose key came after those of as many as there may be gives it up: of several at once the first ones stay."""
+        key = self._keys.node(node_id)
+        created = {kv.key: kv.create_revision for kv in self._client.list_prefix(self._keys.nodes).items}
+        mine = created.get(key, 0)
+        before = sum(revision < mine for revision in created.values())
+        if before >= self._nodes_max:
+            raise ConfigurationError(
+                f"the cluster has {before} nodes already, and may have {self._nodes_max}",
+                field="node_id",
+                remedy="Stop another node first, or give this one to another cluster",
+            )
+
+    def leave(self) -> None:
+        """Say that this node stops in order, with every registration from now on."""
+        self._leaving = True
+        if self._record is None:
+            return
+        key, lease_id = self._keys.node(self._record.node_id), self._record.lease_id
+        ours = Compare(key, Target.LEASE, lease_id)
+        self._client.txn((ours,), (Put(key, encoded(replace(self._record, leaving=True)), lease_id),))
+
+    def deregister(self) -> None:
+        """Leave at once; if etcd cannot be told, the lease runs out."""
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            _revoke_quietly(lease)
+
+    def members(self) -> Members:
+        listing, moment = self._moments.listed(lambda: self._client.list_prefix(self._keys.nodes))
+        return snapshot_of({kv.key: kv for kv in listing.items}), moment
+
+    def watch(self, on_change: Callable[[tuple[NodeRecord, ...], Moment], None]) -> Callable[[], None]:
+        """Snapshots as they come, the latest one where several came while `on_change` was at work."""
+        return MemberWatch(self._client, self._keys, on_change, self._moments).close
+
+    def next_epoch(self, node_id: str, above: int = 0) -> int:
+        """A number greater than any this node id ever had, and than `above`; some may be left out."""
+        key = self._keys.epoch(node_id)
+        for _ in range(EPOCH_ATTEMPTS_MAX):
+            known = self._client.get(key)
+            epoch = max(above, _epoch_of(known) if known else 0) + 1
+            unchanged = Compare.modified_at(key, known.mod_revision) if known else Compare.absent(key)
+            try:
+                if self._client.txn((unchanged,), (Put(key, str(epoch).encode()),)).succeeded:
+                    return epoch
+            except OutcomeUnknown:
+                continue  # if it did happen, that number stays unused
+        raise Conflict(f"no epoch for {node_id} in {EPOCH_ATTEMPTS_MAX} attempts")
+
+    def revoke(self, record: NodeRecord, fenced_put: Callable[[str, bytes, int], object]) -> None:
+        """End this life's lease, and leave a trace for as long as the node may go on writing without knowing it."""
+        trace_id, _ = self._client.grant(math.ceil((record.ttl_s or self._ttl_s) + self._margin_s + REVOKING_S))
+        key = self._keys.revocation(record.node_id, record.epoch)
+        fenced_put(key, str(record.lease_id).encode(), trace_id)
+        self._client.revoke(record.lease_id)
+
+    def hold_s(self) -> float:
+        """Revoke surely what former owners began to; for how long such a node may still write, at the most."""
+        traces = self._client.list_prefix(self._keys.revoked).items
+        hold_s = self._ttl_s + self._margin_s if traces else 0.0
+        for kv in traces:
+            # The trace lasts as long as that node may go on writing, by its own lease's TTL, and a time for revoking.
+            hold_s = max(hold_s, self._client.granted_ttl(kv.lease_id) - REVOKING_S)
+            try:
+                self._client.revoke(exact_int(int(kv.value), "the lease", 0, 2**63 - 1))
+            except ValueError as error:  # no trace of ours; the wait is kept all the same
+                log.warning("etcd.revoked.unreadable", extra={"key": printable(kv.key), "reason": error_text(error)})
+        return hold_s
+
+    def lease_ages_s(self, records: Sequence[NodeRecord]) -> dict[str, float]:
+        """By node id: seconds since the lease was renewed, to the second; of leases that have ended, nothing."""
+        left_s = {record: self._client.time_to_live(record.lease_id) for record in records}
+        return {
+            record.node_id: max(0.0, (record.ttl_s or math.ceil(self._ttl_s)) - left)
+            for record, left in left_s.items()
+            if left >= 0
+        }
+
+    def _created(self, record: NodeRecord, lease_id: int) -> bool:
+        key = self._keys.node(record.node_id)
+        try:
+            return self._client.create(key, encoded(record), lease_id) is not None
+        except OutcomeUnknown:
+            found = self._client.get(key)
+            if found is not None and found.lease_id == lease_id:
+                return True
+            raise
+
+    def _await_free_name(self, node_id: str) -> None:
+        """Return when nobody holds the name; more time left than could be shows that its holder is alive."""
+        key, renewals = self._keys.node(node_id), -1
+        left_until_s = -math.inf
+        while (found := self._client.get(key)) is not None:
+            asked_s = self._clock.monotonic_s()
+            left_s = self._client.time_to_live(found.lease_id) if found.lease_id else math.inf
+            if asked_s + left_s > left_until_s:
+                renewals += 1
+                left_until_s = self._clock.monotonic_s() + left_s + 1.0  # whole seconds, rounded down
+            if renewals >= NAME_RENEWALS_MIN or left_s == math.inf or asked_s > left_until_s + NAME_GRACE_S:
+                raise _taken(node_id)
+            threading.Event().wait(NAME_POLL_S)
+
+
+def _revoke_quietly(lease: EtcdLease) -> None:
+    try:
+        lease.revoke()
+    except IscpError as error:
+        log.warning("etcd.lease.not_revoked", extra={"lease": lease.lease_id, "reason": str(error)})
+
+
+def _taken(node_id: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"a live node is registered as {node_id!r}", field="node_id", remedy="Give each node a name of its own"
+    )
+
+
+def _epoch_of(kv: KeyValue) -> int:
+    try:
+        return exact_int(int(kv.value), "the epoch")
+    except ValueError as error:
+        raise ConfigurationError(
+            f"the key {printable(kv.key)} in etcd holds no epoch: {error_text(error)}",
+            remedy="Put a number there that is greater than any epoch that the node had, and start it again",
+        ) from error

@@ -1,0 +1,309 @@
+"""Serves an AdminService by gRPC, with health and reflection, and whatever else a node serves at the same address.
+
+Threads: each call takes one while it runs. `max_workers` of them are for calls that answer soon, `waits_max` more
+for WaitJob and VerifyJob, which may take minutes; as waits are counted, they can never take the others' threads.
+Other services bring threads of their own.
+"""
+
+# ruff: noqa: N802  (the methods have the wire's names)
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Protocol
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from iscp.adapters.grpc.admin import convert
+from iscp.adapters.grpc.channel.call_metadata import SERVER_OPTIONS
+from iscp.adapters.grpc.channel.endpoint import (
+    CHANGES_MAX,
+    FORMAT_VERSION,
+    MESSAGE_BYTES_MAX,
+    REGISTRATIONS_MAX,
+    SPEC_BYTES_MAX,
+    WAIT_TIMEOUT_MAX_S,
+    Tls,
+    split_address,
+)
+from iscp.adapters.grpc.channel.grpc_errors import translated
+from iscp.core.api_requests import ChangeVerb, JobChange
+from iscp.core.errors import ConfigurationError, InvalidRequest, IscpError, QueueFull
+from iscp.ports.admin import AdminService
+from iscp.wire.v1 import admin_pb2 as pb
+from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
+
+log = logging.getLogger(__name__)
+
+# A change waits for the log's next group commit, so throughput is at most MAX_WORKERS / (time of a commit).
+MAX_WORKERS = 400
+WAITS_MAX = 200
+# Calls that may stand in line for a thread; what comes on top is refused with RESOURCE_EXHAUSTED.
+QUEUED_MAX = 2_000
+HISTORY_LIMIT = 20
+HISTORY_LIMIT_MAX = 10_000
+
+_SERVICE_NAME = pb.DESCRIPTOR.services_by_name["Admin"].full_name
+
+
+def check_format(format_version: int) -> None:
+    if format_version > FORMAT_VERSION:
+        raise InvalidRequest(
+            f"{format_version} is newer than this node's {FORMAT_VERSION}",
+            field="format_version",
+            remedy="Upgrade the nodes before the clients",
+        )
+
+
+def _check_number(number: int, most: int, field: str) -> None:
+    if number > most:
+        raise InvalidRequest(
+            f"{number} are more than the {most} of one call", field=field, remedy="Send them in several calls"
+        )
+
+
+def _check_spec(spec_json: str, field: str) -> None:
+    if len(spec_json) > SPEC_BYTES_MAX:
+        raise InvalidRequest(f"has {len(spec_json)} characters, more than {SPEC_BYTES_MAX}", field=field)
+
+
+def _check_registrations(registrations: list[pb.Registration]) -> None:
+    _check_number(len(registrations), REGISTRATIONS_MAX, "registrations")
+    for number, registration in enumerate(registrations):
+        _check_spec(registration.spec_json, f"registrations[{number}].spec_json")
+
+
+class _Admin(pb_grpc.AdminServicer):
+    """The service's methods, each with the wire's values."""
+
+    def __init__(self, service: AdminService, waits_max: int) -> None:
+        self._service = service
+        self._waits_max = waits_max
+        self._waits = threading.BoundedSemaphore(waits_max)
+
+    def Register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.RegisterResponse:
+        with translated(context, "register"):
+            check_format(request.format_version)
+            registrations = list(request.registrations)
+            _check_registrations(registrations)
+            results = self._service.register([convert.registration_from_wire(one) for one in registrations])
+            return pb.RegisterResponse(results=[convert.result_to_wire(one) for one in results])
+
+    def Check(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.CheckResponse:
+        with translated(context, "check"):
+            check_format(request.format_version)
+            registrations = list(request.registrations)
+            _check_registrations(registrations)
+            checked = self._service.check([convert.registration_from_wire(one) for one in registrations])
+            return pb.CheckResponse(checked=[convert.checked_to_wire(one) for one in checked])
+
+    def Unregister(self, request: pb.ChangeJobRequest, context: grpc.ServicerContext) -> pb.ChangeJobResponse:
+        return self._change(ChangeVerb.UNREGISTER, request, context)
+
+    def Pause(self, request: pb.ChangeJobRequest, context: grpc.ServicerContext) -> pb.ChangeJobResponse:
+        return self._change(ChangeVerb.PAUSE, request, context)
+
+    def Resume(self, request: pb.ChangeJobRequest, context: grpc.ServicerContext) -> pb.ChangeJobResponse:
+        return self._change(ChangeVerb.RESUME, request, context)
+
+    def _change(
+        self, verb: ChangeVerb, request: pb.ChangeJobRequest, context: grpc.ServicerContext
+    ) -> pb.ChangeJobResponse:
+        with translated(context, verb):
+            check_format(request.format_version)
+            change = JobChange(verb, convert.name_from_wire(request.job), request.request_id)
+            (outcome,) = self._service.change([change])
+            if isinstance(outcome, IscpError):
+                raise outcome
+            return pb.ChangeJobResponse(changed=outcome)
+
+    def Resync(self, request: pb.ResyncRequest, context: grpc.ServicerContext) -> pb.ResyncResponse:
+        with translated(context, "resync"):
+            check_format(request.format_version)
+            _check_spec(request.spec_json, "spec_json")
+            result = self._service.resync(convert.resync_from_wire(request))
+            return pb.ResyncResponse(job_id=result.job_id, table_id=result.table_id, warning=result.warning)
+
+    def ChangeJobs(self, request: pb.ChangeJobsRequest, context: grpc.ServicerContext) -> pb.ChangeJobsResponse:
+        with translated(context, "change"):
+            check_format(request.format_version)
+            _check_number(len(request.changes), CHANGES_MAX, "changes")
+            outcomes = self._service.change(convert.changes_from_wire(request.changes))
+            return pb.ChangeJobsResponse(outcomes=[convert.outcome_to_wire(one) for one in outcomes])
+
+    def UpdateJobs(self, request: pb.UpdateJobsRequest, context: grpc.ServicerContext) -> pb.ChangeJobsResponse:
+        with translated(context, "update"):
+            check_format(request.format_version)
+            _check_number(len(request.updates), CHANGES_MAX, "updates")
+            for number, update in enumerate(request.updates):
+                _check_spec(update.changes_json, f"updates[{number}].changes_json")
+            outcomes = self._service.update([convert.update_from_wire(one) for one in request.updates])
+            return pb.ChangeJobsResponse(outcomes=[convert.outcome_to_wire(one) for one in outcomes])
+
+    def ListJobs(self, request: pb.ListJobsRequest, context: grpc.ServicerContext) -> Iterator[pb.JobPage]:
+        with translated(context, "list"):
+            check_format(request.format_version)
+            jobs = self._service.list_jobs(convert.filter_from_wire(request.filter, request.limit))
+            for page in convert.pages(convert.job_to_wire(job) for job in jobs):
+                yield pb.JobPage(jobs=page)
+
+    def CountJobs(self, request: pb.CountJobsRequest, context: grpc.ServicerContext) -> pb.CountJobsResponse:
+        with translated(context, "count"):
+            check_format(request.format_version)
+            return pb.CountJobsResponse(jobs=self._service.count_jobs(convert.filter_from_wire(request.filter, 0)))
+
+    def GetJob(self, request: pb.GetJobRequest, context: grpc.ServicerContext) -> pb.Job:
+        with translated(context, "status"):
+            check_format(request.format_version)
+            return convert.job_to_wire(self._service.status(convert.name_from_wire(request.job)))
+
+    def WaitJob(self, request: pb.WaitJobRequest, context: grpc.ServicerContext) -> pb.Job:
+        with translated(context, "wait"):
+            check_format(request.format_version)
+            version = request.version if request.HasField("version") else None
+            if version is not None and version < 0:
+                raise InvalidRequest("must be 0 or more", field="version", remedy="Leave it out for the newest")
+            with self._waiting(request.timeout_s, context) as timeout_s:
+                job = convert.name_from_wire(request.job)
+                return convert.job_to_wire(self._service.wait(job, version, timeout_s, context.is_active))
+
+    def VerifyJob(self, request: pb.VerifyJobRequest, context: grpc.ServicerContext) -> pb.VerifyReport:
+        with translated(context, "verify"):
+            check_format(request.format_version)
+            with self._waiting(request.timeout_s, context) as timeout_s:
+                job = convert.name_from_wire(request.job)
+                report = self._service.verify(job, request.repair, timeout_s, context.is_active)
+                return convert.report_to_wire(report)
+
+    @contextmanager
+    def _waiting(self, timeout_s: float, context: grpc.ServicerContext) -> Iterator[float]:
+        """One of the places for calls that may take long; gives how long this one may."""
+        if not 0 <= timeout_s <= WAIT_TIMEOUT_MAX_S:
+            raise InvalidRequest(f"must be 0 to {WAIT_TIMEOUT_MAX_S:.0f} seconds", field="timeout_s")
+        if not self._waits.acquire(blocking=False):
+            raise QueueFull(f"{self._waits_max} waits are under way already", remedy="Wait for fewer jobs at a time")
+        try:
+            # A caller who has gone holds a place no longer than its own deadline.
+            remaining_s = context.time_remaining()
+            yield timeout_s if remaining_s is None else min(timeout_s, remaining_s)
+        finally:
+            self._waits.release()
+
+    def History(self, request: pb.HistoryRequest, context: grpc.ServicerContext) -> Iterator[pb.HistoryPage]:
+        with translated(context, "history"):
+            check_format(request.format_version)
+            if request.limit > HISTORY_LIMIT_MAX:
+                raise InvalidRequest(f"must be at most {HISTORY_LIMIT_MAX}", field="limit")
+            entries = self._service.history(convert.name_from_wire(request.job), request.limit or HISTORY_LIMIT)
+            for page in convert.pages(convert.history_to_wire(entry) for entry in entries):
+                yield pb.HistoryPage(entries=page)
+
+    def Notify(self, request: pb.NotifyRequest, context: grpc.ServicerContext) -> pb.NotifyResponse:
+        with translated(context, "notify"):
+            check_format(request.format_version)
+            return pb.NotifyResponse(jobs=self._service.notify(request.table))
+
+    def GetCluster(self, request: pb.GetClusterRequest, context: grpc.ServicerContext) -> Iterator[pb.ClusterPage]:
+        with translated(context, "cluster"):
+            check_format(request.format_version)
+            yield from convert.cluster_to_wire(self._service.cluster())
+
+
+class Service(Protocol):
+    """Something that is served beside `Admin`."""
+
+    @property
+    def calls_max(self) -> int:
+        """How many of its calls may be under way."""
+
+    def add_to(self, server: grpc.Server) -> None: ...
+
+    def close(self) -> None:
+        """End the calls that would not end by themselves."""
+
+
+class AdminServer:
+    """The gRPC server of a node: `Admin`, health and reflection, and `services` beside them.
+
+    `address` is HOST:PORT; port 0 takes any free one, and after `start` the property `address` tells which.
+    At most `max_workers` calls and `waits_max` waits run at a time. `interceptors` see every call first.
+    """
+
+    def __init__(
+        self,
+        service: AdminService,
+        address: str,
+        *,
+        max_workers: int = MAX_WORKERS,
+        waits_max: int = WAITS_MAX,
+        tls: Tls | None = None,
+        services: Sequence[Service] = (),
+        interceptors: Sequence[grpc.ServerInterceptor] = (),
+    ) -> None:
+        self._address = address
+        self._tls = tls
+        self._services = services
+        self._health = health.HealthServicer()
+        self._server = grpc.server(
+            ThreadPoolExecutor(max_workers + waits_max, thread_name_prefix="admin"),
+            interceptors=interceptors,
+            maximum_concurrent_rpcs=max_workers + waits_max + QUEUED_MAX + sum(each.calls_max for each in services),
+            options=(
+                *SERVER_OPTIONS,
+                ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+                ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+                # Two servers on one port would otherwise share it without a word.
+                ("grpc.so_reuseport", 0),
+            ),
+        )
+        pb_grpc.add_AdminServicer_to_server(_Admin(service, waits_max), self._server)
+        for each in services:
+            each.add_to(self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection((_SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    def start(self) -> None:
+        """Bind and serve other nodes; raises ConfigurationError if the address cannot be bound."""
+        host, port = split_address(self._address)
+        try:
+            bound = self._bind()
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"cannot listen on {self._address}", field="address", remedy="Is the port taken? Choose another"
+            ) from error
+        self._address = f"{host}:{bound if port == 0 else port}"
+        self._server.start()
+
+    def ready(self) -> None:
+        """Tell users that they are served."""
+        self._health.set(_SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
+        log.info("admin.serving", extra={"address": self._address})
+
+    def _bind(self) -> int:
+        if self._tls is None:
+            return int(self._server.add_insecure_port(self._address))
+        credentials = grpc.ssl_server_credentials(
+            [(self._tls.key, self._tls.certificate)],
+            root_certificates=self._tls.authority or None,
+            require_client_auth=bool(self._tls.authority),
+        )
+        return int(self._server.add_secure_port(self._address, credentials))
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        """Refuse new calls, give running ones `grace_s` to end, then cut them off."""
+        self._health.enter_graceful_shutdown()
+        stopped = self._server.stop(grace_s)
+        for each in self._services:
+            each.close()
+        stopped.wait()
+        log.info("admin.stopped", extra={"address": self._address})

@@ -1,0 +1,214 @@
+"""Lets any node answer users: calls of `Admin` and `Operator` go on to the owner, as bytes, and its answers come back.
+
+Decides where a call is answered, and when it is asked again: only where nothing can have been done, because it was
+never sent, or came to a node that is not the owner. Knows nothing of what is asked.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
+from typing import Any, NoReturn
+
+import grpc
+from tenacity import (
+    Retrying,
+    retry_if_exception,
+    sleep_using_event,
+    stop_before_delay,
+    stop_when_event_set,
+    wait_random_exponential,
+)
+
+from iscp.adapters.grpc.channel.call_metadata import open_channel
+from iscp.adapters.grpc.channel.endpoint import Tls
+from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY, abort, from_rpc, never_sent
+from iscp.core.errors import IscpError, JobLogDamaged, NotOwner, Unavailable
+from iscp.wire.v1 import admin_pb2 as pb
+from iscp.wire.v1 import operator_pb2
+
+log = logging.getLogger(__name__)
+
+# Longer than it takes to elect another owner.
+FORWARD_FOR_S = 15.0
+RETRY_FIRST_S = 0.05
+RETRY_MAX_S = 0.5
+OWNERS_KEPT_MAX = 8
+
+FORWARDED_KEY = "iscp-forwarded"
+
+_PREFIXES = tuple(
+    f"/{service.full_name}/"
+    for service in (pb.DESCRIPTOR.services_by_name["Admin"], operator_pb2.DESCRIPTOR.services_by_name["Operator"])
+)
+# What each connection says for itself.
+_OF_ONE_CONNECTION = frozenset({"user-agent", "host", "content-type", "te"})
+# gRPC tells of no deadline as of one that is far away.
+_NO_DEADLINE_S = 1e9
+
+
+class _ForwardingError(Exception):
+    """The owner's answer is an error, or there is none."""
+
+    def __init__(self, address: str, cause: grpc.RpcError) -> None:
+        super().__init__(address)
+        self.address = address
+        self.cause = cause
+
+    @property
+    def nothing_done(self) -> bool:
+        return never_sent(self.cause) or isinstance(from_rpc(self.cause, self.address, changes=True), NotOwner)
+
+
+class _Caller:
+    """A user's call. What it led to is cancelled when nobody waits for it any more."""
+
+    def __init__(self, context: grpc.ServicerContext) -> None:
+        self.gone = threading.Event()
+        self._context = context
+        self._call: Any = None
+        if not context.add_callback(self._leave):
+            self._leave()
+
+    @property
+    def remaining_s(self) -> float | None:
+        remaining_s = self._context.time_remaining()
+        return None if remaining_s > _NO_DEADLINE_S else remaining_s
+
+    def metadata(self) -> tuple[tuple[str, str | bytes], ...]:
+        given = self._context.invocation_metadata()
+        kept = [(key, said) for key, said in given if key not in _OF_ONE_CONNECTION and not key.startswith("grpc-")]
+        return (*kept, (FORWARDED_KEY, "1"))
+
+    def follow(self, call: Any) -> Any:
+        self._call = call
+        if self.gone.is_set():
+            call.cancel()
+        return call
+
+    def _leave(self) -> None:
+        self.gone.set()
+        if (call := self._call) is not None:
+            call.cancel()
+
+
+class Forwarding(grpc.ServerInterceptor):  # type: ignore[misc]
+    """Give it to AdminServer as one of its `interceptors`.
+
+    `route` tells the address of the owner if that is another node; None if it is this one, or nobody knows. It is
+    asked with every call and every attempt, by gRPC's own thread: it must not wait. `log_fault`: why nobody can claim
+    the job log; asked, by a call's own thread, where the owner does not answer: none will while the log is damaged.
+    """
+
+    def __init__(
+        self,
+        route: Callable[[], str | None],
+        *,
+        log_fault: Callable[[], IscpError | None] = lambda: None,
+        tls: Tls | None = None,
+    ) -> None:
+        self._route = route
+        self._log_fault = log_fault
+        self._tls = tls
+        self._channels: OrderedDict[str, grpc.Channel] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """After the server has stopped."""
+        with self._lock:
+            channels, self._channels = self._channels, OrderedDict()
+        for channel in channels.values():
+            channel.close()
+
+    def intercept_service(
+        self, continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler], details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler:
+        here = continuation(details)
+        if here is None or not details.method.startswith(_PREFIXES) or self._route() is None:
+            return here
+        if any(key == FORWARDED_KEY for key, _ in details.invocation_metadata or ()):
+            return here
+        # On the wire a single answer is a stream of one message.
+        return grpc.unary_stream_rpc_method_handler(partial(self._forward, details.method, here))
+
+    def _forward(
+        self, method: str, here: grpc.RpcMethodHandler, raw: bytes, context: grpc.ServicerContext
+    ) -> Iterator[bytes]:
+        caller = _Caller(context)
+        remaining_s = caller.remaining_s
+        retrying = Retrying(
+            retry=retry_if_exception(self._may_pass),
+            wait=wait_random_exponential(multiplier=RETRY_FIRST_S, max=RETRY_MAX_S),
+            stop=stop_when_event_set(caller.gone)
+            | stop_before_delay(FORWARD_FOR_S if remaining_s is None else min(FORWARD_FOR_S, remaining_s)),
+            sleep=sleep_using_event(caller.gone),
+            reraise=True,
+        )
+        try:
+            yield from retrying(lambda: self._begun(method, here, raw, context, caller))
+        except _ForwardingError as failure:
+            if not caller.gone.is_set():
+                log.info("forward.failed", extra={"method": method, "owner": failure.address})
+            if failure.nothing_done and (fault := self._log_fault()) is not None:
+                abort(context, NotOwner(f"no owner has claimed the job log yet: {fault}"))
+            _relay(context, failure)
+
+    def _may_pass(self, error: BaseException) -> bool:
+        """Whether another owner may answer soon."""
+        nothing_done = isinstance(error, _ForwardingError) and error.nothing_done
+        return nothing_done and not isinstance(self._log_fault(), JobLogDamaged)
+
+    def _begun(
+        self, method: str, here: grpc.RpcMethodHandler, raw: bytes, context: grpc.ServicerContext, caller: _Caller
+    ) -> Iterator[bytes]:
+        """The answer, of which the first message is there already: until then it may be asked for again."""
+        address = self._route()
+        if address is None:
+            return _answered_here(here, raw, context)
+        begin = self._channel(address).unary_stream(method)
+        messages = _messages(address, caller.follow(begin(raw, timeout=caller.remaining_s, metadata=caller.metadata())))
+        first = next(messages, None)
+        return iter(()) if first is None else chain((first,), messages)
+
+    def _channel(self, address: str) -> grpc.Channel:
+        with self._lock:
+            channel = self._channels.pop(address, None) or open_channel(address, self._tls)
+            self._channels[address] = channel
+            oldest = self._channels.popitem(last=False)[1] if len(self._channels) > OWNERS_KEPT_MAX else None
+        if oldest is not None:
+            oldest.close()
+        return channel
+
+
+def _messages(address: str, call: Any) -> Iterator[bytes]:
+    try:
+        yield from call
+    except grpc.RpcError as error:
+        raise _ForwardingError(address, error) from error
+
+
+def _answered_here(here: grpc.RpcMethodHandler, raw: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+    request = here.request_deserializer(raw)
+    answers = here.unary_stream(request, context) if here.response_streaming else (here.unary_unary(request, context),)
+    for answer in answers:
+        yield here.response_serializer(answer)
+
+
+def _relay(context: grpc.ServicerContext, failure: _ForwardingError) -> NoReturn:
+    """What the owner said, as it said it; where nobody answered, whether anything can have been done."""
+    cause, text = failure.cause, failure.cause.details() or ""
+    said = tuple((key, value) for key, value in cause.trailing_metadata() or () if key == DETAIL_KEY)
+    if not said and never_sent(cause):
+        abort(context, Unavailable(f"the owner at {failure.address} cannot be reached ({text})", remedy="Ask again"))
+    code = cause.code()
+    if not said and code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+        # Not in gRPC's words for a call that was never sent: it may have been carried out.
+        code = grpc.StatusCode.UNAVAILABLE
+        text = f"the owner at {failure.address} went away before it answered ({text})"
+    context.set_trailing_metadata(said)
+    context.abort(code, text)
+    raise AssertionError("abort returned")

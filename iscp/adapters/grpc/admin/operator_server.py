@@ -1,0 +1,109 @@
+"""Serves an OperatorService by gRPC, beside `Admin`."""
+
+# ruff: noqa: N802  (the methods have the wire's names)
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import TypeVar
+
+import grpc
+
+from iscp.adapters.grpc.admin.admin_server import check_format
+from iscp.adapters.grpc.admin.convert import pages
+from iscp.adapters.grpc.channel.grpc_errors import translated
+from iscp.core.api_requests import NodeVerb, ShardVerb
+from iscp.core.api_views import PlacedShard
+from iscp.core.errors import InvalidRequest
+from iscp.ports.operator import OperatorService
+from iscp.wire.v1 import operator_pb2 as pb
+from iscp.wire.v1 import operator_pb2_grpc as pb_grpc
+
+V = TypeVar("V")
+
+CALLS_MAX = 100
+EVENTS_WAIT_MAX_S = 60.0
+
+_NODE_VERBS: dict[int, NodeVerb] = {pb.NodeVerb.Value(f"NODE_VERB_{verb.name}"): verb for verb in NodeVerb}
+_SHARD_VERBS: dict[int, ShardVerb] = {pb.ShardVerb.Value(f"SHARD_VERB_{verb.name}"): verb for verb in ShardVerb}
+
+
+class OperatorServer(pb_grpc.OperatorServicer):
+    """The service's methods; give it to AdminServer as one of its `services`."""
+
+    calls_max = CALLS_MAX
+
+    def __init__(self, service: OperatorService) -> None:
+        self._service = service
+        self._closed = False
+
+    def add_to(self, server: grpc.Server) -> None:
+        pb_grpc.add_OperatorServicer_to_server(self, server)
+
+    def close(self) -> None:
+        self._closed = True
+
+    def ChangeNode(self, request: pb.ChangeNodeRequest, context: grpc.ServicerContext) -> pb.ChangeNodeResponse:
+        with translated(context, "change_node"):
+            check_format(request.format_version)
+            verb = _known(_NODE_VERBS, request.verb)
+            changed, shards = self._service.change_node(verb, _named(request.node_id))
+            return pb.ChangeNodeResponse(changed=changed, shards=shards)
+
+    def ChangeShards(self, request: pb.ChangeShardsRequest, context: grpc.ServicerContext) -> pb.ChangeShardsResponse:
+        with translated(context, "change_shards"):
+            check_format(request.format_version)
+            verb = _known(_SHARD_VERBS, request.verb)
+            node_id = request.node_id if verb is ShardVerb.UNPIN else _named(request.node_id)
+            changed = self._service.change_shards(verb, request.table, request.range_id, node_id)
+            return pb.ChangeShardsResponse(changed=changed)
+
+    def Reshard(self, request: pb.ReshardRequest, context: grpc.ServicerContext) -> pb.ReshardResponse:
+        with translated(context, "reshard"):
+            check_format(request.format_version)
+            ranges = self._service.reshard(request.merge, request.table, request.range_id, request.request_id)
+            return pb.ReshardResponse(ranges=ranges)
+
+    def Rebalance(self, request: pb.RebalanceRequest, context: grpc.ServicerContext) -> Iterator[pb.PlacementPage]:
+        with translated(context, "rebalance"):
+            check_format(request.format_version)
+            yield from _placement_pages(self._service.rebalance(request.dry_run))
+
+    def GetPlacement(
+        self, request: pb.GetPlacementRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.PlacementPage]:
+        with translated(context, "placement"):
+            check_format(request.format_version)
+            yield from _placement_pages(self._service.placement(request.table))
+
+    def GetEvents(self, request: pb.GetEventsRequest, context: grpc.ServicerContext) -> Iterator[pb.EventPage]:
+        with translated(context, "events"):
+            check_format(request.format_version)
+            if not 0 <= request.wait_s <= EVENTS_WAIT_MAX_S:
+                raise InvalidRequest(f"must be 0 to {EVENTS_WAIT_MAX_S:.0f} seconds", field="wait_s")
+            events = self._service.events(
+                request.after_owner_rev,
+                request.after_number,
+                request.wait_s,
+                lambda: context.is_active() and not self._closed,
+            )
+            for page in pages(pb.OwnerEvent(**asdict(event)) for event in events):
+                yield pb.EventPage(events=page)
+
+
+def _placement_pages(shards: Iterable[PlacedShard]) -> Iterator[pb.PlacementPage]:
+    for page in pages(pb.PlacedShard(**asdict(shard)) for shard in shards):
+        yield pb.PlacementPage(shards=page)
+
+
+def _known(verbs: dict[int, V], number: int) -> V:
+    if number not in verbs:
+        raise InvalidRequest(f"{number} is not known", field="verb", remedy="Is the client newer than the nodes?")
+    return verbs[number]
+
+
+def _named(node_id: str) -> str:
+    if not node_id:
+        raise InvalidRequest("is empty", field="node", remedy="Name a node; see `iscp-admin node list`")
+    return node_id

@@ -1,0 +1,127 @@
+"""How nodes call each other: what a call's metadata say, who refuses it, and the channels.
+
+Decides whether a call has reached whom it means: an address may have been given to another node, or to another
+cluster, since it was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+import grpc
+
+from iscp.adapters.grpc.channel.endpoint import MESSAGE_BYTES_MAX, Tls
+from iscp.core.errors import ConfigurationError, Unavailable
+from iscp.core.members import WIRE_FORMAT, understands
+
+CLUSTER_KEY = "iscp-cluster"
+NODE_KEY = "iscp-node"
+OWNER_KEY = "iscp-owner"
+WIRE_FORMAT_KEY = "iscp-wire-format"
+
+# A frozen or cut-off node is noticed after the sum of both.
+KEEPALIVE_MS = 3_000
+KEEPALIVE_TIMEOUT_MS = 4_000
+# Servers look after all their clients, users too, and need not hurry.
+SERVER_KEEPALIVE_MS = 10_000
+SERVER_KEEPALIVE_TIMEOUT_MS = 10_000
+# A server that allowed fewer pings than its clients send would end their connections with too_many_pings.
+PING_INTERVAL_MIN_MS = 1_000
+CONNECT_MAX_MS = 3_000
+RECONNECT_FIRST_MS = 100
+RECONNECT_MAX_MS = 1_000
+
+
+def keepalive(time_ms: int, timeout_ms: int) -> tuple[tuple[str, int], ...]:
+    """The options by which a peer that is frozen or cut off is noticed after the sum of both."""
+    return (
+        ("grpc.keepalive_time_ms", time_ms),
+        ("grpc.keepalive_timeout_ms", timeout_ms),
+        # gRPC pings for other reasons too, and then sends no second one but waits for the first, by default a minute.
+        ("grpc.http2.ping_timeout_ms", timeout_ms),
+        ("grpc.http2.max_pings_without_data", 0),
+    )
+
+
+SERVER_OPTIONS = (
+    *keepalive(SERVER_KEEPALIVE_MS, SERVER_KEEPALIVE_TIMEOUT_MS),
+    ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MIN_MS),
+)
+_CHANNEL_OPTIONS = (
+    *keepalive(KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", RECONNECT_FIRST_MS),
+    ("grpc.max_reconnect_backoff_ms", RECONNECT_MAX_MS),
+    ("grpc.min_reconnect_backoff_ms", CONNECT_MAX_MS),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+)
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+def open_channel(address: str, tls: Tls | None) -> grpc.Channel:
+    """To another node; connects when it is first used."""
+    if tls is None:
+        return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+    credentials = grpc.ssl_channel_credentials(tls.authority or None, tls.key or None, tls.certificate or None)
+    return grpc.secure_channel(address, credentials, options=_CHANNEL_OPTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Meant:
+    """Whom a call means: a node's life in a cluster; and who calls."""
+
+    cluster: str
+    node_id: str
+    epoch: int
+    owner_id: str
+    wire_format: int = WIRE_FORMAT
+
+    def to_metadata(self) -> Metadata:
+        return (
+            (CLUSTER_KEY, quote(self.cluster)),
+            (NODE_KEY, f"{self.node_id}/{self.epoch}"),
+            (OWNER_KEY, self.owner_id),
+            (WIRE_FORMAT_KEY, str(self.wire_format)),
+        )
+
+
+def meant_of(metadata: Iterable[tuple[str, str | bytes]]) -> Meant:
+    """Raises ConfigurationError where a call does not say whom it means."""
+    said = dict(metadata)
+    try:
+        node_id, _, epoch = str(said[NODE_KEY]).rpartition("/")
+        cluster, owner_id = unquote(str(said[CLUSTER_KEY])), str(said[OWNER_KEY])
+        return Meant(cluster, node_id, int(epoch), owner_id, int(said[WIRE_FORMAT_KEY]))
+    except (KeyError, ValueError) as error:
+        raise ConfigurationError(
+            "the call does not say whom it means", remedy="Only nodes of iscp call this service"
+        ) from error
+
+
+def refuse_other(meant: Meant, cluster: str, node_id: str, epoch: int, wire_format: int = WIRE_FORMAT) -> None:
+    """Raise unless it is this node that is meant; Unavailable where it is another life of it."""
+    if meant.cluster != cluster:
+        raise ConfigurationError(
+            f"this is a node of the cluster {cluster!r}, not of {meant.cluster!r}",
+            field="advertise",
+            remedy=f"Have {meant.node_id} advertise an address that leads to itself",
+        )
+    if meant.node_id != node_id:
+        raise ConfigurationError(
+            f"this is the node {node_id!r}, not {meant.node_id!r}",
+            field="advertise",
+            remedy=f"Have {meant.node_id} advertise an address that leads to itself",
+        )
+    if not understands(meant.wire_format, wire_format):
+        raise ConfigurationError(
+            f"{meant.owner_id} speaks wire format {meant.wire_format}, and {node_id} {wire_format}",
+            field="wire_format",
+            remedy="Upgrade the nodes so that no two of them are more than one wire format apart",
+        )
+    if meant.epoch != epoch:
+        raise Unavailable(f"this is {node_id} in epoch {epoch}, not {meant.epoch}", remedy="Read the members again")

@@ -1,0 +1,145 @@
+"""Errors of iscp as gRPC statuses with a detail of our own, and back into the same classes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import grpc
+
+from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
+from iscp.core import errors as core
+from iscp.core.errors import ErrorCode, IscpError, OutcomeUnknown
+from iscp.wire.v1 import admin_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+DETAIL_KEY = "iscp-error-bin"
+
+# The detail and the status text share the 8 KiB that gRPC grants trailing metadata (base64, percent-encoded).
+MESSAGE_BYTES_MAX = 3_000
+REMEDY_BYTES_MAX = 1_000
+FIELD_BYTES_MAX = 500
+STATUS_BYTES_MAX = 300
+
+_KINDS = {name: kind for name, kind in vars(core).items() if isinstance(kind, type) and issubclass(kind, IscpError)}
+
+# Looked up along the class's bases, so a class without a line of its own has its parent's.
+_STATUSES: dict[type, grpc.StatusCode] = {
+    core.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    core.TableNotFound: grpc.StatusCode.NOT_FOUND,
+    core.JobNotFound: grpc.StatusCode.NOT_FOUND,
+    core.PermanentError: grpc.StatusCode.FAILED_PRECONDITION,
+    core.TemporaryError: grpc.StatusCode.UNAVAILABLE,
+    core.OutcomeUnknown: grpc.StatusCode.UNKNOWN,
+    core.Conflict: grpc.StatusCode.ABORTED,
+    core.Canceled: grpc.StatusCode.CANCELLED,
+    core.TimedOut: grpc.StatusCode.DEADLINE_EXCEEDED,
+    core.QueueFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    core.IscpError: grpc.StatusCode.INTERNAL,
+}
+
+# gRPC says so when it never reached the other side: then nothing was asked, and nothing can have been done.
+_NEVER_SENT = "failed to connect"
+
+
+def status_of(error: IscpError) -> grpc.StatusCode:
+    return next(_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES)
+
+
+def _bounded(text: str, bytes_max: int) -> str:
+    return text.encode(errors="replace")[:bytes_max].decode(errors="ignore")
+
+
+def detail_of(error: IscpError) -> pb.ErrorDetail:
+    """What the client needs to raise the same error; over-long texts are cut."""
+    kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS)
+    return pb.ErrorDetail(
+        format_version=FORMAT_VERSION,
+        code=int(error.code),
+        kind=kind,
+        field=_bounded(error.field, FIELD_BYTES_MAX),
+        remedy=_bounded(error.remedy, REMEDY_BYTES_MAX),
+        message=_bounded(error.message, MESSAGE_BYTES_MAX),
+    )
+
+
+def abort(context: grpc.ServicerContext, error: IscpError) -> NoReturn:
+    """End the call with `error`; always raises, as gRPC's abort does."""
+    context.set_trailing_metadata(((DETAIL_KEY, detail_of(error).SerializeToString()),))
+    context.abort(status_of(error), _bounded(str(error), STATUS_BYTES_MAX))
+    raise AssertionError("abort returned")
+
+
+@contextmanager
+def translated(context: grpc.ServicerContext, verb: str, service: str = "admin") -> Iterator[None]:
+    """The edge: every error leaves as a status; what nobody foresaw is logged and leaves as INTERNAL."""
+    try:
+        yield
+    except IscpError as error:
+        log.info(f"{service}.refused", extra={"verb": verb, "code": int(error.code), "field": error.field})
+        abort(context, error)
+    except Exception as error:
+        log.exception(f"{service}.failed", extra={"verb": verb})
+        unforeseen = IscpError(f"unforeseen {type(error).__name__}: {error}", remedy="Look at the node's log")
+        abort(context, unforeseen)
+
+
+def error_of(detail: pb.ErrorDetail) -> IscpError:
+    """The error that a detail tells of; of an unknown kind (a newer node's) at least whose move is next."""
+    code: ErrorCode | None
+    try:
+        code = ErrorCode(detail.code)
+    except ValueError:
+        code = None
+    temporary = 0 < detail.code < core.PERMANENT_FROM
+    kind = _KINDS.get(detail.kind) or (core.TemporaryError if temporary else core.PermanentError)
+    return kind(detail.message, field=detail.field, remedy=detail.remedy, code=code)
+
+
+def never_sent(error: grpc.RpcError) -> bool:
+    """Whether a failed call has certainly not arrived."""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and _NEVER_SENT in (error.details() or "")
+
+
+def from_rpc(error: grpc.RpcError, endpoint: str, *, changes: bool) -> IscpError:
+    """Translate a failed call.
+
+    Without a detail it is gRPC itself that failed. Then, for a call that `changes` something and may have
+    arrived, the answer is OutcomeUnknown (with code TIMEOUT where time ran out).
+    """
+    for key, value in error.trailing_metadata() or ():
+        if key == DETAIL_KEY:
+            return error_of(pb.ErrorDetail.FromString(value))
+    text = error.details() or ""
+    match error.code():
+        case grpc.StatusCode.UNAVAILABLE if changes and not never_sent(error):
+            return OutcomeUnknown(
+                f"{endpoint} went away before it answered ({text})", remedy="Ask for the job's status"
+            )
+        case grpc.StatusCode.UNAVAILABLE:
+            return core.Unavailable(
+                f"{endpoint} does not answer ({text})",
+                field="endpoint",
+                remedy="Start a node, or name another by --endpoint or ISCP_ENDPOINT",
+            )
+        case grpc.StatusCode.DEADLINE_EXCEEDED if changes:
+            return OutcomeUnknown(
+                f"{endpoint} did not answer in time", remedy="Ask for the job's status", code=ErrorCode.TIMEOUT
+            )
+        case grpc.StatusCode.DEADLINE_EXCEEDED:
+            return core.TimedOut(f"{endpoint} did not answer in time", remedy="Allow more time, or look at the node")
+        case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in text:
+            return core.InvalidRequest(f"the message is too large ({text})", remedy="Send fewer at a time")
+        case grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return core.QueueFull(f"{endpoint} has too much to do ({text})", remedy="Ask again later")
+        case grpc.StatusCode.CANCELLED:
+            return core.Canceled(f"the call was cancelled ({text})")
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return core.PermanentError(
+                f"{endpoint} does not know this call", field="endpoint", remedy="Is it a node of iscp, and new enough?"
+            )
+        case code:
+            return IscpError(f"{endpoint} failed: {code.name} ({text})", remedy="Look at the node's log")

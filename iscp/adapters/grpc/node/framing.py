@@ -1,0 +1,192 @@
+"""What waits to be sent between owner and nodes, cut into frames, and frames put together again.
+
+Decides what is dropped: everything is repeated by those who said it, so the newest word counts. Knows no streams.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Generic, TypeVar
+
+from iscp.adapters.grpc.node.quarantine import Quarantine
+from iscp.coordination.protocol.messages import (
+    Acknowledge,
+    Alive,
+    Announce,
+    Checkpoint,
+    DispatchTable,
+    DispatchTableResponse,
+    NodeMessage,
+    OwnerMessage,
+    Sync,
+)
+from iscp.core.untrusted_values import named_error
+from iscp.wire.v1 import node_pb2 as pb
+
+log = logging.getLogger(__name__)
+M = TypeVar("M", bound=OwnerMessage | NodeMessage)
+
+FRAME_BYTES_MAX = 1024 * 1024
+"""A frame with all that is in it."""
+
+MESSAGE_PARTS_BYTES_MAX = 256 * 1024 * 1024
+"""A message that travels in parts; a larger one is lost."""
+
+QUEUE_MESSAGES_MAX = 10_000
+"""Messages that wait for one other node."""
+
+GATHER_S = 0.002
+"""What comes within it travels together: a frame for each message costs both sides more than the message."""
+
+_HEAD_BYTES = 8
+"""More than protobuf spends on a field's number and length."""
+
+
+def cut(encoded: Iterable[bytes]) -> Iterator[pb.Frame]:
+    """In order, as many as fit into each frame."""
+    batch: list[bytes] = []
+    batch_bytes = 0
+    for raw in encoded:
+        raw_bytes = len(raw) + _HEAD_BYTES
+        if batch and batch_bytes + raw_bytes > FRAME_BYTES_MAX:
+            yield pb.Frame(messages=batch)
+            batch, batch_bytes = [], 0
+        if raw_bytes > FRAME_BYTES_MAX:
+            yield from _parts(raw)
+        else:
+            batch.append(raw)
+            batch_bytes += raw_bytes
+    if batch:
+        yield pb.Frame(messages=batch)
+
+
+def _parts(raw: bytes) -> Iterator[pb.Frame]:
+    if len(raw) > MESSAGE_PARTS_BYTES_MAX:
+        log.error("coordinate.too_large", extra={"bytes": len(raw)})
+        return
+    step = FRAME_BYTES_MAX - 2 * _HEAD_BYTES
+    for start in range(0, len(raw), step):
+        yield pb.Frame(part=raw[start : start + step], last=start + step >= len(raw))
+
+
+class FrameReader(Generic[M]):
+    """The messages of one stream's frames, in order; what cannot be read is left out."""
+
+    def __init__(self, decode: Callable[[bytes, Quarantine], M], quarantine: Quarantine) -> None:
+        self._decode = decode
+        self._quarantine = quarantine
+        self._parts: list[bytes] = []
+        self._parts_bytes = 0
+        self._told = False
+
+    def take(self, frame: pb.Frame) -> list[M]:
+        found = []
+        for raw in self._whole(frame):
+            try:
+                found.append(self._decode(raw, self._quarantine))
+            except Exception as error:  # noqa: BLE001  (whatever it is, those after it are to be read)
+                self._quarantine.count += 1
+                self._tell(named_error(error))
+        return found
+
+    def _whole(self, frame: pb.Frame) -> Iterable[bytes]:
+        if not frame.part:
+            return frame.messages
+        self._parts_bytes += len(frame.part)
+        if self._parts_bytes > MESSAGE_PARTS_BYTES_MAX:
+            self._parts.clear()
+        else:
+            self._parts.append(frame.part)
+        if not frame.last:
+            return ()
+        parts, self._parts = self._parts, []
+        parts_bytes, self._parts_bytes = self._parts_bytes, 0
+        if parts_bytes > MESSAGE_PARTS_BYTES_MAX:
+            self._tell(f"a message has {parts_bytes} bytes")
+            return ()
+        return (b"".join(parts),)
+
+    def _tell(self, reason: str) -> None:
+        """Once a stream: a newer node may say what is unknown here again and again."""
+        if not self._told:
+            self._told = True
+            log.warning("coordinate.unreadable", extra={"reason": reason})
+
+
+def about(message: OwnerMessage | NodeMessage) -> Hashable:
+    """What a message is about: of two about the same thing the newer one says all that is still true."""
+    match message:
+        case DispatchTable() | DispatchTableResponse():
+            return message.shard
+        case Checkpoint():
+            return message.number
+        case Sync():
+            return "Sync", message.part
+        case Announce() | Acknowledge() | Alive():
+            return type(message).__name__
+
+
+class Outgoing(Generic[M]):
+    """What waits for one other node, `to`; safe to use from several threads.
+
+    A newer message takes an older one's place, at the end. Above QUEUE_MESSAGES_MAX the oldest are dropped, and
+    counted in `dropped`.
+    """
+
+    def __init__(self, encode: Callable[[M], bytes], to: str) -> None:
+        self._encode = encode
+        self._to = to
+        self._waiting: OrderedDict[Hashable, M] = OrderedDict()
+        self._changed = threading.Condition()
+        self._overflowing = False
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, message: M) -> None:
+        """Never waits."""
+        subject = about(message)
+        with self._changed:
+            self._waiting.pop(subject, None)
+            self._waiting[subject] = message
+            overflows = len(self._waiting) > QUEUE_MESSAGES_MAX
+            begins = overflows and not self._overflowing
+            if overflows:
+                self._waiting.popitem(last=False)
+                self.dropped += 1
+                self._overflowing = True
+            self._changed.notify()
+        if begins:
+            log.warning("coordinate.overflow", extra={"to": self._to, "messages": QUEUE_MESSAGES_MAX})
+
+    def frames(self, ended: threading.Event) -> Iterator[pb.Frame]:
+        """All that waits at a time, cut into frames, until `ended`; whoever sets that calls `wake`."""
+        while batch := self._take(ended):
+            yield from cut(self._encoded(batch))
+
+    def wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _take(self, ended: threading.Event) -> list[M]:
+        with self._changed:
+            while not (self._waiting or ended.is_set()):
+                self._changed.wait()
+        if ended.wait(GATHER_S):
+            return []
+        with self._changed:
+            batch = list(self._waiting.values())
+            self._waiting.clear()
+            self._overflowing = False
+            return batch
+
+    def _encoded(self, batch: list[M]) -> Iterator[bytes]:
+        for message in batch:
+            try:
+                yield self._encode(message)
+            except Exception:  # a value that the wire has no form for; the others must not suffer
+                log.exception("coordinate.unsayable", extra={"to": self._to})

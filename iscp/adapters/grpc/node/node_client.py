@@ -1,0 +1,127 @@
+"""The calls that the owner makes at another node (port NodeCalls), and the question who is at an address.
+
+Decides how long each may take. Nothing is asked twice: the one who wanted to know asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from iscp.adapters.grpc.admin import convert
+from iscp.adapters.grpc.admin.maintenance_codec import upkeep_from_wire
+from iscp.adapters.grpc.channel.call_metadata import Meant, open_channel
+from iscp.adapters.grpc.channel.endpoint import Tls
+from iscp.adapters.grpc.channel.grpc_errors import from_rpc
+from iscp.core.errors import Unavailable
+from iscp.core.ids import ShardId
+from iscp.core.maintenance_figures import JobUpkeep
+from iscp.core.untrusted_values import error_text
+from iscp.core.verification import VerifyReport
+from iscp.wire.v1 import node_pb2 as pb
+from iscp.wire.v1 import node_pb2_grpc as pb_grpc
+
+CALL_TIMEOUT_S = 5.0
+# What a comparison's answer may take beyond the comparison itself.
+VERIFY_MARGIN_S = 5.0
+ALIVE_LOOK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDescription:
+    """What a node says of itself; `counters` are its executor's."""
+
+    node_id: str
+    epoch: int
+    cluster: str
+    version: str
+    wire_format: int
+    counters: Mapping[str, int]
+
+
+def describe(address: str, *, tls: Tls | None = None, timeout_s: float = CALL_TIMEOUT_S) -> NodeDescription:
+    """Who answers at `address`, be it a stranger. Raises Unavailable, TimedOut, PermanentError if it is no node."""
+    with open_channel(address, tls) as channel:
+        return _describe(pb_grpc.NodeStub(channel), address, timeout_s)
+
+
+def _describe(stub: pb_grpc.NodeStub, address: str, timeout_s: float) -> NodeDescription:
+    try:
+        told = stub.Describe(pb.DescribeRequest(), timeout=timeout_s)
+    except grpc.RpcError as error:
+        raise from_rpc(error, address, changes=False) from error
+    return NodeDescription(told.node_id, told.epoch, told.cluster, told.version, told.wire_format, dict(told.counters))
+
+
+class RemoteNode:
+    """One life of a node at `address`, called through a channel that is somebody else's to close."""
+
+    def __init__(self, channel: grpc.Channel, address: str, meant: Meant) -> None:
+        self._stub = pb_grpc.NodeStub(channel)
+        self._address = address
+        self._meant = meant
+        self._metadata = meant.to_metadata()
+
+    def notify(self, shard: ShardId, targets: bool) -> None:
+        self._ask(self._stub.Notify, pb.NotifyRequest(shard=_shard(shard), targets=targets))
+
+    def interrupt(self, shard: ShardId, job_id: str, spec_json: str) -> None:
+        request = pb.InterruptRequest(shard=_shard(shard), job_id=job_id, spec_json=spec_json)
+        self._ask(self._stub.Interrupt, request)
+
+    def verify(
+        self, shard: ShardId, job_id: str, repair: bool, timeout_s: float, alive: Callable[[], bool]
+    ) -> VerifyReport:
+        request = pb.VerifyRequest(shard=_shard(shard), job_id=job_id, repair=repair, timeout_s=timeout_s)
+        deadline_s = timeout_s + VERIFY_MARGIN_S
+        call = self._begun(lambda: self._stub.Verify.future(request, timeout=deadline_s, metadata=self._metadata))
+        try:
+            while True:
+                try:
+                    return convert.report_from_wire(call.result(ALIVE_LOOK_S))
+                except grpc.FutureTimeoutError:
+                    if not alive():
+                        raise Unavailable("the comparison was given up: the caller is gone") from None
+                except grpc.FutureCancelledError as error:
+                    raise self._closed() from error
+                except grpc.RpcError as error:
+                    raise from_rpc(error, self._address, changes=repair) from error
+        finally:
+            call.cancel()
+
+    def upkeep(self, job_id: str) -> JobUpkeep:
+        request = pb.UpkeepRequest(job_id=job_id)
+        answer = self._ask(self._stub.Upkeep, request)
+        try:
+            return upkeep_from_wire(answer)
+        except ValueError as error:
+            raise Unavailable(f"{self._address} answers figures that cannot be: {error_text(error)}") from error
+
+    def counters(self) -> dict[str, int]:
+        told = self._begun(lambda: _describe(self._stub, self._address, CALL_TIMEOUT_S))
+        meant = self._meant
+        if (told.cluster, told.node_id, told.epoch) != (meant.cluster, meant.node_id, meant.epoch):
+            raise Unavailable(f"{self._address} is {told.node_id} in epoch {told.epoch} now")
+        return dict(told.counters)
+
+    def _ask(self, method: Callable[..., Any], request: Any) -> Any:
+        try:
+            return self._begun(lambda: method(request, timeout=CALL_TIMEOUT_S, metadata=self._metadata))
+        except grpc.RpcError as error:
+            raise from_rpc(error, self._address, changes=False) from error
+
+    def _begun(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except ValueError as error:  # gRPC's way to say that the channel is closed
+            raise self._closed() from error
+
+    def _closed(self) -> Unavailable:
+        return Unavailable(f"{self._meant.node_id} is no longer a member", remedy="Ask again")
+
+
+def _shard(shard: ShardId) -> pb.ShardId:
+    return pb.ShardId(table_id=shard.table_id, range_id=shard.range_id)

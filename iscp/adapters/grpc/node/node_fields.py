@@ -1,0 +1,201 @@
+"""What a node says, as fields of protobuf's messages and back: Syncs, answers to dispatches, checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from operator import attrgetter
+
+from iscp.adapters.grpc.admin.convert import REASON_FROM_WIRE, REASON_TO_WIRE, STATE_FROM_WIRE, STATE_TO_WIRE
+from iscp.adapters.grpc.node.quarantine import Quarantine
+from iscp.adapters.grpc.node.wire_values import (
+    Fields,
+    counts,
+    table_epoch_of,
+    version_of,
+    watermark_fields,
+    watermark_of,
+)
+from iscp.coordination.protocol.messages import (
+    SYNC_PARTS_MAX,
+    Checkpoint,
+    DispatchTableResponse,
+    NodeShard,
+    NodeShardState,
+    ShardCheckpoint,
+    SourceSeen,
+    Sync,
+    exact_seen,
+)
+from iscp.core.ids import JobKey, ShardId
+from iscp.core.iteration import HistoryEntry
+from iscp.core.job_row import JobReport, JobStatus
+from iscp.core.report_validation import exact_entry, exact_report, exact_shard
+from iscp.core.untrusted_values import exact_int
+from iscp.wire.v1 import admin_pb2
+from iscp.wire.v1 import node_pb2 as pb
+
+_SHARD_STATE_TO_WIRE = {state: pb.ShardState.Value(f"SHARD_STATE_{state.name}") for state in NodeShardState}
+_SHARD_STATE_FROM_WIRE = {number: state for state, number in _SHARD_STATE_TO_WIRE.items()}
+
+# Fields that have the same names on the wire, in the order of the dataclass.
+_STATUS_NAMES = tuple(field.name for field in fields(JobStatus))
+_status_values = attrgetter(*_STATUS_NAMES)
+_HISTORY_NAMES = tuple(field.name for field in fields(HistoryEntry))
+_history_values = attrgetter(*_HISTORY_NAMES)
+
+
+def sync_fields(message: Sync) -> Fields:
+    return {
+        "owner_rev": message.owner_rev,
+        "epoch": message.epoch,
+        "version": message.version,
+        "number": message.number,
+        "part": message.part,
+        "parts": message.parts,
+        "recorded": message.recorded,
+        "shards": [_held(held) for held in message.shards],
+        "wire_format": message.wire_format,
+    }
+
+
+def sync_of(wire: pb.Sync) -> Sync:
+    """As a whole or not at all: what is missing in it would count as not running there."""
+    owner_rev, epoch, number, recorded = counts(wire, "owner_rev", "epoch", "number", "recorded")
+    parts = exact_int(wire.parts, "parts", 1, SYNC_PARTS_MAX)
+    return Sync(
+        owner_rev,
+        epoch,
+        version_of(wire),
+        number,
+        exact_int(wire.part, "part", 0, parts - 1),
+        parts,
+        recorded,
+        tuple([_held_of(held, owner_rev) for held in wire.shards]),
+        exact_int(wire.wire_format, "wire_format"),
+    )
+
+
+def _held(held: NodeShard) -> Fields:
+    return {
+        "table_id": held.shard.table_id,
+        "range_id": held.shard.range_id,
+        "dispatch_rev": held.table_epoch.owner_rev,
+        "counter": held.table_epoch.counter,
+        "state": _SHARD_STATE_TO_WIRE[held.state],
+    }
+
+
+def _held_of(wire: pb.HeldShard, owner_rev: int) -> NodeShard:
+    return NodeShard(
+        exact_shard(ShardId(wire.table_id, wire.range_id)),
+        table_epoch_of(wire, owner_rev),
+        _SHARD_STATE_FROM_WIRE[wire.state],
+    )
+
+
+def response_fields(message: DispatchTableResponse) -> Fields:
+    table_epoch, shard = message.table_epoch, message.shard
+    return {
+        "owner_rev": message.owner_rev,
+        "epoch": message.epoch,
+        "dispatch_rev": table_epoch.owner_rev,
+        "counter": table_epoch.counter,
+        "table_id": shard.table_id,
+        "range_id": shard.range_id,
+        "state": _SHARD_STATE_TO_WIRE[message.state],
+    }
+
+
+def response_of(wire: pb.DispatchTableResponse) -> DispatchTableResponse:
+    owner_rev, epoch = counts(wire, "owner_rev", "epoch")
+    return DispatchTableResponse(
+        owner_rev,
+        epoch,
+        table_epoch_of(wire, owner_rev),
+        exact_shard(ShardId(wire.table_id, wire.range_id)),
+        _SHARD_STATE_FROM_WIRE[wire.state],
+    )
+
+
+def checkpoint_fields(message: Checkpoint) -> Fields:
+    return {
+        "owner_rev": message.owner_rev,
+        "epoch": message.epoch,
+        "number": message.number,
+        "shards": [_shard_checkpoint(item) for item in message.shards],
+    }
+
+
+def checkpoint_of(wire: pb.Checkpoint, quarantine: Quarantine) -> Checkpoint:
+    owner_rev, epoch, number = counts(wire, "owner_rev", "epoch", "number")
+    shards = quarantine.each(lambda item: _shard_checkpoint_of(item, quarantine), wire.shards, "shard")
+    return Checkpoint(owner_rev, epoch, number, shards)
+
+
+def _shard_checkpoint(item: ShardCheckpoint) -> Fields:
+    return {
+        "table_id": item.shard.table_id,
+        "range_id": item.shard.range_id,
+        "reports": [_report(report) for report in item.reports],
+        "history": [dict(zip(_HISTORY_NAMES, _history_values(entry), strict=True)) for entry in item.history],
+        "seen": _seen(item.seen) if item.seen is not None else None,
+    }
+
+
+def _shard_checkpoint_of(wire: pb.ShardCheckpoint, quarantine: Quarantine) -> ShardCheckpoint:
+    seen = quarantine.each(_seen_of, [wire.seen], "source") if wire.HasField("seen") else ()
+    return ShardCheckpoint(
+        exact_shard(ShardId(wire.table_id, wire.range_id)),
+        quarantine.each(_report_of, wire.reports, "report"),
+        quarantine.each(_entry_of, wire.history, "history"),
+        seen[0] if seen else None,
+    )
+
+
+def _entry_of(wire: admin_pb2.HistoryEntry) -> HistoryEntry:
+    return exact_entry(HistoryEntry(*_history_values(wire)))
+
+
+def _report(report: JobReport) -> Fields:
+    key, status = report.key, report.status
+    return {
+        "account": key.account,
+        "table_id": key.table_id,
+        "job_name": key.job_name,
+        "job_id": report.job_id,
+        "watermark": watermark_fields(report.watermark),
+        "seq": report.seq,
+        "state": STATE_TO_WIRE[report.state] if report.state is not None else None,
+        "reason": REASON_TO_WIRE[report.reason] if report.reason is not None else None,
+        "status": dict(zip(_STATUS_NAMES, _status_values(status), strict=True)) if status is not None else None,
+        "range_id": key.range_id,
+    }
+
+
+def _report_of(wire: pb.JobReport) -> JobReport:
+    report = JobReport(
+        JobKey(wire.account, wire.table_id, wire.job_name, wire.range_id or 1),
+        wire.job_id,
+        watermark_of(wire.watermark),
+        wire.seq,
+        STATE_FROM_WIRE[wire.state] if wire.state else None,
+        REASON_FROM_WIRE[wire.reason] if wire.reason else None,
+        JobStatus(*_status_values(wire.status)) if wire.HasField("status") else None,
+    )
+    return exact_report(report)
+
+
+def _seen(seen: SourceSeen) -> Fields:
+    return {
+        "table_id": seen.shard.table_id,
+        "range_id": seen.shard.range_id,
+        "source_version": seen.source_version,
+        "checked_at_s": seen.checked_at_s,
+        "lag_s": seen.lag_s,
+    }
+
+
+def _seen_of(wire: pb.SourceSeen) -> SourceSeen:
+    return exact_seen(
+        SourceSeen(ShardId(wire.table_id, wire.range_id), wire.source_version, wire.checked_at_s, wire.lag_s)
+    )

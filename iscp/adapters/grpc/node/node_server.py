@@ -1,0 +1,260 @@
+"""Serves the owner: its stream of messages, and the calls that it makes at the node that runs a shard.
+
+Decides which stream of an owner counts (its newest) and how many there may be. Knows nothing of what is said.
+
+Threads are the service's own, so that no number of users' calls keeps an owner out. A stream takes one that sends, from
+the pool, and one that reads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import grpc
+
+from iscp.adapters.grpc.admin import convert
+from iscp.adapters.grpc.admin.maintenance_codec import upkeep_to_wire
+from iscp.adapters.grpc.channel.call_metadata import Meant, meant_of, refuse_other
+from iscp.adapters.grpc.channel.grpc_errors import translated
+from iscp.adapters.grpc.node.framing import FrameReader, Outgoing
+from iscp.adapters.grpc.node.node_codec import decode_owner, encode_node
+from iscp.adapters.grpc.node.quarantine import Quarantine
+from iscp.coordination.protocol.messages import NodeMessage, OwnerMessage
+from iscp.core.errors import InvalidRequest, QueueFull
+from iscp.core.ids import ShardId
+from iscp.core.members import WIRE_FORMAT
+from iscp.core.report_validation import exact_shard
+from iscp.core.untrusted_values import error_text
+from iscp.ports.cluster import NodeCalls
+from iscp.wire.v1 import admin_pb2
+from iscp.wire.v1 import node_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+SERVICE_NAME = pb.DESCRIPTOR.services_by_name["Node"].full_name
+
+# Streams at once, each of another owner: one leads, and those before it may not know yet that they do not.
+OWNERS_MAX = 8
+VERIFIES_MAX = 200
+# Calls that answer at once, and streams whose place was taken but whose thread has not ended yet.
+SHORT_CALLS_MAX = 24
+
+
+class _InPool:
+    """A method that runs in threads of its own (gRPC looks for this attribute; its health service has it too)."""
+
+    def __init__(self, method: Callable[[Any, grpc.ServicerContext], Any], pool: ThreadPoolExecutor) -> None:
+        self._method = method
+        self.experimental_thread_pool = pool
+
+    def __call__(self, request: Any, context: grpc.ServicerContext) -> Any:
+        return self._method(request, context)
+
+
+class _Stream:
+    """What one owner hears over one stream."""
+
+    def __init__(self, owner_id: str, context: grpc.ServicerContext) -> None:
+        self.outgoing: Outgoing[NodeMessage] = Outgoing(encode_node, owner_id)
+        self.ended = threading.Event()
+        self._context = context
+
+    def end(self) -> None:
+        self.ended.set()
+        self.outgoing.wake()
+
+    def cut(self) -> None:
+        """End it also where the owner does not read, so that a message cannot be got rid of."""
+        self.end()
+        self._context.cancel()
+
+
+class NodeServer:
+    """The service `Node` of one node; give it to AdminServer as one of its `services`.
+
+    `epoch` tells the node's current one. `heard` is given what owners say, in order of each stream; while it does not
+    return, the owner is held back; what it raises is logged, and that batch is lost.
+    """
+
+    calls_max = OWNERS_MAX + VERIFIES_MAX + SHORT_CALLS_MAX
+
+    def __init__(
+        self,
+        node_id: str,
+        epoch: Callable[[], int],
+        cluster: str,
+        version: str,
+        calls: NodeCalls,
+        heard: Callable[[Sequence[OwnerMessage]], None],
+        wire_format: int = WIRE_FORMAT,
+    ) -> None:
+        self._node_id = node_id
+        self._epoch = epoch
+        self._cluster = cluster
+        self._version = version
+        self._calls = calls
+        self._heard = heard
+        self._wire_format = wire_format
+        self._pool = ThreadPoolExecutor(self.calls_max, thread_name_prefix="iscp-node-call")
+        self._quarantine = Quarantine()
+        self._verifies = threading.BoundedSemaphore(VERIFIES_MAX)
+        self._streams: OrderedDict[str, _Stream] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def quarantined(self) -> int:
+        """Parts of owners' messages that were dead-lettered."""
+        return self._quarantine.count
+
+    def add_to(self, server: grpc.Server) -> None:
+        unary = grpc.unary_unary_rpc_method_handler
+        rows: dict[str, tuple[Callable[[Any, Any], Any], Any, Any]] = {
+            "Notify": (self._notify, pb.NotifyRequest, pb.NotifyResponse),
+            "Interrupt": (self._interrupt, pb.InterruptRequest, pb.InterruptResponse),
+            "Verify": (self._verify, pb.VerifyRequest, admin_pb2.VerifyReport),
+            "Upkeep": (self._upkeep, pb.UpkeepRequest, admin_pb2.JobUpkeep),
+            "Describe": (self._describe, pb.DescribeRequest, pb.Description),
+        }
+        methods = {
+            name: unary(_InPool(method, self._pool), request.FromString, response.SerializeToString)
+            for name, (method, request, response) in rows.items()
+        }
+        methods["Coordinate"] = grpc.stream_stream_rpc_method_handler(
+            _InPool(self._coordinate, self._pool), pb.Frame.FromString, pb.Frame.SerializeToString
+        )
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, methods),))
+
+    def send(self, owner_id: str, message: NodeMessage) -> None:
+        """Never waits. Lost where this owner has no stream open."""
+        stream = self._streams.get(owner_id)
+        if stream is not None:
+            stream.outgoing.put(message)
+
+    def close(self) -> None:
+        """End all streams."""
+        with self._lock:
+            streams = list(self._streams.values())
+        for stream in streams:
+            stream.cut()
+
+    # --- the stream --------------------------------------------------------------------------------------------
+
+    def _coordinate(self, frames: Iterator[pb.Frame], context: grpc.ServicerContext) -> Iterator[pb.Frame]:
+        owner_id = self._admit(context, "coordinate").owner_id
+        stream = _Stream(owner_id, context)
+        if not context.add_callback(stream.end):
+            return
+        self._take_in(owner_id, stream)
+        try:
+            with suppress(grpc.RpcError):  # the owner has gone meanwhile
+                context.send_initial_metadata(())
+                reader = threading.Thread(
+                    target=self._read, args=(owner_id, stream, frames), name=f"iscp-owner-{owner_id}", daemon=True
+                )
+                reader.start()
+                yield from stream.outgoing.frames(stream.ended)
+        finally:
+            stream.end()
+            self._leave(owner_id, stream)
+
+    def _take_in(self, owner_id: str, stream: _Stream) -> None:
+        """The newest stream of an owner is the one that counts, and the newest owners are."""
+        with self._lock:
+            ended = [former] if (former := self._streams.pop(owner_id, None)) is not None else []
+            self._streams[owner_id] = stream
+            if len(self._streams) > OWNERS_MAX:
+                ended.append(self._streams.popitem(last=False)[1])
+        log.info("coordinate.begun", extra={"owner": owner_id})
+        for each in ended:
+            each.cut()
+
+    def _leave(self, owner_id: str, stream: _Stream) -> None:
+        with self._lock:
+            if self._streams.get(owner_id) is stream:
+                del self._streams[owner_id]
+        log.info("coordinate.ended", extra={"owner": owner_id})
+
+    def _read(self, owner_id: str, stream: _Stream, frames: Iterator[pb.Frame]) -> None:
+        reader = FrameReader(decode_owner, self._quarantine)
+        try:
+            for frame in frames:
+                self._hear(owner_id, reader.take(frame))
+        except grpc.RpcError:
+            pass  # the owner has gone, or the stream was cut
+        finally:
+            stream.end()
+
+    def _hear(self, owner_id: str, messages: Sequence[OwnerMessage]) -> None:
+        try:
+            if messages:
+                self._heard(messages)
+        except Exception:
+            log.exception("coordinate.not_heard", extra={"owner": owner_id})
+
+    # --- the calls ---------------------------------------------------------------------------------------------
+
+    def _notify(self, request: pb.NotifyRequest, context: grpc.ServicerContext) -> pb.NotifyResponse:
+        self._admit(context, "notify")
+        with translated(context, "notify", "node_call"):
+            self._calls.notify(_shard(request.shard), request.targets)
+            return pb.NotifyResponse()
+
+    def _interrupt(self, request: pb.InterruptRequest, context: grpc.ServicerContext) -> pb.InterruptResponse:
+        self._admit(context, "interrupt")
+        with translated(context, "interrupt", "node_call"):
+            self._calls.interrupt(_shard(request.shard), request.job_id, request.spec_json)
+            return pb.InterruptResponse()
+
+    def _verify(self, request: pb.VerifyRequest, context: grpc.ServicerContext) -> admin_pb2.VerifyReport:
+        self._admit(context, "verify")
+        with translated(context, "verify", "node_call"):
+            if not self._verifies.acquire(blocking=False):
+                raise QueueFull(f"{VERIFIES_MAX} comparisons wait at {self._node_id}", remedy="Ask again later")
+            try:
+                timeout_s = _waiting_s(request.timeout_s, context.time_remaining())
+                shard, repair = _shard(request.shard), request.repair
+                report = self._calls.verify(shard, request.job_id, repair, timeout_s, context.is_active)
+                return convert.report_to_wire(report)
+            finally:
+                self._verifies.release()
+
+    def _upkeep(self, request: pb.UpkeepRequest, context: grpc.ServicerContext) -> admin_pb2.JobUpkeep:
+        self._admit(context, "upkeep")
+        with translated(context, "upkeep", "node_call"):
+            return upkeep_to_wire(self._calls.upkeep(request.job_id))
+
+    def _describe(self, request: pb.DescribeRequest, context: grpc.ServicerContext) -> pb.Description:
+        with translated(context, "describe", "node_call"):
+            return pb.Description(
+                node_id=self._node_id,
+                epoch=self._epoch(),
+                cluster=self._cluster,
+                version=self._version,
+                wire_format=self._wire_format,
+                counters=self._calls.counters(),
+            )
+
+    def _admit(self, context: grpc.ServicerContext, verb: str) -> Meant:
+        """Whom the call means; ends it unless that is this node."""
+        with translated(context, verb, "node_call"):
+            meant = meant_of(context.invocation_metadata())
+            refuse_other(meant, self._cluster, self._node_id, self._epoch(), self._wire_format)
+            return meant
+
+
+def _shard(wire: pb.ShardId) -> ShardId:
+    try:
+        return exact_shard(ShardId(wire.table_id, wire.range_id))
+    except ValueError as error:
+        raise InvalidRequest(error_text(error), field="shard") from error
+
+
+def _waiting_s(wanted_s: float, remaining_s: float) -> float:
+    """No longer than the caller waits, which is never for ever."""
+    return min(wanted_s, remaining_s) if wanted_s >= 0 else 0.0

@@ -1,0 +1,116 @@
+"""What an owner says, as fields of protobuf's messages and back: announces, acknowledgements and dispatches of jobs."""
+
+from __future__ import annotations
+
+from iscp.adapters.grpc.admin.convert import REASON_FROM_WIRE, REASON_TO_WIRE, STATE_FROM_WIRE, STATE_TO_WIRE
+from iscp.adapters.grpc.node.quarantine import Quarantine
+from iscp.adapters.grpc.node.wire_values import (
+    Fields,
+    counts,
+    table_epoch_of,
+    version_of,
+    watermark_fields,
+    watermark_of,
+)
+from iscp.coordination.protocol.messages import Acknowledge, Announce, DispatchTable
+from iscp.core.ids import JobKey, ShardId
+from iscp.core.job_row import JobRow
+from iscp.core.report_validation import exact_shard, refuse_absurd_row
+from iscp.core.untrusted_values import exact_name
+from iscp.wire.v1 import node_pb2 as pb
+
+
+def announce_fields(message: Announce) -> Fields:
+    return {
+        "owner_id": message.owner_id,
+        "owner_rev": message.owner_rev,
+        "election_revision": message.election_revision,
+        "version": message.version,
+        "wire_format": message.wire_format,
+    }
+
+
+def announce_of(wire: pb.Announce) -> Announce:
+    owner_rev, revision, wire_format = counts(wire, "owner_rev", "election_revision", "wire_format")
+    return Announce(exact_name(wire.owner_id, "owner_id"), owner_rev, revision, version_of(wire), wire_format)
+
+
+def acknowledge_fields(message: Acknowledge) -> Fields:
+    return {
+        "owner_rev": message.owner_rev,
+        "epoch": message.epoch,
+        "sync_number": message.sync_number,
+        "recorded": message.recorded,
+    }
+
+
+def acknowledge_of(wire: pb.Acknowledge) -> Acknowledge:
+    return Acknowledge(*counts(wire, "owner_rev", "epoch", "sync_number", "recorded"))
+
+
+def dispatch_fields(message: DispatchTable) -> Fields:
+    table_epoch, shard = message.table_epoch, message.shard
+    return {
+        "owner_rev": message.owner_rev,
+        "epoch": message.epoch,
+        "dispatch_rev": table_epoch.owner_rev,
+        "counter": table_epoch.counter,
+        "table_id": shard.table_id,
+        "range_id": shard.range_id,
+        "is_delete": message.is_delete,
+        "jobs": [_row(row) for row in message.jobs],
+    }
+
+
+def dispatch_of(wire: pb.DispatchTable, quarantine: Quarantine) -> DispatchTable:
+    owner_rev, epoch = counts(wire, "owner_rev", "epoch")
+    return DispatchTable(
+        owner_rev,
+        epoch,
+        table_epoch_of(wire, owner_rev),
+        exact_shard(ShardId(wire.table_id, wire.range_id)),
+        wire.is_delete,
+        quarantine.each(_row_of, wire.jobs, "job"),
+    )
+
+
+def _row(row: JobRow) -> Fields:
+    key = row.key
+    return {
+        "account": key.account,
+        "table_id": key.table_id,
+        "job_name": key.job_name,
+        "job_id": row.job_id,
+        "spec_json": row.spec_json,
+        "table_name": row.table_name,
+        "table_uri": row.table_uri,
+        "state": STATE_TO_WIRE[row.state],
+        "reason": REASON_TO_WIRE[row.reason],
+        "watermark": watermark_fields(row.watermark),
+        "seq": row.seq,
+        "status_json": row.status_json,
+        "create_at_s": row.create_at_s,
+        "drop_at_s": row.drop_at_s,
+        "range_id": key.range_id,
+        "origin": row.origin,
+    }
+
+
+def _row_of(wire: pb.JobRow) -> JobRow:
+    row = JobRow(
+        JobKey(wire.account, wire.table_id, wire.job_name, wire.range_id or 1),
+        wire.job_id,
+        wire.spec_json,
+        wire.table_name,
+        wire.table_uri,
+        STATE_FROM_WIRE[wire.state],
+        REASON_FROM_WIRE[wire.reason],
+        watermark_of(wire.watermark),
+        wire.seq,
+        wire.status_json,
+        wire.create_at_s,
+        wire.drop_at_s if wire.HasField("drop_at_s") else None,
+        wire.origin,
+    )
+    refuse_absurd_row(row)
+    return row

@@ -1,0 +1,263 @@
+"""The owner's streams to the nodes: one to each, opened again for as long as the node is a member.
+
+Decides when to connect again. Knows nothing of what is said: what the machines say they repeat, so anything may get
+lost here, and nobody who sends ever waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+
+import grpc
+from tenacity import (
+    RetryError,
+    Retrying,
+    retry_if_exception_type,
+    sleep_using_event,
+    stop_when_event_set,
+    wait_random_exponential,
+)
+
+from iscp.adapters.grpc.channel.call_metadata import Meant, open_channel
+from iscp.adapters.grpc.channel.endpoint import Tls
+from iscp.adapters.grpc.channel.grpc_errors import from_rpc
+from iscp.adapters.grpc.node.framing import FrameReader, Outgoing
+from iscp.adapters.grpc.node.node_client import RemoteNode
+from iscp.adapters.grpc.node.node_codec import decode_node, encode_owner
+from iscp.adapters.grpc.node.quarantine import Quarantine
+from iscp.coordination.protocol.messages import NodeMessage, OwnerMessage
+from iscp.core.errors import IscpError, PermanentError, Unavailable
+from iscp.core.members import NODES_MAX, WIRE_FORMAT, NodeRecord
+from iscp.ports.cluster import NodeCalls
+from iscp.wire.v1 import node_pb2 as pb
+from iscp.wire.v1 import node_pb2_grpc as pb_grpc
+
+log = logging.getLogger(__name__)
+
+RECONNECT_FIRST_S = 0.1
+RECONNECT_MAX_S = 3.0
+CLOSE_WAIT_S = 5.0
+
+Heard = Callable[[str, Sequence[NodeMessage]], None]
+Refused = Callable[[NodeRecord, IscpError], None]
+Life = tuple[str, int, str]
+
+
+def life_of(record: NodeRecord) -> Life:
+    """What a stream leads to: one life of a node at one address. All else in a record may change under way."""
+    return record.node_id, record.epoch, record.address
+
+
+class _BrokenStreamError(Exception):
+    """The stream could not be opened."""
+
+
+class _Peer:
+    """One life of a node: the channel to it, what waits for it, and the thread that keeps the stream open."""
+
+    def __init__(
+        self,
+        record: NodeRecord,
+        meant: Meant,
+        heard: Heard,
+        on_refused: Refused,
+        tls: Tls | None,
+        quarantine: Quarantine,
+    ) -> None:
+        self._record = record
+        self._quarantine = quarantine
+        self._heard = heard
+        self._on_refused = on_refused
+        self._metadata = meant.to_metadata()
+        self._channel = open_channel(record.address, tls)
+        self._stub = pb_grpc.NodeStub(self._channel)
+        self._outgoing: Outgoing[OwnerMessage] = Outgoing(encode_owner, record.node_id)
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._call: grpc.Call | None = None
+        self._refusal = ""
+        self._thread = threading.Thread(target=self._run, name=f"iscp-peer-{record.node_id}", daemon=True)
+        self.node = RemoteNode(self._channel, record.address, meant)
+
+    def send(self, message: OwnerMessage) -> None:
+        self._outgoing.put(message)
+        if self._thread.ident is None:
+            with self._lock:
+                if self._thread.ident is None and not self._closed.is_set():
+                    self._thread.start()
+
+    def close(self) -> None:
+        """Ends soon after; never waits."""
+        with self._lock:
+            self._closed.set()
+            if self._call is not None:
+                self._call.cancel()
+            if self._thread.ident is None:
+                self._channel.close()
+
+    def join(self, wait_s: float) -> None:
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(wait_s)
+
+    def _run(self) -> None:
+        try:
+            while not self._closed.is_set():
+                try:
+                    self._retrying()(self._hold_stream)
+                except RetryError:
+                    return
+                except Exception:
+                    log.exception("peer.failed", extra=self._named())
+                # Two that take the stream from each other must not do it as fast as they can.
+                self._closed.wait(RECONNECT_FIRST_S)
+        finally:
+            self._channel.close()
+
+    def _retrying(self) -> Retrying:
+        return Retrying(
+            retry=retry_if_exception_type(_BrokenStreamError),
+            wait=wait_random_exponential(multiplier=RECONNECT_FIRST_S, max=RECONNECT_MAX_S),
+            stop=stop_when_event_set(self._closed),
+            sleep=sleep_using_event(self._closed),
+        )
+
+    def _hold_stream(self) -> None:
+        """Open the stream and read it to its end; raises _Broken if it could not be opened."""
+        began, ended = threading.Event(), threading.Event()
+        call = self._stub.Coordinate(self._frames(began, ended), metadata=self._metadata)
+        try:
+            with self._lock:
+                self._call = call
+                if self._closed.is_set():
+                    call.cancel()
+            call.initial_metadata()  # waits for the node's, or for the end
+            if call.is_active():
+                began.set()
+                self._refusal = ""
+                log.info("peer.connected", extra=self._named())
+            self._read(call)
+        except grpc.RpcError as error:
+            self._note(from_rpc(error, self._record.address, changes=False))
+            if not began.is_set():
+                raise _BrokenStreamError from error
+        finally:
+            ended.set()
+            began.set()
+            self._outgoing.wake()
+            call.cancel()
+
+    def _frames(self, began: threading.Event, ended: threading.Event) -> Iterator[pb.Frame]:
+        """What is sent; nothing before the node has let the stream in, as it would be lost."""
+        began.wait()
+        yield from self._outgoing.frames(ended)
+
+    def _read(self, frames: Iterable[pb.Frame]) -> None:
+        reader = FrameReader(decode_node, self._quarantine)
+        for frame in frames:
+            messages = reader.take(frame)
+            try:
+                if messages and not self._closed.is_set():
+                    self._heard(self._record.node_id, messages)
+            except Exception:
+                log.exception("peer.not_heard", extra=self._named())
+
+    def _note(self, error: IscpError) -> None:
+        """A refusal needs a person: it is told each time, and logged where it is another one than the last."""
+        if self._closed.is_set():
+            return
+        if not isinstance(error, PermanentError):
+            log.info("peer.away", extra={**self._named(), "reason": error.message})
+            return
+        if str(error) != self._refusal:
+            self._refusal = str(error)
+            log.warning("peer.refused", extra={**self._named(), "reason": str(error)})
+        self._on_refused(self._record, error)
+
+    def _named(self) -> dict[str, object]:
+        return {"peer": self._record.node_id, "epoch": self._record.epoch, "address": self._record.address}
+
+
+class Peers:
+    """The streams of one owner; safe to use from several threads.
+
+    `cluster` is its name with the prefix in etcd. `heard` is given what a node says, in order, by a thread of that
+    node; while it does not return, the node is held back; what it raises is logged, and that batch is lost.
+    `on_refused` is told each time that a node refuses the stream.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        owner_id: str,
+        heard: Heard,
+        *,
+        on_refused: Refused = lambda record, error: None,
+        tls: Tls | None = None,
+        wire_format: int = WIRE_FORMAT,
+    ) -> None:
+        self._wire_format = wire_format
+        self._cluster = cluster
+        self._owner_id = owner_id
+        self._heard = heard
+        self._on_refused = on_refused
+        self._tls = tls
+        self._quarantine = Quarantine()
+        self._peers: dict[Life, _Peer] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+        self._full = False
+
+    @property
+    def quarantined(self) -> int:
+        """Parts of nodes' messages that were dead-lettered."""
+        return self._quarantine.count
+
+    def send(self, record: NodeRecord, message: OwnerMessage) -> None:
+        """Never waits. Lost where there are NODES_MAX streams already, and after `close`."""
+        with suppress(Unavailable):
+            self._peer(record).send(message)
+
+    def call(self, record: NodeRecord) -> NodeCalls:
+        """Its methods make calls with deadlines. Raises Unavailable as `send` loses."""
+        return self._peer(record).node
+
+    def keep(self, members: Iterable[NodeRecord]) -> None:
+        """Close the streams of all others; never waits."""
+        kept = {life_of(record) for record in members}
+        with self._lock:
+            ended = [self._peers.pop(life) for life in self._peers.keys() - kept]
+            self._full = False
+        for peer in ended:
+            peer.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            peers, self._peers = list(self._peers.values()), {}
+        for peer in peers:
+            peer.close()
+        until_s = time.monotonic() + CLOSE_WAIT_S
+        for peer in peers:
+            peer.join(max(0.0, until_s - time.monotonic()))
+
+    def _peer(self, record: NodeRecord) -> _Peer:
+        life = life_of(record)
+        if (known := self._peers.get(life)) is not None:
+            return known
+        with self._lock:
+            if (known := self._peers.get(life)) is not None:
+                return known
+            if self._closed:
+                raise Unavailable("the streams to the nodes are closed")
+            if len(self._peers) >= NODES_MAX:
+                if not self._full:
+                    self._full = True
+                    log.warning("peer.too_many", extra={"nodes": NODES_MAX})
+                raise Unavailable(f"there are {NODES_MAX} nodes already")
+            meant = Meant(self._cluster, record.node_id, record.epoch, self._owner_id, self._wire_format)
+            peer = self._peers[life] = _Peer(record, meant, self._heard, self._on_refused, self._tls, self._quarantine)
+            return peer

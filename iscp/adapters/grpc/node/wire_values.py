@@ -1,0 +1,41 @@
+"""Values that owner and nodes say, as fields of protobuf's messages and back; numbers that cannot be are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from google.protobuf.message import Message
+
+from iscp.core.ids import TableEpoch
+from iscp.core.untrusted_values import NAME_CHARS_MAX, exact_int, printable
+from iscp.core.watermark import Watermark
+from iscp.wire.v1 import node_pb2 as pb
+
+Fields = dict[str, Any]
+
+
+def watermark_fields(watermark: Watermark) -> Fields:
+    return {
+        "version": watermark.version,
+        "at_s": watermark.at_s,
+        "step": watermark.step,
+        "steps": watermark.steps,
+    }
+
+
+def watermark_of(wire: pb.Watermark) -> Watermark:
+    return Watermark(wire.version, wire.at_s, wire.step, wire.steps)
+
+
+def counts(wire: Message, *names: str) -> Iterator[int]:
+    return (exact_int(getattr(wire, name), name) for name in names)
+
+
+def table_epoch_of(wire: pb.DispatchTable | pb.DispatchTableResponse | pb.HeldShard, owner_rev: int) -> TableEpoch:
+    """Of this term or one before: a later one's would fence all that this owner says from now on."""
+    return TableEpoch(exact_int(wire.dispatch_rev, "dispatch_rev", 0, owner_rev), exact_int(wire.counter, "counter"))
+
+
+def version_of(wire: pb.Announce | pb.Sync) -> str:
+    return printable(wire.version, NAME_CHARS_MAX)

@@ -1,0 +1,118 @@
+"""Logs: one line for each event, as JSON for machines or as text for people.
+
+Decides what a line looks like; what is logged are events, `log.info("iteration.done", extra={"job": …})`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, TextIO
+
+from iscp.core.config import LogFormat, LogLevel
+from iscp.core.untrusted_values import printable, shown
+
+log = logging.getLogger(__name__)
+
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+TEXT_CHARS_MAX = 32_000
+"""Characters of one field of a line; of a longer one the middle is left out."""
+
+_QUIET = {"py4j": logging.WARNING, "grpc": logging.WARNING}
+"""Libraries that tell at INFO what concerns nobody."""
+
+
+def _extra(record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
+    """The event's own fields; of texts what can be written, as some of them are others' words."""
+    found = ((name, value) for name, value in vars(record).items() if name not in _OWN)
+    return ((name, printable(value, TEXT_CHARS_MAX) if isinstance(value, str) else value) for name, value in found)
+
+
+def _text_of(value: object) -> str:
+    try:
+        return printable(str.__str__(str(value)), TEXT_CHARS_MAX)
+    except BaseException:  # noqa: BLE001  (whatever a foreign value raises: the line is to be written)
+        return shown(value)
+
+
+def _time(record: logging.LogRecord) -> str:
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time (UTC), level, event, logger, `fixed` fields, and the event's own.
+
+    A field of the event that has the name of one of the former is written with an underscore behind it.
+    """
+
+    def __init__(self, fixed: Mapping[str, object]) -> None:
+        super().__init__()
+        self._fixed = fixed
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            "logger": record.name,
+            **self._fixed,
+        }
+        for name, value in _extra(record):
+            line[f"{name}_" if name in line else name] = value
+        if record.exc_info:
+            line["exception"] = printable(self.formatException(record.exc_info), TEXT_CHARS_MAX)
+        # A lone surrogate, which only a text within a value can still have, becomes the escape that JSON has for it.
+        return _json(line).encode(errors="backslashreplace").decode()
+
+
+def _json(line: Mapping[str, object]) -> str:
+    try:
+        return json.dumps(line, default=_text_of, ensure_ascii=False)
+    except (ValueError, TypeError, RecursionError):  # numbers of too many digits, odd keys, what holds itself
+        return json.dumps({name: _text_of(value) for name, value in line.items()}, ensure_ascii=False)
+
+
+class TextFormatter(logging.Formatter):
+    """`time level event name=value …`, and the traceback below."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        extra = "".join(f" {name}={_text_of(value)}" for name, value in _extra(record))
+        line = f"{_time(record)} {record.levelname.lower():7} {record.getMessage()}{extra}"
+        if not record.exc_info:
+            return line
+        return f"{line}\n{printable(self.formatException(record.exc_info), TEXT_CHARS_MAX)}"
+
+
+def log_uncaught() -> None:
+    """Log what ends this process or one of its threads, instead of printing it."""
+
+    def uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            sys.__excepthook__(kind, error, trace)
+        else:
+            log.critical("process.broke", exc_info=(kind, error, trace))
+
+    def uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is not None:
+            told = (args.exc_type, args.exc_value, args.exc_traceback)
+            name = args.thread.name if args.thread else ""
+            log.critical("thread.broke", exc_info=told, extra={"thread_name": name})
+
+    sys.excepthook, threading.excepthook = uncaught, uncaught_in_thread
+
+
+def configure_logging(
+    log_format: LogFormat, level: LogLevel, fixed: Mapping[str, object], stream: TextIO | None = None
+) -> None:
+    """Send all logs of this process to `stream` (stderr); `fixed` fields stand in every JSON line."""
+    out = logging.StreamHandler(stream or sys.stderr)
+    out.setFormatter(JsonFormatter(fixed) if log_format is LogFormat.JSON else TextFormatter())
+    logging.basicConfig(handlers=[out], level=level.upper(), force=True)
+    logging.captureWarnings(True)
+    for name, least in _QUIET.items():
+        logging.getLogger(name).setLevel(least)

@@ -1,0 +1,41 @@
+"""What the nodes of a cluster share in etcd."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from iscp.adapters.etcd.checkpoint_key import EtcdCheckpoint
+from iscp.adapters.etcd.client import EtcdClient
+from iscp.adapters.etcd.election import EtcdElection
+from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.log_marks import EtcdLogMarks
+from iscp.adapters.etcd.member_keys import EtcdMembership
+from iscp.adapters.etcd.override_keys import EtcdOverrides
+from iscp.adapters.etcd.server import production_warning
+from iscp.adapters.etcd.values import EtcdSettings
+from iscp.core.config import NodeConfig
+from iscp.ports.system import Clock
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    etcd: EtcdClient
+    membership: EtcdMembership
+    election: EtcdElection
+    overrides: EtcdOverrides
+    checkpoints: EtcdCheckpoint
+    marks: EtcdLogMarks
+
+    @classmethod
+    def connect(cls, config: NodeConfig, clock: Clock) -> Cluster:
+        etcd = EtcdClient(EtcdSettings.of(config.etcd), clock)
+        if warning := production_warning(etcd.status().version):
+            log.warning("etcd.version", extra={"warning": warning})
+        keys, ttl_s, margin_s = Keys(config.etcd_prefix), config.etcd.lease_ttl_s, config.etcd.margin_s
+        election = EtcdElection(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s)
+        membership = EtcdMembership(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s)
+        stores = EtcdOverrides(etcd, election, keys), EtcdCheckpoint(etcd, election, keys)
+        return cls(etcd, membership, election, *stores, EtcdLogMarks(etcd, election, keys))

@@ -1,0 +1,80 @@
+"""What runs the shards that a node takes in, and looks at what they keep."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from iscp.adapters.delta.sink.delta_sink import DeltaSink
+from iscp.adapters.delta.source.change_source import DeltaChangeSource
+from iscp.adapters.delta.source.commit_probe import DeltaProbe
+from iscp.adapters.delta.source.spark_read import table_opener
+from iscp.adapters.delta.spark.spark_engine import SparkEngine
+from iscp.adapters.system.trigger_registry import TriggerRegistry
+from iscp.bootstrap.foundation import Foundation
+from iscp.bootstrap.self_tests import check_of_targets
+from iscp.coordination.schedule.schedule_events import JobCommitted
+from iscp.coordination.schedule.schedule_machine import Schedule
+from iscp.runtime.iteration.adoption import Adopter
+from iscp.runtime.iteration.comparison import Verifier
+from iscp.runtime.iteration.runner import Runner
+from iscp.runtime.iteration.sink_pool import SinkPool
+from iscp.runtime.node.lease_keeper import LeaseKeeper
+from iscp.runtime.worker.executor import Executor
+from iscp.runtime.worker.local_calls import LocalCalls
+from iscp.runtime.worker.maintenance import Upkeep
+from iscp.runtime.worker.scheduler import Scheduler
+from iscp.runtime.worker.target_probe import TargetLooks
+from iscp.runtime.worker.verify_requests import VerifyDesk
+from iscp.runtime.worker.worker_loop import WorkerLoop
+
+
+def compose_engine(
+    on: Foundation, looks: TargetLooks, keeper: LeaseKeeper, worker: WorkerLoop
+) -> tuple[Scheduler, Executor, Upkeep, LocalCalls]:
+    """With what answers for it, and the upkeep that kinds of consumers want."""
+    config, clock, spark = on.config, on.clock, on.spark
+    triggers = TriggerRegistry(config.triggers.allow)
+    desk = VerifyDesk(lambda event: scheduler.give(event), clock)
+    schedule = Schedule(config.node_id, config.probe, config.backoff, random.random, ask_trigger=triggers.ask)
+    scheduler = Scheduler(schedule, DeltaProbe(), looks, clock, worker.news, on.on_broken, answered=desk.answered)
+    executor = Executor(
+        _compose_runner(on, lambda: keeper.epoch, scheduler),
+        clock,
+        config.scheduler,
+        lease_check=keeper.check,
+        emit=scheduler.give,
+        on_stuck=lambda iteration: spark.kill(),
+    )
+    waits = config.upkeep, config.backoff, random.random
+    held = lambda: keeper.check(keeper.epoch)  # noqa: E731
+    upkeep = Upkeep(on.kinds.kind, clock, *waits, held, scheduler.give, on.on_broken)
+    return scheduler, executor, upkeep, LocalCalls(scheduler, executor, desk, upkeep)
+
+
+def compose_target_looks(on: Foundation) -> TargetLooks:
+    """On sinks that are only looked at, now and then: no place has to be tried before, and none is kept."""
+    return TargetLooks(DeltaProbe(), on.kinds.kind, _compose_sinks(on, lambda uri: uri, kept_max=0))
+
+
+def _compose_runner(on: Foundation, epoch: Callable[[], int], scheduler: Scheduler) -> Adopter:
+    spark, clock = on.spark, on.clock
+    engine = SparkEngine(spark.root, spark.new_session)
+    source = DeltaChangeSource(on.config.spark.direct_bytes_max, table_opener(spark.root))
+    sinks = _compose_sinks(on, check_of_targets(spark, on.tested))
+    runner = Runner(
+        engine,
+        source,
+        on.kinds.kind,
+        sinks,
+        clock,
+        on.failpoints,
+        on.config.bounds,
+        epoch,
+        on_committed=lambda outcome: scheduler.give(JobCommitted(outcome)),
+    )
+    return Adopter(runner, Verifier(runner, engine, source, sinks, clock, epoch), engine, source, sinks, clock, epoch)
+
+
+def _compose_sinks(on: Foundation, check: Callable[[str], str], **kept: int) -> SinkPool:
+    return SinkPool(lambda uri: DeltaSink(uri, on.failpoints), check, on.clock, on.failpoints, **kept)

@@ -1,0 +1,279 @@
+"""A changefeed, for applications that append to it, read it and clean it up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+
+import pyarrow as pa
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from iscp.changefeed.client.cursors import Cursors
+from iscp.changefeed.client.input_rows import OrderBy, Rows, prepared
+from iscp.changefeed.client.lock_wait import get_in_line
+from iscp.changefeed.client.pool import Pool
+from iscp.changefeed.client.purge import Purged, bounds_of
+from iscp.changefeed.client.reader import FeedReader, Page
+from iscp.changefeed.client.transaction import Transaction
+from iscp.changefeed.client.ulid_ranges import Ulids
+from iscp.changefeed.etcd.cursor_keys import EtcdFeedCursors
+from iscp.changefeed.model.cursor import Cursor
+from iscp.changefeed.model.feed_ports import FeedLocks, HeldLock
+from iscp.changefeed.model.lock_queue import IncidentReport, QueueLimits
+from iscp.changefeed.table.feed_purge import PurgedFiles, purge_files
+from iscp.changefeed.table.feed_table import FeedTable
+from iscp.core.errors import ConfigurationError, Conflict, FeedIncident, InvalidRequest
+from iscp.ports.system import Clock, Failpoints
+
+INCIDENTS_MAX = 5
+"""Locks in a row whose holders are gone, each of which costs a timeout, before a transaction is given up."""
+
+APPEND_TRIES_MAX = 50
+"""Of an append without a lock, and of a purge, each after another commit was first."""
+APPEND_WAIT_S = 0.01
+"""The first wait at most; it doubles."""
+APPEND_WAIT_MAX_S = 0.5
+
+PAGE_ROWS = 1_000
+POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Etcd:
+    """What is kept there: for the feed of this id."""
+
+    locks: FeedLocks
+    cursors: Callable[[str], EtcdFeedCursors]
+    close: Callable[[], None]
+
+
+class Changefeed:
+    """From any thread. A context manager; made by `iscp.changefeed.open`."""
+
+    def __init__(
+        self,
+        opened: Callable[[], FeedTable],
+        clock: Clock,
+        failpoints: Failpoints,
+        etcd: Etcd | None,
+        limits: QueueLimits,
+    ) -> None:
+        self._clock = clock
+        self._failpoints = failpoints
+        self._etcd = etcd
+        self._limits = limits
+        self._closed = threading.Event()
+        # A reader's handle stays as of its last look: writers have others.
+        self._tables = Pool(opened)
+        self._readings = Pool(lambda: FeedReader(opened()))
+        # Arrow loads pandas for its first array, if that is there; it would take up most of a writer's first turn.
+        pa.array([0])
+        with self._tables.lent() as table:
+            self.uri = table.uri
+            self._description = table.description
+
+    # --- what it is ------------------------------------------------------------------------------------------------
+
+    @property
+    def feed_id(self) -> str:
+        return self._description.feed_id
+
+    @property
+    def shards(self) -> int:
+        """How many: they are 0 to `shards` - 1."""
+        return self._description.shards
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of what is appended, which readers find in the column `row`; as of when the feed was opened."""
+        return self._description.row
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self._description.key
+
+    def close(self) -> None:
+        """Give up all locks, and leave etcd."""
+        self._closed.set()
+        if self._etcd is not None:
+            self._etcd.close()
+
+    def __enter__(self) -> Changefeed:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- writing ---------------------------------------------------------------------------------------------------
+
+    def transaction(self, shard: int) -> Transaction:
+        """One commit to a shard, made of what is appended in a `with` block. Raises InvalidRequest.
+
+        With etcd its writers wait for each other; without, of several at a time only one commits.
+        """
+        self._refuse(shard)
+        line = None if self._etcd is None else self._in_line
+        return Transaction(self._tables, shard, line, self._clock, self._failpoints)
+
+    def append(self, shard: int, rows: Rows, order_by: OrderBy = (), operation: object = "insert") -> Ulids:
+        """One transaction of one append, without standing in line: tried again where another commit was first.
+
+        For few writers of a shard. Raises InvalidRequest, Conflict (after all tries: nothing was written),
+        StorageError and Unavailable (neither was it then), OutcomeUnknown.
+        """
+        self._refuse(shard)
+        wanted: pa.Schema | None = None
+        for attempt in _retrying():
+            with attempt, Transaction(self._tables, shard, None, self._clock, self._failpoints) as transaction:
+                if transaction.schema != wanted:  # at first, and where the feed was given columns meanwhile
+                    wanted = transaction.schema
+                    given = prepared(rows, wanted, order_by, operation)
+                ulids = transaction.add(given)
+        return ulids
+
+    def _in_line(self, table: FeedTable, shard: int) -> HeldLock:
+        """The writer's turn. An incident is another one's end, and the line goes on under another lock at once."""
+        etcd = self._with_etcd("wait in line")
+        for attempt in Retrying(
+            retry=retry_if_exception_type(FeedIncident), stop=stop_after_attempt(INCIDENTS_MAX), reraise=True
+        ):
+            with attempt:
+                return get_in_line(
+                    etcd.locks, self._clock, self.feed_id, str(shard), lambda: table.state(shard).seq, self._limits
+                )
+        raise AssertionError("tenacity gives up by raising")
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def read(self, cursor: Cursor | str | None = None, limit: int = PAGE_ROWS) -> Page:
+        """The first `limit` rows behind the cursor, as of now; none where there is nothing new.
+
+        Without a cursor from the first row that is left. Raises InvalidRequest, CursorBehind (some of what comes next
+        was purged), StorageError.
+        """
+        start = self._usable(cursor)
+        with self._readings.lent() as reading:
+            return reading.page(start, limit)
+
+    def follow(
+        self,
+        cursor: Cursor | str | None = None,
+        limit: int = PAGE_ROWS,
+        poll_s: float = POLL_S,
+        stop: threading.Event | None = None,
+    ) -> Iterator[Page]:
+        """Pages with rows, one after the other, as they come; ends when `stop` is set, or the feed is closed.
+
+        Looks for new commits every `poll_s` seconds. Raises what `read` does.
+        """
+        start = self._usable(cursor)
+        if not poll_s > 0:
+            raise InvalidRequest(f"is {poll_s}", field="poll_s", remedy="Give more than 0 seconds")
+        return self._pages(start, limit, poll_s, stop or threading.Event())
+
+    def first_cursor(self) -> Cursor:
+        """The one behind which all is that is left."""
+        with self._reading() as reading:
+            return reading.first_cursor()
+
+    def last_cursor(self) -> Cursor:
+        """The one behind which all that will be appended from now on comes."""
+        with self._reading() as reading:
+            return reading.last_cursor()
+
+    def _pages(self, cursor: Cursor | None, limit: int, poll_s: float, stop: threading.Event) -> Iterator[Page]:
+        with self._reading() as reading:
+            while not (stop.is_set() or self._closed.is_set()):
+                page = reading.page(cursor, limit)
+                cursor = page.cursor
+                if len(page.rows):
+                    yield page
+                while len(page.rows) < limit and not reading.moved():
+                    if stop.wait(poll_s) or self._closed.is_set():
+                        break
+
+    @contextmanager
+    def _reading(self) -> Iterator[FeedReader]:
+        self._refuse_closed()
+        with self._readings.lent() as reading:
+            yield reading
+
+    # --- what is kept in etcd, and what is kept at all -------------------------------------------------------------
+
+    @property
+    def cursors(self) -> Cursors:
+        """How far readers have come, by name. Raises ConfigurationError where the feed was opened without etcd."""
+        return Cursors(self._with_etcd("keep cursors").cursors(self.feed_id), self.feed_id, self.shards)
+
+    def incidents(self) -> tuple[IncidentReport, ...]:
+        """Of each shard that has had any: how many, and the last one. Raises ConfigurationError without etcd."""
+        return self._with_etcd("count incidents").locks.list_incidents(self.feed_id)
+
+    def purge(
+        self, older_than_s: float | None = None, behind_cursors: bool = False, *, dry_run: bool = False
+    ) -> Purged:
+        """Take away whole files of which all rows are old enough, or read by all whose cursor is stored; or both.
+
+        Nothing goes where no cursor is stored, and of a shard that one of them has not begun. The files are freed by a
+        vacuum. Raises InvalidRequest, ConfigurationError, Conflict, StorageError, Unavailable, OutcomeUnknown.
+        """
+        self._refuse_closed()
+        cursors = [stored.cursor for stored in self.cursors.list()] if behind_cursors else None
+        now_ms = int(self._clock.now_s() * 1000)
+        bounds = bounds_of(self.shards, now_ms, older_than_s, cursors)
+        files, rows = 0, 0
+        while True:
+            once = self._purged_once(bounds, now_ms, dry_run)
+            files, rows = files + once.files, rows + once.rows
+            if dry_run or not once.more:
+                return Purged(files, rows, Cursor(self.feed_id, once.purged))
+
+    def _purged_once(self, bounds: dict[int, str], now_ms: int, dry_run: bool) -> PurgedFiles:
+        for attempt in _retrying():
+            with attempt, self._tables.lent() as table:
+                return purge_files(table, bounds, now_ms, dry_run=dry_run)
+        raise AssertionError("tenacity gives up by raising")
+
+    # --- what is refused -------------------------------------------------------------------------------------------
+
+    def _refuse(self, shard: int) -> None:
+        self._refuse_closed()
+        if not isinstance(shard, int) or isinstance(shard, bool):
+            raise InvalidRequest(f"{shard!r} is no shard", field="shard", remedy=f"Use 0 to {self.shards - 1}")
+        self._description.refuse_shard(shard)
+
+    def _refuse_closed(self) -> None:
+        if self._closed.is_set():
+            raise InvalidRequest("the changefeed is closed", field="feed", remedy="Open it again")
+
+    def _usable(self, cursor: Cursor | str | None) -> Cursor | None:
+        self._refuse_closed()
+        if cursor is None:
+            return None
+        found = Cursor.of(cursor)
+        found.refuse_foreign(self.feed_id, self.shards)
+        return found
+
+    def _with_etcd(self, what: str) -> Etcd:
+        self._refuse_closed()
+        if self._etcd is None:
+            raise ConfigurationError(
+                f"the changefeed was opened without etcd, and cannot {what}",
+                field="etcd",
+                remedy='Open it with etcd="HOST:PORT"',
+            )
+        return self._etcd
+
+
+def _retrying() -> Retrying:
+    return Retrying(
+        retry=retry_if_exception_type(Conflict),
+        stop=stop_after_attempt(APPEND_TRIES_MAX),
+        wait=wait_random_exponential(multiplier=APPEND_WAIT_S, max=APPEND_WAIT_MAX_S),
+        reraise=True,
+    )

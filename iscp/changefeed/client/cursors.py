@@ -1,0 +1,39 @@
+"""How far the readers of a changefeed have come, kept by name in etcd."""
+
+from __future__ import annotations
+
+from iscp.changefeed.etcd.cursor_keys import EtcdFeedCursors
+from iscp.changefeed.model.cursor import Cursor, StoredCursor
+from iscp.core.errors import InvalidRequest
+
+
+class Cursors:
+    """Those of one feed; from any thread. Raises Unavailable and OutcomeUnknown besides what is said."""
+
+    def __init__(self, store: EtcdFeedCursors, feed_id: str, shards: int) -> None:
+        self._store = store
+        self._feed_id = feed_id
+        self._shards = shards
+
+    def get(self, name: str) -> StoredCursor | None:
+        """Raises InvalidRequest where that is no name."""
+        return self._store.get(name)
+
+    def list(self) -> tuple[StoredCursor, ...]:
+        """All, by name."""
+        return self._store.list()
+
+    def store(self, name: str, cursor: Cursor, expected: StoredCursor | None, *, rewind: bool = False) -> StoredCursor:
+        """Put `cursor` in the place of `expected`, which `get` or `store` returned (None: there is none yet).
+
+        Raises Conflict where another one is stored by now, InvalidRequest where the cursor is not of this feed, or
+        would go back in a shard without `rewind`.
+        """
+        cursor.refuse_foreign(self._feed_id, self._shards)
+        if expected is not None and expected.name != name:
+            raise InvalidRequest(f"is cursor {expected.name}, not {name}", field="expected", remedy=f"Get {name}")
+        return self._store.store(name, cursor, expected, rewind=rewind)
+
+    def delete(self, name: str, expected: StoredCursor | None = None) -> bool:
+        """Whether there was one. With `expected` that one only: raises Conflict where another is stored by now."""
+        return self._store.delete(name, expected)

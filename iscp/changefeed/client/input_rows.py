@@ -1,0 +1,182 @@
+"""Brings what an application appends into the shape of its feed; refuses what does not fit, before anything is written.
+
+Rows come as a table or batch of Arrow, as a list of dicts, as a frame of pandas or of Spark; neither of the two
+libraries is loaded here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from iscp.changefeed.table.file_writer import FeedRows
+from iscp.core.errors import InvalidRequest
+
+Rows: TypeAlias = Any
+"""pa.Table, pa.RecordBatch, a list of dicts, or a data frame of pandas or Spark."""
+
+OrderBy: TypeAlias = Sequence[str | tuple[str, str]] | str
+"""Names of columns, or (name, "ascending") or (name, "descending"); a single name may stand alone."""
+
+_DIRECTIONS = ("ascending", "descending")
+_FIELD = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkRows:
+    """A frame of Spark, whose files Spark writes."""
+
+    frame: Any
+    order_by: Sequence[tuple[str, str]]
+    operation: str
+
+
+Prepared: TypeAlias = FeedRows | SparkRows
+
+
+def prepared(rows: Rows, wanted: pa.Schema, order_by: OrderBy, operation: Any) -> Prepared:
+    """Rows with the columns `wanted`, in the order asked for; `operation`: one text for all, or one for each.
+
+    Raises InvalidRequest.
+    """
+    keys = list(_sort_keys(order_by, wanted))
+    if _is_of("pyspark.sql", "DataFrame", rows):
+        return _of_spark(rows, keys, operation)
+    fitted = _fitted(_table_of(rows, wanted), wanted)
+    operations = _operations(operation, len(fitted))
+    if keys:
+        try:
+            places = pc.sort_indices(fitted, sort_keys=keys)  # is stable
+        except pa.ArrowException as error:
+            raise InvalidRequest(f"cannot be sorted by: {error}", field="order_by", remedy="Sort by others") from error
+        fitted, operations = fitted.take(places), operations.take(places)
+    return FeedRows(fitted, operations)
+
+
+def _is_of(module: str, name: str, value: object) -> bool:
+    """Whether it is of a class of a library that may not be loaded; then nothing is of it."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return isinstance(kind, type) and isinstance(value, kind)
+
+
+def _of_spark(frame: Any, keys: Sequence[tuple[str, str]], operation: Any) -> SparkRows:
+    if not isinstance(operation, str):
+        raise InvalidRequest("has to be one text for all rows of Spark's frame", field="operation")
+    return SparkRows(frame, keys, operation)
+
+
+def _sort_keys(order_by: OrderBy, wanted: pa.Schema) -> Iterator[tuple[str, str]]:
+    for each in [order_by] if isinstance(order_by, str) else order_by:
+        name, direction = (each, _DIRECTIONS[0]) if isinstance(each, str) else each
+        if name not in wanted.names or direction not in _DIRECTIONS:
+            raise InvalidRequest(
+                f"{each!r} says no order",
+                field="order_by",
+                remedy=f'Name any of {", ".join(wanted.names)}, or ("name", "descending")',
+            )
+        yield name, direction
+
+
+def _table_of(rows: Rows, wanted: pa.Schema) -> pa.Table:
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    try:
+        if _is_of("pandas", "DataFrame", rows):
+            return pa.Table.from_pandas(rows, preserve_index=False)
+        if isinstance(rows, list | tuple):
+            return _table_of_dicts(rows, wanted)
+    except (pa.ArrowException, OverflowError) as error:
+        raise InvalidRequest(f"do not become columns: {error}", field=_FIELD, remedy="Append pa.Table") from error
+    raise InvalidRequest(
+        f"are a {type(rows).__name__}",
+        field=_FIELD,
+        remedy="Give pa.Table, pa.RecordBatch, a list of dicts, or a data frame of pandas or Spark",
+    )
+
+
+def _table_of_dicts(rows: Sequence[Mapping[str, Any]], wanted: pa.Schema) -> pa.Table:
+    names = set(wanted.names)
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping) or row.keys() != names:
+            raise InvalidRequest(
+                f"row {number} is {'a dict with ' + ', '.join(row) if isinstance(row, Mapping) else repr(row)[:100]}",
+                field=_FIELD,
+                remedy=f"Give dicts with {', '.join(wanted.names)}, and None where there is no value",
+            )
+    return pa.table({field.name: _column([row[field.name] for row in rows], field) for field in wanted})
+
+
+def _column(values: list[Any], field: pa.Field) -> pa.Array:
+    """Of the type that they have: to be told the feed's, Arrow would cut off what has no place in it."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError) as error:
+        raise _misfit(field, error) from error
+
+
+def _fitted(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
+    names = rows.column_names
+    if sorted(names) != sorted(wanted.names):
+        raise InvalidRequest(
+            f"have the columns {', '.join(names)}", field=_FIELD, remedy=f"The feed's are {', '.join(wanted.names)}"
+        )
+    return pa.table([_cast(rows[field.name], field) for field in wanted], schema=wanted)
+
+
+def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    if field.type != column.type and (lost := _foreign(column.type, field.type)):
+        raise InvalidRequest(lost, field=f"{_FIELD}.{field.name}", remedy=f"The feed's column is {field.type}")
+    try:
+        fitted = column.cast(field.type, safe=True)
+    except pa.ArrowException as error:
+        raise _misfit(field, error) from error
+    if fitted.null_count and not field.nullable:
+        raise InvalidRequest("has nulls", field=f"{_FIELD}.{field.name}", remedy="The feed's column takes none")
+    return fitted
+
+
+def _foreign(given: pa.DataType, wanted: pa.DataType) -> str:
+    """What even a safe cast would drop, or leave null; empty: nothing."""
+    if pa.types.is_timestamp(given) and pa.types.is_date(wanted):
+        return "has times of a day"
+    if pa.types.is_struct(given) and pa.types.is_struct(wanted):
+        has, takes = ([type_.field(n).name for n in range(type_.num_fields)] for type_ in (given, wanted))
+        if sorted(has) != sorted(takes):
+            return f"has structs of {', '.join(has)}, not of {', '.join(takes)}"
+        return next(filter(None, (_foreign(given.field(name).type, wanted.field(name).type) for name in has)), "")
+    if pa.types.is_map(given) and pa.types.is_map(wanted):
+        return _foreign(given.key_type, wanted.key_type) or _foreign(given.item_type, wanted.item_type)
+    if pa.types.is_list(given) and pa.types.is_list(wanted):
+        return _foreign(given.value_type, wanted.value_type)
+    return ""
+
+
+def _misfit(field: pa.Field, error: Exception) -> InvalidRequest:
+    return InvalidRequest(
+        f"does not fit: {error}", field=f"{_FIELD}.{field.name}", remedy=f"The feed's column is {field.type}"
+    )
+
+
+def _operations(operation: Any, count: int) -> pa.Array:
+    if isinstance(operation, str):
+        return pa.repeat(operation, count).cast(pa.string())
+    try:
+        given = pa.array(operation) if isinstance(operation, list | tuple) else operation
+        texts = given.cast(pa.string()) if _is_text(given.type) else None
+    except (pa.ArrowException, AttributeError) as error:
+        raise InvalidRequest(f"is no column of texts: {error}", field="operation", remedy="Give pa.Array") from error
+    if texts is None or len(texts) != count or texts.null_count:
+        raise InvalidRequest(f"has to be one text for each of {count} rows, or one for all", field="operation")
+    return texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    plain = type_.value_type if pa.types.is_dictionary(type_) else type_
+    return bool(pa.types.is_string(plain) or pa.types.is_large_string(plain) or pa.types.is_string_view(plain))

@@ -1,0 +1,34 @@
+"""What costs something to open and is used by one thread at a time: lent, and kept for the next one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+KEPT_MAX = 8
+"""Idle ones; beyond them what comes back is let go."""
+
+
+class Pool(Generic[T]):
+    """From any thread."""
+
+    def __init__(self, opened: Callable[[], T]) -> None:
+        self._opened = opened
+        self._idle: list[T] = []
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def lent(self) -> Iterator[T]:
+        """One for the `with` block, which nobody else has meanwhile; let go where the block raises."""
+        with self._lock:
+            one = self._idle.pop() if self._idle else None
+        if one is None:
+            one = self._opened()
+        yield one
+        with self._lock:
+            if len(self._idle) < KEPT_MAX:
+                self._idle.append(one)

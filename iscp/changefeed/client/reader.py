@@ -1,0 +1,83 @@
+"""Pages of a changefeed behind a cursor, as of now; a look that finds nothing new costs two `stat`s."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from iscp.adapters.delta.log.commits import place
+from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.source.commit_probe import DeltaProbe
+from iscp.changefeed.model.cursor import Cursor
+from iscp.changefeed.table.feed_purge import purged
+from iscp.changefeed.table.feed_table import FeedTable
+from iscp.changefeed.table.page_reader import FeedPage, PageReader
+from iscp.core.errors import StorageError
+from iscp.core.start_rule import ProbeState
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """`rows` in the order of their ulids, with all columns of the feed's table; `cursor`: to go on from."""
+
+    rows: pa.Table
+    cursor: Cursor
+
+
+class FeedReader:
+    """One reader's hold on the table; not to be used from several threads at once."""
+
+    def __init__(self, table: FeedTable) -> None:
+        self._table = table
+        self._pages = PageReader(table.files)
+        self._probe = DeltaProbe()
+        self._looked: ProbeState | None = None
+        with delta_faults(f"open the feed {table.uri}"):
+            self._delta = DeltaTable(place(table.uri))
+        self._purged: dict[int, str] = {}
+
+    def moved(self) -> bool:
+        """Whether there may be something new since the last page. Raises StorageError, TableNotFound."""
+        return self._looked is None or self._probe.look(self._table.uri, self._looked) != self._looked
+
+    def first_cursor(self) -> Cursor:
+        """The one behind which all is that is left."""
+        self._bring_up()
+        return Cursor(self._table.description.feed_id, self._purged)
+
+    def last_cursor(self) -> Cursor:
+        """The one behind which all that will be appended comes."""
+        return Cursor(self._table.description.feed_id, self._table.last_ulids())
+
+    def page(self, cursor: Cursor | None, limit: int) -> Page:
+        """The next rows, which may be none. Raises CursorBehind, InvalidRequest, StorageError."""
+        self._bring_up()
+        try:
+            page = self._page(cursor, limit)
+        except StorageError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            # What a purge or a compaction took away has been vacuumed since the table was looked at.
+            self._looked = None
+            self._bring_up()
+            page = self._page(cursor, limit)
+        return Page(page.rows, Cursor(self._table.description.feed_id, page.cursor))
+
+    def _page(self, cursor: Cursor | None, limit: int) -> FeedPage:
+        if cursor is not None:
+            cursor.refuse_behind(self._purged)
+        return self._pages.page(self._delta, self._purged if cursor is None else cursor, limit)
+
+    def _bring_up(self) -> None:
+        uri, before = self._table.uri, self._looked
+        looked = self._probe.look(uri, before) if before else self._probe.first_look(uri)
+        if looked == before:
+            return
+        with delta_faults(f"read the feed {uri}"):
+            self._delta.update_incremental()
+        # After the files: what was purged of those is known then.
+        self._purged = purged(self._table)
+        # Before the files: what came after it is seen by the next look.
+        self._looked = looked

@@ -1,0 +1,95 @@
+"""What the writers of a changefeed need: of a shard, to stand in line; of a job, the feed's table.
+
+The line: locks, and the count of incidents in their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol
+
+from iscp.changefeed.model.lock_queue import IncidentReport, Incidents
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+
+class HeldLock(Protocol):
+    """A place at the head of a line. It keeps nobody from writing: that is up to the commit."""
+
+    @property
+    def held(self) -> bool:
+        """Whether, as far as is known here, nobody else can hold it; asks nobody."""
+
+    def release(self) -> None:
+        """Let the next one go; may be called again, and never raises: what cannot be deleted ends with its lease."""
+
+
+class FeedLocks(Protocol):
+    """The lines of one writer process. Raises Unavailable, OutcomeUnknown; InvalidRequest for a name that is none."""
+
+    def try_lock(self, feed: str, shard: str, incidents: int, wait_s: float) -> HeldLock | None:
+        """Stand in line for the lock of this count, for `wait_s` at most; None: in vain, and no longer in line."""
+
+    def incidents(self, feed: str, shard: str) -> Incidents: ...
+
+    def raise_incidents(self, feed: str, shard: str, seen: Incidents) -> Incidents:
+        """Raise the count by one unless it is another than `seen`; what it is now, whoever raised it."""
+
+    def list_incidents(self, feed: str) -> tuple[IncidentReport, ...]:
+        """Of every shard of the feed that has had any, by shard."""
+
+    def check(self) -> None:
+        """Return if the connection is alive."""
+
+
+class FeedCommit(Protocol):
+    """One commit to a job's range of a feed, while it is made. It also is the WatermarkTxn of that commit."""
+
+    @property
+    def row(self) -> pa.Schema:
+        """The columns that a feed's rows have, in order."""
+
+    @property
+    def shards(self) -> int:
+        """Of the whole feed; a power of two."""
+
+    def add(self, shard: int, rows: pa.Table, operations: pa.Array, versions: pa.Array, net: bool) -> None:
+        """Behind what was added before; `rows` have just the columns of `row`."""
+
+    def difference(self, present: DataFrame, where: str, more: Sequence[str]) -> Iterator[pa.Table]:
+        """What has to be said so that a replay of the feed's rows for which `where` holds gives the rows `present`.
+
+        In order of the key, with `_change_type` and the SQL expressions `more`; rows count as often as they are there.
+        Raises PermanentError where the feed cannot be replayed, since a part of it is gone.
+        """
+
+    def get(self, key: str) -> str | None: ...
+    def put(self, key: str, value: str) -> None: ...
+
+    def commit(self) -> None:
+        """All at once, if nobody else has written to the range's shards since, and all that `get` gave still holds.
+
+        Raises Conflict.
+        """
+
+
+class FeedSink(Protocol):
+    """The table of a feed that a job keeps. One consumer at work has one."""
+
+    def records(self, keys: Sequence[str]) -> Mapping[str, str | None]:
+        """The texts that commits have put under these keys; there are none where there is no table."""
+
+    def begin(
+        self, row: pa.Schema, key: Sequence[str], shards: int, range_id: int
+    ) -> AbstractContextManager[FeedCommit]:
+        """A commit for rows of such columns; the table is made where it is not there, and given new columns.
+
+        `shards`: how many a new one is to have. What was not committed leaves nothing behind. Raises PermanentError
+        where a column has another type.
+        """
+
+    def tidy(self) -> None:
+        """As TidyingConsumer has it."""

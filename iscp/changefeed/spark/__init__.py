@@ -1,0 +1,17 @@
+"""Changefeeds in Spark (docs/changefeed.md)."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from iscp.changefeed.spark.api import read, register
+
+__all__ = ["read", "register"]
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on first use: an executor that reads a part of a feed needs neither.
+    if name in __all__:
+        from iscp.changefeed.spark import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'iscp.changefeed.spark' has no attribute {name!r}")

@@ -1,0 +1,51 @@
+"""A part of a changefeed, and how an executor reads it; loads little, as each worker of Spark's does it anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.changefeed.table.feed_schema import FEED, SHARD, ULID_TEXT
+
+
+@dataclass(frozen=True, slots=True)
+class FeedPart:
+    """Rows of one shard behind one ulid up to another, and the files that have them."""
+
+    feed: str
+    shard: int
+    paths: tuple[str, ...]
+    after: str
+    upto: str
+
+
+def read_part(files: pafs.FileSystem, part: FeedPart, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Its rows with the columns of `schema`, file by file. Raises StorageError."""
+    held = [name for name in schema.names if name not in (FEED, SHARD)]
+    for rows in part_columns(files, part, [*held, *([] if ULID_TEXT in held else [ULID_TEXT])]):
+        constants = {FEED: pa.repeat(part.feed, len(rows)), SHARD: pa.repeat(part.shard, len(rows))}
+        columns = [constants[name] if name in constants else rows[name] for name in schema.names]
+        yield pa.table(columns, names=schema.names).cast(schema)
+
+
+def part_columns(files: pafs.FileSystem, part: FeedPart, names: Sequence[str]) -> Iterator[pa.Table]:
+    """Columns of its files, with the ulids' texts among them, by row groups. Raises StorageError."""
+    ulids = pc.field(ULID_TEXT)
+    for path in part.paths:
+        with (
+            delta_faults(f"read {path}"),
+            files.open_input_file(path) as stream,
+            pq.ParquetFile(stream) as file,
+        ):
+            column = file.schema_arrow.names.index(ULID_TEXT)
+            for number in range(file.num_row_groups):
+                bounds = file.metadata.row_group(number).column(column).statistics
+                if bounds is None or not bounds.has_min_max or (bounds.max > part.after and bounds.min <= part.upto):
+                    group = file.read_row_group(number, columns=list(names))
+                    yield group.filter((ulids > part.after) & (ulids <= part.upto))

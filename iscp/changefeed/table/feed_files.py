@@ -1,0 +1,104 @@
+"""The files of a changefeed, by what the log says of their ulids: those that lie between cursors, and which overlap.
+
+Each commit brings files of its own, behind all others of their shard; but a compaction may leave files that overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from iscp.changefeed.table.feed_schema import FEED, SHARD, ULID_TEXT
+
+BEFORE_ALL, BEHIND_ALL = "", "~"
+"""Texts that sort before and behind those of all ulids."""
+
+_ACTIONS = {
+    "path": "path",
+    "size": "size_bytes",
+    "rows": "num_records",
+    "feed": f"partition.{FEED}",
+    "shard": f"partition.{SHARD}",
+    "first": f"min.{ULID_TEXT}",
+    "last": f"max.{ULID_TEXT}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FeedFile:
+    """`first` and `last`: bounds of its ulids, as texts. `size` is in bytes; `rows` None: the log does not tell."""
+
+    path: str
+    size: int
+    rows: int | None
+    feed: str
+    shard: int
+    first: str
+    last: str
+
+
+class FeedFiles:
+    """Those of one table, listed once for each of its versions; not to be used from several threads at once."""
+
+    def __init__(self) -> None:
+        self._version = -1
+        self._listed = pa.table({})
+
+    def between(
+        self, table: DeltaTable, start: Mapping[int, str], end: Mapping[int, str] | None = None
+    ) -> list[FeedFile]:
+        """Those that may have rows behind `start`, and, if that is given, up to `end`; by shard and first ulid.
+
+        A shard that is not in `start` begins before all; of one that is not in `end` there are none.
+        """
+        if self._version != table.version():
+            self._listed, self._version = listed_files(table), table.version()
+        found, shards = self._listed, self._listed["shard"]
+        wanted = pc.greater(pc.fill_null(found["last"], BEHIND_ALL), _of_shards(start, shards))
+        if end is not None:
+            begun = pc.is_in(shards, pa.array(end.keys(), pa.int32()))
+            before = pc.less_equal(pc.fill_null(found["first"], BEFORE_ALL), _of_shards(end, shards))
+            wanted = pc.and_(wanted, pc.and_(begun, before))
+        files = [
+            FeedFile(**{**each, "first": each["first"] or BEFORE_ALL, "last": each["last"] or BEHIND_ALL})
+            for each in found.filter(wanted).to_pylist()
+        ]
+        return sorted(files, key=lambda file: (file.shard, file.first))
+
+
+def listed_files(table: DeltaTable) -> pa.Table:
+    """All files as of the table's version, with the columns of FeedFile; bounds that are not known are null."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    columns = {
+        name: actions[column] if column in actions.column_names else pa.nulls(len(actions), pa.string())
+        for name, column in _ACTIONS.items()
+    }
+    found = pa.table(columns)
+    return found.set_column(found.column_names.index("shard"), "shard", found["shard"].cast(pa.int32()))
+
+
+def overlapping(files: Sequence[FeedFile]) -> list[list[FeedFile]]:
+    """Those of a shard that overlap, together; by their first ulids, whatever the shard.
+
+    `files` are by shard and first ulid.
+    """
+    spans: list[list[FeedFile]] = []
+    last = BEFORE_ALL
+    for file in files:
+        if spans and spans[-1][0].shard == file.shard and file.first <= last:
+            spans[-1].append(file)
+            last = max(last, file.last)
+        else:
+            spans.append([file])
+            last = file.last
+    return sorted(spans, key=lambda span: span[0].first)
+
+
+def _of_shards(ulids: Mapping[int, str], shards: pa.ChunkedArray) -> pa.Array:
+    """That of each shard, by cursor."""
+    places = pc.index_in(shards.combine_chunks(), pa.array(ulids.keys(), pa.int32()))
+    return pc.fill_null(pa.array(ulids.values(), pa.string()).take(places), BEFORE_ALL)

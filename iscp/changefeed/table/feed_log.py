@@ -1,0 +1,230 @@
+"""A feed's Delta log as one writer knows it: the numbers that it keeps by name (`txn`), and commits put behind its end.
+
+deltalake's own commit brings a snapshot of all files along, twice for each commit, which costs with the table's size. A
+writer of a feed needs no file but its own: it reads the commits since, by their names, and puts the next one there if
+none is. A number comes with the rows of its commit and stays through checkpoints; looking one up anew reads the log
+from its last checkpoint on, so that is done once.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+
+from iscp.adapters.delta.log.actions import is_whole, parse_actions
+from iscp.adapters.delta.log.checkpoints import Checkpoints
+from iscp.adapters.delta.log.commits import commit_file
+from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.storage import files
+from iscp.changefeed.table.feed_actions import COMMIT_ID, TIMES_WITHOUT_ZONE, Action, commit, with_feature
+from iscp.changefeed.table.feed_schema import ROW, FeedDescription, described, has_times_without_zone
+from iscp.core.errors import ConfigurationError
+
+CHECKPOINT_COMMITS = 50
+"""Commits from one checkpoint of a feed's log to the next."""
+
+BEHIND_MAX = 100
+"""Commits that are read one by one; further on it costs less to open the table anew."""
+
+TEXT_BYTES_MAX = 7_000
+"""Of a text that is kept in a log, packed."""
+
+_CHUNK_BYTES = 7
+"""Of a text in one number, which has a sign."""
+
+_WRITER_VERSION_MAX, _WRITER_VERSION_FEATURES = 4, 7
+_FEATURES = frozenset(
+    {
+        "appendOnly",
+        "invariants",
+        "checkConstraints",
+        "changeDataFeed",
+        "generatedColumns",
+        TIMES_WITHOUT_ZONE,
+        "v2Checkpoint",
+    }
+)
+_CONSTRAINT = "delta.constraints."
+_CHECKED = ('"delta.invariants"', '"delta.generationExpression"')
+"""What a schema has where a column's values follow from, or are checked by, an expression."""
+_RESHAPES = ("metaData", "protocol")
+
+
+class FeedLog:
+    """`version` is the newest one known. For one thread."""
+
+    def __init__(self, uri: str) -> None:
+        """Raises TableNotFound, ConfigurationError where the table is no feed, or one that is not written like this."""
+        self._uri = uri
+        self._stamp: tuple[int, ...] = ()
+        self.reopen()
+        self._checkpoints = Checkpoints(uri, CHECKPOINT_COMMITS)
+
+    def look(self) -> None:
+        """Go to the newest version. Raises StorageError, and ConfigurationError as when it was opened."""
+        with delta_faults(f"read the feed {self._uri}"):
+            stamp = files.stamp(commit_file(self._uri, self.version))
+            # Cleaned away, or of a log that was made anew: then so may be the next one.
+            if not stamp or (self._stamp and stamp != self._stamp):
+                self.reopen()
+                return
+            self._stamp = stamp
+            for _ in range(BEHIND_MAX):
+                if (actions := self._read(self.version + 1)) is None:
+                    return
+                if any(kind in action for action in actions for kind in _RESHAPES):
+                    break
+                self._take_in(actions)
+            self.reopen()
+
+    def number(self, name: str) -> int | None:
+        """As of the version; None: it was never set. Raises StorageError."""
+        if name not in self._numbers:
+            with delta_faults(f"read the feed {self._uri}"):
+                # Had a commit since set it, it would be among the numbers.
+                self._numbers[name] = self._base.transaction_version(name)
+        return self._numbers[name]
+
+    def text(self, name: str) -> str | None:
+        """What `numbers_of_text` has made of it. Raises ConfigurationError where it was made otherwise."""
+        length = self.number(_part(name, 0))
+        if length is None:
+            return None
+        parts = [self.number(_part(name, number)) for number in range(1, 1 + _chunks(length))]
+        packed = b"".join((part or 0).to_bytes(_CHUNK_BYTES, "big") for part in parts)[:length]
+        try:
+            return zlib.decompress(packed).decode()
+        except (zlib.error, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"the text {name} of {self._uri} cannot be read: {error}") from error
+
+    def put(self, actions: Sequence[Action], numbers: Mapping[str, int], commit_id: str, at_ms: int) -> None:
+        """Make it the next version, if no other commit is: `landed` tells, also after the OSError that this raises."""
+        files.create(commit_file(self._uri, self.version + 1), commit(actions, numbers, commit_id, at_ms))
+
+    def landed(self, commit_id: str) -> bool | None:
+        """Whether the next version is this commit, which is taken in then; None: there is none yet. Raises OSError."""
+        actions = self._read(self.version + 1)
+        if actions is None:
+            return None
+        if not any(action.get("commitInfo", {}).get(COMMIT_ID) == commit_id for action in actions):
+            return False
+        self._take_in(actions)
+        self._checkpoints.committed(self.version)
+        return True
+
+    def goes_on_from(self, version: int) -> bool:
+        """Whether this commit, the one before and all later ones of the table, opened anew, are there.
+
+        Raises StorageError.
+        """
+        self.reopen()
+        with delta_faults(f"read the feed {self._uri}"):
+            return all(files.exists(commit_file(self._uri, at)) for at in range(version - 1, self.version + 1))
+
+    def tidy(self) -> None:
+        """Make a checkpoint, and clean the log, if a commit of one's own was the one after which it is time."""
+        self._checkpoints.make()
+
+    @property
+    def opened_at(self) -> int:
+        """The version as of which it was; it is anew after each change of the table's columns, properties, protocol."""
+        return int(self._base.version())
+
+    @property
+    def append_only(self) -> bool:
+        return self._base.metadata().configuration.get("delta.appendOnly", "false").lower() == "true"
+
+    def widened(self, columns: Sequence[pa.Field]) -> list[Action]:
+        """The actions that give the table's rows more columns, and the feature that they need."""
+        now, schema = self._base.metadata(), json.loads(self._base.schema().to_json())
+        row = next(column for column in schema["fields"] if column["name"] == ROW)
+        row["type"]["fields"] += json.loads(Schema.from_arrow(pa.schema(columns)).to_json())["fields"]
+        actions: list[Action] = [
+            {
+                "metaData": {
+                    "id": now.id,
+                    "name": now.name,
+                    "description": now.description,
+                    "format": {"provider": "parquet", "options": {}},
+                    "schemaString": json.dumps(schema),
+                    "partitionColumns": now.partition_columns,
+                    "configuration": now.configuration,
+                    "createdTime": now.created_time,
+                }
+            }
+        ]
+        protocol = self._base.protocol()
+        if has_times_without_zone(columns) and TIMES_WITHOUT_ZONE not in (protocol.writer_features or ()):
+            actions.append(with_feature(protocol, TIMES_WITHOUT_ZONE))
+        return actions
+
+    def reopen(self) -> None:
+        """Raises as when it was opened."""
+        with delta_faults(f"open the feed {self._uri}"):
+            self._base = DeltaTable(self._uri)
+        _refuse_unwritable(self._base)
+        self.description: FeedDescription = described(self._base)
+        self.version: int = self._base.version()
+        self._stamp = ()
+        self._numbers: dict[str, int | None] = {}
+
+    def _read(self, version: int) -> list[dict[str, Any]] | None:
+        """What a commit says but for its files; None: it is not there."""
+        path = commit_file(self._uri, version)
+        try:
+            content, _ = files.read(path)
+        except FileNotFoundError:
+            return None
+        return parse_actions(content, path, skip=(b'{"add"', b'{"remove"'))
+
+    def _take_in(self, actions: Sequence[Mapping[str, Any]]) -> None:
+        """The next version."""
+        txns = (action["txn"] for action in actions if "txn" in action)
+        # Half of a ulid is negative as often as not.
+        self._numbers |= {txn["appId"]: txn["version"] for txn in txns if is_whole(txn.get("version"))}
+        self.version += 1
+        self._stamp = ()
+
+
+def numbers_of_text(name: str, text: str) -> dict[str, int]:
+    """The numbers that hold a text: how long it is, packed, and its parts."""
+    packed = zlib.compress(text.encode(), 9)
+    if len(packed) > TEXT_BYTES_MAX:
+        raise ValueError(f"the text {name} is too long to be kept in a commit: {len(packed)} bytes")
+    return dict(_numbered(name, packed))
+
+
+def _numbered(name: str, packed: bytes) -> Iterator[tuple[str, int]]:
+    yield _part(name, 0), len(packed)
+    for number in range(_chunks(len(packed))):
+        chunk = packed[number * _CHUNK_BYTES :][:_CHUNK_BYTES].ljust(_CHUNK_BYTES, b"\0")
+        yield _part(name, number + 1), int.from_bytes(chunk, "big")
+
+
+def _chunks(length: int) -> int:
+    return -(-length // _CHUNK_BYTES)
+
+
+def _part(name: str, number: int) -> str:
+    return f"{name}/{number}"
+
+
+def _refuse_unwritable(table: DeltaTable) -> None:
+    """Raises ConfigurationError for a table of which an append has to say more than these commits do."""
+    protocol = table.protocol()
+    faults = sorted(set(protocol.writer_features or ()) - _FEATURES)
+    if _WRITER_VERSION_MAX < protocol.min_writer_version != _WRITER_VERSION_FEATURES:
+        faults.append(f"writer version {protocol.min_writer_version}")
+    faults += [name for name in table.metadata().configuration if name.startswith(_CONSTRAINT)]
+    schema = table.schema().to_json()
+    faults += [name.strip('"') for name in _CHECKED if name in schema]
+    if faults:
+        raise ConfigurationError(
+            f"the feed {table.table_uri} was given what its writers do not know: {', '.join(faults)}",
+            remedy="Drop it, or begin another feed",
+        )

@@ -1,0 +1,310 @@
+"""The Delta table of a changefeed: rows in the order of their ulids, by shard, with each shard's state.
+
+A shard's state, the next ulid that it will give, moves by compare-and-set in the commit that has the rows. 128 bits do
+not fit one `txn`, so that three of them carry it: a count, and the ulid's two halves. A commit goes to exactly the
+version after the last one known. Where another shard's commit took that version, the same file is committed again at
+the next one; where the shard's own state has moved, the commit fails: so ulids become visible in their order.
+
+A log that is cleaned has free versions at its beginning, and a writer that slept for long would find one free. What
+took long therefore counts only once the table was opened anew after it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from deltalake.transaction import RemoveAction
+
+from iscp.adapters.delta.log.commits import place
+from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.storage.conditional_writes import require_conditional_writes
+from iscp.adapters.delta.storage.table_files import files_of, local_path, sync
+from iscp.changefeed.model.ulid import UlidPlace, ulid_text
+from iscp.changefeed.table.feed_actions import Action
+from iscp.changefeed.table.feed_log import FeedLog, numbers_of_text
+from iscp.changefeed.table.feed_schema import FeedDescription
+from iscp.changefeed.table.file_writer import FeedDraft, FeedRows
+from iscp.core.errors import (
+    ConfigurationError,
+    Conflict,
+    ErrorCode,
+    IscpError,
+    OutcomeUnknown,
+    PermanentError,
+    StorageError,
+    Unavailable,
+)
+from iscp.ports.system import Clock, Failpoints
+
+FAILPOINT_COMMIT = "feed.commit"
+FAILPOINT_COMMITTED = "feed.committed"
+
+ATTEMPTS_MAX = 200
+"""Of one commit, each after another shard's took its version."""
+
+SLEPT_S = 3_600.0
+"""A commit that has not been made by then is given up: its file may have been vacuumed away."""
+
+LONG_S = 10.0
+"""A commit that took longer from the look at the state is looked for in the table opened anew; far less than any log
+is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedShardState:
+    """`seq`: how many commits the shard has had; `place`: the next ulid that it will give."""
+
+    seq: int
+    place: UlidPlace
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What a commit does, and what has to hold for it: states of shards, texts by their names, when the log was opened
+    anew for what the table is."""
+
+    actions: Sequence[Action]
+    numbers: Mapping[str, int]
+    seen: Mapping[int, FeedShardState]
+    texts_seen: Mapping[str, str | None]
+    opened_at_seen: int | None = None
+    commit_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+class FeedTable:
+    """One process's hold on the table, which threads take by turns.
+
+    Of a table on S3 the environment says how to get there (`AWS_*`).
+    """
+
+    def __init__(self, uri: str, clock: Clock, failpoints: Failpoints) -> None:
+        """Raises TableNotFound, ConfigurationError where the table is no feed, a newer iscp's, or not to be written."""
+        self.uri = place(uri)
+        self.files = files_of(self.uri, None)
+        self._clock = clock
+        self._failpoints = failpoints
+        self._path = local_path(self.uri)
+        self._log = FeedLog(self.uri)
+        self._turn = threading.RLock()
+        self._lasting: set[str] = set()
+
+    @property
+    def description(self) -> FeedDescription:
+        return self._log.description
+
+    def state(self, shard: int) -> FeedShardState:
+        """As of now. Raises InvalidRequest, StorageError."""
+        return self.states([shard])[shard]
+
+    def states(self, shards: Collection[int]) -> dict[int, FeedShardState]:
+        """As `state`, of several as of one moment."""
+        for shard in shards:
+            self.description.refuse_shard(shard)
+        with self._turn:
+            self._log.look()
+            return {shard: self._state(shard) for shard in shards}
+
+    def last_ulids(self) -> dict[int, str]:
+        """The last one that each shard has given, as text, as of now; without the shards that have given none."""
+        states = self.states(range(self.description.shards))
+        return {shard: ulid_text(state.place.ulid(-1)) for shard, state in states.items() if state.seq}
+
+    def texts(self, names: Iterable[str]) -> dict[str, str | None]:
+        """Small texts that commits have left, by their names, as of now; None: there is none."""
+        with self._turn:
+            self._log.look()
+            return {name: self._log.text(self._text_app(name)) for name in names}
+
+    def widen(self, row: pa.Schema) -> None:
+        """Give the feed the columns that it lacks, and which are null in all that is there.
+
+        Raises PermanentError where a column has a type that the feed's does not take, and what `commit` raises.
+        """
+        with self._turn:
+            self._log.look()
+            if not (lacking := _lacking(self.description.row, row)):
+                return
+            require_conditional_writes(self.uri)
+            change = _Change(self._log.widened(lacking), {}, {}, {}, self._log.opened_at)
+            self._commit(change, self._clock.monotonic_s() + SLEPT_S)
+            self._sync_log()
+            self._log.reopen()
+            if _lacking(self.description.row, row):
+                raise Conflict(f"the log of {self.uri} was cleaned while a commit slept", remedy="Begin it again")
+
+    def draft(self) -> FeedDraft:
+        """For the files of one commit: `with table.draft() as draft`."""
+        return FeedDraft(self.description, self.files, self._clock, self._failpoints)
+
+    def append(self, shard: int, seen: FeedShardState, first: UlidPlace, rows: FeedRows) -> FeedShardState:
+        """Commit rows in their order, with the ulids from `first` on, if the shard's state still is `seen`.
+
+        Returns the state that this leaves; raises what `commit` raises, and InvalidRequest where they do not fit.
+        """
+        with self.draft() as draft:
+            place = draft.add(shard, first, rows)
+            self.commit(draft, {shard: seen})
+        self.tidy()
+        return FeedShardState(seen.seq + 1, place)
+
+    def commit(
+        self,
+        draft: FeedDraft,
+        seen: Mapping[int, FeedShardState],
+        texts: Mapping[str, str] | None = None,
+        texts_seen: Mapping[str, str | None] | None = None,
+        remove: Sequence[RemoveAction] = (),
+    ) -> None:
+        """One commit of the draft's files, what becomes of its shards' states, and `texts`; files to `remove`.
+
+        Only if each shard's state still is as it was `seen`, and so is each of `texts_seen`. Raises Conflict (it is
+        not, or this took too long: nothing was committed), StorageError and Unavailable (neither was it then),
+        OutcomeUnknown.
+        """
+        began_s = self._clock.monotonic_s()
+        require_conditional_writes(self.uri)
+        adds = draft.finish()
+        if remove and self._log.append_only:
+            raise ConfigurationError(f"{self.uri} has delta.appendOnly, and gives nothing away", remedy="Unset it")
+        self._sync_files([add.path for add in adds])
+        numbers = {
+            name: value
+            for shard, place in draft.places.items()
+            for name, value in zip(self._apps(shard), (seen[shard].seq + 1, *place), strict=True)
+        }
+        for name, text in (texts or {}).items():
+            numbers |= numbers_of_text(self._text_app(name), text)
+        with self._turn:
+            # Its files have to stay unless it is sure that no commit names them.
+            draft.kept = True
+            try:
+                self._commit(_Change([*adds, *remove], numbers, seen, texts_seen or {}), began_s + SLEPT_S)
+            except (Conflict, Unavailable, StorageError):
+                draft.kept = False
+                raise
+            self._last(began_s)
+
+    def tidy(self) -> None:
+        """Now and then, when others do not wait: keeps the table's log short."""
+        with self._turn:
+            self._log.tidy()
+
+    def _apps(self, shard: int) -> tuple[str, str, str]:
+        base = f"changefeed/{self.description.feed_id}/{shard}"
+        return f"{base}/seq", f"{base}/high", f"{base}/low"
+
+    def _text_app(self, name: str) -> str:
+        return f"changefeed/{self.description.feed_id}/text/{name}"
+
+    def _state(self, shard: int) -> FeedShardState:
+        seq, high, low = (self._log.number(app) or 0 for app in self._apps(shard))
+        return FeedShardState(seq, UlidPlace(high, low))
+
+    def _commit(self, change: _Change, until_s: float) -> None:
+        """Tried until that time."""
+        for _ in range(ATTEMPTS_MAX):
+            self._log.look()
+            if moved := self._moved(change):
+                raise Conflict(moved, remedy="Begin the transaction again")
+            self._failpoints.reach(FAILPOINT_COMMIT)
+            if self._clock.monotonic_s() > until_s:
+                raise Conflict(f"a commit to {self.uri} slept for too long", remedy="Begin the transaction again")
+            if self._put(change):
+                return
+        raise Unavailable(f"other commits to {self.uri} were first {ATTEMPTS_MAX} times in a row")
+
+    def _put(self, change: _Change) -> bool:
+        """False: another commit was first. Raises StorageError (nothing was committed), OutcomeUnknown."""
+        failed: OSError | None = None
+        try:
+            self._log.put(change.actions, change.numbers, change.commit_id, int(self._clock.now_s() * 1000))
+            self._failpoints.reach(FAILPOINT_COMMITTED)
+        except OSError as error:
+            failed = error
+        try:
+            # Also where another one is said to be there: an answer that was lost makes the storage ask again.
+            landed = self._log.landed(change.commit_id)
+        except OSError as error:
+            raise OutcomeUnknown(f"cannot look whether a commit to {self.uri} came through: {error}") from error
+        if landed is not None:
+            return landed
+        if failed is None or self._path is None:  # where what was given up may still arrive
+            raise OutcomeUnknown(f"cannot tell whether a commit to {self.uri} comes through: {failed}") from failed
+        with delta_faults(f"commit to the feed {self.uri}"):
+            raise failed
+
+    def _last(self, began_s: float) -> None:
+        """What was committed is to last, and to count: otherwise Conflict, or OutcomeUnknown where that is not sure."""
+        self._sync_log()
+        if self._clock.monotonic_s() - began_s <= LONG_S:
+            return
+        try:
+            goes_on = self._log.goes_on_from(self._log.version)
+        except IscpError as error:
+            raise OutcomeUnknown(f"cannot look whether a commit to {self.uri} counts: {error}") from error
+        if not goes_on:
+            raise Conflict(f"the log of {self.uri} was cleaned while a commit slept", remedy="Begin it again")
+
+    def _moved(self, change: _Change) -> str:
+        """What is not as it was seen any more; empty: all is."""
+        for shard, seen in change.seen.items():
+            if (state := self._state(shard)) != seen:
+                return f"shard {shard} of {self.uri} has had commit {state.seq} since commit {seen.seq} was looked at"
+        for name, text in change.texts_seen.items():
+            if self._log.text(self._text_app(name)) != text:
+                return f"{name} of {self.uri} has moved: another writer has committed"
+        if change.opened_at_seen not in (None, self._log.opened_at):
+            return f"what {self.uri} is has been changed"
+        return ""
+
+    def _sync_files(self, paths: Sequence[str]) -> None:
+        """Before they are committed. Raises StorageError."""
+        folders = {os.path.dirname(path) for path in paths}
+        above = {name for folder in folders - self._lasting for name in _above(folder)}
+        with delta_faults(f"write to the feed {self.uri}"):
+            self._synced(*paths, *folders, *above)
+        self._lasting |= folders
+
+    def _sync_log(self) -> None:
+        """What is acknowledged outlives a power loss too. Raises OutcomeUnknown."""
+        try:
+            self._synced("_delta_log")
+        except OSError as error:
+            raise OutcomeUnknown(f"cannot tell whether a commit to {self.uri} lasts: {error}") from error
+
+    def _synced(self, *names: str) -> None:
+        if self._path is not None:
+            for name in names:
+                sync(self._path / name)
+
+
+def _lacking(held: pa.Schema, wanted: pa.Schema) -> list[pa.Field]:
+    """What `wanted` has beyond `held`, whatever the case of the names. Raises PermanentError for another type."""
+    there = {each.name.lower(): each.type for each in held}
+    for each in wanted:
+        if (kind := there.get(each.name.lower(), each.type)) != each.type and not _takes(kind, each.type):
+            raise PermanentError(
+                f"column {each.name} is of type {each.type} now, the feed has {kind}",
+                remedy="Bring the type back, or register the job anew on another feed",
+                code=ErrorCode.SCHEMA_CHANGED,
+            )
+    return [each.with_nullable(True) for each in wanted if each.name.lower() not in there]
+
+
+def _takes(held: pa.DataType, given: pa.DataType) -> bool:
+    """Whether a number of one type can be kept as another."""
+    for kind in (pa.types.is_signed_integer, pa.types.is_floating):
+        if kind(held) and kind(given):
+            return bool(held.bit_width >= given.bit_width)
+    return False
+
+
+def _above(folder: str) -> list[str]:
+    """The folders that lead to one below the table, from the table's own."""
+    parts = folder.split("/")
+    return ["/".join(parts[:count]) or "." for count in range(len(parts))]

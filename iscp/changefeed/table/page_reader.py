@@ -1,0 +1,161 @@
+"""Reads a changefeed on from a cursor: only files whose ulids, by their statistics, may lie behind it.
+
+A shard's ulids become visible in their order, so that whatever lies behind the last one read is new, and nothing that
+is new lies before it. Of a file that this project wrote, only the row groups are read that a page needs; one that a
+compaction has left may be in any order, and is read whole.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.changefeed.table.feed_files import BEFORE_ALL, FeedFile, FeedFiles, overlapping
+from iscp.changefeed.table.feed_schema import FEED, SHARD, ULID_TEXT
+from iscp.changefeed.table.file_writer import FILE_PREFIX
+from iscp.core.errors import InvalidRequest
+
+READ_ROWS_MAX = 1_000_000
+"""Rows of one page."""
+
+FILES_KEPT_MAX = 2
+"""Files of which a page took a part, with the row group that it came to: the next one goes on there."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedPage:
+    """`rows` in the order of their ulids (of all shards), and `cursor`: each shard's last ulid up to here, as text."""
+
+    rows: pa.Table
+    cursor: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sorted:
+    """The rows of some files that are behind a ulid, in order."""
+
+    paths: list[str]
+    after: str
+    rows: pa.Table
+
+
+def read_page(table: DeltaTable, files: pafs.FileSystem, cursor: Mapping[int, str], limit: int) -> FeedPage:
+    """As of `PageReader`, once."""
+    return PageReader(files).page(table, cursor, limit)
+
+
+class PageReader:
+    """Reads pages, one after the other, of one table; not to be used from several threads at once."""
+
+    def __init__(self, files: pafs.FileSystem) -> None:
+        self._files = files
+        self._listed = FeedFiles()
+        self._begun: OrderedDict[str, _OrderedFile] = OrderedDict()
+        self._sorted = _Sorted([], "", pa.table({}))
+
+    def page(self, table: DeltaTable, cursor: Mapping[int, str], limit: int) -> FeedPage:
+        """The first `limit` rows behind the cursor, as of the table's version. Raises InvalidRequest, StorageError."""
+        if not 1 <= limit <= READ_ROWS_MAX:
+            raise InvalidRequest(f"a page has 1 to {READ_ROWS_MAX} rows, not {limit}", field="limit")
+        found: list[pa.Table] = []
+        reached, rows = dict(cursor), 0
+        with delta_faults("read a feed"):
+            for span in overlapping(self._listed.between(table, cursor)):
+                if rows >= limit:
+                    break
+                shard = span[0].shard
+                page = self._read(span, reached.get(shard, BEFORE_ALL), limit - rows)
+                if len(page):
+                    found.append(page)
+                    rows += len(page)
+                    reached[shard] = page[ULID_TEXT][-1].as_py()
+            schema = pa.schema(table.schema().to_arrow())
+        return FeedPage(_in_order(found, schema), reached)
+
+    def _read(self, span: Sequence[FeedFile], after: str, limit: int) -> pa.Table:
+        file, paths = span[0], [file.path for file in span]
+        in_order = len(paths) == 1 and file.path.rpartition("/")[2].startswith(FILE_PREFIX)
+        rows = self._part(file.path, after, limit) if in_order else self._whole(paths, after, limit)
+        rows = rows.append_column(SHARD, pa.array([file.shard] * len(rows), pa.int32()))
+        return rows.append_column(FEED, pa.array([file.feed] * len(rows), pa.string()))
+
+    def _whole(self, paths: list[str], after: str, limit: int) -> pa.Table:
+        """All of them is read, and kept until others are: the next page goes on there."""
+        if self._sorted.paths != paths or after < self._sorted.after:
+            self._sorted = _Sorted(paths, after, self._read_whole(paths, after))
+        rows = self._sorted.rows
+        rows = rows.filter(pc.greater(rows[ULID_TEXT], after))
+        self._sorted = _Sorted(paths, after, rows)
+        return rows.slice(0, limit)
+
+    def _read_whole(self, paths: Sequence[str], after: str) -> pa.Table:
+        found = []
+        for path in paths:
+            with self._files.open_input_file(path) as stream, pq.ParquetFile(stream) as file:
+                rows = file.read()
+            found.append(rows.filter(pc.greater(rows[ULID_TEXT], after)))
+        return _sorted(pa.concat_tables(found, promote_options="permissive"))
+
+    def _part(self, path: str, after: str, limit: int) -> pa.Table:
+        file = self._begun.pop(path, None) or _OrderedFile(self._files, path)
+        rows = file.behind(after, limit)
+        if len(rows) == limit:  # there may be more
+            self._begun[path] = file
+            if len(self._begun) > FILES_KEPT_MAX:
+                self._begun.popitem(last=False)
+        return rows
+
+
+class _OrderedFile:
+    """A file whose rows are in the order of their ulids, in row groups that tell their bounds."""
+
+    def __init__(self, files: pafs.FileSystem, path: str) -> None:
+        self._files = files
+        self._path = path
+        self._metadata: pq.FileMetaData | None = None
+        self._number, self._group = -1, pa.table({})
+
+    def behind(self, after: str, limit: int) -> pa.Table:
+        """The first `limit` rows behind a ulid."""
+        with (
+            self._files.open_input_file(self._path) as stream,
+            pq.ParquetFile(stream, metadata=self._metadata) as file,
+        ):
+            self._metadata = file.metadata
+            found, rows = [file.schema_arrow.empty_table()], 0
+            for number in self._groups_behind(file, after):
+                if number != self._number:
+                    self._number, self._group = number, file.read_row_group(number, use_threads=False)
+                passed = pc.sum(pc.less_equal(self._group[ULID_TEXT], after)).as_py()
+                found.append(self._group.slice(passed, limit - rows))
+                rows += len(found[-1])
+                if rows == limit:
+                    break
+        return pa.concat_tables(found)
+
+    def _groups_behind(self, file: pq.ParquetFile, after: str) -> Iterator[int]:
+        column = file.schema_arrow.names.index(ULID_TEXT)
+        for number in range(file.num_row_groups):
+            bounds = file.metadata.row_group(number).column(column).statistics
+            if bounds is None or not bounds.has_min_max or bounds.max > after:
+                yield number
+
+
+def _in_order(found: list[pa.Table], schema: pa.Schema) -> pa.Table:
+    if not found:
+        return schema.empty_table()
+    # A file from before the feed was given a column has none.
+    rows = pa.concat_tables([each.select(schema.names).cast(schema) for each in found])
+    return _sorted(rows) if len(found) > 1 else rows
+
+
+def _sorted(rows: pa.Table) -> pa.Table:
+    return rows.take(pc.sort_indices(rows, [(ULID_TEXT, "ascending")]))

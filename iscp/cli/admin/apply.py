@@ -1,0 +1,179 @@
+"""`iscp-admin apply` and `iscp-admin export`: jobs as files say them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+from uuid import uuid4
+
+import click
+
+from iscp.cli import render
+from iscp.cli.admin.bulk import MATCHES_MAX, job_words
+from iscp.cli.arguments import TABLES, Invocation, anywhere, invocation
+from iscp.core.api_requests import ChangeVerb, JobChange, UpdateRequest
+from iscp.core.api_views import Action, CheckedJob
+from iscp.core.errors import IscpError, PermanentError
+from iscp.core.name_patterns import is_pattern
+
+if TYPE_CHECKING:
+    from iscp.cli.admin.apply_plan import PlanFault, Step, Wanted
+    from iscp.client.admin_client import Client
+
+T = TypeVar("T")
+
+CHECK_TIMEOUT_S = 900.0
+REGISTER_BATCH = 500
+CHANGE_BATCH = 2_000
+RESYNCS_AT_ONCE = 8
+
+
+@click.command()
+@click.option(
+    "-f", "--file", "paths", multiple=True, required=True, metavar="PATH", help="A file, a directory of them, or -."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+@click.option("--prune", is_flag=True, help="Delete the jobs of the files' accounts that no file names.")
+@click.option("--resync", is_flag=True, help="Build targets anew where what they hold changes.")
+@click.option("--yes", is_flag=True, help="Do not ask before jobs are deleted.")
+@anywhere
+@invocation
+def apply(
+    invocation: Invocation, /, paths: tuple[str, ...], dry_run: bool, prune: bool, resync: bool, yes: bool
+) -> None:
+    """Make the jobs as files say: create, update, and leave alone what is so already.
+
+    All is checked before anything is written. Applying the same files again changes nothing.
+    """
+    from iscp.cli.admin.job_file import read_paths
+
+    wanted = read_paths(paths)
+    with invocation.client() as client:
+        steps = _planned(client, wanted, prune=prune, resync=resync)
+        doomed = [step for step in steps if step.action == "delete"]
+        if not dry_run and doomed and not yes:
+            for step in doomed:
+                click.echo(f"  {step.job.name} on {step.table}", err=True)
+            click.confirm(f"delete {job_words(len(doomed))} that no file names?", abort=True, err=True)
+        refused = [] if dry_run else _carry_out(client, steps)
+    _show(invocation, steps, refused, dry_run=dry_run)
+    if refused:
+        raise click.exceptions.Exit(1)
+
+
+def _planned(client: Client, wanted: Sequence[Wanted], *, prune: bool, resync: bool) -> list[Step]:
+    from iscp.adapters.grpc.channel.endpoint import REGISTRATIONS_MAX
+    from iscp.cli.admin.apply_plan import prunable, steps_for
+
+    checked: list[CheckedJob] = []
+    for batch in _batches(wanted, REGISTRATIONS_MAX):
+        checked += client.check_many([each.request for each in batch], timeout_s=CHECK_TIMEOUT_S)
+    steps, faults = steps_for(wanted, checked, resync=resync)
+    if faults:
+        _refuse(faults)
+    if prune:
+        for account in sorted({each.request.job.account for each in wanted}):
+            steps += prunable(steps, client.jobs(account=account, limit=MATCHES_MAX))
+    return steps
+
+
+def _refuse(faults: Sequence[PlanFault]) -> None:
+    for fault in faults:
+        click.echo(f"{fault.place}: {fault.error}", err=True)
+    click.echo(f"error: {job_words(len(faults))} refused; nothing was written", err=True)
+    raise click.exceptions.Exit(1)
+
+
+def _carry_out(client: Client, steps: Sequence[Step]) -> list[tuple[Step, IscpError]]:
+    """All steps, deletions last; those that were refused though they had been checked, and why."""
+    from iscp.cli.admin.apply_plan import DELETE, update_json
+
+    def of(action: str) -> list[Step]:
+        return [step for step in steps if step.action == action]
+
+    refused: list[tuple[Step, IscpError]] = []
+    for batch in _batches(of(Action.CREATE), REGISTER_BATCH):
+        client.register_many([step.request for step in batch if step.request])
+    for batch in _batches(of(Action.UPDATE), CHANGE_BATCH):
+        updates = [UpdateRequest(step.job, update_json(step), request_id=uuid4().hex) for step in batch]
+        refused += _refused(batch, client.update_many(updates))
+    with ThreadPoolExecutor(RESYNCS_AT_ONCE) as pool:
+        resyncs = of(Action.RESYNC)
+        refused += _refused(resyncs, list(pool.map(lambda step: _resync(client, step), resyncs)))
+    for batch in _batches(of(DELETE), CHANGE_BATCH):
+        changes = [JobChange(ChangeVerb.UNREGISTER, step.job, uuid4().hex) for step in batch]
+        refused += _refused(batch, client.change_many(changes))
+    return refused
+
+
+def _resync(client: Client, step: Step) -> bool | IscpError:
+    try:
+        client.resync(
+            step.job.table, step.job.name, new_table=step.table, spec=step.checked.spec_json, account=step.job.account
+        )
+    except PermanentError as error:
+        return error
+    return True
+
+
+def _refused(steps: Sequence[Step], outcomes: Sequence[bool | IscpError]) -> list[tuple[Step, IscpError]]:
+    found = zip(steps, outcomes, strict=True)
+    return [(step, outcome) for step, outcome in found if isinstance(outcome, IscpError)]
+
+
+def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def _show(
+    invocation: Invocation, steps: Sequence[Step], refused: Sequence[tuple[Step, IscpError]], *, dry_run: bool
+) -> None:
+    from iscp.cli.admin.apply_plan import counts
+
+    failed = [
+        {"account": step.job.account, "table": step.table, "name": step.job.name, "error": str(error)}
+        for step, error in refused
+    ]
+    done = [
+        {
+            "action": step.action,
+            "account": step.job.account,
+            "table": step.table,
+            "name": step.job.name,
+            "changes": list(step.changes),
+        }
+        for step in steps
+        if step.action != Action.UNCHANGED
+    ]
+    if render.show({"dry_run": dry_run, "counts": counts(steps), "steps": done, "refused": failed}, invocation.output):
+        return
+    for each in done:
+        changes = f" ({'; '.join(each['changes'])})" if each["changes"] else ""
+        click.echo(f"{each['action']} {each['name']} on {each['table']}{changes}")
+    for one in failed:
+        click.echo(f"{one['name']} on {one['table']}: {one['error']}", err=True)
+    said = ", ".join(f"{number} {action}" for action, number in counts(steps).items())
+    click.echo(f"{'would be ' if dry_run else ''}{said}" + (f", {len(failed)} refused" if failed else ""))
+
+
+@click.command()
+@click.argument("tables", type=TABLES, metavar="[T]", default="*")
+@click.argument("names", metavar="[N]", default="*")
+@click.option("--account", metavar="A", default="", help="Only jobs of this tenant.")
+@anywhere
+@invocation
+def export(invocation: Invocation, /, tables: str, names: str, account: str) -> None:
+    """Print jobs as a file that `apply` takes; T and N may be patterns, as 'sales.*'."""
+    from iscp.cli.admin.job_file import entry_of, to_yaml
+
+    on = {"table_pattern" if is_pattern(tables) else "table": "" if tables == "*" else tables}
+    with invocation.client() as client:
+        jobs = client.jobs(**on, name_pattern="" if names == "*" else names, account=account, limit=MATCHES_MAX)
+    entries = [entry_of(job) for job in sorted(jobs, key=lambda job: (job.account, job.table, job.name))]
+    click.echo(
+        json.dumps(entries, indent=2, ensure_ascii=False) if invocation.output == "json" else to_yaml(entries),
+        nl=invocation.output == "json",
+    )

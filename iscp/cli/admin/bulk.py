@@ -1,0 +1,155 @@
+"""Changes of one job, or of all that a pattern matches: what is chosen, the question before, and the counts after."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
+
+import click
+
+from iscp.cli import render
+from iscp.cli.arguments import TABLES, Invocation
+from iscp.core.api_requests import ChangeOutcome, ChangeVerb, JobChange, JobName
+from iscp.core.api_views import JobView
+from iscp.core.errors import PermanentError
+from iscp.core.ids import DEFAULT_ACCOUNT
+from iscp.core.name_patterns import is_pattern
+
+if TYPE_CHECKING:
+    from iscp.client.admin_client import Client
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MATCHES_MAX = 1_000_000
+SHOWN_MAX = 10
+BATCH = {ChangeVerb.RESYNC: 100}
+"""Changes in one call where they cost more than a row of the job log."""
+BATCH_MAX = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The jobs that T, N and the options name."""
+
+    table: str
+    name: str | None
+    account: str
+    yes: bool
+    dry_run: bool
+
+    def one(self) -> JobName | None:
+        """The job, where it is named in full; None: all that match."""
+        if self.name is None or self.dry_run or is_pattern(self.table) or is_pattern(self.name):
+            return None
+        return JobName(self.table, self.name, self.account)
+
+
+_ARGUMENTS = (
+    click.argument("table", type=TABLES, metavar="T"),
+    click.argument("name", metavar="[N]", required=False),
+    click.option("--account", default=DEFAULT_ACCOUNT, show_default=True, help="The tenant."),
+    click.option("--yes", is_flag=True, help="Where many match: do not ask."),
+    click.option("--dry-run", is_flag=True, help="Only show which jobs match."),
+)
+
+
+def choosing(command: F) -> F:
+    """Give a command the arguments T and N, and hand it a Choice."""
+
+    @functools.wraps(command)
+    def packed(*args: Any, table: str, name: str | None, account: str, yes: bool, dry_run: bool, **more: Any) -> Any:
+        return command(*args, choice=Choice(table, name, account, yes, dry_run), **more)
+
+    chosen: Any = packed
+    for argument in reversed(_ARGUMENTS):
+        chosen = argument(chosen)
+    return chosen  # type: ignore[no-any-return]
+
+
+@dataclass(slots=True)
+class _Tally:
+    matched: int
+    changed: int = 0
+    unchanged: int = 0
+    refused: list[tuple[JobView, PermanentError]] = field(default_factory=list)
+
+    def count(self, jobs: Sequence[JobView], outcomes: Sequence[ChangeOutcome]) -> None:
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            if isinstance(outcome, PermanentError):
+                self.refused.append((job, outcome))
+            else:
+                self.changed += outcome
+                self.unchanged += not outcome
+
+
+def change_matching(invocation: Invocation, choice: Choice, verb: ChangeVerb) -> None:
+    """Ask, change all jobs that match, each for itself, and tell the counts; exit status 1 if any was refused."""
+    with invocation.client() as client:
+        jobs = _matching(client, choice)
+        if choice.dry_run or not jobs:
+            _show_matching(invocation, jobs)
+            return
+        if not choice.yes:
+            _confirm(verb, jobs)
+        tally = _Tally(len(jobs))
+        try:
+            for batch in _batches(jobs, BATCH.get(verb, BATCH_MAX)):
+                tally.count(batch, client.change_many([_change(verb, job) for job in batch]))
+        finally:
+            _show(invocation, tally, verb)
+    if tally.refused:
+        raise click.exceptions.Exit(1)
+
+
+def _matching(client: Client, choice: Choice) -> list[JobView]:
+    on_table = {"table_pattern" if is_pattern(choice.table) else "table": choice.table}
+    return client.jobs(**on_table, name_pattern=choice.name or "", account=choice.account, limit=MATCHES_MAX)
+
+
+def _change(verb: ChangeVerb, job: JobView) -> JobChange:
+    # By the table's id: of one that was dropped and made anew there may be jobs under both.
+    return JobChange(verb, JobName(job.table_id, job.name, job.account), uuid4().hex)
+
+
+def _batches(jobs: Sequence[JobView], size: int) -> Iterator[Sequence[JobView]]:
+    for start in range(0, len(jobs), size):
+        yield jobs[start : start + size]
+
+
+def _confirm(verb: ChangeVerb, jobs: Sequence[JobView]) -> None:
+    for job in jobs[:SHOWN_MAX]:
+        click.echo(f"  {job.name} on {job.table}", err=True)
+    if len(jobs) > SHOWN_MAX:
+        click.echo(f"  and {len(jobs) - SHOWN_MAX} more (--dry-run shows all)", err=True)
+    click.confirm(f"{verb} {job_words(len(jobs))}?", abort=True, err=True)
+
+
+def _show_matching(invocation: Invocation, jobs: Sequence[JobView]) -> None:
+    if not render.show([_named(job) for job in jobs], invocation.output):
+        for job in jobs:
+            click.echo(f"{job.name} on {job.table}")
+        click.echo(f"{job_words(len(jobs))} match" + ("es" if len(jobs) == 1 else ""), err=True)
+
+
+def _show(invocation: Invocation, tally: _Tally, verb: ChangeVerb) -> None:
+    refused = [{**_named(job), "error": error.message, "remedy": error.remedy} for job, error in tally.refused]
+    counts = {"matched": tally.matched, "changed": tally.changed, "unchanged": tally.unchanged}
+    if render.show({**counts, "refused": refused}, invocation.output):
+        return
+    for each in refused:
+        click.echo(f"{each['name']} on {each['table']}: {each['error']}. {each['remedy']}", err=True)
+    asked = tally.changed + tally.unchanged + len(refused)
+    left = f", {tally.matched - asked} not asked for" if asked < tally.matched else ""
+    done = f"{verb}: {job_words(tally.changed)} changed, {tally.unchanged} were so already, {len(refused)} refused"
+    click.echo(done + left)
+
+
+def _named(job: JobView) -> dict[str, str]:
+    return {"account": job.account, "table": job.table, "name": job.name}
+
+
+def job_words(number: int) -> str:
+    return "1 job" if number == 1 else f"{number} jobs"

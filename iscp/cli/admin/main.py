@@ -1,0 +1,90 @@
+"""`iscp-admin`: what operators and users ask of a cluster.
+
+Starts at once: no JVM, and gRPC, YAML and rich only where a command needs them.
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 out of time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from iscp import __version__
+from iscp.cli import render
+from iscp.cli.admin.apply import apply, export
+from iscp.cli.admin.cluster_commands import events, node, rebalance, ring, shard
+from iscp.cli.admin.job_commands import job
+from iscp.cli.arguments import TABLE, Invocation, anywhere, invocation
+from iscp.core.errors import ErrorCode, IscpError
+
+PROGRAM = "iscp-admin"
+FAILED, OUT_OF_TIME = 1, 3
+
+
+class _Root(click.Group):
+    """The one place where errors become words on stderr and an exit status."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except IscpError as error:
+            click.echo(f"error: {error.message}", err=True)
+            if error.field:
+                click.echo(f"  field: {error.field}", err=True)
+            if error.remedy:
+                click.echo(f"  remedy: {error.remedy}", err=True)
+            ctx.exit(OUT_OF_TIME if error.code is ErrorCode.TIMEOUT else FAILED)
+
+
+@click.group(cls=_Root, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name=PROGRAM)
+@anywhere
+def cli() -> None:
+    """Ask an iscp cluster, and tell it what to keep fresh."""
+
+
+for command in (job, apply, export, node, shard, ring, rebalance, events):
+    cli.add_command(command)
+
+
+@cli.command()
+@click.argument("table", type=TABLE, metavar="T")
+@anywhere
+@invocation
+def notify(invocation: Invocation, /, table: str) -> None:
+    """Tell that table T has just changed: look at it now."""
+    with invocation.client() as client:
+        jobs = client.notify(table)
+    if not render.show({"jobs": jobs}, invocation.output):
+        click.echo(f"{jobs} jobs are on {table}")
+
+
+@cli.command()
+@anywhere
+@invocation
+def status(invocation: Invocation, /) -> None:
+    """Show the nodes, the owner, the shards, the queue and the lag."""
+    with invocation.client() as client:
+        cluster = client.cluster()
+    if not render.show(render.cluster_row(cluster), invocation.output):
+        render.show_cluster(cluster)
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a script that completes this command in a shell.
+
+    As in: eval "$(iscp-admin completion bash)"
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.UsageError(f"{shell} cannot be completed")
+    click.echo(kind(cli, {}, PROGRAM, "_ISCP_ADMIN_COMPLETE").source())
+
+
+def main() -> None:
+    cli(prog_name=PROGRAM)

@@ -1,0 +1,67 @@
+"""`iscp-admin job verify`: a job's target against its source."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from iscp.cli import render
+from iscp.cli.arguments import DURATION, TABLE, Invocation, anywhere, invocation
+from iscp.core.ids import DEFAULT_ACCOUNT
+from iscp.core.verification import VerifyReport
+
+DIFFERS = 1
+
+
+@click.command()
+@click.argument("table", type=TABLE, metavar="T")
+@click.argument("name", metavar="N")
+@click.option("--repair", is_flag=True, help="Make the target equal, by one commit of what differs.")
+@click.option("--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, help="As in 60s or 10m.")
+@click.option("--account", default=DEFAULT_ACCOUNT, show_default=True, help="The tenant.")
+@anywhere
+@invocation
+def verify(invocation: Invocation, /, table: str, name: str, repair: bool, timeout_s: float, account: str) -> None:
+    """Compare a job's target with its source.
+
+    Exit status 0 if they are equal or were made so, 1 if they differ, 3 if that takes longer than --timeout.
+    """
+    with invocation.client() as client:
+        report = client.verify(table, name, repair=repair, timeout_s=timeout_s, account=account)
+    if not render.show(report_row(report), invocation.output):
+        show_report(report)
+    if not (report.equal or report.repaired):
+        click.get_current_context().exit(DIFFERS)
+
+
+def report_row(report: VerifyReport) -> render.Row:
+    return {
+        "version": report.version,
+        "seq": report.seq,
+        "equal": report.equal,
+        "repaired": report.repaired,
+        "void": report.void,
+        **dataclasses.asdict(report.comparison),
+    }
+
+
+def show_report(report: VerifyReport) -> None:
+    said = report.comparison
+    verdict = "equal" if report.equal else "repaired" if report.repaired else "different"
+    render.pairs(
+        {
+            "verdict": f"{verdict}, at version {report.version}",
+            "rows": f"{said.rows_source} in the source, {said.rows_target} in the target",
+            "ranges": f"{said.ranges_differing} of {said.ranges} differ",
+            "missing": str(said.missing or ""),
+            "too many": str(said.extra or ""),
+            "different": str(said.different or ""),
+            "sharing a key": f"{said.shared} keys of the source, left out" if said.shared else "",
+            "in doubt before": report.void,
+            "repaired by": f"iteration {report.seq}" if report.repaired else "",
+        }
+    )
+    if said.samples:
+        rows = [(sample.fault, sample.key, ", ".join(sample.columns)) for sample in said.samples]
+        render.table(("FAULT", "KEY", "COLUMNS"), rows)

@@ -1,0 +1,94 @@
+"""`iscp up`: etcd and nodes on this machine, kept up until Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.telemetry.logging import configure_logging
+from iscp.cli.node.local_cluster import Layout, LocalCluster, choose_ports, locked, node_command
+from iscp.core.config import LogFormat, LogLevel
+
+POLL_S = 0.1
+_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Stopped(BaseException):
+    """A second signal: do not wait any longer."""
+
+
+class _Signals:
+    """The first signal asks the loop to end, a second one interrupts whatever goes on."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise Stopped
+        self.asked = True
+
+
+@contextmanager
+def _ending_by_signal() -> Iterator[_Signals]:
+    ours = _Signals()
+    before = {number: signal.signal(number, ours) for number in _END}
+    try:
+        yield ours
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)
+
+
+def run(
+    data: Path,
+    port: int | None,
+    as_json: bool,
+    nodes: int = 1,
+    command: Callable[[Path], Sequence[str]] = node_command,
+) -> int:
+    """Keep etcd and nodes up until a signal; the exit status. Raises ConfigurationError, Unavailable."""
+    configure_logging(LogFormat.TEXT, LogLevel.WARNING, {})
+    layout = Layout(data.absolute())
+    with _ending_by_signal() as signals, locked(layout):
+        stack = LocalCluster(layout, choose_ports(layout, port, nodes), SystemClock(), os.environ, command)
+        try:
+            _keep_up(stack, signals, as_json)
+            stack.stop()
+        except Stopped:
+            return 1
+        finally:
+            stack.kill()
+    return 0
+
+
+def _keep_up(stack: LocalCluster, signals: _Signals, as_json: bool) -> None:
+    stack.start()
+    told = False
+    while not signals.asked:
+        stack.tick()
+        if not told and stack.serving():
+            _tell(stack, as_json)
+            told = True
+        time.sleep(POLL_S)
+
+
+def _tell(stack: LocalCluster, as_json: bool) -> None:
+    ready = stack.ready_line()
+    if as_json:
+        click.echo(json.dumps(ready))
+        return
+    click.echo(f"ready at {ready['endpoint']}   (iscp-admin --endpoint {ready['endpoint']} status)")
+    click.echo(f"  etcd    {ready['etcd']['address']}  pid {ready['etcd']['pid']}")
+    for node in ready["nodes"]:
+        click.echo(f"  {node['id']}  {node['address']}  pid {node['pid']}")
+    click.echo(f"  logs    {stack.layout.logs}\nCtrl-C stops it; it goes on where it was with the same directory.")

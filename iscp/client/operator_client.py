@@ -1,0 +1,107 @@
+"""The part of the Python client that speaks of nodes and shards."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+
+from iscp.adapters.grpc.admin.convert import fields_of
+from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
+from iscp.adapters.grpc.channel.retrying_caller import Caller, gathered
+from iscp.core.api_requests import NodeVerb, ShardVerb
+from iscp.core.api_views import EventView, PlacedShard
+from iscp.wire.v1 import operator_pb2 as pb
+from iscp.wire.v1 import operator_pb2_grpc as pb_grpc
+
+WAIT_MARGIN_S = 5.0
+"""What a wait's answer may take beyond the wait itself."""
+
+_EVENT_FIELDS = tuple(field.name for field in pb.OwnerEvent.DESCRIPTOR.fields)
+_SHARD_FIELDS = tuple(field.name for field in pb.PlacedShard.DESCRIPTOR.fields)
+
+
+class OperatorClient:
+    """`client.operator`; all may be repeated but `split` and `merge`, and answer the same where it was so already."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._operator = pb_grpc.OperatorStub(caller.channel)
+
+    def cordon(self, node_id: str) -> bool:
+        """The node takes no further shards, and keeps those it has; False if it was so already."""
+        return self._change_node(NodeVerb.CORDON, node_id).changed
+
+    def uncordon(self, node_id: str) -> bool:
+        """Take back `cordon` and `drain`; False if there was neither."""
+        return self._change_node(NodeVerb.UNCORDON, node_id).changed
+
+    def drain(self, node_id: str) -> int:
+        """The node gives up its shards and gets none; how many it holds still. Ask again until there are none."""
+        return int(self._change_node(NodeVerb.DRAIN, node_id).shards)
+
+    def move(self, table: str, node_id: str, *, range_id: int = 0) -> int:
+        """Bring a table's shards to a node, until the next rebalance; how many are elsewhere now."""
+        return self._change_shards(ShardVerb.MOVE, table, range_id, node_id)
+
+    def pin(self, table: str, node_id: str, *, range_id: int = 0) -> int:
+        """Keep a table's shards on a node, while it is there; how many were not pinned to it."""
+        return self._change_shards(ShardVerb.PIN, table, range_id, node_id)
+
+    def unpin(self, table: str, *, range_id: int = 0) -> int:
+        """How many were pinned; they go home with the next rebalance."""
+        return self._change_shards(ShardVerb.UNPIN, table, range_id, "")
+
+    def split(self, table: str, *, range_id: int = 0) -> int:
+        """Cut a range of a table's keys in two, or (0) all of them; how many ranges it has now."""
+        return self._reshard(False, table, range_id)
+
+    def merge(self, table: str, *, range_id: int = 0) -> int:
+        """Put a range together with its other half, or (0) all pairs of the smallest; how many ranges there are now."""
+        return self._reshard(True, table, range_id)
+
+    def _reshard(self, merge: bool, table: str, range_id: int) -> int:
+        request = pb.ReshardRequest(
+            format_version=FORMAT_VERSION, merge=merge, table=table, range_id=range_id, request_id=uuid.uuid4().hex
+        )
+        return int(self._caller.call(self._operator.Reshard, request, changes=True).ranges)
+
+    def rebalance(self, *, dry_run: bool = False) -> list[PlacedShard]:
+        """Bring home what is elsewhere than it should be; with `dry_run` only say what that is."""
+        request = pb.RebalanceRequest(format_version=FORMAT_VERSION, dry_run=dry_run)
+        return _shards(self._caller.call(gathered(self._operator.Rebalance), request, changes=not dry_run))
+
+    def placement(self, table: str = "") -> list[PlacedShard]:
+        """Where the shards of a table are, and should be; of all tables if none is named."""
+        request = pb.GetPlacementRequest(format_version=FORMAT_VERSION, table=table)
+        return _shards(self._caller.call(gathered(self._operator.GetPlacement), request))
+
+    def events(self, after: EventView | None = None, *, wait_s: float = 0.0) -> list[EventView]:
+        """What the owner has seen and decided after that event (of another term: all it knows), the oldest first.
+
+        Waits for up to `wait_s` (at most 60 s) until there is something.
+        """
+        request = pb.GetEventsRequest(
+            format_version=FORMAT_VERSION,
+            after_owner_rev=after.owner_rev if after else 0,
+            after_number=after.number if after else 0,
+            wait_s=wait_s,
+        )
+        found = self._caller.call(gathered(self._operator.GetEvents), request, timeout_s=wait_s + WAIT_MARGIN_S)
+        return [EventView(**fields_of(each, _EVENT_FIELDS)) for page in found for each in page.events]
+
+    def _change_node(self, verb: NodeVerb, node_id: str) -> pb.ChangeNodeResponse:
+        wire = pb.NodeVerb.Value(f"NODE_VERB_{verb.name}")
+        request = pb.ChangeNodeRequest(format_version=FORMAT_VERSION, verb=wire, node_id=node_id)
+        response: pb.ChangeNodeResponse = self._caller.call(self._operator.ChangeNode, request, changes=True)
+        return response
+
+    def _change_shards(self, verb: ShardVerb, table: str, range_id: int, node_id: str) -> int:
+        wire = pb.ShardVerb.Value(f"SHARD_VERB_{verb.name}")
+        request = pb.ChangeShardsRequest(
+            format_version=FORMAT_VERSION, verb=wire, table=table, range_id=range_id, node_id=node_id
+        )
+        return int(self._caller.call(self._operator.ChangeShards, request, changes=True).changed)
+
+
+def _shards(found: Iterable[pb.PlacementPage]) -> list[PlacedShard]:
+    return [PlacedShard(**fields_of(each, _SHARD_FIELDS)) for page in found for each in page.shards]

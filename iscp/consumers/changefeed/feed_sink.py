@@ -1,0 +1,193 @@
+"""A changefeed's table as the sink of a job (port FeedSink): the feed's shards and the job's record in one commit."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from iscp.adapters.delta.rows.hashing import row_hashes
+from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, WRITES
+from iscp.adapters.delta.spark.spark_engine import arrow_batches
+from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.changefeed.model.ulid import DRAWN_BYTES, UlidPlace, begin
+from iscp.changefeed.table.feed_purge import purged, purged_names
+from iscp.changefeed.table.feed_schema import OPERATION, ROW, SHARD, create_feed_table
+from iscp.changefeed.table.feed_table import FeedShardState, FeedTable
+from iscp.changefeed.table.file_writer import FeedDraft, FeedRows
+from iscp.core import key_ranges as ranges
+from iscp.core.errors import ErrorCode, IscpError, PermanentError, TableNotFound
+from iscp.core.sql_names import quoted
+from iscp.ports.system import Clock, Failpoints
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+BATCH_ROWS_MAX = 10_000
+
+_COUNT, _HASHES = "_iscp_count", ("_iscp_hash_1", "_iscp_hash_2")
+
+
+class DeltaFeedSink:
+    """Keeps the table open from commit to commit. Not thread safe: one consumer at work has one."""
+
+    def __init__(
+        self, uri: str, clock: Clock, failpoints: Failpoints, draw: Callable[[int], bytes] = secrets.token_bytes
+    ) -> None:
+        self._uri = uri
+        self._clock = clock
+        self._failpoints = failpoints
+        self._draw = draw
+        self._table: FeedTable | None = None
+
+    def records(self, keys: Sequence[str]) -> Mapping[str, str | None]:
+        try:
+            return self._opened().texts(keys)
+        except TableNotFound:
+            self._table = None
+            return dict.fromkeys(keys)
+
+    @contextmanager
+    def begin(self, row: pa.Schema, key: Sequence[str], shards: int, range_id: int) -> Iterator[DeltaFeedCommit]:
+        table = self._opened_or_made(row, key, shards)
+        table.widen(row)
+        numbers = ranges.parts(range_id, table.description.shards)
+        now_ms = int(self._clock.now_s() * 1000)
+        seen = table.states(numbers)  # before the draft, which is of the columns that are there then
+        with table.draft() as draft:
+            yield DeltaFeedCommit(table, draft, seen, lambda place: begin(place, now_ms, self._draw(DRAWN_BYTES)))
+
+    def tidy(self) -> None:
+        if self._table is not None:
+            self._table.tidy()
+
+    def _opened_or_made(self, row: pa.Schema, key: Sequence[str], shards: int) -> FeedTable:
+        with suppress(TableNotFound):
+            return self._opened()
+        try:
+            create_feed_table(self._uri, row, shards, key)
+        except IscpError as error:
+            with suppress(TableNotFound):  # another range of the job may have been first
+                return self._opened()
+            raise error
+        return self._opened()
+
+    def _opened(self) -> FeedTable:
+        if self._table is None:
+            self._table = FeedTable(self._uri, self._clock, self._failpoints)
+        return self._table
+
+
+class DeltaFeedCommit:
+    """Port FeedCommit. `began` gives the place at which a transaction begins behind another one."""
+
+    def __init__(
+        self,
+        table: FeedTable,
+        draft: FeedDraft,
+        seen: Mapping[int, FeedShardState],
+        began: Callable[[UlidPlace], UlidPlace],
+    ) -> None:
+        self._table = table
+        self._draft = draft
+        self._began = began
+        self._seen = seen
+        self._texts: dict[str, str] = {}
+        self._texts_seen: dict[str, str | None] = {}
+        self.row: pa.Schema = draft.description.row
+        self.shards = draft.description.shards
+
+    def add(self, shard: int, rows: pa.Table, operations: pa.Array, versions: pa.Array, net: bool) -> None:
+        place = self._draft.places.get(shard) or self._began(self._seen[shard].place)
+        self._draft.add(shard, place, FeedRows(rows, operations, versions, net))
+
+    def get(self, key: str) -> str | None:
+        self._texts_seen |= self._table.texts([key])
+        return self._texts_seen[key]
+
+    def put(self, key: str, value: str) -> None:
+        self._texts[key] = value
+
+    def commit(self) -> None:
+        # Shards without rows too: what was taken for a difference is what is in them.
+        self._table.commit(self._draft, self._seen, self._texts, self._texts_seen)
+
+    def difference(self, present: DataFrame, where: str, more: Sequence[str]) -> Iterator[pa.Table]:
+        """The feed is a bag of rows, into which a change puts one or from which it takes one."""
+        # A purge moves no shard: the commit has to find that there was none meanwhile.
+        self._texts_seen |= self._table.texts(purged_names(self.shards))
+        if purged(self._table):
+            raise PermanentError(
+                f"{self._table.uri} was purged: what its readers hold cannot be told from it",
+                remedy="Register the job anew, on another feed",
+                code=ErrorCode.FEED_PURGED,
+            )
+        key = [F.col(quoted(name)) for name in self._table.description.key]
+        with spark_faults("compare a feed with its source"):
+            changes = (
+                self._changes(present, where, key)
+                if self._touched
+                else present.withColumn(CHANGE_TYPE, F.lit("insert"))
+            )
+            ordered = changes.selectExpr("*", *more).orderBy(*key, F.col(CHANGE_TYPE).isin(*WRITES))
+        yield from arrow_batches(ordered, BATCH_ROWS_MAX)
+
+    @property
+    def _touched(self) -> bool:
+        return any(state.seq for state in self._seen.values())
+
+    def _changes(self, present: DataFrame, where: str, key: Sequence[Column]) -> DataFrame:
+        held = self._held(present, where)
+        wanted = _shaped(present, held)
+        values = F.any_value(F.struct(*[F.col(quoted(name)) for name in wanted.columns if name != _COUNT]))
+        bags = _bag(held, -1).unionByName(_bag(wanted, 1)).groupBy(*_HASHES)
+        differing = bags.agg(F.sum(_COUNT).alias(_COUNT), values.alias(ROW)).where(f"{_COUNT} <> 0")
+        return _named(differing.select(f"{ROW}.*", _COUNT), key)
+
+    def _held(self, present: DataFrame, where: str) -> DataFrame:
+        """The rows that were put in (1 in `_count`) and taken out (-1)."""
+        session, uri = present.sparkSession, self._table.uri
+        with spark_faults(f"open {uri}"):
+            frame = session.read.format("delta").load(uri).where(F.col(SHARD).isin(*self._seen))
+            sign = F.when(F.col(OPERATION).isin(*WRITES), 1).otherwise(-1)
+            rows = frame.select(f"{ROW}.*", sign.alias(_COUNT))
+            return rows.where(where) if where else rows
+
+
+def _shaped(present: DataFrame, held: DataFrame) -> DataFrame:
+    """With the columns and types of what is held; what is not there any more is null."""
+    there = {name.lower() for name in present.columns}
+    columns = [
+        (F.col(quoted(field.name)) if field.name.lower() in there else F.lit(None))
+        .cast(field.dataType)
+        .alias(field.name)
+        for field in held.schema.fields
+        if field.name != _COUNT
+    ]
+    return present.select(*columns, F.lit(1).alias(_COUNT))
+
+
+def _bag(frame: DataFrame, sign: int) -> DataFrame:
+    hashes = row_hashes(frame.drop(_COUNT))
+    named = [each.alias(name) for each, name in zip(hashes, _HASHES, strict=True)]
+    return frame.select("*", *named).withColumn(_COUNT, F.col(_COUNT) * sign)
+
+
+def _named(rows: DataFrame, key: Sequence[Column]) -> DataFrame:
+    """Each as often as it has to be said, with its `_change_type`; a key with one row before and one now is updated."""
+    of_key = Window.partitionBy(*key)
+    before, now = (F.sum(F.greatest(F.col(_COUNT) * sign, F.lit(0))).over(of_key) for sign in (-1, 1))
+    is_new, updated = F.col(_COUNT) > 0, (before == 1) & (now == 1)
+    kind = (
+        F.when(updated & is_new, "update_postimage")
+        .when(updated, "update_preimage")
+        .when(is_new, "insert")
+        .otherwise("delete")
+    )
+    times = F.explode(F.sequence(F.lit(1), F.abs(F.col(_COUNT)).cast("int")))
+    return rows.withColumn(CHANGE_TYPE, kind).withColumn(_COUNT, times).drop(_COUNT)

@@ -1,0 +1,256 @@
+"""Consumers of other people's making (docs/consumers.md): derive from CustomConsumer, and name the class in an entry
+point of the group `iscp.consumers`.
+
+Whatever such a class raises or answers is its job's fault alone: it is translated here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from iscp.consumers.validation import CONSUMER_PATH, check_columns, wanted_columns
+from iscp.core.errors import Conflict, ErrorCode, InvalidRequest, IscpError, PermanentError, TemporaryError
+from iscp.core.iteration import ChangeDetail, DataType
+from iscp.core.job_row import JobRow
+from iscp.core.key_ranges import hashes
+from iscp.core.report_validation import exact_position
+from iscp.core.spec import ConsumerSpec
+from iscp.core.untrusted_values import error_code, error_text, exact_int, named_error, printable, shown
+from iscp.core.watermark import Position
+from iscp.core.watermark_record import position_of, record_key
+from iscp.ports.catalog import Catalog, TableDescription
+from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs, Retriever, WatermarkTxn
+from iscp.ports.source import ChangesUnavailableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = [
+    "ChangeDetail",
+    "ConsumeContext",
+    "ConsumerSpec",
+    "CustomConsumer",
+    "DataType",
+    "InvalidRequest",
+    "PermanentError",
+    "Position",
+    "Retriever",
+    "ShardedConsumer",
+    "TableDescription",
+    "WatermarkTxn",
+    "position_of",
+]
+
+
+class CustomConsumer(ABC):
+    """Keeps the sink of one job. An instance lives for one iteration, and is used by one thread.
+
+    `changes`: NET, one final change for each key, or ALL, every change in order. `needs_target`: a job without a
+    target is refused; where it is not needed, `options` may say where the sink is.
+    """
+
+    changes: ClassVar[ChangeDetail] = ChangeDetail.NET
+    needs_target: ClassVar[bool] = True
+
+    def __init__(self, row: JobRow) -> None:
+        self.row = row
+        self.spec = row.spec.consumer
+        self.options = self.spec.options
+        self.watermark_key = record_key(row.key, self.spec.target)
+        """Under which key `update_watermark` keeps the record, and `position` finds it."""
+
+    @classmethod  # noqa: B027  (there may be nothing to check)
+    def check(cls, spec: ConsumerSpec, source: TableDescription) -> None:
+        """Raise InvalidRequest for a target or options that will not do; asked before a job is registered.
+
+        Key, columns and filter are looked at already.
+        """
+
+    @abstractmethod
+    def position(self) -> Position:
+        """Where the sink stands: `position_of` the text under `watermark_key`. Read it, never remember it."""
+
+    @abstractmethod
+    def consume(self, context: ConsumeContext, retriever: Retriever) -> int | None:
+        """Write what `retriever` gives, call its `update_watermark`, and commit: one transaction.
+
+        Answers how many rows were applied; None: as many as `next` has given. Raises what it likes: the
+        transaction has to be rolled back then. TemporaryError (or anything foreign) is tried again, PermanentError
+        stops the job, ChangesUnavailableError asks for a SNAPSHOT instead of a TAIL.
+        """
+
+
+class ShardedConsumer(CustomConsumer):
+    """Keeps one range of the keys of a job, whose table may be split: one instance for each range and iteration.
+
+    A row belongs to a range by the hash of its key, which all that `inserts`, `deletes`, `all` and `next` give has as
+    `_key_hash`, a signed number of 64 bits, to be kept with the row. `hashes`: the lowest and the highest of the range.
+    A SNAPSHOT replaces the rows between those, and no others: other ranges have others.
+    """
+
+    def __init__(self, row: JobRow) -> None:
+        super().__init__(row)
+        self.range_id = row.key.range_id
+        self.hashes = hashes(row.key.range_id)
+
+    @abstractmethod
+    def read_watermark(self, key: str) -> str | None:
+        """The text that `update_watermark` has put under `key`, None if there is none. Read it, never remember it."""
+
+    def position(self) -> Position:
+        return position_of(self.read_watermark(self.watermark_key))
+
+
+class CustomKind:
+    """A class of CustomConsumer as a kind of consumer (port ConsumerKind)."""
+
+    shared_target = False
+
+    def __init__(self, name: str, consumer: type[CustomConsumer]) -> None:
+        self.name = name
+        sharded = issubclass(consumer, ShardedConsumer)
+        self.needs = Needs(
+            ChangeDetail(consumer.changes), stamped=True, compares=False, sharded=sharded, delta_target=False
+        )
+        self._consumer = consumer
+        # What makes it a RefreshHandler or a PurgeHandler, where the class is one.
+        for offered in ("refresh", "purge"):
+            if hasattr(consumer, offered):
+                setattr(self, offered, getattr(consumer, offered))
+
+    def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
+        if self._consumer.needs_target and not spec.target:
+            raise InvalidRequest("is missing", field=f"{CONSUMER_PATH}.target", remedy="Say where to keep it")
+        if self.needs.sharded and not spec.key:
+            raise InvalidRequest("is missing", field=f"{CONSUMER_PATH}.key", remedy="Say what tells rows apart")
+        check_columns(spec, source, catalog)
+        try:
+            self._consumer.check(spec, source)
+        except (TemporaryError, PermanentError) as error:
+            raise _plain(error) from error
+        except BaseException as error:
+            raise InvalidRequest(
+                f"the consumer {self.name!r} cannot check it: {named_error(error)}",
+                field=CONSUMER_PATH,
+                remedy="See what it says of its target and options, or mend its check",
+                code=ErrorCode.CONSUMER_BROKEN,
+            ) from error
+
+    def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
+        """Only the consumer knows what a target is: it counts as it is written."""
+        return spec.target
+
+    def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
+        return wanted_columns(spec, source)
+
+    def open(self, row: JobRow, environment: ConsumerEnvironment) -> CustomSink:
+        with _translated(self.name, "was made"):
+            consumer = self._consumer(row)
+            if isinstance(consumer, ShardedConsumer):
+                return ShardedSink(self.name, consumer)
+            return CustomSink(self.name, consumer)
+
+
+class CustomSink:
+    """One job's custom consumer, held to the contract (port Consumer)."""
+
+    def __init__(self, name: str, consumer: CustomConsumer) -> None:
+        self._name = name
+        self._consumer = consumer
+
+    def position(self, row: JobRow) -> Position:
+        with _translated(self._name, "told its position"):
+            position: object = self._consumer.position()
+        try:
+            return exact_position(position)
+        except ValueError as error:
+            raise _broken(self._name, f"position() answers what cannot be: {error}") from error
+
+    def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
+        """Nothing is committed: the snapshot that follows is one transaction, and fails what is on its way as well."""
+        return context.position
+
+    def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:
+        try:
+            with _translated(self._name, "consumed"):
+                rows: object = self._consumer.consume(context, retriever)
+        except IscpError:
+            context.guard.check()  # what fails because its end was ordered is to be told so
+            raise
+        position = self.position(context.row)
+        self._check_committed(position, retriever)
+        try:
+            applied = retriever.rows_given if rows is None else exact_int(rows, "the number of rows")
+        except ValueError as error:
+            raise _broken(self._name, f"consume() answers what cannot be: {error}") from error
+        return Consumed(position, applied, 0)
+
+    def _check_committed(self, position: Position, retriever: Retriever) -> None:
+        record = retriever.record
+        if (position.seq, position.job_id, position.watermark) == (record.seq, record.job_id, record.watermark):
+            return
+        if position.seq > record.seq:
+            raise Conflict(f"another writer has committed seq {position.seq} after {record.seq}")
+        raise _broken(
+            self._name,
+            f"after consume() it stands at seq {position.seq}, version {position.watermark.version}, "
+            f"instead of seq {record.seq}, version {record.watermark.version}",
+        )
+
+
+class ShardedSink(CustomSink):
+    """One range of a job's sharded sink (port RangedConsumer)."""
+
+    def __init__(self, name: str, consumer: ShardedConsumer) -> None:
+        super().__init__(name, consumer)
+        self._ranged = consumer
+
+    def records(self, keys: Sequence[str]) -> dict[str, str | None]:
+        with _translated(self._name, "told its watermarks"):
+            found: dict[str, object] = {key: self._ranged.read_watermark(key) for key in keys}
+        for key, text in found.items():
+            if text is not None and type(text) is not str:
+                raise _broken(self._name, f"read_watermark({key!r}) answers {shown(text)}, and neither a str nor None")
+        return cast(dict[str, str | None], found)
+
+
+_OF_THE_NODE = frozenset({ErrorCode.CANCELED, ErrorCode.LEASE_LOST, ErrorCode.QUEUE_FULL, ErrorCode.NOT_OWNER})
+"""What only the node may say: such a fault is not counted against the job, and shows nowhere."""
+
+
+@contextmanager
+def _translated(name: str, doing: str) -> Iterator[None]:
+    """Whatever the consumer raises, an exit included, becomes an error of its job that can be kept and shown."""
+    try:
+        yield
+    except ChangesUnavailableError as error:
+        raise ChangesUnavailableError(error_text(error)) from error
+    except BaseException as error:
+        if isinstance(error, (TemporaryError, PermanentError)) and error_code(error) not in _OF_THE_NODE:
+            raise _plain(error) from error
+        raise TemporaryError(
+            f"the consumer {name!r} failed when it {doing}: {named_error(error)}", code=ErrorCode.CONSUMER_FAILED
+        ) from error
+
+
+def _plain(error: IscpError) -> IscpError:
+    """An error of iscp's own that somebody else has raised, without what they may have made of its class and texts."""
+    kind = next(kind for kind in (InvalidRequest, Conflict, PermanentError, TemporaryError) if isinstance(error, kind))
+    code = error_code(error)
+    try:
+        message, field, remedy = (printable(part) for part in (error.message, error.field, error.remedy))
+    except BaseException:  # noqa: BLE001  (attributes of its own making)
+        return kind(error_text(error), code=code)
+    return kind(message, field=field, remedy=remedy, code=code)
+
+
+def _broken(name: str, what: str) -> PermanentError:
+    return PermanentError(
+        f"the consumer {name!r} does not keep to its contract: {what}",
+        remedy="Its update_watermark has to be called within the transaction, that has to be committed, and position() "
+        "has to read what is there",
+        code=ErrorCode.CONSUMER_BROKEN,
+    )

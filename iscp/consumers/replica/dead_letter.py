@@ -1,0 +1,130 @@
+"""The rows of a source that share a key: kept in a table beside the target, which holds all others.
+
+It is a state, not a log: what shares a key as of the target's watermark. It commits first, and the target's commit
+names the seq at which it then stands. Where the two do not agree (a crash between the commits, another writer, a table
+that was removed) the target's position is void: a difference writes both anew.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from iscp.consumers.replica.shared_keys import matches
+from iscp.core.errors import ErrorCode, PermanentError
+from iscp.core.job_row import JobRow
+from iscp.core.sql_names import DEAD_LETTER_SUFFIX, quoted
+from iscp.core.watermark import NO_DEAD_LETTERS, DeadLetters, Position, Watermark
+from iscp.ports.consumer import ConsumeContext, ConsumerEnvironment
+from iscp.ports.sink import CommitTag, Sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ROWS_MAX = 100_000
+"""More rows that share a key are taken for a wrong key, not for faulty rows: the job stops."""
+
+_ROWS = "_iscp_rows"
+_SHOWN = 3
+
+
+def dead_letter_uri(target: str) -> str:
+    return target + DEAD_LETTER_SUFFIX
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The keys that several rows have, kept by Spark until `release`; `rows` have one of them, `examples` are some."""
+
+    keys: DataFrame
+    rows: int
+    examples: str
+
+    def split(self, frame: DataFrame, key: Sequence[str]) -> tuple[DataFrame, DataFrame]:
+        """(rows whose keys are their own, rows that share one)."""
+        left, keys = frame.alias("f"), F.broadcast(self.keys).alias("k")
+        on = matches("f", "k", key)
+        return left.join(keys, on, "left_anti"), left.join(keys, on, "left_semi")
+
+    def release(self) -> None:
+        self.keys.unpersist(blocking=False)
+
+
+def shared_keys(frame: DataFrame, key: Sequence[str]) -> Shared | None:
+    """None where every row has a key of its own; null equals null."""
+    counted = frame.groupBy(*[F.col(quoted(name)) for name in key]).agg(F.count("*").alias(_ROWS))
+    shared = counted.where(f"{_ROWS} > 1").persist()
+    rows = shared.agg(F.sum(_ROWS)).collect()[0][0]
+    if not rows:
+        shared.unpersist(blocking=False)
+        return None
+    examples = [str(row.asDict()) for row in shared.drop(_ROWS).limit(_SHOWN).collect()]
+    return Shared(shared.drop(_ROWS), int(rows), "; ".join(examples))
+
+
+class DeadLetterBox:
+    """The dead letters of one job, in a table of their own with a seq of its own."""
+
+    def __init__(self, target: str, environment: ConsumerEnvironment) -> None:
+        self._uri = dead_letter_uri(target)
+        self._sink: Sink = environment.sink(self._uri)
+
+    def checked(self, row: JobRow, position: Position) -> Position:
+        """The target's `position`, void where the dead letters are not those that its rows go with."""
+        there = self._position(row, position.dead)
+        # That of a target whose own commit was cleaned away nobody knows; mostly there is no such table.
+        agrees = there.seq == position.dead.seq or (position.dead.seq < 0 and there.seq == 0)
+        if position.void or (agrees and not there.void):
+            return position
+        return replace(position, void=f"the dead letters are at {there.seq}, not at {position.dead.seq}")
+
+    def touched(self, context: ConsumeContext, changes: DataFrame, key: Sequence[str]) -> bool:
+        """Whether one of the keys of `changes` is one of those that rows share."""
+        kept = self._sink.rows(context.session).alias("k")
+        return not changes.alias("c").join(kept, matches("c", "k", key), "left_semi").isEmpty()
+
+    def keep(self, context: ConsumeContext, letters: DataFrame | None, rows: int, to: Watermark) -> DeadLetters:
+        """Make `letters` (None: there are none) all that it holds; a table that need not be there is not made."""
+        known = context.position.dead
+        there = self._position(context.row, known)
+        if there.seq == 0 and there.base_version >= 0:
+            raise PermanentError(
+                f"{self._uri}, where rows that share a key would be kept, is a table of somebody else",
+                remedy="Move it away, or set on_duplicate to stop",
+                code=ErrorCode.TARGET_UNUSABLE,
+            )
+        certain = there.seq == known.seq and not there.void
+        if letters is None and there.base_version < 0:
+            return NO_DEAD_LETTERS
+        if letters is None and certain and not known.rows:
+            return DeadLetters(there.seq, 0)
+        frame = letters if letters is not None else self._sink.rows(context.session).limit(0)
+        seq = max(there.seq, known.seq) + 1
+        if there.base_version < 0:
+            # Made by a step that fails where a table came to be meanwhile; the overwrite would not.
+            context.guard.check()
+            there = self._sink.claim(frame.schema.json(), self._tag(context, seq, -1, to), first=True)
+            seq += 1
+        self._sink.replace(frame, self._tag(context, seq, there.base_version, to), context.guard)
+        return DeadLetters(seq, rows)
+
+    def _position(self, row: JobRow, known: DeadLetters) -> Position:
+        # Its commits may have been cleaned away too: then the one that the target knows of counts.
+        return self._sink.position(row._replace(seq=max(known.seq, 0)))
+
+    def _tag(self, context: ConsumeContext, seq: int, base_version: int, to: Watermark) -> CommitTag:
+        return CommitTag(
+            seq=seq,
+            job_id=context.row.job_id,
+            source_id=context.source_id,
+            from_version=-1,
+            watermark=to,
+            epoch=context.epoch,
+            base_version=base_version,
+            attempt=uuid.uuid4().hex[:12],
+            kind="dead_letter",
+        )

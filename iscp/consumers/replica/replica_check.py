@@ -1,0 +1,67 @@
+"""Compares a replica with its source's rows, mends what differs, and takes over a table that holds them already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from iscp.consumers.replica.commit_tag import commit_tag
+from iscp.consumers.replica.dead_letter import shared_keys
+from iscp.core.errors import ErrorCode, PermanentError
+from iscp.core.spec import ConsumerSpec
+from iscp.core.watermark import Position, Watermark
+from iscp.ports.consumer import ConsumeContext, Consumed
+from iscp.ports.sink import Compared, Sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class ReplicaCheck:
+    """Port Check. `filtered` makes of the source's rows those that the target should hold."""
+
+    def __init__(self, spec: ConsumerSpec, sink: Sink, filtered: Callable[[DataFrame], DataFrame]) -> None:
+        self._spec = spec
+        self._sink = sink
+        self._filtered = filtered
+
+    @contextmanager
+    def compared(self, context: ConsumeContext, source: DataFrame) -> Iterator[Compared]:
+        wanted = self._wanted(context, source)
+        fits = self._sink.schema_matches if self._spec.key else self._sink.takes
+        if not fits(wanted.schema.json()):
+            raise PermanentError(
+                f"the target's columns are not {', '.join(wanted.columns)}, or have other types",
+                remedy="`iscp-admin notify` has a target of iscp brought to the source's columns",
+                code=ErrorCode.SCHEMA_CHANGED,
+            )
+        with self._sink.compared(wanted, self._spec.key, context.position.base_version) as compared:
+            yield compared
+
+    def _wanted(self, context: ConsumeContext, source: DataFrame) -> DataFrame:
+        wanted, key = self._filtered(source), self._spec.key
+        if not context.position.dead.rows or (shared := shared_keys(wanted, key)) is None:
+            return wanted
+        shared.release()
+        return shared.split(wanted, key)[0]
+
+    def mend(self, context: ConsumeContext, compared: Compared, watermark: Watermark) -> Consumed:
+        said, frame = compared.comparison, compared.mending
+        if not self._spec.key and said.extra:
+            raise PermanentError(
+                f"{said.extra} rows are too many, and without a key none of them can be taken away alone",
+                field="repair",
+                remedy="Have the target built anew with `iscp-admin job resync`",
+                code=ErrorCode.TARGET_UNUSABLE,
+            )
+        tag = commit_tag(context, "repair", watermark.version, watermark)
+        if frame is None:
+            # Others have written, and all is equal again: the commit says so.
+            return Consumed(self._sink.claim("", tag), 0, 0)
+        rows = said.missing + said.extra + said.different
+        return Consumed(self._sink.mend(context.session, frame, self._spec.key, tag, context.guard), rows, 0)
+
+    def adopt(self, context: ConsumeContext, watermark: Watermark) -> Position:
+        context.guard.check()
+        return self._sink.claim("", commit_tag(context, "adopt", watermark.version, watermark))

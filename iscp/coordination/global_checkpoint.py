@@ -1,0 +1,105 @@
+"""Up to which commit time everything is applied: of each table, and of all (after TiCDC's global checkpoint).
+
+Invariant: what was committed to its source up to the checkpoint is applied by every wanted job but those left out,
+which are listed. Left out are jobs that are not built, paused or failed for good, and jobs that are catching up: those
+that came to count (built, resumed, made anew by a resync, a split or a merge) when they had applied less than the
+checkpoint says. It never goes back, so it cannot take them in before they have reached it.
+
+A job that has applied all that was there when its source was looked at is resolved up to that look, else up to the last
+commit that it has applied. One that counted once and only has much to do is still applied up to the checkpoint, though
+that cannot be seen of it now: the checkpoint waits for it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from math import inf
+
+from iscp.coordination.protocol.messages import SourceSeen
+from iscp.core.ids import ShardId
+from iscp.core.job_row import JobRow
+
+
+def counts(row: JobRow) -> bool:
+    """Whether the checkpoint waits for this job, once it has caught up."""
+    return row.watermark.version >= 0 and not row.paused and not row.failed_for_good
+
+
+def resolved_at_s(row: JobRow, seen: SourceSeen | None) -> float:
+    """Unix time up to which this job is known to have applied everything."""
+    if seen is None or row.watermark.version < seen.source_version:
+        return row.watermark.at_s
+    return max(row.watermark.at_s, seen.checked_at_s)
+
+
+class GlobalCheckpoint:
+    """The least of all shards' times, which never goes back. A change costs the logarithm of the number of shards.
+
+    `at_s` is what was told last: a commit time (Unix seconds), 0 before there is one. `catching_up`: the job_ids of
+    those that count and have not reached it, of shards that have any.
+    """
+
+    def __init__(self, at_s: float = 0.0) -> None:
+        self.at_s = at_s
+        self.catching_up: dict[ShardId, tuple[str, ...]] = {}
+        self._covered: dict[ShardId, tuple[str, ...]] = {}
+        self._shards: dict[ShardId, float] = {}
+        self._heap: list[tuple[float, ShardId]] = []
+
+    def take(self, shard: ShardId, jobs: Sequence[JobRow], seen: SourceSeen | None) -> None:
+        """What is known of the shard now; no jobs: it is not wanted any more.
+
+        `seen`: None until this term has heard of a look at the source. Nobody knows before how far its jobs are
+        behind: the checkpoint waits.
+        """
+        before = self._covered.get(shard, ())
+        covered: list[str] = []
+        behind: list[str] = []
+        least_s = inf
+        for row in filter(counts, jobs):
+            resolved_s = resolved_at_s(row, seen)
+            reached = row.job_id in before or resolved_s >= self.at_s
+            (covered if reached else behind).append(row.job_id)
+            if reached or seen is None:
+                least_s = min(least_s, resolved_s)
+        _keep(self._covered, shard, covered)
+        _keep(self.catching_up, shard, behind)
+        self._set(shard, least_s)
+
+    def _set(self, shard: ShardId, at_s: float) -> None:
+        if at_s == self._shards.get(shard, inf):
+            return
+        if at_s == inf:
+            del self._shards[shard]
+        else:
+            self._shards[shard] = at_s
+            heapq.heappush(self._heap, (at_s, shard))
+        if len(self._heap) > 2 * len(self._shards) + 16:  # what no longer holds is not to pile up
+            self._heap = [(each, name) for name, each in self._shards.items()]
+            heapq.heapify(self._heap)
+
+    def covers(self, row: JobRow) -> bool:
+        """Whether the checkpoint speaks for this job."""
+        return row.job_id in self._covered.get(row.key.shard, ())
+
+    def least_s(self) -> float:
+        """The least of the shards' times now; inf if none counts."""
+        while self._heap and self._shards.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else inf
+
+    def advance(self) -> bool:
+        """Go on to the present least, while every wanted shard runs and is known; whether that was any further."""
+        least_s = self.least_s()
+        if least_s == inf or least_s <= self.at_s:
+            return False
+        self.at_s = least_s
+        return True
+
+
+def _keep(of: dict[ShardId, tuple[str, ...]], shard: ShardId, job_ids: list[str]) -> None:
+    if job_ids:
+        of[shard] = tuple(job_ids)
+    else:
+        of.pop(shard, None)

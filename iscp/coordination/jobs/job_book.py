@@ -1,0 +1,306 @@
+"""The owner's book of jobs: the current row of each, and what of it the job log still has to be told.
+
+Decisions (see Draft) take effect here once the log has them. Reports of progress move the book at once, for the sink
+is the truth about them, and their rows follow at the log's pace. It knows no clock, no threads and no storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from operator import attrgetter
+
+from iscp.coordination.jobs.answered_requests import AnsweredRequests
+from iscp.coordination.jobs.book_index import BookIndex
+from iscp.coordination.jobs.job_counts import JobCounts
+from iscp.coordination.jobs.split_tables import SplitTables
+from iscp.coordination.jobs.table_paths import Places
+from iscp.coordination.jobs.unlogged_rows import UnloggedRows
+from iscp.core.errors import InvariantBroken
+from iscp.core.ids import JobKey, ShardId
+from iscp.core.job_row import JobReport, JobRow, JobState, Reason, apply_report, combined
+from iscp.core.key_ranges import WHOLE
+
+
+@dataclass(frozen=True, slots=True)
+class BookChange:
+    """What has moved: `rows` as they are now (`drop_at_s` set where a job has gone).
+
+    `shards` are those whose set of jobs, or what is wanted of one of them, was decided anew; where only progress was
+    reported they are empty.
+    """
+
+    rows: tuple[JobRow, ...] = ()
+    shards: tuple[ShardId, ...] = ()
+
+    @property
+    def moved(self) -> dict[ShardId, bool]:
+        """Whose jobs have moved, and whether they were decided anew."""
+        return {row.key.shard: False for row in self.rows} | dict.fromkeys(self.shards, True)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row to be appended to the log."""
+
+    row: JobRow
+    request_id: str
+
+
+def by_shard(rows: Iterable[JobRow]) -> dict[ShardId, tuple[JobRow, ...]]:
+    """What each shard has to run, of rows among which are dropped ones."""
+    first: dict[ShardId, tuple[JobRow, ...]] = {}
+    more: dict[ShardId, list[JobRow]] = {}  # most tables have one job
+    for row in rows:
+        if row.drop_at_s is None:
+            shard = row.key.shard
+            if shard in first:
+                more.setdefault(shard, []).append(row)
+            else:
+                first[shard] = (row,)
+    return first | {shard: (*first[shard], *others) for shard, others in more.items()}
+
+
+class JobBook:
+    """The current row of every job by its key, and the dropped registrations until they are collected.
+
+    `last_job_id` is the greatest there is, dropped ones too. Invariants: every wanted row has `drop_at_s` None,
+    every dropped one has not; the indexes are those of the wanted rows. Where a table is split each of its jobs has a
+    row for each of its ranges; what is counted and selected are jobs. One thread changes it; see LogWriter for how
+    others read.
+    """
+
+    def __init__(self, rows: Iterable[JobRow] = (), requests: Mapping[str, str] | None = None) -> None:
+        """`rows`: the last of each registration; `requests`: request ids, oldest first, with their job_id."""
+        self._jobs: dict[JobKey, JobRow] = {}
+        self._dropped: dict[str, JobRow] = {}
+        self._keys: dict[str, JobKey] = {}
+        self._tables: dict[str, dict[str, JobKey]] = {}
+        self._split = SplitTables()
+        self._index = BookIndex(lambda: self._jobs.values())
+        self._counts = JobCounts()
+        self._requests = AnsweredRequests(requests or {})
+        self._unlogged = UnloggedRows()
+        self._load(sorted(rows, key=attrgetter("create_at_s")))
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def get(self, key: JobKey) -> JobRow | None:
+        """The row of this key, unless it was dropped."""
+        return self._jobs.get(key)
+
+    def rows_of(self, key: JobKey) -> tuple[JobRow, ...]:
+        """Those of a job, one for each range of its table, whichever of them is named; none: it was dropped."""
+        found = (self._jobs.get(key.of_range(each)) for each in self.ranges(key.table_id))
+        return tuple(row for row in found if row is not None)
+
+    def job(self, key: JobKey) -> JobRow | None:
+        """The job of this name as its users see it, unless it was dropped."""
+        rows = self.rows_of(key)
+        return combined(rows) if rows else None
+
+    def ranges(self, table_id: str) -> tuple[int, ...]:
+        """Those that a table is split into."""
+        return self._split.ranges(table_id)
+
+    def by_id(self, job_id: str) -> JobRow | None:
+        """A registration, dropped or not."""
+        key = self._keys.get(job_id)
+        return self._dropped.get(job_id) if key is None else self._jobs[key]
+
+    def jobs_on(self, table_id: str) -> tuple[JobRow, ...]:
+        return tuple(self._jobs[key] for key in self._tables.get(table_id, {}).values())
+
+    def uri_of(self, table_id: str, but: JobKey | None = None) -> str | None:
+        """Where the table lies that the jobs of this id, `but` for one, are on; None: there are none."""
+        first = next((key for key in self._tables.get(table_id, {}).values() if key.job != but), None)
+        return None if first is None else self._jobs[first].table_uri
+
+    def jobs_in(self, shard: ShardId) -> tuple[JobRow, ...]:
+        return tuple(row for row in self.jobs_on(shard.table_id) if row.key.range_id == shard.range_id)
+
+    def tables_called(self, name: str) -> tuple[str, ...]:
+        """The ids of tables with jobs that have this URI, were called so at a registration, or have this id by now.
+
+        The newest first. There are several where a table was dropped and made anew: each job is on the one that it was
+        registered on.
+        """
+        return self._index.tables_called(name)
+
+    def has_jobs_on(self, table_id: str) -> bool:
+        return table_id in self._tables
+
+    def targets(self) -> Places:
+        """Where the jobs keep what they keep."""
+        return self._index.targets()
+
+    def sources(self) -> Places:
+        """The tables that the jobs are on, by their URIs."""
+        return self._index.sources()
+
+    def rows(self) -> list[JobRow]:
+        """What the log has to keep: the last row of every registration, dropped ones before what replaced them."""
+        return [*self._dropped.values(), *self._jobs.values()]
+
+    def select(
+        self,
+        account: str = "",
+        tables: Sequence[str] = (),
+        state: JobState | None = None,
+        reason: Reason | None = None,
+        limit: int | None = None,
+    ) -> list[JobRow]:
+        """Jobs in the order in which they were registered (on each of `tables`); empty fields do not filter."""
+        rows = chain(*map(self.jobs_on, tables)) if tables else self._jobs.values()
+        found = (
+            row
+            for row in filter(None, map(self._once, rows))
+            if (not account or row.key.account == account)
+            and (state is None or row.state is state)
+            and (reason is None or row.reason is reason)
+        )
+        return list(islice(found, limit))
+
+    def _once(self, row: JobRow) -> JobRow | None:
+        """The job of a row, for the first of its rows alone."""
+        if row.key.range_id == WHOLE:
+            return combined((row,))
+        rows = self.rows_of(row.key)
+        return combined(rows) if rows[0] is row else None
+
+    def count(
+        self, account: str = "", tables: Sequence[str] = (), state: JobState | None = None, reason: Reason | None = None
+    ) -> int:
+        """At a cost that does not depend on the number of jobs, unless a table is named."""
+        if tables:
+            return len(self.select(account, tables, state, reason))
+        return self._counts.count(account, state, reason)
+
+    # Reports
+
+    def apply(self, reports: Iterable[JobReport]) -> BookChange:
+        """Move the rows that reports tell of; late, doubled and foreign ones change nothing."""
+        moved: dict[str, JobRow] = {}
+        for report in reports:
+            row = self._jobs.get(report.key)
+            changed = apply_report(row, report) if row is not None else None
+            if changed is None:
+                continue
+            self._install(changed)
+            moved[changed.job_id] = changed
+            told = report.state is not None or report.reason is not None or report.status is not None
+            self._unlogged.add(changed.job_id, due=told)
+        return BookChange(rows=tuple(moved.values()))
+
+    def due(self, limit: int) -> list[JobRow]:
+        """Rows whose status the log does not have yet; they stay due until `logged`."""
+        return [self._jobs[self._keys[job_id]] for job_id in self._unlogged.due(limit)]
+
+    def logged(self, rows: Iterable[JobRow]) -> None:
+        """The log has these rows."""
+        self._unlogged.remove(row.job_id for row in rows)
+
+    def flush_watermarks(self) -> int:
+        """Make rows due of which only the watermark has moved; answers how many rows are due now.
+
+        A dropped job is never among them: nothing is written over a `drop_at`.
+        """
+        return self._unlogged.flush()
+
+    def collect(self, dropped_before_s: float) -> int:
+        """Forget registrations dropped before a time (Unix seconds); the next compaction takes them out of the log."""
+        gone = {job_id for job_id, row in self._dropped.items() if (row.drop_at_s or 0.0) < dropped_before_s}
+        for job_id in gone:
+            del self._dropped[job_id]
+        if gone:
+            self._requests.forget(gone)
+        return len(gone)
+
+    # Decisions
+
+    def request(self, request_id: str) -> str | None:
+        """The job_id that an earlier request was about."""
+        return self._requests.get(request_id)
+
+    def commit(self, entries: Iterable[Entry]) -> BookChange:
+        """The log has these entries of a draft: they take effect."""
+        shards: dict[ShardId, None] = {}
+        rows: dict[str, JobRow] = {}
+        answered: dict[str, str] = {}
+        for entry in entries:
+            self._install(entry.row)
+            rows[entry.row.job_id] = entry.row
+            shards[entry.row.key.shard] = None
+            if entry.request_id:
+                answered[entry.request_id] = entry.row.job_id
+        self.logged(rows.values())
+        self._requests.add(answered)
+        return BookChange(tuple(rows.values()), tuple(shards))
+
+    def _load(self, rows: Sequence[JobRow]) -> None:
+        """All at once: of a hundred thousand, one by one would be half of what a new owner does."""
+        wanted = [row for row in rows if row.drop_at_s is None]
+        self._dropped = {row.job_id: row for row in rows if row.drop_at_s is not None}
+        self._keys = {row.job_id: row.key for row in wanted}
+        self._jobs = {row.key: row for row in wanted}
+        if len(self._jobs) < len(wanted):
+            twice = next(row for row in wanted if self._jobs[row.key] is not row)
+            raise InvariantBroken(f"{twice.key} is registered twice")
+        for row in wanted:
+            self._tables.setdefault(row.key.table_id, {})[row.job_id] = row.key
+        ranges = [row.key for row in wanted if row.key.range_id != WHOLE]
+        for key in ranges:
+            self._split.add(key)
+        for job in {key.job for key in ranges}:
+            self._count_job(job, 1)
+        self._counts.add_all(row for row in wanted if row.key.range_id == WHOLE)
+        self.last_job_id = max((row.job_id for row in rows), default="")
+
+    def _install(self, row: JobRow) -> None:
+        if row.key.range_id == WHOLE:
+            self._install_row(row)
+            return
+        self._count_job(row.key, -1)
+        self._install_row(row)
+        self._count_job(row.key, 1)
+
+    def _count_job(self, key: JobKey, by: int) -> None:
+        if (job := self.job(key)) is not None:
+            self._counts.add(job, by)
+
+    def _install_row(self, row: JobRow) -> None:
+        before = self._jobs.get(row.key)
+        whole = row.key.range_id == WHOLE
+        if before is not None and before.job_id == row.job_id:
+            if whole:
+                self._counts.add(before, -1)
+            if row.drop_at_s is not None:
+                self._forget(before)
+            elif row.source_id != before.source_id:
+                self._index.follow(before, row)
+        elif row.drop_at_s is None:
+            if before is not None:
+                raise InvariantBroken(f"{row.key} is registered twice, as {before.job_id} and {row.job_id}")
+            self._keys[row.job_id] = row.key
+            self._tables.setdefault(row.key.table_id, {})[row.job_id] = row.key
+            self._split.add(row.key)
+            self._index.add(row)
+        self.last_job_id = max(self.last_job_id, row.job_id)
+        if row.drop_at_s is not None:
+            self._dropped[row.job_id] = row
+        else:
+            self._jobs[row.key] = row
+            if whole:
+                self._counts.add(row)
+
+    def _forget(self, row: JobRow) -> None:
+        del self._jobs[row.key], self._keys[row.job_id]
+        self._unlogged.remove([row.job_id])
+        on_table = self._tables[row.key.table_id]
+        del on_table[row.job_id]
+        if not on_table:
+            del self._tables[row.key.table_id]
+        self._split.remove(row.key)
+        self._index.remove(row)

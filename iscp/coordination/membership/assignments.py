@@ -1,0 +1,226 @@
+"""Who holds which shard, as the owner knows it: the states, the transitions, the table.
+
+Absent → Dispatching → Running → Draining → Absent. What a node runs when an owner begins is taken over from its
+Sync, so Absent also leads to Running and Draining. Only the node's own word, or the end of its lease and of the
+grace after it, ends Draining: stopping is not stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from iscp.core.errors import InvariantBroken
+from iscp.core.ids import ShardId
+from iscp.core.job_row import JobRow
+from iscp.core.key_ranges import WHOLE, overlaps
+
+
+class ShardState(StrEnum):
+    """`absent`: no node has it. `running`: its node has confirmed. `draining`: it must end there, whatever follows."""
+
+    ABSENT = "absent"
+    DISPATCHING = "dispatching"
+    RUNNING = "running"
+    DRAINING = "draining"
+
+    __hash__ = str.__hash__  # the states of a hundred thousand are counted by it
+
+
+HELD = (ShardState.DISPATCHING, ShardState.RUNNING)
+"""A node is to have it."""
+
+
+class Cause(StrEnum):
+    """Why a shard is, or goes, where it does."""
+
+    NEW = "new"
+    NODE_GONE = "node gone"
+    LEAVING = "node leaves"
+    DRAINED = "node drained"
+    ASKED = "asked"
+    REBALANCED = "rebalance"
+    STOPPED = "stopped by its node"
+
+
+TRANSITIONS: dict[ShardState, frozenset[ShardState]] = {
+    ShardState.ABSENT: frozenset({ShardState.DISPATCHING, ShardState.RUNNING, ShardState.DRAINING}),
+    ShardState.DISPATCHING: frozenset({ShardState.RUNNING, ShardState.DRAINING, ShardState.ABSENT}),
+    ShardState.RUNNING: frozenset({ShardState.DISPATCHING, ShardState.DRAINING, ShardState.ABSENT}),
+    ShardState.DRAINING: frozenset({ShardState.ABSENT}),
+}
+
+
+class Holder(NamedTuple):
+    """One process life of a node: a shard is held by it, not by a name."""
+
+    node_id: str
+    epoch: int
+
+
+@dataclass(slots=True)
+class Assignment:
+    """Invariants: `holder` is None exactly while absent; `jobs` is empty exactly while unwanted.
+
+    `to`: the node that it is to go to once it is free (empty: wherever it belongs); `why`: what moved it last.
+    """
+
+    shard: ShardId
+    jobs: tuple[JobRow, ...]
+    state: ShardState = ShardState.ABSENT
+    holder: Holder | None = None
+    to: str = ""
+    why: Cause | None = None
+
+    @property
+    def wanted(self) -> bool:
+        return bool(self.jobs)
+
+
+class Assignments:
+    """All shards that are wanted or held. Every change of state goes through `take`, `turn` and `free`.
+
+    Wanted ones that nobody holds are `unplaced` or, by their tables, `blocked`: what is in the way of those has to end
+    first, and they are not looked at before.
+    """
+
+    def __init__(self) -> None:
+        self._shards: dict[ShardId, Assignment] = {}
+        self._held: dict[Holder, dict[ShardId, None]] = {}
+        self._parts: dict[str, dict[ShardId, None]] = {}  # by table, of those that are split, or were and drain
+        self.unplaced: dict[ShardId, None] = {}
+        self.blocked: dict[str, dict[ShardId, None]] = {}
+        self.counts = dict.fromkeys(ShardState, 0)
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __iter__(self) -> Iterator[Assignment]:
+        return iter(self._shards.values())
+
+    def get(self, shard: ShardId) -> Assignment | None:
+        return self._shards.get(shard)
+
+    def __getitem__(self, shard: ShardId) -> Assignment:
+        return self._shards[shard]
+
+    def of_table(self, table_id: str) -> list[Assignment]:
+        shards = (ShardId(table_id), *self._parts.get(table_id, ()))
+        return [self._shards[shard] for shard in shards if shard in self._shards]
+
+    @property
+    def split_tables(self) -> Collection[str]:
+        """Those of which a range is wanted or held that is not the whole."""
+        return self._parts.keys()
+
+    def in_the_way(self, shard: ShardId) -> ShardId | None:
+        """Another shard that some node still has and that shares keys with it: until then it is not to be placed.
+
+        Costs nothing but a look for tables that are not split.
+        """
+        if shard.table_id not in self._parts:
+            return None
+        held = [each.shard for each in self.of_table(shard.table_id) if each.holder is not None]
+        return next((each for each in held if each != shard and overlaps(each.range_id, shard.range_id)), None)
+
+    def held_by(self, holder: Holder) -> Iterable[ShardId]:
+        return self._held.get(holder, {}).keys()
+
+    def holders(self) -> Iterable[Holder]:
+        return self._held.keys()
+
+    def want(self, shard: ShardId, jobs: tuple[JobRow, ...]) -> Assignment:
+        """`shard` is to run with `jobs` (at least one)."""
+        if not jobs:
+            raise InvariantBroken(f"shard {shard} is wanted without a job")
+        found = self._shards.get(shard)
+        if found is not None:
+            found.jobs = jobs
+            return found
+        return self._add(Assignment(shard, jobs))
+
+    def stray(self, shard: ShardId) -> Assignment:
+        """A shard that some node has and nobody wants."""
+        return self._add(Assignment(shard, ()))
+
+    def _add(self, assignment: Assignment) -> Assignment:
+        shard = assignment.shard
+        self._shards[shard] = assignment
+        if shard.range_id != WHOLE:
+            self._parts.setdefault(shard.table_id, {})[shard] = None
+        self.counts[ShardState.ABSENT] += 1
+        if assignment.wanted:
+            self.unplaced[assignment.shard] = None
+        return assignment
+
+    def unwant(self, assignment: Assignment) -> None:
+        """Nobody wants it any more; forgotten at once if nobody has it either."""
+        assignment.jobs = ()
+        if assignment.state is ShardState.ABSENT:
+            self._settle(assignment)
+
+    def take(self, assignment: Assignment, holder: Holder, state: ShardState) -> None:
+        """An absent shard is `holder`'s from now on."""
+        if assignment.holder is not None:
+            raise InvariantBroken(f"shard {assignment.shard} is with {assignment.holder}, not free for {holder}")
+        self.turn(assignment, state)
+        assignment.holder, assignment.to = holder, ""
+        self._held.setdefault(holder, {})[assignment.shard] = None
+        self._forget_unplaced(assignment.shard)
+
+    def turn(self, assignment: Assignment, state: ShardState) -> None:
+        """Change the state, not the holder; raises InvariantBroken on a transition that does not exist."""
+        if state is assignment.state:
+            return
+        if state not in TRANSITIONS[assignment.state]:
+            raise InvariantBroken(f"shard {assignment.shard} cannot go from {assignment.state} to {state}")
+        self.counts[assignment.state] -= 1
+        self.counts[state] += 1
+        assignment.state = state
+
+    def free(self, assignment: Assignment) -> None:
+        """The holder has it no more."""
+        holder = assignment.holder
+        if holder is None:
+            raise InvariantBroken(f"shard {assignment.shard} is free already")
+        self.turn(assignment, ShardState.ABSENT)
+        assignment.holder = None
+        held = self._held[holder]
+        del held[assignment.shard]
+        if not held:
+            del self._held[holder]
+        self.unblock(assignment.shard.table_id)
+        self._settle(assignment)
+
+    def block(self, shard: ShardId) -> None:
+        """Nobody is to have an unplaced shard before something of its table has ended."""
+        del self.unplaced[shard]
+        self.blocked.setdefault(shard.table_id, {})[shard] = None
+
+    def unblock(self, table_id: str) -> None:
+        """Something of the table has ended."""
+        self.unplaced |= self.blocked.pop(table_id, {})
+
+    def _settle(self, assignment: Assignment) -> None:
+        if assignment.wanted:
+            self.unplaced[assignment.shard] = None
+        else:
+            self._forget_unplaced(assignment.shard)
+            self.counts[ShardState.ABSENT] -= 1
+            del self._shards[assignment.shard]
+            self._forget_part(assignment.shard)
+
+    def _forget_unplaced(self, shard: ShardId) -> None:
+        self.unplaced.pop(shard, None)
+        if (blocked := self.blocked.get(shard.table_id)) is not None:
+            blocked.pop(shard, None)
+            if not blocked:
+                del self.blocked[shard.table_id]
+
+    def _forget_part(self, shard: ShardId) -> None:
+        if (parts := self._parts.get(shard.table_id)) is not None:
+            parts.pop(shard, None)
+            if not parts:
+                del self._parts[shard.table_id]

@@ -1,0 +1,177 @@
+"""The owner's dispatches: ordered, sent again until confirmed, bounded in number, given up with their node.
+
+Each is sent again ever more rarely, and the first time counts in a window over all nodes that follows what the owner
+can take in (`Window`): what it has to read never grows by its own impatience.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from iscp.coordination.membership import membership
+from iscp.coordination.membership.assignments import HELD, Assignment, Cause, ShardState
+from iscp.coordination.membership.node_session import Operation, Peer, operations_max
+from iscp.coordination.membership.term import Term
+from iscp.coordination.protocol.effects import SendTo
+from iscp.coordination.protocol.messages import DispatchTable, DispatchTableResponse, NodeShard, NodeShardState
+from iscp.core.errors import InvariantBroken
+from iscp.core.ids import ShardId
+
+TURN_MAX = 32
+"""Dispatches sent to a node before others have their turn; they travel together."""
+
+STATE_TAKEN_OVER = {
+    NodeShardState.ADDING: ShardState.DISPATCHING,
+    NodeShardState.RUNNING: ShardState.RUNNING,
+    NodeShardState.REMOVING: ShardState.DRAINING,
+}
+
+
+def peer_of(term: Term, assignment: Assignment) -> Peer:
+    """The node that is to be told of a shard; raises InvariantBroken where there is nobody to tell."""
+    peer = term.peers.get(assignment.holder.node_id) if assignment.holder else None
+    if peer is None or peer.holder != assignment.holder:
+        raise InvariantBroken(
+            f"shard {assignment.shard} is {assignment.state} at {assignment.holder}, who is not there"
+        )
+    return peer
+
+
+def order(term: Term, peer: Peer, shard: ShardId, *, is_delete: bool) -> None:
+    """Tell `peer` to run or to stop `shard`, under a new table_epoch; replaces what was on its way."""
+    replaced = peer.in_flight.get(shard)
+    if replaced is None:
+        peer.queue[shard] = is_delete
+        term.turns[peer.record.node_id] = None
+        return
+    # Patience with a node does not begin anew with each change of a job.
+    sent_s = replaced.sent_s if replaced.is_delete == is_delete else term.own_time_s(peer, term.now_s)
+    term.expect_no_answer(replaced)
+    _begin(term, peer, shard, is_delete, sent_s, replaced.heard_s)
+
+
+def drain(term: Term, assignment: Assignment) -> None:
+    """Have the shard stopped where it is."""
+    peer = peer_of(term, assignment)
+    term.assignments.turn(assignment, ShardState.DRAINING)
+    order(term, peer, assignment.shard, is_delete=True)
+
+
+def send_queued(term: Term) -> None:
+    """To the nodes in turns, as many as may be in flight; none while `listening`, as a new owner has enough to read."""
+    if term.listening or not term.turns:
+        return
+    room, at_node_max = term.window.room, operations_max(len(term.peers))
+    while room > 0 and term.turns:
+        node_id, _ = term.turns.popitem(last=False)
+        peer = term.peers.get(node_id)
+        if peer is None:
+            continue
+        count = min(room, TURN_MAX, at_node_max - len(peer.in_flight), len(peer.queue))
+        sent_s = term.own_time_s(peer, term.now_s)
+        for _ in range(count):
+            shard, is_delete = peer.queue.popitem(last=False)
+            _begin(term, peer, shard, is_delete, sent_s, term.now_s)
+        room -= max(0, count)
+        if peer.queue and len(peer.in_flight) < at_node_max:
+            term.turns[node_id] = None
+
+
+def _begin(term: Term, peer: Peer, shard: ShardId, is_delete: bool, sent_s: float, heard_s: float) -> None:
+    operation = Operation(term.next_table_epoch(), is_delete, sent_s, heard_s, term.times.resend_s)
+    peer.in_flight[shard] = operation
+    term.window.sent()
+    _send(term, peer, shard, operation)
+
+
+def _send(term: Term, peer: Peer, shard: ShardId, operation: Operation) -> None:
+    jobs = () if operation.is_delete else term.assignments[shard].jobs
+    message = DispatchTable(term.owner_rev, peer.record.epoch, operation.table_epoch, shard, operation.is_delete, jobs)
+    term.out.append(SendTo(peer.record, message))
+    silent_s = operation.heard_s + term.times.sync_deadline_s
+    due_s = min(term.now_s + operation.repeat_s, max(silent_s, term.now_s + term.times.resend_s))
+    term.timers.at(due_s, partial(_repeat, term, peer, shard, operation, due_s))
+
+
+def _repeat(term: Term, peer: Peer, shard: ShardId, operation: Operation, due_s: float) -> None:
+    if not term.current(peer) or peer.in_flight.get(shard) is not operation:
+        return
+    term.expect_no_answer(operation)
+    late_s = term.late_s(due_s)
+    operation.heard_s += late_s
+    operation.sent_s += late_s
+    silent = term.read_s - operation.heard_s >= term.times.sync_deadline_s
+    # A node that waits for its reports to be recorded is not slow: the log is.
+    slow = term.own_time_s(peer, term.read_s) - operation.sent_s >= term.times.operation_deadline_s
+    if silent or slow:
+        membership.revoke(term, peer, f"{'did not answer' if silent else 'took too long'} about shard {shard}")
+    else:
+        operation.repeat_s = term.times.next_resend_s(operation.repeat_s)
+        _send(term, peer, shard, operation)
+
+
+def responded(term: Term, peer: Peer, message: DispatchTableResponse) -> None:
+    """The node's word on the operation that is in flight; on any other it is stale."""
+    shard, operation = message.shard, peer.in_flight.get(message.shard)
+    if operation is None or operation.table_epoch != message.table_epoch:
+        return
+    operation.heard_s = term.read_s
+    if operation.awaited:
+        operation.awaited = False
+        term.window.answered(term.now_s)
+    reached = NodeShardState.ABSENT if operation.is_delete else NodeShardState.RUNNING
+    if message.state not in (reached, NodeShardState.ABSENT):
+        return
+    del peer.in_flight[shard]
+    if message.state is NodeShardState.ABSENT:
+        term.copy_ended(shard, peer.holder)
+    assignment = term.assignments.get(shard)
+    if assignment is not None and assignment.holder == peer.holder:
+        if message.state is NodeShardState.ABSENT:
+            if not operation.is_delete:
+                assignment.why = Cause.STOPPED
+            term.free(assignment)
+        else:
+            term.assignments.turn(assignment, ShardState.RUNNING)
+            term.moving.pop(shard, None)
+    if peer.queue:
+        term.turns[peer.record.node_id] = None
+
+
+def reconcile(term: Term, peer: Peer, shards: tuple[NodeShard, ...]) -> None:
+    """Take over what the node runs, as its earlier owner would have gone on with it.
+
+    The Sync may be older than what the node has answered since. So nothing is freed by it: what it lacks is
+    dispatched again to the same node, what is to end is stopped there, and the answer counts. A dispatch that is on its
+    way gets a new table_epoch: an answer from before the Sync may still come, and would be taken for one to it.
+    """
+    before = list(term.assignments.held_by(peer.holder))
+    for told in shards:
+        _take_over(term, peer, told)
+    there = {told.shard for told in shards} if before else set()
+    for shard in before:
+        assignment = term.assignments[shard]
+        if shard not in there and assignment.state in HELD:
+            term.assignments.turn(assignment, ShardState.DISPATCHING)
+            order(term, peer, shard, is_delete=False)
+            if (operation := peer.in_flight.get(shard)) is not None:
+                operation.heard_s = term.read_s
+        elif assignment.state is ShardState.DRAINING and peer.ordered(shard) is None:
+            order(term, peer, shard, is_delete=True)
+    for shard in term.copies.at(peer.holder):
+        if peer.ordered(shard) is None:
+            order(term, peer, shard, is_delete=True)
+
+
+def _take_over(term: Term, peer: Peer, told: NodeShard) -> None:
+    assignment = term.assignments.get(told.shard) or term.assignments.stray(told.shard)
+    if assignment.holder is None:
+        state = STATE_TAKEN_OVER[told.state] if assignment.wanted else ShardState.DRAINING
+        term.assignments.take(assignment, peer.holder, state)
+        # Also what runs is dispatched again: its rows may have changed while there was no owner.
+        order(term, peer, told.shard, is_delete=state is ShardState.DRAINING)
+    elif assignment.holder != peer.holder:
+        term.copies.add(told.shard, peer.holder)
+        order(term, peer, told.shard, is_delete=True)
+    elif told.state is NodeShardState.REMOVING and assignment.state in HELD:
+        drain(term, assignment)

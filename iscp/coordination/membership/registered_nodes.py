@@ -1,0 +1,52 @@
+"""Who is registered, as an owner has it: the latest of the snapshots that come to it, by whatever way."""
+
+from __future__ import annotations
+
+from math import inf
+
+from iscp.core.members import Moment, NodeRecord
+
+
+class Roll:
+    """`members` as of `moment`."""
+
+    def __init__(self) -> None:
+        self.members: tuple[NodeRecord, ...] = ()
+        self.moment = Moment()
+        self._hold_until_s = -inf
+        self._gone_at_s = -inf
+
+    def overtaken(self, moment: Moment) -> bool:
+        """Whether a snapshot is older than what is known: nodes that have come since would seem to be gone."""
+        return moment < self.moment
+
+    def take(
+        self,
+        members: tuple[NodeRecord, ...],
+        moment: Moment,
+        now_s: float,
+        margin_s: float,
+        ttl_s: float,
+        begins: bool = False,
+    ) -> float:
+        """For how many seconds nothing may be placed, now that these are the members.
+
+        A store that was restored from a backup knows nothing of leases since then, whose nodes may still write: for as
+        long as the longest lease of anybody who was or is a member, `ttl_s` at the least, and `margin_s`.
+
+        An owner that `begins` waits for `margin_s` since a lease has ended, as one would have that was there: it cannot
+        know what that node ran.
+        """
+        if moment.restores > self.moment.restores:
+            ttls_s = (record.ttl_s for record in (*self.members, *members))
+            self._hold_until_s = now_s + max(ttl_s, max(ttls_s, default=0.0)) + margin_s
+        if self._misses_somebody(members):
+            self._gone_at_s = now_s
+        self.members, self.moment = members, moment
+        hold_until_s = max(self._hold_until_s, self._gone_at_s + margin_s if begins else -inf)
+        return max(0.0, hold_until_s - now_s)
+
+    def _misses_somebody(self, members: tuple[NodeRecord, ...]) -> bool:
+        """Who left in order has handed over."""
+        there = {(record.node_id, record.epoch) for record in members}
+        return any((each.node_id, each.epoch) not in there and not each.leaving for each in self.members)

@@ -1,0 +1,175 @@
+"""The state of one owner's term, which the owner's modules share. A new term begins with a new one."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from iscp.coordination.membership.assignments import Assignment, Assignments, Cause, Holder
+from iscp.coordination.membership.dispatch_window import Window
+from iscp.coordination.membership.node_session import Operation, Peer
+from iscp.coordination.membership.preferred_nodes import Placement
+from iscp.coordination.membership.second_copies import SecondCopies
+from iscp.coordination.membership.timers import Timers, wake
+from iscp.coordination.protocol.effects import OwnerEffect
+from iscp.coordination.protocol.timeouts import CoordinationTimes
+from iscp.core.ids import ShardId, TableEpoch
+from iscp.core.members import WIRE_FORMAT, NodeRecord
+
+EPOCHS_MAX = 1_000
+"""Epochs of one node that are remembered, so that one which a restored etcd gives again is noticed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A shard that should be elsewhere: at `to`, or (empty) wherever it belongs once it is free.
+
+    `urgent`: it does not wait until others have moved.
+    """
+
+    shard: ShardId
+    to: str
+    why: Cause
+    urgent: bool = False
+
+
+@dataclass(slots=True)
+class Term:
+    """`out` gathers the effects of the step at `now_s`; all that came in before `read_s` has been read.
+
+    `departed`: nodes that are gone and still hold shards, until their grace is over (at that time). `gone`: the last
+    life that counted of each node that has none now. `epochs`: those that nodes have had in this term.
+
+    Nothing is placed before `hold_until_s` (a lost node may still write) and `settled_at_s` (members are changing).
+    `awaiting`: nothing is placed, as some node has yet to say what it runs. `listening`: so has one that was there when
+    the term began; nobody is told anything until all of those are heard. `ring_asked`: the nodes whose ring is being
+    built; nor is anything placed before it is. `unplaced`: what is left of a pass over all that nobody holds.
+
+    `turns`: the nodes that something may be sent to of what waits for them, in the order in which they get it.
+    `asked`: moves that were asked for, and where to. `plan`: what is to move, as the policies say it when asked, with
+    `next_move` taken from it already; `moving`: what has been begun of it and does not run elsewhere yet.
+    """
+
+    node_id: str
+    version: str
+    times: CoordinationTimes
+    owner_rev: int
+    election_revision: int
+    now_s: float
+    read_s: float
+    window: Window
+    wire_format: int = WIRE_FORMAT
+    out: list[OwnerEffect] = field(default_factory=list)
+    peers: dict[str, Peer] = field(default_factory=dict)
+    assignments: Assignments = field(default_factory=Assignments)
+    departed: dict[Holder, float] = field(default_factory=dict)
+    copies: SecondCopies = field(default_factory=SecondCopies)
+    gone: dict[str, Peer] = field(default_factory=dict)
+    epochs: dict[str, dict[int, None]] = field(default_factory=dict)
+    turns: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    timers: Timers = field(default_factory=Timers)
+    placement: Placement = field(default_factory=Placement)
+    asked: OrderedDict[ShardId, str] = field(default_factory=OrderedDict)
+    ring_asked: frozenset[str] | None = None
+    unplaced: Iterator[Move | None] | None = None
+    plan: Iterator[Move | None] | None = None
+    next_move: Move | None = None
+    moving: dict[ShardId, None] = field(default_factory=dict)
+    changed: bool = False
+    awaiting: bool = False
+    listening: bool = False
+    rebalancing: bool = False
+    rebalance_at_s: float | None = None
+    counter: int = 0
+    hold_until_s: float = 0.0
+    settled_at_s: float = 0.0
+
+    def is_new_epoch(self, record: NodeRecord) -> bool:
+        """Whether the node has not had this epoch in this term before, as far as that is remembered."""
+        epochs = self.epochs.setdefault(record.node_id, {})
+        if record.epoch in epochs:
+            return False
+        epochs[record.epoch] = None
+        if len(epochs) > EPOCHS_MAX:
+            del epochs[next(iter(epochs))]
+        return True
+
+    def lives(self, node_id: str) -> Iterator[Peer]:
+        """What is known of the node's lives: the present one and the last that is gone."""
+        return (peer for lives in (self.peers, self.gone) if (peer := lives.get(node_id)) is not None)
+
+    def current(self, peer: Peer) -> bool:
+        """Whether this is still the node's life that the members know."""
+        return self.peers.get(peer.record.node_id) is peer
+
+    def look_round(self) -> None:
+        """Whose Sync is missing, now that a node has come, has gone or has been heard."""
+        unheard = [peer for peer in self.peers.values() if peer.unknown]
+        self.awaiting = any(peer.awaited for peer in unheard)
+        self.listening = any(peer.founding for peer in unheard)
+
+    def late_s(self, due_s: float) -> float:
+        """How long the owner itself stood still when something was due; 0 where that is not much.
+
+        What was sent to it meanwhile may not have come in yet, so that no node is to be blamed for that time. Where it
+        only has much to read, `read_s` stands still instead, and nothing is due.
+        """
+        late_s = self.read_s - due_s
+        return late_s if late_s > self.times.resend_s else 0.0
+
+    def forget_operations(self, peer: Peer) -> None:
+        """No answer is expected of the node any more."""
+        for operation in peer.in_flight.values():
+            self.expect_no_answer(operation)
+        peer.queue.clear()
+        peer.in_flight.clear()
+
+    def expect_no_answer(self, operation: Operation) -> None:
+        """It was answered long ago, or is not waited for any more, or will be sent again."""
+        if operation.awaited:
+            operation.awaited = False
+            self.window.lost()
+
+    def own_time_s(self, peer: Peer, at_s: float) -> float:
+        """The time that the node has to answer for."""
+        return peer.own_time_s(at_s, self.times.resend_s)
+
+    def grace_s(self, record: NodeRecord) -> float:
+        """For how long a node may still write whose lease was ended by another's hand: by the TTL of its own lease."""
+        return (record.ttl_s or self.times.ttl_s) + self.times.margin_s
+
+    def next_table_epoch(self) -> TableEpoch:
+        self.counter += 1
+        return TableEpoch(self.owner_rev, self.counter)
+
+    def hold(self, until_s: float) -> None:
+        """Place nothing before `until_s`."""
+        if until_s > self.hold_until_s:
+            self.hold_until_s = until_s
+            self.timers.at(until_s, wake)
+
+    def free(self, assignment: Assignment) -> None:
+        """Its holder has it no more: it may be placed anew, or is forgotten."""
+        self.assignments.free(assignment)
+        if not assignment.wanted:
+            self.moving.pop(assignment.shard, None)
+
+    def in_the_way(self, shard: ShardId) -> ShardId | None:
+        """What some node still has of the shard's keys: a second copy, or what a split or a merge has made it of."""
+        return self.copies.in_the_way(shard) or self.assignments.in_the_way(shard)
+
+    def copy_ended(self, shard: ShardId, holder: Holder) -> None:
+        if self.copies.end(shard, holder):
+            self.assignments.unblock(shard.table_id)
+
+    def settle(self) -> None:
+        """Take further changes of the members together with this one. They do not prolong the window."""
+        if self.now_s >= self.settled_at_s:
+            self.settled_at_s = self.now_s + self.times.settle_s
+            self.timers.at(self.settled_at_s, wake)
+
+    @property
+    def placing(self) -> bool:
+        """Whether what nobody holds may be dispatched now, if it is known where to."""
+        return not self.awaiting and self.now_s >= max(self.hold_until_s, self.settled_at_s)

@@ -1,0 +1,262 @@
+"""The owner's side of the protocol: which node is to run which shard, and what it has said of it.
+
+Decides placements and when it is safe to place. Knows nothing of clocks, channels, the log or etcd. Rules:
+
+- Nothing is placed before every registered node has sent Sync; one that does not in time has its lease revoked.
+- A shard is free only by its node's word, or when the node's lease has ended and the grace is over.
+- What a node is told is told again until confirmed; a node that never answers is revoked, so that none can hold
+  up the others.
+- Messages of another term, of another epoch of the node, or under another table_epoch change nothing. Reports
+  count only from the node that holds the shard; history counts always: it is what the sinks have seen.
+- A checkpoint is acknowledged when it is recorded, and a node says Absent only after that: so a drained shard's
+  final checkpoint is in the rows of the next dispatch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import assert_never
+
+from iscp.coordination.membership import dispatches, membership
+from iscp.coordination.membership.assignments import HELD, Assignments, ShardState
+from iscp.coordination.membership.dispatch_window import Window
+from iscp.coordination.membership.node_session import Peer, PeerPhase
+from iscp.coordination.membership.preferred_nodes import Placement
+from iscp.coordination.membership.term import Term
+from iscp.coordination.placement import planner
+from iscp.coordination.protocol.effects import Decided, Decision, OwnerEffect, RecordCheckpoint, SendTo
+from iscp.coordination.protocol.events import (
+    Deposed,
+    Elected,
+    FromNode,
+    MembersChanged,
+    MoveAsked,
+    OverridesChanged,
+    OwnerEvent,
+    RebalanceAsked,
+    Recorded,
+    RingBuilt,
+    RowsMoved,
+    ShardUnwanted,
+    ShardWanted,
+    Tick,
+)
+from iscp.coordination.protocol.messages import Acknowledge, Alive, Checkpoint, DispatchTableResponse, NodeMessage, Sync
+from iscp.coordination.protocol.timeouts import CoordinationTimes
+from iscp.core.ids import ShardId
+from iscp.core.job_row import JobReport, JobRow
+from iscp.core.members import WIRE_FORMAT
+
+
+class OwnerMachine:
+    """Feed it events in order with a clock that does not step back; carry out the effects in order.
+
+    `term` is None while this node is not the owner; then every event but Elected is ignored.
+    """
+
+    def __init__(self, node_id: str, version: str, times: CoordinationTimes, wire_format: int = WIRE_FORMAT) -> None:
+        self.node_id, self.version, self.wire_format = node_id, version, wire_format
+        self.term: Term | None = None
+        self.times = times
+
+    @property
+    def owner_rev(self) -> int:
+        return self.term.owner_rev if self.term else 0
+
+    @property
+    def assignments(self) -> Assignments:
+        """For views; empty while this node is not the owner."""
+        return self.term.assignments if self.term else Assignments()
+
+    @property
+    def running(self) -> bool:
+        """Whether every wanted shard runs, no other is known, and every node is."""
+        term = self.term
+        if term is None or any(peer.unknown for peer in term.peers.values()):
+            return False
+        return term.assignments.counts[ShardState.RUNNING] == len(term.assignments)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all is `running`, nothing is to move, and no node is to be told anything."""
+        term = self.term
+        if term is None or term.plan is not None:
+            return False
+        # The copy of a shard that runs elsewhere is stopped by an operation alone.
+        return self.running and not any(peer.queue or peer.in_flight for peer in term.peers.values())
+
+    def next_due_s(self) -> float | None:
+        """When to send a Tick, if nothing happens before; None: not at all."""
+        return self.term.timers.next_due_s() if self.term else None
+
+    def step(self, event: OwnerEvent, now_s: float, read_s: float | None = None) -> list[OwnerEffect]:
+        """Take one event in; the effects it has.
+
+        `read_s`: all that came in before it has been taken in (None: before `now_s`). Nothing is due before it is that
+        late: what a node is waited for may be there, and only has to be read.
+        """
+        read_s = now_s if read_s is None else min(read_s, now_s)
+        if isinstance(event, Elected):
+            if event.owner_rev <= self.owner_rev:
+                return []
+            self.term = term = _begin(self, self.times, event, now_s, read_s)
+        elif isinstance(event, Deposed) or self.term is None:
+            self.term = None
+            return []
+        else:
+            term = self.term
+            term.now_s, term.read_s, term.out = now_s, read_s, []
+            for action in term.timers.due(read_s):
+                action()
+            _place(term)
+            _take(term, event)
+        _place(term)
+        planner.carry_on(term)
+        dispatches.send_queued(term)
+        return term.out
+
+
+def _place(term: Term) -> None:
+    """What is free goes to nodes that may take it by now: one that was just given up on may not."""
+    if term.changed:
+        term.changed = False
+        planner.reconsider(term)
+    planner.place(term)
+
+
+def _begin(owner: OwnerMachine, times: CoordinationTimes, event: Elected, now_s: float, read_s: float) -> Term:
+    node_id, revision, window = owner.node_id, event.election_revision, Window(times.resend_s / 2)
+    term = Term(
+        node_id, owner.version, times, event.owner_rev, revision, now_s, read_s, window, wire_format=owner.wire_format
+    )
+    term.placement = Placement(overrides=event.overrides)
+    term.out.append(Decided(Decision.TERM, node_id, why=f"elected as {event.election_revision}"))
+    for shard, jobs in event.wanted.items():
+        term.assignments.want(shard, jobs)
+    term.hold(now_s + event.hold_s)
+    term.settle()
+    for record in event.members:
+        membership.join(term, record, founding=True)
+    return term
+
+
+def _take(term: Term, event: OwnerEvent) -> None:
+    match event:
+        case MembersChanged(now_there, hold_s):
+            membership.changed(term, now_there, hold_s)
+        case FromNode(node_id, message):
+            _hear(term, node_id, message)
+        case ShardWanted(shard, jobs):
+            _wanted(term, shard, jobs)
+        case RowsMoved(shard, jobs):
+            # Without a job: it has been dropped since, and that comes next.
+            if jobs and (moved := term.assignments.get(shard)) is not None and moved.wanted:
+                term.assignments.want(shard, jobs)
+        case ShardUnwanted(shard):
+            _unwanted(term, shard)
+        case Recorded(node_id, epoch, number):
+            _recorded(term, node_id, epoch, number)
+        case OverridesChanged() | MoveAsked() | RebalanceAsked():
+            _heed(term, event)
+        case RingBuilt(ring):
+            planner.take_ring(term, ring)
+        case Tick() | Elected() | Deposed():
+            pass
+        case _:
+            assert_never(event)
+
+
+def _heed(term: Term, event: OverridesChanged | MoveAsked | RebalanceAsked) -> None:
+    """What operators have said."""
+    match event:
+        case OverridesChanged(overrides):
+            pinned_before = term.placement.overrides.pins
+            term.asked.update((s, n) for s, n in overrides.pins.items() if pinned_before.get(s) != n)
+            term.placement = replace(term.placement, overrides=overrides)
+            term.changed = True
+        case MoveAsked(shard, node_id):
+            term.asked[shard] = node_id
+            term.changed = True
+        case RebalanceAsked():
+            planner.rebalance_at(term, term.now_s)
+
+
+def _wanted(term: Term, shard: ShardId, jobs: tuple[JobRow, ...]) -> None:
+    assignment = term.assignments.want(shard, jobs)
+    if assignment.state in HELD:
+        dispatches.order(term, dispatches.peer_of(term, assignment), shard, is_delete=False)
+
+
+def _unwanted(term: Term, shard: ShardId) -> None:
+    assignment = term.assignments.get(shard)
+    if assignment is None:
+        return
+    term.assignments.unwant(assignment)
+    if assignment.holder is None:
+        term.moving.pop(shard, None)
+    if assignment.state in HELD:
+        dispatches.drain(term, assignment)
+
+
+def _hear(term: Term, node_id: str, message: NodeMessage) -> None:
+    """The fence: the term, the node's life, and whether its word still counts."""
+    peer = term.peers.get(node_id)
+    if peer is None or message.owner_rev != term.owner_rev or message.epoch != peer.record.epoch:
+        return
+    if not peer.synced and (peer.phase is PeerPhase.REVOKED or not isinstance(message, Sync)):
+        return
+    peer.heard_s = term.read_s
+    match message:
+        case Sync():
+            _synced(term, peer, message)
+        case DispatchTableResponse():
+            dispatches.responded(term, peer, message)
+        case Checkpoint():
+            _checkpoint(term, peer, message)
+        case Alive():
+            pass
+        case _:
+            assert_never(message)
+
+
+def _synced(term: Term, peer: Peer, message: Sync) -> None:
+    if message.number > peer.sync_number:
+        shards = peer.collect(message)
+        if shards is None:
+            return
+        if membership.refuse_stranger(term, peer, message.wire_format):
+            return
+        if not peer.synced:
+            membership.listen(term, peer)
+            term.out.append(Decided(Decision.SYNC, peer.record.node_id, why=f"has {len(shards)} shards"))
+            if shards and peer.founding:
+                term.settled_at_s = term.now_s  # the cluster runs already: no start is waited for
+        peer.phase, term.changed = PeerPhase.SYNCED, True
+        dispatches.reconcile(term, peer, shards)
+    _acknowledge(term, peer)
+
+
+def _checkpoint(term: Term, peer: Peer, message: Checkpoint) -> None:
+    if not peer.accept(message, term.read_s):
+        _acknowledge(term, peer)
+        return
+    reports: list[JobReport] = []
+    for item in message.shards:
+        assignment = term.assignments.get(item.shard)
+        if assignment is not None and assignment.holder == peer.holder:
+            reports.extend(item.reports)
+    history = tuple(entry for item in message.shards for entry in item.history)
+    seen = tuple(item.seen for item in message.shards if item.seen is not None)
+    record = peer.record
+    term.out.append(RecordCheckpoint(record.node_id, record.epoch, message.number, tuple(reports), history, seen))
+
+
+def _recorded(term: Term, node_id: str, epoch: int, number: int) -> None:
+    peer = next((life for life in term.lives(node_id) if life.record.epoch == epoch), None)
+    if peer is not None and peer.note_recorded(number, term.now_s, term.times.resend_s) and term.current(peer):
+        _acknowledge(term, peer)
+
+
+def _acknowledge(term: Term, peer: Peer) -> None:
+    message = Acknowledge(term.owner_rev, peer.record.epoch, peer.sync_number, peer.recorded)
+    term.out.append(SendTo(peer.record, message))

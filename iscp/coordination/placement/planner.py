@@ -1,0 +1,134 @@
+"""What moves, and how much of it at a time: carries out what the policies want.
+
+A move is a drain, a wait for the node's word, and a dispatch. Policies are asked anew when the members, or what
+operators have said, have changed, and only then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+
+from iscp.coordination.membership import dispatches
+from iscp.coordination.membership.assignments import HELD, Cause, ShardState
+from iscp.coordination.membership.term import Move, Term
+from iscp.coordination.membership.timers import wake
+from iscp.coordination.placement.policies.basic import basic
+from iscp.coordination.placement.policies.drain import drain
+from iscp.coordination.placement.policies.move import move
+from iscp.coordination.placement.policies.rebalance import rebalance
+from iscp.coordination.protocol.effects import BuildRing, Decided, Decision
+from iscp.core.members import RANGES_WIRE_FORMAT
+from iscp.core.ring import Ring
+
+MOVES_MAX = 16
+"""Shards on their way from one node to another at a time; a node that leaves gives up all of its own at once."""
+
+
+def reconsider(term: Term) -> None:
+    """Members, or what is wanted of them, have changed: ask the policies anew."""
+    term.look_round()
+    before = term.placement
+    term.placement = replace(before, eligible=eligible(term))
+    if term.placement.eligible != before.eligible:
+        term.placement, term.ring_asked = replace(term.placement, ring=None), None
+        rebalance_at(term, term.now_s + term.times.rebalance_after_s)
+    term.plan = _policies(term)
+
+
+def take_ring(term: Term, ring: Ring) -> None:
+    """Unless the nodes have changed since it was asked for."""
+    if ring.node_ids == tuple(sorted(term.placement.eligible)):
+        term.placement = replace(term.placement, ring=ring)
+
+
+def _knows_where(term: Term) -> bool:
+    """Whether there is a ring to go by, which is asked for when it is needed: nodes are heard one after the other."""
+    placement = term.placement
+    if placement.ring is None and term.ring_asked != placement.eligible:
+        term.ring_asked = placement.eligible
+        term.out.append(BuildRing(placement.eligible))
+    return placement.ring is not None
+
+
+def rebalance_at(term: Term, at_s: float) -> None:
+    """Bring home what is elsewhere, from `at_s` on; puts off what was to be done so before."""
+    term.rebalance_at_s, term.rebalancing = at_s, False
+    term.timers.at(at_s, partial(_rebalance, term, at_s))
+
+
+def _rebalance(term: Term, at_s: float) -> None:
+    if term.rebalance_at_s == at_s:
+        term.rebalance_at_s, term.rebalancing = None, True
+        term.plan = _policies(term)
+
+
+def eligible(term: Term) -> frozenset[str]:
+    """Who may take shards. Where all others are gone, also the nodes that were to have none (tiflow#6112)."""
+    oldest = RANGES_WIRE_FORMAT if term.assignments.split_tables else 0
+    peers = [each for each in term.peers.values() if each.synced and each.record.wire_format >= oldest]
+    staying = {each.record.node_id for each in peers if not each.record.leaving}
+    return frozenset(staying - term.placement.overrides.closed or staying)
+
+
+def place(term: Term) -> None:
+    """Dispatch what nobody holds, if it is safe to; of very much some, and then the owner does something else."""
+    if not term.assignments.unplaced or not term.placement.eligible or not term.placing or not _knows_where(term):
+        return
+    term.unplaced = term.unplaced or basic(term)
+    for each in term.unplaced:
+        if each is None:
+            term.timers.at(term.now_s, wake)
+            return
+        if term.in_the_way(each.shard) is not None:
+            term.assignments.block(each.shard)
+        else:
+            assignment, peer = term.assignments[each.shard], term.peers[each.to]
+            term.assignments.take(assignment, peer.holder, ShardState.DISPATCHING)
+            term.out.append(Decided(Decision.DISPATCH, each.to, each.shard, each.why))
+            dispatches.order(term, peer, each.shard, is_delete=False)
+    term.unplaced = None
+
+
+def carry_on(term: Term) -> None:
+    """Begin the next moves, as many as there may be."""
+    while term.plan is not None and term.placing and (not term.placement.eligible or _knows_where(term)):
+        if term.next_move is None:
+            try:
+                term.next_move = next(term.plan)
+            except StopIteration:
+                term.plan, term.rebalancing = None, False
+                return
+            if term.next_move is None:
+                term.timers.at(term.now_s, wake)
+                return
+        if len(term.moving) >= MOVES_MAX and not term.next_move.urgent:
+            return
+        each, term.next_move = term.next_move, None
+        _begin(term, each)
+
+
+def _policies(term: Term) -> Iterator[Move | None]:
+    term.next_move = None
+    return chain(drain(term), move(term), rebalance(term) if term.rebalancing else ())
+
+
+def _begin(term: Term, each: Move) -> None:
+    """Have the shard stopped, unless things have changed since the policy looked."""
+    term.asked.pop(each.shard, None)
+    assignment = term.assignments.get(each.shard)
+    if assignment is None or not assignment.wanted:
+        return
+    if assignment.holder is None or assignment.state not in HELD:
+        if each.why is Cause.ASKED:  # it is being stopped already, or waits: it goes there once it may
+            assignment.to, assignment.why = each.to, each.why
+        return
+    if each.to == assignment.holder.node_id or (each.to and each.to not in term.placement.eligible):
+        return
+    assignment.to, assignment.why = each.to, each.why
+    if not each.urgent:
+        term.moving[each.shard] = None
+    term.out.append(Decided(Decision.DRAIN, assignment.holder.node_id, each.shard, each.why))
+    dispatches.drain(term, assignment)

@@ -1,0 +1,21 @@
+"""Shards leave a node that stops in order, at once, and one that is drained by its operator, some at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from iscp.coordination.membership.assignments import Cause
+from iscp.coordination.membership.term import Move, Term
+
+
+def drain(term: Term) -> Iterator[Move | None]:
+    """What those nodes hold; of a drained one only if another node may take it."""
+    for peer in list(term.peers.values()):
+        if peer.record.leaving:
+            for shard in list(term.assignments.held_by(peer.holder)):
+                yield Move(shard, "", Cause.LEAVING, urgent=True)
+    for node_id in sorted(term.placement.overrides.draining):
+        held_here = term.peers.get(node_id)
+        if held_here is not None and node_id not in term.placement.eligible:
+            for shard in list(term.assignments.held_by(held_here.holder)):
+                yield Move(shard, "", Cause.DRAINED)

@@ -1,0 +1,14 @@
+"""A shard goes where somebody asked it to go. It is not pinned there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from iscp.coordination.membership.assignments import Cause
+from iscp.coordination.membership.term import Move, Term
+
+
+def move(term: Term) -> Iterator[Move | None]:
+    """The moves asked for and not yet begun, in that order."""
+    for shard, to in list(term.asked.items()):
+        yield Move(shard, to, Cause.ASKED)

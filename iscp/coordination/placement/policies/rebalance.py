@@ -1,0 +1,25 @@
+"""Shards go home: where they are pinned, else where the ring says, once the members have settled.
+
+The ring is consistent and even, so that whoever joins gets his share and no shard moves between the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from iscp.coordination.membership.assignments import Cause
+from iscp.coordination.membership.term import Move, Term
+
+LOOKED_AT_ONCE = 2_000
+"""Shards looked at before the owner does something else."""
+
+
+def rebalance(term: Term) -> Iterator[Move | None]:
+    """Every shard that is held elsewhere than it should be."""
+    for number, assignment in enumerate(list(term.assignments), start=1):
+        if assignment.holder is not None and assignment.wanted:
+            to = term.placement.target(assignment.shard)
+            if to and to != assignment.holder.node_id:
+                yield Move(assignment.shard, to, Cause.REBALANCED)
+        if number % LOOKED_AT_ONCE == 0:
+            yield None

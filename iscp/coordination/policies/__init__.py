@@ -1,6 +1,0 @@
-"""Where shards are to be, one policy a file, all with one signature: `policy(term) -> Iterator[Move | None]`.
-
-A policy only looks. None stands for "nothing yet": whoever asks may do something else before it asks on. What a
-policy wants is carried out by `iscp.coordination.planner`, which knows how much may move at a time (after TiCDC's
-schedulers).
-"""

@@ -1,0 +1,165 @@
+"""What owner and nodes say to each other (after TiCDC's distributed scheduling).
+
+The channel may lose, double and reorder messages: the sender repeats whatever was not confirmed, and the
+receiver drops what it has seen or what is stale. Every message names the owner's term and the node's epoch that
+it belongs to, so that it can be judged by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from iscp.core.ids import ShardId, TableEpoch
+from iscp.core.iteration import HistoryEntry
+from iscp.core.job_row import JobReport, JobRow
+from iscp.core.members import WIRE_FORMAT
+from iscp.core.report_validation import exact_shard
+from iscp.core.untrusted_values import exact_float, exact_int
+
+SYNC_SHARDS_MAX = 5_000
+"""Shards in one part of a Sync."""
+
+SYNC_PARTS_MAX = 10_000
+"""Parts of one Sync; one that says to have more is refused."""
+
+CHECKPOINT_BYTES_MAX = 1024 * 1024
+"""Estimated bytes in one Checkpoint (a single report may exceed it)."""
+
+
+class NodeShardState(StrEnum):
+    """A shard as its node sees it. Removing lasts until the work has ended *and* its last reports are recorded."""
+
+    ABSENT = "absent"
+    ADDING = "adding"
+    RUNNING = "running"
+    REMOVING = "removing"
+
+    __hash__ = str.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Owner → node, until the node's Sync has arrived. `election_revision` is what the election key must say."""
+
+    owner_id: str
+    owner_rev: int
+    election_revision: int
+    version: str
+    wire_format: int = WIRE_FORMAT
+
+
+class NodeShard(NamedTuple):
+    """One shard of a Sync. The operation in flight follows from `state`; `table_epoch` is the last one obeyed."""
+
+    shard: ShardId
+    table_epoch: TableEpoch
+    state: NodeShardState
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Node → owner, until acknowledged: all that the node runs, starts and stops, in `parts` messages.
+
+    `number` counts the node's Syncs, +1 each. `recorded` is the last checkpoint number that the node knows to be
+    recorded.
+    """
+
+    owner_rev: int
+    epoch: int
+    version: str
+    number: int
+    part: int
+    parts: int
+    recorded: int
+    shards: tuple[NodeShard, ...]
+    wire_format: int = WIRE_FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchTable:
+    """Owner → node, until confirmed: run `shard` with exactly these jobs, or (`is_delete`) stop it.
+
+    Idempotent. The newest `table_epoch` wins. The rows' watermarks are a hint: the sinks know better.
+    """
+
+    owner_rev: int
+    epoch: int
+    table_epoch: TableEpoch
+    shard: ShardId
+    is_delete: bool
+    jobs: tuple[JobRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchTableResponse:
+    """Node → owner: the state that `shard` has reached under `table_epoch`."""
+
+    owner_rev: int
+    epoch: int
+    table_epoch: TableEpoch
+    shard: ShardId
+    state: NodeShardState
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSeen:
+    """What a node last saw of a shard's source: its newest version at `checked_at_s` (Unix seconds).
+
+    `lag_s`: the age of the oldest commit not yet applied by some job, 0 if there is none.
+    """
+
+    shard: ShardId
+    source_version: int
+    checked_at_s: float
+    lag_s: float
+
+
+def exact_seen(seen: SourceSeen) -> SourceSeen:
+    """As it may be kept, or ValueError."""
+    version = exact_int(seen.source_version, "source_version", -1)
+    lag_s = exact_float(seen.lag_s, "lag_s", 0.0)
+    return SourceSeen(exact_shard(seen.shard), version, exact_float(seen.checked_at_s, "checked_at_s"), lag_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardCheckpoint:
+    """What a node reports of one shard: the jobs' newest state, their new history, the source."""
+
+    shard: ShardId
+    reports: tuple[JobReport, ...] = ()
+    history: tuple[HistoryEntry, ...] = ()
+    seen: SourceSeen | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Node → owner, until acknowledged: reports in order, `number` +1 each within an epoch."""
+
+    owner_rev: int
+    epoch: int
+    number: int
+    shards: tuple[ShardCheckpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Owner → node: the last Sync taken, and the last checkpoint that is recorded in the log."""
+
+    owner_rev: int
+    epoch: int
+    sync_number: int
+    recorded: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """Node → owner, again and again: it is there, and can say so. A node that is not heard of is not relied on."""
+
+    owner_rev: int
+    epoch: int
+
+
+OwnerMessage = Announce | DispatchTable | Acknowledge
+NodeMessage = Sync | DispatchTableResponse | Checkpoint | Alive

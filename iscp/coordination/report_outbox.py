@@ -1,0 +1,139 @@
+"""A node's reports on their way to the owner: gathered, cut into numbered checkpoints, kept until recorded.
+
+Within an owner's term each report is recorded once, in order: checkpoints are numbered, the owner takes only the
+next number, and the node repeats what is not recorded. Across owners a checkpoint whose acknowledgement was lost
+with the old owner is sent to the new one as well, with the same content: history entries may then come twice
+(they are equal in job_id, seq and start time), statuses are idempotent. Nothing is ever dropped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from iscp.coordination.protocol.messages import CHECKPOINT_BYTES_MAX, ShardCheckpoint, SourceSeen
+from iscp.core.ids import JobKey, ShardId
+from iscp.core.iteration import HistoryEntry
+from iscp.core.job_row import JobReport
+
+IN_FLIGHT_MAX = 64
+"""Checkpoints sent and not yet recorded: more than are cut while the history is written once, about a second."""
+
+HISTORY_MAX = 50_000
+"""History entries waiting for the owner above which no new iterations are to be started."""
+
+ITEM_BYTES = 300
+"""Estimated bytes of a report, history entry or shard, beside its texts."""
+
+
+def _report_bytes(report: JobReport) -> int:
+    return ITEM_BYTES + (len(report.status.error_msg) if report.status else 0)
+
+
+def _merged(older: JobReport | None, newer: JobReport) -> JobReport:
+    """One report that says what both say, in this order."""
+    if older is None or older.job_id != newer.job_id or newer.state is not None:
+        return newer
+    return replace(newer, state=older.state, reason=newer.reason or older.reason, status=newer.status or older.status)
+
+
+@dataclass(slots=True)
+class _Gathered:
+    reports: OrderedDict[JobKey, JobReport] = field(default_factory=OrderedDict)
+    history: deque[HistoryEntry] = field(default_factory=deque)
+    seen: SourceSeen | None = None
+
+    @property
+    def empty(self) -> bool:
+        return not self.reports and not self.history and self.seen is None
+
+    def take(self, shard: ShardId, budget: int) -> tuple[ShardCheckpoint, int]:
+        """Take out what fits into `budget` bytes, at least one item, and what it cost; history goes first."""
+        spent = ITEM_BYTES
+        history: list[HistoryEntry] = []
+        while self.history and (not history or spent < budget):
+            history.append(self.history.popleft())
+            spent += ITEM_BYTES + len(history[-1].error_msg)
+        reports: list[JobReport] = []
+        while self.reports and not self.history and (not (history or reports) or spent < budget):
+            reports.append(self.reports.popitem(last=False)[1])
+            spent += _report_bytes(reports[-1])
+        seen, self.seen = self.seen, None
+        return ShardCheckpoint(shard, tuple(reports), tuple(history), seen), spent
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A checkpoint's content; never changes once it is numbered."""
+
+    number: int
+    shards: tuple[ShardCheckpoint, ...]
+
+
+class Outbox:
+    """Invariants: `chunks` are numbered recorded + 1, recorded + 2, …; at most IN_FLIGHT_MAX."""
+
+    def __init__(self) -> None:
+        self.recorded = 0
+        self.chunks: deque[Chunk] = deque()
+        self.history_waiting = 0
+        self._gathered: OrderedDict[ShardId, _Gathered] = OrderedDict()
+        self._in_chunks: Counter[ShardId] = Counter()
+
+    @property
+    def gathered(self) -> bool:
+        return bool(self._gathered)
+
+    def gather(self, shard: ShardId, reports: Sequence[JobReport], history: Sequence[HistoryEntry]) -> None:
+        """Keep `reports` (the newest of each job counts) and all of `history`."""
+        if not reports and not history:
+            return
+        held = self._gathered.setdefault(shard, _Gathered())
+        for report in reports:
+            held.reports[report.key] = _merged(held.reports.get(report.key), report)
+        held.history.extend(history)
+        self.history_waiting += len(history)
+
+    def see(self, seen: SourceSeen) -> None:
+        self._gathered.setdefault(seen.shard, _Gathered()).seen = seen
+
+    def cut(self) -> Chunk | None:
+        """Number the next checkpoint; None where there is nothing to say or too much is on its way."""
+        if not self._gathered or len(self.chunks) >= IN_FLIGHT_MAX:
+            return None
+        budget = CHECKPOINT_BYTES_MAX
+        shards: list[ShardCheckpoint] = []
+        while self._gathered and budget > 0:
+            shard = next(iter(self._gathered))
+            held = self._gathered[shard]
+            taken, spent = held.take(shard, budget)
+            budget -= spent
+            shards.append(taken)
+            self._in_chunks[shard] += 1
+            if held.empty:
+                del self._gathered[shard]
+        chunk = Chunk(self.recorded + len(self.chunks) + 1, tuple(shards))
+        self.chunks.append(chunk)
+        return chunk
+
+    def record(self, number: int) -> bool:
+        """All up to `number` is recorded; whether that was news."""
+        before = self.recorded
+        while self.chunks and self.chunks[0].number <= number:
+            for item in self.chunks.popleft().shards:
+                self.history_waiting -= len(item.history)
+                self._in_chunks[item.shard] -= 1
+                if not self._in_chunks[item.shard]:
+                    del self._in_chunks[item.shard]
+            self.recorded += 1
+        return self.recorded > before
+
+    def flushed(self, shard: ShardId) -> bool:
+        """Whether everything that was gathered of `shard` is recorded."""
+        return shard not in self._gathered and shard not in self._in_chunks
+
+    def renumber(self) -> None:
+        """Begin a new epoch: what is not recorded is sent again, numbered from 1."""
+        self.recorded = 0
+        self.chunks = deque(Chunk(n, chunk.shards) for n, chunk in enumerate(self.chunks, start=1))

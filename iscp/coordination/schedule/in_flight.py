@@ -1,0 +1,149 @@
+"""Iterations between their submission and their end, and when it is to be told that they wait or run."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from iscp.coordination.schedule.table_state import TrackedTable
+from iscp.coordination.schedule.tracked_job import TrackedJob
+from iscp.core.errors import InvariantBroken
+from iscp.core.ids import JobKey
+from iscp.core.iteration import Iteration, Purpose
+from iscp.core.job_row import JobReport, JobState, JobStatus, Reason
+
+
+@dataclass(slots=True)
+class InFlightIteration:
+    """One iteration between its submission and its end; `newest` is the source version known at its submission."""
+
+    iteration: Iteration
+    table: TrackedTable
+    newest: int
+    started_at_s: float = 0.0
+    pending_told: bool = False
+    canceled: bool = False
+    settled: set[str] = field(default_factory=set)
+
+
+class InFlightIterations:
+    """Invariant: a job is in one flight at most.
+
+    A flight is announced (`pending`, then `running`) only when it is not over `announce_s` after its submission:
+    most are.
+    """
+
+    def __init__(self, announce_s: float) -> None:
+        self._announce_s = announce_s
+        self._open: dict[int, InFlightIteration] = {}
+        self._announce: list[tuple[float, int]] = []
+        self._numbers = 0
+        self.epoch = 0
+
+    def get(self, number: int) -> InFlightIteration | None:
+        return self._open.get(number)
+
+    def begin(
+        self,
+        table: TrackedTable,
+        jobs: Sequence[TrackedJob],
+        to_version: int | None,
+        deadline_s: float,
+        now_s: float,
+        purpose: Purpose = Purpose.APPLY,
+    ) -> Iteration:
+        self._numbers += 1
+        table.flights += 1
+        for job in jobs:
+            if job.flight:
+                raise InvariantBroken(f"{job.row.key} would be in two iterations")
+            job.flight, job.stale = self._numbers, job.stale and purpose is not Purpose.APPLY
+        iteration = Iteration(
+            number=self._numbers,
+            table_id=table.shard.table_id,
+            table_uri=table.uri,
+            jobs=tuple(job.row for job in jobs),
+            to_version=to_version,
+            priority=max(job.priority for job in jobs),
+            deadline_s=deadline_s,
+            purpose=purpose,
+            epoch=self.epoch,
+        )
+        self._open[iteration.number] = InFlightIteration(iteration, table, -1 if table.newest is None else table.newest)
+        if purpose is Purpose.APPLY:
+            heapq.heappush(self._announce, (now_s + self._announce_s, iteration.number))
+        return iteration
+
+    def next_number(self) -> int:
+        return self._numbers + 1
+
+    def verifying(self, job: TrackedJob) -> bool:
+        """Whether the job's target is being compared: the table's others need not wait for that."""
+        flight = self._open.get(job.flight)
+        return flight is not None and flight.iteration.purpose is not Purpose.APPLY
+
+    def started(self, number: int, now_s: float, at_s: float) -> None:
+        flight = self._open.get(number)
+        if flight is not None:
+            flight.started_at_s = at_s
+            if flight.pending_told:
+                heapq.heappush(self._announce, (now_s + self._announce_s, number))
+
+    def end(self, number: int) -> InFlightIteration | None:
+        flight = self._open.pop(number, None)
+        if flight is not None:
+            flight.table.flights -= 1
+            flight.table.moved = True
+        return flight
+
+    def of_job(self, table: TrackedTable, key: JobKey) -> int:
+        """The number of the iteration that a job of this name is still in, whichever registration; 0: none."""
+        flights = self._open.values() if table.flights else ()
+        mine = (flight.iteration for flight in flights if flight.table is table)
+        return next((its.number for its in mine if any(row.key == key for row in its.jobs)), 0)
+
+    def outdated(self, job: TrackedJob) -> int:
+        """Once the spec is here that is to end what runs by another: the number of that iteration; 0: none."""
+        if not job.awaited_spec or job.awaited_spec != job.row.spec_json:
+            return 0
+        job.awaited_spec = ""
+        flight = self._open.get(job.flight)
+        mine = (row for row in flight.iteration.jobs if row.key == job.row.key) if flight else ()
+        return job.flight if any(row.spec_json != job.row.spec_json for row in mine) else 0
+
+    def next_due_s(self) -> float | None:
+        """When the next one is to be announced."""
+        while self._announce and self._announce[0][1] not in self._open:
+            heapq.heappop(self._announce)
+        return self._announce[0][0] if self._announce else None
+
+    def pop_due(self, now_s: float) -> InFlightIteration | None:
+        """One that is to be announced now."""
+        due_s = self.next_due_s()
+        if due_s is None or due_s > now_s:
+            return None
+        return self._open[heapq.heappop(self._announce)[1]]
+
+
+def announcement(flight: InFlightIteration) -> list[JobReport]:
+    """What is told of the flight's jobs: that they wait, or run."""
+    if flight.canceled:
+        return []
+    started = flight.started_at_s > 0
+    flight.pending_told = not started
+    state = JobState.RUNNING if started else JobState.PENDING
+    reports = []
+    for job in flight.table.jobs:
+        running = job.flight == flight.iteration.number and job.row.job_id not in flight.settled
+        if running and not job.row.paused:
+            to_version = flight.iteration.to_version
+            status = JobStatus(
+                from_version=job.row.watermark.version,
+                to_version=-1 if to_version is None else to_version,
+                start_at_s=flight.started_at_s,
+                doubted_at_s=job.doubted_at_s,
+            )
+            reason = job.told_reason if job.failures else Reason.NONE
+            reports.append(job.report(state, reason, status if started else None))
+    return reports

@@ -1,0 +1,208 @@
+"""What an iteration's outcomes mean for its jobs: their next attempt, and what is reported of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from iscp.coordination.schedule.in_flight import InFlightIteration
+from iscp.coordination.schedule.table_state import TrackedTable
+from iscp.coordination.schedule.tracked_job import TrackedJob
+from iscp.coordination.schedule.trigger_timing import AskTrigger, Pace
+from iscp.core.backoff import delay_s, jittered_s, quarantined
+from iscp.core.config import BackoffConfig
+from iscp.core.errors import PERMANENT_FROM, ErrorCode, IscpError
+from iscp.core.iteration import HistoryEntry, JobOutcome, Purpose
+from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, Reason
+
+_NOT_THE_JOBS_FAULT = frozenset({ErrorCode.CANCELED, ErrorCode.LEASE_LOST, ErrorCode.QUEUE_FULL})
+
+
+def heed_triggers(
+    table: TrackedTable,
+    ask: AskTrigger,
+    backoff: BackoffConfig,
+    now_s: float,
+    at_s: float,
+    draw: Callable[[], float],
+) -> list[JobReport]:
+    """Forget waits that are over, and let the jobs' triggers say whether they hold anything back.
+
+    What a trigger of the user's own does wrong is its job's fault, and holds up no other: it is asked again by backoff.
+    """
+    reports: list[JobReport | None] = []
+    for job in (job for job in table.jobs if job.runnable):
+        if job.retry_at_s <= now_s:
+            job.retry_at_s = 0.0
+        try:
+            reports.append(job.heed_trigger(table.newest, now_s, at_s, ask))
+        except IscpError as error:
+            if job.pace is None:
+                raise
+            reports.append(_trigger_failed(job, job.pace, error, backoff, now_s, at_s, draw()))
+        table.waiting |= job.waits_until_s > 0.0
+    return [report for report in reports if report]
+
+
+def _trigger_failed(
+    job: TrackedJob, pace: Pace, error: IscpError, backoff: BackoffConfig, now_s: float, at_s: float, draw: float
+) -> JobReport:
+    pace.faults += 1
+    job.wait(now_s, delay_s(backoff, pace.faults, draw))
+    reason = Reason.QUARANTINED if quarantined(backoff, pace.faults) else Reason.RETRYING
+    version, message = job.row.watermark.version, f"trigger {pace.trigger.name!r}: {error}"
+    return job.report(
+        JobState.ERROR, reason, JobStatus(version, version, at_s, at_s, ErrorCode.TRIGGER_FAILED, message)
+    )
+
+
+class Settlement:
+    """Turns one flight's outcomes into the jobs' new state."""
+
+    def __init__(
+        self, node_id: str, backoff: BackoffConfig, flight: InFlightIteration, now_s: float, at_s: float
+    ) -> None:
+        self._node_id = node_id
+        self._backoff = backoff
+        self._flight = flight
+        self._now_s = now_s
+        self._at_s = at_s
+        self.reports: list[JobReport] = []
+        self.history: list[HistoryEntry] = []
+
+    def settle_all(
+        self, outcomes: Mapping[str, JobOutcome], error: IscpError | None, draw: Callable[[], float]
+    ) -> None:
+        """`outcomes` by job_id; a job without one has failed by `error`."""
+        code = error.code if error else ErrorCode.INTERNAL
+        message = str(error or "the iteration gave no outcome")
+        iteration, table = self._flight.iteration, self._flight.table
+        table.waiting = True
+        ran = {row.job_id for row in iteration.jobs}
+        for job in table.jobs:
+            if job.flight != iteration.number:
+                continue
+            job.flight = 0
+            if job.row.job_id not in ran:
+                continue
+            row = job.row
+            outcome = outcomes.get(row.job_id) or JobOutcome(row, row.watermark, row.seq, code, message)
+            if iteration.purpose is Purpose.APPLY:
+                self.settle(job, outcome, draw())
+            else:
+                self.verified(job, outcome)
+
+    def settle(self, job: TrackedJob, outcome: JobOutcome, draw: float) -> None:
+        if job.row.job_id in self._flight.settled:
+            return
+        before = job.row
+        job.row = before._replace(watermark=outcome.watermark, seq=outcome.seq)
+        code, message = outcome.error_code, outcome.error_msg
+        if outcome.ok and self._stalled(before, outcome):
+            code, message = ErrorCode.INTERNAL, "the iteration ended without progress"
+        if code == ErrorCode.OK:
+            self._succeeded(job, outcome, committed=outcome.seq != before.seq)
+        elif code in _NOT_THE_JOBS_FAULT:
+            self._interrupted(job, draw)
+        else:
+            self._failed(job, outcome, code, message, draw)
+
+    def verified(self, job: TrackedJob, outcome: JobOutcome) -> None:
+        """Of a comparison nothing is told but a repair that it led to; how the job stands otherwise it does not say."""
+        if outcome.seq == job.row.seq:
+            return
+        job.row = job.row._replace(watermark=outcome.watermark, seq=outcome.seq)
+        status = self._status(outcome, ErrorCode.OK, "") if job.told_state is JobState.COMPLETED else None
+        self.reports.append(job.report(job.told_state, job.told_reason, status))
+        self.history.append(self._history(outcome, ErrorCode.OK, ""))
+
+    def _stalled(self, before: JobRow, outcome: JobOutcome) -> bool:
+        """Whether what was known to be outstanding still is, all of it: going on at once would never end."""
+        target = self._flight.iteration.to_version
+        wanted = self._flight.newest if target is None else target
+        after, steps = outcome.watermark, (outcome.watermark.step, before.watermark.step)
+        stands = after.version == before.watermark.version and steps[0] == steps[1]
+        return after.version < 0 or (stands and after.version < wanted)
+
+    def _succeeded(self, job: TrackedJob, outcome: JobOutcome, committed: bool) -> None:
+        target = self._flight.iteration.to_version
+        job.near = outcome.watermark.version >= (self._flight.newest if target is None else target)
+        job.failures, job.retry_at_s, job.doubted_at_s = 0, 0.0, 0.0
+        self._ran(job, up_to_date=job.near)
+        if committed or (job.told_state, job.told_reason) != (JobState.COMPLETED, Reason.NONE):
+            report = job.report(JobState.COMPLETED, Reason.NONE, self._status(outcome, ErrorCode.OK, ""))
+            self.reports.append(report)
+        else:
+            row = job.row
+            self.reports.append(JobReport(row.key, row.job_id, row.watermark, row.seq))
+        if committed:
+            self.history.append(self._history(outcome, ErrorCode.OK, ""))
+
+    def _interrupted(self, job: TrackedJob, draw: float) -> None:
+        job.near = False
+        job.stale = True  # what it was started for may not show in any version
+        if not self._flight.canceled:
+            job.wait(self._now_s, jittered_s(self._backoff.base_s, draw))
+        if job.told_state in (JobState.PENDING, JobState.RUNNING):
+            self.reports.append(job.report(JobState.CANCELED, job.told_reason))
+
+    def _failed(self, job: TrackedJob, outcome: JobOutcome, code: int, message: str, draw: float) -> None:
+        # A table that cannot be found may be one whose directory is away for a while: nobody gives up on it.
+        if code == ErrorCode.TABLE_NOT_FOUND:
+            code = ErrorCode.STORAGE
+        job.near = False
+        self._ran(job, up_to_date=False)
+        job.failures += 1
+        if 0 <= self._flight.newest <= outcome.watermark.version:
+            # Nothing was outstanding: it ran to see whether its target is right, and that is not known now.
+            job.doubted_at_s = job.doubted_at_s or self._at_s
+        if code >= PERMANENT_FROM:
+            job.failed, reason = True, Reason.NONE
+        else:
+            job.wait(self._now_s, delay_s(self._backoff, job.failures, draw))
+            reason = Reason.QUARANTINED if quarantined(self._backoff, job.failures) else Reason.RETRYING
+        status = replace(self._status(outcome, code, message), doubted_at_s=job.doubted_at_s)
+        self.reports.append(job.report(JobState.ERROR, reason, status))
+        self.history.append(self._history(outcome, code, message))
+
+    def _ran(self, job: TrackedJob, *, up_to_date: bool) -> None:
+        if job.pace is not None:
+            job.pace.ran(self._flight.started_at_s, self._now_s, self._at_s, up_to_date=up_to_date)
+
+    def _status(self, outcome: JobOutcome, code: int, message: str) -> JobStatus:
+        return JobStatus(
+            from_version=outcome.from_version,
+            to_version=outcome.watermark.version,
+            start_at_s=self._flight.started_at_s,
+            end_at_s=self._at_s,
+            error_code=int(code),
+            error_msg=message,
+            rows=outcome.rows,
+            bytes=outcome.bytes,
+            dead_letters=outcome.dead_letters,
+            warning=outcome.warning,
+            step=outcome.watermark.step,
+            steps=outcome.watermark.steps,
+            source_id=outcome.source_id,
+        )
+
+    def _history(self, outcome: JobOutcome, code: int, message: str) -> HistoryEntry:
+        row = outcome.row
+        return HistoryEntry(
+            account=row.key.account,
+            table_id=row.key.table_id,
+            job_name=row.key.job_name,
+            job_id=row.registration,
+            seq=outcome.seq,
+            from_version=outcome.from_version,
+            to_version=outcome.watermark.version,
+            start_at_s=self._flight.started_at_s,
+            end_at_s=self._at_s,
+            source_commit_at_s=outcome.watermark.at_s,
+            error_code=int(code),
+            error_msg=message,
+            rows=outcome.rows,
+            bytes=outcome.bytes,
+            data_type=outcome.data_type.value,
+            node_id=self._node_id,
+        )

@@ -1,0 +1,127 @@
+"""Refreshes, or purges, of one node: which begin now, which are given up, and when each is done again. A pure machine.
+
+Rules: one thing is done once at a time, also where it hangs; one that takes too long leaves its slot to others;
+whatever one does, all others have their turn, as long as threads last (iscp.coordination.schedule.maintenance_queue).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from math import inf
+from typing import Generic, TypeVar
+
+from iscp.coordination.schedule.maintenance_heap import UpkeepHeap
+from iscp.coordination.schedule.maintenance_queue import UpkeepLine
+from iscp.core.config import BackoffConfig, UpkeepConfig
+from iscp.core.errors import IscpError, QueueFull, TimedOut
+from iscp.core.maintenance_figures import UpkeepFigures
+
+T = TypeVar("T", bound=Hashable)
+
+
+SLOT_S = 10.0
+"""One that takes longer leaves its slot to the next, long before it is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn(Generic[T]):
+    """What is to `begin` now, and what was `given_up` or `rejected`."""
+
+    begin: tuple[T, ...] = ()
+    given_up: tuple[T, ...] = ()
+    rejected: tuple[T, ...] = ()
+
+
+class UpkeepTurns(Generic[T]):
+    """Times are of one clock that never steps back."""
+
+    def __init__(
+        self, interval_s: float, config: UpkeepConfig, backoff: BackoffConfig, draw: Callable[[], float]
+    ) -> None:
+        self._heap: UpkeepHeap[T] = UpkeepHeap(interval_s, backoff, draw)
+        self._line: UpkeepLine[T] = UpkeepLine(config.concurrency)
+        self._timeout_s = config.timeout_s if config.timeout_s > 0 else inf
+        self._slot_s = min(SLOT_S, self._timeout_s)
+        self._about: dict[T, tuple[str, str]] = {}
+        self._leaves_s: dict[T, float] = {}
+        self._until_s: dict[T, float] = {}
+
+    @property
+    def running(self) -> int:
+        """All that have not ended and were not given up."""
+        return self._line.running
+
+    @property
+    def hanging(self) -> int:
+        return self._line.hanging
+
+    def add(self, item: T, account: str, kind: str, now_s: float) -> None:
+        """Due at once; one that is there keeps its time. `kind`: of consumer, which answers for it."""
+        self._about[item] = account, kind
+        self._heap.add(item, now_s)
+
+    def renew(self, item: T, now_s: float) -> None:
+        self._heap.renew(item, now_s)
+
+    def remove(self, item: T) -> None:
+        self._about.pop(item, None)
+        self._heap.remove(item)
+
+    def hasten(self, item: T, now_s: float) -> None:
+        self._heap.hasten(item, now_s)
+
+    def turn(self, now_s: float) -> Turn[T]:
+        """Each of `begin` is being done from now on, until `ended` is told of it."""
+        for item in _due(self._leaves_s, now_s):
+            self._line.leave(item)
+        given_up = _due(self._until_s, now_s)
+        for item in given_up:
+            self._line.give_up(item)
+            self._heap.give_up(item, TimedOut(f"it was given up after {self._timeout_s:g} s, and has not ended"))
+        for item in self._heap.take_due(now_s):
+            self._line.put(item, *self._about[item])
+        begin, rejected = [], []
+        while (next_one := self._line.next()) is not None:
+            if not self._heap.begin(next_one):
+                self._line.ended(next_one)
+            elif self._line.refused(next_one):
+                self._line.ended(next_one)
+                self._heap.reject(next_one, QueueFull("too many of its kind hang: it is not begun"), now_s)
+                rejected.append(next_one)
+            else:
+                self._leaves_s[next_one] = now_s + self._slot_s
+                self._until_s[next_one] = now_s + self._timeout_s
+                begin.append(next_one)
+        return Turn(tuple(begin), tuple(given_up), tuple(rejected))
+
+    def ended(self, item: T, result: float | IscpError, now_s: float) -> float:
+        """After how long it is done again; `result`: how long it wants to wait, or its fault.
+
+        Of one that was given up the result counts for nothing.
+        """
+        self._line.ended(item)
+        self._leaves_s.pop(item, None)
+        if self._until_s.pop(item, None) is None:
+            return self._heap.ended_late(item, now_s)
+        if isinstance(result, IscpError):
+            return self._heap.failed(item, result, now_s)
+        self._heap.done(item, result, now_s)
+        return result
+
+    def figures(self, item: T, now_s: float, at_s: float) -> UpkeepFigures | None:
+        return self._heap.figures(item, now_s, at_s)
+
+    def next_due_s(self) -> float | None:
+        """When the next turn is due, if nothing ends before; None: not at all."""
+        due_s = self._heap.next_due_s()
+        times = [*self._leaves_s.values(), *self._until_s.values(), inf if due_s is None else due_s]
+        return None if min(times) == inf else min(times)
+
+
+def _due(times: dict[T, float], now_s: float) -> list[T]:
+    """Taken out of `times`."""
+    found = [item for item, at_s in times.items() if at_s <= now_s]
+    for item in found:
+        del times[item]
+    return found

@@ -1,0 +1,163 @@
+"""What the schedule sees, and what it asks for.
+
+It stands behind the worker machine: the worker's effects on shards are its events as they are, and what it has to
+tell the worker (ShardStarted, ShardStopped, Reports, Seen) are the worker's events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iscp.coordination.protocol.effects import HoldIterations, StartShard, StopAllShards, StopShard, UpdateShard
+from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped, Tick
+from iscp.core.errors import IscpError
+from iscp.core.ids import ShardId
+from iscp.core.iteration import Iteration, JobOutcome
+from iscp.core.start_rule import ProbeState
+from iscp.core.target_state import TargetAsk, TargetSeen
+from iscp.core.verification import VerifyAsk, VerifyReport
+
+# --- events ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Notified:
+    """The shard's source has just changed, somebody says; or, if `targets`, perhaps a target of its jobs."""
+
+    shard: ShardId
+    targets: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """What runs of this job by another spec than `spec_json` is to end now; that spec may still be on its way."""
+
+    shard: ShardId
+    job_id: str
+    spec_json: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyAsked:
+    """VerifyAnswered follows, whatever becomes of it; but not after VerifyWithdrawn."""
+
+    ask: VerifyAsk
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyWithdrawn:
+    """Nobody waits for this answer any more."""
+
+    shard: ShardId
+    ask_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetAnswer:
+    """What was found at a job's target; by `error` it does not hold what was applied, or nobody can say."""
+
+    job_id: str
+    seen: TargetSeen | None
+    error: IscpError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeAnswered:
+    """The answer to Probe, always: `state` is the very object that was asked with where nothing moved."""
+
+    shard: ShardId
+    uri: str
+    state: ProbeState | None
+    error: IscpError | None = None
+    targets: tuple[TargetAnswer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class IterationStarted:
+    """It has left the queue."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobCommitted:
+    """A job's part of an iteration is in its sink, while the rest of the iteration may go on."""
+
+    outcome: JobOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class IterationEnded:
+    """Nothing of it runs any more. `error`: it failed as a whole, and `outcomes` lacks jobs."""
+
+    number: int
+    outcomes: tuple[JobOutcome, ...] = ()
+    error: IscpError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IterationRejected:
+    """It was turned away, for the queue is full or closed; it has not run."""
+
+    number: int
+
+
+ScheduleEvent = (
+    StartShard
+    | UpdateShard
+    | StopShard
+    | StopAllShards
+    | HoldIterations
+    | Notified
+    | Interrupted
+    | VerifyAsked
+    | VerifyWithdrawn
+    | ProbeAnswered
+    | IterationStarted
+    | JobCommitted
+    | IterationEnded
+    | IterationRejected
+    | Tick
+)
+
+
+# --- effects ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Look whether the source moved since `seen` (None: for the first time), and the targets, and give ProbeAnswered.
+
+    It has to say of those targets alone that have moved.
+    """
+
+    shard: ShardId
+    uri: str
+    seen: ProbeState | None
+    targets: tuple[TargetAsk, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Queue it; then IterationStarted and IterationEnded, or IterationRejected."""
+
+    iteration: Iteration
+
+
+@dataclass(frozen=True, slots=True)
+class CancelIteration:
+    """Make it end soon; IterationEnded follows when it has."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyAnswered:
+    """For whoever asked under `ask_id`."""
+
+    ask_id: str
+    answer: VerifyReport | IscpError
+
+
+WorkerNews = ShardStarted | ShardStopped | Reports | Seen
+ScheduleEffect = Probe | Submit | CancelIteration | VerifyAnswered | WorkerNews

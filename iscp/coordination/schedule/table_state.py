@@ -1,0 +1,258 @@
+"""What the schedule keeps of each table.
+
+Decides how a source's answers change the pace at which it is asked, and what is told of it; when tables are looked
+at is the schedule's business. A hundred thousand of these lie idle in one node: slots, and nothing that can be
+derived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, inf
+
+from iscp.coordination.protocol.messages import SourceSeen
+from iscp.coordination.schedule.schedule_events import Probe, TargetAnswer
+from iscp.coordination.schedule.tracked_job import TrackedJob
+from iscp.core.backoff import doubled_s, jittered_s
+from iscp.core.config import BackoffConfig, ProbeConfig
+from iscp.core.errors import ErrorCode
+from iscp.core.ids import ShardId
+from iscp.core.job_row import JobReport, JobState, JobStatus, Reason
+from iscp.core.start_rule import TARGET_LAG_S, ProbeState
+from iscp.core.target_state import TargetAsk
+
+GRIDS_PER_INTERVAL = 20
+"""Times within the shortest interval at which sources are asked."""
+
+
+PROBE_LEAST_S = 0.1
+"""No source is asked more often of itself, however small a target lag is."""
+
+
+TARGETS_EVERY_S = 86_400.0
+"""How long a table may stand still without an iteration, which begins with a look at the targets, and renews what their
+logs will lose: far less than logs are kept."""
+
+
+MADE_ANEW_S = 60.0
+"""By how much a commit's file may be younger than its commit, which has its time from another clock."""
+
+
+class TrackedTable:
+    """The jobs of one shard on one URI, and what is known of that source.
+
+    Invariants: `asked` while a Probe is unanswered; `due_s` is the time at which the table is looked at (inf: not
+    before something happens); `flights` counts iterations that have not ended. `wake`: it has to be decided again
+    what starts. `waiting`: some job may have to wait for a time. `again`: what is asked now may be answered from
+    before a change. `moved`: an iteration ended since the source was asked. `behind_at_s`: Unix time of the oldest
+    commit that some job has not applied, as far as known (0: none). `target_lag_s`: the smallest of its jobs'.
+    `looked_at_s`: Unix time at which the source was asked for the last answer that came (0: not yet).
+    `targets_at_s`: when the targets are doubted, if the source stands still until then (0: it has not stood still yet).
+    `rested`: the source stood still when it was last asked; the targets are looked at with it then.
+    """
+
+    __slots__ = (
+        "again",
+        "asked",
+        "asked_at_s",
+        "behind_at_s",
+        "due_s",
+        "fault",
+        "flights",
+        "interval_s",
+        "jobs",
+        "looked_at_s",
+        "moved",
+        "probe_at_s",
+        "probe_failures",
+        "rested",
+        "seen",
+        "shard",
+        "target_lag_s",
+        "targets_at_s",
+        "told",
+        "uri",
+        "waiting",
+        "wake",
+    )
+
+    def __init__(self, shard: ShardId, uri: str) -> None:
+        self.shard = shard
+        self.uri = uri
+        self.jobs: list[TrackedJob] = []
+        self.seen: ProbeState | None = None
+        self.interval_s = 0.0
+        self.probe_at_s = 0.0
+        self.due_s = inf
+        self.asked = False
+        self.asked_at_s = 0.0
+        self.looked_at_s = 0.0
+        self.again = False
+        self.wake = False
+        self.waiting = False
+        self.moved = False
+        self.rested = False
+        self.flights = 0
+        self.probe_failures = 0
+        self.fault = ""
+        self.behind_at_s = 0.0
+        self.target_lag_s = inf
+        self.targets_at_s = 0.0
+        self.told: SourceSeen | None = None
+
+    @property
+    def top(self) -> int:
+        return max((job.row.watermark.version for job in self.jobs), default=-1)
+
+    @property
+    def newest(self) -> int | None:
+        return self.seen.version if self.seen else None
+
+    def retry_at_s(self) -> float:
+        """When the next job may run that has to wait for a time; inf if none does."""
+        at_s = inf
+        if self.waiting:
+            for job in self.jobs:
+                if 0.0 < job.waits_until_s < at_s and not job.flight and job.runnable:
+                    at_s = job.waits_until_s
+            self.waiting = at_s < inf
+        return at_s
+
+    def bring_back(self, config: ProbeConfig, now_s: float) -> None:
+        """Something has happened: ask at once, and often again."""
+        self.interval_s = config.interval_min_s
+        self.probe_at_s = now_s
+        self.wake = True
+        self.again = self.asked
+        self.rested = False
+
+    def heed_target_lags(self) -> None:
+        """Its jobs have changed."""
+        self.target_lag_s = min((job.target_lag_s or inf for job in self.jobs if job.runnable), default=inf)
+
+    def deadline_s(self, jobs: Sequence[TrackedJob], at_s: float) -> float:
+        """Unix time by which an iteration of these jobs should have applied what is outstanding for them."""
+        applied_at_s = min(job.row.watermark.at_s for job in jobs)
+        lag_s = min(TARGET_LAG_S if job.target_lag_s is None else job.target_lag_s for job in jobs)
+        return max(self.behind_at_s or at_s, applied_at_s) + lag_s
+
+    def ask(self, at_s: float) -> Probe:
+        self.asked, self.again, self.moved = True, False, False
+        self.asked_at_s = at_s
+        idle = [job for job in self.jobs if job.idle] if self.rested else ()
+        return Probe(self.shard, self.uri, self.seen, tuple([TargetAsk(job.row, job.target) for job in idle]))
+
+    def answered(self) -> None:
+        """What the answer says was so when the source was asked, and perhaps not any more when the answer came."""
+        self.looked_at_s = self.asked_at_s
+
+    def take_looks(self, answers: Sequence[TargetAnswer], at_s: float) -> list[JobReport]:
+        """What was found at targets; jobs whose target is in doubt have to run."""
+        found = {answer.job_id: answer for answer in answers}
+        taken = [job.take_look(found[job.row.job_id], at_s) for job in self.jobs if job.row.job_id in found]
+        reports = [report for report in taken if report]
+        self.wake |= bool(reports)
+        return reports
+
+    def still(self, config: ProbeConfig, now_s: float, draw: float) -> None:
+        """The source has not moved; ask ever more rarely."""
+        limit_s = min(config.interval_max_s, max(PROBE_LEAST_S, self.target_lag_s / 2))
+        interval_s = min(self.interval_s, limit_s)
+        # Due times lie on a grid: one wake-up serves all tables due about then.
+        grid_s = min(config.interval_min_s, limit_s) / GRIDS_PER_INTERVAL
+        self.probe_at_s = min(ceil((now_s + jittered_s(interval_s, draw)) / grid_s) * grid_s, now_s + limit_s)
+        self.interval_s = min(2 * interval_s, limit_s)
+        self.rested = True
+        if now_s >= self.targets_at_s:
+            self._doubt_now_and_then(now_s, draw)
+
+    def _doubt_now_and_then(self, now_s: float, draw: float) -> None:
+        # At first at a time of its own, as all tables of a node begin to stand still together.
+        wait_s = TARGETS_EVERY_S * (1.0 if self.targets_at_s else (1 + draw) / 2)
+        if self.targets_at_s:
+            self.doubt_targets()
+        self.targets_at_s = now_s + wait_s
+
+    def doubt_targets(self) -> None:
+        """Every job has to run, even if the source stands still: an iteration begins with a look at the target."""
+        self.wake = True
+        for job in self.jobs:
+            job.stale = True
+
+    def take_state(self, state: ProbeState, config: ProbeConfig, now_s: float, draw: float) -> None:
+        seen, self.seen = self.seen, state
+        self.probe_failures = 0
+        behind = state.version < self.top and not self.moved
+        anew = seen is not None and seen.stamp and seen.stamp != state.stamp and state.version <= seen.version
+        if behind or anew or (seen is not None and not seen.stamp and self._made_anew(state)):
+            self.doubt_targets()
+        self.behind_at_s = self.behind_at_s or state.since_s
+        self.interval_s = config.interval_min_s
+        if not self.again:
+            self.still(config, now_s, draw)
+        self.again, self.wake, self.rested = False, True, False
+
+    def _made_anew(self, state: ProbeState) -> bool:
+        """Whether, at a first look, the version that was applied last was written long after it was applied.
+
+        Nobody looked while it may have been made anew. That a copied file looks so too costs one iteration.
+        """
+        marks = [job.row.watermark for job in self.jobs]
+        applied_at_s = max((mark.at_s for mark in marks if mark.version == state.version), default=0.0)
+        return applied_at_s > 0 and state.since_s > applied_at_s + MADE_ANEW_S
+
+    def unreachable(self, config: BackoffConfig, now_s: float, draw: float) -> None:
+        self.probe_failures += 1
+        if not self.again:
+            self.probe_at_s = now_s + doubled_s(config, self.probe_failures, draw)
+        self.again = False
+
+    def fault_reports(self, message: str, at_s: float) -> tuple[JobReport, ...]:
+        """The source cannot be reached: every job says so, once, until it can be again."""
+        if self.fault == message:
+            return ()
+        self.fault = message
+        reports = []
+        for job in self.jobs:
+            if job.runnable and not job.flight and not job.faults:
+                version = job.row.watermark.version
+                status = JobStatus(version, version, at_s, at_s, ErrorCode.STORAGE, message)
+                reports.append(job.report(JobState.ERROR, Reason.RETRYING, status))
+        return tuple(reports)
+
+    def recovery_reports(self) -> tuple[JobReport, ...]:
+        if not self.fault:
+            return ()
+        self.fault = ""
+        told = (job for job in self.jobs if job.runnable and not job.faults and job.told_state is JobState.ERROR)
+        return tuple(job.report(JobState.COMPLETED, Reason.NONE) for job in told)
+
+    def news(self, at_s: float, every_s: float) -> SourceSeen | None:
+        """What is known of the source: when it moved, when a lag begins or ends, and every now and then."""
+        if self.seen is None or self.fault or not self.looked_at_s:
+            return None
+        lag_s = self._lag_s(self.seen, self.looked_at_s)
+        told = self.told
+        if (
+            told is not None
+            and told.source_version == self.seen.version
+            and (told.lag_s > 0) == (lag_s > 0)
+            and 0 <= at_s - told.checked_at_s < every_s
+        ):
+            return None
+        self.told = SourceSeen(self.shard, self.seen.version, self.looked_at_s, lag_s)
+        return self.told
+
+    def _lag_s(self, seen: ProbeState, at_s: float) -> float:
+        """The age of the oldest commit not applied by some job that is built and not paused; 0 if there is none."""
+        slowest = None
+        for job in self.jobs:
+            mark = job.row.watermark
+            if mark.version >= 0 and (slowest is None or mark.version < slowest.version) and not job.row.paused:
+                slowest = mark
+        if slowest is None or slowest.version >= seen.version:
+            self.behind_at_s = 0.0
+            return 0.0
+        # What is outstanding was committed after what is applied, and with the last change at the latest.
+        self.behind_at_s = max(self.behind_at_s or seen.since_s or at_s, slowest.at_s)
+        return max(0.001, at_s - self.behind_at_s)

@@ -1,0 +1,182 @@
+"""What the schedule keeps of each job.
+
+Decides what is told of a job, and whether it may start something; when it does is the schedule's business. A hundred
+thousand of these lie idle in one node: slots, and nothing that can be derived.
+"""
+
+from __future__ import annotations
+
+from iscp.coordination.schedule.schedule_events import TargetAnswer
+from iscp.coordination.schedule.trigger_timing import AskTrigger, Pace
+from iscp.core.backoff import quarantined
+from iscp.core.config import BackoffConfig
+from iscp.core.errors import ErrorCode, IscpError
+from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.spec import TriggerType
+from iscp.core.start_rule import Candidate, SharingGroup, company_of, run_spec
+from iscp.core.target_state import TargetSeen
+
+_UNFINISHED = frozenset({JobState.PENDING, JobState.RUNNING, JobState.CANCELED})
+
+
+class TrackedJob:
+    """A job as this node runs it.
+
+    `row` is as it was given, but with the newest watermark and seq that are known here. Invariants: `flight` is the
+    number of the iteration that it waits for or takes part in (0: none), so there is never more than one;
+    `company`, `target_lag_s` and `pace` (None: whenever the source is ahead) are what the spec says of when it runs;
+    `retry_at_s` is 0 or the time before which it starts nothing; `failures` counts those in a row. `awaited_spec`: the
+    spec that is to end, when it comes, what runs by another one (empty: none). `target`: as it was last seen;
+    `doubted_at_s`: as in JobStatus.
+    """
+
+    __slots__ = (
+        "awaited_spec",
+        "company",
+        "doubted_at_s",
+        "failed",
+        "failures",
+        "flight",
+        "near",
+        "pace",
+        "retry_at_s",
+        "row",
+        "stale",
+        "target",
+        "target_lag_s",
+        "told_reason",
+        "told_state",
+    )
+
+    def __init__(self, row: JobRow, backoff: BackoffConfig) -> None:
+        self.row = row
+        self.flight = 0
+        self.retry_at_s = 0.0
+        self.near = False
+        self.awaited_spec = ""
+        self.target: TargetSeen | None = None
+        self.doubted_at_s = row.status.doubted_at_s if "doubted_at" in row.status_json else 0.0
+        self.stale = self.doubted_at_s > 0
+        self.company = SharingGroup.TABLE
+        self.target_lag_s: float | None = None
+        self.pace: Pace | None = None
+        self.failed = row.failed_for_good
+        self.failures = {Reason.RETRYING: 1, Reason.QUARANTINED: backoff.quarantine_after}.get(row.reason, 0)
+        self.told_state = row.state
+        self.told_reason = row.reason
+
+    @property
+    def runnable(self) -> bool:
+        return not self.failed and not self.row.paused
+
+    @property
+    def priority(self) -> int:
+        try:
+            return self.row.spec.priority
+        except IscpError:
+            return 0
+
+    @property
+    def idle(self) -> bool:
+        """Built, and nothing is known that it has to do."""
+        built = self.row.watermark.version >= 0
+        return built and not (self.flight or self.failures or self.stale) and self.runnable
+
+    @property
+    def faults(self) -> int:
+        """Failures in a row, of its iterations or of its own trigger."""
+        return self.failures or (self.pace.faults if self.pace else 0)
+
+    @property
+    def waits_until_s(self) -> float:
+        """The time before which it starts nothing, in whatever a retry or its trigger wait for; 0: none."""
+        return self.retry_at_s or (self.pace.held_until_s if self.pace else 0.0)
+
+    def go_by_spec(self, now_s: float, at_s: float) -> None:
+        """The job is new here, or its spec has changed. One that cannot be read is told of by its next iteration."""
+        try:
+            spec = run_spec(self.row.spec_json)
+        except IscpError:
+            spec = None
+        self.company = company_of(spec)
+        self.target_lag_s = spec.target_lag_s if spec else None
+        timed = spec is not None and spec.trigger.job_type in (TriggerType.PERIODIC, TriggerType.CUSTOM)
+        self.pace = Pace(spec.trigger, self.row, now_s, at_s) if spec and timed else None
+        if self.pace and self.failures and self.row.status.error_code == ErrorCode.TRIGGER_FAILED:
+            # Not its iterations have failed, so that no retry of one is due.
+            self.pace.faults, self.failures = self.failures, 0
+
+    def heed_trigger(self, newest: int | None, now_s: float, at_s: float, ask: AskTrigger) -> JobReport | None:
+        """Set until when its trigger holds back what is outstanding, if it does; the news if it had failed before.
+
+        Raises IscpError if the trigger fails.
+        """
+        if self.pace is None:
+            return None
+        self.pace.held_until_s = 0.0
+        candidate = self.candidate(now_s)
+        if not (candidate.built and candidate.outstanding(newest)) or candidate.busy or candidate.failing:
+            return None
+        self.pace.hold(self.row, newest, now_s, at_s, ask)
+        if not self.pace.faults:
+            return None
+        self.pace.faults = 0
+        return self.report(JobState.COMPLETED, Reason.NONE)
+
+    def candidate(self, now_s: float) -> Candidate:
+        return Candidate(
+            account=self.row.key.account,
+            watermark=self.row.watermark.version,
+            busy=self.flight != 0 or self.retry_at_s > now_s,
+            failing=self.failures > 0,
+            near=self.near,
+            stale=self.stale,
+            company=self.company,
+            held=self.pace is not None and self.pace.held_until_s > now_s,
+        )
+
+    def take(self, row: JobRow, backoff: BackoffConfig) -> JobReport | None:
+        """`row` is this registration's as the owner has it now; what it lacks of the progress here is told again.
+
+        An owner may have ended before it wrote that down, and a source that stays idle would never tell. A row without
+        the fault that was reported says that a person wants another try.
+        """
+        clean = row.state is not JobState.ERROR and row.reason is Reason.NONE
+        stuck = self.failed or quarantined(backoff, self.faults)
+        if (clean and (stuck or self.row.paused)) or row.spec_json != self.row.spec_json:
+            self.failed, self.failures, self.retry_at_s = False, 0, 0.0
+            self.stale |= self.doubted_at_s > 0
+            if self.pace is not None:
+                self.pace.faults = 0
+            self.told_state, self.told_reason = row.state, row.reason
+        if (row.seq, row.watermark.version) < (self.row.seq, self.row.watermark.version):
+            self.row = row._replace(watermark=self.row.watermark, seq=self.row.seq)
+            return self.report(self.told_state, self.told_reason)
+        self.row = row
+        return None
+
+    def take_look(self, answer: TargetAnswer, at_s: float) -> JobReport | None:
+        """What was found at its target; an iteration that runs by now knows better."""
+        if not self.idle:
+            return None
+        self.target = answer.seen
+        if answer.error is None:
+            return None
+        self.stale, self.doubted_at_s = True, self.doubted_at_s or at_s
+        version, code, message = self.row.watermark.version, int(answer.error.code), str(answer.error)
+        status = JobStatus(version, version, at_s, at_s, code, message, doubted_at_s=self.doubted_at_s)
+        return self.report(JobState.ERROR, Reason.RETRYING, status)
+
+    def report(self, state: JobState, reason: Reason, status: JobStatus | None = None) -> JobReport:
+        self.told_state, self.told_reason = state, reason
+        row = self.row
+        return JobReport(row.key, row.job_id, row.watermark, row.seq, state, reason, status)
+
+    def correction(self) -> JobReport | None:
+        """Where the row still says that an iteration of an earlier node is under way."""
+        if self.row.state not in _UNFINISHED:
+            return None
+        return self.report(JobState.COMPLETED, self.row.reason)
+
+    def wait(self, now_s: float, wait_s: float) -> None:
+        self.retry_at_s = now_s + wait_s

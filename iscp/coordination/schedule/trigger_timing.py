@@ -1,0 +1,86 @@
+"""When a job's trigger lets it start, where that is not simply whenever its source is ahead of it.
+
+Periodic: when `interval_s` have gone by since the job last came up to date. Jobs that share go by the clock instead,
+at the multiples of their interval: so they come due together, whenever each was made, and once one iteration has
+brought each to the newest version they are at one watermark and go on in one. Custom: a class is asked.
+
+Nothing is outstanding while the source stands still: then nobody asks, and no time is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import floor, inf
+
+from iscp.core.custom_trigger import TriggerFacts, wait_of
+from iscp.core.errors import ErrorCode, TemporaryError
+from iscp.core.job_row import JobRow
+from iscp.core.spec import TriggerSpec
+
+AskTrigger = Callable[[str, TriggerFacts], object]
+"""Asks a trigger by its name. Raises IscpError where it is not there, or fails."""
+
+
+def no_triggers(name: str, facts: TriggerFacts) -> object:
+    raise TemporaryError(f"this node has no trigger {name!r}", code=ErrorCode.TRIGGER_FAILED)
+
+
+LEAST_WAIT_S = 0.001
+"""What is due within it would otherwise be looked at again and again, as clocks are not exact."""
+
+
+class Pace:
+    """What one job's trigger goes by. Times ending in `_now_s` are monotonic, those in `_at_s` are Unix time.
+
+    `held_until_s` (monotonic): what is outstanding is not started before it (0: it may start). `faults` counts those of
+    a trigger of the user's own, in a row.
+    """
+
+    __slots__ = ("_applied_at_s", "_applied_now_s", "_ran_at_s", "faults", "held_until_s", "trigger")
+
+    def __init__(self, trigger: TriggerSpec, row: JobRow, now_s: float, at_s: float) -> None:
+        """As of `row`: a node that takes a job over goes on with the wait that was under way."""
+        self.trigger = trigger
+        self.held_until_s = 0.0
+        self.faults = 0
+        status = row.status
+        self._ran_at_s = (status.start_at_s, status.end_at_s)
+        self._applied_at_s = status.end_at_s
+        waited_s = max(0.0, at_s - self._applied_at_s) if self._applied_at_s else inf
+        self._applied_now_s = now_s - waited_s
+
+    def ran(self, start_at_s: float, now_s: float, at_s: float, *, up_to_date: bool) -> None:
+        """An iteration of the job has ended."""
+        self._ran_at_s = (start_at_s, at_s)
+        if up_to_date:
+            self._applied_now_s, self._applied_at_s = now_s, at_s
+
+    def hold(self, row: JobRow, newest: int | None, now_s: float, at_s: float, ask: AskTrigger) -> None:
+        """Something is outstanding: set until when it has to wait. Raises IscpError if a trigger cannot say."""
+        trigger, interval_s = self.trigger, self.trigger.interval_s
+        if trigger.name:
+            facts = self._facts(row, newest, at_s)
+            wait_s = wait_of(ask(trigger.name, facts), facts)
+        elif interval_s is None:
+            wait_s = 0.0
+        elif trigger.share:
+            turn = floor(at_s / interval_s)
+            same = turn == floor(self._applied_at_s / interval_s)
+            wait_s = max(LEAST_WAIT_S, (turn + 1) * interval_s - at_s) if same else 0.0
+        else:
+            wait_s = self._applied_now_s + interval_s - now_s
+        self.held_until_s = now_s + wait_s if wait_s > 0.0 else 0.0
+
+    def _facts(self, row: JobRow, newest: int | None, at_s: float) -> TriggerFacts:
+        return TriggerFacts(
+            account=row.key.account,
+            table=row.table_name,
+            job=row.key.job_name,
+            applied_version=row.watermark.version,
+            applied_at_s=row.watermark.at_s,
+            source_version=row.watermark.version if newest is None else newest,
+            now_s=at_s,
+            last_start_at_s=self._ran_at_s[0],
+            last_end_at_s=self._ran_at_s[1],
+            options=self.trigger.options,
+        )

@@ -1,0 +1,78 @@
+"""Who waits for which job's target to be compared with its source. Pure; a part of the schedule."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from iscp.coordination.schedule.schedule_events import VerifyAnswered
+from iscp.core.errors import IscpError, Unavailable
+from iscp.core.iteration import JobOutcome, Purpose
+from iscp.core.verification import VerifyAsk
+
+
+class VerifyAsks:
+    """Asks that wait, by job, and those that an iteration answers.
+
+    One iteration answers all that wait for the same of a job. A job that was just verified goes on with its changes
+    first: whoever asks without end cannot stop it.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[VerifyAsk]] = {}
+        self._flying: dict[int, tuple[VerifyAsk, ...]] = {}
+        self._served: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def put(self, ask: VerifyAsk) -> None:
+        self._waiting.setdefault(ask.job_id, deque()).append(ask)
+
+    def wait(self, job_id: str, served: bool) -> bool:
+        """Whether somebody waits for the job, and it was, or was not, just verified."""
+        return job_id in self._waiting and (job_id in self._served) is served
+
+    def begin(self, job_id: str, number: int) -> Purpose:
+        """The iteration `number` answers the first that waits, and those that want the same."""
+        waiting = self._waiting.pop(job_id)
+        repair = waiting[0].repair
+        self._flying[number] = tuple(ask for ask in waiting if ask.repair is repair)
+        if others := deque(ask for ask in waiting if ask.repair is not repair):
+            self._waiting[job_id] = others
+        self._served.add(job_id)
+        return Purpose.REPAIR if repair else Purpose.VERIFY
+
+    def applied(self, job_ids: Iterable[str]) -> None:
+        """These jobs got an iteration of their own."""
+        self._served.difference_update(job_ids)
+
+    def answers(self, number: int, outcomes: Sequence[JobOutcome], error: IscpError | None) -> list[VerifyAnswered]:
+        """What an iteration that ended has to say to those who wait for it."""
+        asks = self._flying.pop(number, ())
+        found = next((outcome.verified for outcome in outcomes), None)
+        answer = error or found or IscpError("the iteration gave no outcome")
+        return [VerifyAnswered(ask.ask_id, answer) for ask in asks]
+
+    def give_up(self, job_id: str) -> list[VerifyAnswered]:
+        """The job does not run here any more."""
+        self._served.discard(job_id)
+        return [not_here(ask) for ask in self._waiting.pop(job_id, ())]
+
+    def withdraw(self, ask_id: str) -> int:
+        """Nobody waits for this answer any more; gives the iteration that nobody wants then (0: none)."""
+        for job_id, waiting in self._waiting.items():
+            if left := deque(ask for ask in waiting if ask.ask_id != ask_id):
+                self._waiting[job_id] = left
+            else:
+                del self._waiting[job_id]
+                break
+        for number, asks in self._flying.items():
+            if any(ask.ask_id == ask_id for ask in asks):
+                self._flying[number] = tuple(ask for ask in asks if ask.ask_id != ask_id)
+                return 0 if self._flying[number] else number
+        return 0
+
+
+def not_here(ask: VerifyAsk) -> VerifyAnswered:
+    return VerifyAnswered(ask.ask_id, Unavailable("the node does not run this job now", remedy="Ask again"))

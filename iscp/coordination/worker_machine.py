@@ -1,0 +1,373 @@
+"""A node's side of the protocol: whom to obey, what to run, what to tell.
+
+Decides which shards the engine takes in and gives up, and when a report may be forgotten. Knows nothing of
+clocks, channels, Spark or etcd. Rules:
+
+- An owner is obeyed only after the election key has confirmed its Announce; from then on no lower owner_rev is.
+- For each shard the newest table_epoch wins, also over operations that are delayed until after a removal.
+- A shard counts as removed only when its work has stopped and its last reports are recorded at the owner.
+- Whatever ends without the owner's asking is told by a new Sync.
+- Without a confirmed lease nothing is started.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from math import inf
+from typing import assert_never
+
+from iscp.coordination.protocol.effects import (
+    CheckElection,
+    HoldIterations,
+    SendToOwner,
+    StartShard,
+    StopAllShards,
+    StopShard,
+    UpdateShard,
+    WorkerEffect,
+)
+from iscp.coordination.protocol.events import (
+    ElectionChecked,
+    FromOwner,
+    LeaseEnded,
+    LeaseRegained,
+    Reports,
+    Seen,
+    ShardStarted,
+    ShardStopped,
+    Tick,
+    WorkerEvent,
+)
+from iscp.coordination.protocol.messages import (
+    SYNC_SHARDS_MAX,
+    Acknowledge,
+    Alive,
+    Announce,
+    Checkpoint,
+    DispatchTable,
+    DispatchTableResponse,
+    NodeMessage,
+    NodeShard,
+    NodeShardState,
+    OwnerMessage,
+    Sync,
+)
+from iscp.coordination.protocol.timeouts import CoordinationTimes
+from iscp.coordination.report_outbox import HISTORY_MAX, IN_FLIGHT_MAX, Chunk, Outbox
+from iscp.core.ids import ShardId, TableEpoch
+from iscp.core.members import WIRE_FORMAT, Leader, understands
+
+FENCES_MAX = 10_000
+"""Removed shards whose last table_epoch is remembered one by one; above it, one floor stands for the oldest."""
+
+NEVER = TableEpoch(0, 0)
+
+
+@dataclass(slots=True)
+class HeldShard:
+    table_epoch: TableEpoch
+    state: NodeShardState
+
+
+class WorkerMachine:
+    """Feed it events in order with a clock that does not step back; carry out the effects in order.
+
+    `shards` are those that are not absent. `owner_rev` is the highest term obeyed so far, 0 for none.
+    """
+
+    def __init__(
+        self, node_id: str, epoch: int, version: str, times: CoordinationTimes, wire_format: int = WIRE_FORMAT
+    ) -> None:
+        self.node_id, self.epoch, self.version, self.wire_format = node_id, epoch, version, wire_format
+        self.owner_id, self.owner_rev = "", 0
+        self.shards: dict[ShardId, HeldShard] = {}
+        self.outbox = Outbox()
+        self.lease_held = True
+        self.holding = False
+        self._times = times
+        self._checking: Announce | None = None
+        self._checking_until_s = 0.0
+        self._fences: OrderedDict[ShardId, TableEpoch] = OrderedDict()
+        self._floor = NEVER
+        self._stopped: dict[ShardId, None] = {}
+        self._sync_number = 0
+        self._sync_taken = 0
+        self._sync_parts: tuple[Sync, ...] = ()
+        self._sync_due_s = 0.0
+        self._sync_wait_s = 0.0
+        self._cut_due_s = 0.0
+        self._repeat_due_s = 0.0
+        self._repeat_wait_s = times.resend_s
+        self._alive_due_s = 0.0
+        self._now_s = 0.0
+        self._out: list[WorkerEffect] = []
+
+    @property
+    def synced(self) -> bool:
+        """Whether the owner knows what this node runs."""
+        return bool(self.owner_rev) and self._sync_number > 0 and self._sync_taken == self._sync_number
+
+    @property
+    def fences(self) -> int:
+        """How many removed shards are remembered one by one."""
+        return len(self._fences)
+
+    def next_due_s(self) -> float | None:
+        """When to send a Tick, if nothing happens before; None: not at all."""
+        due: list[float] = []
+        if self._sync_parts and self.lease_held:
+            due.append(self._sync_due_s)
+        if self.synced:
+            if self.outbox.gathered and len(self.outbox.chunks) < IN_FLIGHT_MAX:
+                due.append(self._cut_due_s)
+            if self.outbox.chunks:
+                due.append(self._repeat_due_s)
+            if self._times.alive_s < inf:
+                due.append(self._alive_due_s)
+        return min(due, default=None)
+
+    def step(self, event: WorkerEvent, now_s: float) -> list[WorkerEffect]:
+        """Take one event in; the effects it has."""
+        self._now_s, self._out = now_s, []
+        match event:
+            case FromOwner(message):
+                self._from_owner(message)
+            case ElectionChecked(leader):
+                self._checked(leader)
+            case ShardStarted(shard):
+                self._started(shard)
+            case ShardStopped(shard):
+                self._stopped_by_engine(shard)
+            case Reports(shard, reports, history):
+                self.outbox.gather(shard, reports, history)
+            case Seen(seen):
+                self.outbox.see(seen)
+            case LeaseEnded():
+                self._lease_lost()
+            case LeaseRegained(epoch):
+                self._lease_regained(epoch)
+            case Tick():
+                pass
+            case _:
+                assert_never(event)
+        self._speak()
+        return self._out
+
+    # --- whom to obey ------------------------------------------------------------------------------------------
+
+    def _from_owner(self, message: OwnerMessage) -> None:
+        if isinstance(message, Announce):
+            self._announced(message)
+            return
+        if message.owner_rev != self.owner_rev or message.epoch != self.epoch:
+            return
+        match message:
+            case DispatchTable():
+                if self.lease_held:
+                    self._dispatched(message)
+            case Acknowledge():
+                self._acknowledged(message)
+            case _:
+                assert_never(message)
+
+    def _announced(self, message: Announce) -> None:
+        if not understands(message.wire_format, self.wire_format):
+            return  # it will revoke this node's lease, as it gets no Sync
+        if message.owner_rev == self.owner_rev:
+            # It is waiting for a Sync, which came too early or was lost; or it has lost sight of this node.
+            if self._sync_parts:
+                self._sync_due_s = self._now_s
+            else:
+                self._sync(asked=True)
+        if message.owner_rev <= self.owner_rev:
+            return
+        waiting = self._checking is not None and self._now_s < self._checking_until_s
+        if waiting and self._checking is not None and message.owner_rev <= self._checking.owner_rev:
+            return
+        self._checking, self._checking_until_s = message, self._now_s + self._times.resend_s
+        self._out.append(CheckElection())
+
+    def _checked(self, leader: Leader | None) -> None:
+        claim, self._checking = self._checking, None
+        if claim is None or leader is None or claim.owner_rev <= self.owner_rev:
+            return
+        if leader.node_id != claim.owner_id or leader.revision != claim.election_revision:
+            return
+        self.owner_id, self.owner_rev = claim.owner_id, claim.owner_rev
+        # Dispatches of earlier terms are refused by their term from now on.
+        self._fences.clear()
+        self._sync(asked=True)
+
+    # --- what to run -------------------------------------------------------------------------------------------
+
+    def _dispatched(self, message: DispatchTable) -> None:
+        shard, table_epoch = message.shard, message.table_epoch
+        held = self.shards.get(shard)
+        if held is None:
+            self._dispatched_absent(message)
+            return
+        if table_epoch < held.table_epoch:
+            return
+        removing = held.state is NodeShardState.REMOVING
+        if table_epoch > held.table_epoch and message.is_delete:
+            held.table_epoch = table_epoch
+            if not removing:
+                held.state = NodeShardState.REMOVING
+                self._out.append(StopShard(shard))
+        elif table_epoch > held.table_epoch and not removing:
+            held.table_epoch = table_epoch
+            self._out.append(UpdateShard(shard, table_epoch, message.jobs))
+        # To be started while it is still stopping: not yet; the owner asks again.
+        self._respond(shard, table_epoch, held.state)
+
+    def _dispatched_absent(self, message: DispatchTable) -> None:
+        shard, table_epoch = message.shard, message.table_epoch
+        if message.is_delete:
+            self._fence(shard, table_epoch)
+            self._respond(shard, table_epoch, NodeShardState.ABSENT)
+        elif table_epoch <= max(self._floor, self._fences.get(shard, NEVER)):
+            self._respond(shard, table_epoch, NodeShardState.ABSENT)
+        else:
+            self.shards[shard] = HeldShard(table_epoch, NodeShardState.ADDING)
+            self._out.append(StartShard(shard, table_epoch, message.jobs, self.epoch))
+            self._respond(shard, table_epoch, NodeShardState.ADDING)
+
+    def _fence(self, shard: ShardId, table_epoch: TableEpoch) -> None:
+        """Remember that `shard` was removed under `table_epoch`: what was sent before it must not start it again."""
+        self._fences[shard] = max(table_epoch, self._fences.pop(shard, NEVER))
+        if len(self._fences) > FENCES_MAX:
+            self._floor = max(self._floor, self._fences.popitem(last=False)[1])
+
+    def _started(self, shard: ShardId) -> None:
+        held = self.shards.get(shard)
+        if held is not None and held.state is NodeShardState.ADDING:
+            held.state = NodeShardState.RUNNING
+            self._respond(shard, held.table_epoch, NodeShardState.RUNNING)
+
+    def _stopped_by_engine(self, shard: ShardId) -> None:
+        held = self.shards.get(shard)
+        if held is None:
+            return
+        unasked = held.state is not NodeShardState.REMOVING
+        held.state = NodeShardState.REMOVING
+        self._stopped[shard] = None
+        self._cut_due_s = self._now_s  # its last reports must not wait
+        self._release(shard)
+        if unasked:
+            self._sync()
+
+    def _release(self, shard: ShardId) -> None:
+        """Forget a stopped shard once all it reported is recorded."""
+        if not self.outbox.flushed(shard):
+            return
+        held = self.shards.pop(shard)
+        del self._stopped[shard]
+        self._fence(shard, held.table_epoch)
+        self._respond(shard, held.table_epoch, NodeShardState.ABSENT)
+
+    # --- the lease ---------------------------------------------------------------------------------------------
+
+    def _lease_lost(self) -> None:
+        if not self.lease_held:
+            return
+        self.lease_held = False
+        for held in self.shards.values():
+            held.state = NodeShardState.REMOVING
+        if self.shards:
+            self._out.append(StopAllShards())
+
+    def _lease_regained(self, epoch: int) -> None:
+        if self.lease_held and epoch == self.epoch:
+            return
+        if epoch != self.epoch:
+            self._lease_lost()
+            self.epoch = epoch
+            self.outbox.renumber()
+        self.lease_held = True
+        self._sync()
+
+    # --- what to tell ------------------------------------------------------------------------------------------
+
+    def _send(self, message: NodeMessage) -> None:
+        self._out.append(SendToOwner(self.owner_id, message))
+
+    def _respond(self, shard: ShardId, table_epoch: TableEpoch, state: NodeShardState) -> None:
+        if self.owner_rev and self.lease_held:
+            self._send(DispatchTableResponse(self.owner_rev, self.epoch, table_epoch, shard, state))
+
+    def _sync(self, asked: bool = False) -> None:
+        """Tell the owner anew what this node runs, until it has taken it; if it has `asked`, it will ask again."""
+        self._sync_number += 1
+        self._sync_parts = ()
+        if not self.owner_rev or not self.lease_held:
+            return  # on the next owner, or when the lease is back
+        shards = tuple(NodeShard(shard, held.table_epoch, held.state) for shard, held in self.shards.items())
+        cuts = range(0, max(1, len(shards)), SYNC_SHARDS_MAX)
+        self._sync_parts = tuple(
+            Sync(
+                owner_rev=self.owner_rev,
+                epoch=self.epoch,
+                version=self.version,
+                number=self._sync_number,
+                part=part,
+                parts=len(cuts),
+                recorded=self.outbox.recorded,
+                shards=shards[cut : cut + SYNC_SHARDS_MAX],
+                wire_format=self.wire_format,
+            )
+            for part, cut in enumerate(cuts)
+        )
+        self._sync_due_s = self._now_s
+        self._sync_wait_s = 2 * self._times.resend_s if asked else self._times.resend_s
+
+    def _acknowledged(self, message: Acknowledge) -> None:
+        if message.sync_number == self._sync_number:
+            if self._sync_parts:
+                # An owner that is new knows nothing of what was sent before.
+                self._repeat_due_s, self._repeat_wait_s = self._now_s, self._times.resend_s
+            self._sync_taken = self._sync_number
+            self._sync_parts = ()
+        if self.outbox.record(message.recorded):
+            self._await_records()
+            for shard in list(self._stopped):
+                self._release(shard)
+
+    def _speak(self) -> None:
+        """Send what is due: a Sync, checkpoints, repetitions."""
+        if self._sync_parts and self.lease_held and self._now_s >= self._sync_due_s:
+            for part in self._sync_parts:
+                self._send(part)
+            self._sync_due_s = self._now_s + self._sync_wait_s
+            self._sync_wait_s = self._times.next_resend_s(self._sync_wait_s)
+        if self.synced:
+            self._send_checkpoints()
+            if self._now_s >= self._alive_due_s and self._times.alive_s < inf:
+                self._send(Alive(self.owner_rev, self.epoch))
+                self._alive_due_s = self._now_s + self._times.alive_s
+        hold = self.outbox.history_waiting > (HISTORY_MAX // 2 if self.holding else HISTORY_MAX)
+        if hold != self.holding:
+            self.holding = hold
+            self._out.append(HoldIterations(hold))
+
+    def _send_checkpoints(self) -> None:
+        if self.outbox.chunks and self._now_s >= self._repeat_due_s:
+            for chunk in self.outbox.chunks:
+                self._send_chunk(chunk)
+            self._repeat_due_s = self._now_s + self._repeat_wait_s
+            self._repeat_wait_s = self._times.next_resend_s(self._repeat_wait_s)
+        if self._now_s < self._cut_due_s:
+            return
+        while (cut := self.outbox.cut()) is not None:
+            if len(self.outbox.chunks) == 1:
+                self._await_records()
+            self._send_chunk(cut)
+            self._cut_due_s = self._now_s + self._times.checkpoint_s
+
+    def _await_records(self) -> None:
+        """The owner takes checkpoints in: those that it has yet to record are repeated if it stops to."""
+        self._repeat_due_s = self._now_s + self._times.resend_s
+        self._repeat_wait_s = self._times.next_resend_s(self._times.resend_s)
+
+    def _send_chunk(self, chunk: Chunk) -> None:
+        self._send(Checkpoint(self.owner_rev, self.epoch, chunk.number, chunk.shards))

@@ -1,0 +1,277 @@
+"""Jobs: the row that the job log keeps of each, and what is reported of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from iscp.core.errors import ErrorCode
+from iscp.core.ids import JobKey
+from iscp.core.key_ranges import both, condition_sql
+from iscp.core.spec import JobSpec, parse_spec
+from iscp.core.untrusted_values import (
+    Check,
+    error_text,
+    exact_code,
+    exact_float,
+    exact_int,
+    exact_message,
+    exact_name,
+    exact_version,
+)
+from iscp.core.watermark import Watermark
+
+
+class JobState(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    CANCELED = "canceled"
+    ERROR = "error"
+    COMPLETED = "completed"
+
+    __hash__ = str.__hash__
+
+
+class Reason(StrEnum):
+    NONE = "none"
+    RETRYING = "retrying"
+    PAUSED = "paused"
+    QUARANTINED = "quarantined"
+    QUOTA = "quota"
+
+    __hash__ = str.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job's last iteration over (`from_version`, `to_version`]; times are Unix seconds, 0 where not yet.
+
+    `dead_letters` rows are left out of the target, as they share a key. `warning`: what is not as it should be. `step`
+    and `steps` are those of the watermark that it came to. `source_id`: the id of the table that the target
+    follows. A report leaves it empty where that was not seen, a row where it is the one of the registration.
+    `doubted_at_s`: since when it is not known whether the target holds what was applied to it (0: it does).
+    """
+
+    from_version: int = -1
+    to_version: int = -1
+    start_at_s: float = 0.0
+    end_at_s: float = 0.0
+    error_code: int = ErrorCode.OK
+    error_msg: str = ""
+    rows: int = 0
+    bytes: int = 0
+    dead_letters: int = 0
+    warning: str = ""
+    step: int = 0
+    steps: int = 0
+    source_id: str = ""
+    doubted_at_s: float = 0.0
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "from": self.from_version,
+                "to": self.to_version,
+                "start_at": self.start_at_s,
+                "end_at": self.end_at_s,
+                "error_code": int(self.error_code),
+                "error_msg": self.error_msg,
+                "rows": self.rows,
+                "bytes": self.bytes,
+                **({"dead_letters": self.dead_letters} if self.dead_letters else {}),
+                **({"warning": self.warning} if self.warning else {}),
+                **({"step": self.step, "steps": self.steps} if self.steps else {}),
+                **({"source_id": self.source_id} if self.source_id else {}),
+                **({"doubted_at": self.doubted_at_s} if self.doubted_at_s else {}),
+            },
+            separators=(",", ":"),
+        )
+
+
+_STATUS: Mapping[str, Check] = {
+    "from_version": exact_version,
+    "to_version": exact_version,
+    "start_at_s": exact_float,
+    "end_at_s": exact_float,
+    "error_code": exact_code,
+    "error_msg": exact_message,
+    "rows": exact_int,
+    "bytes": exact_int,
+    "dead_letters": exact_int,
+    "warning": exact_message,
+    "step": exact_int,
+    "steps": exact_int,
+    "source_id": exact_name,
+    "doubted_at_s": exact_float,
+}
+_status_values = attrgetter(*_STATUS)
+
+
+def exact_status(status: JobStatus) -> JobStatus:
+    """As it may be kept. Raises ValueError where a number or a name in it cannot be."""
+    values = zip(_STATUS.items(), _status_values(status), strict=True)
+    return JobStatus(*[check(value, name) for (name, check), value in values])
+
+
+def parse_status(text: str) -> JobStatus:
+    """Read a `job_status` (JSON) of the job log; an empty text is a job that has not run.
+
+    One that cannot be read says so, and no more: the job's next iteration writes another.
+    """
+    try:
+        return exact_status(_status_of(json.loads(text))) if text else JobStatus()
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        return JobStatus(warning=f"the status in the job log cannot be read: {error_text(error)}")
+
+
+def _status_of(root: Mapping[str, Any]) -> JobStatus:
+    return JobStatus(
+        from_version=root.get("from", -1),
+        to_version=root.get("to", -1),
+        start_at_s=root.get("start_at", 0.0),
+        end_at_s=root.get("end_at", 0.0),
+        error_code=root.get("error_code", 0),
+        error_msg=root.get("error_msg", ""),
+        rows=root.get("rows", 0),
+        bytes=root.get("bytes", 0),
+        dead_letters=root.get("dead_letters", 0),
+        step=root.get("step", 0),
+        steps=root.get("steps", 0),
+        warning=root.get("warning", ""),
+        source_id=root.get("source_id", ""),
+        doubted_at_s=root.get("doubted_at", 0.0),
+    )
+
+
+class JobRow(NamedTuple):
+    """One row of the job log.
+
+    Invariants: `job_id` is unique for each row that ever began; `drop_at_s` is None while the job is wanted; `seq` is
+    the last iteration's number; times are Unix seconds. Specs and statuses stay JSON until somebody asks, which
+    keeps a hundred thousand rows cheap. `origin`: of a row that a split, a merge or a registration on a split table
+    made, the registration that it goes on with (empty: it is one itself).
+    """
+
+    key: JobKey
+    job_id: str
+    spec_json: str
+    table_name: str
+    table_uri: str
+    state: JobState = JobState.COMPLETED
+    reason: Reason = Reason.NONE
+    watermark: Watermark = Watermark()
+    seq: int = 0
+    status_json: str = ""
+    create_at_s: float = 0.0
+    drop_at_s: float | None = None
+    origin: str = ""
+
+    @property
+    def registration(self) -> str:
+        """The id that its users know the registration by, however the table was split since."""
+        return self.origin or self.job_id
+
+    @property
+    def spec(self) -> JobSpec:
+        return parse_spec(self.spec_json)
+
+    @property
+    def condition(self) -> str:
+        """Which rows of the source are the job's, as a condition of Spark's; empty: all are."""
+        spec = self.spec.consumer
+        return both(spec.where, condition_sql(spec.key, self.key.range_id))
+
+    @property
+    def status(self) -> JobStatus:
+        return parse_status(self.status_json)
+
+    @property
+    def source_id(self) -> str:
+        """The id of the table that the target follows; not the key's where that was replaced since."""
+        return (self.status.source_id if '"source_id"' in self.status_json else "") or self.key.table_id
+
+    @property
+    def paused(self) -> bool:
+        return self.reason is Reason.PAUSED
+
+    @property
+    def failed_for_good(self) -> bool:
+        return self.state is JobState.ERROR and self.status.error_code >= 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """What the node that runs a job says of it; a batch of them travels in a Checkpoint.
+
+    `state` and `reason` are None where only the watermark moved, which need not be written to the log at once.
+    """
+
+    key: JobKey
+    job_id: str
+    watermark: Watermark
+    seq: int
+    state: JobState | None = None
+    reason: Reason | None = None
+    status: JobStatus | None = None
+
+
+def apply_report(row: JobRow, report: JobReport) -> JobRow | None:
+    """The row after a report, or None where the report changes nothing.
+
+    A report of another registration (`job_id`) or of a dropped job is ignored, and so is one whose seq, or with the
+    same seq whose watermark, lies behind the row's: reports may come late, doubled or out of order. Only a later seq
+    may have a lower watermark: of a job that follows a source made anew. A pause that was asked for is not undone by
+    an iteration which ends after it.
+    """
+    if row.job_id != report.job_id or row.drop_at_s is not None:
+        return None
+    if (report.seq, report.watermark.version) < (row.seq, row.watermark.version):
+        return None
+    state, reason = report.state or row.state, report.reason or row.reason
+    if row.paused:
+        reason = Reason.PAUSED
+    status = report.status
+    if status is not None:
+        followed = status.source_id or row.source_id
+        status = replace(status, source_id="" if followed == row.key.table_id else followed)
+    changed = row._replace(
+        watermark=report.watermark,
+        seq=report.seq,
+        state=state,
+        reason=reason,
+        status_json=status.to_json() if status else row.status_json,
+    )
+    return None if changed == row else changed
+
+
+def combined(rows: Sequence[JobRow]) -> JobRow:
+    """A job's rows, one for each range of its table, as the one job that its users see.
+
+    It has come as far as the range that lags most, and stands as badly as the one that stands worst, whose status it
+    has, with the rows and bytes of all.
+    """
+    worst = max(rows, key=lambda row: (_BADNESS.index(row.state), _REASONS.index(row.reason)))
+    if len(rows) == 1 and worst.key.range_id == 1:
+        return worst._replace(job_id=worst.origin) if worst.origin else worst
+    lowest = min(rows, key=lambda row: (row.watermark.version, row.watermark.step))
+    return worst._replace(
+        key=worst.key.job,
+        job_id=worst.registration,
+        watermark=lowest.watermark,
+        seq=max(row.seq for row in rows),
+        status_json=_status_of_all(worst, rows),
+    )
+
+
+def _status_of_all(worst: JobRow, rows: Sequence[JobRow]) -> str:
+    statuses = [row.status for row in rows]
+    given = {name: sum(getattr(each, name) for each in statuses) for name in ("rows", "bytes", "dead_letters")}
+    return replace(worst.status, **given).to_json() if any(row.status_json for row in rows) else ""
+
+
+_BADNESS = (JobState.COMPLETED, JobState.PENDING, JobState.RUNNING, JobState.CANCELED, JobState.ERROR)
+_REASONS = (Reason.NONE, Reason.RETRYING, Reason.QUOTA, Reason.QUARANTINED, Reason.PAUSED)

@@ -1,0 +1,27 @@
+"""Shell-style patterns over names of tables and jobs: `*` any characters, also / and ., `?` one, `[ab]` one of these.
+
+They are matched as a whole and with regard to case.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable
+
+from iscp.core.job_row import JobRow
+
+
+def is_pattern(text: str) -> bool:
+    return any(sign in text for sign in "*?[")
+
+
+def matcher(table_pattern: str, name_pattern: str) -> Callable[[JobRow], bool]:
+    """Whether a job's table, as it was registered or as it lies, and its name match; empty patterns match all."""
+    table, name = (re.compile(fnmatch.translate(each or "*")).match for each in (table_pattern, name_pattern))
+
+    def matches(row: JobRow) -> bool:
+        on_table = not table_pattern or bool(table(row.table_name) or table(row.table_uri))
+        return on_table and (not name_pattern or bool(name(row.key.job_name)))
+
+    return matches

@@ -1,0 +1,162 @@
+"""What the whole cluster does: the owner's view of nodes and shards, and what the nodes say themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from iscp.coordination.global_checkpoint import counts
+from iscp.coordination.membership.assignments import Holder
+from iscp.coordination.membership.node_session import Peer, PeerPhase
+from iscp.coordination.membership.term import Term
+from iscp.core.api_views import ClusterView, LeftOutJob, NodeView, ShardView
+from iscp.core.errors import IscpError
+from iscp.core.job_row import JobRow
+from iscp.core.members import NodeRecord
+from iscp.ports.cluster import Membership
+from iscp.ports.system import Clock
+from iscp.runtime.owner.job_log_writer import LogWriter
+from iscp.runtime.owner.node_clients import NodeClients
+from iscp.runtime.owner.owner_loop import OwnerLoop
+
+LEFT_OUT_SHOWN_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the owner's loop knows at one moment."""
+
+    owner: str
+    owner_rev: int
+    records: tuple[NodeRecord, ...]
+    nodes: tuple[NodeView, ...]
+    shards: tuple[ShardView, ...]
+    lag_max_s: float
+    checkpoint_at_s: float
+    catching_up: frozenset[str]
+    moving: int
+
+
+class ClusterViews:
+    """Between terms there are members, and nothing else is known."""
+
+    def __init__(self, owner: OwnerLoop, membership: Membership, nodes: NodeClients, clock: Clock) -> None:
+        self._owner = owner
+        self._membership = membership
+        self._nodes = nodes
+        self._clock = clock
+
+    def view(self, writer: LogWriter) -> ClusterView:
+        """`writer`: whose book the jobs are in."""
+        seen = self._owner.ask(self._look)
+        counters, ages_s = self._nodes.counters(seen.records), self._lease_ages_s(seen.records)
+        nodes = [_completed(node, counters.get(node.node_id), ages_s.get(node.node_id, -1.0)) for node in seen.nodes]
+        left_out, left_out_count = _left_out(writer.read(lambda book: book.rows()), seen.catching_up)
+        return ClusterView(
+            owner=seen.owner,
+            owner_rev=seen.owner_rev,
+            nodes=tuple(nodes),
+            shards=seen.shards,
+            jobs=writer.read(lambda book: book.count()),
+            lag_max_s=seen.lag_max_s,
+            counters=_summed(counters.values()),
+            checkpoint_at_s=seen.checkpoint_at_s,
+            left_out=left_out,
+            left_out_count=left_out_count,
+            moving=seen.moving,
+        )
+
+    def _lease_ages_s(self, records: tuple[NodeRecord, ...]) -> dict[str, float]:
+        try:
+            return self._membership.lease_ages_s(records)
+        except IscpError:
+            return {}
+
+    def _look(self, loop: OwnerLoop) -> _Seen:
+        term = loop.machine.term
+        shards, held = [], set()
+        for assignment in loop.machine.assignments:
+            shard, jobs = assignment.shard, assignment.jobs
+            holder = assignment.holder.node_id if assignment.holder else ""
+            held.update([shard] if holder else [])
+            table = jobs[0].table_name if jobs else ""
+            shards.append(ShardView(shard.table_id, table, holder, assignment.state.value, len(jobs), shard.range_id))
+        now_s = self._clock.now_s()
+        lags_s = (
+            seen.lag_s + (0.0 if shard in held else now_s - seen.checked_at_s) for shard, seen in loop.seen.items()
+        )
+        return _Seen(
+            owner=loop.machine.node_id if loop.writer is not None else "",
+            owner_rev=loop.machine.owner_rev,
+            records=loop.members,
+            nodes=tuple(_node(record, term) for record in loop.members),
+            shards=tuple(shards),
+            lag_max_s=max(lags_s, default=-1.0),
+            checkpoint_at_s=loop.checkpoint.at_s,
+            catching_up=loop.checkpoint.catching_up,
+            moving=len(term.moving) if term else 0,
+        )
+
+
+def _node(record: NodeRecord, term: Term | None) -> NodeView:
+    peer = term.peers.get(record.node_id) if term else None
+    held = term.assignments.held_by(Holder(record.node_id, record.epoch)) if term else ()
+    return NodeView(
+        node_id=record.node_id,
+        pid=record.pid,
+        address=record.address,
+        epoch=record.epoch,
+        version=record.version,
+        state=_state(record, peer, term),
+        shards=sum(1 for _ in held),
+        queue_waiting=-1,
+        queue_running=-1,
+        in_flight=len(peer.in_flight) + len(peer.queue) if peer else 0,
+    )
+
+
+def _state(record: NodeRecord, peer: Peer | None, term: Term | None) -> str:
+    if record.leaving:
+        return "leaving"
+    if peer is None or term is None or peer.phase is PeerPhase.ANNOUNCED:
+        return "joining"
+    if peer.phase is PeerPhase.REVOKED:
+        return "revoked"
+    overrides = term.placement.overrides
+    if record.node_id in overrides.draining:
+        return "draining"
+    return "cordoned" if record.node_id in overrides.cordoned else "ready"
+
+
+def _summed(counters: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Those that are 0 too: who looks at a counter wants to see it before it counts."""
+    totals: Counter[str] = Counter()
+    for each in counters:
+        totals.update(each)
+    return dict(totals)
+
+
+def _completed(node: NodeView, counters: dict[str, int] | None, lease_age_s: float) -> NodeView:
+    """With what the owner has to ask for."""
+    if counters is None:
+        return replace(node, lease_age_s=lease_age_s)
+    waiting, running = counters.get("waiting", 0), counters.get("running", 0)
+    return replace(node, queue_waiting=waiting, queue_running=running, lease_age_s=lease_age_s)
+
+
+def _left_out(jobs: Iterable[JobRow], catching_up: frozenset[str]) -> tuple[tuple[LeftOutJob, ...], int]:
+    """Some of the jobs that the checkpoint does not speak for, and how many there are."""
+    wanted = (row for row in jobs if row.drop_at_s is None)
+    rows = list({row.registration: row for row in wanted if not counts(row) or row.job_id in catching_up}.values())
+    some = tuple(LeftOutJob(row.table_name, row.key.job_name, _why(row)) for row in islice(rows, LEFT_OUT_SHOWN_MAX))
+    return some, len(rows)
+
+
+def _why(row: JobRow) -> str:
+    if row.paused:
+        return "paused"
+    if row.watermark.version < 0:
+        return "unbuilt"
+    return "failed" if row.failed_for_good else "catching up"

@@ -1,0 +1,255 @@
+"""What operators ask about nodes and shards, answered by the owner (port OperatorService).
+
+What they say of them is kept outside all nodes before it counts: it outlives this owner.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import TypeVar
+
+from iscp.coordination.membership.assignments import HELD, Assignment, ShardState
+from iscp.coordination.membership.preferred_nodes import Overrides
+from iscp.coordination.membership.term import Term
+from iscp.coordination.protocol.events import MoveAsked, OverridesChanged, RebalanceAsked
+from iscp.core.api_requests import NodeVerb, ShardVerb
+from iscp.core.api_views import EventView, PlacedShard
+from iscp.core.errors import InvalidRequest, IscpError, NotOwner, Unavailable
+from iscp.core.ids import ShardId
+from iscp.ports.catalog import Catalog
+from iscp.ports.cluster import OverrideStore
+from iscp.runtime.admin.job_lookup import JobLookup
+from iscp.runtime.admin.resharder import Resharder
+from iscp.runtime.owner.owner_loop import OwnerLoop
+
+T = TypeVar("T")
+
+ALIVE_LOOK_S = 1.0
+
+
+class OwnerOperator:
+    """One change at a time; views are taken on the owner loop's thread."""
+
+    def __init__(self, owner: OwnerLoop, store: OverrideStore, catalog: Catalog, resharder: Resharder) -> None:
+        self._owner = owner
+        self._resharder = resharder
+        self._store = store
+        self._finder = JobLookup(catalog)
+        self._lock = threading.Lock()
+
+    # --- changes -----------------------------------------------------------------------------------------------
+
+    def change_node(self, verb: NodeVerb, node_id: str) -> tuple[bool, int]:
+        with self._lock:
+            before, shards = self._look(lambda term: (_checked(term, verb, node_id), _held(term, node_id)))
+            match verb:
+                case NodeVerb.CORDON:
+                    after = replace(before, cordoned=before.cordoned | {node_id})
+                case NodeVerb.DRAIN:
+                    after = replace(before, draining=before.draining | {node_id})
+                case NodeVerb.UNCORDON:
+                    one = {node_id}
+                    after = replace(before, cordoned=before.cordoned - one, draining=before.draining - one)
+            return self._override(before, after), shards
+
+    def change_shards(self, verb: ShardVerb, table: str, range_id: int, node_id: str) -> int:
+        with self._lock:
+            shards = self._shards(table, range_id)
+            if verb is not ShardVerb.UNPIN:
+                self._look(lambda term: _check_target(term, node_id))
+            match verb:
+                case ShardVerb.MOVE:
+                    return self._move(shards, node_id)
+                case ShardVerb.PIN:
+                    return self._pin(shards, lambda pins, shard: pins.update({shard: node_id}))
+                case ShardVerb.UNPIN:
+                    return self._pin(shards, lambda pins, shard: pins.pop(shard, None))
+
+    def reshard(self, merge: bool, table: str, range_id: int, request_id: str) -> int:
+        with self._lock:
+            table_id, ranges = self._resharder.reshard(merge, table, range_id, request_id)
+            with suppress(IscpError):  # a pin of a range that is gone says nothing; the next change takes it out
+                self._unpin_gone(table_id, ranges)
+            return len(ranges)
+
+    def _unpin_gone(self, table_id: str, ranges: Collection[int]) -> None:
+        before: Overrides = self._look(lambda term: term.placement.overrides)
+        pins = {
+            shard: node_id
+            for shard, node_id in before.pins.items()
+            if shard.table_id != table_id or shard.range_id in ranges
+        }
+        self._override(before, replace(before, pins=pins))
+
+    def rebalance(self, dry_run: bool) -> list[PlacedShard]:
+        def look(term: Term) -> list[PlacedShard]:
+            settled = (each for each in term.assignments if each.state in HELD and each.wanted)
+            return [each for each in _placed(term, settled) if each.target and each.target != each.node_id]
+
+        moves = self._look(look)
+        if not dry_run:
+            self._owner.tell(RebalanceAsked())
+        return moves
+
+    def _move(self, shards: Iterable[ShardId], node_id: str) -> int:
+        def elsewhere(term: Term) -> list[ShardId]:
+            found = [each for each in map(term.assignments.get, shards) if each is not None]
+            return [each.shard for each in found if each.holder is None or each.holder.node_id != node_id]
+
+        moves = self._look(elsewhere)
+        for shard in moves:
+            self._owner.tell(MoveAsked(shard, node_id))
+        return len(moves)
+
+    def _pin(self, shards: Iterable[ShardId], change: Callable[[dict[ShardId, str], ShardId], object]) -> int:
+        before: Overrides = self._look(lambda term: term.placement.overrides)
+        pins = dict(before.pins)
+        for shard in shards:
+            change(pins, shard)
+        self._override(before, replace(before, pins=pins))
+        return sum(pins.get(shard) != before.pins.get(shard) for shard in shards)
+
+    def _override(self, before: Overrides, after: Overrides) -> bool:
+        if after == before:
+            return False
+        leader = self._owner.leader
+        if leader is None:
+            raise _no_owner()
+        try:
+            self._store.save(leader, before, after)
+        except IscpError:
+            self._learn()
+            raise
+        self._owner.tell(OverridesChanged(after))
+        return True
+
+    def _learn(self) -> None:
+        """What was not answered may have been written all the same: go on from what is there."""
+        with suppress(IscpError):
+            self._owner.tell(OverridesChanged(self._store.load()))
+
+    # --- questions ---------------------------------------------------------------------------------------------
+
+    def placement(self, table: str) -> list[PlacedShard]:
+        shards = self._shards(table, 0) if table else None
+
+        def look(term: Term) -> list[PlacedShard]:
+            found = term.assignments if shards is None else map(term.assignments.get, shards)
+            return _placed(term, (each for each in found if each is not None))
+
+        return self._look(look)
+
+    def events(self, owner_rev: int, number: int, wait_s: float, alive: Callable[[], bool]) -> list[EventView]:
+        left_s = wait_s
+        while True:
+            self._owner.current_writer()  # events of a term that is over are not to be waited for
+            events = self._owner.decisions.after(owner_rev, number, min(left_s, ALIVE_LOOK_S))
+            left_s -= ALIVE_LOOK_S
+            if events or left_s <= 0 or not alive():
+                return events
+
+    def _shards(self, table: str, range_id: int) -> list[ShardId]:
+        """Those of a table that are wanted; raises TableNotFound, InvalidRequest."""
+        table_ids = dict.fromkeys(self._finder.table_ids(self._owner.current_writer(), table))
+
+        def look(term: Term) -> list[ShardId]:
+            found = (each for table_id in table_ids for each in term.assignments.of_table(table_id))
+            return [each.shard for each in found if each.wanted and range_id in (0, each.shard.range_id)]
+
+        shards: list[ShardId] = self._look(look)
+        if not shards:
+            raise InvalidRequest(
+                f"{table} has no shard {range_id or ''}".rstrip(), field="range", remedy="See `iscp-admin shard list`"
+            )
+        return shards
+
+    def _look(self, look: Callable[[Term], T]) -> T:
+        def asked(loop: OwnerLoop) -> T:
+            if loop.machine.term is None:
+                raise _no_owner()
+            return look(loop.machine.term)
+
+        return self._owner.ask(asked)
+
+
+def _no_owner() -> NotOwner:
+    return NotOwner("no owner has claimed the job log yet", remedy="Try again in a moment")
+
+
+def _held(term: Term, node_id: str) -> int:
+    peer = term.peers.get(node_id)
+    return sum(1 for _ in term.assignments.held_by(peer.holder)) if peer else 0
+
+
+def _checked(term: Term, verb: NodeVerb, node_id: str) -> Overrides:
+    """The overrides as they are; raises InvalidRequest where the verb makes no sense for the node."""
+    overrides = term.placement.overrides
+    if verb is NodeVerb.UNCORDON and node_id in overrides.closed:
+        return overrides  # also of a node that is gone for good
+    _check_known(term, node_id)
+    if verb is NodeVerb.DRAIN and term.awaiting:
+        raise Unavailable("the owner has not heard of all nodes yet", remedy="Try again in a moment")
+    if verb is NodeVerb.DRAIN and term.placement.eligible <= {node_id}:
+        raise InvalidRequest(
+            f"{node_id} is the last node that takes shards", field="node", remedy="Add or uncordon another node first"
+        )
+    return overrides
+
+
+def _check_known(term: Term, node_id: str) -> None:
+    if node_id not in term.peers:
+        there = ", ".join(sorted(term.peers)) or "none"
+        raise InvalidRequest(f"there is no node {node_id!r}", field="node", remedy=f"The nodes are: {there}")
+
+
+def _check_target(term: Term, node_id: str) -> None:
+    _check_known(term, node_id)
+    peer = term.peers[node_id]
+    if node_id in term.placement.overrides.closed:
+        raise InvalidRequest(
+            f"{node_id} is cordoned or drained", field="node", remedy=f"`iscp-admin node uncordon {node_id}` first"
+        )
+    if not peer.synced or peer.record.leaving:
+        why = "is leaving" if peer.record.leaving else "has not joined yet"
+        raise InvalidRequest(f"{node_id} {why}", field="node", remedy="Choose another, or try again in a moment")
+
+
+def _placed(term: Term, assignments: Iterable[Assignment]) -> list[PlacedShard]:
+    return [_placed_one(term, each) for each in assignments]
+
+
+def _placed_one(term: Term, assignment: Assignment) -> PlacedShard:
+    shard, holder, placement = assignment.shard, assignment.holder, term.placement
+    target = placement.target(shard) if assignment.wanted else ""
+    return PlacedShard(
+        table_id=shard.table_id,
+        range_id=shard.range_id,
+        table=assignment.jobs[0].table_name if assignment.jobs else "",
+        state=assignment.state.value,
+        node_id=holder.node_id if holder else "",
+        preferred=placement.ring.preferred(shard) if placement.ring and placement.eligible else "",
+        pinned=placement.overrides.pins.get(shard, ""),
+        target=target,
+        why=_why(term, assignment, target),
+    )
+
+
+def _why(term: Term, assignment: Assignment, target: str) -> str:
+    """Why a shard is not where it should be."""
+    holder = assignment.holder
+    if not assignment.wanted:
+        return "has no jobs any more"
+    if holder is None:
+        if (other := term.in_the_way(assignment.shard)) is not None:
+            return f"waits until {other} has ended"
+        return "waits until it may be placed" if term.placement.eligible else "no node may take it"
+    if holder.node_id == target:
+        return "" if assignment.state is not ShardState.DRAINING else "is being stopped"
+    if assignment.state is ShardState.DRAINING:
+        return f"is being stopped: {assignment.why}"
+    if holder.node_id in term.placement.overrides.draining:
+        return "waits to be drained"
+    return f"{assignment.why}; goes home with the next rebalance" if assignment.why else "waits for the next rebalance"

@@ -1,0 +1,46 @@
+"""What the job log's writer answers, waited for within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
+
+from iscp.core.api_requests import ChangeOutcome
+from iscp.core.errors import OutcomeUnknown, PermanentError
+
+T = TypeVar("T")
+
+COMMIT_WAIT_S = 30.0
+
+
+def _no_answer() -> OutcomeUnknown:
+    return OutcomeUnknown("the job log does not answer", remedy="Ask again with the same request_id")
+
+
+def answer_of(future: Future[T]) -> T:
+    try:
+        return future.result(COMMIT_WAIT_S)
+    except TimeoutError as error:
+        raise _no_answer() from error
+
+
+def answers_of(futures: Sequence[Future[Any]]) -> list[ChangeOutcome]:
+    """One for each change, within COMMIT_WAIT_S in all; raises OutcomeUnknown where some were made, others not."""
+    wait(futures, COMMIT_WAIT_S)
+    outcomes: list[ChangeOutcome] = []
+    failed: list[BaseException] = []
+    for future in futures:
+        error = future.exception() if future.done() else _no_answer()
+        if error is None:
+            outcomes.append(bool(future.result()))
+        elif isinstance(error, PermanentError):
+            outcomes.append(error)
+        else:
+            failed.append(error)
+    if outcomes and failed:
+        told = f"{len(failed)} of {len(futures)} changes failed: {failed[0]}"
+        raise OutcomeUnknown(told, remedy="Ask again with the same request ids") from failed[0]
+    if failed:
+        raise failed[0]
+    return outcomes

@@ -1,0 +1,254 @@
+"""What users want registered or made anew, checked against the catalog and the consumer before anything is written."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+from iscp.coordination.jobs.job_book import JobBook
+from iscp.coordination.jobs.job_changes import PendingChanges, Register, Registration, Request, Resync, Update
+from iscp.coordination.jobs.reshard import Reshard
+from iscp.coordination.jobs.table_copies import of_table, with_own_table_id
+from iscp.core.api_requests import JobName, RegisterRequest, ResyncRequest, UpdateRequest
+from iscp.core.api_views import Action, CheckedJob
+from iscp.core.errors import Conflict, InvalidRequest, PermanentError, TableNotFound
+from iscp.core.ids import JobKey, next_job_id
+from iscp.core.job_row import JobRow
+from iscp.core.spec import ChangeMode, JobSpec, TriggerSpec, parse_spec
+from iscp.core.spec_patch import changed_spec
+from iscp.ports.catalog import Catalog, TableDescription
+from iscp.ports.consumer import Adopting, Archiving, ConsumerKind
+from iscp.ports.system import Clock
+from iscp.runtime.iteration.read_policy import refuse_unfit
+from iscp.runtime.owner.job_log_writer import LogWriter
+
+JOB_NAME_LENGTH_MAX = 200
+
+
+class RequestValidator:
+    """Makes what the log's writer decides of what users ask, and hands it in under job_ids in their order."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        kinds: Callable[[str], ConsumerKind],
+        check_trigger: Callable[[TriggerSpec], None],
+        clock: Clock,
+    ) -> None:
+        self._catalog = catalog
+        self._kinds = kinds
+        self._check_trigger = check_trigger
+        self._clock = clock
+        self._last_id = ""
+        self._id_lock = threading.Lock()
+
+    def registration(self, writer: LogWriter, request: RegisterRequest) -> Registration:
+        """Raises InvalidRequest."""
+        _check_names(request.job)
+        source, table_id = self._described(writer, request.job)
+        key = JobKey(request.job.account, table_id, request.job.name)
+        # What is there already is answered so, whatever has become of its target meanwhile.
+        check = writer.read(lambda book: book.job(key)) is None
+        item = self._item(request.job, request.spec_json, source, table_id, check=check)
+        if check:
+            self._refuse_held(item.row.spec)
+        return replace(item, request_id=request.request_id)
+
+    def check(self, writer: LogWriter, requests: Sequence[RegisterRequest]) -> list[CheckedJob]:
+        """What it takes to have each job as it is wanted, and why not where it cannot be."""
+        looked = [self._look(writer, request) for request in requests]
+        now_s = self._clock.now_s()
+
+        def decide(book: JobBook) -> list[CheckedJob]:
+            draft = PendingChanges(book, now_s)  # thrown away
+            return [each if isinstance(each, CheckedJob) else _decided(draft, *each) for each in looked]
+
+        return writer.read(decide)
+
+    def _look(self, writer: LogWriter, request: RegisterRequest) -> CheckedJob | tuple[JobRow | None, Registration]:
+        """The job that is there and what it is to be, or why not."""
+        try:
+            _check_names(request.job)
+            source, table_id = self._described(writer, request.job)
+            there = self._there(writer, request.job, source.uri, table_id)
+            item = self._item(request.job, request.spec_json, source, table_id, check=False)
+            if there is None or action_for(there, item.row) is not Action.UNCHANGED:
+                self._item(request.job, request.spec_json, source, table_id, check=True)
+            if there is None:
+                self._refuse_held(item.row.spec)
+            return there, item
+        except PermanentError as error:
+            return CheckedJob(error=error)
+
+    def _there(self, writer: LogWriter, job: JobName, uri: str, table_id: str) -> JobRow | None:
+        """The job of this name on the table, or on one that was at its place before and is not there any more."""
+        before = writer.read(lambda book: book.tables_called(uri))
+        for each in (table_id, *before):
+            key = JobKey(job.account, each, job.name)
+            there: JobRow | None = writer.read(lambda book, key=key: book.job(key))  # type: ignore[misc]
+            if there is not None and there.table_uri == uri:
+                return there
+        return None
+
+    def _described(self, writer: LogWriter, job: JobName) -> tuple[TableDescription, str]:
+        """The job's source, and the id of it that the job is known by, or would be beside the table's others.
+
+        Where the table was replaced and its jobs have followed, that is an id that it had before; where it is a copy of
+        a table that has jobs, one of its own.
+        """
+        source = self._catalog.describe(job.table)
+
+        def known(book: JobBook) -> str:
+            here = book.tables_called(source.uri)
+            ids = [each for each in (source.table_id, *book.tables_called(source.table_id)) if each in here]
+            named = (each for each in ids if book.rows_of(JobKey(job.account, each, job.name)))
+            table_id = next(named, ids[0] if ids else source.table_id)
+            row = _row(job, "", source, table_id)
+            return with_own_table_id(row, book.job, book.uri_of).key.table_id
+
+        return source, writer.read(known)
+
+    def resync(self, seen: JobRow, request: ResyncRequest) -> Resync:
+        """The job `seen` on the table that its source is now, or on another. Raises InvalidRequest."""
+        table = request.table or seen.table_name
+        try:
+            source = self._catalog.describe(table)
+        except TableNotFound as error:
+            raise TableNotFound(
+                error.message, field="table", remedy="Name where the source is now, or unregister the job"
+            ) from error
+        job = JobName(table, seen.key.job_name, seen.key.account)
+        # What was taken over once is built now.
+        spec_json = request.spec_json or replace(seen.spec, adopt_from=None).to_json()
+        item = self._item(job, spec_json, source, source.table_id, check=True)
+        return Resync(seen, replace(item, request_id=request.request_id))
+
+    def update(self, seen: JobRow, request: UpdateRequest) -> Update:
+        """Raises InvalidRequest."""
+        spec = changed_spec(seen.spec_json, request.changes_json)
+        self._check_trigger(spec.trigger)
+        wants_feed = spec.change_source is ChangeMode.CDF
+        if wants_feed and (seen.spec.change_source, seen.spec.enable_cdf) != (spec.change_source, spec.enable_cdf):
+            refuse_unfit(spec, self._catalog.describe(seen.table_name))
+        return Update(seen.key, request.changes_json, request.request_id)
+
+    def _item(
+        self, job: JobName, spec_json: str, source: TableDescription, table_id: str, *, check: bool
+    ) -> Registration:
+        spec = parse_spec(spec_json)
+        kind = self._kinds(spec.consumer.kind)
+        if check:
+            refuse_unfit(spec, source)
+            self._validate(kind, spec, source)
+            self._check_trigger(spec.trigger)
+        target = kind.target_of(spec.consumer, self._catalog)
+        to_be = replace(spec, consumer=replace(spec.consumer, target=target)).to_json()
+        row = _row(job, to_be, source, table_id)._replace(create_at_s=self._clock.now_s())
+        warning = _unkept(spec, source)
+        return Registration(row, shared_target=kind.shared_target, sharded=kind.needs.sharded, warning=warning)
+
+    def _validate(self, kind: ConsumerKind, spec: JobSpec, source: TableDescription) -> None:
+        if spec.adopt_from is None:
+            kind.validate(spec.consumer, source, self._catalog)
+            return
+        field = "spec.iteration.adopt_from"
+        if not isinstance(kind, Adopting):
+            raise InvalidRequest(f"a consumer {kind.name} takes over no table", field=field, remedy="Leave it out")
+        try:
+            kind.validate_adoption(spec.consumer, source, self._catalog)
+        except TableNotFound as error:
+            raise TableNotFound(
+                error.message, field="spec.iteration.consumer.target", remedy="Leave out adopt_from to have it built"
+            ) from error
+        if not self._catalog.has_version(source.uri, spec.adopt_from):
+            raise InvalidRequest(
+                f"version {spec.adopt_from} is not in the log of {source.uri}, which ends at {source.version}",
+                field=field,
+                remedy="Name the version of the source whose rows the target holds",
+            )
+
+    def _refuse_held(self, spec: JobSpec) -> None:
+        """A first registration is not to build a target anew that holds what its source has lost."""
+        kind = self._kinds(spec.consumer.kind)
+        if isinstance(kind, Archiving) and spec.adopt_from is None:
+            kind.refuse_held(spec.consumer, self._catalog)
+
+    def submit(self, writer: LogWriter, requests: Sequence[Request]) -> list[Future[Any]]:
+        """Hand them to the writer, each for itself; raises as it does, and then none was taken.
+
+        Ids come in the order in which the requests will be decided. One drawn before a check that takes its time
+        could be overtaken by a registration that is dropped again, and its job never claim their target.
+        """
+        with self._id_lock:
+            return writer.submit_all([self._numbered(writer, request) for request in requests])
+
+    def _numbered(self, writer: LogWriter, request: Request) -> Request:
+        match request:
+            case Register(items):
+                return Register(tuple(self._with_id(writer, item) for item in items))
+            case Resync(seen, item):
+                return Resync(seen, self._with_id(writer, item))
+            case Reshard():
+                return replace(request, job_id=self._next_id(writer))
+            case _:
+                return request
+
+    def _with_id(self, writer: LogWriter, item: Registration) -> Registration:
+        return replace(item, row=item.row._replace(job_id=self._next_id(writer)))
+
+    def _next_id(self, writer: LogWriter) -> str:
+        last = max(self._last_id, writer.read(lambda book: book.last_job_id))
+        self._last_id = next_job_id(self._clock.now_s(), last)
+        return self._last_id
+
+
+def _check_names(job: JobName) -> None:
+    if not job.name.strip() or len(job.name) > JOB_NAME_LENGTH_MAX:
+        raise InvalidRequest(
+            f"must have 1 to {JOB_NAME_LENGTH_MAX} characters", field="job.name", remedy="Name the job"
+        )
+    if not job.account.strip():
+        raise InvalidRequest("is empty", field="job.account", remedy="Leave it out for the default account")
+
+
+def _row(job: JobName, spec_json: str, source: TableDescription, table_id: str) -> JobRow:
+    """A job that is known by `table_id`, whatever id its source has now."""
+    row = JobRow(JobKey(job.account, source.table_id, job.name), "", spec_json, job.table, source.uri)
+    return of_table(row, table_id)
+
+
+def _unkept(spec: JobSpec, source: TableDescription) -> str:
+    """What of the source a job will not keep, and why; empty: nothing."""
+    wanted = {name.lower() for name in spec.consumer.columns or source.columns}
+    void = [path for path in source.void if path.partition(".")[0].lower() in wanted]
+    if not void:
+        return ""
+    return f"not kept, as they are of the type void, until the source gives them another: {', '.join(void)}"
+
+
+def action_for(there: JobRow, wanted: JobRow) -> Action:
+    """What makes the job `there` as it is `wanted`: what its target holds can only be built anew."""
+    before, after = there.spec, wanted.spec
+    if there.key.table_id != wanted.key.table_id or before.consumer != after.consumer:
+        return Action.RESYNC
+    return Action.UNCHANGED if before == after else Action.UPDATE
+
+
+def _decided(draft: PendingChanges, there: JobRow | None, item: Registration) -> CheckedJob:
+    action = Action.CREATE if there is None else action_for(there, item.row)
+    checked = CheckedJob(action, item.row.key.table_id, item.row.spec_json)
+    if there is not None:
+        checked = replace(checked, job_id=there.job_id, there_id=there.key.table_id, there_json=there.spec_json)
+    try:
+        if there is None:
+            draft.decide(Register((item,)))
+        elif action is Action.RESYNC:
+            draft.decide(Resync(there, item))
+    except PermanentError as error:
+        return replace(checked, error=error)
+    except Conflict as error:  # another of these is the same job, by another spelling of its table
+        return replace(checked, error=InvalidRequest(f"{error.message}, by another of these", field="job.name"))
+    return checked

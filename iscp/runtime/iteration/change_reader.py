@@ -1,0 +1,195 @@
+"""What a consumer is handed of one iteration (port Retriever).
+
+It keeps nothing of its own: frames are made when they are asked for, of what the runner has read once for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from iscp.core.errors import Conflict
+from iscp.core.iteration import ChangeDetail, DataType
+from iscp.core.job_row import JobRow
+from iscp.core.key_ranges import both, condition_sql, hash_sql
+from iscp.core.netting import Op
+from iscp.core.range_lineage import fenced
+from iscp.core.spec import ConsumerSpec
+from iscp.core.sql_names import OP, quoted
+from iscp.core.watermark import Watermark
+from iscp.core.watermark_record import WatermarkRecord, position_of, record_key
+from iscp.ports.consumer import Needs, WatermarkTxn
+from iscp.ports.engine import Engine
+from iscp.ports.source import Changes, ChangeSet
+from iscp.ports.system import Failpoints, Guard
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+BATCH_ROWS_MAX = 10_000
+"""Rows in a table that `next` gives."""
+
+_STAMPS = ("_commit_version", "_commit_timestamp")
+_OF_CHANGES = frozenset({OP, "_change_type", *_STAMPS})
+
+
+class IterationRetriever:
+    """`rows` is the source at the record's version, `feed` what changed up to it: one of the two.
+
+    `base_seq` is the seq under which the sink said that it stands, -1 where it said nothing. `takeover`: as in Stand.
+    Rows and changes are those of the job's range alone.
+    """
+
+    def __init__(
+        self,
+        data_type: DataType,
+        row: JobRow,
+        needs: Needs,
+        record: WatermarkRecord,
+        base_seq: int,
+        engine: Engine,
+        guard: Guard,
+        failpoints: Failpoints,
+        rows: DataFrame | None = None,
+        feed: ChangeSet | None = None,
+        takeover: Mapping[str, str | None] | None = None,
+    ) -> None:
+        self.data_type = data_type
+        self.record = record
+        self.rows_given = 0
+        self._row = row
+        self._spec: ConsumerSpec = row.spec.consumer
+        self._needs = needs
+        self._base_seq = base_seq
+        self._engine = engine
+        self._guard = guard
+        self._failpoints = failpoints
+        self._rows = rows
+        self._feed = feed
+        self._takeover = takeover or {}
+        self._range = condition_sql(self._spec.key, row.key.range_id)
+        self._hash = [f"{hash_sql(self._spec.key)} AS _key_hash"] if needs.sharded else []
+        self._given: Iterator[tuple[pa.Table, pa.Table]] | None = None
+
+    @property
+    def from_version(self) -> int:
+        return self.record.from_version
+
+    @property
+    def to(self) -> Watermark:
+        return self.record.watermark
+
+    @property
+    def to_version(self) -> int:
+        return self.record.watermark.version
+
+    @property
+    def seq(self) -> int:
+        return self.record.seq
+
+    @property
+    def snapshot(self) -> DataFrame:
+        assert self._rows is not None
+        return self._rows.where(self._range) if self._range else self._rows
+
+    def changes(self, key: Sequence[str], where: str = "") -> Changes:
+        assert self._feed is not None
+        return self._feed.net(key, both(where, self._range), columns=self._compared_columns)
+
+    @property
+    def inserts(self) -> DataFrame:
+        if self._feed is None:
+            present = self._present()
+            return present.selectExpr(*self._columns(present), *self._hash, *_STAMPS) if self._hash else present
+        frame = self._net().where(f"{OP} IN ('{Op.INSERT}', '{Op.UPDATE}')")
+        return frame.selectExpr(*self._columns(frame), *self._hash, *_STAMPS)
+
+    @property
+    def deletes(self) -> DataFrame:
+        key = [*map(quoted, self._spec.key), *self._hash]
+        if self._feed is None:
+            return self.snapshot.where("false").selectExpr(*key, *self._snapshot_stamps())
+        return self._net().where(f"{OP} = '{Op.DELETE}'").selectExpr(*key, *_STAMPS)
+
+    def all(self) -> DataFrame:
+        if self._feed is None:
+            present = self._present()
+            return present.selectExpr(*self._columns(present), *self._hash, "'insert' AS _change_type", *_STAMPS)
+        frame = self._feed.all(self._spec.key)
+        if self._row.condition:
+            frame = frame.where(self._row.condition)
+        return frame.selectExpr(*self._columns(frame), *self._hash, "_change_type", *_STAMPS)
+
+    def next(self) -> tuple[pa.Table, pa.Table] | None:
+        if self._given is None:
+            self._given = self._every() if self._needs.changes is ChangeDetail.ALL else self._pairs()
+        for inserts, deletes in self._given:
+            if len(inserts) or len(deletes):
+                self.rows_given += len(inserts) + len(deletes)
+                return inserts, deletes
+        return None
+
+    def update_watermark(self, txn: WatermarkTxn) -> None:
+        self._failpoints.reach("commit.before")
+        self._guard.check()
+        key = record_key(self._row.key, self._spec.target)
+        if self._takeover:
+            self._take_over(key, txn)
+        else:
+            found = position_of(txn.get(key))
+            # A later registration has marked it where it has taken over keys of the range.
+            if found.base_version != self._base_seq or (self._needs.sharded and found.job_id > self._row.job_id):
+                raise Conflict(f"the sink of {key} stands at seq {found.seq}: another writer has committed")
+        txn.put(key, self.record.to_json())
+
+    def _take_over(self, own: str, txn: WatermarkTxn) -> None:
+        """The range's first commit: nobody who wrote keys of it before writes them after it."""
+        for key, text in self._takeover.items():
+            if txn.get(key) != text:
+                raise Conflict(f"{key} has moved: another writer has committed")
+            if text and key != own:
+                txn.put(key, fenced(text, self._row.job_id))
+
+    def _present(self) -> DataFrame:
+        frame = self.snapshot.where(self._spec.where) if self._spec.where else self.snapshot
+        return frame.selectExpr(*self._columns(frame), *self._snapshot_stamps())
+
+    def _net(self) -> DataFrame:
+        assert self._feed is not None
+        columns = self._compared_columns
+        return self._feed.net(self._spec.key, self._row.condition, stamped=True, columns=columns).frame
+
+    @property
+    def _compared_columns(self) -> tuple[str, ...]:
+        """By which rows without a key are told apart."""
+        return () if self._spec.key else self._spec.columns
+
+    def _columns(self, frame: DataFrame) -> list[str]:
+        names = self._spec.columns or [name for name in frame.columns if name not in _OF_CHANGES]
+        return [quoted(name) for name in names]
+
+    def _snapshot_stamps(self) -> tuple[str, str]:
+        version, micros = self.to.version, round(self.to.at_s * 1_000_000)
+        return (
+            f"CAST({version} AS BIGINT) AS _commit_version",
+            f"timestamp_micros(CAST({micros} AS BIGINT)) AS _commit_timestamp",
+        )
+
+    def _every(self) -> Iterator[tuple[pa.Table, pa.Table]]:
+        for table in self._engine.batches(self.all(), BATCH_ROWS_MAX):
+            yield table, table.slice(0, 0)
+
+    def _pairs(self) -> Iterator[tuple[pa.Table, pa.Table]]:
+        """Deletes before inserts; the last of the one with the first of the other, which mostly are the only ones."""
+        inserts = self._engine.batches(self.inserts, BATCH_ROWS_MAX)
+        first = next(inserts)
+        held: pa.Table | None = None
+        for deletes in self._engine.batches(self.deletes, BATCH_ROWS_MAX):
+            if held is not None:
+                yield first.slice(0, 0), held
+            held = deletes
+        assert held is not None  # even where there is none
+        yield first, held
+        for more in inserts:
+            yield more, held.slice(0, 0)

@@ -1,0 +1,56 @@
+"""Whether a job's columns are those that its sink holds: where one is another column of that name, no change of a row
+tells what it holds now (it was dropped and added again, or names were exchanged).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from iscp.core.column_identity import other_columns
+from iscp.core.errors import PermanentError, StorageError
+from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange
+from iscp.runtime.iteration.job_run import JobRun
+
+
+def split_by_columns(
+    source: ChangeSource, uri: str, works: Sequence[JobRun], span: SourceRange
+) -> tuple[list[JobRun], list[tuple[JobRun, str]]]:
+    """Those that go on by the changes of `span`, and those that have to compare, each with the reason.
+
+    What a sink does not say, as one that was written before it could, the source says as of the watermark.
+    """
+    same, others = [], []
+    for work in works:
+        known = _known(source, uri, work, span)
+        reason = _reason(source, uri, known, span)
+        if reason:
+            others.append((known, reason))
+        else:
+            same.append(known)
+    return same, others
+
+
+def _known(source: ChangeSource, uri: str, work: JobRun, span: SourceRange) -> JobRun:
+    if work.position.column_ids is not None or not span.reshapes:
+        return work
+    try:
+        held = source.at(uri, span.from_version).column_ids
+    except (ChangesUnavailableError, StorageError):
+        return work
+    return replace(work, position=replace(work.position, column_ids=held))
+
+
+def _reason(source: ChangeSource, uri: str, work: JobRun, span: SourceRange) -> str:
+    held = work.position.column_ids
+    if held is None:
+        unknown = span.reshapes and span.column_ids
+        return "nobody knows any more which columns the target was written from" if unknown else ""
+    if held == span.column_ids:
+        return ""
+    try:
+        names = work.kind.columns(work.row.spec.consumer, source.columns(uri, span.last_version))
+    except PermanentError:
+        return ""  # it is said where they are read
+    others = other_columns(held, span.column_ids, names)
+    return f"the column {', '.join(others)} is another than before" if others else ""

@@ -1,0 +1,129 @@
+"""Runs iterations that compare a job's target with its source (Purpose.VERIFY), and mend what differs (REPAIR).
+
+The source is read as of the job's watermark, the target as of the version up to which its log was checked: both stand
+still, whatever else is written meanwhile. A repair is an ordinary commit at seq + 1 with the same watermark.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from iscp.core.errors import Conflict, ErrorCode, JobFailed, PermanentError
+from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome, Purpose
+from iscp.core.verification import Comparison, VerifyReport
+from iscp.core.watermark import Watermark
+from iscp.ports.consumer import Checked, ConsumeContext, ConsumerEnvironment
+from iscp.ports.engine import Engine
+from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange
+from iscp.ports.system import Clock, Guard
+from iscp.runtime.iteration.job_run import JobRun
+from iscp.runtime.iteration.read_policy import same_log
+from iscp.runtime.iteration.runner import CONFLICT_TRIES_MAX, Runner
+
+_CATCH_UP = "Bring the job up to date (`iscp-admin notify`, `iscp-admin job wait`), and verify then"
+
+_UNBOUNDED = Bounds(sys.maxsize, sys.maxsize, sys.maxsize)
+
+
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """Port IterationRunner: runs what is to be verified itself, everything else by `runner`."""
+
+    runner: Runner
+    engine: Engine
+    source: ChangeSource
+    environment: ConsumerEnvironment
+    clock: Clock
+    epoch: Callable[[], int]
+
+    def run(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
+        if iteration.purpose is Purpose.APPLY:
+            return self.runner.run(iteration, guard)
+        self.engine.label(iteration.label)
+        for _ in range(CONFLICT_TRIES_MAX - 1):
+            try:
+                return (self._verified(iteration, guard),)
+            except Conflict:
+                continue
+        return (self._verified(iteration, guard),)
+
+    def cancel(self, iteration: Iteration) -> None:
+        self.runner.cancel(iteration)
+
+    def _verified(self, iteration: Iteration, guard: Guard) -> JobOutcome:
+        """Raises an IscpError for whoever asked; it is no fault of the job."""
+        (row,) = iteration.jobs
+        work = self.runner.stand(row)
+        version = work.position.watermark.version
+        if work.position.job_id != row.job_id or version < 0:
+            why = work.position.void or "not built yet"
+            raise JobFailed(
+                f"the target of {row.key.job_name!r} holds nothing of this job: {why}",
+                remedy="Wait until it is built (`iscp-admin job wait`), and verify then",
+            )
+        if work.position.watermark.steps:
+            raise JobFailed(
+                f"the target is between two versions: of version {version + 1} a part is applied",
+                remedy="Wait until the job has caught up (`iscp-admin job wait`), and verify then",
+            )
+        try:
+            return self._compared(iteration, work, self.source.at(iteration.table_uri, version), guard)
+        except ChangesUnavailableError as gone:
+            raise PermanentError(
+                f"the source cannot be read any more as it was at version {version}, which the target shows: {gone}",
+                remedy=_CATCH_UP,
+                code=ErrorCode.VERSION_GONE,
+            ) from gone
+
+    def _compared(self, iteration: Iteration, work: JobRun, span: SourceRange, guard: Guard) -> JobOutcome:
+        if not same_log([work.position], span):
+            raise PermanentError(
+                f"version {span.to.version} of the source is not the one that was applied: it was replaced or restored",
+                remedy=_CATCH_UP,
+                code=ErrorCode.SOURCE_REPLACED,
+            )
+        row, position = work.row, work.position
+        if not isinstance(work.kind, Checked):
+            raise PermanentError(f"a consumer {work.kind.name} cannot be compared with its source", field="job")
+        check = work.kind.check(row, self.environment)
+        with self.engine.session() as session:
+            context = ConsumeContext(session, row, span.table_id, self.epoch(), position, guard, span.column_ids)
+            source = self.source.snapshot(session, iteration.table_uri, span.to.version)
+            with check.compared(context, source) as compared:
+                said = compared.comparison
+                self._refuse_undecided(iteration, work, said)
+                seq, rows = position.seq, 0
+                mends = iteration.purpose is Purpose.REPAIR and not (said.equal and not position.void)
+                if mends:
+                    done = check.mend(context, compared, position.watermark)
+                    seq, rows = done.position.seq, done.rows
+        report = VerifyReport(position.watermark.version, seq, said, position.void, repaired=mends)
+        return JobOutcome(
+            row=row,
+            watermark=position.watermark,
+            seq=seq,
+            rows=rows,
+            data_type=DataType.DIFFERENCE,
+            from_version=position.watermark.version,
+            target_commit_at_s=self.clock.now_s() if mends else 0.0,
+            verified=report,
+        )
+
+    def _refuse_undecided(self, iteration: Iteration, work: JobRun, said: Comparison) -> None:
+        """An append-only target keeps what the source has lost: only a source that lost nothing tells what is wrong."""
+        if work.row.spec.consumer.key or said.equal:
+            return
+        try:
+            version = work.position.watermark.version
+            if self.source.resolve(iteration.table_uri, Watermark(), version, _UNBOUNDED).inserts_only:
+                return
+        except ChangesUnavailableError:
+            pass
+        raise PermanentError(
+            f"nobody can tell whether the target is right: {said}; but without a key it keeps every row ever inserted, "
+            "and rows of the source were changed or deleted, or its log no longer shows that none was",
+            remedy="Give the job a key to be able to verify it",
+            code=ErrorCode.JOB_FAILED,
+        )

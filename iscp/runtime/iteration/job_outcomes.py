@@ -1,0 +1,76 @@
+"""What is told of a job after its part in an iteration."""
+
+from __future__ import annotations
+
+import logging
+
+from iscp.core.errors import Conflict, IscpError, StorageError
+from iscp.core.iteration import DataType, JobOutcome
+from iscp.core.job_row import JobRow
+from iscp.core.report_validation import exact_position
+from iscp.core.untrusted_values import error_code, error_text, exact_int, named_error, printable
+from iscp.core.watermark import Position, later
+from iscp.ports.consumer import Consumed
+from iscp.ports.source import ChangesUnavailableError, SourceRange
+
+log = logging.getLogger(__name__)
+
+
+def applied(
+    row: JobRow, consumed: Consumed, data_type: DataType, from_version: int, at_s: float, warning: str
+) -> JobOutcome:
+    """Its sink has committed, at `at_s` (Unix seconds). Raises ValueError where the consumer answers what cannot be."""
+    position = exact_position(consumed.position)
+    return JobOutcome(
+        row=row,
+        watermark=position.watermark,
+        seq=position.seq,
+        rows=exact_int(consumed.rows, "rows"),
+        bytes=exact_int(consumed.bytes, "bytes"),
+        data_type=data_type,
+        from_version=from_version,
+        target_commit_at_s=at_s,
+        dead_letters=position.dead.rows,
+        warning=printable(warning),
+        source_id=position.source_id,
+    )
+
+
+def unchanged(row: JobRow, position: Position, span: SourceRange) -> JobOutcome:
+    """Nothing to apply: only the watermark moves, in memory."""
+    return JobOutcome(
+        row=row,
+        watermark=later(position.watermark, span.to),
+        seq=position.seq,
+        from_version=span.from_version,
+        dead_letters=position.dead.rows,
+        source_id=position.source_id,
+    )
+
+
+def failed(row: JobRow, position: Position | None, error: BaseException) -> JobOutcome:
+    """`position`: where its sink stood, if that was seen. Whatever `error` is and says, the outcome can be kept."""
+    if isinstance(error, ChangesUnavailableError):  # the whole table was to be read instead, which needed them too
+        error = StorageError(error_text(error), remedy="Restore what is gone, or resync the job")
+    known = isinstance(error, IscpError)
+    level = logging.INFO if isinstance(error, Conflict) else logging.WARNING if known else logging.ERROR
+    message = (error_text(error) if known else "") or named_error(error)
+    log.log(
+        level, "iteration.failed", exc_info=None if known else error, extra={"job": row.key.job_name, "error": message}
+    )
+    seq, watermark = row.seq, row.watermark
+    if position is not None and watermark.version < 0:
+        seq = position.seq
+    # Never back: the owner would take it for an old report, and nobody would hear of the fault.
+    ours = position if position is not None and position.job_id == row.job_id else None
+    if ours is not None and ours.watermark.version >= watermark.version:
+        seq, watermark = ours.seq, ours.watermark
+    return JobOutcome(
+        row=row,
+        watermark=watermark,
+        seq=seq,
+        error_code=error_code(error),
+        error_msg=message,
+        dead_letters=position.dead.rows if position is not None else 0,
+        source_id=ours.source_id if ours is not None else "",
+    )

@@ -1,0 +1,67 @@
+"""One job's part in an iteration, before it is carried out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from iscp.core.errors import Superseded
+from iscp.core.iteration import ChangeDetail, DataType
+from iscp.core.job_row import JobRow
+from iscp.core.watermark import Position, later
+from iscp.ports.consumer import Consumer, ConsumerKind
+
+log = logging.getLogger(__name__)
+Netted = tuple[tuple[str, ...], str, bool, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """One job's part: where its sink stands, and what it therefore needs.
+
+    `takeover`: as in Stand. `whole`: it is for all of the row's range, and not for a part that lags.
+    """
+
+    row: JobRow
+    kind: ConsumerKind
+    consumer: Consumer
+    position: Position
+    takeover: Mapping[str, str | None] = field(default_factory=dict)
+    whole: bool = True
+
+    @property
+    def data_type(self) -> DataType:
+        if self.position.job_id != self.row.job_id or self.position.watermark.version < 0:
+            return DataType.SNAPSHOT
+        return DataType.DIFFERENCE if self.position.void else DataType.TAIL
+
+
+def rebuilt(work: JobRun, table_uri: str) -> str:
+    """Why the target of a job that was built is built anew, which is logged; empty: it is not, or at first."""
+    if work.data_type is not DataType.SNAPSHOT or work.row.watermark.version < 0:
+        return ""
+    why = work.position.void or "it holds nothing of this job's"
+    log.warning("target.rebuilt", extra={"table": table_uri, "job": work.row.key.job_name, "reason": why})
+    return why
+
+
+def standing(work: JobRun) -> JobRun:
+    """Where it goes on from, in view of what the job log knows; raises Superseded where the sink is a later one's."""
+    row, position = work.row, work.position
+    if position.job_id > row.job_id:
+        raise Superseded(f"the target belongs to the later registration {position.job_id}")
+    ours = position.job_id == row.job_id and not position.void and position.watermark.version >= 0
+    if ours and position.seq == row.seq:
+        # The sink was told nothing of versions that passed without a row; there may be any number of them.
+        position = replace(position, watermark=later(position.watermark, row.watermark))
+    # A target that is gone says nothing: its seq goes on from what the job log knows.
+    return replace(work, position=replace(position, seq=max(position.seq, row.seq)))
+
+
+def netted(work: JobRun) -> Netted | None:
+    """How the job's changes are netted; None: it takes every change."""
+    needs, spec = work.kind.needs, work.row.spec.consumer
+    if needs.changes is not ChangeDetail.NET:
+        return None
+    return spec.key, work.row.condition, needs.stamped, () if spec.key else spec.columns

@@ -1,0 +1,123 @@
+"""What the policies of a job's spec mean for its iterations: how its changes are read, and which source it follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum, auto
+
+from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.core.spec import ChangeMode, JobSpec, OnReplace
+from iscp.core.watermark import Position
+from iscp.ports.catalog import TableDescription
+from iscp.ports.source import SourceRange
+
+_FEED = "delta.enableChangeDataFeed"
+_TURN_ON = f"ALTER TABLE ... SET TBLPROPERTIES ({_FEED} = true)"
+_SAME_S = 0.001  # what is left of a commit's time when it has been written and read
+
+
+class Reading(Enum):
+    """How a range is read: the change data feed, the files that were added, or all rows, to be compared."""
+
+    FEED = auto()
+    FILES = auto()
+    COMPARE = auto()
+
+
+def reading(spec: JobSpec, span: SourceRange) -> Reading:
+    """Added files say all where no commit took rows away."""
+    match spec.change_source:
+        case ChangeMode.DIFF:
+            return Reading.COMPARE
+        case ChangeMode.CDF:
+            return Reading.FEED
+        case ChangeMode.AUTO if span.feed_on:
+            return Reading.FEED
+        case _:
+            return Reading.FILES if span.inserts_only else Reading.COMPARE
+
+
+def unread(spec: JobSpec) -> str:
+    """Why a range is read as COMPARE; empty: as the policy says."""
+    match spec.change_source:
+        case ChangeMode.DIFF:
+            return ""
+        case ChangeMode.APPEND:
+            return "a commit took rows away"
+        case _:
+            return "the change data feed is off"
+
+
+def warning(spec: JobSpec, span: SourceRange, compared: str = "", rebuilt: str = "") -> str:
+    """What the user of a job is told after an iteration: that it costs more than it needs to, and why.
+
+    `compared`: why changes did not do where all rows were compared; empty: the policy says so. `rebuilt`: why the
+    target was built anew.
+    """
+    if rebuilt:
+        return f"the target was built anew: {rebuilt}"
+    if spec.change_source is ChangeMode.AUTO and not span.feed_on:
+        off = "the change data feed of the source is off: what is not appended is found by comparing"
+        return off if spec.enable_cdf else f"{off}. {_TURN_ON}, or have the job do so (enable_cdf)"
+    return f"all rows were compared: {compared}" if compared else ""
+
+
+def refuse_unfit(spec: JobSpec, source: TableDescription) -> None:
+    """At the registration; raises InvalidRequest."""
+    feed_on = source.configuration.get(_FEED, "false").lower() == "true"
+    if spec.change_source is ChangeMode.CDF and not (feed_on or spec.enable_cdf):
+        raise InvalidRequest(
+            f"is cdf, and the change data feed of {source.name} is off",
+            field="spec.iteration.change_source",
+            remedy=f"{_TURN_ON}, or have the job do so (enable_cdf); or use auto, which compares",
+        )
+
+
+def refuse_feed_off(spec: JobSpec, span: SourceRange) -> None:
+    """A job that wants the feed is not to compare with each commit from now on; a gap in it costs one comparison."""
+    if spec.change_source is ChangeMode.CDF and not span.feed_on:
+        raise PermanentError(
+            "the change data feed of the source was switched off",
+            field="spec.iteration.change_source",
+            remedy=f"{_TURN_ON}, then `iscp-admin job resume`; or set it to auto",
+            code=ErrorCode.FEED_OFF,
+        )
+
+
+def same_log(positions: Iterable[Position], span: SourceRange) -> bool:
+    """Whether the log is still the one that the watermarks are of; one restored from a backup has the same id."""
+    return all(
+        position.source_id == span.table_id and not _other_time(position, span.from_at_s) for position in positions
+    )
+
+
+def refuse_anew(spec: JobSpec, position: Position, now: SourceRange, applied_at_s: Callable[[], float]) -> None:
+    """Where the log was started anew, and the job is not to follow that.
+
+    A table that was replaced has another id, but its log goes on: the commit at the watermark is the same.
+    `applied_at_s` looks for the time of that commit now (0: it is not there any more).
+    """
+    lower = now.to.version < position.watermark.version
+    if spec.on_replace is OnReplace.FOLLOW or not (lower or now.table_id != position.source_id):
+        return
+    at_s = 0.0 if lower else applied_at_s()
+    if at_s and not _other_time(position, at_s):
+        return
+    version, fault = position.watermark.version, "the source was dropped and created anew"
+    if lower:
+        fault += f"; its log ends at version {now.to.version}, before {version}"
+    elif not at_s:
+        fault = (
+            f"the source was replaced, and its log, cleaned beyond version {version}, does not show whether it goes on"
+        )
+    raise PermanentError(
+        fault,
+        remedy="`iscp-admin job resync` builds the target from what is there now; with on_replace follow jobs do so "
+        "by themselves",
+        code=ErrorCode.SOURCE_REPLACED,
+    )
+
+
+def _other_time(position: Position, at_s: float) -> bool:
+    applied_s = position.watermark.at_s
+    return bool(applied_s and at_s) and abs(applied_s - at_s) > _SAME_S

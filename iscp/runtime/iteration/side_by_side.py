@@ -1,0 +1,34 @@
+"""Lets the consumers of one iteration work at the same time, each for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from iscp.core.iteration import Iteration, JobOutcome
+from iscp.ports.engine import Engine
+from iscp.runtime.iteration.job_outcomes import failed
+from iscp.runtime.iteration.job_run import JobRun
+
+CONSUMERS_AT_ONCE_MAX = 4
+
+
+def run_side_by_side(
+    engine: Engine, iteration: Iteration, works: list[JobRun], consume: Callable[[JobRun], JobOutcome]
+) -> list[JobOutcome]:
+    """An outcome for each, in order; what one of them raises is its own outcome."""
+
+    def one(work: JobRun) -> JobOutcome:
+        try:
+            return consume(work)
+        except BaseException as error:  # noqa: BLE001  (one consumer's fault is its own)
+            return failed(work.row, work.position, error)
+
+    def labelled(work: JobRun) -> JobOutcome:
+        engine.label(iteration.label)
+        return one(work)
+
+    if len(works) <= 1:
+        return [one(work) for work in works]
+    with ThreadPoolExecutor(min(len(works), CONSUMERS_AT_ONCE_MAX), "iscp-consumer") as pool:
+        return list(pool.map(labelled, works))

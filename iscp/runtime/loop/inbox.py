@@ -1,0 +1,156 @@
+"""The loop around a machine: one thread takes events in turn, and wakes when the machine is due."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from iscp.core.errors import QueueFull
+from iscp.ports.system import Clock, Threads
+from iscp.runtime.loop.threads import THREADS
+
+log = logging.getLogger(__name__)
+E = TypeVar("E")
+
+T = TypeVar("T")
+
+EVENTS_MAX = 100_000
+PUT_WAIT_S = 10.0
+JOIN_S = 10.0
+
+
+class Gathered(Generic[T]):
+    """What is handed in again and again for one event that has yet to be taken: newer news joins what waits.
+
+    So an inbox that does not keep up holds one such event, however often it is posted.
+    """
+
+    def __init__(self, join: Callable[[T, T], T]) -> None:
+        """`join`: what came before, with what comes now."""
+        self._join = join
+        self._lock = threading.Lock()
+        self._waiting: list[T] = []
+
+    def add(self, news: T) -> bool:
+        """Whether nothing waited: then the event has to be posted."""
+        with self._lock:
+            if first := not self._waiting:
+                self._waiting.append(news)
+            else:
+                self._waiting[0] = self._join(self._waiting[0], news)
+            return first
+
+    def take(self) -> T:
+        """All since the event was posted."""
+        with self._lock:
+            return self._waiting.pop()
+
+
+class Inbox(Generic[E]):
+    """Feeds `take` with events from many threads, one at a time, and calls `tick` when `next_due_s` has come.
+
+    Both run on the one thread of the inbox, so what stands behind them needs no lock. An exception there is a
+    broken machine: `on_broken` is called, and no further event is taken.
+
+    What comes from elsewhere (`put`) is bounded and may be refused: whoever sent it repeats it. What the process itself
+    has to say (`post`) is said once, and a full inbox must not lose it: it is never refused, and its givers bound it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        clock: Clock,
+        take: Callable[[E], None],
+        tick: Callable[[], None],
+        next_due_s: Callable[[], float | None],
+        on_broken: Callable[[Exception], None],
+        events_max: int = EVENTS_MAX,
+        put_wait_s: float = PUT_WAIT_S,
+        threads: Threads = THREADS,
+    ) -> None:
+        self._name = name
+        self._clock = clock
+        self._take = take
+        self._tick = tick
+        self._next_due_s = next_due_s
+        self._on_broken = on_broken
+        self._events_max = events_max
+        self._put_wait_s = put_wait_s
+        self._events: deque[E] = deque()
+        self._closing = False
+        self._arrived, self._room = threads.conditions(2)
+        self._thread = threads.thread(name, self._run)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, event: E) -> None:
+        """Raises QueueFull if the thread does not keep up for a long time; its own thread never waits."""
+        with self._room:
+            if not self._own() and not self._room.wait_for(self._has_room, self._put_wait_s):
+                raise QueueFull(f"the inbox {self._name} does not keep up", remedy="Try again later")
+            self._append(event)
+
+    def post(self, event: E) -> None:
+        """Hand in what must not get lost, without waiting."""
+        with self._arrived:
+            self._append(event)
+
+    def close(self) -> None:
+        """Take what is there already, then end; what broke or hangs is left as it is, after a bounded time."""
+        with self._arrived:
+            self._closing = True
+            self._arrived.notify()
+        if self._thread.is_alive() and not self._own():
+            self._thread.join(JOIN_S)
+            if self._thread.is_alive():
+                log.warning("inbox.left", extra={"inbox": self._name})
+
+    def turn(self) -> bool:
+        """What the thread does again and again: a tick if one is due, and an event if there is one.
+
+        False: there was no event to take.
+        """
+        due_s = self._next_due_s()
+        if due_s is not None and due_s <= self._clock.monotonic_s():
+            self._tick()  # before the next event: a stream of them must not put it off
+        return self._take_next()
+
+    def _take_next(self) -> bool:
+        with self._room:
+            if not self._events:
+                return False
+            event = self._events.popleft()
+            self._room.notify()
+        self._take(event)
+        return True
+
+    def _append(self, event: E) -> None:
+        if not self._closing:
+            self._events.append(event)
+            self._arrived.notify()
+
+    def _has_room(self) -> bool:
+        return len(self._events) < self._events_max
+
+    def _own(self) -> bool:
+        return self._thread.is_current()
+
+    def _run(self) -> None:
+        try:
+            while self.turn() or self._waited():
+                self._take_next()  # what woke it goes before what became due meanwhile
+        except Exception as error:
+            log.exception("inbox.broken", extra={"inbox": self._name})
+            self._on_broken(error)
+
+    def _waited(self) -> bool:
+        """Sleep until there is an event or a tick is due; False: it was closed, and all is taken."""
+        due_s = self._next_due_s()
+        wait_s = None if due_s is None else max(0.0, due_s - self._clock.monotonic_s())
+        with self._arrived:
+            self._arrived.wait_for(lambda: self._events or self._closing, wait_s)
+            return bool(self._events) or not self._closing

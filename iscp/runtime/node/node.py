@@ -1,0 +1,160 @@
+"""One node: starts its parts in the order in which they need each other, and stops them in the opposite one.
+
+A node that is not alone hands over first: others run what it ran before it is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from iscp.core.errors import IscpError, JobLogDamaged, Unavailable
+from iscp.core.members import Moment, NodeRecord
+from iscp.ports.cluster import Election, Membership
+from iscp.runtime.node.lease_keeper import LeaseKeeper
+from iscp.runtime.owner.job_progress import ProgressSignal
+from iscp.runtime.owner.owner_loop import OwnerLoop
+from iscp.runtime.worker.executor import Executor
+from iscp.runtime.worker.maintenance import Upkeep
+from iscp.runtime.worker.scheduler import Scheduler
+from iscp.runtime.worker.worker_loop import WorkerLoop
+
+log = logging.getLogger(__name__)
+
+READY_WAIT_S = 60.0
+READY_LOOK_S = 0.5
+GRACE_S = 2.0
+HAND_OVER_LOOK_S = 0.5
+FLUSH_S = 5.0
+"""For the last reports: their history is written within about a second, where the storage answers."""
+
+
+class Server(Protocol):
+    def start(self) -> None:
+        """Serve other nodes, which a node has to before an owner can take it in."""
+
+    def ready(self) -> None:
+        """Serve users."""
+
+    def stop(self, grace_s: float = ...) -> None: ...
+
+
+class Closes(Protocol):
+    def close(self) -> None: ...
+
+
+class Node:
+    """Ready when it has started: it is registered, an owner knows what it runs, and users are served."""
+
+    def __init__(
+        self,
+        node_id: str,
+        server: Server,
+        membership: Membership,
+        election: Election,
+        keeper: LeaseKeeper,
+        owner: OwnerLoop,
+        worker: WorkerLoop,
+        scheduler: Scheduler,
+        executor: Executor,
+        moved: ProgressSignal,
+        upkeep: Upkeep,
+        connections: Sequence[Closes],
+        preflight: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`preflight` raises ConfigurationError where this node does not fit; other nodes can reach it by then."""
+        self._node_id = node_id
+        self._server = server
+        self._membership = membership
+        self._election = election
+        self._keeper = keeper
+        self._owner = owner
+        self._worker = worker
+        self._scheduler = scheduler
+        self._executor = executor
+        self._moved = moved
+        self._upkeep = upkeep
+        self._connections = connections
+        self._preflight = preflight
+        self._unwatch: Callable[[], None] = lambda: None
+
+    def start(self, stopping: threading.Event | None = None) -> None:
+        """Raises ConfigurationError, Unavailable, JobLogDamaged. Once `stopping` is set it returns, ready or not."""
+        self._server.start()
+        try:
+            self._preflight()
+            self._keeper.start()
+        except BaseException:
+            self._server.stop(0.0)
+            raise
+        self._scheduler.start(self._executor)
+        self._upkeep.start()
+        self._worker.start(self._keeper.epoch)
+        self._owner.start()
+        self._unwatch = self._membership.watch(self._members_changed)
+        self._election.campaign(self._node_id, self._owner.elected, self._owner.lost)
+        until_s = time.monotonic() + READY_WAIT_S
+        while not self._worker.synced(READY_LOOK_S):
+            if stopping is not None and stopping.is_set():
+                return
+            if isinstance(fault := self._owner.log_fault(), JobLogDamaged):
+                raise fault
+            if time.monotonic() < until_s:
+                continue
+            raise Unavailable(
+                "no owner has taken this node in",
+                remedy="The log of the owner (`iscp-admin events`) says why; the owner must reach this node's address",
+            )
+        self._server.ready()
+        log.info("node.ready", extra={"epoch": self._keeper.epoch})
+
+    def _members_changed(self, members: tuple[NodeRecord, ...], moment: Moment) -> None:
+        self._keeper.members_changed(members)
+        self._owner.members_changed(members, moment)
+
+    def stop(self, drain_s: float) -> None:
+        """Hand over, or let what runs end, within `drain_s` in all; then tell the owner, write the log, leave.
+
+        What runs of a shard that is handed over is cancelled: another node does it again.
+        """
+        until_s = time.monotonic() + drain_s
+        if drain_s > 0:
+            self._hand_over(until_s)
+        self._moved.close()
+        self._upkeep.close(GRACE_S)
+        left_s = max(0.0, until_s - time.monotonic())
+        self._executor.close(drain=left_s > 0, wait_s=left_s)
+        self._scheduler.close(GRACE_S)
+        if drain_s > 0:
+            self._worker.flush(FLUSH_S)
+        self._server.stop(GRACE_S)  # until now, for the owner is told through it
+        self._worker.close()
+        self._unwatch()
+        self._owner.close()
+        self._election.resign()
+        self._keeper.close()
+        for each in self._connections:
+            each.close()
+        log.info("node.stopped")
+
+    def _hand_over(self, until_s: float) -> None:
+        """Give what runs here to the others, if there are any: first the ownership, then the shards."""
+        try:
+            if not self._others_stay():
+                return
+            self._membership.leave()
+            self._election.resign()
+            while not self._worker.handed_over(HAND_OVER_LOOK_S):
+                if time.monotonic() >= until_s or not self._others_stay():
+                    log.warning("node.not_handed_over")
+                    return
+            log.info("node.handed_over")
+        except IscpError as error:  # then they take it when the lease has ended
+            log.warning("node.not_handed_over", extra={"error": str(error)})
+
+    def _others_stay(self) -> bool:
+        members, _ = self._membership.members()
+        return any(record.node_id != self._node_id and not record.leaving for record in members)

@@ -1,0 +1,73 @@
+"""Keeps the owner's global checkpoint, and saves it now and then: the next owner is never to tell an earlier one.
+
+All methods but `save` belong to the owner loop's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+
+from iscp.coordination.global_checkpoint import GlobalCheckpoint
+from iscp.coordination.invariants import check_checkpoint
+from iscp.coordination.protocol.messages import SourceSeen
+from iscp.core.errors import IscpError
+from iscp.core.ids import ShardId
+from iscp.core.job_row import JobRow
+from iscp.core.members import Leader
+from iscp.ports.cluster import CheckpointStore
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 1.0
+
+
+class Checkpointer:
+    """`due_s`: when to call `advance` (None: nothing has changed since)."""
+
+    def __init__(self, store: CheckpointStore, of: Callable[[float], GlobalCheckpoint] = GlobalCheckpoint) -> None:
+        self._store = store
+        self._of = of
+        self._checkpoint = of(0.0)
+        self.due_s: float | None = None
+
+    @property
+    def at_s(self) -> float:
+        """Unix time up to which everything that counts is applied; 0 before that is known."""
+        return self._checkpoint.at_s
+
+    @property
+    def catching_up(self) -> frozenset[str]:
+        """The job_ids of those that came to count when they had applied less than it says, and still have."""
+        return frozenset(chain.from_iterable(self._checkpoint.catching_up.values()))
+
+    def check(self, rows: Iterable[JobRow], applied_up_to_s: Callable[[JobRow], float]) -> None:
+        """Raises InvariantBroken where it says too much, in view of what is really applied."""
+        check_checkpoint(self._checkpoint, rows, applied_up_to_s)
+
+    def begin(self, wanted: Mapping[ShardId, Sequence[JobRow]]) -> None:
+        """A term begins with what the last owner has told. Raises Unavailable."""
+        self._checkpoint = self._of(self._store.load())
+        self.due_s = None
+        for shard, jobs in wanted.items():
+            self._checkpoint.take(shard, jobs, None)
+
+    def take(self, shard: ShardId, jobs: Sequence[JobRow], seen: SourceSeen | None, now_s: float) -> None:
+        self._checkpoint.take(shard, jobs, seen)
+        self.due_s = self.due_s or now_s + EVERY_S
+
+    def advance(self, now_s: float, running: bool) -> bool:
+        """Whether there is a later one to save; `running`: every wanted shard runs, and its node is known."""
+        self.due_s = None
+        if not running:
+            self.due_s = now_s + EVERY_S
+            return False
+        return self._checkpoint.advance()
+
+    def save(self, leader: Leader) -> None:
+        """In the thread that may wait for etcd. What is not saved now is with the next one."""
+        try:
+            self._store.save(leader, self.at_s)
+        except IscpError as error:
+            log.warning("owner.checkpoint_not_saved", extra={"error": str(error)})

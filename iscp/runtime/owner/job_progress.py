@@ -1,0 +1,31 @@
+"""Wakes who waits for progress of jobs."""
+
+from __future__ import annotations
+
+import threading
+
+
+class ProgressSignal:
+    """Wakes those who wait for a job whenever rows have moved."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._count = 0
+        self.closed = False
+
+    def tell(self) -> None:
+        with self._condition:
+            self._count += 1
+            self._condition.notify_all()
+
+    def close(self) -> None:
+        """Wake everyone for the last time: the node stops."""
+        self.closed = True
+        self.tell()
+
+    def count(self) -> int:
+        return self._count
+
+    def wait(self, since: int, timeout_s: float) -> None:
+        with self._condition:
+            self._condition.wait_for(lambda: self._count != since, timeout_s)

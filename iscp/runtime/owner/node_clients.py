@@ -1,0 +1,169 @@
+"""Reaches whichever node runs a shard, from the owner's side: this very one, or another over the network."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from iscp.coordination.membership.assignments import Holder
+from iscp.core.errors import IscpError, Unavailable
+from iscp.core.ids import ShardId
+from iscp.core.maintenance_figures import JobUpkeep
+from iscp.core.members import NodeRecord
+from iscp.core.verification import VerifyReport
+from iscp.ports.cluster import NodeCalls
+from iscp.runtime.owner.owner_loop import OwnerLoop
+
+log = logging.getLogger(__name__)
+
+CALLS_AT_ONCE_MAX = 16
+CALLS_OF_NODE_MAX = 3
+"""Hints on their way to one node: a frozen one must not take all threads."""
+
+HINTS_MAX = 10_000
+SLOW_S = 1.0
+AWAY_S = 5.0
+"""A node that failed after SLOW_S or more is given no hints for so long: it looks by itself."""
+
+Tell = Callable[[NodeCalls], None]
+
+
+class NodeClients:
+    """`call` gives a node's own calls; what is only a hint (`notify`, `interrupt`) never fails and never waits."""
+
+    def __init__(
+        self,
+        owner: OwnerLoop,
+        call: Callable[[NodeRecord], NodeCalls],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._owner = owner
+        self._call = call
+        self._now_s = now_s
+        self._hints = ThreadPoolExecutor(CALLS_AT_ONCE_MAX, "iscp-node-calls")
+        self._looks = ThreadPoolExecutor(CALLS_AT_ONCE_MAX, "iscp-node-counters")
+        self._waiting = threading.BoundedSemaphore(HINTS_MAX)
+        self._lock = threading.Lock()
+        self._on_their_way: Counter[Holder] = Counter()
+        self._lines: dict[Holder, deque[Tell]] = {}
+        self._away_until_s: dict[Holder, float] = {}
+
+    def notify(self, shard: ShardId, targets: bool) -> None:
+        """The shard's source may have changed, or its `targets` too."""
+        self._hint(shard, lambda node: node.notify(shard, targets))
+
+    def interrupt(self, shard: ShardId, job_id: str, spec_json: str) -> None:
+        """What runs of this job by another spec is to end."""
+        self._hint(shard, lambda node: node.interrupt(shard, job_id, spec_json))
+
+    def verify(
+        self, shard: ShardId, job_id: str, repair: bool, timeout_s: float, alive: Callable[[], bool]
+    ) -> VerifyReport:
+        """As `NodeCalls.verify`; raises Unavailable too where no node runs the shard."""
+        record = self._holder(shard)
+        if record is None:
+            raise Unavailable("no node runs the table now", remedy="See `iscp-admin shard list`, and try again")
+        return self._call(record).verify(shard, job_id, repair, timeout_s, alive)
+
+    def upkeep(self, shard: ShardId, job_id: str) -> JobUpkeep:
+        """As `NodeCalls.upkeep`; empty where nobody runs the shard, or the node cannot be asked."""
+        try:
+            record = self._holder(shard)
+            return self._call(record).upkeep(job_id) if record is not None else JobUpkeep()
+        except IscpError as error:
+            log.info("node.upkeep_unknown", extra={"shard": str(shard), "error": str(error)})
+            return JobUpkeep()
+
+    def counters(self, records: Sequence[NodeRecord]) -> dict[str, dict[str, int]]:
+        """By node id, each node's executor's counts; of those that answer."""
+
+        def ask(record: NodeRecord) -> dict[str, int]:
+            try:
+                return self._call(record).counters()
+            except IscpError as error:
+                log.info("node.counters_unknown", extra={"node": record.node_id, "error": str(error)})
+                return {}
+
+        answers = self._looks.map(ask, records)
+        return {record.node_id: each for record, each in zip(records, answers, strict=True) if each}
+
+    def close(self) -> None:
+        for pool in (self._hints, self._looks):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _hint(self, shard: ShardId, tell: Callable[[NodeCalls], None]) -> None:
+        if not self._waiting.acquire(blocking=False):
+            log.warning("node.not_told", extra={"shard": str(shard), "error": f"{HINTS_MAX} others wait to be told"})
+            return
+        try:
+            self._hints.submit(self._tell, shard, tell)
+        except RuntimeError:  # closed: the node stops
+            self._waiting.release()
+
+    def _tell(self, shard: ShardId, tell: Tell) -> None:
+        told = 1
+        try:
+            record = self._holder(shard)
+            if record is not None:
+                told = self._tell_in_turn(record, tell)
+        except IscpError as error:  # the node looks by itself, later
+            log.info("node.not_told", extra={"shard": str(shard), "error": str(error)})
+        finally:
+            for _ in range(told):
+                self._waiting.release()
+
+    def _tell_in_turn(self, record: NodeRecord, tell: Tell) -> int:
+        """Tell the node, and what stands in its line by then; how many hints are done with, told or not."""
+        life, done = Holder(record.node_id, record.epoch), 0
+        with self._lock:
+            if self._away_until_s.get(life, 0.0) > self._now_s():
+                return 1
+            if self._on_their_way[life] >= CALLS_OF_NODE_MAX:
+                self._lines.setdefault(life, deque()).append(tell)
+                return 0
+            self._on_their_way[life] += 1
+        following: Tell | None = tell
+        while following is not None:
+            done, began_s = done + 1, self._now_s()
+            try:
+                following(self._call(record))
+            except IscpError as error:
+                log.info("node.not_told", extra={"node": record.node_id, "error": str(error)})
+                if self._now_s() >= began_s + SLOW_S:
+                    done += self._forget_line(life)
+            except Exception:
+                log.exception("node.not_told", extra={"node": record.node_id})
+            following = self._next(life)
+        return done
+
+    def _next(self, life: Holder) -> Tell | None:
+        """Who gets None is done: whatever comes from now on finds a place on the way, and none in the line."""
+        with self._lock:
+            if line := self._lines.get(life):
+                return line.popleft()
+            self._lines.pop(life, None)
+            self._on_their_way[life] -= 1
+            if not self._on_their_way[life]:
+                del self._on_their_way[life]
+            return None
+
+    def _forget_line(self, life: Holder) -> int:
+        """The node does not answer; how many hints stood in its line."""
+        with self._lock:
+            now_s = self._now_s()
+            self._away_until_s = {each: until_s for each, until_s in self._away_until_s.items() if until_s > now_s}
+            self._away_until_s[life] = now_s + AWAY_S
+            return len(self._lines.pop(life, ()))
+
+    def _holder(self, shard: ShardId) -> NodeRecord | None:
+        def look(loop: OwnerLoop) -> NodeRecord | None:
+            assignment = loop.machine.assignments.get(shard)
+            holder = assignment.holder if assignment else None
+            peer = loop.machine.term.peers.get(holder.node_id) if holder and loop.machine.term else None
+            return peer.record if peer is not None and peer.holder == holder else None
+
+        return self._owner.ask(look)

@@ -1,0 +1,51 @@
+"""What an owner's loop is told by its own node, beside the events of its machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from iscp.coordination.protocol.messages import NodeMessage
+from iscp.core.ids import ShardId
+from iscp.core.members import Leader
+from iscp.runtime.loop.inbox import Gathered
+from iscp.runtime.owner.job_log_writer import LogWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Won:
+    leader: Leader
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The election is lost, or (`writer` given) the log belongs to another term."""
+
+    writer: LogWriter | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """`moved`: shards, and whether their jobs were decided anew or have only got on."""
+
+    writer: LogWriter
+    moved: Gathered[dict[ShardId, bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    look: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What one node sent together, and when it came in."""
+
+    node_id: str
+    messages: Sequence[NodeMessage]
+    came_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Who is registered has changed."""

@@ -1,0 +1,58 @@
+"""What the owner has decided lately, for whoever asks: the newest, in memory, numbered within the term."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from iscp.coordination.protocol.effects import Decided
+from iscp.core.api_views import EventView
+
+KEPT_MAX = 10_000
+
+
+class Decisions:
+    """May be read by any thread. A term begins with number 1, and forgets what was before."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._kept: deque[tuple[float, Decided]] = deque(maxlen=KEPT_MAX)
+        self._owner_rev = 0
+        self._number = 0
+        self._closed = False
+
+    def begin(self, owner_rev: int) -> None:
+        with self._changed:
+            self._owner_rev, self._number = owner_rev, 0
+            self._kept.clear()
+            self._changed.notify_all()
+
+    def note(self, decided: Decided, at_s: float) -> None:
+        with self._changed:
+            self._number += 1
+            self._kept.append((at_s, decided))
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wake everyone for the last time: the term has ended, or the node stops."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def after(self, owner_rev: int, number: int, wait_s: float = 0.0) -> list[EventView]:
+        """What came after that number of that term (of another term: all of this one), waiting for it if need be."""
+
+        def news() -> bool:
+            last = number if owner_rev == self._owner_rev else 0
+            return self._number > last or self._closed
+
+        with self._changed:
+            self._changed.wait_for(news, wait_s)
+            after = number if owner_rev == self._owner_rev else 0
+            kept = list(self._kept)[-(self._number - after) :] if self._number > after else []
+            first = self._number - len(kept) + 1
+            return [self._view(first + index, at_s, decided) for index, (at_s, decided) in enumerate(kept)]
+
+    def _view(self, number: int, at_s: float, decided: Decided) -> EventView:
+        shard = str(decided.shard) if decided.shard else ""
+        return EventView(self._owner_rev, number, at_s, decided.what.value, decided.node_id, shard, str(decided.why))

@@ -1,0 +1,40 @@
+"""Ends the leases of nodes that do not answer, as the owner and none other, by the thread that may wait for etcd."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Executor
+from functools import partial
+
+from iscp.core.errors import IscpError
+from iscp.core.members import NodeRecord
+from iscp.ports.cluster import Election, Membership
+
+log = logging.getLogger(__name__)
+
+
+class Revoker:
+    def __init__(self, membership: Membership, election: Election, etcd: Executor) -> None:
+        self._membership = membership
+        self._election = election
+        self._etcd = etcd
+        self._revoking: set[tuple[str, int]] = set()
+
+    def revoke(self, record: NodeRecord, election_revision: int) -> None:
+        """Asked again and again until the node is gone; from one thread."""
+        life = (record.node_id, record.epoch)
+        if life not in self._revoking:
+            self._revoking.add(life)
+            self._etcd.submit(self._revoke, record, election_revision)
+
+    def _revoke(self, record: NodeRecord, election_revision: int) -> None:
+        try:
+            # A deposed owner, hearing nobody, would otherwise revoke everyone.
+            leader = self._election.leader()
+            if leader is not None and leader.revision == election_revision:
+                log.warning("owner.revokes", extra={"node": record.node_id, "epoch": record.epoch})
+                self._membership.revoke(record, partial(self._election.fenced_put, leader))
+        except IscpError as error:
+            log.warning("owner.revoke_failed", extra={"node": record.node_id, "error": str(error)})
+        finally:
+            self._revoking.discard((record.node_id, record.epoch))

@@ -1,0 +1,313 @@
+"""How many iterations run, in which order, and how they are made to end (after TiDB MVS's TaskExecutor).
+
+A slot is free only when its run has really ended, and so is the shard: a timeout or a cancel shuts the run's guard, so
+that it cannot commit any more, tells the runner to stop the Spark work, and if the run still has not ended after
+`cancel_wait_s`, asks for the JVM's end (`on_stuck`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from iscp.coordination.schedule.schedule_events import IterationEnded, IterationStarted
+from iscp.core.config import SchedulerConfig
+from iscp.core.errors import Canceled, ErrorCode, IscpError, TimedOut
+from iscp.core.iteration import Iteration
+from iscp.core.untrusted_values import named_error
+from iscp.ports.engine import IterationRunner
+from iscp.ports.system import Clock
+from iscp.runtime.worker.fair_queue import IterationQueue
+
+log = logging.getLogger(__name__)
+
+_CANCELED = "the iteration was cancelled"
+_TIMED_OUT = "the iteration took too long"
+
+IDLE_WAIT_S = 60.0
+"""The watch looks at least so often; it is woken for everything that it has to know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """`running` and `waiting` are as of now, the others since the start. An iteration is failed if any job of it is."""
+
+    submitted: int = 0
+    running: int = 0
+    waiting: int = 0
+    completed: int = 0
+    failed: int = 0
+    timeout: int = 0
+    canceled: int = 0
+    rejected: int = 0
+
+
+class RunGuard:
+    """Port Guard for one run. Once its end was ordered, or its epoch is over, it never lets anything through again."""
+
+    def __init__(self, clock: Clock, lease_check: Callable[[int], None], timeout_s: float, epoch: int = 0) -> None:
+        self._clock = clock
+        self._lease_check = lease_check
+        self._epoch = epoch
+        self._canceled = False
+        self.due_s = clock.monotonic_s() + timeout_s if timeout_s > 0 else None
+
+    def cancel(self) -> None:
+        self._canceled = True
+
+    @property
+    def canceled(self) -> bool:
+        return self._canceled
+
+    @property
+    def timed_out(self) -> bool:
+        return self.due_s is not None and self._clock.monotonic_s() >= self.due_s
+
+    def check(self) -> None:
+        if self._canceled:
+            raise Canceled(_CANCELED)
+        if self.timed_out:
+            raise TimedOut(_TIMED_OUT)
+        self._lease_check(self._epoch)
+
+
+class _Run:
+    """One iteration in a slot. `stop_due_s`: when it is stuck, once its end was ordered."""
+
+    __slots__ = ("guard", "iteration", "stop_due_s", "stuck")
+
+    def __init__(self, iteration: Iteration, guard: RunGuard) -> None:
+        self.iteration = iteration
+        self.guard = guard
+        self.stop_due_s: float | None = None
+        self.stuck = False
+
+
+_EFFECTS_OF_AN_END = frozenset({ErrorCode.CANCELED, ErrorCode.TIMEOUT, ErrorCode.ENGINE})
+
+
+def _blamed(run: _Run, ended: IterationEnded) -> IterationEnded:
+    """What failed because the run's end was ordered says why it was ordered, not how Spark put it."""
+    if run.stop_due_s is None:
+        return ended
+    why = Canceled(_CANCELED) if run.guard.canceled else TimedOut(_TIMED_OUT)
+    if ended.error is not None:
+        return replace(ended, error=why) if ended.error.code in _EFFECTS_OF_AN_END else ended
+    outcomes = (
+        replace(outcome, error_code=why.code, error_msg=why.message)
+        if outcome.error_code in _EFFECTS_OF_AN_END
+        else outcome
+        for outcome in ended.outcomes
+    )
+    return replace(ended, outcomes=tuple(outcomes))
+
+
+class Executor:
+    """Runs iterations on up to `concurrency` threads.
+
+    `emit` is given IterationStarted and IterationEnded, from the executor's threads and in order for each
+    iteration; it may block for a while, but never on a thread that calls the executor. `lease_check` raises
+    LeaseLost unless the node may write under this epoch. `on_stuck` has to make the run end by force.
+    """
+
+    def __init__(
+        self,
+        runner: IterationRunner,
+        clock: Clock,
+        config: SchedulerConfig,
+        lease_check: Callable[[int], None],
+        emit: Callable[[IterationStarted | IterationEnded], None],
+        on_stuck: Callable[[Iteration], None],
+    ) -> None:
+        self._runner = runner
+        self._clock = clock
+        self._config = config
+        self._lease_check = lease_check
+        self._emit = emit
+        self._on_stuck = on_stuck
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._watch_due = threading.Condition(self._lock)
+        self._queue = IterationQueue(config.queue_max)
+        self._runs: dict[int, _Run] = {}
+        self._concurrency = config.concurrency
+        self._threads = 0
+        self._closed = False
+        self._counts = dict.fromkeys(("submitted", "completed", "failed", "timeout", "canceled", "rejected"), 0)
+        self._watch = threading.Thread(target=self._watch_runs, name="iscp-executor-watch", daemon=True)
+        self._watch.start()
+
+    def submit(self, iteration: Iteration) -> Iteration | None:
+        """Queue `iteration`. Gives the one that was turned away for it: itself, another one, or None.
+
+        Nothing else is told of the one turned away. After `close` it is always the one submitted.
+        """
+        with self._lock:
+            turned_away = iteration if self._closed else self._queue.put(iteration)
+            self._counts["submitted"] += turned_away is not iteration
+            self._counts["rejected"] += turned_away is not None
+            if turned_away is not iteration:
+                self._start_threads()
+                self._changed.notify()
+            return turned_away
+
+    def cancel(self, number: int) -> bool:
+        """Make the iteration end. True: it was still waiting, is over, and nothing more is told of it."""
+        with self._lock:
+            if self._queue.remove(number):
+                self._counts["canceled"] += 1
+                return True
+            run = self._runs.get(number)
+            if run is not None:
+                self._order_end(run)
+            return False
+
+    def resize(self, concurrency: int) -> None:
+        """From now on so many at once; what runs beyond that ends by itself."""
+        if concurrency < 1:
+            raise ValueError("concurrency must be 1 or more")
+        with self._lock:
+            self._concurrency = concurrency
+            self._start_threads()
+            self._changed.notify_all()
+
+    def counters(self) -> Counters:
+        with self._lock:
+            return Counters(running=len(self._runs), waiting=len(self._queue), **self._counts)
+
+    def close(self, drain: bool, wait_s: float) -> bool:
+        """Take nothing more; let what runs end (`drain`) or make it. What waits is cancelled. True if all has ended.
+
+        After `wait_s` what still runs is cancelled in any case; then it waits for as long as a cancel may take.
+        """
+        with self._lock:
+            self._closed = True
+            waiting = self._queue.drain()
+            self._counts["canceled"] += len(waiting)
+            self._changed.notify_all()
+        for iteration in waiting:
+            self._emit(IterationEnded(iteration.number, error=Canceled("the node stops")))
+        with self._lock:
+            ended = drain and self._wait_ended(wait_s)
+            if not ended:
+                for run in self._runs.values():
+                    self._order_end(run)
+                ended = self._wait_ended(self._config.cancel_wait_s)
+            self._watch_due.notify_all()
+        return ended
+
+    def _wait_ended(self, wait_s: float) -> bool:
+        return self._changed.wait_for(lambda: self._threads == 0, wait_s)
+
+    # --- slots; all with the lock held unless they say otherwise -------------------------------------------------
+
+    def _start_threads(self) -> None:
+        while self._threads < min(self._concurrency, len(self._runs) + len(self._queue)):
+            self._threads += 1
+            threading.Thread(target=self._work, name=f"iscp-iteration-{self._threads}", daemon=True).start()
+
+    def _work(self) -> None:
+        """One slot (without the lock)."""
+        while (run := self._next()) is not None:
+            self._emit(IterationStarted(run.iteration.number))
+            ended = self._run(run)
+            with self._lock:
+                ended = _blamed(run, ended)
+                del self._runs[run.iteration.number]
+                self._queue.finished(run.iteration)
+                self._count(run, ended)
+                self._changed.notify_all()
+            self._emit(ended)
+
+    def _next(self) -> _Run | None:
+        """The next iteration to run; None ends the thread: it is one too many, or the executor closed."""
+        with self._lock:
+            while True:
+                if self._closed or self._threads > self._concurrency:
+                    self._threads -= 1
+                    self._changed.notify_all()
+                    return None
+                iteration = self._queue.pop()
+                if iteration is not None:
+                    timeout_s = self._config.iteration_timeout_s
+                    guard = RunGuard(self._clock, self._lease_check, timeout_s, iteration.epoch)
+                    run = self._runs[iteration.number] = _Run(iteration, guard)
+                    self._watch_due.notify()
+                    return run
+                self._changed.wait()
+
+    def _run(self, run: _Run) -> IterationEnded:
+        """Run it to its end (without the lock); what it committed counts, though its end was ordered meanwhile."""
+        number = run.iteration.number
+        try:
+            run.guard.check()
+            return IterationEnded(number, self._runner.run(run.iteration, run.guard))
+        except IscpError as error:
+            return IterationEnded(number, error=error)
+        except BaseException as error:  # an exit that a consumer asks for ends no slot
+            log.exception("iteration.broke", extra={"iteration": number, "table": run.iteration.table_uri})
+            return IterationEnded(number, error=IscpError(named_error(error)))
+
+    def _count(self, run: _Run, ended: IterationEnded) -> None:
+        if ended.error is None and all(outcome.ok for outcome in ended.outcomes):
+            name = "completed"
+        elif run.guard.canceled:
+            name = "canceled"
+        elif run.guard.timed_out:
+            name = "timeout"
+        else:
+            name = "failed"
+        self._counts[name] += 1
+
+    def _order_end(self, run: _Run) -> None:
+        """Shut the guard and stop the Spark work, on a thread of its own: a JVM that hangs must not hang the caller."""
+        if run.stop_due_s is not None:
+            return
+        if not run.guard.timed_out:
+            run.guard.cancel()
+        run.stop_due_s = self._clock.monotonic_s() + self._config.cancel_wait_s
+        name = f"iscp-cancel-{run.iteration.number}"
+        threading.Thread(target=self._stop_work, args=(run.iteration,), name=name, daemon=True).start()
+        self._watch_due.notify()
+
+    def _stop_work(self, iteration: Iteration) -> None:
+        try:
+            self._runner.cancel(iteration)
+        except Exception:
+            log.exception("iteration.cancel_failed", extra={"iteration": iteration.number})
+
+    # --- the watch -----------------------------------------------------------------------------------------------
+
+    def _watch_runs(self) -> None:
+        """End what takes too long (without the lock)."""
+        while True:
+            with self._lock:
+                if self._closed and not self._runs:
+                    return
+                self._watch_due.wait(self._watch_wait_s())
+                for run in self._runs.values():
+                    if run.guard.timed_out:
+                        self._order_end(run)
+                stuck = [run for run in self._runs.values() if self._is_stuck(run)]
+                for run in stuck:
+                    run.stuck = True
+            for run in stuck:
+                self._force_end(run.iteration)
+
+    def _force_end(self, iteration: Iteration) -> None:
+        log.error("iteration.stuck", extra={"iteration": iteration.number, "table": iteration.table_uri})
+        try:
+            self._on_stuck(iteration)
+        except Exception:
+            log.exception("iteration.stuck_failed", extra={"iteration": iteration.number})
+
+    def _is_stuck(self, run: _Run) -> bool:
+        return not run.stuck and run.stop_due_s is not None and self._clock.monotonic_s() >= run.stop_due_s
+
+    def _watch_wait_s(self) -> float:
+        now_s = self._clock.monotonic_s()
+        due = [run.guard.due_s for run in self._runs.values() if run.stop_due_s is None]
+        due += [run.stop_due_s for run in self._runs.values() if not run.stuck]
+        return max(0.0, min((due_s - now_s for due_s in due if due_s is not None), default=IDLE_WAIT_S))

@@ -1,0 +1,51 @@
+"""What the owner may ask of a node, answered by this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import asdict
+from typing import Protocol
+
+from iscp.core.ids import ShardId
+from iscp.core.maintenance_figures import JobUpkeep
+from iscp.core.verification import VerifyReport
+from iscp.runtime.worker.executor import Executor
+from iscp.runtime.worker.maintenance import Upkeep
+from iscp.runtime.worker.scheduler import Scheduler
+from iscp.runtime.worker.verify_requests import VerifyDesk
+
+
+class Border(Protocol):
+    """`quarantined`: how much of what others handed over was dead-lettered there since the start."""
+
+    @property
+    def quarantined(self) -> int: ...
+
+
+class LocalCalls:
+    """The port `NodeCalls` on this node's scheduler and executor; its counters are those of its `borders` too."""
+
+    def __init__(self, scheduler: Scheduler, executor: Executor, desk: VerifyDesk, upkeep: Upkeep) -> None:
+        self._scheduler = scheduler
+        self._executor = executor
+        self._desk = desk
+        self._upkeep = upkeep
+        self.borders: Collection[Border] = ()
+
+    def notify(self, shard: ShardId, targets: bool) -> None:
+        self._scheduler.notify(shard, targets)
+
+    def interrupt(self, shard: ShardId, job_id: str, spec_json: str) -> None:
+        self._scheduler.interrupt(shard, job_id, spec_json)
+
+    def verify(
+        self, shard: ShardId, job_id: str, repair: bool, timeout_s: float, alive: Callable[[], bool]
+    ) -> VerifyReport:
+        return self._desk.ask(shard, job_id, repair, timeout_s, alive)
+
+    def upkeep(self, job_id: str) -> JobUpkeep:
+        return self._upkeep.figures(job_id)
+
+    def counters(self) -> dict[str, int]:
+        quarantined = sum(each.quarantined for each in self.borders)
+        return {**asdict(self._executor.counters()), **self._upkeep.counters(), "quarantined": quarantined}

@@ -1,0 +1,237 @@
+"""The loop around the schedule: one thread, one inbox, asleep until something happens or is due.
+
+Everything that happens becomes an event of the pure machine, one at a time; its effects are carried out here. Sources
+on local storage are asked in this thread, some at a time, so that events never wait for a whole pass; those behind a
+network in threads of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import assert_never
+
+from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped, Tick
+from iscp.coordination.schedule.schedule_events import (
+    CancelIteration,
+    Interrupted,
+    IterationEnded,
+    IterationRejected,
+    Notified,
+    Probe,
+    ProbeAnswered,
+    ScheduleEffect,
+    ScheduleEvent,
+    Submit,
+    TargetAnswer,
+    VerifyAnswered,
+    WorkerNews,
+)
+from iscp.coordination.schedule.schedule_machine import Schedule
+from iscp.core.errors import Canceled, InvariantBroken, IscpError, QueueFull
+from iscp.core.ids import ShardId
+from iscp.core.target_state import TargetAsk
+from iscp.ports.catalog import CommitProbe, TargetProbe
+from iscp.ports.system import Clock
+from iscp.runtime.loop.notifier import Notifier
+from iscp.runtime.worker.executor import Executor
+
+log = logging.getLogger(__name__)
+
+INBOX_MAX = 1_000_000
+"""Events that wait: more than orders for all shards that a node could hold and ends of all that its queue could."""
+
+PROBES_AT_ONCE_MAX = 500
+"""Sources asked before the inbox is looked at again."""
+
+REMOTE_LOOKS_MAX = 16
+"""Sources behind a network that are asked at once."""
+
+EVENTS_AT_ONCE_MAX = 500
+"""Events taken before due tables are looked at again."""
+
+
+class Scheduler:
+    """`tell` gets what the worker machine has to know. It may wait for the worker, for `give` never waits. `answered`
+    gets the answers to VerifyAsked.
+
+    `on_broken` is called once, from the loop's thread, when an invariant broke: the node has to stop.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        probe: CommitProbe,
+        targets: TargetProbe,
+        clock: Clock,
+        tell: Callable[[WorkerNews], None],
+        on_broken: Callable[[Exception], None],
+        inbox_max: int = INBOX_MAX,
+        answered: Callable[[VerifyAnswered], None] = lambda answer: None,
+    ) -> None:
+        self._schedule = schedule
+        self._probe = probe
+        self._targets = targets
+        self._clock = clock
+        self._tell = tell
+        self._on_broken = on_broken
+        self._answered = answered
+        self._inbox: deque[ScheduleEvent] = deque()
+        self._notified: dict[ShardId, bool] = {}
+        self._inbox_max = inbox_max
+        self._lock = threading.Lock()
+        self._wake = Notifier()
+        self._probes: deque[Probe] = deque()
+        self._remote = ThreadPoolExecutor(REMOTE_LOOKS_MAX, "iscp-look")
+        self._closed = False
+        self._executor: Executor | None = None
+        self._thread = threading.Thread(target=self._loop, name="iscp-scheduler", daemon=True)
+
+    def start(self, executor: Executor) -> None:
+        """`executor` has to be made with `give` as its `emit`."""
+        self._executor = executor
+        self._thread.start()
+
+    def give(self, event: ScheduleEvent) -> None:
+        """Hand in an event, from any thread, without waiting; after `close` it is dropped. Raises QueueFull."""
+        with self._lock:
+            if self._closed:
+                return
+            if len(self._inbox) >= self._inbox_max:
+                raise QueueFull("the scheduler's inbox does not keep up")
+            self._inbox.append(event)
+        self._wake.notify()
+
+    def notify(self, shard: ShardId, targets: bool) -> None:
+        """The shard's source may have changed, or its `targets` too; never waits, and many at once count as one."""
+        with self._lock:
+            self._notified[shard] = targets or self._notified.get(shard, False)
+        self._wake.notify()
+
+    def interrupt(self, shard: ShardId, job_id: str, spec_json: str) -> None:
+        """What runs of this job by another spec is to end, now or as soon as this one is here. Raises QueueFull."""
+        self.give(Interrupted(shard, job_id, spec_json))
+
+    def close(self, wait_s: float) -> bool:
+        """Take what is there already, then end the loop; what runs is the executor's to close, before.
+
+        True if it has ended.
+        """
+        with self._lock:
+            self._closed = True
+        self._wake.notify()
+        if self._thread.is_alive():
+            self._thread.join(wait_s)
+        return not self._thread.is_alive()
+
+    # --- the loop's thread ---------------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        try:
+            while not self._closed:
+                self._wake.wait(self._sleep_s())
+                self.turn()
+            while events := self._take():  # how the last iterations ended
+                for event in events:
+                    self._step(event)
+            self._remote.shutdown(wait=False, cancel_futures=True)
+        except Exception as error:
+            log.exception("scheduler.broken")
+            self._on_broken(error)
+
+    def turn(self) -> None:
+        """All that is to be done now, bounded: some events, what is due, some probes."""
+        for event in self._take():
+            self._step(event)
+        due_s = self._schedule.next_due_s()
+        if due_s is not None and due_s <= self._clock.monotonic_s() and len(self._probes) < PROBES_AT_ONCE_MAX:
+            self._step(Tick())
+        for _ in range(min(len(self._probes), PROBES_AT_ONCE_MAX)):
+            self._ask(self._probes.popleft())
+
+    def _ask(self, probe: Probe) -> None:
+        far = self._probe.remote(probe.uri) or any(self._targets.remote(each.row, each.seen) for each in probe.targets)
+        if far:
+            self._remote.submit(lambda: self.give(self._answer(probe)))
+        else:
+            self._step(self._answer(probe))
+
+    def _sleep_s(self) -> float | None:
+        with self._lock:
+            if self._probes or self._inbox or self._notified:
+                return 0.0
+        due_s = self._schedule.next_due_s()
+        return None if due_s is None else max(0.0, due_s - self._clock.monotonic_s())
+
+    def _take(self) -> list[ScheduleEvent]:
+        with self._lock:
+            notified: list[ScheduleEvent] = [Notified(*each) for each in self._notified.items()]
+            self._notified.clear()
+            events = [self._inbox.popleft() for _ in range(min(len(self._inbox), EVENTS_AT_ONCE_MAX))]
+        return notified + events
+
+    def _step(self, event: ScheduleEvent) -> None:
+        """Carry out what the event leads to, and what that leads to at once, in order."""
+        effects = self._schedule.step(event, self._clock.monotonic_s(), self._clock.now_s())
+        if not effects:
+            return
+        following: deque[ScheduleEvent] = deque()
+        while effects or following:
+            for effect in effects:
+                if (then := self._carry_out(effect)) is not None:
+                    following.append(then)
+            effects = []
+            if following:
+                effects = self._schedule.step(following.popleft(), self._clock.monotonic_s(), self._clock.now_s())
+
+    def _carry_out(self, effect: ScheduleEffect) -> ScheduleEvent | None:
+        match effect:
+            case Probe():
+                self._probes.append(effect)
+            case Submit(iteration):
+                turned_away = self._running.submit(iteration)
+                return IterationRejected(turned_away.number) if turned_away else None
+            case CancelIteration(number):
+                over = self._running.cancel(number)
+                return IterationEnded(number, error=Canceled("cancelled before it ran")) if over else None
+            case VerifyAnswered():
+                self._answered(effect)
+            case ShardStarted() | ShardStopped() | Reports() | Seen():
+                self._tell(effect)
+            case _:
+                assert_never(effect)
+        return None
+
+    @property
+    def _running(self) -> Executor:
+        if self._executor is None:
+            raise InvariantBroken("the scheduler was not started")
+        return self._executor
+
+    def _answer(self, probe: Probe) -> ProbeAnswered:
+        try:
+            look, seen = self._probe, probe.seen
+            state = look.first_look(probe.uri) if seen is None else look.look(probe.uri, seen)
+            return ProbeAnswered(probe.shard, probe.uri, state, targets=self._looks(probe.targets))
+        except IscpError as error:
+            return ProbeAnswered(probe.shard, probe.uri, None, error)
+        except Exception as error:
+            log.exception("probe.broke", extra={"table": probe.uri})
+            return ProbeAnswered(probe.shard, probe.uri, None, IscpError(f"{type(error).__name__}: {error}"))
+
+    def _looks(self, asks: Sequence[TargetAsk]) -> tuple[TargetAnswer, ...]:
+        """Of the targets that have moved, or are in doubt."""
+        answers = []
+        for ask in asks:
+            try:
+                seen = self._targets.look(ask.row, ask.seen)
+                if seen is not ask.seen:
+                    answers.append(TargetAnswer(ask.row.job_id, seen))
+            except Exception as error:  # noqa: BLE001  (one target's fault is its own)
+                why = error if isinstance(error, IscpError) else IscpError(f"{type(error).__name__}: {error}")
+                log.warning("target.doubted", extra={"job": ask.row.key.job_name, "error": str(why)})
+                answers.append(TargetAnswer(ask.row.job_id, None, why))
+        return tuple(answers)

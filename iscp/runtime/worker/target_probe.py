@@ -1,0 +1,114 @@
+"""Whether targets still hold what was applied to them, at the cost of a look at the log where nobody touched it.
+
+What was seen of a target is compared with its log as a source's is. Only where the log has moved, or was never looked
+at, is its position read. Consumers of the user's own have no log to look at: of these the position is read
+before somebody who waits is told that a version is applied, and with each iteration.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from iscp.coordination.jobs.book_index import target_of
+from iscp.core.errors import IscpError, TableNotFound, TargetLost
+from iscp.core.job_row import JobRow
+from iscp.core.target_state import TargetSeen
+from iscp.ports.catalog import CommitProbe
+from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, RangedConsumer
+from iscp.runtime.iteration.job_run import JobRun, standing
+from iscp.runtime.iteration.range_position import stand
+
+TARGETS_KEPT_MAX = 10_000
+"""Targets of which the owner remembers what it saw when somebody waited for their jobs."""
+
+
+class TargetLooks:
+    """Port TargetProbe; safe for threads. `environment` is for looking alone."""
+
+    def __init__(
+        self, probe: CommitProbe, kinds: Callable[[str], ConsumerKind], environment: ConsumerEnvironment
+    ) -> None:
+        self._probe = probe
+        self._kinds = kinds
+        self._environment = environment
+
+    def remote(self, row: JobRow, seen: TargetSeen | None) -> bool:
+        uri = target_of(row.spec_json) if seen is None else seen.uri
+        return self._probe.remote(uri)
+
+    def look(self, row: JobRow, seen: TargetSeen | None) -> TargetSeen:
+        if seen is None and not self._kinds(row.spec.consumer.kind).needs.delta_target:
+            return TargetSeen()
+        if seen is not None and not seen.uri:
+            return seen
+        return self._moved(row, seen)
+
+    def check(self, row: JobRow) -> None:
+        """Read the target's position; raises TargetLost where it does not hold what `row` says."""
+        consumer = self._kinds(row.spec.consumer.kind).open(row, self._environment)
+        if isinstance(consumer, RangedConsumer):
+            stands = stand(row, consumer, {})
+            if stands.apart:
+                return  # its iterations bring it together
+            position = stands.position
+        else:
+            position = consumer.position(row)
+        if position.job_id > row.job_id:
+            return  # a later registration's, and this one is about to end
+        if position.job_id != row.job_id:
+            raise _lost(row, position.void or "it holds nothing of this job's")
+        if position.void:
+            raise _lost(row, position.void)
+        kind = self._kinds(row.spec.consumer.kind)
+        there = standing(JobRun(row, kind, consumer, position)).position.watermark.version
+        if there < row.watermark.version:
+            raise _lost(row, f"it is at version {there} of the source, and {row.watermark.version} was applied")
+
+    def _moved(self, row: JobRow, seen: TargetSeen | None) -> TargetSeen:
+        uri = target_of(row.spec_json) if seen is None else seen.uri
+        state = seen.state if seen else None
+        try:
+            found = self._probe.look(uri, state) if state else self._probe.first_look(uri)
+        except TableNotFound:
+            self.check(row)
+            raise _lost(row, "it is not there") from None
+        if seen is not None and found is state:
+            return seen
+        self.check(row)
+        return TargetSeen(uri, found)
+
+
+class WaitedTargets:
+    """What the owner has seen of the targets that users wait for; safe for threads."""
+
+    def __init__(self, looks: TargetLooks) -> None:
+        self._looks = looks
+        self._seen: OrderedDict[str, TargetSeen] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def fault(self, rows: Iterable[JobRow]) -> IscpError | None:
+        """Look now: why the targets do not hold what these rows say, or cannot be looked at; None: they do."""
+        try:
+            for row in rows:
+                self._look(row)
+        except IscpError as error:
+            return error
+        return None
+
+    def _look(self, row: JobRow) -> None:
+        with self._lock:
+            seen = self._seen.pop(row.job_id, None)
+        seen = self._looks.look(row, seen)
+        if not seen.uri:
+            self._looks.check(row)
+        with self._lock:
+            self._seen[row.job_id] = seen
+            if len(self._seen) > TARGETS_KEPT_MAX:
+                self._seen.popitem(last=False)
+
+
+def _lost(row: JobRow, why: str) -> TargetLost:
+    place = target_of(row.spec_json) or f"of {row.key.job_name}"
+    return TargetLost(f"the target {place} does not hold what was applied to it: {why}", remedy="It is built anew")

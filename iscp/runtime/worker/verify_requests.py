@@ -1,0 +1,75 @@
+"""Where those wait who have asked for a comparison, until the node that runs the table has answered."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from iscp.coordination.schedule.schedule_events import VerifyAnswered, VerifyAsked, VerifyWithdrawn
+from iscp.core.errors import TimedOut, Unavailable
+from iscp.core.ids import ShardId
+from iscp.core.verification import VerifyAsk, VerifyReport
+from iscp.ports.system import Clock
+
+ALIVE_LOOK_S = 1.0
+
+
+class VerifyDesk:
+    """`send` brings an event to the scheduler of the node that runs the ask's shard, and never waits; what that answers
+    comes back through `answered`, on any thread.
+    """
+
+    def __init__(self, send: Callable[[VerifyAsked | VerifyWithdrawn], None], clock: Clock) -> None:
+        self._send = send
+        self._clock = clock
+        self._waiting: dict[str, Future[VerifyReport]] = {}
+        self._lock = threading.Lock()
+
+    def ask(
+        self, shard: ShardId, job_id: str, repair: bool, timeout_s: float, alive: Callable[[], bool]
+    ) -> VerifyReport:
+        """Wait for the answer; given up, and the work with it, after `timeout_s` or when `alive` says so.
+
+        Raises TimedOut, Unavailable, and what the comparison has raised.
+        """
+        ask = VerifyAsk(uuid.uuid4().hex, shard, job_id, repair)
+        future: Future[VerifyReport] = Future()
+        with self._lock:
+            self._waiting[ask.ask_id] = future
+        try:
+            self._send(VerifyAsked(ask))
+            return self._awaited(future, timeout_s, alive)
+        finally:
+            with self._lock:
+                del self._waiting[ask.ask_id]
+            if not future.done():
+                self._send(VerifyWithdrawn(shard, ask.ask_id))
+
+    def answered(self, answer: VerifyAnswered) -> None:
+        with self._lock:
+            future = self._waiting.get(answer.ask_id)
+        if future is None or future.done():
+            return
+        if isinstance(answer.answer, VerifyReport):
+            future.set_result(answer.answer)
+        else:
+            future.set_exception(answer.answer)
+
+    def _awaited(self, future: Future[VerifyReport], timeout_s: float, alive: Callable[[], bool]) -> VerifyReport:
+        until_s = self._clock.monotonic_s() + timeout_s
+        while True:
+            left_s = until_s - self._clock.monotonic_s()
+            try:
+                return future.result(max(0.0, min(left_s, ALIVE_LOOK_S)))
+            except TimeoutError:
+                if future.done():
+                    continue
+            if left_s <= 0:
+                raise TimedOut(
+                    f"the comparison did not end within {timeout_s:.3g} s, and was given up",
+                    remedy="Allow more time. Whether a repair was committed says `iscp-admin job history`",
+                )
+            if not alive():
+                raise Unavailable("the comparison was given up: the node stops, or the caller is gone")

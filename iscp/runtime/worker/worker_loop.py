@@ -1,0 +1,195 @@
+"""The worker's side of a node: drives the worker machine, between the owner and the scheduler."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol, TypeVar, assert_never
+
+from iscp.coordination.protocol.effects import (
+    CheckElection,
+    HoldIterations,
+    SendToOwner,
+    StartShard,
+    StopAllShards,
+    StopShard,
+    UpdateShard,
+    WorkerEffect,
+)
+from iscp.coordination.protocol.events import (
+    ElectionChecked,
+    FromOwner,
+    LeaseEnded,
+    LeaseRegained,
+    Reports,
+    Seen,
+    Tick,
+    WorkerEvent,
+)
+from iscp.coordination.protocol.messages import NodeMessage, OwnerMessage, exact_seen
+from iscp.coordination.schedule.schedule_events import WorkerNews
+from iscp.coordination.worker_machine import WorkerMachine
+from iscp.core.errors import IscpError
+from iscp.core.report_validation import exact_entry, exact_report
+from iscp.core.untrusted_values import error_text, shown
+from iscp.ports.cluster import Election
+from iscp.ports.system import Clock
+from iscp.runtime.loop.inbox import Inbox
+from iscp.runtime.worker.maintenance import Order
+
+log = logging.getLogger(__name__)
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class _Await:
+    """Set `done` as soon as `true` holds for the machine."""
+
+    true: Callable[[WorkerMachine], bool]
+    done: threading.Event
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnerHeard:
+    """What the owner sent together."""
+
+    messages: Sequence[OwnerMessage]
+
+
+class TakesOrders(Protocol):
+    def give(self, order: Order) -> None: ...
+
+
+class WorkerLoop:
+    """One thread for the machine, one more for the look at the election key, which may take etcd's time-out."""
+
+    def __init__(
+        self,
+        new_machine: Callable[[int], WorkerMachine],
+        scheduler: Callable[[], TakesOrders],
+        election: Election,
+        clock: Clock,
+        send: Callable[[str, NodeMessage], None],
+        on_broken: Callable[[Exception], None],
+    ) -> None:
+        self._new_machine = new_machine
+        self._machine: WorkerMachine | None = None
+        self._scheduler = scheduler
+        self._election = election
+        self._clock = clock
+        self._send = send
+        self.quarantined = 0
+        """Reports, entries of the history and looks at sources that were dead-lettered."""
+        self._checks = ThreadPoolExecutor(1, "iscp-election-check")
+        self._awaited: list[_Await] = []
+        self._inbox: Inbox[WorkerEvent | _Await | _OwnerHeard] = Inbox(
+            "iscp-worker", clock, self._take, lambda: self._take(Tick()), self._next_due_s, on_broken
+        )
+
+    @property
+    def owner_id(self) -> str:
+        """The owner that is obeyed; empty before there is one."""
+        return self._machine.owner_id if self._machine else ""
+
+    def start(self, epoch: int) -> None:
+        """`epoch` is the registration's; nothing that came before counts."""
+        self._machine = self._new_machine(epoch)
+        self._inbox.start()
+
+    def synced(self, wait_s: float) -> bool:
+        """Wait until an owner knows what this node runs; False if none does in time."""
+        return self._wait(lambda machine: machine.synced, wait_s)
+
+    def handed_over(self, wait_s: float) -> bool:
+        """Wait until this node runs nothing any more; False if it still does then."""
+        return self._wait(lambda machine: not machine.shards, wait_s)
+
+    def flush(self, wait_s: float) -> bool:
+        """Wait until the owner has recorded all that was reported; False if it does not in time."""
+        return self._wait(lambda machine: not (machine.outbox.gathered or machine.outbox.chunks), wait_s)
+
+    def _wait(self, true: Callable[[WorkerMachine], bool], wait_s: float) -> bool:
+        awaited = _Await(true, threading.Event())
+        self._inbox.post(awaited)
+        return awaited.done.wait(wait_s)
+
+    def close(self) -> None:
+        self._inbox.close()
+        self._checks.shutdown(wait=False, cancel_futures=True)
+
+    def heard(self, messages: Sequence[OwnerMessage]) -> None:
+        """Raises QueueFull where the loop does not keep up: the owner repeats what was not confirmed."""
+        self._inbox.put(_OwnerHeard(messages))
+
+    def news(self, news: WorkerNews) -> None:
+        """What cannot be believed of it is dead-lettered: no checkpoint could carry it, nor what is behind it."""
+        match news:
+            case Reports(shard, reports, history):
+                exact = self._exact(exact_report, reports), self._exact(exact_entry, history)
+                self._inbox.post(Reports(shard, *exact))
+            case Seen(seen):
+                for each in self._exact(exact_seen, [seen]):
+                    self._inbox.post(Seen(each))
+            case _:
+                self._inbox.post(news)
+
+    def _exact(self, check: Callable[[V], V], items: Sequence[V]) -> tuple[V, ...]:
+        found: list[V] = []
+        for item in items:
+            try:
+                found.append(check(item))
+            except ValueError as error:
+                self.quarantined += 1
+                log.error("report.quarantined", extra={"item": shown(item), "error": error_text(error)})
+        return tuple(found)
+
+    def lease_lost(self) -> None:
+        self._inbox.post(LeaseEnded())
+
+    def lease_regained(self, epoch: int) -> None:
+        self._inbox.post(LeaseRegained(epoch))
+
+    def _next_due_s(self) -> float | None:
+        return self._machine.next_due_s() if self._machine else None
+
+    def _take(self, event: WorkerEvent | _Await | _OwnerHeard) -> None:
+        machine = self._machine
+        if machine is None:
+            return
+        match event:
+            case _Await():
+                self._awaited.append(event)
+            case _OwnerHeard(messages):
+                for message in messages:
+                    self._step(machine, FromOwner(message))
+            case _:
+                self._step(machine, event)
+        for awaited in [each for each in self._awaited if each.true(machine)]:
+            self._awaited.remove(awaited)
+            awaited.done.set()
+
+    def _step(self, machine: WorkerMachine, event: WorkerEvent) -> None:
+        for effect in machine.step(event, self._clock.monotonic_s()):
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: WorkerEffect) -> None:
+        match effect:
+            case SendToOwner(owner_id, message):
+                self._send(owner_id, message)
+            case CheckElection():
+                self._checks.submit(self._check_election)
+            case StartShard() | UpdateShard() | StopShard() | StopAllShards() | HoldIterations():
+                self._scheduler().give(effect)
+            case _:
+                assert_never(effect)
+
+    def _check_election(self) -> None:
+        try:
+            leader = self._election.leader()
+        except IscpError as error:
+            log.warning("election.unreadable", extra={"error": str(error)})
+            leader = None
+        self._inbox.post(ElectionChecked(leader))

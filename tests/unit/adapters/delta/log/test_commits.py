@@ -1,0 +1,197 @@
+"""What single commit files tell, written by deltalake and by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from iscp.adapters.delta.log.commits import (
+    APP_ID,
+    commit_path,
+    commit_stamp,
+    exists,
+    local_path,
+    newest_version,
+    read_commit,
+)
+from iscp.core.errors import InvalidRequest, StorageError, TableNotFound
+
+CDF = {"delta.enableChangeDataFeed": "true"}
+
+
+def rows(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "v": ["x"] * len(ids)})
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return str(tmp_path / "table")
+
+
+def by_hand(uri: str, *actions: dict[str, object]) -> None:
+    path = commit_path(uri, 0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(action) + "\n" for action in actions) + "\n")
+
+
+def test_what_each_operation_of_a_real_table_did(uri: str) -> None:
+    write_deltalake(uri, rows(1, 2, 3), configuration=CDF)
+    write_deltalake(uri, rows(4, 5), mode="append")
+    DeltaTable(uri).delete("id = 4")
+    DeltaTable(uri).optimize.compact()
+    DeltaTable(uri).alter.set_table_properties({"delta.logRetentionDuration": "interval 1 days"})
+    write_deltalake(uri, rows(9), mode="overwrite")
+    found = [read_commit(uri, version) for version in range(6)]
+    told = [(c.operation, c.changes_data, c.only_adds, c.rows_added) for c in found if c]
+    assert told[0] == ("CREATE TABLE", True, True, 3) or told[0] == ("WRITE", True, True, 3)
+    assert told[1] == ("WRITE", True, True, 2)
+    assert told[2][:3] == ("DELETE", True, False)
+    assert told[3] == ("OPTIMIZE", False, False, 0)
+    assert told[4] == ("SET TBLPROPERTIES", False, False, 0)
+    assert told[5][1:] == (True, False, 1)
+    with_metadata = [commit.version for commit in found if commit and commit.metadata_id]
+    assert with_metadata == [0, 4]
+    assert found[0] is not None
+    assert found[0].metadata_id == str(DeltaTable(uri).metadata().id)
+
+
+def test_seq_and_user_metadata_are_told_of_our_application_id_alone(uri: str) -> None:
+    properties = CommitProperties(
+        custom_metadata={"userMetadata": "ours"}, app_transactions=[Transaction("other", 5), Transaction(APP_ID, 7)]
+    )
+    write_deltalake(uri, rows(1), commit_properties=properties)
+    write_deltalake(
+        uri, rows(2), mode="append", commit_properties=CommitProperties(app_transactions=[Transaction("other", 6)])
+    )
+    ours, other = read_commit(uri, 0), read_commit(uri, 1)
+    assert ours is not None
+    assert other is not None
+    assert (ours.seq, ours.user_metadata) == (7, "ours")
+    assert (other.seq, other.user_metadata) == (None, "")
+
+
+def test_the_time_of_a_commit_is_its_own_or_that_of_its_file(uri: str) -> None:
+    def at_s(*actions: dict[str, object]) -> float:
+        by_hand(uri, *actions)
+        os.utime(commit_path(uri, 0), (5, 5))
+        commit = read_commit(uri, 0)
+        assert commit is not None
+        return commit.committed_at_s
+
+    assert at_s({"commitInfo": {"timestamp": 2_000, "inCommitTimestamp": 3_000}}) == 3.0
+    assert at_s({"commitInfo": {"timestamp": 2_000}}) == 2.0
+    assert at_s({"commitInfo": {}}) == 5.0
+    assert at_s({"add": {"path": "a"}}) == 5.0
+
+
+def test_bytes_are_what_a_reader_of_the_changes_reads(uri: str) -> None:
+    files = ({"add": {"path": "a", "size": 10}}, {"remove": {"path": "b", "size": 20}}, {"remove": {"path": "c"}})
+    by_hand(uri, *files)
+    commit = read_commit(uri, 0)
+    assert commit is not None
+    assert commit.bytes == 30
+    by_hand(uri, *files, {"cdc": {"path": "d", "size": 3}})
+    commit = read_commit(uri, 0)
+    assert commit is not None
+    assert (commit.bytes, commit.only_adds) == (3, False)
+
+
+def test_rows_are_not_known_where_one_file_has_no_statistics(uri: str) -> None:
+    counted = {"add": {"path": "a", "stats": '{"numRecords": 3}'}}
+    for stats in ({}, {"stats": None}, {"stats": "{}"}):
+        by_hand(uri, counted, {"add": {"path": "b", **stats}})
+        commit = read_commit(uri, 0)
+        assert commit is not None
+        assert commit.rows_added is None
+    by_hand(uri, counted, {"add": {"path": "b", "dataChange": False}})
+    commit = read_commit(uri, 0)
+    assert commit is not None
+    assert commit.rows_added == 3
+
+
+def test_what_is_not_there_is_none(uri: str) -> None:
+    assert read_commit(uri, 0) is None
+    assert commit_stamp(uri, 0) is None
+    assert not exists(uri)
+    write_deltalake(uri, rows(1))
+    assert exists(uri)
+    assert read_commit(uri, 1) is None
+    assert commit_stamp(uri, 0) is not None
+
+
+def test_the_newest_version_is_that_of_the_last_commit_file(uri: str) -> None:
+    for _ in range(11):
+        write_deltalake(uri, rows(1), mode="append")
+    DeltaTable(uri).create_checkpoint()
+    (commit_path(uri, 0).parent / "00000000000000000099.json.tmp").touch()
+    assert newest_version(uri) == 10
+
+
+@pytest.mark.parametrize("there", ["nothing", "directory", "empty log", "file"])
+def test_what_is_not_a_table_is_told_with_a_remedy(tmp_path: Path, there: str) -> None:
+    place = tmp_path / "place"
+    if there == "file":
+        place.write_text("x")
+    elif there != "nothing":
+        (place / "_delta_log" if there == "empty log" else place).mkdir(parents=True)
+    with pytest.raises(TableNotFound, match="Check the path"):
+        newest_version(str(place))
+    assert not exists(str(place))
+
+
+def test_another_file_of_the_same_name_has_another_stamp(uri: str) -> None:
+    by_hand(uri, {"commitInfo": {}})
+    stamp = commit_stamp(uri, 0)
+    assert stamp == commit_stamp(uri, 0)
+    by_hand(uri, {"commitInfo": {"timestamp": 1}})
+    assert commit_stamp(uri, 0) != stamp
+
+
+def test_a_log_that_cannot_be_read_is_a_fault_of_the_storage(uri: str) -> None:
+    commit_path(uri, 0).mkdir(parents=True)
+    with pytest.raises(StorageError, match="cannot read"):
+        read_commit(uri, 0)
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("/a/b", "/a/b"),
+        ("/a/b/", "/a/b"),
+        ("/a/../b", "/b"),
+        ("file:///a/b", "/a/b"),
+        ("file:/a/b", "/a/b"),
+    ],
+)
+def test_paths_and_file_uris_are_spelled_one_way(uri: str, path: str) -> None:
+    assert local_path(uri) == Path(path)
+
+
+def test_a_relative_path_is_taken_from_where_the_process_stands() -> None:
+    assert local_path("tables/a") == Path.cwd() / "tables" / "a"
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/t", "abfss://c@a.dfs.core.windows.net/t", "hdfs://n/t"])
+def test_other_stores_are_refused_by_name(uri: str) -> None:
+    with pytest.raises(InvalidRequest, match=uri.split(":")[0]):
+        local_path(uri)
+
+
+@pytest.mark.parametrize("uri", ["/lake/a%20b", "file:///lake/a%20b", "/lake/a\\b"])
+def test_a_path_that_delta_rs_reads_as_another_is_refused(uri: str) -> None:
+    """It decodes escapes, so that the rows of one table would go into the log of another."""
+    with pytest.raises(InvalidRequest, match="reads as another path") as refused:
+        local_path(uri)
+    assert (refused.value.field, bool(refused.value.remedy)) == ("table", True)
+
+
+def test_blanks_and_signs_are_part_of_a_path(tmp_path: Path) -> None:
+    uri = str(tmp_path / "a b#{c}?+ü")
+    write_deltalake(str(local_path(f"file://{uri}")), rows(1))
+    assert exists(uri)
+    assert DeltaTable(uri).to_pyarrow_table() == rows(1)

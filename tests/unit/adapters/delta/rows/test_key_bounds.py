@@ -1,0 +1,151 @@
+"""Whether keys are told to lie outside of what a real table holds, as its log goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import types as T
+
+from iscp.adapters.delta.log.commits import commit_path
+from iscp.adapters.delta.rows.key_bounds import (
+    FOLLOWED_MAX,
+    HeldKeys,
+    bounded,
+    bounds_of_arrow,
+    bounds_of_row,
+    spanning,
+)
+
+
+def rows(ids: list[int | None], names: list[str | None] | None = None) -> pa.Table:
+    return pa.table({"Id": pa.array(ids, pa.int64()), "a.b": pa.array(names or ["n"] * len(ids), pa.string())})
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    uri = str(tmp_path / "table")
+    write_deltalake(uri, rows([10, 20], ["m", "p"]))
+    return uri
+
+
+@pytest.mark.parametrize(
+    ("bounds", "lacks"),
+    [
+        ({"id": (21, 30)}, True),
+        ({"id": (1, 9)}, True),
+        ({"id": (20, 30)}, False),
+        ({"id": (12, 13)}, False),
+        ({"id": (1, 100)}, False),
+        ({"a.b": ("q", "z")}, True),
+        ({"a.b": ("o", "z")}, False),
+        ({"id": (12, 13), "a.b": ("q", "z")}, True),
+        ({"id": (12, 13), "a.b": ("n", "n")}, False),
+        ({}, False),
+        ({"unknown": (1, 2)}, False),
+    ],
+)
+def test_keys_beyond_all_that_is_held_in_one_column_are_not_there(uri: str, bounds: dict, lacks: bool) -> None:
+    assert HeldKeys(uri).lack(bounds, 0) is lacks
+
+
+def test_what_is_held_follows_the_log(uri: str) -> None:
+    held = HeldKeys(uri)
+    assert held.lack({"id": (30, 40)}, 0)
+    write_deltalake(uri, rows([30]), mode="append")
+    assert held.lack({"id": (30, 40)}, 0)
+    assert not held.lack({"id": (30, 40)}, 1)
+    DeltaTable(uri).delete('"Id" = 30')
+    DeltaTable(uri).optimize.compact()
+    newest = DeltaTable(uri).version()
+    assert held.lack({"id": (31, 40)}, newest)
+    assert held.lack({"a.b": ("q", "q")}, newest), "another column is asked for than before"
+    assert held.lack({"id": (31, 40)}, newest)
+
+
+def test_a_log_too_long_to_follow_or_made_anew_is_read_again(uri: str) -> None:
+    held = HeldKeys(uri)
+    assert held.lack({"id": (500, 500)}, 0)
+    for _ in range(FOLLOWED_MAX + 1):
+        DeltaTable(uri).alter.set_table_properties({"delta.logRetentionDuration": "interval 1 days"})
+    write_deltalake(uri, rows([500]), mode="append")
+    assert not held.lack({"id": (500, 500)}, FOLLOWED_MAX + 2)
+    write_deltalake(uri, rows([900]), mode="overwrite")
+    assert not held.lack({"id": (900, 900)}, FOLLOWED_MAX + 3)
+    assert not HeldKeys(uri).lack({"id": (900, 900)}, FOLLOWED_MAX + 3)
+    assert HeldKeys(uri).lack({"id": (500, 500)}, FOLLOWED_MAX + 3), "it was overwritten before the first look"
+
+
+def test_a_table_made_anew_up_to_the_same_version_is_read_again(uri: str) -> None:
+    held = HeldKeys(uri)
+    assert held.lack({"id": (500, 500)}, 0)
+    shutil.rmtree(uri)
+    write_deltalake(uri, rows([500]))
+    assert not held.lack({"id": (500, 500)}, 0)
+
+
+def test_a_column_that_got_another_type_may_hold_anything(uri: str) -> None:
+    held = HeldKeys(uri)
+    assert held.lack({"id": (30, 40)}, 0)
+    write_deltalake(uri, pa.table({"Id": ["b"]}), mode="overwrite", schema_mode="overwrite")
+    assert not held.lack({"id": ("c", "d")}, 1)
+    assert not held.lack({"id": ("c", "d")}, 1)
+    assert HeldKeys(uri).lack({"id": ("c", "d")}, 1)
+
+
+def test_a_table_without_indexed_columns_may_hold_anything(tmp_path: Path) -> None:
+    uri = str(tmp_path / "table")
+    write_deltalake(uri, rows([1]), configuration={"delta.dataSkippingNumIndexedCols": "0"})
+    assert not HeldKeys(uri).lack({"id": (30, 40)}, 0)
+
+
+def test_strings_that_are_not_utf_8_have_no_bounds(tmp_path: Path) -> None:
+    raw = pa.Array.from_buffers(pa.string(), 2, pa.array([b"a", b"\xff"], pa.binary()).buffers())
+    assert bounds_of_arrow(pa.table({"s": raw, "id": [1, 2]}), ["s", "id"]) == {"id": (1, 2)}
+    assert bounds_of_row(["s"], ["a", "\ufffd", 0]) == {}
+    uri = str(tmp_path / "table")
+    write_deltalake(uri, rows([1], ["\ufffd"]))
+    assert not HeldKeys(uri).lack({"a.b": ("x", "y")}, 0)
+
+
+def test_an_empty_table_and_one_of_nulls_hold_no_value(tmp_path: Path) -> None:
+    uri = str(tmp_path / "table")
+    DeltaTable.create(uri, schema=rows([]).schema)
+    held = HeldKeys(uri)
+    assert held.lack({"id": (1, 2)}, 0)
+    write_deltalake(uri, rows([None], [None]), mode="append")
+    assert held.lack({"id": (1, 2)}, 1)
+    assert HeldKeys(uri).lack({"id": (1, 2)}, 1)
+
+
+def test_a_file_without_statistics_may_hold_anything(uri: str) -> None:
+    held = HeldKeys(uri)
+    assert held.lack({"id": (30, 40)}, 0)
+    write_deltalake(uri, rows([25]), mode="append")
+    path = commit_path(uri, 1)
+    actions = [json.loads(line) for line in path.read_text().splitlines()]
+    for action in actions:
+        if "add" in action:
+            action["add"]["stats"] = None
+    path.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    assert not held.lack({"id": (30, 40)}, 1)
+    assert not HeldKeys(uri).lack({"id": (30, 40)}, 1)
+
+
+def test_bounds_of_changes_leave_out_columns_with_a_null_and_types_without_order() -> None:
+    schema = T.StructType().add("Id", "long").add("s", "string").add("t", "timestamp").add("v", "long")
+    assert bounded(schema, ("id", "S", "t")) == ["Id", "s"]
+    changes = pa.table({"Id": [3, 1, 2], "s": ["b", None, "a"]})
+    assert bounds_of_arrow(changes, ["Id", "s"]) == {"id": (1, 3)}
+    assert bounds_of_arrow(changes.slice(0, 0), ["Id", "s"]) == {}
+    assert bounds_of_row(["Id", "s"], [1, 3, 0, "a", "b", 1]) == {"id": (1, 3)}
+    assert bounds_of_row(["s"], [None, None, 0]) == {}
+
+
+def test_bounds_of_several_groups_are_those_of_all_of_them() -> None:
+    assert spanning([]) == {}
+    assert spanning([{"id": (3, 5), "v": ("a", "b")}, {"id": (1, 4)}]) == {"id": (1, 5)}

@@ -1,0 +1,189 @@
+"""Changes read from the files that commits name: as the change data feed has them, or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from iscp.adapters.delta.log.commits import read_changed_files
+from iscp.adapters.delta.rows.parquet_files import Allowance
+from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, read_changes
+from iscp.ports.source import ChangesUnavailableError
+
+MEMORY = 1_000_000
+FEED = {"delta.enableChangeDataFeed": "true"}
+
+
+def rows(*ids: int, **more: object) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "v": [f"v{i}" for i in ids], **more})
+
+
+def read(uri: str, versions: range, *columns: str) -> list[tuple[object, ...]]:
+    commits = [read_changed_files(uri, version) for version in versions]
+    shape = Shape.of(DeltaTable(uri))
+    table = read_changes(
+        uri, [commit for commit in commits if commit], shape, columns or ("id", "v"), True, Allowance(MEMORY)
+    )
+    assert table.schema.names[-3:] == ["_change_type", "_commit_version", "_commit_timestamp"]
+    return [tuple(row.values())[:-1] for row in table.to_pylist()]
+
+
+def test_every_kind_of_commit(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    write_deltalake(uri, rows(1, 2), configuration=FEED)
+    write_deltalake(uri, rows(3), mode="append")
+    DeltaTable(uri).update(new_values={"v": "new"}, predicate="id = 1")
+    DeltaTable(uri).delete("id = 2")
+    DeltaTable(uri).optimize.compact()
+    write_deltalake(uri, rows(9), mode="overwrite")
+    assert read(uri, range(1, 2)) == [(3, "v3", "insert", 1)]
+    assert {*read(uri, range(2, 3))} == {(1, "v1", "update_preimage", 2), (1, "new", "update_postimage", 2)}
+    assert read(uri, range(3, 5), "id") == [(2, "delete", 3)]
+    gone = {(1, "new", "delete", 5), (3, "v3", "delete", 5), (9, "v9", "insert", 5)}
+    assert {*read(uri, range(5, 6))} == gone
+
+
+def test_partition_columns_and_columns_younger_than_a_file(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    write_deltalake(
+        uri, rows(1, 2, p=["a b", None], n=pa.array([7, 8], pa.int32())), partition_by=["p", "n"], configuration=FEED
+    )
+    write_deltalake(uri, rows(3, p=["c"], n=pa.array([9], pa.int32()), late=[1.5]), mode="append", schema_mode="merge")
+    write_deltalake(uri, rows(4, p=["c"], n=pa.array([9], pa.int32())), mode="append", schema_mode="merge")
+    with pytest.raises(NotDirectError):
+        read(uri, range(1, 2), "id", "late")  # that commit made the column
+    assert read(uri, range(2, 3), "id", "p", "n", "late") == [(4, "c", 9, None, "insert", 2)]
+    DeltaTable(uri).delete("id < 3")
+    assert {*read(uri, range(3, 4), "id", "p", "n")} == {(1, "a b", 7, "delete", 3), (2, None, 8, "delete", 3)}
+
+
+def test_a_table_without_a_feed_or_with_deletion_vectors_is_left_to_spark(tmp_path: Path) -> None:
+    uri = str(tmp_path / "plain")
+    write_deltalake(uri, rows(1))
+    write_deltalake(uri, rows(2), mode="append")
+    with pytest.raises(NotDirectError):
+        read(uri, range(1, 2))
+    uri = str(tmp_path / "masked")
+    write_deltalake(uri, rows(1), configuration=FEED)
+    write_deltalake(uri, rows(2), mode="append")
+    commit = Path(uri, "_delta_log", f"{1:020d}.json")
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    for action in actions:
+        if "add" in action:
+            action["add"]["deletionVector"] = {
+                "storageType": "u",
+                "pathOrInlineDv": "x",
+                "sizeInBytes": 1,
+                "cardinality": 1,
+            }
+    commit.write_text("\n".join(map(json.dumps, actions)))
+    with pytest.raises(NotDirectError):
+        read(uri, range(1, 2))
+
+
+def test_types_that_arrow_has_otherwise_are_left_to_spark_unless_nobody_wants_them(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    for mode in ("error", "append"):
+        write_deltalake(uri, rows(1, tags=[["a"]]), mode=mode, configuration=FEED)  # type: ignore[arg-type]
+    with pytest.raises(NotDirectError):
+        read(uri, range(1, 2), "id", "tags")
+    assert read(uri, range(1, 2), "id") == [(1, "insert", 1)]
+
+
+def test_a_file_that_is_gone_says_so(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    for mode in ("error", "append"):
+        write_deltalake(uri, rows(1), mode=mode, configuration=FEED)  # type: ignore[arg-type]
+    for file in Path(uri).glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(ChangesUnavailableError):
+        read(uri, range(1, 2))
+
+
+MARK = "org.apache.spark.legacyDateTime"
+VERSION = "org.apache.spark.version"
+
+
+@pytest.mark.parametrize(
+    ("told", "is_certain"),
+    [
+        ({}, False),  # whatever Spark is set to
+        ({VERSION: "2.4.8"}, False),
+        ({VERSION: "3.0.3"}, False),
+        ({VERSION: "3.1.0"}, True),
+        ({VERSION: "4.1.1"}, True),
+        ({VERSION: "4.1.1", MARK: ""}, False),
+        ({VERSION: "3.5.0", "org.apache.spark.legacyINT96": ""}, False),
+    ],
+)
+@pytest.mark.parametrize(("day", "is_early"), [(-25_568, True), (-25_567, False), (None, False)])
+@pytest.mark.parametrize("type_", [pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("us")])
+def test_dates_that_may_be_of_the_old_calendar_are_left_to_spark(
+    told: dict[str, str], is_certain: bool, day: int | None, is_early: bool, type_: pa.DataType, tmp_path: Path
+) -> None:
+    uri = str(tmp_path / "t")
+    days = pa.array([None, day], pa.int32()).cast(pa.date32())
+    at = days if type_ == pa.date32() else days.cast(pa.timestamp("us")).cast(type_)
+    for mode in ("error", "append"):
+        write_deltalake(uri, rows(1, 2, at=at), mode=mode, configuration=FEED)  # type: ignore[arg-type]
+    for file in Path(uri).glob("*.parquet"):
+        pq.write_table(pq.read_table(file).replace_schema_metadata(told), file)
+    assert len(read(uri, range(1, 2), "id", "v")) == 2  # nobody wants the dates
+    if is_certain or not is_early:
+        assert len(read(uri, range(1, 2), "id", "at")) == 2
+    else:
+        with pytest.raises(NotDirectError):
+            read(uri, range(1, 2), "id", "at")
+
+
+def test_old_timestamps_and_strings_that_are_no_text(tmp_path: Path) -> None:
+    """Spark writes timestamps of 96 bits unless told otherwise, which as nanoseconds would overflow."""
+    uri = str(tmp_path / "t")
+    at = pa.array([-62_135_596_800_000_000], pa.timestamp("us", "UTC"))
+    for mode in ("error", "append"):
+        write_deltalake(uri, rows(1, at=at), mode=mode, configuration=FEED)  # type: ignore[arg-type]
+    for file in Path(uri).glob("*.parquet"):
+        table = pq.read_table(file).replace_schema_metadata({VERSION: "3.5.0"})
+        pq.write_table(table, file, use_deprecated_int96_timestamps=True)
+    (row,) = read(uri, range(1, 2), "id", "at")
+    assert str(row[1]).startswith("0001-01-01 00:00:00")
+    for file in Path(uri).glob("*.parquet"):
+        wrong = pa.table({"id": pa.array([1], pa.int64()), "v": pa.array([b"\xff"]).view(pa.string()), "at": at})
+        pq.write_table(wrong, file)
+    with pytest.raises(NotDirectError):
+        read(uri, range(1, 2), "v")
+
+
+def test_a_merge_that_changed_nothing_has_no_changes_though_it_wrote_files_anew(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    for mode in ("error", "append"):
+        write_deltalake(uri, rows(1), mode=mode, configuration=FEED)  # type: ignore[arg-type]
+    commit = Path(uri, "_delta_log", f"{1:020d}.json")
+    for counts, found in ((("0", "0", "0"), []), (("1", "0", "0"), [(1, "v1", "insert", 1)])):
+        metrics = {
+            f"numTargetRows{what}": n for what, n in zip(("Inserted", "Updated", "Deleted"), counts, strict=True)
+        }
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        for action in actions:
+            if "commitInfo" in action:
+                action["commitInfo"] |= {"operation": "MERGE", "operationMetrics": metrics}
+        commit.write_text("\n".join(map(json.dumps, actions)))
+        assert read(uri, range(1, 2)) == found
+
+
+def test_a_file_of_unknown_size_is_left_to_spark(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    write_deltalake(uri, rows(1), configuration=FEED)
+    DeltaTable(uri).delete()
+    commit = Path(uri, "_delta_log", f"{1:020d}.json")
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    for action in actions:
+        action.get("remove", {}).pop("size", None)
+    commit.write_text("\n".join(map(json.dumps, actions)))
+    with pytest.raises(NotDirectError):
+        read(uri, range(1, 2))

@@ -1,0 +1,188 @@
+"""Tables are found by path, URI or name, and described without a JVM."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from iscp.adapters.delta.log.commits import APP_ID, commit_path
+from iscp.adapters.delta.source.arrow_read import Shape
+from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.adapters.delta.storage.files import names_below
+from iscp.adapters.delta.storage.nested_tables import LOOKED_AT_MAX, STAGED
+from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, StorageError, TableNotFound
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    path = str(tmp_path.resolve() / "table")
+    table = pa.table({"id": pa.array([1], pa.int64()), "tags": pa.array([["a"]], pa.list_(pa.string()))})
+    write_deltalake(path, table, configuration={"delta.enableChangeDataFeed": "true"})
+    return path
+
+
+def test_a_table_as_it_is_now(uri: str) -> None:
+    described = DeltaCatalog().describe(uri)
+    assert (described.table_id, described.uri, described.version) == (str(DeltaTable(uri).metadata().id), uri, 0)
+    assert list(described.columns) == ["id", "tags"]
+    assert described.columns["id"] == "long"
+    assert described.configuration == {"delta.enableChangeDataFeed": "true"}
+    assert (described.sink_seq, described.empty) == (0, False)
+    assert described.committed_at_s == pytest.approx(commit_path(uri, 0).stat().st_mtime, abs=60)
+
+
+def test_a_sink_is_known_by_its_seq_and_an_empty_table_as_empty(uri: str) -> None:
+    properties = CommitProperties(app_transactions=[Transaction(APP_ID, 4), Transaction("other", 9)])
+    write_deltalake(uri, DeltaTable(uri).to_pyarrow_table(), mode="append", commit_properties=properties)
+    assert DeltaCatalog().describe(uri).sink_seq == 4
+    DeltaTable(uri).delete()
+    assert DeltaCatalog().describe(uri).empty
+
+
+def test_all_spellings_of_a_path_are_one_table(uri: str, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(uri)
+    catalog = DeltaCatalog()
+    for spelling in (uri + "/", f"file://{uri}", f"file:{uri}", f"{uri}/../table", str(tmp_path / "link")):
+        assert catalog.normalize(spelling) == uri
+        assert catalog.describe(spelling).uri == uri
+        assert catalog.describe(spelling).name == spelling
+
+
+def test_a_path_is_normalized_whether_or_not_a_table_is_there() -> None:
+    assert DeltaCatalog().normalize("/no/such//table/") == "/no/such/table"
+
+
+@pytest.mark.parametrize("table", ["", "  "])
+def test_an_empty_name_is_refused(table: str) -> None:
+    with pytest.raises(InvalidRequest, match="table: is empty"):
+        DeltaCatalog().describe(table)
+
+
+def test_names_are_resolved_only_where_there_is_a_catalog_and_paths_never(uri: str, tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def resolve(name: str) -> str:
+        asked.append(name)
+        return f"file:{uri}"
+
+    catalog = DeltaCatalog(resolve)
+    assert catalog.describe("sales.orders").uri == uri
+    assert catalog.describe("main.sales.orders").name == "main.sales.orders"
+    assert catalog.describe(uri).uri == uri
+    assert asked == ["sales.orders", "main.sales.orders"]
+    with pytest.raises(TableNotFound):
+        DeltaCatalog().describe("sales.orders")
+
+
+@pytest.mark.parametrize("there", ["nothing", "directory", "file"])
+def test_what_is_not_a_delta_table_is_refused_by_its_name(tmp_path: Path, there: str) -> None:
+    place = tmp_path / "place"
+    if there == "file":
+        place.write_text("x")
+    elif there == "directory":
+        place.mkdir()
+    with pytest.raises(TableNotFound, match="is not a Delta table") as refused:
+        DeltaCatalog().describe(str(place))
+    assert refused.value.field == "table"
+    assert refused.value.remedy
+    assert str(place) in str(refused.value)
+
+
+def test_a_table_whose_log_is_broken_is_a_fault_of_the_storage(uri: str) -> None:
+    commit_path(uri, 0).write_text("not json")
+    with pytest.raises(StorageError):
+        DeltaCatalog().describe(uri)
+
+
+@pytest.mark.parametrize("feature", ["catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"])
+def test_a_table_whose_commits_a_catalog_manages_is_refused(uri: str, feature: str) -> None:
+    path = commit_path(uri, 0)
+    actions = [json.loads(line) for line in path.read_text().splitlines()]
+    features = {"writerFeatures": [feature], "readerFeatures": [feature]}
+    protocol = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}
+    path.write_text("\n".join(json.dumps(protocol if "protocol" in each else each) for each in actions))
+    with pytest.raises(InvalidRequest, match="managed by a catalog") as refused:
+        DeltaCatalog().describe(uri)
+    assert (refused.value.field, "feature" in refused.value.remedy) == ("table", True)
+
+
+def test_the_newest_version_is_told_without_opening_the_table(uri: str) -> None:
+    commit_path(uri, 0).rename(commit_path(uri, 41))
+    assert DeltaCatalog().newest_version(uri) == 41
+
+
+def test_a_table_above_or_below_a_place_is_found(tmp_path: Path) -> None:
+    catalog, root = DeltaCatalog(), tmp_path.resolve()
+    outer, inner = root / "outer", root / "lake" / "deep" / "inner"
+    for each in (outer, inner):
+        write_deltalake(str(each), pa.table({"id": [1]}))
+    assert catalog.table_around(str(outer / "a" / "b")) == str(outer)
+    assert catalog.table_around(str(root / "lake")) == str(inner)
+    for free in (outer, inner, root / "lake" / "deep" / "beside", root / "out", root / "lake" / "dee"):
+        assert catalog.table_around(str(free)) == ""
+    # What a writer that died has left under its own target is no table of anybody's.
+    write_deltalake(str(outer / f"{STAGED}-3-abc"), pa.table({"id": [1]}))
+    assert catalog.table_around(str(outer)) == ""
+    write_deltalake(str(outer / "inside"), pa.table({"id": [1]}))
+    assert catalog.table_around(str(outer)) == str(outer / "inside")
+
+
+def test_a_look_below_a_place_is_bounded(tmp_path: Path) -> None:
+    for number in range(LOOKED_AT_MAX):
+        (tmp_path / f"file-{number}").touch()
+    write_deltalake(str(tmp_path / "a" / "b"), pa.table({"id": [1]}))
+    assert len(list(names_below(str(tmp_path), LOOKED_AT_MAX))) == LOOKED_AT_MAX
+    assert DeltaCatalog().table_around(str(tmp_path)) == ""
+    for number in range(LOOKED_AT_MAX):
+        (tmp_path / f"file-{number}").unlink()
+    assert DeltaCatalog().table_around(str(tmp_path.resolve())) == str(tmp_path.resolve() / "a" / "b")
+
+
+def test_a_log_of_checkpoints_alone_is_refused_by_its_reason(uri: str) -> None:
+    DeltaTable(uri).create_checkpoint()
+    commit_path(uri, 0).unlink()
+    with pytest.raises(InvalidRequest, match="no commit in its log") as refused:
+        DeltaCatalog().describe(uri)
+    assert (refused.value.field, refused.value.code) == ("table", ErrorCode.TABLE_UNREADABLE)
+    assert refused.value.remedy
+
+
+def test_a_table_that_deltalake_does_not_open_is_opened_by_spark_or_refused_by_its_reason(uri: str) -> None:
+    shape = Shape.of(DeltaTable(uri))
+    commit_path(uri, 0).write_text('{"protocol":{"minReaderVersion":9,"minWriterVersion":9}}')
+
+    def opens(at: str, version: int) -> Shape:
+        assert (at, version) == (uri, 0)
+        return shape
+
+    described = DeltaCatalog(by_spark=opens).describe(uri)
+    assert (described.table_id, described.schema_json) == (shape.table_id, shape.schema_json)
+    assert described.target_fault[0]
+
+    def fails(text: str) -> Callable[[str, int], Shape]:
+        def fail(at: str, version: int) -> Shape:
+            raise EngineError(f"open {at}: {text}")
+
+        return fail
+
+    for text, why in (
+        ('[DELTA_UNSUPPORTED_FEATURES_FOR_READ] … unsupported by Delta Lake "4.3.1": a-b, c.', "feature a-b, c, which"),
+        ("[DELTA_INVALID_PROTOCOL_VERSION] …", "a newer protocol"),
+        ("[DELTA_STATE_RECOVER_ERROR] The metadata …", "log that cannot be read"),
+        ("[DELTA_VERSIONS_NOT_CONTIGUOUS] …", "log that cannot be read"),
+        ("[DELTA_PATH_BASED_ACCESS_TO_CATALOG_MANAGED_TABLE_BLOCKED] …", "managed by a catalog"),
+    ):
+        with pytest.raises(InvalidRequest, match=why) as refused:
+            DeltaCatalog(by_spark=fails(text)).describe(uri)
+        assert refused.value.field == "table"
+        assert refused.value.remedy
+    with pytest.raises(EngineError):
+        DeltaCatalog(by_spark=fails("the heap is full")).describe(uri)
+    with pytest.raises(InvalidRequest, match="has no columns"):
+        DeltaCatalog(by_spark=lambda *_: replace(shape, schema_json='{"type":"struct","fields":[]}')).describe(uri)

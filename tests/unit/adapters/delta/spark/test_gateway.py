@@ -1,0 +1,95 @@
+"""The life of a child process that is tied to ours, tried with a child that is no JVM."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from iscp.adapters.delta.spark.gateway import Gateway
+from iscp.core.errors import EngineError
+from tests.processes import gone_within
+
+# What PythonGatewayServer does: writes port and secret, then waits for the end of its stdin.
+GATEWAY = """
+import os, struct, sys
+with open("told", "wb") as f:
+    f.write(struct.pack("!ii", 4711, 6) + b"secret")
+os.rename("told", os.environ["_PYSPARK_DRIVER_CONN_INFO_PATH"])
+sys.stdin.read()
+"""
+
+
+def gateway_command(directory: Path, extra: str = "") -> list[str]:
+    return [sys.executable, "-c", f"import os; os.chdir({str(directory)!r})\n{GATEWAY}{extra}"]
+
+
+def test_it_tells_its_address_and_ends_in_order(tmp_path: Path) -> None:
+    gateway = Gateway.launch(gateway_command(tmp_path), os.environ)
+    assert (gateway.address.port, gateway.address.secret) == (4711, "secret")
+    assert gateway.alive()
+    gateway.close(wait_s=10)
+    assert not gateway.alive()
+    assert gone_within(gateway.pid, 0.1)
+
+
+def test_one_that_does_not_end_is_killed(tmp_path: Path) -> None:
+    gateway = Gateway.launch(gateway_command(tmp_path, "import time; time.sleep(60)"), os.environ)
+    began_s = time.monotonic()
+    gateway.close(wait_s=0.2)
+    assert time.monotonic() - began_s < 5
+    assert gone_within(gateway.pid, 0.1)
+
+
+def test_killing_twice_is_killing_once(tmp_path: Path) -> None:
+    gateway = Gateway.launch(gateway_command(tmp_path), os.environ)
+    gateway.kill()
+    gateway.kill()
+    gateway.close(wait_s=0)
+    assert not gateway.alive()
+
+
+@pytest.mark.parametrize(("ending", "reason"), [("sys.exit(3)", "status 3"), ("os.abort()", "SIGABRT")])
+def test_an_end_before_the_gateway_is_up_is_an_error(ending: str, reason: str) -> None:
+    with pytest.raises(EngineError, match=reason):
+        Gateway.launch([sys.executable, "-c", f"import os, sys; {ending}"], os.environ)
+
+
+def test_what_cannot_be_run_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="ended with status"):
+        Gateway.launch([str(tmp_path / "no-java")], os.environ)
+
+
+def test_it_outlives_the_thread_that_asked_for_it(tmp_path: Path) -> None:
+    """The kernel ties the death signal to the thread that forked: that must not be the caller's."""
+    born: list[Gateway] = []
+    caller = threading.Thread(target=lambda: born.append(Gateway.launch(gateway_command(tmp_path), os.environ)))
+    caller.start()
+    caller.join()
+    time.sleep(0.2)
+    (gateway,) = born
+    assert gateway.alive()
+    gateway.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the death signal is Linux's")
+def test_kill_9_of_its_parent_kills_it_even_if_it_ignores_its_stdin(tmp_path: Path) -> None:
+    program = (
+        "import os, sys, time; from iscp.adapters.delta.spark.gateway import Gateway;"
+        "print(Gateway.launch(sys.argv[1:], os.environ).pid, flush=True); time.sleep(60)"
+    )
+    stubborn = gateway_command(tmp_path, "import time; time.sleep(60)")
+    parent = subprocess.Popen([sys.executable, "-c", program, *stubborn], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    assert not gone_within(pid, 0.2)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    assert gone_within(pid, 5)
+    parent.stdout.close()

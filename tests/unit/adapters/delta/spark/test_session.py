@@ -1,0 +1,21 @@
+"""What is refused before a JVM is started."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+
+import pytest
+
+from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
+from iscp.core.errors import ConfigurationError
+
+
+def test_a_work_directory_in_use_is_refused(tmp_path: Path) -> None:
+    kept = tmp_path / "spark" / "kept"
+    kept.mkdir(parents=True)
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ConfigurationError, match="in use by another Spark"):
+            SparkRuntime.start(SparkSettings(work_dir=tmp_path))
+    assert kept.exists()

@@ -1,0 +1,97 @@
+"""Which errors say that nothing was written, and which do not know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import grpc
+import pytest
+
+from iscp.adapters.etcd.etcd_errors import (
+    EtcdCompactedError,
+    EtcdDeniedError,
+    EtcdExhaustedError,
+    EtcdFault,
+    EtcdLeaseGoneError,
+    EtcdOutcomeUnknown,
+    EtcdRefusedError,
+    EtcdUnavailable,
+    fault_of,
+    translated,
+)
+from iscp.core.errors import ConfigurationError, LeaseLost, OutcomeUnknown, TemporaryError, Unavailable
+
+Code = grpc.StatusCode
+
+
+@dataclass
+class Answer:
+    """Has what gRPC's errors have."""
+
+    status: Code
+    text: str | None
+
+    def code(self) -> Code:
+        return self.status
+
+    def details(self) -> str | None:
+        return self.text
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "fault", "read", "write"),
+    [
+        (Code.UNAVAILABLE, "failed to connect to all addresses; x", EtcdFault.UNSENT, EtcdUnavailable, EtcdUnavailable),
+        (Code.UNAVAILABLE, "Socket closed", EtcdFault.LOST, EtcdUnavailable, EtcdOutcomeUnknown),
+        (Code.UNAVAILABLE, None, EtcdFault.LOST, EtcdUnavailable, EtcdOutcomeUnknown),
+        (Code.UNAVAILABLE, "etcdserver: no leader", EtcdFault.LOST, EtcdUnavailable, EtcdOutcomeUnknown),
+        (Code.DEADLINE_EXCEEDED, "Deadline Exceeded", EtcdFault.LOST, EtcdUnavailable, EtcdOutcomeUnknown),
+        (Code.UNKNOWN, "context canceled", EtcdFault.LOST, EtcdUnavailable, EtcdOutcomeUnknown),
+        (Code.UNAUTHENTICATED, "etcdserver: invalid auth token", EtcdFault.TOKEN, EtcdDeniedError, EtcdDeniedError),
+        (Code.PERMISSION_DENIED, "etcdserver: permission denied", EtcdFault.REFUSED, EtcdDeniedError, EtcdDeniedError),
+        (
+            Code.RESOURCE_EXHAUSTED,
+            "etcdserver: mvcc: database space exceeded",
+            EtcdFault.REFUSED,
+            EtcdExhaustedError,
+            EtcdExhaustedError,
+        ),
+        (
+            Code.OUT_OF_RANGE,
+            "etcdserver: mvcc: required revision has been compacted",
+            EtcdFault.REFUSED,
+            EtcdCompactedError,
+            EtcdCompactedError,
+        ),
+        (
+            Code.NOT_FOUND,
+            "etcdserver: requested lease not found",
+            EtcdFault.REFUSED,
+            EtcdLeaseGoneError,
+            EtcdLeaseGoneError,
+        ),
+        (
+            Code.INVALID_ARGUMENT,
+            "etcdserver: key is not provided",
+            EtcdFault.REFUSED,
+            EtcdRefusedError,
+            EtcdRefusedError,
+        ),
+    ],
+)
+def test_an_error_is_sorted_by_what_may_have_happened(
+    code: Code, text: str | None, fault: EtcdFault, read: type, write: type
+) -> None:
+    error = Answer(code, text)
+    assert fault_of(error) is fault
+    assert type(translated(error, writes=False)) is read
+    assert type(translated(error, writes=True)) is write
+
+
+def test_each_stands_below_the_error_that_the_rest_of_iscp_knows() -> None:
+    assert issubclass(EtcdUnavailable, Unavailable)
+    assert issubclass(EtcdOutcomeUnknown, OutcomeUnknown)
+    assert issubclass(EtcdDeniedError, ConfigurationError)
+    assert issubclass(EtcdLeaseGoneError, LeaseLost)
+    assert issubclass(EtcdCompactedError, TemporaryError)
+    assert EtcdDeniedError("x").code == ConfigurationError.code

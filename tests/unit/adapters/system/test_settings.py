@@ -1,0 +1,125 @@
+"""Configuration from a file and from variables: every fault at once, each by its path."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from iscp.adapters.system.settings import load_settings, to_toml, variable
+from iscp.core.config import BackoffConfig, EtcdConfig, JobLogConfig, LogFormat, NodeConfig, SparkConfig
+from iscp.core.errors import ConfigurationError
+
+LEAST = {"ISCP_NODE_ID": "n-1", "ISCP_LOG__URI": "/lake/iscp"}
+DEFAULTS = NodeConfig(node_id="n-1", log=JobLogConfig(uri="/lake/iscp"))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "iscp.toml"
+
+
+def refused(file: Path | None, environ: dict[str, str]) -> str:
+    with pytest.raises(ConfigurationError) as refusal:
+        load_settings(file, environ)
+    return str(refusal.value)
+
+
+def test_variables_alone_will_do() -> None:
+    assert load_settings(None, LEAST) == DEFAULTS
+
+
+def test_a_file_alone_will_do(file: Path) -> None:
+    file.write_text('node_id = "n-1"\nlog_format = "text"\n[log]\nuri = "/lake/iscp"\n[backoff]\nbase_s = 1\n')
+    assert load_settings(file, {}) == replace(DEFAULTS, log_format=LogFormat.TEXT, backoff=BackoffConfig(base_s=1.0))
+
+
+def test_a_variable_wins_over_the_file(file: Path) -> None:
+    file.write_text('node_id = "other"\n[log]\nuri = "/else"\n')
+    assert load_settings(file, LEAST) == DEFAULTS
+
+
+def test_lists_and_sections_in_variables() -> None:
+    environ = {
+        "ISCP_ETCD__ENDPOINTS": "a:1, b:2",
+        "ISCP_SPARK__CONF": '{"spark.x.y": "1"}',
+        "ISCP_BACKOFF__CAP_S": "60",
+        "ISCP_CONSUMERS__ALLOW": "sqlite",
+    }
+    config = load_settings(None, LEAST | environ)
+    assert config.etcd.endpoints == ("a:1", "b:2")
+    assert config.spark.conf == {"spark.x.y": "1"}
+    assert config.backoff.cap_s == 60.0
+    assert config.consumers.allow == ("sqlite",)
+    assert load_settings(None, LEAST | {"ISCP_ETCD__ENDPOINTS": '["c:3"]'}).etcd.endpoints == ("c:3",)
+
+
+def test_what_was_written_is_read_back(file: Path) -> None:
+    config = replace(
+        DEFAULTS,
+        log_format=LogFormat.TEXT,
+        catalog={"main.type": "hive", 'a"b\\': "ü\n"},
+        etcd=EtcdConfig(endpoints=("a:1", "b:2"), lease_ttl_s=5.5),
+        spark=SparkConfig(conf={"spark.sql.x": "y"}, driver_memory_mb=512),
+    )
+    file.write_text(to_toml(config))
+    assert load_settings(file, {}) == config
+
+
+def test_every_fault_is_told_at_once_by_its_path(file: Path) -> None:
+    file.write_text(
+        'node_id = "n 1"\nnod = 4\netcd = 3\n'
+        '[scheduler]\nconcurrency = "abc"\n'
+        "[log]\ncompact_commits = 1\n"
+        "[probe]\ninterval_min_s = 400\n"
+    )
+    text = refused(file, {"ISCP_SPARK__CONF": "x", "ISCP_ETCD__MARGIN_S": "10", "ISCP_FOO": ""})
+    for path in (
+        *("node_id", "nod", "etcd", "scheduler.concurrency", "log.uri", "log.compact_commits"),
+        *("probe.interval_max_s", "etcd.margin_s", "ISCP_SPARK__CONF", "ISCP_FOO"),
+    ):
+        assert f"\n  {path}: " in text, path
+    assert text.startswith("10 settings are wrong")
+
+
+def test_one_fault_has_field_and_remedy() -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        load_settings(None, LEAST | {"ISCP_LISTEN": "7430"})
+    assert refusal.value.field == "listen"
+    assert "HOST:PORT" in refusal.value.remedy
+
+
+def test_what_is_missing_names_its_variable() -> None:
+    text = refused(None, {})
+    assert variable("log.uri") in text
+    assert variable("node_id") in text
+
+
+def test_a_misspelt_setting_names_the_right_one(file: Path) -> None:
+    file.write_text("[etcd]\nlease_ttl = 5\n")
+    assert "Did you mean etcd.lease_ttl_s?" in refused(file, LEAST)
+    assert "Did you mean ISCP_ETCD__ENDPOINTS?" in refused(None, LEAST | {"ISCP_ETCD__ENDPOINT": "a:1"})
+
+
+def test_variables_that_are_no_settings_are_left_alone() -> None:
+    others = {"ISCP_ETCD": "/bin/etcd", "ISCP_CACHE": "/c", "ISCP_FAILPOINTS": "x", "ISCP_ENDPOINT": "a:1"}
+    links = {"ISCP_PORT": "tcp://1", "ISCP_PORT_7430_TCP_ADDR": "1", "ISCP_ETCD_SERVICE_HOST": "1"}
+    assert load_settings(None, LEAST | others | links) == DEFAULTS
+
+
+def test_a_wrong_password_is_not_repeated(file: Path) -> None:
+    file.write_text('[etcd]\nuser = "u"\npassword = 123456\n')
+    assert "123456" not in refused(file, LEAST)
+
+
+def test_a_section_in_the_place_of_a_value(file: Path) -> None:
+    file.write_text("[listen]\nport = 1\n")
+    assert "listen: " in refused(file, LEAST)
+
+
+@pytest.mark.parametrize("content", ["node_id =", None])
+def test_a_file_that_cannot_be_read_is_named(file: Path, content: str | None) -> None:
+    if content is not None:
+        file.write_text(content)
+    assert str(file) in refused(file, LEAST)

@@ -1,0 +1,190 @@
+"""Rows of many kinds become the feed's columns; what would lose something on the way is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+import subprocess
+import sys
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from iscp.changefeed.client.input_rows import OrderBy, Rows, prepared
+from iscp.changefeed.table.file_writer import FeedRows
+from iscp.core.errors import InvalidRequest
+
+WANTED = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
+ROWS = [{"id": 2, "name": "b"}, {"id": 1, "name": None}]
+NESTED = pa.schema([("s", pa.struct([("a", pa.int32()), ("b", pa.list_(pa.struct([("c", pa.int64())])))]))])
+
+
+def fitted(rows: Rows, wanted: pa.Schema = WANTED, order_by: OrderBy = (), operation: Any = "insert") -> FeedRows:
+    found = prepared(rows, wanted, order_by, operation)
+    assert isinstance(found, FeedRows)
+    assert found.rows.schema == wanted
+    return found
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ROWS,
+        tuple(ROWS),
+        pa.Table.from_pylist(ROWS),
+        pa.RecordBatch.from_pylist(ROWS),
+        pd.DataFrame(ROWS),
+        pa.table({"name": pa.array(["b", None], pa.large_string()), "id": pa.array([2, 1], pa.int8())}),
+        pa.table({"name": pa.array(["b", None]).dictionary_encode(), "id": pa.array([2.0, 1.0])}),
+    ],
+    ids=["dicts", "tuple", "table", "batch", "pandas", "other order and widths", "dictionary and floats"],
+)
+def test_rows_of_every_kind_are_the_same_rows(rows: Rows) -> None:
+    found = fitted(rows)
+    assert found.rows.to_pylist() == ROWS
+    assert found.operations.to_pylist() == ["insert", "insert"]
+
+
+def test_no_rows_are_rows_too() -> None:
+    for rows in ([], WANTED.empty_table()):
+        found = fitted(rows)
+        assert (len(found.rows), len(found.operations)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "field", "complaint"),
+    [
+        ([{"id": 1}], "rows", "row 0 is a dict with id"),
+        ([{"id": 1, "name": "a"}, {"id": 1, "name": "a", "more": 1}], "rows", "row 1 is a dict with id, name, more"),
+        ([1], "rows", "row 0 is 1"),
+        ([{"id": "x", "name": "a"}], "rows.id", "does not fit"),
+        ([{"id": None, "name": "a"}], "rows.id", "has nulls"),
+        ([{"id": 1 << 70, "name": "a"}], "rows.id", "does not fit"),
+        ([{"id": 1.5, "name": "a"}], "rows.id", "does not fit"),
+        ([{"id": 1, "name": b"\xff"}], "rows.name", "does not fit"),
+        ([{"id": 1, "name": "a"}, {"id": 2, "name": 5}], "rows.name", "does not fit"),
+        (pa.table({"id": [1]}), "rows", "have the columns id"),
+        (pa.table([[1], ["a"], ["a"]], names=["id", "name", "name"]), "rows", "id, name, name"),
+        (pa.table({"id": [1], "Name": ["a"]}), "rows", "id, Name"),
+        (pa.table({"id": [1.5], "name": ["a"]}), "rows.id", "does not fit"),
+        (pa.table({"id": ["x"], "name": ["a"]}), "rows.id", "does not fit"),
+        (pa.table({"id": pa.nulls(1, pa.int64()), "name": ["a"]}), "rows.id", "has nulls"),
+        (pd.DataFrame({"id": [1, "x"], "name": ["a", "b"]}), "rows", "do not become columns"),
+        ({"id": 1, "name": "a"}, "rows", "are a dict"),
+        ("rows", "rows", "are a str"),
+        (None, "rows", "are a NoneType"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_field_and_remedy(rows: Rows, field: str, complaint: str) -> None:
+    with pytest.raises(InvalidRequest, match=complaint) as refused:
+        fitted(rows)
+    assert refused.value.field == field
+    assert refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": 1, "b": [], "zz": 1},
+        {"a": 1},
+        {"a": 1, "b": [{"c": 1, "zz": 1}]},
+        {"a": 1, "b": [{}]},
+        {"a": 1 << 40, "b": []},
+    ],
+)
+def test_nested_values_lose_nothing_either(value: Any) -> None:
+    for rows in ([{"s": value}], pa.table({"s": [value]})):
+        with pytest.raises(InvalidRequest) as refused:
+            fitted(rows, NESTED)
+        assert refused.value.field == "rows.s"
+
+
+def test_nested_values_that_fit_are_taken() -> None:
+    rows = [{"s": {"b": [{"c": 1}, None], "a": 5}}, {"s": None}, {"s": {"a": None, "b": None}}]
+    assert fitted(rows, NESTED).rows.to_pylist() == rows
+
+
+def test_maps_and_times_keep_what_they_hold() -> None:
+    wanted = pa.schema([("m", pa.map_(pa.string(), pa.int64())), ("t", pa.timestamp("us", "UTC"))])
+    at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    given = pa.table(
+        {"m": pa.array([[("a", 1)]], wanted.field("m").type), "t": pa.array([at], pa.timestamp("ns", "UTC"))}
+    )
+    assert fitted(given, wanted).rows.to_pylist() == [{"m": [("a", 1)], "t": at}]
+    late = pa.table({"m": given["m"], "t": pa.array([1], pa.timestamp("ns", "UTC"))})
+    with pytest.raises(InvalidRequest, match="would lose data"):
+        fitted(late, wanted)
+    with pytest.raises(InvalidRequest, match="has times of a day"):
+        fitted([{"d": at}], pa.schema([("d", pa.date32())]))
+
+
+# --- order -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("order_by", "expected"),
+    [
+        ((), "cabd"),
+        ("n", "bcad"),
+        (["n"], "bcad"),
+        ([("n", "descending")], "dcab"),
+        (["n", ("s", "descending")], "bcad"),
+        ([("s", "descending")], "dcba"),
+        (["n", "s"], "bacd"),
+    ],
+)
+def test_rows_are_sorted_and_equal_ones_stay_in_their_order(order_by: OrderBy, expected: str) -> None:
+    wanted = pa.schema([("n", pa.int64()), ("s", pa.string())])
+    rows = [{"n": n, "s": s} for n, s in ((2, "c"), (2, "a"), (1, "b"), (3, "d"))]
+    operations = [f"op-{row['s']}" for row in rows]
+    found = fitted(rows, wanted, order_by, operations)
+    assert "".join(found.rows["s"].to_pylist()) == expected
+    assert found.operations.to_pylist() == [f"op-{s}" for s in expected], "each operation stays with its row"
+
+
+def test_rows_are_sorted_by_the_types_of_the_feed() -> None:
+    found = fitted(pa.table({"id": ["10", "9"], "name": ["a", "b"]}), order_by="id")
+    assert found.rows["id"].to_pylist() == [9, 10]
+
+
+@pytest.mark.parametrize("order_by", [["nobody"], "nobody", [("id", "downwards")], [("nobody", "descending")]])
+def test_an_order_that_is_none_is_refused(order_by: OrderBy) -> None:
+    with pytest.raises(InvalidRequest, match="says no order") as refused:
+        fitted(ROWS, order_by=order_by)
+    assert refused.value.field == "order_by"
+    assert "id, name" in refused.value.remedy
+
+
+# --- operations --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        ["a", "b"],
+        pa.array(["a", "b"]),
+        pa.array(["a", "b"], pa.large_string()),
+        pa.array(["a", "b"]).dictionary_encode(),
+        pa.chunked_array([["a"], ["b"]]),
+    ],
+)
+def test_each_row_may_have_an_operation_of_its_own(operation: Any) -> None:
+    assert fitted(ROWS, operation=operation).operations.to_pylist() == ["a", "b"]
+
+
+@pytest.mark.parametrize("operation", [["a"], pa.array(["a", None]), pa.array([1, 2]), ["a", 2], None, 5])
+def test_operations_that_are_not_one_text_for_each_row_are_refused(operation: Any) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        fitted(ROWS, operation=operation)
+    assert refused.value.field == "operation"
+
+
+def test_spark_is_not_loaded() -> None:
+    code = (
+        "import sys, pyarrow as pa; from iscp import changefeed\n"
+        "from iscp.changefeed.client.input_rows import prepared\n"
+        "prepared([{'id': 1}], pa.schema([('id', pa.int64())]), (), 'insert')\n"
+        "assert 'pyspark' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

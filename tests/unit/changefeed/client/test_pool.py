@@ -1,0 +1,37 @@
+"""What is lent is nobody else's meanwhile, and is kept for the next."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+from itertools import count
+
+from iscp.changefeed.client.pool import KEPT_MAX, Pool
+
+
+def test_one_is_lent_again_when_it_is_back() -> None:
+    numbers = count()
+    kept = Pool(lambda: next(numbers))
+    with kept.lent() as one, kept.lent() as other:
+        assert (one, other) == (0, 1)
+    with kept.lent() as again:
+        assert again == 0, "the one that came back last"
+
+
+def test_one_in_whose_use_something_failed_is_let_go() -> None:
+    numbers = count()
+    kept = Pool(lambda: next(numbers))
+    with suppress(ValueError), kept.lent():
+        raise ValueError
+    with kept.lent() as another:
+        assert another == 1
+
+
+def test_no_more_are_kept_than_so_many() -> None:
+    numbers = count()
+    kept = Pool(lambda: next(numbers))
+    with ExitStack() as stack:
+        for _ in range(KEPT_MAX + 3):
+            stack.enter_context(kept.lent())
+    with ExitStack() as stack:
+        lent = [stack.enter_context(kept.lent()) for _ in range(KEPT_MAX + 1)]
+    assert lent[-1] == KEPT_MAX + 3

@@ -1,0 +1,121 @@
+"""Job files: what they may say, and that every fault is refused with its path."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+
+import pytest
+
+from iscp.cli.admin.job_file import read_jobs
+from iscp.core.api_requests import JobName
+from iscp.core.errors import InvalidRequest
+
+FULL = """
+table: /data/orders
+name: copy
+account: acme
+consumer: replica
+target: /data/copy
+key: [id, region]
+columns: a, b
+where: a > 1
+trigger: default
+priority: 5
+"""
+SPEC = """
+table: sales.orders
+name: copy
+spec:
+  trigger: {job_type: default}
+  iteration: {priority: 5, consumer: {kind: replica, target: copies/orders, key: [id]}}
+"""
+
+
+def read(text: str) -> list[tuple[JobName, dict[str, object]]]:
+    return [(one.job, json.loads(one.spec_json)) for one in read_jobs(io.StringIO(text), "job.yaml")]
+
+
+def test_the_fields_are_those_of_the_options() -> None:
+    consumer = {
+        "kind": "replica",
+        "target": "/data/copy",
+        "key": ["id", "region"],
+        "columns": ["a", "b"],
+        "where": "a > 1",
+    }
+    assert read(FULL) == [
+        (
+            JobName("/data/orders", "copy", "acme"),
+            {"trigger": {"job_type": "default"}, "iteration": {"consumer": consumer, "priority": 5}},
+        )
+    ]
+
+
+def test_a_consumer_that_is_not_ours_may_do_without_a_target() -> None:
+    ((_, spec),) = read("{table: /data/orders, name: bus, consumer: queue, options: {topic: orders}}")
+    assert spec == {"iteration": {"consumer": {"kind": "queue", "target": "", "options": {"topic": "orders"}}}}
+
+
+def test_a_whole_spec_may_be_given_and_its_target_is_made_absolute() -> None:
+    ((job, spec),) = read(SPEC)
+    assert job == JobName("sales.orders", "copy", "default")
+    consumer = {"kind": "replica", "target": os.path.abspath("copies/orders"), "key": ["id"]}
+    assert spec == {"trigger": {"job_type": "default"}, "iteration": {"priority": 5, "consumer": consumer}}
+
+
+def test_how_a_job_runs_may_be_given_with_durations_as_people_write_them() -> None:
+    run = "trigger: periodic, every: 10m, share: true, target_lag: 90, on_replace: follow"
+    ((_, spec),) = read(f"{{table: /t, name: a, target: /x, {run}}}")
+    assert spec == {
+        "trigger": {"job_type": "periodic", "schedule": {"interval": 600.0, "share": True}},
+        "target_lag": 90,
+        "iteration": {"on_replace": "follow", "consumer": {"kind": "replica", "target": "/x"}},
+    }
+
+
+def test_documents_and_lists_of_jobs_may_be_mixed() -> None:
+    one = "{table: /t, name: %s, target: /x}"
+    text = f"{one % 'a'}\n---\n- {one % 'b'}\n- {one % 'c'}\n---\n"
+    assert [job.name for job, _ in read(text)] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("", "job.yaml"),
+        ("a: [", "job.yaml"),
+        ("!!python/object:os.system {}", "job.yaml"),
+        ("name: a\nname: b", "job.yaml"),
+        ("? [a]\n: b", "job.yaml"),
+        ("just words", "job.yaml[0]"),
+        ("[1]", "job.yaml[0]"),
+        ("{name: a, target: /x}", "job.yaml[0].table"),
+        ("{table: /t, target: /x}", "job.yaml[0].name"),
+        ("{table: /t, name: a}", "job.yaml[0].target"),
+        ("{table: /t, name: 5, target: /x}", "job.yaml[0].name"),
+        ("{table: /t, name: a, target: /x, keys: [a]}", "job.yaml[0].keys"),
+        ("{table: /t, name: a, target: /x, key: {a: b}}", "job.yaml[0].key"),
+        ("{table: /t, name: a, target: /x, key: [1]}", "job.yaml[0].key"),
+        ("{table: /t, name: a, target: /x, key: [a, a]}", "job.yaml[0].key"),
+        ("{table: /t, name: a, target: /x, trigger: hourly}", "job.yaml[0].trigger"),
+        ("{table: /t, name: a, target: /x, priority: high}", "job.yaml[0].priority"),
+        ("{table: /t, name: a, target: /x, priority: 5000}", "job.yaml[0].priority"),
+        ("{table: /t, name: a, target: /x, trigger: periodic}", "job.yaml[0].every"),
+        ("{table: /t, name: a, target: /x, trigger: periodic, every: often}", "job.yaml[0].every"),
+        ("{table: /t, name: a, target: /x, trigger: periodic, every: 0s}", "job.yaml[0].every"),
+        ("{table: /t, name: a, target: /x, every: 10m}", "job.yaml[0].every"),
+        ("{table: /t, name: a, target: /x, target_lag: 2013-01-01}", "job.yaml[0]"),
+        ("{table: /t, name: a, target: /x, on_replace: 5}", "job.yaml[0].on_replace"),
+        ("{table: /t, name: a, spec: 5}", "job.yaml[0].spec"),
+        ("{table: /t, name: a, spec: {2013-01-01: x}}", "job.yaml[0].spec"),
+        ("{table: /t, name: a, spec: {}, target: /x}", "job.yaml[0].target"),
+        ("{table: /t, name: a, spec: {iteration: {consumer: {}}}}", "job.yaml[0].spec.iteration.consumer.kind"),
+        ("{table: /t, name: a, target: /x}\n---\n{table: /t, name: b}", "job.yaml[1].target"),
+    ],
+)
+def test_a_fault_is_refused_with_its_path(text: str, field: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        read(text)
+    assert caught.value.field == field

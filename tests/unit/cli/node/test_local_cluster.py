@@ -1,0 +1,94 @@
+"""When a child is started again, and which ports are chosen."""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from iscp.cli.node.local_cluster import BACKOFF_CAP_S, SETTLED_S, Layout, SupervisedProcess, choose_ports, locked
+from iscp.core.errors import ConfigurationError
+
+
+@dataclass
+class Child:
+    """What `SupervisedProcess` asks of a process."""
+
+    pid: int
+    returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+
+class Children:
+    def __init__(self) -> None:
+        self.started: list[Child] = []
+
+    def __call__(self) -> Child:
+        self.started.append(Child(len(self.started) + 1))
+        return self.started[-1]
+
+
+def test_the_wait_doubles_up_to_its_cap() -> None:
+    children = Children()
+    kept = SupervisedProcess("node", children)  # type: ignore[arg-type]
+    now_s, waits = 0.0, []
+    for _ in range(8):
+        kept.tick(now_s)
+        children.started[-1].returncode = -9
+        kept.tick(now_s)
+        waits.append(kept.due_s - now_s)
+        kept.tick(kept.due_s - 0.01)
+        assert kept.child is None
+        now_s = kept.due_s
+    assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, BACKOFF_CAP_S, BACKOFF_CAP_S, BACKOFF_CAP_S]
+
+
+def test_a_child_that_ran_long_starts_again_soon() -> None:
+    children = Children()
+    kept = SupervisedProcess("node", children, failures=5)  # type: ignore[arg-type]
+    kept.tick(0.0)
+    children.started[-1].returncode = 1
+    kept.tick(SETTLED_S)
+    assert kept.due_s == SETTLED_S + 0.5
+
+
+def test_one_that_runs_is_left_alone() -> None:
+    children = Children()
+    kept = SupervisedProcess("node", children)  # type: ignore[arg-type]
+    for now_s in range(10):
+        kept.tick(float(now_s))
+    assert (len(children.started), kept.pid) == (1, 1)
+
+
+def test_ports_are_kept_while_they_are_free(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    first = choose_ports(layout, 0)
+    assert len({first.nodes[0], first.etcd_client, first.etcd_peer}) == 3
+    assert choose_ports(layout, None) == first
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", first.nodes[0]))
+        other.listen()
+        moved = choose_ports(layout, None)
+        assert moved.nodes[0] != first.nodes[0]
+        assert moved.etcd_client == first.etcd_client
+        with pytest.raises(ConfigurationError, match="--port"):
+            choose_ports(layout, first.nodes[0])
+
+
+def test_a_file_of_ports_that_was_torn_is_made_anew(tmp_path: Path) -> None:
+    Layout(tmp_path).ports.write_text('{"nodes": [1')
+    chosen = choose_ports(Layout(tmp_path), 0)
+    assert json.loads(Layout(tmp_path).ports.read_text())["nodes"] == list(chosen.nodes)
+
+
+def test_a_directory_has_one_holder_at_a_time(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "new")
+    with locked(layout), pytest.raises(ConfigurationError, match="is in use by process"), locked(layout):
+        pass
+    with locked(layout):
+        pass

@@ -1,0 +1,107 @@
+"""Reports change a row only where they still count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iscp.core.ids import JobKey
+from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, Reason, apply_report, parse_status
+from iscp.core.watermark import Watermark
+
+KEY = JobKey("default", "t-1", "copy")
+SPEC = '{"iteration":{"consumer":{"kind":"replica","target":"/x"}}}'
+ROW = JobRow(KEY, "j-1", SPEC, "flights", "/flights", watermark=Watermark(5, 50.0), seq=3)
+
+
+def report(version: int = 6, seq: int = 4, **changes: object) -> JobReport:
+    made = JobReport(KEY, "j-1", Watermark(version, 60.0), seq, JobState.COMPLETED, Reason.NONE)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_a_status_survives_its_json() -> None:
+    status = JobStatus(1, 2, 3.5, 4.5, 9, 'disk "full"', 6, 7, 8, "slow", source_id="t-2")
+    assert parse_status(status.to_json()) == status
+    assert parse_status("") == JobStatus()
+
+
+def test_a_report_moves_its_row() -> None:
+    moved = apply_report(ROW, report(status=JobStatus(rows=8)))
+    assert moved is not None
+    assert (moved.watermark.version, moved.seq, moved.status.rows) == (6, 4, 8)
+
+
+def test_a_job_follows_the_table_that_its_last_good_iteration_followed() -> None:
+    assert ROW.source_id == "t-1"
+    row = apply_report(ROW, report(status=JobStatus(source_id="t-2")))
+    assert row is not None
+    assert row.source_id == "t-2"
+    row = apply_report(row, report(7, status=JobStatus()))  # that it runs, or has failed before it could look
+    assert row is not None
+    assert row.source_id == "t-2"
+    row = apply_report(row, report(8, status=JobStatus(source_id="t-1")))
+    assert row is not None
+    assert (row.source_id, row.status.source_id) == ("t-1", "")
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        report(job_id="j-0"),
+        report(seq=2),
+        report(version=4, seq=3),
+        report(version=5, seq=3, watermark=ROW.watermark),
+    ],
+    ids=["of another registration", "a lower seq", "a lower watermark", "nothing new"],
+)
+def test_a_report_that_does_not_count_changes_nothing(late: JobReport) -> None:
+    assert apply_report(ROW, late) is None
+
+
+def test_only_a_later_iteration_may_go_back_to_a_lower_version() -> None:
+    """That of a job which follows a source that was made anew."""
+    moved = apply_report(ROW, report(version=2))
+    assert moved is not None
+    assert (moved.watermark.version, moved.seq) == (2, 4)
+
+
+def test_a_dropped_job_stays_as_it_was() -> None:
+    assert apply_report(ROW._replace(drop_at_s=1.0), report()) is None
+
+
+def test_a_pause_outlives_an_iteration_that_ends_after_it() -> None:
+    moved = apply_report(ROW._replace(reason=Reason.PAUSED), report())
+    assert moved is not None
+    assert moved.paused
+    assert moved.watermark.version == 6
+
+
+def test_a_report_of_the_watermark_alone_leaves_state_and_status() -> None:
+    failed = ROW._replace(state=JobState.ERROR, reason=Reason.RETRYING, status_json=JobStatus(error_code=9).to_json())
+    moved = apply_report(failed, report(state=None, reason=None))
+    assert moved is not None
+    assert (moved.state, moved.reason, moved.status_json) == (failed.state, failed.reason, failed.status_json)
+
+
+def test_only_a_permanent_error_is_failed_for_good() -> None:
+    def row(state: JobState, code: int) -> JobRow:
+        return ROW._replace(state=state, status_json=JobStatus(error_code=code).to_json())
+
+    assert row(JobState.ERROR, 10_004).failed_for_good
+    assert not row(JobState.ERROR, 9).failed_for_good
+    assert not row(JobState.COMPLETED, 10_004).failed_for_good
+
+
+@given(st.permutations([(6, 4), (6, 5), (8, 6), (9, 7)]), st.data())
+def test_reports_in_any_order_and_doubled_end_at_the_newest(
+    order: list[tuple[int, int]], choose: st.DataObject
+) -> None:
+    row = ROW
+    for version, seq in order + choose.draw(st.lists(st.sampled_from(order), max_size=4)):
+        before = row
+        row = apply_report(row, report(version, seq)) or row
+        assert (row.watermark.version, row.seq) >= (before.watermark.version, before.seq)
+    assert (row.watermark.version, row.seq) == (9, 7)

@@ -1,0 +1,26 @@
+"""What is believed of what others say: all of it where it is right, nothing of it where it is not."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from iscp.core.report_validation import exact_position
+from iscp.core.watermark import DeadLetters, Position, Watermark
+
+FULL = Position(3, Watermark(5, 1.5, 1, 2), "job", "source", "why", 7, DeadLetters(2, 1), {"a": "x"})
+
+
+def test_a_position_that_is_right_keeps_all_that_it_says() -> None:
+    nothing = Position()
+    same = [each.name for each in fields(Position) if getattr(FULL, each.name) == getattr(nothing, each.name)]
+    assert not same, "each field is tried"
+    assert exact_position(FULL) == FULL
+    assert exact_position(nothing) == nothing
+
+
+@pytest.mark.parametrize("columns", [["a"], {"a": 1}, {1: "a"}, "a"])
+def test_columns_that_are_none_are_refused(columns: object) -> None:
+    with pytest.raises(ValueError, match="column_ids"):
+        exact_position(replace(FULL, column_ids=columns))  # type: ignore[arg-type]

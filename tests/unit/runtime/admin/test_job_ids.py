@@ -1,0 +1,82 @@
+"""A job's id is later than any that its target may bear, whatever happens while its request is checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from iscp.core.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest, ResyncRequest
+from iscp.ports.catalog import TableDescription
+from iscp.runtime.admin.admin_service import OwnerAdmin
+from iscp.runtime.owner.job_progress import ProgressSignal
+from tests.fakes.nodes import nodes_and_views
+from tests.fakes.owner import OwnerWorld
+from tests.fakes.pipeline import FakeCatalog, FakeKind
+
+FAST = TableDescription("t-1", "fast", "/tables/fast", 7, 1.0, {"id": "long"})
+SLOW = TableDescription("t-2", "slow", "/tables/slow", 7, 1.0, {"id": "long"})
+
+
+def request(name: str, table: TableDescription, target: str) -> RegisterRequest:
+    spec = {"iteration": {"consumer": {"kind": "replica", "target": target}}}
+    return RegisterRequest(JobName(table.uri, name), json.dumps(spec))
+
+
+class SlowCatalog(FakeCatalog):
+    """`meanwhile` happens while the slow table is described."""
+
+    meanwhile: Callable[[], object] = staticmethod(lambda: None)
+
+    def describe(self, table: str) -> TableDescription:
+        if table == SLOW.uri:
+            self.meanwhile()
+        return super().describe(table)
+
+
+def admin_of(world: OwnerWorld, catalog: SlowCatalog) -> OwnerAdmin:
+    world.lead()
+    nodes, views = nodes_and_views(world.owner, world.membership, world.clock)
+    return OwnerAdmin(
+        world.owner,
+        catalog,
+        lambda name: FakeKind(),
+        lambda trigger: None,
+        world.clock,
+        ProgressSignal(),
+        nodes,
+        views.view,
+        lambda rows: None,
+    )
+
+
+def test_a_registration_that_came_and_went_while_another_was_checked_has_the_earlier_id() -> None:
+    world, catalog = OwnerWorld(), SlowCatalog(FAST, SLOW)
+    admin = admin_of(world, catalog)
+    passed: list[str] = []
+
+    def come_and_go() -> None:
+        passed.append(admin.register([request("short", FAST, "/targets/x")])[0].job_id)
+        admin.change([JobChange(ChangeVerb.UNREGISTER, JobName(FAST.uri, "short"))])
+
+    catalog.meanwhile = come_and_go
+    first, second = admin.register([request("long", FAST, "/targets/x"), request("other", SLOW, "/targets/y")])
+    assert passed[0] < first.job_id < second.job_id
+    world.close()
+
+
+def test_a_resync_that_another_overtook_while_it_was_checked_is_decided_anew_under_a_later_id() -> None:
+    world, catalog = OwnerWorld(), SlowCatalog(SLOW)
+    admin = admin_of(world, catalog)
+    admin.register([request("x", SLOW, "/targets/x")])
+    job = JobName(SLOW.uri, "x")
+    overtaking: list[str] = []
+
+    def overtake() -> None:
+        catalog.meanwhile = lambda: None
+        overtaking.append(admin.resync(ResyncRequest(job)).job_id)
+
+    catalog.meanwhile = overtake
+    result = admin.resync(ResyncRequest(job))
+    assert overtaking[0] < result.job_id == admin.status(job).job_id
+    assert len(world.storage.entries) == 5
+    world.close()

@@ -1,0 +1,193 @@
+"""What operators say is checked, kept in etcd before it counts, and answered with what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from iscp.coordination.membership.preferred_nodes import Overrides
+from iscp.coordination.protocol.messages import Sync
+from iscp.core.api_requests import NodeVerb, ShardVerb
+from iscp.core.errors import InvalidRequest, NotOwner, TableNotFound
+from iscp.core.ids import ShardId
+from iscp.core.members import NodeRecord
+from iscp.ports.consumer import ConsumerKind, Needs
+from iscp.runtime.admin.operator_service import OwnerOperator
+from iscp.runtime.admin.request_validation import RequestValidator
+from iscp.runtime.admin.resharder import Resharder
+from tests.fakes.etcd import FakeMembership, FakeOverrides
+from tests.fakes.owner import TIMES, OwnerWorld, until
+from tests.fakes.pipeline import FakeCatalog, FakeKind
+from tests.unit.runtime.owner.test_owner_loop import register, row
+
+SHARD = ShardId("t-1")
+
+
+class Operated:
+    """An owner whose node `n-1` runs the table t-1, and an operator who speaks to it."""
+
+    def __init__(self) -> None:
+        self.world = OwnerWorld()
+        self.world.lead()
+        self.needs = Needs(sharded=True)
+        self.store = FakeOverrides(self.world.etcd)
+        self.intake = RequestValidator(FakeCatalog(), self.kinds, lambda trigger: None, self.world.clock)
+        resharder = Resharder(self.world.owner, FakeCatalog(), self.kinds, self.intake)
+        self.operator = OwnerOperator(self.world.owner, self.store, FakeCatalog(), resharder)
+        register(self.world, row("x", job_id="000000000001"))
+
+    def kinds(self, name: str) -> ConsumerKind:
+        return FakeKind(self.needs)
+
+    def ranges(self) -> list[int]:
+        return [each.range_id for each in self.operator.placement("t-1")]
+
+    def join(self, node_id: str) -> None:
+        """Another node, which is registered and has synced with nothing."""
+        FakeMembership(self.world.etcd).register(NodeRecord(node_id, 1, f"{node_id}:1"))
+        owner = self.world.owner
+
+        def known() -> bool:
+            return owner.ask(lambda loop: loop.machine.term is not None and node_id in loop.machine.term.peers)
+
+        until(known)
+        owner.heard(node_id, [Sync(owner.machine.owner_rev, 1, "v", 1, 0, 1, 0, ())])
+        until(lambda: owner.ask(lambda loop: loop.machine.term and node_id in loop.machine.term.placement.eligible))
+        self.world.pass_s(TIMES.settle_s)
+
+    def overrides(self) -> Overrides:
+        """As the owner has them."""
+        return self.world.owner.ask(lambda loop: loop.machine.term.placement.overrides)  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def operated() -> Iterator[Operated]:
+    made = Operated()
+    yield made
+    made.world.close()
+
+
+def test_a_cordon_is_kept_before_it_counts_and_may_be_repeated(operated: Operated) -> None:
+    operator = operated.operator
+    assert operator.change_node(NodeVerb.CORDON, "n-1") == (True, 1)
+    assert operated.store.load().cordoned == {"n-1"}
+    until(lambda: operated.overrides().cordoned == {"n-1"})
+    assert operator.change_node(NodeVerb.CORDON, "n-1") == (False, 1)
+    assert operator.change_node(NodeVerb.UNCORDON, "n-1") == (True, 1)
+    until(lambda: operated.overrides() == Overrides())
+    assert operator.change_node(NodeVerb.UNCORDON, "n-1") == (False, 1)
+
+
+def test_what_makes_no_sense_is_refused_and_nothing_changes(operated: Operated) -> None:
+    operator = operated.operator
+    with pytest.raises(InvalidRequest, match="there is no node 'n-9'") as refused:
+        operator.change_node(NodeVerb.CORDON, "n-9")
+    assert refused.value.remedy == "The nodes are: n-1"
+    with pytest.raises(InvalidRequest, match="last node"):
+        operator.change_node(NodeVerb.DRAIN, "n-1")
+    with pytest.raises(InvalidRequest, match="no node 'n-9'"):
+        operator.change_shards(ShardVerb.MOVE, "t-1", 0, "n-9")
+    with pytest.raises(TableNotFound):
+        operator.change_shards(ShardVerb.PIN, "/tables/none", 0, "n-1")
+    with pytest.raises(InvalidRequest, match="no shard 7"):
+        operator.change_shards(ShardVerb.PIN, "t-1", 7, "n-1")
+    operated.join("n-2")
+    operator.change_node(NodeVerb.CORDON, "n-2")
+    until(lambda: operated.overrides().cordoned == {"n-2"})
+    with pytest.raises(InvalidRequest, match="n-2 is cordoned") as cordoned:
+        operator.change_shards(ShardVerb.MOVE, "t-1", 0, "n-2")
+    assert "uncordon n-2" in cordoned.value.remedy
+    with pytest.raises(InvalidRequest, match="last node"):
+        operator.change_node(NodeVerb.DRAIN, "n-1")
+    assert operated.store.load() == Overrides(frozenset({"n-2"}))
+
+
+def test_a_node_that_is_gone_for_good_can_be_uncordoned(operated: Operated) -> None:
+    operated.join("n-2")
+    operated.operator.change_node(NodeVerb.CORDON, "n-2")
+    until(lambda: operated.overrides().cordoned == {"n-2"})
+    (lease_id,) = (record.lease_id for record in operated.world.etcd.members() if record.node_id == "n-2")
+    operated.world.etcd.expire(lease_id)
+    assert operated.operator.change_node(NodeVerb.UNCORDON, "n-2") == (True, 0)
+
+
+def test_a_pin_holds_and_says_why_a_shard_is_elsewhere(operated: Operated) -> None:
+    operated.join("n-2")
+    (before,) = operated.operator.placement("")
+    assert (before.node_id, before.state, before.pinned) == ("n-1", "running", "")
+    away = "n-2"
+    assert operated.operator.change_shards(ShardVerb.PIN, "t-1", 0, away) == 1
+    assert operated.operator.change_shards(ShardVerb.PIN, "t-1", 1, away) == 0
+    assert operated.store.load().pins == {SHARD: away}
+    until(lambda: operated.operator.placement("t-1")[0].pinned == away)
+    until(lambda: operated.operator.placement("t-1")[0].node_id != "n-1")
+    assert operated.operator.change_shards(ShardVerb.UNPIN, "t-1", 0, "") == 1
+    assert operated.store.load().pins == {}
+
+
+def test_a_move_of_what_is_there_already_is_none(operated: Operated) -> None:
+    assert operated.operator.change_shards(ShardVerb.MOVE, "t-1", 0, "n-1") == 0
+
+
+def test_between_terms_there_is_nobody_to_ask(operated: Operated) -> None:
+    operated.world.owner.lost()
+    until(lambda: operated.world.owner.writer is None)
+    with pytest.raises(NotOwner):
+        operated.operator.placement("")
+    with pytest.raises(NotOwner):
+        operated.operator.change_node(NodeVerb.CORDON, "n-1")
+    with pytest.raises(NotOwner):
+        operated.operator.events(0, 0, 0.0, lambda: True)
+
+
+def test_events_say_what_was_decided_and_why(operated: Operated) -> None:
+    events = operated.operator.events(0, 0, 0.0, lambda: True)
+    assert [(each.what, each.node_id) for each in events] == [
+        ("term", "n-1"),
+        ("join", "n-1"),
+        ("sync", "n-1"),
+        ("dispatch", "n-1"),
+    ]
+    assert [each.number for each in events] == [1, 2, 3, 4]
+    assert (events[-1].shard, events[-1].why) == ("t-1", "new")
+    last = events[-1]
+    assert operated.operator.events(last.owner_rev, last.number, 0.05, lambda: True) == []
+    operated.join("n-2")
+    new = operated.operator.events(last.owner_rev, last.number, 5.0, lambda: True)
+    assert [each.what for each in new][:1] == ["join"]
+    assert operated.operator.events(last.owner_rev - 1, 99, 0.0, lambda: True)[0] == events[0]
+
+
+def test_a_table_is_split_and_merged_and_pins_of_ranges_that_are_gone_go_with_them(operated: Operated) -> None:
+    operator = operated.operator
+    operator.change_shards(ShardVerb.PIN, "t-1", 0, "n-1")
+    until(lambda: operated.overrides().pins == {SHARD: "n-1"})
+    assert operator.reshard(False, "t-1", 0, "r-1") == 2
+    assert operator.reshard(False, "t-1", 0, "r-1") == 2  # the same, heard twice
+    until(lambda: operated.ranges() == [2, 3])
+    until(lambda: operated.overrides().pins == {})
+    assert operator.change_shards(ShardVerb.PIN, "t-1", 3, "n-1") == 1
+    assert operated.store.load().pins == {ShardId("t-1", 3): "n-1"}
+    assert operator.reshard(True, "t-1", 3, "r-2") == 1
+    until(lambda: operated.ranges() == [1])
+    assert operated.store.load().pins == {}
+    with pytest.raises(InvalidRequest, match="no range 3"):
+        operator.reshard(True, "t-1", 3, "r-3")
+
+
+def test_what_cannot_be_split_is_refused_with_its_jobs_and_nothing_changes(operated: Operated) -> None:
+    operator = operated.operator
+    operated.needs = Needs()
+    with pytest.raises(InvalidRequest, match=r"x \(replica: its sink is not sharded\)") as refused:
+        operator.reshard(False, "t-1", 0, "r-1")
+    assert refused.value.field == "table"
+    assert "Unregister" in refused.value.remedy
+    operated.needs = Needs(sharded=True)
+    with pytest.raises(TableNotFound):
+        operator.reshard(False, "/tables/none", 0, "r-1")
+    FakeMembership(operated.world.etcd).register(NodeRecord("n-0", 1, "n-0:1", wire_format=1))
+    until(lambda: len(operated.world.owner.members) == 2)
+    with pytest.raises(InvalidRequest, match="n-0: an iscp that knows nothing of ranges"):
+        operator.reshard(False, "t-1", 0, "r-1")
+    assert operated.ranges() == [1]

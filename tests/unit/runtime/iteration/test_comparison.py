@@ -1,0 +1,148 @@
+"""What is compared with what, when a comparison is refused, and what a repair commits: over a source in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from iscp.core.errors import Conflict, ErrorCode, JobFailed, PermanentError, Superseded
+from iscp.core.ids import JobKey
+from iscp.core.iteration import Bounds, Iteration, JobOutcome, Purpose
+from iscp.core.job_row import JobRow
+from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.verification import VerifyReport
+from iscp.runtime.iteration.comparison import Verifier
+from iscp.runtime.iteration.runner import CONFLICT_TRIES_MAX, Runner
+from tests.fakes.clock import FakeClock
+from tests.fakes.guards import OpenGuard, ScriptedFailpoints
+from tests.fakes.pipeline import FakeEngine, FakeKind, FakeSource, FakeTarget
+
+URI, TARGET = "/tables/t-1", "/targets/x"
+
+
+def job(registration: int = 1, **consumer: object) -> JobRow:
+    spec = JobSpec(ConsumerSpec("replica", TARGET, **{"key": ("id",), **consumer}))  # type: ignore[arg-type]
+    return JobRow(JobKey("a", "t-1", "x"), f"{registration:012x}-x", spec.to_json(), "t", URI)
+
+
+class Bench:
+    """A source with rows at version 1."""
+
+    def __init__(self) -> None:
+        self.source, self.kind, self.engine = FakeSource(), FakeKind(), FakeEngine()
+        runner = Runner(
+            self.engine,
+            self.source,
+            lambda name: self.kind,
+            lambda uri: None,  # type: ignore[arg-type,return-value]
+            FakeClock(),
+            ScriptedFailpoints(),
+            Bounds(),
+            epoch=lambda: 7,
+        )
+        sinks = lambda uri: None  # noqa: E731
+        self.verifier = Verifier(runner, self.engine, self.source, sinks, FakeClock(), lambda: 7)  # type: ignore[arg-type]
+        self.source.commit({1: "a", 2: "b"})
+
+    @property
+    def target(self) -> FakeTarget:
+        return self.kind.target(TARGET)
+
+    def run(self, row: JobRow, purpose: Purpose = Purpose.APPLY) -> JobOutcome:
+        iteration = Iteration(1, "t-1", URI, (row,), purpose=purpose)
+        (outcome,) = self.verifier.run(iteration, OpenGuard())
+        assert self.engine.open_sessions == 0
+        return outcome
+
+    def verify(self, row: JobRow, purpose: Purpose = Purpose.VERIFY) -> VerifyReport:
+        verified = self.run(row, purpose).verified
+        assert verified is not None
+        return verified
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_the_source_is_read_as_of_the_watermark_and_nothing_is_written(bench: Bench) -> None:
+    row = job()
+    bench.run(row)
+    bench.source.commit({3: "c"})
+    bench.source.snapshots.clear()
+    report = bench.verify(row)
+    assert (report.equal, report.repaired, report.version, report.seq) == (True, False, 1, 2)
+    assert bench.source.snapshots == [1]
+    bench.target.rows = {1: "wrong", 4: "d"}
+    report = bench.verify(row)
+    said = report.comparison
+    assert (said.missing, said.extra, said.different, report.repaired) == (1, 1, 1, False)
+    assert bench.target.commits == [("claim", 1), ("snapshot", 2)]
+
+
+def test_a_repair_is_one_commit_at_the_same_watermark_and_only_where_something_is_wrong(bench: Bench) -> None:
+    row = job()
+    bench.run(row)
+    assert bench.verify(row, Purpose.REPAIR).repaired is False
+    bench.target.rows = {1: "wrong"}
+    outcome = bench.run(row, Purpose.REPAIR)
+    assert (outcome.seq, outcome.watermark.version, bench.target.commits[-1]) == (3, 1, ("repair", 3))
+    assert outcome.verified is not None
+    assert (outcome.verified.repaired, outcome.verified.equal, outcome.verified.seq) == (True, False, 3)
+    assert bench.target.rows == bench.source.states[1]
+
+
+def test_a_doubted_target_is_said_to_be_so_and_mended_though_it_is_equal(bench: Bench) -> None:
+    row = job()
+    bench.run(row)
+    bench.target.position = replace(bench.target.position, void="version 3 is not ours")
+    assert bench.verify(row).void == "version 3 is not ours"
+    report = bench.verify(row, Purpose.REPAIR)
+    assert (report.repaired, report.equal, report.seq) == (True, True, 3)
+
+
+def test_a_repair_that_lost_its_seq_starts_over_and_gives_up_in_the_end(bench: Bench) -> None:
+    row = job()
+    bench.run(row)
+    bench.target.rows = {}
+    bench.target.faults.append(Conflict("another was first"))
+    assert bench.verify(row, Purpose.REPAIR).repaired
+    bench.target.rows = {}
+    bench.target.faults += [Conflict("another was first")] * CONFLICT_TRIES_MAX
+    with pytest.raises(Conflict):
+        bench.verify(row, Purpose.REPAIR)
+
+
+def test_a_job_without_rows_of_its_own_is_refused(bench: Bench) -> None:
+    with pytest.raises(JobFailed, match="not built yet"):
+        bench.verify(job())
+    bench.run(job(registration=2))
+    with pytest.raises(Superseded):
+        bench.verify(job(registration=1))
+    with pytest.raises(JobFailed, match="holds nothing of this job"):
+        bench.verify(job(registration=3))
+
+
+def test_a_version_that_cannot_be_read_or_is_another_tables_is_said(bench: Bench) -> None:
+    row = job()
+    bench.run(row)
+    bench.source.gone = {1}
+    with pytest.raises(PermanentError, match="cannot be read any more as it was at version 1") as gone:
+        bench.verify(row)
+    assert gone.value.code == ErrorCode.VERSION_GONE
+    assert "job wait" in gone.value.remedy
+    bench.source.gone = set()
+    bench.source.anew("t-2", {9: "z"})
+    with pytest.raises(PermanentError, match="not the one that was applied"):
+        bench.verify(row)
+
+
+def test_without_a_key_a_difference_says_something_only_while_the_source_grows(bench: Bench) -> None:
+    row = job(key=())
+    bench.run(row)
+    bench.target.rows = {1: "a"}
+    with pytest.raises(PermanentError, match="nobody can tell"):
+        bench.verify(row)
+    bench.source.inserts_only = True
+    assert bench.verify(row).comparison.missing == 1

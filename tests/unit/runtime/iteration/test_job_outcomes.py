@@ -1,0 +1,40 @@
+"""What a job that failed is said to have reached."""
+
+from __future__ import annotations
+
+import pytest
+
+from iscp.core.errors import ErrorCode, StorageError
+from iscp.core.ids import JobKey
+from iscp.core.job_row import JobRow
+from iscp.core.watermark import DeadLetters, Position, Watermark
+from iscp.runtime.iteration.job_outcomes import failed
+
+ROW = JobRow(JobKey("a", "t-1", "x"), "job-2", "{}", "orders", "/orders", watermark=Watermark(5, 5.0), seq=3)
+
+
+@pytest.mark.parametrize(
+    ("job_id", "version", "expected"),
+    [
+        ("job-2", 7, (7, 9, "t-2")),
+        ("job-2", 4, (5, 3, "t-2")),
+        # What the sink was for a former job says nothing of this one.
+        ("job-1", 7, (5, 3, "")),
+    ],
+)
+def test_it_never_goes_back_and_takes_nothing_from_a_former_job(
+    job_id: str, version: int, expected: tuple[int, int, str]
+) -> None:
+    position = Position(9, Watermark(version, 7.0), job_id, "t-2", dead=DeadLetters(1, 4))
+    outcome = failed(ROW, position, StorageError("away"))
+    assert (outcome.watermark.version, outcome.seq, outcome.source_id) == expected
+    assert (outcome.error_code, outcome.dead_letters) == (ErrorCode.STORAGE, 4)
+
+
+def test_an_error_that_nobody_has_translated_is_an_internal_one() -> None:
+    outcome = failed(ROW, None, ValueError())
+    assert (outcome.error_code, outcome.error_msg, outcome.watermark) == (
+        ErrorCode.INTERNAL,
+        "ValueError",
+        ROW.watermark,
+    )

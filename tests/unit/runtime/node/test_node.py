@@ -1,0 +1,266 @@
+"""A whole node over fakes: ready only when it can serve, and when it stops nothing that was done is forgotten."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from iscp.adapters.system.clock import SystemClock
+from iscp.coordination.jobs.job_changes import Register, Registration
+from iscp.coordination.owner_machine import OwnerMachine
+from iscp.coordination.protocol.timeouts import CoordinationTimes
+from iscp.coordination.schedule.schedule_machine import Schedule
+from iscp.coordination.worker_machine import WorkerMachine
+from iscp.core.config import BackoffConfig, ProbeConfig, SchedulerConfig, UpkeepConfig
+from iscp.core.errors import ConfigurationError, JobLogDamaged, NotOwner, StorageError
+from iscp.core.ids import JobKey
+from iscp.core.iteration import Iteration, JobOutcome
+from iscp.core.job_row import JobRow
+from iscp.core.members import NodeRecord
+from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.ports.system import Guard
+from iscp.runtime.node.lease_keeper import LeaseKeeper
+from iscp.runtime.node.node import READY_WAIT_S, Node
+from iscp.runtime.owner.job_progress import ProgressSignal
+from iscp.runtime.owner.log_limits import LogLimits
+from iscp.runtime.owner.owner_loop import CLAIM_RETRY_S, OwnerLoop
+from iscp.runtime.worker.executor import Executor
+from iscp.runtime.worker.maintenance import Upkeep
+from iscp.runtime.worker.scheduler import Scheduler
+from iscp.runtime.worker.worker_loop import WorkerLoop
+from tests.fakes.etcd import FakeCheckpoints, FakeElection, FakeEtcd, FakeLogMarks, FakeMembership, FakeOverrides
+from tests.fakes.joblog import LogStorage
+from tests.fakes.owner import FlakyLog, until
+from tests.fakes.pipeline import FakeKind
+from tests.fakes.probe import FakeProbe
+from tests.fakes.runner import FakeRunner, applied
+from tests.fakes.targets import FakeTargets
+
+URI = "/tables/t-1"
+TIMES = CoordinationTimes(settle_s=0.01, resend_s=0.1)
+
+
+class Server:
+    """Remembers what the rest of the node had come to when it was started and stopped."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.events: list[str] = []
+
+    def start(self) -> None:
+        owned = "owned" if self._world.storage.term else "no owner"
+        self.events.append(f"started, {owned}, {len(self._world.etcd.members())} members")
+
+    def ready(self) -> None:
+        owned = "owned" if self._world.storage.term else "no owner"
+        self.events.append(f"ready, {owned}")
+
+    def stop(self, grace_s: float = 0.0) -> None:
+        self.events.append(f"stopped, {len(self._world.etcd.members())} members")
+
+
+class World:
+    """One node, put together as `bootstrap.compose` does; its iterations wait for `gate` if it is set up."""
+
+    def __init__(self, storage: LogStorage | None = None) -> None:
+        self.threads_before = set(threading.enumerate())
+        clock = SystemClock()
+        self.storage = storage or LogStorage()
+        self.etcd, self.probe, self.moved = FakeEtcd(clock), FakeProbe(), ProgressSignal()
+        self.claim_faults: list[Exception] = []
+        self.broken: list[Exception] = []
+        self.disconnected = False
+        self.gate, self.began = threading.Event(), threading.Event()
+        self.gate.set()
+        self.runner = FakeRunner(self._iterate)
+        membership, election = FakeMembership(self.etcd), FakeElection(self.etcd)
+        broken = self.broken.append
+        self.owner = owner = OwnerLoop(
+            OwnerMachine("n-1", "v", TIMES),
+            lambda: FlakyLog(self.storage, self.claim_faults),
+            membership,
+            election,
+            FakeOverrides(self.etcd),
+            FakeCheckpoints(self.etcd),
+            FakeLogMarks(self.etcd),
+            clock,
+            LogLimits(),
+            lambda to, message: worker.heard([message]),
+            lambda members: None,
+            self.moved.tell,
+            broken,
+        )
+        worker = WorkerLoop(
+            lambda epoch: WorkerMachine("n-1", epoch, "v", TIMES),
+            lambda: upkeep,
+            election,
+            clock,
+            lambda owner_id, message: owner.heard("n-1", [message]),
+            broken,
+        )
+        self.record = NodeRecord("n-1", 0, "here:1")
+        keeper = LeaseKeeper(membership, self.record, clock, worker.lease_lost, worker.lease_regained, broken)
+        schedule = Schedule("n-1", ProbeConfig(interval_min_s=0.02, interval_max_s=0.05), BackoffConfig(), lambda: 0.5)
+        scheduler = Scheduler(schedule, self.probe, FakeTargets(), clock, worker.news, broken)
+        executor = Executor(
+            self.runner, clock, SchedulerConfig(concurrency=2), keeper.check, scheduler.give, lambda iteration: None
+        )
+        upkeep = Upkeep(
+            lambda name: FakeKind(),
+            clock,
+            UpkeepConfig(),
+            BackoffConfig(),
+            lambda: 0.5,
+            lambda: keeper.check(keeper.epoch),
+            scheduler.give,
+            broken,
+        )
+        self.server = Server(self)
+        self.node = Node(
+            "n-1",
+            self.server,
+            membership,
+            election,
+            keeper,
+            owner,
+            worker,
+            scheduler,
+            executor,
+            self.moved,
+            upkeep,
+            [self],
+        )
+
+    def _iterate(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
+        self.began.set()
+        assert self.gate.wait(20)
+        guard.check()
+        return applied(iteration, self.probe.versions[iteration.table_uri])
+
+    def close(self) -> None:
+        self.disconnected = True
+
+    def register(self, name: str = "x") -> JobRow:
+        self.probe.versions.setdefault(URI, 0)
+        key = JobKey("a", "t-1", name)
+        spec = JobSpec(ConsumerSpec("replica", f"/targets/{name}"))
+        row = JobRow(key, f"id-{name}", spec.to_json(), "t", URI)
+        self.owner.current_writer().submit(Register((Registration(row),))).result(10)
+        return row
+
+    def logged(self, row: JobRow) -> JobRow:
+        return [each for each, _ in self.storage.entries if each.job_id == row.job_id][-1]
+
+    def applied(self, row: JobRow) -> int:
+        found = self.owner.current_writer().read(lambda book: book.get(row.key))
+        assert found is not None
+        return found.watermark.version
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.gate.set()
+    assert made.broken == []
+
+
+def test_users_are_served_once_an_owner_has_claimed_the_log(world: World) -> None:
+    world.claim_faults.append(StorageError("disk full"))
+    began_s = time.monotonic()
+    world.node.start()
+    assert time.monotonic() - began_s >= CLAIM_RETRY_S
+    assert world.server.events == ["started, no owner, 0 members", "ready, owned"]
+    world.node.stop(0.0)
+
+
+def test_a_start_that_is_not_wanted_any_more_ends_at_once(world: World) -> None:
+    """SIGTERM while no owner can be found: nobody waits for the time that a start may take."""
+    world.claim_faults += [StorageError("disk full")] * 100
+    stopping = threading.Event()
+    stopping.set()
+    began_s = time.monotonic()
+    world.node.start(stopping)
+    world.node.stop(1.0)
+    assert time.monotonic() - began_s < READY_WAIT_S / 2
+    assert not any(event.startswith("ready") for event in world.server.events)
+
+
+def test_a_node_that_cannot_own_a_damaged_log_ends_and_says_which_file(world: World) -> None:
+    damaged = JobLogDamaged("/log/5.json is not a whole commit", remedy="Restore it")
+    world.claim_faults += [damaged] * 100
+    with pytest.raises(JobLogDamaged, match=r"5\.json"):
+        world.node.start()
+    with pytest.raises(NotOwner, match=r"no owner has claimed the job log yet: .*5\.json is not"):
+        world.owner.current_writer()
+    world.node.stop(0.0)
+
+
+def test_a_taken_name_is_refused_before_anybody_is_served(world: World) -> None:
+    world.etcd.nodes["n-1"] = replace(world.record, lease_id=99)
+    with pytest.raises(ConfigurationError):
+        world.node.start()
+    assert world.storage.term == 0
+    assert [event.split(",")[0] for event in world.server.events] == ["started", "stopped"]
+
+
+def test_a_registered_job_is_run_and_follows_its_source(world: World) -> None:
+    world.node.start()
+    row = world.register()
+    until(lambda: world.applied(row) == 0)
+    world.probe.commit(URI, 3)
+    until(lambda: world.applied(row) == 3)
+    until(lambda: world.etcd.nodes["n-1"].epoch == 1)
+    world.node.stop(0.0)
+
+
+def test_what_still_runs_at_the_stop_ends_is_told_and_is_written(world: World) -> None:
+    world.node.start()
+    world.gate.clear()
+    row = world.register()
+    assert world.began.wait(10)
+    stopping = threading.Thread(target=world.node.stop, args=(10.0,))
+    stopping.start()
+    until(lambda: world.moved.closed)
+    world.gate.set()
+    stopping.join(20)
+    assert not stopping.is_alive()
+    assert "stopped" in world.server.events[-1], "the owner is told through it until the end"
+    assert world.logged(row).watermark.version == 0
+    assert [(entry.job_name, entry.to_version) for entry in world.storage.history] == [("x", 0)]
+
+
+def test_a_stop_leaves_nothing_behind(world: World) -> None:
+    world.node.start()
+    row = world.register()
+    until(lambda: world.applied(row) == 0)
+    waits = world.moved.count()
+    world.node.stop(0.0)
+    assert world.etcd.members() == ()
+    assert world.etcd.candidates == []
+    assert world.etcd.watchers == []
+    assert world.disconnected
+    assert world.moved.closed
+    assert world.moved.count() > waits
+    assert world.server.events[-1] == "stopped, 1 members"  # users are sent away while it is still a member
+    assert world.logged(row).watermark.version == 0
+    until(lambda: set(threading.enumerate()) <= world.threads_before)
+
+
+def test_a_node_that_is_started_again_goes_on_where_the_log_is() -> None:
+    first = World()
+    first.node.start()
+    row = first.register()
+    until(lambda: first.applied(row) == 0)
+    first.node.stop(0.0)
+    second = World(first.storage)
+    second.probe.versions[URI] = 5
+    second.node.start()
+    until(lambda: second.applied(row) == 5)
+    second.node.stop(0.0)
+    assert first.storage.term == 2
+    assert first.broken + second.broken == []

@@ -1,0 +1,287 @@
+"""The loop: events in from many threads, effects carried out, asleep in between."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from iscp.adapters.system.clock import SystemClock
+from iscp.coordination.protocol.effects import HoldIterations, StartShard, StopShard, UpdateShard
+from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped
+from iscp.coordination.schedule.schedule_events import IterationEnded, WorkerNews
+from iscp.coordination.schedule.schedule_machine import Schedule, ScheduleTimes
+from iscp.core.config import BackoffConfig, ProbeConfig, SchedulerConfig
+from iscp.core.errors import QueueFull
+from iscp.core.ids import ShardId
+from iscp.core.iteration import Iteration, JobOutcome
+from iscp.core.job_row import JobReport
+from iscp.core.start_rule import ProbeState
+from iscp.ports.system import Guard
+from iscp.runtime.worker.executor import Executor
+from iscp.runtime.worker.scheduler import REMOTE_LOOKS_MAX, Scheduler
+from tests.fakes.probe import FakeProbe
+from tests.fakes.runner import FakeRunner, GatedRunner, applied
+from tests.fakes.targets import FakeTargets
+from tests.fakes.timetable import EPOCH, SHARD, URI, job
+
+WAIT_S = 20.0
+
+
+class Sources(FakeProbe):
+    """Safe for threads, and counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+        self.calls = 0
+
+    def first_look(self, table_uri: str) -> ProbeState:
+        with self.lock:
+            self.calls += 1
+            return super().first_look(table_uri)
+
+
+class Node:
+    def __init__(
+        self,
+        runner: FakeRunner | None = None,
+        interval_s: float = 0.02,
+        queue_max: int = 1_000,
+        source: Sources | None = None,
+    ) -> None:
+        self.source = source or Sources()
+        self.runner = runner or FakeRunner(self.apply)
+        self.news: list[WorkerNews] = []
+        self.broken: list[Exception] = []
+        schedule = Schedule(
+            "n-1",
+            ProbeConfig(interval_min_s=interval_s, interval_max_s=max(interval_s, 0.2)),
+            BackoffConfig(base_s=0.05, cap_s=0.2),
+            lambda: 0.5,
+            ScheduleTimes(announce_s=0.05),
+        )
+        clock, self.targets = SystemClock(), FakeTargets()
+        self.scheduler = Scheduler(schedule, self.source, self.targets, clock, self.news.append, self.broken.append)
+        config = SchedulerConfig(concurrency=2, queue_max=queue_max, cancel_wait_s=WAIT_S)
+        self.executor = Executor(
+            self.runner, clock, config, lambda epoch: None, self.scheduler.give, lambda iteration: None
+        )
+        self.scheduler.start(self.executor)
+
+    def apply(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
+        guard.check()
+        goal = iteration.to_version
+        return applied(iteration, self.source.versions[iteration.table_uri] if goal is None else goal)
+
+    def reports(self) -> list[JobReport]:
+        return [report for news in list(self.news) if isinstance(news, Reports) for report in news.reports]
+
+    def reached(self, name: str = "x") -> int:
+        return max((r.watermark.version for r in self.reports() if r.key.job_name == name), default=-1)
+
+    def has(self, kind: type, shard: ShardId = SHARD) -> bool:
+        return any(isinstance(news, kind) and news.shard == shard for news in list(self.news))  # type: ignore[union-attr]
+
+
+def until(true: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < end_s, "it never came true"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Node]]:
+    made: list[Node] = []
+
+    def node(*args: object, **kwargs: object) -> Node:
+        made.append(Node(*args, **kwargs))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield node
+    for each in made:
+        assert each.broken == []
+        each.executor.close(drain=False, wait_s=0)
+        assert each.scheduler.close(WAIT_S)
+
+
+Make = Callable[..., Node]
+
+
+def test_a_change_is_noticed_run_and_reported(make: Make) -> None:
+    node = make()
+    node.source.commit(URI, 3)
+    node.scheduler.give(StartShard(SHARD, EPOCH, (job("x"),)))
+    until(lambda: node.reached() == 2)
+    assert node.has(ShardStarted)
+    node.source.commit(URI)
+    until(lambda: node.reached() == 3)
+    until(lambda: any(isinstance(news, Seen) and news.seen.source_version == 3 for news in node.news))
+
+
+def test_a_notify_wakes_a_loop_that_sleeps_for_long(make: Make) -> None:
+    node = make(interval_s=3_600.0)
+    node.source.commit(URI, 3)
+    node.scheduler.give(StartShard(SHARD, EPOCH, (job("x", 2),)))
+    until(lambda: node.source.calls == 1)
+    node.source.commit(URI)
+    for _ in range(100):
+        node.scheduler.notify(SHARD, False)
+    until(lambda: node.reached() == 3)
+
+
+def test_asleep_it_costs_nothing(make: Make) -> None:
+    node = make(interval_s=3_600.0)
+    node.source.commit(URI, 3)
+    node.scheduler.give(StartShard(SHARD, EPOCH, (job("x", 2),)))
+    until(lambda: node.source.calls == 1)
+    time.sleep(0.1)
+    before_s = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before_s < 0.1
+    assert node.source.calls == 1
+
+
+def test_a_shard_stops_when_its_iteration_has_ended(make: Make) -> None:
+    runner = GatedRunner()
+    node = make(runner)
+    node.source.commit(URI, 3)
+    node.scheduler.give(StartShard(SHARD, EPOCH, (job("x"), job("y"), job("z"))))
+    until(lambda: len(runner.order) == 2)
+    node.scheduler.give(StopShard(SHARD))
+    until(lambda: node.has(ShardStopped))
+    assert runner.running == 0
+    assert sorted(runner.cancelled) == sorted(runner.order)
+    assert len(runner.order) == 2, "what waited never ran"
+
+
+def test_what_the_queue_turns_away_runs_later(make: Make) -> None:
+    turned_away = threading.Event()
+
+    def apply(iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
+        turned_away.wait(WAIT_S)  # else a quick executor would never have a full queue
+        return node.apply(iteration, guard)
+
+    node = make(FakeRunner(apply), queue_max=2)
+    for n in range(30):
+        node.source.commit(f"/{n}", 2)
+        shard = ShardId(f"t-{n}")
+        node.scheduler.give(StartShard(shard, EPOCH, (job(f"j{n}", uri=f"/{n}", shard=shard),)))
+    until(lambda: node.executor.counters().rejected > 0)
+    turned_away.set()
+    until(lambda: all(node.reached(f"j{n}") == 1 for n in range(30)))
+
+
+def test_a_probe_that_breaks_is_an_error_of_its_table_alone(make: Make) -> None:
+    class Broken(Sources):
+        def first_look(self, table_uri: str) -> ProbeState:
+            if table_uri == "/bad":
+                raise ZeroDivisionError
+            return super().first_look(table_uri)
+
+    node = make(source=Broken())
+    node.source.commit(URI, 3)
+    bad = ShardId("bad")
+    node.scheduler.give(StartShard(bad, EPOCH, (job("bad", 1, uri="/bad", shard=bad),)))
+    node.scheduler.give(StartShard(SHARD, EPOCH, (job("x", 1),)))
+    until(lambda: node.reached() == 2)
+    until(lambda: any(r.key.job_name == "bad" and r.status and r.status.error_code for r in node.reports()))
+
+
+def test_a_source_behind_a_network_that_hangs_holds_up_no_other(make: Make) -> None:
+    let_go = threading.Event()
+
+    class Hanging(Sources):
+        def first_look(self, table_uri: str) -> ProbeState:
+            if table_uri in self.far:
+                assert let_go.wait(WAIT_S)
+            return super().first_look(table_uri)
+
+    source = Hanging()
+    source.far = {f"s3://far/{n}" for n in range(REMOTE_LOOKS_MAX + 1)}
+    node = make(source=source)
+    for uri in (URI, *source.far):
+        source.commit(uri, 3)
+    for n, uri in enumerate(sorted(source.far)):
+        shard = ShardId(f"far-{n}")
+        node.scheduler.give(StartShard(shard, EPOCH, (job(f"far-{n}", 1, uri=uri, shard=shard),)))
+    node.scheduler.give(StartShard(SHARD, EPOCH, (job("x", 1),)))
+    until(lambda: node.reached() == 2)
+    let_go.set()
+    until(lambda: all(node.reached(f"far-{n}") == 2 for n in range(len(source.far))))
+
+
+def test_while_held_nothing_runs(make: Make) -> None:
+    node = make()
+    node.source.commit(URI, 3)
+    node.scheduler.give(HoldIterations(True))
+    node.scheduler.give(StartShard(SHARD, EPOCH, (job("x"),)))
+    until(lambda: node.source.calls > 3)
+    assert node.runner.order == []
+    node.scheduler.give(HoldIterations(False))
+    until(lambda: node.reached() == 2)
+
+
+def test_events_are_not_starved_by_a_pass_over_many_tables(make: Make) -> None:
+    class Slow(Sources):
+        def look(self, table_uri: str, seen: ProbeState) -> ProbeState:
+            time.sleep(0.0005)
+            return super().look(table_uri, seen)
+
+    node = make(interval_s=0.001, source=Slow())
+    for n in range(3_000):
+        node.source.commit(f"/{n}", 2)
+        shard = ShardId(f"t-{n}")
+        node.scheduler.give(StartShard(shard, EPOCH, (job("x", 1, uri=f"/{n}", shard=shard),)))
+    began_s = time.monotonic()
+    node.scheduler.give(StopShard(ShardId("unknown")))
+    until(lambda: node.has(ShardStopped, ShardId("unknown")))
+    assert time.monotonic() - began_s < 10
+
+
+def test_many_threads_give_and_nothing_is_lost(make: Make) -> None:
+    node = make()
+    node.source.commit(URI, 3)
+
+    def client(which: int) -> None:
+        for n in range(200):
+            shard = ShardId(f"{which}-{n}")
+            node.scheduler.give(StartShard(shard, EPOCH, ()))
+            node.scheduler.give(UpdateShard(shard, EPOCH, ()))
+            node.scheduler.give(StopShard(shard))
+
+    clients = [threading.Thread(target=client, args=(which,)) for which in range(4)]
+    for each in clients:
+        each.start()
+    for each in clients:
+        each.join(WAIT_S)
+    until(lambda: sum(isinstance(news, ShardStopped) for news in list(node.news)) == 800)
+
+
+def test_the_inbox_is_bounded_and_never_waits() -> None:
+    schedule = Schedule("n-1", ProbeConfig(), BackoffConfig(), lambda: 0.0)
+    never_started = Scheduler(
+        schedule, FakeProbe(), FakeTargets(), SystemClock(), lambda news: None, lambda error: None, inbox_max=2
+    )
+    never_started.give(HoldIterations(True))
+    never_started.give(HoldIterations(False))
+    with pytest.raises(QueueFull):
+        never_started.give(HoldIterations(True))
+    never_started.notify(SHARD, False)
+    never_started.close(0)
+    never_started.give(IterationEnded(1))
+
+
+def test_a_broken_invariant_is_told_once() -> None:
+    node = Node(GatedRunner())
+    node.source.commit(URI, 3)
+    node.scheduler.give(StartShard(SHARD, EPOCH, (job("x"),)))
+    until(lambda: node.runner.order == [1])
+    node.scheduler.give(StopShard(SHARD))
+    node.scheduler.give(StartShard(SHARD, EPOCH, (job("x"),)))
+    until(lambda: len(node.broken) == 1)
+    node.executor.close(drain=False, wait_s=0)
+    assert node.scheduler.close(WAIT_S)

@@ -1,0 +1,223 @@
+"""The worker's loop: what comes in goes to the machine, and its effects go where they belong."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from iscp.adapters.system.clock import SystemClock
+from iscp.coordination.protocol.effects import StartShard, StopAllShards
+from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped
+from iscp.coordination.protocol.messages import (
+    Acknowledge,
+    Announce,
+    Checkpoint,
+    DispatchTable,
+    DispatchTableResponse,
+    NodeMessage,
+    NodeShardState,
+    SourceSeen,
+    Sync,
+)
+from iscp.coordination.protocol.timeouts import CoordinationTimes
+from iscp.coordination.worker_machine import WorkerMachine
+from iscp.core.errors import IscpError, Unavailable
+from iscp.core.ids import JobKey, ShardId, TableEpoch
+from iscp.core.job_row import JobReport, JobState, JobStatus
+from iscp.core.members import Leader
+from iscp.core.watermark import Watermark
+from iscp.runtime.worker.worker_loop import WorkerLoop
+from tests.fakes.etcd import FakeElection, FakeEtcd
+from tests.fakes.loopback import entry, job, report
+from tests.fakes.owner import until
+from tests.fakes.poison import RaisesWhenRead, StrExitsError
+
+SHARD = ShardId("t-1")
+TIMES = CoordinationTimes(resend_s=0.05, checkpoint_s=0.02)
+
+
+class Engine:
+    """Stands for the scheduler: keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.given: list[object] = []
+
+    def give(self, effect: object) -> None:
+        self.given.append(effect)
+
+
+class Election(FakeElection):
+    """A look takes until `answers` is set; `faults` are raised by the next looks."""
+
+    def __init__(self, etcd: FakeEtcd) -> None:
+        super().__init__(etcd)
+        self.answers = threading.Event()
+        self.answers.set()
+        self.faults: list[IscpError] = []
+        self.looks = 0
+
+    def leader(self) -> Leader | None:
+        self.looks += 1
+        assert self.answers.wait(10)
+        if self.faults:
+            raise self.faults.pop(0)
+        return super().leader()
+
+
+class Worker:
+    def __init__(self) -> None:
+        self.engine, self.election = Engine(), Election(FakeEtcd(SystemClock()))
+        self.sent: list[tuple[str, NodeMessage]] = []
+        self.broken: list[Exception] = []
+        self.loop = WorkerLoop(
+            lambda epoch: WorkerMachine("n-1", epoch, "v", TIMES),
+            lambda: self.engine,  # type: ignore[arg-type,return-value]
+            self.election,
+            SystemClock(),
+            lambda owner_id, message: self.sent.append((owner_id, message)),
+            self.broken.append,
+        )
+        self.election.campaign("owner", lambda leader: None, lambda: None)
+
+    def heard(self, kind: type) -> list[NodeMessage]:
+        return [message for _, message in list(self.sent) if isinstance(message, kind)]
+
+    def announce(self) -> None:
+        self.loop.heard([Announce("owner", 5, self.election.term.revision, "v")])
+
+    def obey(self) -> None:
+        """Synced with the owner, and one shard started."""
+        self.loop.start(3)
+        self.announce()
+        until(lambda: self.heard(Sync))
+        self.loop.heard([Acknowledge(5, 3, 1, 0)])
+        self.loop.heard([DispatchTable(5, 3, TableEpoch(5, 1), SHARD, False)])
+        until(lambda: self.engine.given)
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    made = Worker()
+    yield made
+    made.loop.close()
+    assert made.broken == []
+
+
+def test_an_owner_that_the_election_confirms_is_told_what_runs_under_the_epoch_of_the_registration(
+    worker: Worker,
+) -> None:
+    worker.loop.start(3)
+    worker.announce()
+    until(lambda: worker.heard(Sync))
+    owner_id, sync = worker.sent[0]
+    assert (owner_id, sync.owner_rev, sync.epoch) == ("owner", 5, 3)
+
+
+def test_what_came_before_the_start_is_not_lost(worker: Worker) -> None:
+    worker.announce()
+    worker.loop.start(3)
+    until(lambda: worker.heard(Sync))
+
+
+def test_an_election_that_cannot_be_read_confirms_nobody_and_is_asked_again(worker: Worker) -> None:
+    worker.election.faults.append(Unavailable("etcd does not answer"))
+    worker.loop.start(3)
+    worker.announce()
+    until(lambda: not worker.election.faults)
+    worker.loop.news(ShardStopped(ShardId("none")))  # whatever: the loop goes on
+    assert worker.sent == []
+    # Again and again, as an owner does: the look that failed may still be on its way.
+    until(lambda: worker.announce() or worker.heard(Sync))
+
+
+def test_a_slow_look_at_the_election_holds_up_nothing_else(worker: Worker) -> None:
+    worker.obey()
+    worker.election.answers.clear()
+    worker.loop.heard([Announce("owner", 6, worker.election.term.revision, "v")])
+    until(lambda: worker.election.looks == 2)
+    worker.loop.news(ShardStarted(SHARD))
+    until(lambda: worker.heard(DispatchTableResponse)[-1].state is NodeShardState.RUNNING)  # type: ignore[union-attr]
+    worker.election.answers.set()
+    until(lambda: {message.owner_rev for message in worker.heard(Sync)} == {5, 6})
+
+
+def test_orders_go_to_the_scheduler_and_its_news_to_the_owner(worker: Worker) -> None:
+    worker.obey()
+    assert worker.engine.given == [StartShard(SHARD, TableEpoch(5, 1), (), 3)]
+    worker.loop.news(ShardStarted(SHARD))
+    report = JobReport(JobKey("a", "t-1", "x"), "id-x", Watermark(4, 1.0), 2)
+    worker.loop.news(Reports(SHARD, (report,)))
+    until(lambda: worker.heard(Checkpoint))
+    assert worker.heard(Checkpoint)[0].shards[0].reports == (report,)  # type: ignore[union-attr]
+
+
+def test_what_is_not_acknowledged_is_sent_again_when_it_is_due(worker: Worker) -> None:
+    worker.obey()
+    worker.loop.news(Reports(SHARD, (JobReport(JobKey("a", "t-1", "x"), "id-x", Watermark(4, 1.0), 2),)))
+    until(lambda: len(worker.heard(Checkpoint)) >= 3)
+    assert {message.number for message in worker.heard(Checkpoint)} == {1}  # type: ignore[union-attr]
+
+
+def test_a_lost_lease_stops_all_and_a_regained_one_begins_anew_under_its_epoch(worker: Worker) -> None:
+    worker.obey()
+    worker.loop.lease_lost()
+    until(lambda: worker.engine.given[-1] == StopAllShards())
+    worker.loop.news(ShardStopped(SHARD))
+    worker.loop.lease_regained(4)
+    until(lambda: worker.heard(Sync)[-1].epoch == 4)
+    assert worker.heard(Sync)[-1].shards == ()  # type: ignore[union-attr]
+
+
+def test_a_flush_waits_until_the_owner_has_recorded_what_was_reported(worker: Worker) -> None:
+    worker.obey()
+    assert worker.loop.flush(5.0)
+    worker.loop.news(Reports(SHARD, (JobReport(JobKey("a", "t-1", "x"), "id-x", Watermark(4, 1.0), 2),)))
+    assert not worker.loop.flush(0.1)
+    worker.loop.heard([Acknowledge(5, 3, 1, 1)])
+    assert worker.loop.flush(5.0)
+
+
+def test_a_broken_machine_is_told() -> None:
+    worker = Worker()
+    worker.engine.give = lambda effect: 1 // 0  # type: ignore[method-assign]
+    worker.loop.start(3)
+    worker.announce()
+    until(lambda: worker.heard(Sync))
+    worker.loop.heard([Acknowledge(5, 3, 1, 0)])
+    worker.loop.heard([DispatchTable(5, 3, TableEpoch(5, 1), SHARD, False)])
+    until(lambda: worker.broken)
+    assert isinstance(worker.broken[0], ZeroDivisionError)
+    worker.loop.close()
+
+
+def test_a_report_that_cannot_be_is_left_out_and_all_else_reaches_the_owner_and_the_shard_drains(
+    worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker.obey()
+    worker.loop.news(ShardStarted(SHARD))
+    good = job("t-1")
+    bad = [
+        replace(report(good, 3), seq=RaisesWhenRead()),  # type: ignore[arg-type]
+        replace(report(good, 3), watermark=Watermark(3, float("nan"))),
+        replace(report(good, 3), status=replace(JobStatus(), rows="5")),  # type: ignore[arg-type]
+    ]
+    lost = replace(entry(good, 3), error_msg=StrExitsError())  # type: ignore[arg-type]
+    news = Reports(SHARD, (*bad, report(good, 4, JobState.ERROR, "\ud800\x00")), (lost, entry(good, 4, "n", "\ud800")))
+    worker.loop.news(news)
+    worker.loop.news(Seen(SourceSeen(SHARD, 4, 1.0, float("nan"))))
+    until(lambda: worker.heard(Checkpoint))
+    (said,) = {each.number: each for each in worker.heard(Checkpoint)}.values()  # type: ignore[union-attr]
+    assert isinstance(said, Checkpoint)
+    (told,) = said.shards
+    assert [(each.seq, each.status and each.status.error_msg) for each in told.reports] == [(4, "\\ud800\\x00")]
+    assert [(each.seq, each.error_msg) for each in told.history] == [(4, "\\ud800")]
+    assert told.seen is None
+    assert worker.loop.quarantined == 5
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == ["report.quarantined"] * 5
+    worker.loop.heard([Acknowledge(5, 3, 1, said.number)])
+    worker.loop.heard([DispatchTable(5, 3, TableEpoch(5, 2), SHARD, True)])
+    worker.loop.news(ShardStopped(SHARD))
+    assert worker.loop.handed_over(10.0)
