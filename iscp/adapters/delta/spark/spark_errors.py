@@ -34,6 +34,8 @@ _UNREAD = ("FAILED_READ_FILE", "java.io.FileNotFoundException")
 # What a query refuses itself (`raise_error`), also while it reads a file, whose fault it is not.
 _RAISED = "USER_RAISED_EXCEPTION"
 _NOT_THERE = ("FILE_NOT_EXIST", "java.io.FileNotFoundException")
+# Java names a file that it may not open by the same exception as one that is not there.
+_DENIED = ("(Permission denied)", "AccessDeniedException", "AccessControlException")
 _STACK_LINE = re.compile(r"\s*(at |\.\.\. \d+ more)|\s*$|Driver stacktrace:|JVM stacktrace:")
 _CALL = re.compile(r"^Py4JJavaError: An error occurred.*?\.\s*: ", re.DOTALL)
 _CAUSE = re.compile(r"^\s*Caused by: ")
@@ -100,7 +102,9 @@ def _unread(what: str, text: str) -> StorageError:
     """A file of a table that is gone, damaged, or not to be read: which, and why."""
     found = _FILE.search(text) or _NO_FILE.search(text)
     file = found["file"].removeprefix("file:") if found else "a file of the table"
-    if any(mark in text for mark in _NOT_THERE):
+    if any(mark in text for mark in _DENIED):
+        why, remedy = "may not be read: permission denied", "Let the user that nodes run as read it"
+    elif any(mark in text for mark in _NOT_THERE):
         why, remedy = "is not there", "Restore it, or restore the table to a version without it"
     else:
         why = f"cannot be read ({_sentences(text)[-1]})"

@@ -168,7 +168,11 @@ WRITING = "org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed whil
         ),
         (
             f"java.io.FileNotFoundException: /lake/t/part-0.parquet (Permission denied){FRAMES}",
-            "/lake/t/part-0.parquet is not there: do it failed.",
+            "/lake/t/part-0.parquet may not be read: permission denied: do it failed.",
+        ),
+        (
+            f"{DAMAGED}\nCaused by: java.nio.file.AccessDeniedException: /lake/t/part-0.parquet{FRAMES}",
+            "/lake/t/part-0.parquet may not be read: permission denied: do it failed.",
         ),
     ],
 )
