@@ -16,7 +16,7 @@ from typing import assert_never
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from iscp.adapters.delta.log.commits import log_of
+from iscp.adapters.delta.log.commits import log_of, version_of
 from iscp.adapters.delta.storage import files
 from iscp.core.errors import JobLogDamaged
 
@@ -24,7 +24,6 @@ USED = "iscp_log.used"
 """The file beside the log that says that there was one."""
 
 _RESTORE = "Restore it from a backup of the job log"
-_COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 
 
@@ -89,7 +88,7 @@ def find_damage(uri: str, reached: int = -1) -> Damage | None:
     """
     log = log_of(uri)
     names = files.names(log)
-    commits = sorted(int(found[1]) for name in names if (found := _COMMIT.fullmatch(name)))
+    commits = sorted(version for name in names if (version := version_of(name)) is not None)
     checkpoint = max((int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name))), default=-1)
     newest = max([checkpoint, *commits], default=-1)
     if newest < 0:

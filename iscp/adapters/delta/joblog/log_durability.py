@@ -7,10 +7,10 @@ file is replaced by a copy, whose pages are new. An object store makes what it t
 from __future__ import annotations
 
 import os
-import uuid
 from contextlib import suppress
 from pathlib import Path
 
+from iscp.adapters.delta.storage.files import synced_beside
 from iscp.adapters.delta.storage.table_files import sync
 from iscp.ports.system import Failpoints
 
@@ -48,17 +48,7 @@ class DurableCommits:
 
 
 def _replace_by_copy(path: Path) -> None:
-    """Put a copy in the file's place that outlives a power loss. Raises OSError.
-
-    After an fsync that failed another one of the same pages proves nothing: they may count as written.
-    """
-    hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with hidden.open("xb") as file:
-            file.write(path.read_bytes())
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.replace(path)
-    finally:
-        hidden.unlink(missing_ok=True)
+    """Put a copy in the file's place that outlives a power loss. Raises OSError."""
+    with synced_beside(str(path), path.read_bytes()) as hidden:
+        os.replace(hidden, path)
     sync(path.parent)

@@ -118,19 +118,30 @@ def create(path: str, content: bytes) -> bool:
         except FileExistsError:
             return False
         return True
+    try:
+        with synced_beside(path, content) as hidden:
+            os.link(hidden, path)
+    except FileExistsError:
+        return False
+    return True
+
+
+@contextmanager
+def synced_beside(path: str, content: bytes) -> Iterator[str]:
+    """A file beside a local path, under a name that nobody looks for, whose content outlives a power loss.
+
+    It is gone at the end, if it has not become the file at `path` by then.
+    """
     hidden = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{uuid.uuid4().hex}.tmp"
     try:
         with open(hidden, "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.link(hidden, path)
-    except FileExistsError:
-        return False
+        yield hidden
     finally:
         with suppress(OSError):
             os.unlink(hidden)
-    return True
 
 
 def names(directory: str) -> list[str]:

@@ -10,6 +10,7 @@ from iscp.adapters.grpc.node.quarantine import Quarantine
 from iscp.adapters.grpc.node.wire_values import (
     Fields,
     counts,
+    placement_fields,
     table_epoch_of,
     version_of,
     watermark_fields,
@@ -76,13 +77,7 @@ def sync_of(wire: pb.Sync) -> Sync:
 
 
 def _held(held: NodeShard) -> Fields:
-    return {
-        "table_id": held.shard.table_id,
-        "range_id": held.shard.range_id,
-        "dispatch_rev": held.table_epoch.owner_rev,
-        "counter": held.table_epoch.counter,
-        "state": _SHARD_STATE_TO_WIRE[held.state],
-    }
+    return {**placement_fields(held.shard, held.table_epoch), "state": _SHARD_STATE_TO_WIRE[held.state]}
 
 
 def _held_of(wire: pb.HeldShard, owner_rev: int) -> NodeShard:
@@ -94,14 +89,10 @@ def _held_of(wire: pb.HeldShard, owner_rev: int) -> NodeShard:
 
 
 def response_fields(message: DispatchTableResponse) -> Fields:
-    table_epoch, shard = message.table_epoch, message.shard
     return {
         "owner_rev": message.owner_rev,
         "epoch": message.epoch,
-        "dispatch_rev": table_epoch.owner_rev,
-        "counter": table_epoch.counter,
-        "table_id": shard.table_id,
-        "range_id": shard.range_id,
+        **placement_fields(message.shard, message.table_epoch),
         "state": _SHARD_STATE_TO_WIRE[message.state],
     }
 

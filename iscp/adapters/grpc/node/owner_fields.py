@@ -7,6 +7,7 @@ from iscp.adapters.grpc.node.quarantine import Quarantine
 from iscp.adapters.grpc.node.wire_values import (
     Fields,
     counts,
+    placement_fields,
     table_epoch_of,
     version_of,
     watermark_fields,
@@ -49,14 +50,10 @@ def acknowledge_of(wire: pb.Acknowledge) -> Acknowledge:
 
 
 def dispatch_fields(message: DispatchTable) -> Fields:
-    table_epoch, shard = message.table_epoch, message.shard
     return {
         "owner_rev": message.owner_rev,
         "epoch": message.epoch,
-        "dispatch_rev": table_epoch.owner_rev,
-        "counter": table_epoch.counter,
-        "table_id": shard.table_id,
-        "range_id": shard.range_id,
+        **placement_fields(message.shard, message.table_epoch),
         "is_delete": message.is_delete,
         "jobs": [_row(row) for row in message.jobs],
     }

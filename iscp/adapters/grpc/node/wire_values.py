@@ -7,7 +7,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from iscp.core.ids import TableEpoch
+from iscp.core.ids import ShardId, TableEpoch
 from iscp.core.untrusted_values import NAME_CHARS_MAX, exact_int, printable
 from iscp.core.watermark import Watermark
 from iscp.wire.v1 import node_pb2 as pb
@@ -30,6 +30,15 @@ def watermark_of(wire: pb.Watermark) -> Watermark:
 
 def counts(wire: Message, *names: str) -> Iterator[int]:
     return (exact_int(getattr(wire, name), name) for name in names)
+
+
+def placement_fields(shard: ShardId, table_epoch: TableEpoch) -> Fields:
+    return {
+        "dispatch_rev": table_epoch.owner_rev,
+        "counter": table_epoch.counter,
+        "table_id": shard.table_id,
+        "range_id": shard.range_id,
+    }
 
 
 def table_epoch_of(wire: pb.DispatchTable | pb.DispatchTableResponse | pb.HeldShard, owner_rev: int) -> TableEpoch:
