@@ -60,7 +60,7 @@ def tail(
 
     With `-o json` one object a line: a change, or {"cursor": ...}.
     """
-    with _opened(uri, etcd, prefix) as changefeed, suppress(BrokenPipeError):
+    with _open_feed(uri, etcd, prefix) as changefeed, suppress(BrokenPipeError):
         cursor = _start(changefeed, start, etcd)
         for page in _pages(changefeed, cursor, limit, follow):
             for row in page.rows.to_pylist():
@@ -75,7 +75,7 @@ def tail(
 @_output
 def incidents(uri: str, etcd: str, prefix: str, output: str) -> None:
     """Show how many writers of each shard were found to be gone in the midst of their turn, and who found the last."""
-    with _opened(uri, etcd, prefix) as changefeed:
+    with _open_feed(uri, etcd, prefix) as changefeed:
         found = sorted(changefeed.incidents(), key=lambda each: int(each.shard))
     if output == "json":
         for each in found:
@@ -93,7 +93,7 @@ def incidents(uri: str, etcd: str, prefix: str, output: str) -> None:
 @_output
 def cursors(uri: str, etcd: str, prefix: str, output: str) -> None:
     """Show the cursors that readers have stored."""
-    with _opened(uri, etcd, prefix) as changefeed:
+    with _open_feed(uri, etcd, prefix) as changefeed:
         found = changefeed.cursors.list()
     if output == "json":
         for each in found:
@@ -129,7 +129,7 @@ def purge(
         raise click.UsageError("Give --older-than, --behind-cursors or both")
     if behind_cursors and not etcd:
         raise click.UsageError("--behind-cursors needs --etcd")
-    with _opened(uri, etcd, prefix) as changefeed:
+    with _open_feed(uri, etcd, prefix) as changefeed:
         gone = changefeed.purge(older_than_s, behind_cursors, dry_run=dry_run)
     if output == "json":
         first = json.loads(gone.first_cursor.text)
@@ -139,7 +139,7 @@ def purge(
         click.echo(gone.first_cursor.text)
 
 
-def _opened(uri: str, etcd: str | None, prefix: str) -> Changefeed:
+def _open_feed(uri: str, etcd: str | None, prefix: str) -> Changefeed:
     from iscp import changefeed
 
     return changefeed.open(uri, etcd, etcd_prefix=prefix)

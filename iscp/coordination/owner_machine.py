@@ -109,7 +109,7 @@ class OwnerMachine:
             for action in term.timers.due(read_s):
                 action()
             _place(term)
-            _take(term, event)
+            _apply_event(term, event)
         _place(term)
         planner.carry_on(term)
         dispatches.send_queued(term)
@@ -140,24 +140,24 @@ def _begin(owner: OwnerMachine, times: CoordinationTimes, event: Elected, now_s:
     return term
 
 
-def _take(term: Term, event: OwnerEvent) -> None:
+def _apply_event(term: Term, event: OwnerEvent) -> None:
     match event:
         case MembersChanged(now_there, hold_s):
-            membership.changed(term, now_there, hold_s)
+            membership.apply_members(term, now_there, hold_s)
         case FromNode(node_id, message):
-            _hear(term, node_id, message)
+            _accept_message(term, node_id, message)
         case ShardWanted(shard, jobs):
-            _wanted(term, shard, jobs)
+            _want_shard(term, shard, jobs)
         case RowsMoved(shard, jobs):
             # Without a job: it has been dropped since, and that comes next.
             if jobs and (moved := term.assignments.get(shard)) is not None and moved.wanted:
                 term.assignments.want(shard, jobs)
         case ShardUnwanted(shard):
-            _unwanted(term, shard)
+            _unwant_shard(term, shard)
         case Recorded(node_id, epoch, number):
-            _recorded(term, node_id, epoch, number)
+            _note_recorded(term, node_id, epoch, number)
         case OverridesChanged() | MoveAsked() | RebalanceAsked():
-            _heed(term, event)
+            _take_orders(term, event)
         case RingBuilt(ring):
             planner.take_ring(term, ring)
         case Tick() | Elected() | Deposed():
@@ -166,7 +166,7 @@ def _take(term: Term, event: OwnerEvent) -> None:
             assert_never(event)
 
 
-def _heed(term: Term, event: OverridesChanged | MoveAsked | RebalanceAsked) -> None:
+def _take_orders(term: Term, event: OverridesChanged | MoveAsked | RebalanceAsked) -> None:
     """What operators have said."""
     match event:
         case OverridesChanged(overrides):
@@ -181,13 +181,13 @@ def _heed(term: Term, event: OverridesChanged | MoveAsked | RebalanceAsked) -> N
             planner.rebalance_at(term, term.now_s)
 
 
-def _wanted(term: Term, shard: ShardId, jobs: tuple[JobRow, ...]) -> None:
+def _want_shard(term: Term, shard: ShardId, jobs: tuple[JobRow, ...]) -> None:
     assignment = term.assignments.want(shard, jobs)
     if assignment.state in HELD:
         dispatches.order(term, dispatches.peer_of(term, assignment), shard, is_delete=False)
 
 
-def _unwanted(term: Term, shard: ShardId) -> None:
+def _unwant_shard(term: Term, shard: ShardId) -> None:
     assignment = term.assignments.get(shard)
     if assignment is None:
         return
@@ -198,7 +198,7 @@ def _unwanted(term: Term, shard: ShardId) -> None:
         dispatches.drain(term, assignment)
 
 
-def _hear(term: Term, node_id: str, message: NodeMessage) -> None:
+def _accept_message(term: Term, node_id: str, message: NodeMessage) -> None:
     """The fence: the term, the node's life, and whether its word still counts."""
     peer = term.peers.get(node_id)
     if peer is None or message.owner_rev != term.owner_rev or message.epoch != peer.record.epoch:
@@ -208,18 +208,18 @@ def _hear(term: Term, node_id: str, message: NodeMessage) -> None:
     peer.heard_s = term.read_s
     match message:
         case Sync():
-            _synced(term, peer, message)
+            _apply_sync(term, peer, message)
         case DispatchTableResponse():
-            dispatches.responded(term, peer, message)
+            dispatches.accept_response(term, peer, message)
         case Checkpoint():
-            _checkpoint(term, peer, message)
+            _accept_checkpoint(term, peer, message)
         case Alive():
             pass
         case _:
             assert_never(message)
 
 
-def _synced(term: Term, peer: Peer, message: Sync) -> None:
+def _apply_sync(term: Term, peer: Peer, message: Sync) -> None:
     if message.number > peer.sync_number:
         shards = peer.collect(message)
         if shards is None:
@@ -236,7 +236,7 @@ def _synced(term: Term, peer: Peer, message: Sync) -> None:
     _acknowledge(term, peer)
 
 
-def _checkpoint(term: Term, peer: Peer, message: Checkpoint) -> None:
+def _accept_checkpoint(term: Term, peer: Peer, message: Checkpoint) -> None:
     if not peer.accept(message, term.read_s):
         _acknowledge(term, peer)
         return
@@ -251,7 +251,7 @@ def _checkpoint(term: Term, peer: Peer, message: Checkpoint) -> None:
     term.out.append(RecordCheckpoint(record.node_id, record.epoch, message.number, tuple(reports), history, seen))
 
 
-def _recorded(term: Term, node_id: str, epoch: int, number: int) -> None:
+def _note_recorded(term: Term, node_id: str, epoch: int, number: int) -> None:
     peer = next((life for life in term.lives(node_id) if life.record.epoch == epoch), None)
     if peer is not None and peer.note_recorded(number, term.now_s, term.times.resend_s) and term.current(peer):
         _acknowledge(term, peer)

@@ -134,19 +134,19 @@ class WorkerMachine:
             case FromOwner(message):
                 self._from_owner(message)
             case ElectionChecked(leader):
-                self._checked(leader)
+                self._accept_election(leader)
             case ShardStarted(shard):
-                self._started(shard)
+                self._confirm_start(shard)
             case ShardStopped(shard):
-                self._stopped_by_engine(shard)
+                self._record_stop(shard)
             case Reports(shard, reports, history):
                 self.outbox.gather(shard, reports, history)
             case Seen(seen):
                 self.outbox.see(seen)
             case LeaseEnded():
-                self._lease_lost()
+                self._lose_lease()
             case LeaseRegained(epoch):
-                self._lease_regained(epoch)
+                self._regain_lease(epoch)
             case Tick():
                 pass
             case _:
@@ -158,20 +158,20 @@ class WorkerMachine:
 
     def _from_owner(self, message: OwnerMessage) -> None:
         if isinstance(message, Announce):
-            self._announced(message)
+            self._heed_announce(message)
             return
         if message.owner_rev != self.owner_rev or message.epoch != self.epoch:
             return
         match message:
             case DispatchTable():
                 if self.lease_held:
-                    self._dispatched(message)
+                    self._accept_dispatch(message)
             case Acknowledge():
-                self._acknowledged(message)
+                self._apply_acknowledgement(message)
             case _:
                 assert_never(message)
 
-    def _announced(self, message: Announce) -> None:
+    def _heed_announce(self, message: Announce) -> None:
         if not understands(message.wire_format, self.wire_format):
             return  # it will revoke this node's lease, as it gets no Sync
         if message.owner_rev == self.owner_rev:
@@ -188,7 +188,7 @@ class WorkerMachine:
         self._checking, self._checking_until_s = message, self._now_s + self._times.resend_s
         self._out.append(CheckElection())
 
-    def _checked(self, leader: Leader | None) -> None:
+    def _accept_election(self, leader: Leader | None) -> None:
         claim, self._checking = self._checking, None
         if claim is None or leader is None or claim.owner_rev <= self.owner_rev:
             return
@@ -201,11 +201,11 @@ class WorkerMachine:
 
     # --- what to run -------------------------------------------------------------------------------------------
 
-    def _dispatched(self, message: DispatchTable) -> None:
+    def _accept_dispatch(self, message: DispatchTable) -> None:
         shard, table_epoch = message.shard, message.table_epoch
         held = self.shards.get(shard)
         if held is None:
-            self._dispatched_absent(message)
+            self._accept_dispatch_of_absent(message)
             return
         if table_epoch < held.table_epoch:
             return
@@ -221,7 +221,7 @@ class WorkerMachine:
         # To be started while it is still stopping: not yet; the owner asks again.
         self._respond(shard, table_epoch, held.state)
 
-    def _dispatched_absent(self, message: DispatchTable) -> None:
+    def _accept_dispatch_of_absent(self, message: DispatchTable) -> None:
         shard, table_epoch = message.shard, message.table_epoch
         if message.is_delete:
             self._fence(shard, table_epoch)
@@ -239,13 +239,13 @@ class WorkerMachine:
         if len(self._fences) > FENCES_MAX:
             self._floor = max(self._floor, self._fences.popitem(last=False)[1])
 
-    def _started(self, shard: ShardId) -> None:
+    def _confirm_start(self, shard: ShardId) -> None:
         held = self.shards.get(shard)
         if held is not None and held.state is NodeShardState.ADDING:
             held.state = NodeShardState.RUNNING
             self._respond(shard, held.table_epoch, NodeShardState.RUNNING)
 
-    def _stopped_by_engine(self, shard: ShardId) -> None:
+    def _record_stop(self, shard: ShardId) -> None:
         held = self.shards.get(shard)
         if held is None:
             return
@@ -268,7 +268,7 @@ class WorkerMachine:
 
     # --- the lease ---------------------------------------------------------------------------------------------
 
-    def _lease_lost(self) -> None:
+    def _lose_lease(self) -> None:
         if not self.lease_held:
             return
         self.lease_held = False
@@ -277,11 +277,11 @@ class WorkerMachine:
         if self.shards:
             self._out.append(StopAllShards())
 
-    def _lease_regained(self, epoch: int) -> None:
+    def _regain_lease(self, epoch: int) -> None:
         if self.lease_held and epoch == self.epoch:
             return
         if epoch != self.epoch:
-            self._lease_lost()
+            self._lose_lease()
             self.epoch = epoch
             self.outbox.renumber()
         self.lease_held = True
@@ -321,7 +321,7 @@ class WorkerMachine:
         self._sync_due_s = self._now_s
         self._sync_wait_s = 2 * self._times.resend_s if asked else self._times.resend_s
 
-    def _acknowledged(self, message: Acknowledge) -> None:
+    def _apply_acknowledgement(self, message: Acknowledge) -> None:
         if message.sync_number == self._sync_number:
             if self._sync_parts:
                 # An owner that is new knows nothing of what was sent before.

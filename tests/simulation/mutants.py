@@ -75,11 +75,11 @@ class ObeysAnyEpoch(WorkerMachine):
 class ObeysAnyTableEpoch(WorkerMachine):
     """The last dispatch to arrive wins, not the newest."""
 
-    def _dispatched(self, message: DispatchTable) -> None:
+    def _accept_dispatch(self, message: DispatchTable) -> None:
         held = self.shards.get(message.shard)
         if held is not None and message.table_epoch < held.table_epoch:
             held.table_epoch = NEVER
-        super()._dispatched(message)
+        super()._accept_dispatch(message)
 
 
 class ForgetsRemovals(WorkerMachine):
@@ -92,9 +92,9 @@ class ForgetsRemovals(WorkerMachine):
 class BelievesAnyOwner(WorkerMachine):
     """No look at the election key on an owner's first message."""
 
-    def _checked(self, leader: Leader | None) -> None:
+    def _accept_election(self, leader: Leader | None) -> None:
         claim = self._checking
-        super()._checked(Leader(claim.owner_id, claim.election_revision) if claim else leader)
+        super()._accept_election(Leader(claim.owner_id, claim.election_revision) if claim else leader)
 
 
 class StartsWithoutLease(WorkerMachine):
@@ -109,7 +109,7 @@ class StartsWithoutLease(WorkerMachine):
 class KeepsRunningWithoutLease(WorkerMachine):
     """A lost lease stops nothing, and what runs goes on under the next epoch."""
 
-    def _lease_lost(self) -> None:
+    def _lose_lease(self) -> None:
         self.lease_held = False
 
 
@@ -202,7 +202,7 @@ class PlacesBesideCopies(OwnerMachine):
     def step(self, event: OwnerEvent, now_s: float, read_s: float | None = None) -> list[OwnerEffect]:
         if self.term is not None:
             for shard, holder in list(self.term.copies):
-                self.term.copy_ended(shard, holder)
+                self.term.end_copy(shard, holder)
         return super().step(event, now_s, read_s)
 
 

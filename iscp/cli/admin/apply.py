@@ -51,7 +51,7 @@ def apply(
 
     wanted = read_paths(paths)
     with invocation.client() as client:
-        steps = _planned(client, wanted, prune=prune, resync=resync)
+        steps = _plan(client, wanted, prune=prune, resync=resync)
         doomed = [step for step in steps if step.action == "delete"]
         if not dry_run and doomed and not yes:
             for step in doomed:
@@ -63,7 +63,7 @@ def apply(
         raise click.exceptions.Exit(1)
 
 
-def _planned(client: Client, wanted: Sequence[Wanted], *, prune: bool, resync: bool) -> list[Step]:
+def _plan(client: Client, wanted: Sequence[Wanted], *, prune: bool, resync: bool) -> list[Step]:
     from iscp.adapters.grpc.channel.endpoint import REGISTRATIONS_MAX
     from iscp.cli.admin.apply_plan import prunable, steps_for
 

@@ -60,10 +60,10 @@ def choosing(command: F) -> F:
     """Give a command the arguments T and N, and hand it a Choice."""
 
     @functools.wraps(command)
-    def packed(*args: Any, table: str, name: str | None, account: str, yes: bool, dry_run: bool, **more: Any) -> Any:
+    def pack(*args: Any, table: str, name: str | None, account: str, yes: bool, dry_run: bool, **more: Any) -> Any:
         return command(*args, choice=Choice(table, name, account, yes, dry_run), **more)
 
-    chosen: Any = packed
+    chosen: Any = pack
     for argument in reversed(_ARGUMENTS):
         chosen = argument(chosen)
     return chosen  # type: ignore[no-any-return]

@@ -50,7 +50,9 @@ def node_list(invocation: Invocation, /) -> None:
 @invocation
 def cordon(invocation: Invocation, /, node_id: str) -> None:
     """Give node N no further shards; it keeps those that it has."""
-    _told(invocation, node_id, lambda client: client.operator.cordon(node_id), "is cordoned", "was cordoned already")
+    _change_node(
+        invocation, node_id, lambda client: client.operator.cordon(node_id), "is cordoned", "was cordoned already"
+    )
 
 
 @node.command()
@@ -59,10 +61,12 @@ def cordon(invocation: Invocation, /, node_id: str) -> None:
 @invocation
 def uncordon(invocation: Invocation, /, node_id: str) -> None:
     """Take back `cordon` and `drain`."""
-    _told(invocation, node_id, lambda client: client.operator.uncordon(node_id), "takes shards", "took shards already")
+    _change_node(
+        invocation, node_id, lambda client: client.operator.uncordon(node_id), "takes shards", "took shards already"
+    )
 
 
-def _told(invocation: Invocation, node_id: str, tell: Callable[[Client], bool], now: str, already: str) -> None:
+def _change_node(invocation: Invocation, node_id: str, tell: Callable[[Client], bool], now: str, already: str) -> None:
     with invocation.client() as client:
         changed = tell(client)
     if not render.show({"node": node_id, "changed": changed}, invocation.output):
@@ -156,7 +160,7 @@ def split(invocation: Invocation, /, table: str, range_id: int) -> None:
 
     All its jobs have to be of consumers whose sinks are sharded themselves.
     """
-    _resharded(invocation, table, lambda client: client.operator.split(table, range_id=range_id))
+    _reshard(invocation, table, lambda client: client.operator.split(table, range_id=range_id))
 
 
 @shard.command()
@@ -166,10 +170,10 @@ def split(invocation: Invocation, /, table: str, range_id: int) -> None:
 @invocation
 def merge(invocation: Invocation, /, table: str, range_id: int) -> None:
     """Put pairs of table T's ranges together again: the smallest, or the one that is named with its other half."""
-    _resharded(invocation, table, lambda client: client.operator.merge(table, range_id=range_id))
+    _reshard(invocation, table, lambda client: client.operator.merge(table, range_id=range_id))
 
 
-def _resharded(invocation: Invocation, table: str, change: Callable[[Client], int]) -> None:
+def _reshard(invocation: Invocation, table: str, change: Callable[[Client], int]) -> None:
     with invocation.client() as client:
         ranges = change(client)
     if not render.show({"table": table, "ranges": ranges}, invocation.output):

@@ -77,7 +77,7 @@ def register(invocation: Invocation, /, file: IO[str] | None, **given: object) -
     With --adopt an existing table becomes the target as it is: its rows are compared with the source's at
     --from-version. If they differ, nothing is written, the difference is shown, and the exit status is 1.
     """
-    requests = _requests(file, _with_shards({name: value for name, value in given.items() if value is not None}))
+    requests = _requests(file, _fold_shards({name: value for name, value in given.items() if value is not None}))
     with invocation.client() as client:
         results = client.register_many(requests)
         if given.get("adopt"):
@@ -98,7 +98,7 @@ def register(invocation: Invocation, /, file: IO[str] | None, **given: object) -
             click.echo(f"warning: {row['warning']}")
 
 
-def _with_shards(given: dict[str, Any]) -> dict[str, Any]:
+def _fold_shards(given: dict[str, Any]) -> dict[str, Any]:
     """--shards is one of the options that a changefeed is given."""
     if (shards := given.pop("shards", None)) is not None:
         given["options"] = {**given.get("options", {}), "shards": shards}

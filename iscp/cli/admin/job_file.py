@@ -72,17 +72,17 @@ def _files(path: str) -> list[Path]:
 
 def _read_file(path: Path) -> list[Wanted]:
     if str(path) == "-":
-        return _wanted(sys.stdin, "stdin")
+        return _parse_jobs(sys.stdin, "stdin")
     try:
         with path.open(encoding="utf-8") as stream:
-            return _wanted(stream, str(path))
+            return _parse_jobs(stream, str(path))
     except OSError as error:
         raise InvalidRequest(f"cannot be read: {error}", field=str(path)) from error
 
 
 def read_jobs(stream: IO[str], source: str) -> list[RegisterRequest]:
     """All jobs of a file; raises InvalidRequest whose field is the path of the first fault, as `job.yaml[1].key`."""
-    found = _wanted(stream, source)
+    found = _parse_jobs(stream, source)
     if len(found) > REGISTRATIONS_MAX:
         raise InvalidRequest(
             f"holds {len(found)} jobs, more than {REGISTRATIONS_MAX}",
@@ -92,7 +92,7 @@ def read_jobs(stream: IO[str], source: str) -> list[RegisterRequest]:
     return [each.request for each in found]
 
 
-def _wanted(stream: IO[str], source: str) -> list[Wanted]:
+def _parse_jobs(stream: IO[str], source: str) -> list[Wanted]:
     try:
         documents = list(yaml.load_all(stream, _Loader))
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -92,7 +92,7 @@ class Layout:
 
 
 @contextmanager
-def locked(layout: Layout) -> Iterator[None]:
+def hold_directory(layout: Layout) -> Iterator[None]:
     """Hold the directory; raises ConfigurationError if another process does."""
     layout.root.mkdir(parents=True, exist_ok=True)
     with layout.lock.open("a+") as lock:
@@ -170,12 +170,12 @@ class SupervisedProcess:
             returncode = self.child.poll()
             if returncode is None:
                 return
-            self._died(returncode, now_s)
+            self._plan_restart(returncode, now_s)
         if now_s >= self.due_s:
             self.child, self.started_s = self.start(), now_s
             log.info("child.started", extra={"child": self.name, "pid": self.pid})
 
-    def _died(self, returncode: int, now_s: float) -> None:
+    def _plan_restart(self, returncode: int, now_s: float) -> None:
         self.status = returncode
         self.failures = 1 if now_s - self.started_s >= SETTLED_S else self.failures + 1
         wait_s = min(BACKOFF_CAP_S, BACKOFF_BASE_S * 2 ** (self.failures - 1))

@@ -46,13 +46,13 @@ def repair(data: Path | None, file: Path | None) -> None:
     acknowledged, what it held is given up: the command says so.
     """
     from iscp.adapters.system.settings import load_settings
-    from iscp.cli.node.local_cluster import Layout, locked
+    from iscp.cli.node.local_cluster import Layout, hold_directory
 
     if (data is None) == (file is None):
         raise click.UsageError("give either --data or --config")
     if data is not None:
         layout = Layout(data.absolute())
-        with locked(layout), _marks_of(layout) as marks:
+        with hold_directory(layout), _marks_of(layout) as marks:
             _repair(str(layout.job_log), marks)
     else:
         config = load_settings(file, os.environ)

@@ -15,7 +15,7 @@ import click
 
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.telemetry.logging import configure_logging
-from iscp.cli.node.local_cluster import Layout, LocalCluster, choose_ports, locked, node_command
+from iscp.cli.node.local_cluster import Layout, LocalCluster, choose_ports, hold_directory, node_command
 from iscp.core.config import LogFormat, LogLevel
 
 POLL_S = 0.1
@@ -59,7 +59,7 @@ def run(
     """Keep etcd and nodes up until a signal; the exit status. Raises ConfigurationError, Unavailable."""
     configure_logging(LogFormat.TEXT, LogLevel.WARNING, {})
     layout = Layout(data.absolute())
-    with _ending_by_signal() as signals, locked(layout):
+    with _ending_by_signal() as signals, hold_directory(layout):
         stack = LocalCluster(layout, choose_ports(layout, port, nodes), SystemClock(), os.environ, command)
         try:
             _keep_up(stack, signals, as_json)

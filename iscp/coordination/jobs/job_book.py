@@ -195,10 +195,10 @@ class JobBook:
         return BookChange(rows=tuple(moved.values()))
 
     def due(self, limit: int) -> list[JobRow]:
-        """Rows whose status the log does not have yet; they stay due until `logged`."""
+        """Rows whose status the log does not have yet; they stay due until `mark_logged`."""
         return [self._jobs[self._keys[job_id]] for job_id in self._unlogged.due(limit)]
 
-    def logged(self, rows: Iterable[JobRow]) -> None:
+    def mark_logged(self, rows: Iterable[JobRow]) -> None:
         """The log has these rows."""
         self._unlogged.remove(row.job_id for row in rows)
 
@@ -235,7 +235,7 @@ class JobBook:
             shards[entry.row.key.shard] = None
             if entry.request_id:
                 answered[entry.request_id] = entry.row.job_id
-        self.logged(rows.values())
+        self.mark_logged(rows.values())
         self._requests.add(answered)
         return BookChange(tuple(rows.values()), tuple(shards))
 

@@ -40,13 +40,13 @@ class Window:
         free = self.size - self.awaited
         return free if free * REFILL >= self.size else 0
 
-    def sent(self) -> None:
+    def note_sent(self) -> None:
         self.awaited += 1
 
-    def lost(self) -> None:
+    def note_lost(self) -> None:
         self.awaited -= 1
 
-    def answered(self, now_s: float) -> None:
+    def note_answered(self, now_s: float) -> None:
         self.awaited -= 1
         self._answered += 1
         passed_s = now_s - self._since_s

@@ -80,7 +80,7 @@ def send_queued(term: Term) -> None:
 def _begin(term: Term, peer: Peer, shard: ShardId, is_delete: bool, sent_s: float, heard_s: float) -> None:
     operation = Operation(term.next_table_epoch(), is_delete, sent_s, heard_s, term.times.resend_s)
     peer.in_flight[shard] = operation
-    term.window.sent()
+    term.window.note_sent()
     _send(term, peer, shard, operation)
 
 
@@ -110,7 +110,7 @@ def _repeat(term: Term, peer: Peer, shard: ShardId, operation: Operation, due_s:
         _send(term, peer, shard, operation)
 
 
-def responded(term: Term, peer: Peer, message: DispatchTableResponse) -> None:
+def accept_response(term: Term, peer: Peer, message: DispatchTableResponse) -> None:
     """The node's word on the operation that is in flight; on any other it is stale."""
     shard, operation = message.shard, peer.in_flight.get(message.shard)
     if operation is None or operation.table_epoch != message.table_epoch:
@@ -118,13 +118,13 @@ def responded(term: Term, peer: Peer, message: DispatchTableResponse) -> None:
     operation.heard_s = term.read_s
     if operation.awaited:
         operation.awaited = False
-        term.window.answered(term.now_s)
+        term.window.note_answered(term.now_s)
     reached = NodeShardState.ABSENT if operation.is_delete else NodeShardState.RUNNING
     if message.state not in (reached, NodeShardState.ABSENT):
         return
     del peer.in_flight[shard]
     if message.state is NodeShardState.ABSENT:
-        term.copy_ended(shard, peer.holder)
+        term.end_copy(shard, peer.holder)
     assignment = term.assignments.get(shard)
     if assignment is not None and assignment.holder == peer.holder:
         if message.state is NodeShardState.ABSENT:

@@ -13,7 +13,7 @@ from iscp.coordination.protocol.messages import Announce
 from iscp.core.members import NodeRecord, ttls_fit, understands
 
 
-def changed(term: Term, members: tuple[NodeRecord, ...], hold_s: float) -> None:
+def apply_members(term: Term, members: tuple[NodeRecord, ...], hold_s: float) -> None:
     """These are all the nodes that are registered now; nothing is to be placed for `hold_s`."""
     if hold_s > 0:
         term.hold(term.now_s + hold_s)
@@ -21,7 +21,7 @@ def changed(term: Term, members: tuple[NodeRecord, ...], hold_s: float) -> None:
     for node_id, peer in list(term.peers.items()):
         record = there.get(node_id)
         if record is None or record.epoch != peer.record.epoch:
-            _gone(term, peer)
+            _remove_member(term, peer)
         elif peer.record != record:
             reused = peer.record.lease_id != record.lease_id
             peer.record, term.changed = record, True
@@ -133,7 +133,7 @@ def _abandon(term: Term, peer: Peer) -> None:
         term.assignments.turn(assignment, ShardState.DRAINING)
 
 
-def _gone(term: Term, peer: Peer) -> None:
+def _remove_member(term: Term, peer: Peer) -> None:
     """The node's lease has ended; what it held is free after the grace.
 
     A lease that ran out was not used for writing since margin before its end. One that was revoked may be, until
@@ -161,6 +161,6 @@ def _bury(term: Term, holder: Holder) -> None:
         return
     del term.departed[holder]
     for shard in term.copies.at(holder):
-        term.copy_ended(shard, holder)
+        term.end_copy(shard, holder)
     for shard in list(term.assignments.held_by(holder)):
         term.free(term.assignments[shard])

@@ -129,7 +129,7 @@ class Term:
         """It was answered long ago, or is not waited for any more, or will be sent again."""
         if operation.awaited:
             operation.awaited = False
-            self.window.lost()
+            self.window.note_lost()
 
     def own_time_s(self, peer: Peer, at_s: float) -> float:
         """The time that the node has to answer for."""
@@ -159,7 +159,7 @@ class Term:
         """What some node still has of the shard's keys: a second copy, or what a split or a merge has made it of."""
         return self.copies.in_the_way(shard) or self.assignments.in_the_way(shard)
 
-    def copy_ended(self, shard: ShardId, holder: Holder) -> None:
+    def end_copy(self, shard: ShardId, holder: Holder) -> None:
         if self.copies.end(shard, holder):
             self.assignments.unblock(shard.table_id)
 

@@ -83,7 +83,7 @@ class InFlightIterations:
         flight = self._open.get(job.flight)
         return flight is not None and flight.iteration.purpose is not Purpose.APPLY
 
-    def started(self, number: int, now_s: float, at_s: float) -> None:
+    def note_started(self, number: int, now_s: float, at_s: float) -> None:
         flight = self._open.get(number)
         if flight is not None:
             flight.started_at_s = at_s
@@ -103,7 +103,7 @@ class InFlightIterations:
         mine = (flight.iteration for flight in flights if flight.table is table)
         return next((its.number for its in mine if any(row.key == key for row in its.jobs)), 0)
 
-    def outdated(self, job: TrackedJob) -> int:
+    def take_outdated(self, job: TrackedJob) -> int:
         """Once the spec is here that is to end what runs by another: the number of that iteration; 0: none."""
         if not job.awaited_spec or job.awaited_spec != job.row.spec_json:
             return 0

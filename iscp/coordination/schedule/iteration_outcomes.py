@@ -18,7 +18,7 @@ from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, Reason
 _NOT_THE_JOBS_FAULT = frozenset({ErrorCode.CANCELED, ErrorCode.LEASE_LOST, ErrorCode.QUEUE_FULL})
 
 
-def heed_triggers(
+def apply_triggers(
     table: TrackedTable,
     ask: AskTrigger,
     backoff: BackoffConfig,
@@ -35,16 +35,16 @@ def heed_triggers(
         if job.retry_at_s <= now_s:
             job.retry_at_s = 0.0
         try:
-            reports.append(job.heed_trigger(table.newest, now_s, at_s, ask))
+            reports.append(job.apply_trigger(table.newest, now_s, at_s, ask))
         except IscpError as error:
             if job.pace is None:
                 raise
-            reports.append(_trigger_failed(job, job.pace, error, backoff, now_s, at_s, draw()))
+            reports.append(_record_trigger_failure(job, job.pace, error, backoff, now_s, at_s, draw()))
         table.waiting |= job.waits_until_s > 0.0
     return [report for report in reports if report]
 
 
-def _trigger_failed(
+def _record_trigger_failure(
     job: TrackedJob, pace: Pace, error: IscpError, backoff: BackoffConfig, now_s: float, at_s: float, draw: float
 ) -> JobReport:
     pace.faults += 1
@@ -90,7 +90,7 @@ class Settlement:
             if iteration.purpose is Purpose.APPLY:
                 self.settle(job, outcome, draw())
             else:
-                self.verified(job, outcome)
+                self.settle_verification(job, outcome)
 
     def settle(self, job: TrackedJob, outcome: JobOutcome, draw: float) -> None:
         if job.row.job_id in self._flight.settled:
@@ -101,13 +101,13 @@ class Settlement:
         if outcome.ok and self._stalled(before, outcome):
             code, message = ErrorCode.INTERNAL, "the iteration ended without progress"
         if code == ErrorCode.OK:
-            self._succeeded(job, outcome, committed=outcome.seq != before.seq)
+            self._record_success(job, outcome, committed=outcome.seq != before.seq)
         elif code in _NOT_THE_JOBS_FAULT:
-            self._interrupted(job, draw)
+            self._record_interruption(job, draw)
         else:
-            self._failed(job, outcome, code, message, draw)
+            self._record_failure(job, outcome, code, message, draw)
 
-    def verified(self, job: TrackedJob, outcome: JobOutcome) -> None:
+    def settle_verification(self, job: TrackedJob, outcome: JobOutcome) -> None:
         """Of a comparison nothing is told but a repair that it led to; how the job stands otherwise it does not say."""
         if outcome.seq == job.row.seq:
             return
@@ -124,11 +124,11 @@ class Settlement:
         stands = after.version == before.watermark.version and steps[0] == steps[1]
         return after.version < 0 or (stands and after.version < wanted)
 
-    def _succeeded(self, job: TrackedJob, outcome: JobOutcome, committed: bool) -> None:
+    def _record_success(self, job: TrackedJob, outcome: JobOutcome, committed: bool) -> None:
         target = self._flight.iteration.to_version
         job.near = outcome.watermark.version >= (self._flight.newest if target is None else target)
         job.failures, job.retry_at_s, job.doubted_at_s = 0, 0.0, 0.0
-        self._ran(job, up_to_date=job.near)
+        self._record_run(job, up_to_date=job.near)
         if committed or (job.told_state, job.told_reason) != (JobState.COMPLETED, Reason.NONE):
             report = job.report(JobState.COMPLETED, Reason.NONE, self._status(outcome, ErrorCode.OK, ""))
             self.reports.append(report)
@@ -138,7 +138,7 @@ class Settlement:
         if committed:
             self.history.append(self._history(outcome, ErrorCode.OK, ""))
 
-    def _interrupted(self, job: TrackedJob, draw: float) -> None:
+    def _record_interruption(self, job: TrackedJob, draw: float) -> None:
         job.near = False
         job.stale = True  # what it was started for may not show in any version
         if not self._flight.canceled:
@@ -146,12 +146,12 @@ class Settlement:
         if job.told_state in (JobState.PENDING, JobState.RUNNING):
             self.reports.append(job.report(JobState.CANCELED, job.told_reason))
 
-    def _failed(self, job: TrackedJob, outcome: JobOutcome, code: int, message: str, draw: float) -> None:
+    def _record_failure(self, job: TrackedJob, outcome: JobOutcome, code: int, message: str, draw: float) -> None:
         # A table that cannot be found may be one whose directory is away for a while: nobody gives up on it.
         if code == ErrorCode.TABLE_NOT_FOUND:
             code = ErrorCode.STORAGE
         job.near = False
-        self._ran(job, up_to_date=False)
+        self._record_run(job, up_to_date=False)
         job.failures += 1
         if 0 <= self._flight.newest <= outcome.watermark.version:
             # Nothing was outstanding: it ran to see whether its target is right, and that is not known now.
@@ -165,9 +165,9 @@ class Settlement:
         self.reports.append(job.report(JobState.ERROR, reason, status))
         self.history.append(self._history(outcome, code, message))
 
-    def _ran(self, job: TrackedJob, *, up_to_date: bool) -> None:
+    def _record_run(self, job: TrackedJob, *, up_to_date: bool) -> None:
         if job.pace is not None:
-            job.pace.ran(self._flight.started_at_s, self._now_s, self._at_s, up_to_date=up_to_date)
+            job.pace.record_run(self._flight.started_at_s, self._now_s, self._at_s, up_to_date=up_to_date)
 
     def _status(self, outcome: JobOutcome, code: int, message: str) -> JobStatus:
         return JobStatus(

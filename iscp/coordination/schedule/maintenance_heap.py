@@ -133,14 +133,14 @@ class UpkeepHeap(Generic[T]):
         found.phase = Phase.RUNS
         return True
 
-    def done(self, item: T, wait_s: float, now_s: float) -> None:
+    def complete(self, item: T, wait_s: float, now_s: float) -> None:
         found = self._items[item]
         found.completed += 1
         found.error, found.for_good = None, False
         found.failures, found.earliest_s = 0, now_s + self._interval_s
-        self._ended(item, max(now_s + wait_s, found.earliest_s))
+        self._end(item, max(now_s + wait_s, found.earliest_s))
 
-    def failed(self, item: T, error: IscpError, now_s: float) -> float:
+    def fail(self, item: T, error: IscpError, now_s: float) -> float:
         """After how long it is tried again: by backoff, and rarely where it keeps failing, or failed for good."""
         found = self._items[item]
         found.failed += 1
@@ -153,7 +153,7 @@ class UpkeepHeap(Generic[T]):
         found.rejected += 1
         found.error = error
         wait_s = jittered_s(self._backoff.cap_s, self._draw())
-        self._ended(item, now_s + wait_s)
+        self._end(item, now_s + wait_s)
         return wait_s
 
     def give_up(self, item: T, error: IscpError) -> None:
@@ -163,7 +163,7 @@ class UpkeepHeap(Generic[T]):
         found.timeout += 1
         self._note(found, error)
 
-    def ended_late(self, item: T, now_s: float) -> float:
+    def end_late(self, item: T, now_s: float) -> float:
         """One that was given up has ended after all; after how long it is tried again."""
         return self._again(item, now_s)
 
@@ -204,10 +204,10 @@ class UpkeepHeap(Generic[T]):
         found, draw = self._items[item], self._draw()
         wait_s = jittered_s(self._backoff.quarantine_s, draw) if found.for_good else 0.0
         wait_s = max(wait_s or delay_s(self._backoff, max(found.failures, 1), draw), self._interval_s)
-        self._ended(item, now_s + wait_s)
+        self._end(item, now_s + wait_s)
         return wait_s
 
-    def _ended(self, item: T, due_s: float) -> None:
+    def _end(self, item: T, due_s: float) -> None:
         found = self._items[item]
         found.phase = Phase.WAITS
         if found.wanted:

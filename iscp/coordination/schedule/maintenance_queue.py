@@ -49,7 +49,7 @@ class UpkeepLine(Generic[T]):
         self._waiting.setdefault((account, kind), deque()).append(item)
 
     def next(self) -> T | None:
-        """One that has a slot from now on, until `ended` or `leave`; None where no slot is free, or nobody may begin.
+        """One that has a slot from now on, until `end` or `leave`; None where no slot is free, or nobody may begin.
 
         It is of the account that has the fewest at work, and of those of the one whose turn was longest ago.
         """
@@ -92,7 +92,7 @@ class UpkeepLine(Generic[T]):
         self._given_up.add(item)
         self._given_up_of[self._about[item][1]] += 1
 
-    def ended(self, item: T) -> None:
+    def end(self, item: T) -> None:
         account, kind = self._about.pop(item)
         if item in self._long:
             self._long.discard(item)

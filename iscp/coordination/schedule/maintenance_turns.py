@@ -72,7 +72,7 @@ class UpkeepTurns(Generic[T]):
         self._heap.hasten(item, now_s)
 
     def turn(self, now_s: float) -> Turn[T]:
-        """Each of `begin` is being done from now on, until `ended` is told of it."""
+        """Each of `begin` is being done from now on, until `end` is told of it."""
         for item in _due(self._leaves_s, now_s):
             self._line.leave(item)
         given_up = _due(self._until_s, now_s)
@@ -84,9 +84,9 @@ class UpkeepTurns(Generic[T]):
         begin, rejected = [], []
         while (next_one := self._line.next()) is not None:
             if not self._heap.begin(next_one):
-                self._line.ended(next_one)
+                self._line.end(next_one)
             elif self._line.refused(next_one):
-                self._line.ended(next_one)
+                self._line.end(next_one)
                 self._heap.reject(next_one, QueueFull("too many of its kind hang: it is not begun"), now_s)
                 rejected.append(next_one)
             else:
@@ -95,18 +95,18 @@ class UpkeepTurns(Generic[T]):
                 begin.append(next_one)
         return Turn(tuple(begin), tuple(given_up), tuple(rejected))
 
-    def ended(self, item: T, result: float | IscpError, now_s: float) -> float:
+    def end(self, item: T, result: float | IscpError, now_s: float) -> float:
         """After how long it is done again; `result`: how long it wants to wait, or its fault.
 
         Of one that was given up the result counts for nothing.
         """
-        self._line.ended(item)
+        self._line.end(item)
         self._leaves_s.pop(item, None)
         if self._until_s.pop(item, None) is None:
-            return self._heap.ended_late(item, now_s)
+            return self._heap.end_late(item, now_s)
         if isinstance(result, IscpError):
-            return self._heap.failed(item, result, now_s)
-        self._heap.done(item, result, now_s)
+            return self._heap.fail(item, result, now_s)
+        self._heap.complete(item, result, now_s)
         return result
 
     def figures(self, item: T, now_s: float, at_s: float) -> UpkeepFigures | None:

@@ -22,7 +22,7 @@ from iscp.coordination.protocol.effects import HoldIterations, StartShard, StopA
 from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped, Tick
 from iscp.coordination.schedule.due_tables import DueTables
 from iscp.coordination.schedule.in_flight import InFlightIteration, InFlightIterations, announcement
-from iscp.coordination.schedule.iteration_outcomes import Settlement, heed_triggers
+from iscp.coordination.schedule.iteration_outcomes import Settlement, apply_triggers
 from iscp.coordination.schedule.schedule_events import (
     CancelIteration,
     Interrupted,
@@ -96,25 +96,25 @@ class Schedule:
         self._now_s, self._at_s, self._out = max(now_s, self._now_s), at_s, []
         match event:
             case ProbeAnswered():
-                self._answered(event)
+                self._take_answer(event)
             case Tick():
                 self._tick()
             case Notified(shard, targets):
-                self._notified(shard, targets)
+                self._notify_shard(shard, targets)
             case Interrupted(shard, job_id, spec_json):
-                self._interrupted(shard, job_id, spec_json)
+                self._interrupt_job(shard, job_id, spec_json)
             case VerifyAsked(ask):
                 self._verify(ask)
             case VerifyWithdrawn(_, ask_id):
                 self._cancel(self._asks.withdraw(ask_id))
             case IterationStarted(number):
-                self._flights.started(number, self._now_s, self._at_s)
+                self._flights.note_started(number, self._now_s, self._at_s)
             case JobCommitted(outcome):
-                self._committed(outcome)
+                self._record_commit(outcome)
             case IterationEnded(number, outcomes, error):
-                self._ended(number, outcomes, error)
+                self._end_iteration(number, outcomes, error)
             case IterationRejected(number):
-                self._ended(number, (), IscpError("the queue is full", code=ErrorCode.QUEUE_FULL))
+                self._end_iteration(number, (), IscpError("the queue is full", code=ErrorCode.QUEUE_FULL))
             case _:
                 self._order(event)
         return self._out
@@ -178,7 +178,7 @@ class Schedule:
                 del before[row.key]
                 changed = row.spec_json != job.row.spec_json
                 corrections += [report for report in [job.take(row, self._backoff)] if report]
-                self._cancel(self._flights.outdated(job))
+                self._cancel(self._flights.take_outdated(job))
             else:
                 changed, job = True, TrackedJob(row, self._backoff)
                 # A job made anew waits until its former registration's iteration has really ended.
@@ -190,7 +190,7 @@ class Schedule:
         for gone in before.values():
             self._cancel(gone.flight)
             self._out += self._asks.give_up(gone.row.job_id)
-        table.heed_target_lags()
+        table.update_target_lag()
         self._report(table, corrections)
         if table.jobs and table.seen is None and table.top >= 0:
             table.seen = ProbeState(table.top)
@@ -227,10 +227,10 @@ class Schedule:
             flight.canceled = True
             self._out.append(CancelIteration(number))
 
-    def _interrupted(self, shard: ShardId, job_id: str, spec_json: str) -> None:
+    def _interrupt_job(self, shard: ShardId, job_id: str, spec_json: str) -> None:
         for job in (job for table in self._shards.get(shard, ()) for job in table.jobs if job.row.job_id == job_id):
             job.awaited_spec = spec_json
-            self._cancel(self._flights.outdated(job))
+            self._cancel(self._flights.take_outdated(job))
 
     def _report(self, table: TrackedTable, reports: Sequence[JobReport], history: Sequence[HistoryEntry] = ()) -> None:
         if reports or history:
@@ -238,7 +238,7 @@ class Schedule:
 
     # --- noticing ----------------------------------------------------------------------------------------------
 
-    def _notified(self, shard: ShardId, targets: bool) -> None:
+    def _notify_shard(self, shard: ShardId, targets: bool) -> None:
         for table in self._shards.get(shard, ()):
             if targets:
                 table.doubt_targets()
@@ -248,7 +248,7 @@ class Schedule:
         table.bring_back(self._probe, self._now_s)
         self._visit(table)
 
-    def _answered(self, event: ProbeAnswered) -> None:
+    def _take_answer(self, event: ProbeAnswered) -> None:
         for table in self._shards.get(event.shard, ()):
             if table.uri == event.uri:
                 break
@@ -258,29 +258,29 @@ class Schedule:
             return
         table.asked = False
         if event.state is not None:
-            table.answered()
+            table.note_probe_time()
         if event.targets:
             self._report(table, table.take_looks(event.targets, self._at_s))
         if event.state is None:
             message = str(event.error or "no answer")
-            table.unreachable(self._backoff, self._now_s, self._draw())
+            table.note_unreachable(self._backoff, self._now_s, self._draw())
             self._report(table, table.fault_reports(message, self._at_s))
         elif event.state is table.seen and not table.fault and not table.again:
             # All that an idle table costs beside the look itself.
-            table.still(self._probe, self._now_s, self._draw())
+            table.rest(self._probe, self._now_s, self._draw())
             self._visit(table)
             told = table.told
             if told is None or not 0 <= self._at_s - told.checked_at_s < self._times.seen_every_s:
-                self._tell_seen(table)
+                self._report_seen(table)
             return
         else:
             table.take_state(event.state, self._probe, self._now_s, self._draw())
             self._report(table, table.recovery_reports())
         self._visit(table)
-        self._tell_seen(table)
+        self._report_seen(table)
 
-    def _tell_seen(self, table: TrackedTable) -> None:
-        news = table.news(self._at_s, self._times.seen_every_s)
+    def _report_seen(self, table: TrackedTable) -> None:
+        news = table.report_seen(self._at_s, self._times.seen_every_s)
         if news is not None:
             self._out.append(Seen(news))
 
@@ -318,7 +318,7 @@ class Schedule:
     # --- running -----------------------------------------------------------------------------------------------
 
     def _start_iterations(self, table: TrackedTable) -> None:
-        news = heed_triggers(table, self._ask_trigger, self._backoff, self._now_s, self._at_s, self._draw)
+        news = apply_triggers(table, self._ask_trigger, self._backoff, self._now_s, self._at_s, self._draw)
         self._report(table, news)
         table.wake = self._held is not None
         if self._held is not None:
@@ -333,7 +333,7 @@ class Schedule:
 
     def _start_verifying(self, table: TrackedTable, served: bool) -> None:
         for job in table.jobs if self._asks else ():
-            if not job.flight and self._asks.wait(job.row.job_id, served):
+            if not job.flight and self._asks.is_awaited(job.row.job_id, served):
                 purpose = self._asks.begin(job.row.job_id, self._flights.next_number())
                 self._submit(table, [job], None, purpose)
 
@@ -341,7 +341,7 @@ class Schedule:
         self, table: TrackedTable, jobs: list[TrackedJob], to_version: int | None, purpose: Purpose = Purpose.APPLY
     ) -> None:
         if purpose is Purpose.APPLY:
-            self._asks.applied(job.row.job_id for job in jobs)
+            self._asks.note_applied(job.row.job_id for job in jobs)
         deadline_s = table.deadline_s(jobs, self._at_s)
         iteration = self._flights.begin(table, jobs, to_version, deadline_s, self._now_s, purpose)
         self._out.append(Submit(iteration))
@@ -355,7 +355,7 @@ class Schedule:
                 return
         self._out.append(not_here(ask))
 
-    def _committed(self, outcome: JobOutcome) -> None:
+    def _record_commit(self, outcome: JobOutcome) -> None:
         """Tell of it at once: whoever waits for the job need not wait for the others of its iteration."""
         for table in self._shards.get(outcome.row.key.shard, ()):
             for job in table.jobs:
@@ -366,7 +366,7 @@ class Schedule:
                     flight.settled.add(job.row.job_id)
                     self._report(table, settlement.reports, settlement.history)
 
-    def _ended(self, number: int, outcomes: tuple[JobOutcome, ...], error: IscpError | None) -> None:
+    def _end_iteration(self, number: int, outcomes: tuple[JobOutcome, ...], error: IscpError | None) -> None:
         flight = self._flights.end(number)
         if flight is None:
             return
@@ -377,7 +377,7 @@ class Schedule:
             self._finish_stop(table.shard)
             return
         self._bring_back(table)
-        self._tell_seen(table)
+        self._report_seen(table)
         self._forget_empty(table.shard)
 
     def _settle(self, flight: InFlightIteration, outcomes: dict[str, JobOutcome], error: IscpError | None) -> None:

@@ -34,7 +34,7 @@ TARGETS_EVERY_S = 86_400.0
 logs will lose: far less than logs are kept."""
 
 
-MADE_ANEW_S = 60.0
+RECREATED_AFTER_S = 60.0
 """By how much a commit's file may be younger than its commit, which has its time from another clock."""
 
 
@@ -126,7 +126,7 @@ class TrackedTable:
         self.again = self.asked
         self.rested = False
 
-    def heed_target_lags(self) -> None:
+    def update_target_lag(self) -> None:
         """Its jobs have changed."""
         self.target_lag_s = min((job.target_lag_s or inf for job in self.jobs if job.runnable), default=inf)
 
@@ -142,7 +142,7 @@ class TrackedTable:
         idle = [job for job in self.jobs if job.idle] if self.rested else ()
         return Probe(self.shard, self.uri, self.seen, tuple([TargetAsk(job.row, job.target) for job in idle]))
 
-    def answered(self) -> None:
+    def note_probe_time(self) -> None:
         """What the answer says was so when the source was asked, and perhaps not any more when the answer came."""
         self.looked_at_s = self.asked_at_s
 
@@ -154,7 +154,7 @@ class TrackedTable:
         self.wake |= bool(reports)
         return reports
 
-    def still(self, config: ProbeConfig, now_s: float, draw: float) -> None:
+    def rest(self, config: ProbeConfig, now_s: float, draw: float) -> None:
         """The source has not moved; ask ever more rarely."""
         limit_s = min(config.interval_max_s, max(PROBE_LEAST_S, self.target_lag_s / 2))
         interval_s = min(self.interval_s, limit_s)
@@ -184,24 +184,24 @@ class TrackedTable:
         self.probe_failures = 0
         behind = state.version < self.top and not self.moved
         anew = seen is not None and seen.stamp and seen.stamp != state.stamp and state.version <= seen.version
-        if behind or anew or (seen is not None and not seen.stamp and self._made_anew(state)):
+        if behind or anew or (seen is not None and not seen.stamp and self._looks_recreated(state)):
             self.doubt_targets()
         self.behind_at_s = self.behind_at_s or state.since_s
         self.interval_s = config.interval_min_s
         if not self.again:
-            self.still(config, now_s, draw)
+            self.rest(config, now_s, draw)
         self.again, self.wake, self.rested = False, True, False
 
-    def _made_anew(self, state: ProbeState) -> bool:
+    def _looks_recreated(self, state: ProbeState) -> bool:
         """Whether, at a first look, the version that was applied last was written long after it was applied.
 
         Nobody looked while it may have been made anew. That a copied file looks so too costs one iteration.
         """
         marks = [job.row.watermark for job in self.jobs]
         applied_at_s = max((mark.at_s for mark in marks if mark.version == state.version), default=0.0)
-        return applied_at_s > 0 and state.since_s > applied_at_s + MADE_ANEW_S
+        return applied_at_s > 0 and state.since_s > applied_at_s + RECREATED_AFTER_S
 
-    def unreachable(self, config: BackoffConfig, now_s: float, draw: float) -> None:
+    def note_unreachable(self, config: BackoffConfig, now_s: float, draw: float) -> None:
         self.probe_failures += 1
         if not self.again:
             self.probe_at_s = now_s + doubled_s(config, self.probe_failures, draw)
@@ -227,7 +227,7 @@ class TrackedTable:
         told = (job for job in self.jobs if job.runnable and not job.faults and job.told_state is JobState.ERROR)
         return tuple(job.report(JobState.COMPLETED, Reason.NONE) for job in told)
 
-    def news(self, at_s: float, every_s: float) -> SourceSeen | None:
+    def report_seen(self, at_s: float, every_s: float) -> SourceSeen | None:
         """What is known of the source: when it moved, when a lag begins or ends, and every now and then."""
         if self.seen is None or self.fault or not self.looked_at_s:
             return None

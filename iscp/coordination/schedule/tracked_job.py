@@ -106,7 +106,7 @@ class TrackedJob:
             # Not its iterations have failed, so that no retry of one is due.
             self.pace.faults, self.failures = self.failures, 0
 
-    def heed_trigger(self, newest: int | None, now_s: float, at_s: float, ask: AskTrigger) -> JobReport | None:
+    def apply_trigger(self, newest: int | None, now_s: float, at_s: float, ask: AskTrigger) -> JobReport | None:
         """Set until when its trigger holds back what is outstanding, if it does; the news if it had failed before.
 
         Raises IscpError if the trigger fails.

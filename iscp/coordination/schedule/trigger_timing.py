@@ -49,7 +49,7 @@ class Pace:
         waited_s = max(0.0, at_s - self._applied_at_s) if self._applied_at_s else inf
         self._applied_now_s = now_s - waited_s
 
-    def ran(self, start_at_s: float, now_s: float, at_s: float, *, up_to_date: bool) -> None:
+    def record_run(self, start_at_s: float, now_s: float, at_s: float, *, up_to_date: bool) -> None:
         """An iteration of the job has ended."""
         self._ran_at_s = (start_at_s, at_s)
         if up_to_date:

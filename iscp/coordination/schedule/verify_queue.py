@@ -29,7 +29,7 @@ class VerifyAsks:
     def put(self, ask: VerifyAsk) -> None:
         self._waiting.setdefault(ask.job_id, deque()).append(ask)
 
-    def wait(self, job_id: str, served: bool) -> bool:
+    def is_awaited(self, job_id: str, served: bool) -> bool:
         """Whether somebody waits for the job, and it was, or was not, just verified."""
         return job_id in self._waiting and (job_id in self._served) is served
 
@@ -43,7 +43,7 @@ class VerifyAsks:
         self._served.add(job_id)
         return Purpose.REPAIR if repair else Purpose.VERIFY
 
-    def applied(self, job_ids: Iterable[str]) -> None:
+    def note_applied(self, job_ids: Iterable[str]) -> None:
         """These jobs got an iteration of their own."""
         self._served.difference_update(job_ids)
 

@@ -276,7 +276,7 @@ class LogWriter:
     def _committed(self, batch: LogBatch, now_s: float) -> None:
         with self._book_lock:
             change = self._book.commit(batch.draft.entries)
-            self._book.logged(batch.statuses)
+            self._book.mark_logged(batch.statuses)
         self._status_due_s = None
         self._plan_statuses(now_s)
         try:
@@ -299,7 +299,7 @@ class LogWriter:
         else:
             self._on_written(self._log.version)
             with self._book_lock:
-                self._book.logged(rows)
+                self._book.mark_logged(rows)
             self._compaction_wanted = False
             self._status_due_s = None
             log.info("log.compacted", extra={"rows": len(rows)})

@@ -278,7 +278,7 @@ class Upkeep:
 
     def _settle(self, what: str, turns: UpkeepTurns[T], item: T, result: float | IscpError) -> None:
         with self._lock:
-            again_s = turns.ended(item, result, self._clock.monotonic_s())
+            again_s = turns.end(item, result, self._clock.monotonic_s())
             self._ended.notify_all()
         if isinstance(result, IscpError):
             told = {"item": str(item), "error": error_text(result), "code": int(result.code)}

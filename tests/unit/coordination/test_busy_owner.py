@@ -150,16 +150,16 @@ def test_the_window_follows_what_was_answered_lately() -> None:
     window = Window(span_s=0.5)
     assert window.room == AWAITED_MIN
     for _ in range(window.room):
-        window.sent()
+        window.note_sent()
     assert window.room == 0
     for number in range(AWAITED_MIN):
-        window.answered(10.0 + number / 10_000)
+        window.note_answered(10.0 + number / 10_000)
     assert window.size == AWAITED_MIN
     sizes = []
     for per_s in (4_000, 100_000, 10):
         for number in range(per_s):
-            window.sent()
-            window.answered(20.0 + len(sizes) + number / per_s)
+            window.note_sent()
+            window.note_answered(20.0 + len(sizes) + number / per_s)
         sizes.append(window.size)
     assert sizes[0] == pytest.approx(2_000, rel=0.05)
     assert sizes[1:] == [AWAITED_MAX, AWAITED_MIN]
@@ -169,9 +169,9 @@ def test_the_window_follows_what_was_answered_lately() -> None:
 def test_there_is_room_when_there_is_room_for_several() -> None:
     window = Window(span_s=0.5)
     for _ in range(AWAITED_MIN):
-        window.sent()
-    window.lost()
+        window.note_sent()
+    window.note_lost()
     assert window.room == 0
     for _ in range(AWAITED_MIN // 4 - 1):
-        window.lost()
+        window.note_lost()
     assert window.room == AWAITED_MIN // 4

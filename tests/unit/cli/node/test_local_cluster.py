@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from iscp.cli.node.local_cluster import BACKOFF_CAP_S, SETTLED_S, Layout, SupervisedProcess, choose_ports, locked
+from iscp.cli.node.local_cluster import (
+    BACKOFF_CAP_S,
+    SETTLED_S,
+    Layout,
+    SupervisedProcess,
+    choose_ports,
+    hold_directory,
+)
 from iscp.core.errors import ConfigurationError
 
 
@@ -88,7 +95,11 @@ def test_a_file_of_ports_that_was_torn_is_made_anew(tmp_path: Path) -> None:
 
 def test_a_directory_has_one_holder_at_a_time(tmp_path: Path) -> None:
     layout = Layout(tmp_path / "new")
-    with locked(layout), pytest.raises(ConfigurationError, match="is in use by process"), locked(layout):
+    with (
+        hold_directory(layout),
+        pytest.raises(ConfigurationError, match="is in use by process"),
+        hold_directory(layout),
+    ):
         pass
-    with locked(layout):
+    with hold_directory(layout):
         pass

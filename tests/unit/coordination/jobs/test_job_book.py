@@ -396,7 +396,7 @@ def test_reports_move_the_book_at_once_and_only_statuses_are_due_before_the_flus
     assert change.shards == ()
     due = book.due(10)
     assert [(each.key.job_name, each.watermark.version) for each in due] == [("b", 5)]
-    book.logged(due)
+    book.mark_logged(due)
     assert book.due(10) == []
     assert book.flush_watermarks() == 1
     assert [each.key.job_name for each in book.due(10)] == ["a"]
@@ -475,7 +475,7 @@ def test_indexes_and_counts_are_those_of_the_rows_and_a_reload_equals_the_book(
             case "flush":
                 book.flush_watermarks()
                 logged |= {each.job_id: each for each in book.due(100)}
-                book.logged(book.due(100))
+                book.mark_logged(book.due(100))
         if step != "lose":
             logged |= {entry.row.job_id: entry.row for entry in draft.entries}
             book.commit(draft.entries)

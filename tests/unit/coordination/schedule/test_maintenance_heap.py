@@ -34,7 +34,7 @@ def test_what_is_new_is_due_at_once_and_then_at_its_time(heap: UpkeepHeap[str]) 
     heap.add("a", 0.0)
     assert begun(heap, 0.0) == ["a"]
     assert begun(heap, 100.0) == []  # it is being done
-    heap.done("a", 30.0, 5.0)
+    heap.complete("a", 30.0, 5.0)
     assert heap.next_due_s() == 35.0
     assert begun(heap, 34.9) == []
     assert begun(heap, 35.0) == ["a"]
@@ -43,7 +43,7 @@ def test_what_is_new_is_due_at_once_and_then_at_its_time(heap: UpkeepHeap[str]) 
 def test_however_soon_it_wants_to_come_again_it_waits_for_the_interval(heap: UpkeepHeap[str]) -> None:
     heap.add("a", 0.0)
     begun(heap, 0.0)
-    heap.done("a", 0.001, 0.0)
+    heap.complete("a", 0.001, 0.0)
     assert heap.next_due_s() == INTERVAL_S
 
 
@@ -52,21 +52,21 @@ def test_failures_wait_twice_as_long_each_time_up_to_the_cap_and_a_success_forge
     now_s, waits = 0.0, []
     for _ in range(4):
         assert begun(heap, now_s) == ["a"]
-        waits.append(heap.failed("a", AWAY, now_s))
+        waits.append(heap.fail("a", AWAY, now_s))
         now_s += waits[-1]
     assert waits == [20.0, 40.0, 60.0, 60.0]
     begun(heap, now_s)
-    heap.done("a", 15.0, now_s)
+    heap.complete("a", 15.0, now_s)
     assert begun(heap, now_s + 15.0) == ["a"]
-    assert heap.failed("a", AWAY, now_s) == 20.0
+    assert heap.fail("a", AWAY, now_s) == 20.0
 
 
 def test_one_that_fails_holds_up_no_other(heap: UpkeepHeap[str]) -> None:
     for item in ("a", "b"):
         heap.add(item, 0.0)
     assert begun(heap, 0.0) == ["a", "b"]
-    heap.failed("a", AWAY, 0.0)
-    heap.done("b", 11.0, 0.0)
+    heap.fail("a", AWAY, 0.0)
+    heap.complete("b", 11.0, 0.0)
     assert begun(heap, 11.0) == ["b"]
 
 
@@ -74,8 +74,8 @@ def test_what_is_hastened_is_due_after_the_interval_unless_it_failed_or_is_being
     for item in ("waits", "fails", "runs"):
         heap.add(item, 0.0)
     begun(heap, 0.0)
-    heap.done("waits", 500.0, 0.0)
-    heap.failed("fails", AWAY, 0.0)
+    heap.complete("waits", 500.0, 0.0)
+    heap.fail("fails", AWAY, 0.0)
     for item in ("waits", "fails", "runs", "unknown"):
         heap.hasten(item, 1.0)
     assert begun(heap, INTERVAL_S - 0.1) == []
@@ -87,7 +87,7 @@ def test_what_is_given_up_while_it_is_done_is_forgotten_when_it_ends(heap: Upkee
     begun(heap, 0.0)
     heap.remove("a")
     assert "a" not in heap
-    heap.done("a", 30.0, 0.0)
+    heap.complete("a", 30.0, 0.0)
     assert heap.next_due_s() is None
 
 
@@ -97,7 +97,7 @@ def test_what_comes_back_while_it_is_done_is_not_done_twice_at_a_time(heap: Upke
     heap.remove("a")
     heap.add("a", 1.0)
     assert begun(heap, 1.0) == []
-    heap.done("a", 30.0, 1.0)
+    heap.complete("a", 30.0, 1.0)
     assert begun(heap, 31.0) == ["a"]
 
 
@@ -112,10 +112,10 @@ def test_what_keeps_failing_or_failed_for_good_is_tried_rarely_until_it_is_chang
     for item in ("often", "for good"):
         heap.add(item, 0.0)
     begun(heap, 0.0)
-    assert heap.failed("for good", BROKEN, 0.0) == 3_600.0
+    assert heap.fail("for good", BROKEN, 0.0) == 3_600.0
     now_s, waits = 0.0, []
     for _ in range(6):
-        waits.append(heap.failed("often", AWAY, now_s))
+        waits.append(heap.fail("often", AWAY, now_s))
         now_s += waits[-1]
         begun(heap, min(now_s, 3_599.0))
     assert waits == [20.0, 40.0, 60.0, 60.0, 60.0, 3_600.0]
@@ -134,9 +134,9 @@ def test_one_that_was_given_up_is_begun_again_only_when_it_has_ended(heap: Upkee
     told = heap.figures("a", 10_000.0, 0.0)
     assert told is not None
     assert (told.running, told.hanging, told.timeout, told.error_msg) == (True, True, 1, "too long")
-    assert heap.ended_late("a", 10_000.0) == 20.0
+    assert heap.end_late("a", 10_000.0) == 20.0
     assert begun(heap, 10_020.0) == ["a"]
-    heap.done("a", 50.0, 10_020.0)
+    heap.complete("a", 50.0, 10_020.0)
     told = heap.figures("a", 10_030.0, 500.0)
     assert told is not None
     assert (told.submitted, told.completed, told.error_code, told.next_at_s) == (2, 1, 0, 540.0)
@@ -173,12 +173,12 @@ def test_every_wanted_item_is_being_done_or_waits_and_is_never_done_twice_at_a_t
                 heap.give_up(item, TimedOut("too long"))
             case _ if item in hanging and action == "done":
                 hanging.discard(item)
-                heap.ended_late(item, now_s)
+                heap.end_late(item, now_s)
             case _ if item in running and action in ("done", "failed"):
                 running.discard(item)
                 if action == "done":
-                    heap.done(item, 1.0, now_s)
+                    heap.complete(item, 1.0, now_s)
                 else:
-                    heap.failed(item, AWAY, now_s)
+                    heap.fail(item, AWAY, now_s)
     assert {item for item in "abc" if item in heap} == wanted
     assert set(begun(heap, 10_000.0)) == wanted - running - hanging

@@ -28,7 +28,7 @@ def test_no_more_are_begun_than_there_are_slots_and_the_next_when_one_has_ended(
     assert made.turn(0.0).begin == ("a", "b")
     assert made.turn(0.0).begin == ()
     assert made.next_due_s() == SLOT_S
-    made.ended("a", WAIT_S, 1.0)
+    made.end("a", WAIT_S, 1.0)
     assert made.turn(1.0).begin == ("c",)
 
 
@@ -39,12 +39,12 @@ def test_two_that_take_long_leave_their_slots_to_the_others_and_are_given_up_lat
     made.turn(0.0)
     assert made.turn(SLOT_S - 0.1).begin == ()
     assert made.turn(SLOT_S).begin == ("c",)
-    made.ended("c", WAIT_S, SLOT_S)
-    made.ended("b", WAIT_S, TIMEOUT_S - 1.0)  # long, and well: that counts
+    made.end("c", WAIT_S, SLOT_S)
+    made.end("b", WAIT_S, TIMEOUT_S - 1.0)  # long, and well: that counts
     assert (made.running, made.hanging) == (1, 0)
     assert made.turn(TIMEOUT_S).given_up == ("a",)
     assert (made.running, made.hanging) == (1, 1), "c has come again"
-    made.ended("a", WAIT_S, TIMEOUT_S)  # what it answers so late counts for nothing
+    made.end("a", WAIT_S, TIMEOUT_S)  # what it answers so late counts for nothing
     figures = made.figures("a", TIMEOUT_S, 0.0)
     assert figures is not None
     assert (figures.completed, figures.timeout, figures.next_at_s) == (0, 1, 2.0)
@@ -68,7 +68,7 @@ def test_an_account_with_many_waits_behind_one_with_few() -> None:
     order: list[str] = []
     while begin := made.turn(0.0).begin:
         order += begin
-        made.ended(begin[0], 1_000.0, 0.0)
+        made.end(begin[0], 1_000.0, 0.0)
     assert order.index("few1") < 4
     assert len(order) == 12
 
@@ -90,7 +90,7 @@ def test_a_kind_of_which_too_many_hang_is_not_begun_until_one_ends_and_others_ar
     assert "hang" in refused.error_msg
     made.add("good", "y", "good", now_s)
     assert "good" in made.turn(now_s).begin
-    made.ended(bad[0], WAIT_S, now_s)
+    made.end(bad[0], WAIT_S, now_s)
     assert set(bad[LONG_OF_KIND_MAX:]) & {item for step in range(40) for item in made.turn(now_s + step).begin}
 
 
@@ -105,7 +105,7 @@ def test_of_a_kind_that_only_takes_long_the_next_wait_in_line() -> None:
     assert (waits.waiting, waits.rejected) == (1, 0)
     made.add("other", "x", "quick", 40.0)
     assert made.turn(40.0).begin == ("other",)
-    made.ended("0", WAIT_S, 41.0)
+    made.end("0", WAIT_S, 41.0)
     assert made.turn(41.0).begin == ("4",)
 
 
@@ -124,7 +124,7 @@ def test_one_given_up_while_it_stands_in_line_is_not_begun() -> None:
     made.add("b", "x", "k", 0.0)
     made.turn(0.0)
     made.remove("b")
-    made.ended("a", WAIT_S, 0.0)
+    made.end("a", WAIT_S, 0.0)
     assert made.turn(0.0).begin == ()
     assert made.figures("b", 0.0, 0.0) is None
 
@@ -148,17 +148,17 @@ def test_whatever_some_do_every_other_is_done_at_its_time(bad: list[str], concur
         for item in turn.given_up:
             if does[item] == "ends late":
                 running[item] -= 1
-                made.ended(item, 0.1, now_s)
+                made.end(item, 0.1, now_s)
         for item in turn.begin:
             assert not running[item], "never twice at a time"
             match does.get(item, "done"):
                 case "done":
                     last[item] = now_s
-                    made.ended(item, WAIT_S, now_s)
+                    made.end(item, WAIT_S, now_s)
                 case "fails":
-                    made.ended(item, TemporaryError("away"), now_s)
+                    made.end(item, TemporaryError("away"), now_s)
                 case "breaks":
-                    made.ended(item, PermanentError("broken"), now_s)
+                    made.end(item, PermanentError("broken"), now_s)
                 case _:
                     running[item] += 1
         longest_s = WAIT_S + SLOT_S * (len(bad) // concurrency + 1)

@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 
 from iscp.adapters.delta.log.commits import commit_path, read_commit
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
-from iscp.coordination.schedule.table_state import MADE_ANEW_S, TrackedTable
+from iscp.coordination.schedule.table_state import RECREATED_AFTER_S, TrackedTable
 from iscp.coordination.schedule.tracked_job import TrackedJob
 from iscp.core.config import BackoffConfig, ProbeConfig
 from iscp.core.ids import JobKey, ShardId
@@ -28,7 +28,7 @@ def made(uri: str, at_s: float) -> None:
     os.utime(commit_path(uri, 0), (at_s, at_s))
 
 
-@pytest.mark.parametrize(("remade_after_s", "stale"), [(None, False), (MADE_ANEW_S / 2, False), (3_600.0, True)])
+@pytest.mark.parametrize(("remade_after_s", "stale"), [(None, False), (RECREATED_AFTER_S / 2, False), (3_600.0, True)])
 def test_a_source_made_anew_at_the_version_that_was_applied_is_noticed_at_a_takeover(
     tmp_path: Path, remade_after_s: float | None, stale: bool
 ) -> None:
