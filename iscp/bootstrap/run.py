@@ -23,8 +23,10 @@ from iscp.runtime.loop.gc_tuning import collect_rarely
 log = logging.getLogger(__name__)
 
 JVM_LOOK_S = 0.5
+"""Pause between two checks whether the JVM still runs; when it does not, the node ends."""
+
 KILL_AFTER_S = 8.0
-"""Beyond the time that an orderly stop may take: then the process ends as it stands."""
+"""How long a node may live beyond the time that an orderly stop may take; then the process ends as it stands."""
 
 
 def run_node(config: NodeConfig) -> int:

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     from iscp.changefeed import Changefeed, Page
 
 PAGE_ROWS = 1_000
+"""Rows that `feed tail` reads at a time; it reads on until the limit."""
+
 POLL_S = 0.1
+"""Pause before `feed tail --follow` looks for new rows again."""
+
 ETCD_PREFIX = "/iscp"
 
 _uri = click.argument("uri", type=TABLE, metavar="URI")

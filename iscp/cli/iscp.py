@@ -14,10 +14,13 @@ from iscp.core.errors import EXIT_JOB_LOG_DAMAGED, IscpError, JobLogDamaged
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 NODES_MAX = 20
-"""Of one machine."""
+"""Nodes that `iscp up` starts on one machine; more are refused."""
+
 CHAOS_NODES_MIN = 2
+"""Nodes that `demo --chaos` needs, as something has to go on; fewer are refused."""
+
 DEMO_DAYS = 120
-"""What takes less than three minutes on two cores that are busy otherwise, too."""
+"""Days that `demo` replays unless told otherwise: less than three minutes on two busy cores."""
 
 
 _nodes = click.option(

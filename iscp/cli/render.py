@@ -20,9 +20,11 @@ from iscp.core.api_views import ClusterView, JobView, PlacedShard, RegisterResul
 from iscp.core.iteration import HistoryEntry
 from iscp.core.maintenance_figures import UpkeepFigures
 
-# Where no terminal says how wide it is, a table is as wide as it needs, so that pipes see whole values.
 PIPE_WIDTH = 400
+"""Characters of a table's line where no terminal says how wide it is, so that pipes see whole values."""
+
 LEFT_OUT_SHOWN_MAX = 5
+"""Jobs shown that the global checkpoint leaves out; of others their number is shown."""
 
 Row = dict[str, Any]
 

@@ -39,8 +39,8 @@ from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 E = TypeVar("E", bound=StrEnum)
 Asked = TypeVar("Asked", RegisterRequest, UpdateRequest, JobChange)
 
-# What a wait's answer may take beyond the wait itself.
 WAIT_MARGIN_S = 5.0
+"""What the answer to a wait may take beyond the wait itself; then the call has failed."""
 
 
 class Client:

@@ -14,7 +14,7 @@ from iscp.wire.v1 import operator_pb2 as pb
 from iscp.wire.v1 import operator_pb2_grpc as pb_grpc
 
 WAIT_MARGIN_S = 5.0
-"""What a wait's answer may take beyond the wait itself."""
+"""What the answer to a wait may take beyond the wait itself; then the call has failed."""
 
 _EVENT_FIELDS = tuple(field.name for field in pb.OwnerEvent.DESCRIPTOR.fields)
 _SHARD_FIELDS = tuple(field.name for field in pb.PlacedShard.DESCRIPTOR.fields)

@@ -18,13 +18,15 @@ from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobReport
 
 IN_FLIGHT_MAX = 64
-"""Checkpoints sent and not yet recorded: more than are cut while the history is written once, about a second."""
+"""Checkpoints sent and not yet recorded, more than are cut while the history is written once; further reports wait at
+the node.
+"""
 
 HISTORY_MAX = 50_000
-"""History entries waiting for the owner above which no new iterations are to be started."""
+"""History entries that wait for the owner; above it no new iterations start at the node."""
 
 ITEM_BYTES = 300
-"""Estimated bytes of a report, history entry or shard, beside its texts."""
+"""Estimated bytes of a report, history entry or shard besides its texts."""
 
 
 def _report_bytes(report: JobReport) -> int:

@@ -59,7 +59,7 @@ from iscp.core.ids import ShardId, TableEpoch
 from iscp.core.members import WIRE_FORMAT, Leader, understands
 
 FENCES_MAX = 10_000
-"""Removed shards whose last table_epoch is remembered one by one; above it, one floor stands for the oldest."""
+"""Removed shards whose last table_epoch a node remembers one by one; beyond them one floor stands for the oldest."""
 
 NEVER = TableEpoch(0, 0)
 

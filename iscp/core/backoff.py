@@ -5,7 +5,7 @@ from __future__ import annotations
 from iscp.core.config import BackoffConfig
 
 JITTER = 0.25
-"""A wait is shortened by up to this part of it, so that what failed together does not come back together."""
+"""The part of a wait by which it is shortened at random, so that what failed together does not come back together."""
 
 
 def jittered_s(wait_s: float, draw: float) -> float:

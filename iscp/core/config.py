@@ -18,6 +18,9 @@ ADMIN_PORT = 7430
 """Where a node listens if nothing else is said."""
 
 DIRECT_BYTES_MAX = 8 * 1024**2
+"""Bytes of the files whose changes are read without Spark, where `spark.direct_bytes_max` is not given; others go to
+Spark.
+"""
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?/?")

@@ -17,13 +17,16 @@ from dataclasses import dataclass, field
 from math import ceil
 
 ROWS_PER_RANGE = 20_000
+"""Rows in a range of keys when tables are compared; the ranges are as many as that takes, up to RANGES_MAX."""
+
 RANGES_MAX = 4_096
-"""Digests that are collected at a time, about."""
+"""Ranges of keys compared at a time, about; larger tables have larger ranges."""
 
 ROWS_READ_MAX = 1_000_000
-"""Rows of the ranges that differ, above which these are narrowed before rows are read."""
+"""Rows in ranges that differ; above it these ranges are narrowed before their rows are read."""
 
 NARROWINGS_MAX = 2
+"""Times that differing ranges are narrowed; then their rows are read, however many they are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from iscp.core.sql_names import quoted
 
 RANGES_MAX = 64
-"""Ranges of one table at a time; none is smaller than this part of it."""
+"""Ranges of one table at a time; none is smaller than this part of it, and a split beyond it is refused."""
 
 WHOLE = 1
 _BITS = 64

@@ -17,10 +17,12 @@ def understands(one: int, other: int) -> bool:
 
 
 NODES_MAX = 1_000
-"""Nodes of a cluster: an owner speaks to each over a stream of its own. One more is refused when it registers."""
+"""Nodes of a cluster, as an owner has a stream to each; one more is refused when it registers."""
 
 TTL_RATIO_MAX = 10.0
-"""No node's lease lasts so many times longer than another's: what it ran would wait for that long once it is lost."""
+"""How many times longer than another's a node's lease may last; a node beyond it is refused, as what it ran would wait
+for so long once it is lost.
+"""
 
 
 def ttls_fit(one_s: float, other_s: float) -> bool:

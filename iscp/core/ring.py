@@ -22,7 +22,7 @@ VNODES = 2_000
 """Points of each node. The most loaded of 20 nodes has 1.03 times the mean, of 100 nodes 1.06; with 160, 1.17."""
 
 POINTS_KEPT_MAX = 2_000
-"""Nodes whose points are kept, at 8 KB each with VNODES."""
+"""Nodes whose points of the ring are kept, at 8 KB each with VNODES; others' are computed again."""
 
 _HIGH = np.uint64(32)
 

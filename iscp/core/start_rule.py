@@ -27,7 +27,7 @@ from iscp.core.spec import JobSpec, TriggerType, parse_spec
 from iscp.core.watermark import NOTHING_APPLIED
 
 TARGET_LAG_S = 60.0
-"""What counts as the target lag of a job that has none, where iterations are ordered by their deadlines."""
+"""Target lag of a job that has none, where iterations are ordered by their deadlines."""
 
 _SAYING_WHEN = ('"trigger"', '"target_lag"', '"independent"')
 

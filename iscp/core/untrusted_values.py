@@ -20,18 +20,21 @@ TEXT_CHARS_MAX = 4_000
 """Characters kept of an error's text: three quarters from its beginning, the rest from its end."""
 
 NAME_CHARS_MAX = 4_000
-"""Characters in a name; a longer one is refused, as a part of it would name something else."""
+"""Characters in a name from another node or a consumer; a longer one is refused, as a part of it would name something
+else.
+"""
 
 SHOWN_CHARS_MAX = 200
-"""Characters that an error shows of a wrong value."""
+"""Characters that an error shows of a wrong value; the rest is cut off."""
 
 COUNT_MOST = 2**62
-"""No version, seq or count is greater; it may still be added to without leaving 64 bits."""
+"""The greatest version, seq or count: it may still be added to without leaving 64 bits. A greater one is refused."""
 
 AT_S_LEAST, AT_S_MOST = -62_135_596_800.0, 253_402_300_799.0
 """The first second of the year 1 and the last of 9999, beyond which calendars do not go."""
 
 CODE_MOST = 2**31 - 1
+"""The greatest error code; a greater one counts as INTERNAL."""
 
 _GAP = " […] "
 Check = Callable[[Any, str], Any]

@@ -9,7 +9,10 @@ from iscp.core.ids import ShardId
 from iscp.core.job_row import JobRow
 
 SAMPLES_MAX = 10
+"""Keys that a comparison shows; of others their number is shown."""
+
 SAMPLE_CHARACTERS_MAX = 300
+"""Characters that a comparison shows of a value; the rest is cut off."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ from iscp.cli.admin.main import cli as iscp_admin
 from iscp.cli.iscp import iscp
 from iscp.core.config import settings
 from iscp.core.errors import ErrorCode
+from tests.limits import DOCUMENT, document
+from tests.limits import main as limits
 
 ROOT = Path(__file__).parents[2]
 DOCS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -39,7 +41,6 @@ _ELSEWHERE = re.compile(
     r"spark\.(sql|delta|databricks|jars|driver|executor|scheduler)\.|iscp\.|.*\.(json|log|md|py|toml|yaml)$"
 )
 """Dotted names that are Spark's, modules or files."""
-_LIMIT = re.compile(r"^\|[^|]+\| ([\d,.]+)(?: \w+)? \| `([\w/.]+)` `(\w+)` \|$", re.MULTILINE)
 
 each_document = pytest.mark.parametrize("document", DOCS, ids=lambda path: path.relative_to(ROOT).as_posix())
 
@@ -179,36 +180,9 @@ def test_every_error_code_is_in_the_table_and_no_other() -> None:
     assert [(int(code), name) for code, name in rows] == [(code.value, code.name) for code in ErrorCode]
 
 
-def test_every_limit_in_the_table_is_that_of_the_code() -> None:
-    rows = _LIMIT.findall((ROOT / "docs/limits.md").read_text())
-    assert len(rows) > 30
-    wrong = {
-        name: (told, value) for told, file, name in rows if float(told.replace(",", "")) != (value := limit(file, name))
-    }
-    assert wrong == {}
-
-
-def limit(file: str, name: str) -> float | None:
-    """A constant of a module, or the default of a dataclass's field."""
-    for node in ast.walk(ast.parse(sources()[file])):
-        match node:
-            case ast.Assign(targets=[ast.Name(id=found)], value=value) if found == name:
-                return number(value)
-            case ast.AnnAssign(target=ast.Name(id=found), value=ast.expr() as value) if found == name:
-                return number(value)
-            case _:
-                pass
-    return None
-
-
-def number(value: ast.expr) -> float:
-    match value:
-        case ast.Constant(value=int() | float() as constant):
-            return constant
-        case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            return number(left) * number(right)
-        case _:
-            raise AssertionError(ast.unparse(value))
+def test_the_limits_are_those_of_the_code() -> None:
+    assert limits(["--check"]) == 0, "run scripts/generate-limits"
+    assert document({}) != DOCUMENT.read_text()
 
 
 def test_the_examples_in_the_text_are_those_that_are_tested() -> None:

@@ -23,12 +23,24 @@ from iscp.ports.system import Clock
 log = logging.getLogger(__name__)
 
 PAUSE_FIRST_S = 0.05
+"""Pause after no member of etcd answered; it doubles up to PAUSE_MAX_S."""
+
 PAUSE_MAX_S = 0.2
+"""Longest pause before the members of etcd are tried again, within the request's timeout."""
+
 ATTEMPT_MIN_S = 0.5
+"""Least time that a member of etcd is given to answer a read, before the next one is tried."""
+
 CONNECT_MAX_MS = 1_500
-# etcd refuses pings that come faster than every 5 s. A frozen or cut-off server is noticed after the sum of both.
+"""How long a member of etcd may take to accept a connection; then the next one is tried."""
+
 KEEPALIVE_MS = 10_000
+"""Pings to a member of etcd come so often; it refuses them faster than every 5 s. A frozen or unreachable member is
+noticed after this and KEEPALIVE_TIMEOUT_MS.
+"""
+
 KEEPALIVE_TIMEOUT_MS = 4_000
+"""How long a member of etcd may leave a ping unanswered; then its connection is closed, and another member is tried."""
 
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),

@@ -29,6 +29,7 @@ from iscp.adapters.etcd.watch import Watch, key_value
 from iscp.ports.system import Clock
 
 LIST_PAGE_KEYS = 1_000
+"""Keys in one answer; longer lists are read in pages at one revision."""
 
 _TARGETS = {target: number for number, target in enumerate(Target)}
 

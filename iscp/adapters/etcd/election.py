@@ -24,7 +24,10 @@ from iscp.ports.system import Clock
 log = logging.getLogger(__name__)
 
 CAMPAIGN_PAUSE_S = 0.2
+"""Pause before a node campaigns again after its campaign failed."""
+
 RESIGN_WAIT_S = 15.0
+"""How long the election's thread is waited for when a node resigns; then the lease's end releases the key."""
 
 
 class EtcdElection:

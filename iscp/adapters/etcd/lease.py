@@ -19,8 +19,13 @@ from iscp.ports.system import Clock
 log = logging.getLogger(__name__)
 
 RENEWALS_PER_TTL = 3
+"""Renewals of a lease within its TTL."""
+
 RETRIES_PER_TTL = 20
+"""Attempts within the TTL after a renewal failed; at the end of TTL - margin the node stops to write."""
+
 CLOSE_WAIT_S = 10.0
+"""How long the renewing thread is waited for when a lease is closed; then it is left to end by itself."""
 
 
 class EtcdLease:

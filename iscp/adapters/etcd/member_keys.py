@@ -31,13 +31,25 @@ from iscp.ports.system import Clock
 log = logging.getLogger(__name__)
 
 EPOCH_ATTEMPTS_MAX = 20
+"""Attempts to raise a node's epoch against other writers; then the registration fails with a Conflict."""
+
 NAME_POLL_S = 0.1
-# Beyond the time that etcd says is left: it rounds down, and looks for expired leases every half second.
+"""Pause between two checks whether a node's former process is gone."""
+
 NAME_GRACE_S = 3.0
-# One renewal could be a restart of etcd, which gives every lease its whole time again.
+"""How long a former process's key is waited for beyond the time that etcd says is left, since etcd rounds down and
+looks for expired leases every half second; then the name counts as taken.
+"""
+
 NAME_RENEWALS_MIN = 2
-# How long an owner may take from writing down that it revokes a lease to having done so.
+"""Renewals seen of a former process's lease before its name counts as taken: a single one could be a restart of etcd,
+which gives every lease its whole time again.
+"""
+
 REVOKING_S = 30.0
+"""How long an owner may take from writing down that it revokes a lease to having done so; its record in etcd lasts so
+much longer.
+"""
 
 
 class EtcdMembership:

@@ -20,8 +20,13 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1
 RELIST_PAUSE_S = 0.5
+"""Pause before the members are listed again after that failed."""
+
 REDELIVER_PAUSE_S = 0.5
+"""Pause before a list of members that could not be delivered is delivered again."""
+
 CLOSE_WAIT_S = 10.0
+"""How long the watch's thread is waited for at the end; then it is left to end by itself."""
 
 Members = tuple[tuple[NodeRecord, ...], Moment]
 """Who is registered, and at which moment of etcd."""

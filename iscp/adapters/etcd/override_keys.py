@@ -19,7 +19,9 @@ log = logging.getLogger(__name__)
 
 CORDON, DRAIN, PIN = "cordon", "drain", "pin"
 WRITES_AT_ONCE_MAX = 100
-"""Of one transaction; etcd refuses more than 128 operations."""
+"""Operators' overrides written in one transaction, as etcd refuses more than 128 operations; the others follow in
+further ones.
+"""
 
 
 class EtcdOverrides:

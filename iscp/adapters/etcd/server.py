@@ -22,9 +22,17 @@ from iscp.ports.system import Clock
 
 HOST = "127.0.0.1"
 START_WAIT_S = 20.0
+"""How long an etcd that iscp starts may take to serve; then it is ended, and the start has failed."""
+
 START_CALL_S = 0.5
+"""How long one check whether that etcd serves may take."""
+
 START_ATTEMPTS_MAX = 3
+"""Starts of that etcd, each on other free ports where none are given; then it fails with Unavailable."""
+
 STOP_WAIT_S = 5.0
+"""How long that etcd may take to stop in order; then it is killed."""
+
 _FIXED_ARGS = (
     # A lone member waits for an election timeout after each restart; the default of 1 s is meant for networks.
     "--heartbeat-interval=50",

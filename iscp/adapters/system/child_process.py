@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 KILL_WAIT_S = 10.0
+"""How long a killed process is waited for; then TimeoutExpired is raised."""
 
 # Runs in between, because code between fork and exec is not safe beside threads (gRPC's are there). The death signal
 # (PR_SET_PDEATHSIG = 1) survives exec; a parent that died before it was set is noticed.

@@ -10,6 +10,7 @@ LOOPBACK = "127.0.0.1"
 # server, any client on the machine might otherwise be given the port.
 PORT_MIN, PORT_MAX = 15_000, 32_000
 ATTEMPTS_MAX = 200
+"""Ports drawn at random to find a free one; then the system's choice is taken."""
 
 
 def is_free(port: int) -> bool:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from iscp.core.errors import ConfigurationError
 
 OPEN_FILES_BESIDE_NODES = 512
-"""For users' connections, tables, etcd, Spark's gateway and logs."""
+"""Open files left for all but the nodes' streams: users' connections, tables, etcd, Spark's gateway, logs."""
 
 
 def files_needed(nodes: int) -> int:

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 TEXT_CHARS_MAX = 32_000
-"""Characters of one field of a line; of a longer one the middle is left out."""
+"""Characters of one field in a line of the log; of a longer one the middle is left out."""
 
 _QUIET = {"py4j": logging.WARNING, "grpc": logging.WARNING}
 """Libraries that tell at INFO what concerns nobody."""

@@ -29,16 +29,25 @@ from iscp.core.errors import ConfigurationError, Conflict, FeedIncident, Invalid
 from iscp.ports.system import Clock, Failpoints
 
 INCIDENTS_MAX = 5
-"""Locks in a row whose holders are gone, each of which costs a timeout, before a transaction is given up."""
+"""Locks in a row whose holders are gone, each of which costs a timeout; then the transaction fails with FEED_INCIDENT.
+"""
 
 APPEND_TRIES_MAX = 50
-"""Of an append without a lock, and of a purge, each after another commit was first."""
+"""Attempts of an append without a lock, and of a purge, each after another commit was first; then it fails with a
+Conflict.
+"""
+
 APPEND_WAIT_S = 0.01
-"""The first wait at most; it doubles."""
+"""Longest first pause between these attempts; it doubles up to APPEND_WAIT_MAX_S."""
+
 APPEND_WAIT_MAX_S = 0.5
+"""Longest pause between these attempts."""
 
 PAGE_ROWS = 1_000
+"""Rows of a page where no limit is given."""
+
 POLL_S = 0.1
+"""Pause before a reader that follows a changefeed looks for new rows again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 KEPT_MAX = 8
-"""Idle ones; beyond them what comes back is let go."""
+"""Idle handles on a feed's table that a process keeps; beyond them a returned handle is dropped."""
 
 
 class Pool(Generic[T]):

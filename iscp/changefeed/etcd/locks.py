@@ -37,9 +37,15 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1
 TTL_S = 10.0
+"""How long the lease of a writer of a changefeed lasts without renewal; then its locks are free."""
+
 MARGIN_S = 2.0
+"""How long before the end of its lease a writer counts its locks as lost."""
+
 LEASE_TRIES_MAX = 2
-"""A lease may have gone without our knowing; that a new one is gone at once has another cause."""
+"""Leases tried for one place in a lock queue: one may have gone without notice; if the new one is gone at once too, the
+cause is another, and the attempt fails.
+"""
 
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,127}")
 

@@ -18,18 +18,20 @@ from enum import Enum, auto
 from iscp.core.errors import InvariantBroken
 
 SHORT_TRY_S = 0.02
-"""The first try: in most cases it is enough, and then nothing has to be sampled."""
+"""How long the first attempt to lock a shard waits; mostly it succeeds, and then nothing has to be sampled."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """`timeout_s` is to be much longer than a transaction takes; it is what an abandoned one costs the others.
-
-    After `wait_max_s` in a line that moves no further round is begun.
-    """
+    """How long a writer of a changefeed waits for a shard's lock."""
 
     timeout_s: float = 1.0
+    """How long a lock may be held while nothing is committed; then its holder counts as gone, which delays the
+    others by so much. To be much longer than a transaction takes.
+    """
+
     wait_max_s: float = 30.0
+    """How long a writer waits in a lock queue that moves; then it begins no further round, and fails with TimedOut."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,12 @@ DRAWN_BYTES = 10
 """Random bytes for a beginning; 79 of their bits are used."""
 
 TRANSACTION_ULIDS_MAX = 64 * 1024 * 1024 * 1024
-"""2^36 ulids of one transaction. A place with room for fewer is left for the next millisecond."""
+"""2^36 ulids of one transaction; more are refused. A place with room for fewer is left for the next millisecond."""
 
 TIME_MS_MAX = (1 << 47) - 1
-"""The year 6429: the first half of a ulid stays a positive int64, as which Delta keeps it."""
+"""The latest time of a ulid, the year 6429: its first half stays a positive int64, as which Delta keeps it. A later one
+is refused.
+"""
 
 TEXT_CHARS = 26
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"

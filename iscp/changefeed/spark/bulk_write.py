@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 FILE_ROWS = 1024 * 1024
-"""Rows of one file."""
+"""Rows of a file that Spark writes into a feed; more become several files."""
 
 SPLIT_BYTES = 128 * 1024**2
-"""Of a sorted file, for one task that writes it for good."""
+"""Bytes of a sorted file that one task copies into the feed; a larger one is split between tasks."""
 
 FOOTER_READERS = 8
-"""Threads that look into the files that were written."""
+"""Threads that read the footers of the files that were written; more files queue."""
 
 _METADATA, _NUMBER = "_metadata", "_number"
 _UNORDERED = ("map<", "variant")

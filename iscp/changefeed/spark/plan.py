@@ -22,9 +22,10 @@ from iscp.changefeed.table.feed_schema import ULID_TEXT
 from iscp.changefeed.table.feed_table import FeedTable
 
 PART_BYTES = 32 * 1024**2
-"""Files of a part, unless it is a single one."""
+"""Bytes of the files that one task of Spark reads, unless it is a single file; the others go to further tasks."""
 
 PART_FILES_MAX = 256
+"""Files that one task of Spark reads; the others go to further tasks."""
 
 _ULIDS = pa.schema([pa.field(ULID_TEXT, pa.string(), nullable=False)])
 

@@ -40,7 +40,7 @@ ROWS_MAX = "maxRowsPerTrigger"
 EARLIEST, LATEST = "earliest", "latest"
 
 BATCH_ROWS_MAX = 32 * 1024
-"""Rows that are given to Spark at a time."""
+"""Rows given to Spark at a time; more come in further batches."""
 
 Offset = dict[str, Any]
 """A cursor's fields."""

@@ -29,10 +29,10 @@ CHECKPOINT_COMMITS = 50
 """Commits from one checkpoint of a feed's log to the next."""
 
 BEHIND_MAX = 100
-"""Commits that are read one by one; further on it costs less to open the table anew."""
+"""Commits that a writer reads one by one; when it is further behind it opens the table again."""
 
 TEXT_BYTES_MAX = 7_000
-"""Of a text that is kept in a log, packed."""
+"""Bytes of a packed text in a feed's log; a longer one is refused."""
 
 _CHUNK_BYTES = 7
 """Of a text in one number, which has a sign."""

@@ -21,10 +21,10 @@ from iscp.changefeed.table.feed_files import listed_files
 from iscp.changefeed.table.feed_table import FeedTable
 
 SHARDS_PER_TEXT = 256
-"""More would not fit into one text."""
+"""Shards whose purge positions share one text of the log; the others have texts of their own."""
 
 PURGED_FILES_MAX = 10_000
-"""Of one commit."""
+"""Files that one commit of a purge removes; further commits remove the others."""
 
 
 @dataclass(frozen=True, slots=True)

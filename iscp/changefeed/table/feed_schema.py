@@ -31,6 +31,7 @@ _READER_FEATURES = frozenset({TIMES_WITHOUT_ZONE, "v2Checkpoint", "vacuumProtoco
 _EXPIRY_PROPERTY = "delta.setTransactionRetentionDuration"
 
 SHARDS_MAX = 1_024
+"""Shards of a feed; more are refused."""
 
 ULID, ULID_TEXT, FEED, SHARD = "ulid", "ulid_text", "feed", "shard"
 KEY, OPERATION, VERSION, NET, ROW = "key", "operation", "version", "net", "row"

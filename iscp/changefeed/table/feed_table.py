@@ -45,14 +45,17 @@ FAILPOINT_COMMIT = "feed.commit"
 FAILPOINT_COMMITTED = "feed.committed"
 
 ATTEMPTS_MAX = 200
-"""Of one commit, each after another shard's took its version."""
+"""Attempts of a feed's commit, each after another shard's took its version; then it fails with a Conflict."""
 
 SLEPT_S = 3_600.0
-"""A commit that has not been made by then is given up: its file may have been vacuumed away."""
+"""How long a feed's commit is tried for after its file was written; then it is given up, as the file may have been
+vacuumed.
+"""
 
 LONG_S = 10.0
-"""A commit that took longer from the look at the state is looked for in the table opened anew; far less than any log
-is kept."""
+"""How long a feed's commit may take from reading the state on, far less than any log is kept; after a longer one it is
+read again whether the commit still counts.
+"""
 
 
 @dataclass(frozen=True, slots=True)

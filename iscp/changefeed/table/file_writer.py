@@ -32,16 +32,17 @@ from iscp.ports.system import Clock, Failpoints
 FAILPOINT_WRITE = "feed.write"
 
 FILE_ROWS = 256 * 1024
-"""Rows of one file; more become several."""
+"""Rows of a feed's file; more become several files."""
 
 GROUP_ROWS = 32 * 1024
-"""Rows of a row group, the least that a reader takes from a file."""
+"""Rows of a row group, the least that a reader takes from a file; more become several groups."""
 
 BUFFERED_ROWS_MAX = 1024 * 1024
-"""Rows that wait for their file to be full, of all shards together."""
+"""Rows of all shards together that wait for their files to be full; beyond them the largest shard's rows are written.
+"""
 
 WRITERS = 2
-"""Threads that write files."""
+"""Threads that write a feed's files; more files queue."""
 
 FILE_PREFIX = "feed-"
 """Files with such a name are in order and have small row groups; a compaction gives its files other names."""

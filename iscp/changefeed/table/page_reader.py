@@ -24,10 +24,10 @@ from iscp.changefeed.table.file_writer import FILE_PREFIX
 from iscp.core.errors import InvalidRequest
 
 READ_ROWS_MAX = 1_000_000
-"""Rows of one page."""
+"""Rows of one page; a request for more is refused."""
 
 FILES_KEPT_MAX = 2
-"""Files of which a page took a part, with the row group that it came to: the next one goes on there."""
+"""Files read in part whose last row group a reader keeps for its next page; of others it is read again."""
 
 
 @dataclass(frozen=True, slots=True)

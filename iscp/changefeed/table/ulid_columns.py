@@ -10,7 +10,9 @@ from iscp.changefeed.model.ulid import ALPHABET, TEXT_CHARS, ULID_BYTES, UlidPla
 from iscp.core.errors import InvalidRequest
 
 ROWS_MAX = 50_000_000
-"""Rows of one append: their texts have to fit into one array of Arrow, whose offsets are of 32 bits."""
+"""Rows of one append; more are refused, as their texts have to fit into one array of Arrow, whose offsets are of 32
+bits.
+"""
 
 _CHARS = np.frombuffer(ALPHABET.encode(), np.uint8)
 _PAIRS = np.stack([np.repeat(_CHARS, 32), np.tile(_CHARS, 32)], axis=1).reshape(-1).view(np.uint16)

@@ -25,9 +25,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CHECK_TIMEOUT_S = 900.0
+"""How long the check of a batch of jobs may take; then `apply` ends with an error, and nothing is changed."""
+
 REGISTER_BATCH = 500
+"""Jobs in one request to register; the others follow in further requests."""
+
 CHANGE_BATCH = 2_000
+"""Jobs in one request to update or drop; the others follow in further requests."""
+
 RESYNCS_AT_ONCE = 8
+"""Resyncs at a time; the others queue."""
 
 
 @click.command()

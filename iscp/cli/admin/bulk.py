@@ -24,10 +24,15 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 MATCHES_MAX = 1_000_000
+"""Jobs that a pattern of a command selects; more are neither shown nor changed."""
+
 SHOWN_MAX = 10
+"""Jobs shown before a command asks whether to change them all; of others their number is shown."""
+
 BATCH = {ChangeVerb.RESYNC: 100}
 """Changes in one call where they cost more than a row of the job log."""
 BATCH_MAX = 2_000
+"""Jobs in one request to change; the others follow in further requests."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from iscp.client.admin_client import Client
 
 DRAIN_LOOK_S = 0.5
+"""Pause between two checks how many shards a drained node still holds."""
+
 FOLLOW_WAIT_S = 20.0
+"""How long one call of `events --follow` waits for events; then the next call follows."""
 
 _range = click.option(
     "--range", "range_id", type=click.IntRange(min=0), default=0, help="Only this shard of the table."

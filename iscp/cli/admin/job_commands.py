@@ -19,7 +19,7 @@ from iscp.core.spec import parse_spec
 from iscp.core.spec_fields import to_spec_json
 
 ADOPT_WAIT_S = 3_600.0
-"""For a comparison of two large tables."""
+"""How long `register --adopt-from` waits for the comparison of two large tables; the job goes on after it."""
 
 ALIASES = {"create": "register", "delete": "unregister"}
 

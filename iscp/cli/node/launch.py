@@ -19,7 +19,11 @@ from iscp.core.errors import Unavailable
 from iscp.ports.system import Clock
 
 START_TIMEOUT_S = 180.0
+"""How long the cluster of a demonstration may take to start; then it is ended with an error."""
+
 STOP_WAIT_S = 60.0
+"""How long it may take to stop in order; then it is killed."""
+
 _UP = (sys.executable, "-P", "-m", "iscp.cli.iscp", "up")
 
 

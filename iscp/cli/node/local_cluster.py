@@ -32,11 +32,16 @@ log = logging.getLogger(__name__)
 HOST = "127.0.0.1"
 BACKOFF_BASE_S, BACKOFF_CAP_S = 0.5, 10.0
 SETTLED_S = 60.0
-"""A child that ran for so long starts again without a growing wait."""
+"""A process that ran for so long starts again without a growing pause."""
+
 FIRST_FAILURES_MAX = 3
-"""A node that ends so often before it ever served will not do better the next time."""
+"""Ends of a node before it ever served; then `iscp up` gives up, as it would not do better the next time."""
+
 NODE_STOP_WAIT_S = 30.0
+"""How long a node or etcd of `iscp up` may take to stop in order; then it is killed."""
+
 HEALTH_TIMEOUT_S = 1.0
+"""How long a node may take to answer whether it serves; then it counts as one that does not."""
 
 _OURS = ("node_id", "listen", "advertise", "data_dir", "log.uri", "etcd.endpoints")
 

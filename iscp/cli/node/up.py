@@ -19,6 +19,8 @@ from iscp.cli.node.local_cluster import Layout, LocalCluster, choose_ports, hold
 from iscp.core.config import LogFormat, LogLevel
 
 POLL_S = 0.1
+"""Pause between two checks of the processes of `iscp up`."""
+
 _END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

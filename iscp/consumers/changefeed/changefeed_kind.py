@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SHARDS_DEFAULT = 1
+"""Shards of a changefeed where the job does not say."""
+
 SHARDS_MAX = RANGES_MAX
 """A range of a split table has at least one for itself then."""
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 BATCH_ROWS_MAX = 10_000
+"""Rows taken from Spark at a time; more come in further batches."""
 
 _COUNT, _HASHES = "_iscp_count", ("_iscp_hash_1", "_iscp_hash_2")
 

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ROWS_MAX = 100_000
-"""More rows that share a key are taken for a wrong key, not for faulty rows: the job stops."""
+"""Rows that share a key and are dead-lettered; more are taken for a wrong key, not for faulty rows, and the job fails
+with DUPLICATE_KEY.
+"""
 
 _ROWS = "_iscp_rows"
 _SHOWN = 3

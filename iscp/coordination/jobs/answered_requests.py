@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 
 REQUESTS_MAX = 250_000
-"""Answers to repeated requests; the oldest are forgotten first."""
+"""Request ids whose answers are remembered; the oldest are forgotten, and count as new when they are repeated."""
 
 
 class AnsweredRequests:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 AWAITED_MIN = 256
-"""Dispatches that may await their first answer, even of an owner that took in none lately."""
+"""Dispatches that may await their first answer even where none were answered lately; others wait."""
 
 AWAITED_MAX = 8_192
-"""Dispatches that may await their first answer, however fast the owner is."""
+"""Dispatches over all nodes that may await their first answer, however many were answered lately; others wait."""
 
 REFILL = 4
-"""Dispatches are sent when one in so many places is free: what goes to one node then travels together."""
+"""Dispatches are sent when one in so many places of the window is free: what goes to one node then travels together."""
 
 
 @dataclass(slots=True)

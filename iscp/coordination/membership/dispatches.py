@@ -18,7 +18,7 @@ from iscp.core.errors import InvariantBroken
 from iscp.core.ids import ShardId
 
 TURN_MAX = 32
-"""Dispatches sent to a node before others have their turn; they travel together."""
+"""Dispatches sent to a node before other nodes have their turn; they travel together."""
 
 STATE_TAKEN_OVER = {
     NodeShardState.ADDING: ShardState.DISPATCHING,

@@ -12,13 +12,15 @@ from iscp.core.ids import ShardId, TableEpoch
 from iscp.core.members import NodeRecord
 
 OPERATIONS_IN_FLIGHT_MAX = 500
-"""Dispatches sent to one node and not yet confirmed; the others queue."""
+"""Dispatches sent to one node and not yet confirmed; the others queue at the owner."""
 
 OPERATIONS_OF_ALL_MAX = 10_000
-"""Dispatches not yet confirmed that all nodes share evenly, as each is repeated until it is."""
+"""Dispatches not yet confirmed that all nodes share evenly, as each is repeated until it is; the others queue at the
+owner.
+"""
 
 OPERATIONS_IN_FLIGHT_MIN = 10
-"""Dispatches sent to one node and not yet confirmed, however many nodes there are."""
+"""Dispatches that a node may have unconfirmed however many nodes share OPERATIONS_OF_ALL_MAX."""
 
 
 def operations_max(nodes: int) -> int:

@@ -10,7 +10,7 @@ from iscp.core.ids import ShardId
 from iscp.core.ring import Ring
 
 RINGS_KEPT_MAX = 4
-"""Sets of nodes whose rings are kept, at 16 MB for 1,000 nodes."""
+"""Sets of nodes whose rings are kept, at 16 MB for 1,000 nodes; others are built again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,9 @@ from iscp.core.ids import ShardId, TableEpoch
 from iscp.core.members import WIRE_FORMAT, NodeRecord
 
 EPOCHS_MAX = 1_000
-"""Epochs of one node that are remembered, so that one which a restored etcd gives again is noticed."""
+"""Epochs of one node that are remembered, so that one which a restored etcd gives again is noticed; the oldest are
+forgotten.
+"""
 
 
 @dataclass(frozen=True, slots=True)

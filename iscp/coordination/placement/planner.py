@@ -24,7 +24,7 @@ from iscp.core.members import RANGES_WIRE_FORMAT
 from iscp.core.ring import Ring
 
 MOVES_MAX = 16
-"""Shards on their way from one node to another at a time; a node that leaves gives up all of its own at once."""
+"""Shards that move between nodes at a time; the others wait. A node that leaves gives up all of its own at once."""
 
 
 def reconsider(term: Term) -> None:

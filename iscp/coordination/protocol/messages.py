@@ -19,13 +19,13 @@ from iscp.core.report_validation import exact_shard
 from iscp.core.untrusted_values import exact_float, exact_int
 
 SYNC_SHARDS_MAX = 5_000
-"""Shards in one part of a Sync."""
+"""Shards in one part of a Sync; the others travel in further parts."""
 
 SYNC_PARTS_MAX = 10_000
 """Parts of one Sync; one that says to have more is refused."""
 
 CHECKPOINT_BYTES_MAX = 1024 * 1024
-"""Estimated bytes in one Checkpoint (a single report may exceed it)."""
+"""Estimated bytes in one Checkpoint, unless a single report has more; the others travel in further ones."""
 
 
 class NodeShardState(StrEnum):

@@ -8,26 +8,34 @@ from math import inf
 
 @dataclass(frozen=True, slots=True)
 class CoordinationTimes:
-    """Durations in seconds.
-
-    `ttl_s` and `margin_s` are the node leases': a node writes only until TTL - margin after it sent the last
-    confirmed renewal. `sync_deadline_s`: how long a node may leave an Announce or a dispatch without any answer;
-    `operation_deadline_s`: how long a shard may take to start or to stop. A node that misses one of them has its
-    lease revoked. `settle_s`: membership changes within it are taken together; `rebalance_after_s`: shards are brought
-    home when the nodes have stayed the same for so long. `alive_s`: how often a node says that it is
-    there (inf: never); one that is not heard of for `sync_deadline_s` is revoked too. `resend_s`: after how long what
-    was not confirmed is sent again. `checkpoint_s`: reports within it travel together.
-    """
+    """Durations in seconds."""
 
     ttl_s: float = 10.0
+    """How long a node's lease lasts without renewal; `etcd.lease_ttl_s` sets it."""
+
     margin_s: float = 2.0
+    """A node writes until TTL - margin after it sent the last confirmed renewal; `etcd.margin_s` sets it."""
+
     sync_deadline_s: float = 10.0
+    """How long a node may leave an Announce or a dispatch unanswered, or stay silent; then its lease is revoked."""
+
     operation_deadline_s: float = 120.0
+    """How long a shard may take to start or to stop; then its node's lease is revoked."""
+
     settle_s: float = 0.5
+    """How long changes of membership are gathered before shards are placed."""
+
     rebalance_after_s: float = 5.0
+    """How long the nodes have to stay the same before shards are rebalanced to their preferred nodes."""
+
     resend_s: float = 1.0
+    """Pause before what was not confirmed is sent again; it doubles up to `resend_max_s`, four times as long."""
+
     checkpoint_s: float = 0.02
+    """How long reports are gathered before they travel together."""
+
     alive_s: float = 2.0
+    """How often a node reports that it is there (inf: never)."""
 
     @property
     def resend_max_s(self) -> float:

@@ -9,7 +9,7 @@ from iscp.coordination.schedule.table_state import TrackedTable
 from iscp.core.errors import InvariantBroken
 
 STALE_MAX = 1_000
-"""Entries that no longer count, beside one for each live table, above which they are thrown out."""
+"""Outdated entries of the heap, in addition to one for each live table; beyond them they are removed."""
 
 
 class DueTables:

@@ -20,7 +20,7 @@ from iscp.core.untrusted_values import error_code, error_text
 T = TypeVar("T", bound=Hashable)
 
 STALE_MAX = 1_000
-"""Entries that no longer count, beside one for each item that waits, above which they are thrown out."""
+"""Outdated entries of the heap, in addition to one for each waiting item; beyond them they are removed."""
 
 
 class Phase(Enum):

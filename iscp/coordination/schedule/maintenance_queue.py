@@ -13,11 +13,12 @@ from typing import Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 LONG_OF_KIND_MAX = 4
-"""Of one kind of consumer: with so many that have left their slots no other is begun, with so many given up each is
-rejected."""
+"""Refreshes or purges of one kind of consumer that run beyond their slots; with so many no other of the kind is begun,
+and with so many given up each is rejected.
+"""
 
 LONG_MAX = 64
-"""As LONG_OF_KIND_MAX, of all kinds."""
+"""As LONG_OF_KIND_MAX, of all kinds together."""
 
 
 class UpkeepLine(Generic[T]):

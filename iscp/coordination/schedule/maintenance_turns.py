@@ -21,7 +21,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 SLOT_S = 10.0
-"""One that takes longer leaves its slot to the next, long before it is given up."""
+"""How long a refresh or a purge has its slot; then it runs on without one, and the next begins."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,11 +53,16 @@ from iscp.core.verification import VerifyAsk
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTimes:
-    """`seen_every_s`: how often an unmoved source's check time is told; `due_max`: tables that one Tick looks at."""
+    """How often the schedule reports, and how much one of its steps does."""
 
     announce_s: float = 1.0
+    """Time after which an iteration is reported as pending or running; most are over before."""
+
     seen_every_s: float = 60.0
+    """Least time between two reports that a source has not moved."""
+
     due_max: int = 1_000
+    """Due tables that one Tick looks at; the next one goes on with the others."""
 
 
 class Schedule:

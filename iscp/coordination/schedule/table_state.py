@@ -22,20 +22,23 @@ from iscp.core.start_rule import TARGET_LAG_S, ProbeState
 from iscp.core.target_state import TargetAsk
 
 GRIDS_PER_INTERVAL = 20
-"""Times within the shortest interval at which sources are asked."""
+"""Times within the shortest interval at which sources are probed: those due about the same time go together."""
 
 
 PROBE_LEAST_S = 0.1
-"""No source is asked more often of itself, however small a target lag is."""
+"""Least time between two probes of a source, however small a target lag is."""
 
 
 TARGETS_EVERY_S = 86_400.0
-"""How long a table may stand still without an iteration, which begins with a look at the targets, and renews what their
-logs will lose: far less than logs are kept."""
+"""How long a table may stay without an iteration; then one checks its targets, and renews what their logs will lose:
+far less than logs are kept.
+"""
 
 
 RECREATED_AFTER_S = 60.0
-"""By how much a commit's file may be younger than its commit, which has its time from another clock."""
+"""By how much a commit's file may be younger than its commit, which has its time from another clock; beyond it the
+source counts as recreated.
+"""
 
 
 class TrackedTable:

@@ -26,7 +26,7 @@ def no_triggers(name: str, facts: TriggerFacts) -> object:
 
 
 LEAST_WAIT_S = 0.001
-"""What is due within it would otherwise be looked at again and again, as clocks are not exact."""
+"""Least time until a trigger is checked again; what is due within it counts as due, as clocks are not exact."""
 
 
 class Pace:

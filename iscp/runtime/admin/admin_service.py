@@ -55,7 +55,10 @@ from iscp.runtime.owner.owner_loop import OwnerLoop
 T = TypeVar("T")
 
 ALIVE_LOOK_S = 1.0
+"""Pause between two checks whether a waiting caller is still there."""
+
 RESYNC_TRIES_MAX = 3
+"""Attempts of a resync whose job changes meanwhile; then it fails with the last attempt's error."""
 
 _REQUESTS: dict[ChangeVerb, type[Unregister] | type[Pause] | type[Resume]] = {
     ChangeVerb.UNREGISTER: Unregister,

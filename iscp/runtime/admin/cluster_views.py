@@ -22,6 +22,7 @@ from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop
 
 LEFT_OUT_SHOWN_MAX = 100
+"""Jobs named that the global checkpoint leaves out; of others their number is told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from iscp.runtime.owner.owner_loop import OwnerLoop
 T = TypeVar("T")
 
 ALIVE_LOOK_S = 1.0
+"""Pause between two checks whether a caller that waits for events is still there."""
 
 
 class OwnerOperator:

@@ -12,6 +12,9 @@ from iscp.core.errors import OutcomeUnknown, PermanentError
 T = TypeVar("T")
 
 COMMIT_WAIT_S = 30.0
+"""How long a caller waits for the log's answer; then the call fails with OUTCOME_UNKNOWN, and is to be repeated with
+the same request id.
+"""
 
 
 def _no_answer() -> OutcomeUnknown:

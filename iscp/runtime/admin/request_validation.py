@@ -26,6 +26,7 @@ from iscp.runtime.iteration.read_policy import refuse_unfit
 from iscp.runtime.owner.job_log_writer import LogWriter
 
 JOB_NAME_LENGTH_MAX = 200
+"""Characters of a job's name; a longer one is refused."""
 
 
 class RequestValidator:

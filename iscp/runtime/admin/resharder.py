@@ -17,6 +17,7 @@ from iscp.runtime.owner.job_log_writer import LogWriter
 from iscp.runtime.owner.owner_loop import OwnerLoop
 
 TRIES_MAX = 3
+"""Attempts of a split or a merge whose jobs change meanwhile; then it fails with the last attempt's error."""
 
 
 class Resharder:

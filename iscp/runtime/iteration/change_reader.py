@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BATCH_ROWS_MAX = 10_000
-"""Rows in a table that `next` gives."""
+"""Rows in one batch for a custom consumer; more come in further batches."""
 
 _STAMPS = ("_commit_version", "_commit_timestamp")
 _OF_CHANGES = frozenset({OP, "_change_type", *_STAMPS})

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONFLICT_TRIES_MAX = 3
+"""Attempts of an iteration whose seq was taken by another writer; then it fails with a Conflict, and is retried by
+backoff.
+"""
 
 
 class Runner:

@@ -11,6 +11,7 @@ from iscp.runtime.iteration.job_outcomes import failed
 from iscp.runtime.iteration.job_run import JobRun
 
 CONSUMERS_AT_ONCE_MAX = 4
+"""Consumers of one iteration that work at a time; the others queue."""
 
 
 def run_side_by_side(

@@ -11,6 +11,7 @@ from iscp.ports.sink import Sink
 from iscp.ports.system import Clock, Failpoints
 
 SINKS_KEPT_MAX = 10_000
+"""Sinks kept open with the position that they had; the oldest are dropped, and read again when needed."""
 
 S = TypeVar("S")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 YOUNG_OBJECTS = 50_000
-"""New objects until the youngest are looked at."""
+"""New objects after which Python's collector looks at the youngest ones."""
 
 OLDER_AFTER, OLDEST_AFTER = 50, 20
 """Looks at one generation until the next is looked at too."""

@@ -18,8 +18,13 @@ E = TypeVar("E")
 T = TypeVar("T")
 
 EVENTS_MAX = 100_000
+"""Events from others that wait for a machine; one more waits for PUT_WAIT_S. What must not get lost is always taken."""
+
 PUT_WAIT_S = 10.0
+"""How long a sender waits for room in an inbox; then it gets QueueFull."""
+
 JOIN_S = 10.0
+"""How long the thread of an inbox is waited for at the end; then it is left (`inbox.left`)."""
 
 
 class Gathered(Generic[T]):

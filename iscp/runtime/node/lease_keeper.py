@@ -19,7 +19,10 @@ from iscp.ports.system import Clock
 log = logging.getLogger(__name__)
 
 LAPSED_POLL_S = 0.2
+"""Pause between two attempts to have a lost lease confirmed again, or to register again."""
+
 CLOSE_WAIT_S = 10.0
+"""How long the lease keeper's thread is waited for at the end; then it is left."""
 
 
 class LeaseKeeper:

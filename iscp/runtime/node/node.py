@@ -25,11 +25,21 @@ from iscp.runtime.worker.worker_loop import WorkerLoop
 log = logging.getLogger(__name__)
 
 READY_WAIT_S = 60.0
+"""How long a node may take from its start until an owner has synced it; then the start fails."""
+
 READY_LOOK_S = 0.5
+"""Pause between two checks whether an owner has synced the node."""
+
 GRACE_S = 2.0
+"""How long each part of a stopping node may take beyond `stop_timeout_s`; then it is left."""
+
 HAND_OVER_LOOK_S = 0.5
+"""Pause between two checks whether a stopping node has handed over its shards."""
+
 FLUSH_S = 5.0
-"""For the last reports: their history is written within about a second, where the storage answers."""
+"""How long a stopping node waits for its last reports to be recorded, which takes about a second where the storage
+answers; what is left, the sinks say.
+"""
 
 
 class Server(Protocol):

@@ -21,6 +21,7 @@ from iscp.ports.cluster import CheckpointStore
 log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
+"""Least time between two records of the global checkpoint in etcd."""
 
 
 class Checkpointer:

@@ -16,10 +16,19 @@ from iscp.runtime.loop.threads import THREADS
 log = logging.getLogger(__name__)
 
 BATCH_MAX = 10_000
+"""History entries in one commit; the others follow in further commits."""
+
 DELAY_S = 1.0
+"""How long entries are gathered before they are written together."""
+
 CLOSE_S = 5.0
+"""How long the history's thread is waited for at the end of a term; then it is left."""
+
 KEPT_WHILE_DAMAGED_MAX = 10_000
+"""Entries kept in memory while the history is damaged; beyond them the oldest are dropped, and logged."""
+
 DAMAGED_RETRY_S = 10.0
+"""Least time until a damaged history is tried again."""
 
 
 class HistoryWriter:

@@ -17,9 +17,13 @@ from iscp.ports.system import Clock
 log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
+"""Least time between two records in etcd of how far the job log has come."""
+
 LAST_WAIT_S = 2.0
+"""How long a node that ends waits for etcd to take the last record; then the next owner reads the log without it."""
+
 ASK_PAUSE_S = 5.0
-"""After etcd did not answer."""
+"""Pause before etcd is asked for the log's fault again after it did not answer."""
 
 
 class LogMarker:

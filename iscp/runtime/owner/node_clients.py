@@ -21,13 +21,19 @@ from iscp.runtime.owner.owner_loop import OwnerLoop
 log = logging.getLogger(__name__)
 
 CALLS_AT_ONCE_MAX = 16
+"""Hints, and reads of counters, on their way to nodes at a time; the others queue."""
+
 CALLS_OF_NODE_MAX = 3
-"""Hints on their way to one node: a frozen one must not take all threads."""
+"""Hints on their way to one node, so that a frozen one does not take all threads; the others queue."""
 
 HINTS_MAX = 10_000
+"""Hints that wait for nodes; one more is dropped (`node.not_told`), and the node finds out by its own probe."""
+
 SLOW_S = 1.0
+"""A call that failed after so long or longer counts as one of a node that is away."""
+
 AWAY_S = 5.0
-"""A node that failed after SLOW_S or more is given no hints for so long: it looks by itself."""
+"""How long a node that is away is given no hints: it finds out by its own probe."""
 
 Tell = Callable[[NodeCalls], None]
 

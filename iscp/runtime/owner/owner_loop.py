@@ -56,6 +56,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CLAIM_RETRY_S = 1.0
+"""Pause before an owner tries again to claim the job log."""
 
 
 _Snapshot = tuple[tuple[NodeRecord, ...], Moment]

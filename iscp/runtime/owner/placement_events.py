@@ -9,6 +9,7 @@ from iscp.coordination.protocol.effects import Decided
 from iscp.core.api_views import EventView
 
 KEPT_MAX = 10_000
+"""Events of an owner that `iscp-admin events` can show; the oldest are forgotten."""
 
 
 class Decisions:

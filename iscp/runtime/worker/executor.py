@@ -27,7 +27,7 @@ _CANCELED = "the iteration was cancelled"
 _TIMED_OUT = "the iteration took too long"
 
 IDLE_WAIT_S = 60.0
-"""The watch looks at least so often; it is woken for everything that it has to know."""
+"""The executor's watch looks at least so often; it is woken for everything that it has to know."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,9 +34,13 @@ from iscp.runtime.loop.notifier import Notifier
 log = logging.getLogger(__name__)
 
 REFRESH_INTERVAL_S = 1.0
+"""Least time between two refreshes of a job."""
+
 PURGE_INTERVAL_S = 60.0
+"""Least time between two purges of what a kind of consumer holds of a table."""
+
 TABLES_READ_MAX = 1_000
-"""Tables that one refresh may say to have read."""
+"""Tables that one refresh may say to have read; with more its answer is an error."""
 
 T = TypeVar("T", bound=Hashable)
 Order = StartShard | UpdateShard | StopShard | StopAllShards | HoldIterations

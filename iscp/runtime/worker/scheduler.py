@@ -42,13 +42,15 @@ from iscp.runtime.worker.executor import Executor
 log = logging.getLogger(__name__)
 
 INBOX_MAX = 1_000_000
-"""Events that wait: more than orders for all shards that a node could hold and ends of all that its queue could."""
+"""Events that wait for the schedule, more than orders for all shards that a node could hold and ends of all that its
+queue could; one more waits as at any inbox.
+"""
 
 PROBES_AT_ONCE_MAX = 500
-"""Sources asked before the inbox is looked at again."""
+"""Sources probed before the inbox is looked at again."""
 
 REMOTE_LOOKS_MAX = 16
-"""Sources behind a network that are asked at once."""
+"""Sources behind a network that are probed at a time; the others queue."""
 
 EVENTS_AT_ONCE_MAX = 500
 """Events taken before due tables are looked at again."""

@@ -21,7 +21,9 @@ from iscp.runtime.iteration.job_run import JobRun, standing
 from iscp.runtime.iteration.range_position import stand
 
 TARGETS_KEPT_MAX = 10_000
-"""Targets of which the owner remembers what it saw when somebody waited for their jobs."""
+"""Targets somebody waited for of which the owner remembers what it saw; the oldest are forgotten, and read again when
+needed.
+"""
 
 
 class TargetLooks:

@@ -14,6 +14,7 @@ from iscp.core.verification import VerifyAsk, VerifyReport
 from iscp.ports.system import Clock
 
 ALIVE_LOOK_S = 1.0
+"""Pause between two checks whether the caller of a comparison is still there."""
 
 
 class VerifyDesk:

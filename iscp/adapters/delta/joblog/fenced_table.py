@@ -40,7 +40,13 @@ FAILPOINT_COMMIT = "log.commit"
 FAILPOINT_COMMITTED = "log.committed"
 FAILPOINT_LOOK = "log.look"
 ATTEMPTS_MAX = 20
+"""Attempts of a claim or a commit, each after somebody else's commit took its version; then the request fails with
+Unavailable.
+"""
+
 TIDY_FILES_MAX = 1_000_000
+"""Files that one pass deletes; the next pass takes the others."""
+
 # What keeps a table in order without changing what is in it: an operator may do it beside the owner.
 _HARMLESS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "FSCK"})
 # Each commit lists the log's directory and replays what lies behind the last checkpoint: both are kept short. With

@@ -38,7 +38,11 @@ log = logging.getLogger(__name__)
 USED = "iscp_history.used"
 """The file beside the table that says that there was one."""
 APPENDS_PER_COMPACTION = 200
+"""Appends after which small files are merged and old entries and files deleted."""
+
 KEPT_S = 30 * 86_400
+"""How long an entry of the history is kept; older ones are deleted with the next compaction."""
+
 TABLE_PROPERTIES = {
     FORMAT_PROPERTY: str(FORMAT),
     "delta.checkpointInterval": "50",

@@ -30,8 +30,10 @@ FORMAT = 2
 FORMAT_PROPERTY = "iscp.format"
 # Sequence numbers follow from the commit's version, so that nobody has to read the last one first.
 SEQUENCES_PER_COMMIT = 1 << 24
-# A client asks again within seconds or minutes; a job's older request ids are forgotten by compaction.
 REQUESTS_KEPT_PER_JOB = 8
+"""Request ids of a job that a compaction keeps. A client asks again within seconds or minutes; an older id that is
+repeated after a compaction counts as a new request.
+"""
 
 _STATES = {state.value: state for state in JobState}
 _REASONS = {reason.value: reason for reason in Reason}

@@ -22,7 +22,8 @@ _FILES = ("add", "remove", "cdc")
 _KINDS = frozenset((*_FILES, "metaData", "protocol", "commitInfo", "txn", "domainMetadata", "sidecar"))
 _REMEDY = "Restore the file from a backup; or make the table anew, and resync its jobs (a target: move it away)"
 TEXT_LENGTH_MAX = 200
-"""Of an operation's name: it is shown in messages."""
+"""Characters of an operation's name that messages show; the rest is cut off."""
+
 _TIME_MS_MAX = 253_402_300_799_999
 
 

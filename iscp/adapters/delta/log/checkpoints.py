@@ -15,10 +15,10 @@ from deltalake import DeltaTable
 log = logging.getLogger(__name__)
 
 COMMITS = 10
-"""From one checkpoint of a target to the next."""
+"""Commits from one checkpoint of a target's log to the next."""
 
 COMMITS_OF_OTHERS = 100
-"""As it is for whoever else writes to a target; Spark keeps to it too when it writes for this project."""
+"""The same for whoever else writes to a target, and for Spark when it writes on our behalf."""
 
 PROPERTIES = {"delta.checkpointInterval": str(COMMITS_OF_OTHERS)}
 """Of a target."""

@@ -18,7 +18,8 @@ from iscp.core.errors import (
 )
 
 MESSAGE_LENGTH_MAX = 1_000
-"""Of what another system says; its stack is in the log."""
+"""Characters of another system's message that an error keeps; the rest is cut off, and its stack is in the log."""
+
 NO_SPACE = "No space left on device"
 
 

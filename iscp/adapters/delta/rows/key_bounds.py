@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 FOLLOWED_MAX = 100
-"""Commits that are followed one by one; after more the statistics of all files are read anew."""
+"""Commits of a target whose statistics are read one by one; after more the statistics of all its files are read."""
 
 _PREFIX_LENGTH_MIN = 32
 _BEYOND = "\U0010ffff" * 8

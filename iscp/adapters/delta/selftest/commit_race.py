@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 ANSWER_TIMEOUT_S = 20.0
+"""How long a racing writer may take to answer; then the self-test fails, and the node does not start."""
+
 READ_BYTES_MAX = 4096
+"""Bytes taken from a racing writer's output at a time; the rest is taken next."""
+
 SPARK = "spark"
 DELTA_RS = "delta-rs"
 

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROUNDS = 12
-"""Few, since pyspark takes its time over every exception of the JVM, and each lost round is one."""
+"""Races of the self-test. Few, since pyspark takes its time over every exception of the JVM, and each lost round is
+one.
+"""
 
 SCRATCH_PREFIX = ".iscp-selftest-"
 

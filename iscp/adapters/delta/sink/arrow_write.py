@@ -21,7 +21,9 @@ from iscp.core.sql_names import quoted
 from iscp.ports.source import ChangesUnavailableError
 
 REWRITTEN_BYTES_MAX = 256 * 1024**2
-"""A merge that may have to look into files of more bytes is Spark's, which spreads them over tasks, and spills."""
+"""Bytes of the files that a direct merge may have to rewrite; a larger merge goes to Spark, which spreads it over
+tasks, and spills.
+"""
 
 _FEATURES = frozenset({"appendOnly", "invariants", "changeDataFeed", "timestampNtz", "v2Checkpoint"})
 _WRITER_VERSION_MAX, _WRITER_VERSION_FEATURES = 4, 7

@@ -36,10 +36,12 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 DECODED_FACTOR = 8
-"""Rows may take this times as many bytes in memory as their files may have."""
+"""Memory that directly read rows may take, as a multiple of `spark.direct_bytes_max`; changes that would take more go
+to Spark.
+"""
 
 STEPS_MAX = 1_000
-"""Into more steps one commit is never cut."""
+"""Steps that one commit is cut into at most; then a step exceeds the bounds of an iteration."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from iscp.core.errors import StorageError, TableNotFound
 from iscp.core.start_rule import ProbeState
 
 FORWARD_MAX = 64
-"""Commit files asked for one by one before the log is listed."""
+"""Commit files asked for one by one; after so many the log is listed."""
 
 
 class DeltaProbe:

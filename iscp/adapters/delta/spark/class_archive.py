@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ARCHIVES_MAX = 4
-"""Archives of other Javas and jars that are kept, some 100 MB each."""
+"""Class archives of other Javas and jars that are kept, some 100 MB each; the oldest are deleted."""
 
 BASE_TIMEOUT_S = 120.0
+"""How long Java may take to write the archive of its own classes; then Spark starts without an archive."""
 
 
 class ClassArchive:

@@ -25,10 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 START_TIMEOUT_S = 180.0
+"""How long a JVM may take to open its gateway; then it is killed, and the start fails with an EngineError."""
+
 START_POLL_S = 0.02
+"""Pause between two checks whether the gateway is open."""
+
 KILL_WAIT_S = 10.0
+"""How long a killed JVM is waited for; then the node goes on without it."""
+
 LAST_WORDS_WAIT_S = 1.0
-"""For what a JVM that has ended said last; children of its own may hold its output open."""
+"""How long the last output of a JVM that has ended is waited for; children of its own may hold its output open."""
 
 # Runs in between, as a process of its own, because code between fork and exec is not safe beside threads.
 # The death signal (PR_SET_PDEATHSIG = 1) survives exec. A parent that died before it was set is noticed.

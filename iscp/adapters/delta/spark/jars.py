@@ -31,7 +31,10 @@ log = logging.getLogger(__name__)
 
 IVY_SETTINGS = "ISCP_IVY_SETTINGS"
 RESOLVE_TIMEOUT_S = 600.0
+"""How long Ivy may take to resolve the jars; then it is given up with Unavailable."""
+
 REASON_LINES_MAX = 12
+"""Lines of Ivy's output that an error shows; the rest is left out."""
 
 _PACKAGE = Path(str(files("iscp.adapters.delta.spark")))
 

@@ -30,6 +30,8 @@ VERSIONS = (17, 21)
 """The Java releases that Spark 4.1 is tested with."""
 
 PROBE_TIMEOUT_S = 20.0
+"""How long a `java` may take to say its version; then it counts as one that does not run."""
+
 TRUST_STORE_PASSWORD = "changeit"
 """Java's own customary one: the store holds public certificates only."""
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 LOG_STORE = "io.iscp.delta.HardLinkLogStore"
 SIDE_FILES = "io.iscp.delta.CommitSideFiles"
 SHUFFLE_PARTITIONS_MAX = 8
+"""Partitions of a shuffle, one for each core up to this; `spark.conf` may say otherwise."""
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 _OPENED = (

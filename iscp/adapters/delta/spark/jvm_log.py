@@ -16,7 +16,7 @@ from typing import Any
 log = logging.getLogger("spark")
 
 LINE_LENGTH_MAX = 20_000
-"""Of what is kept of one line."""
+"""Characters kept of one line of the JVM's output; the rest is cut off."""
 
 _FIELDS = ("level", "class", "said", "stack")
 _LEVELS = {

@@ -44,6 +44,7 @@ __all__ = ["SparkRuntime", "SparkSettings", "class_archive", "default_cache_dir"
 log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 15.0
+"""How long the JVM may take to stop in order; then it is killed."""
 
 
 class SparkRuntime:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SESSIONS_KEPT_MAX = 16
-"""Idle sessions kept for reuse: each holds a catalog and code caches of its own."""
+"""Idle sessions kept for reuse, each with a catalog and code caches of its own; beyond them a session is dropped."""
 
 DEFAULT_PROPERTIES = "spark.databricks.delta.properties.defaults."
 _STATISTICS = "spark.databricks.delta.stats.collect"

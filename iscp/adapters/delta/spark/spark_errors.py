@@ -41,7 +41,7 @@ _CALL = re.compile(r"^Py4JJavaError: An error occurred.*?\.\s*: ", re.DOTALL)
 _CAUSE = re.compile(r"^\s*Caused by: ")
 _CLASS = re.compile(r"^:?\s*(?:Caused by: )?(?:[a-z]\w*\.)+\w+(?:Exception|Error): ")
 STACK_LENGTH_MAX = 20_000
-"""Of what a fault is logged with."""
+"""Characters of a JVM's stack that the log keeps of a fault; the rest is cut off."""
 
 
 @contextmanager

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ARCHIVE_TIMEOUT_S = 180.0
-"""For the JVM to write the archive at its end, some 10 s on an idle machine."""
+"""How long the JVM may take to write the class archive at its end, some 10 s on an idle machine; then it is killed, and
+there is no archive.
+"""
 
 
 def warm(cache_dir: Path) -> bool:

@@ -20,6 +20,7 @@ SCRATCH_PREFIX = ".iscp-conditional-write-"
 """Neither Delta nor its vacuum looks at names that begin like this."""
 
 STORES_KEPT_MAX = 256
+"""Buckets of which a process remembers that they refuse a second write of a name; of others it is tried again."""
 
 
 @dataclass(frozen=True, slots=True)

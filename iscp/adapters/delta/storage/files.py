@@ -37,9 +37,16 @@ from iscp.core.errors import InvalidRequest
 S3 = "s3://"
 
 CONNECT_TIMEOUT_S = 5
+"""How long an object store may take to accept a connection; then the attempt has failed."""
+
 REQUEST_TIMEOUT_S = 20
+"""How long one attempt of a request to an object store may take; then it has failed."""
+
 RETRIES_MAX = 2
+"""Further attempts of a request to an object store; then it fails with a StorageError."""
+
 RETRY_TIMEOUT_S = 10
+"""No further attempt is begun so long after the first one began."""
 
 _S3_URI = re.compile(r"s3a?://(?P<bucket>[^/]*)/*(?P<key>.*)", re.DOTALL)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")

@@ -8,7 +8,7 @@ from iscp.adapters.delta.log.commits import log_of, place
 from iscp.adapters.delta.storage import files
 
 LOOKED_AT_MAX = 1_000
-"""Names below a place that are looked at; what lies beyond them is not found."""
+"""Names below a new target among which tables are looked for; a table beyond them is not found."""
 
 STAGED = "iscp-staged"
 """What the names of directories begin with in which rows wait for their commit: a writer that died leaves their log."""

@@ -41,13 +41,22 @@ from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 
 log = logging.getLogger(__name__)
 
-# A change waits for the log's next group commit, so throughput is at most MAX_WORKERS / (time of a commit).
 MAX_WORKERS = 400
+"""Calls at a time, besides waits; more queue. A change waits for the log's next group commit, so throughput is at most
+MAX_WORKERS / (time of a commit).
+"""
+
 WAITS_MAX = 200
-# Calls that may stand in line for a thread; what comes on top is refused with RESOURCE_EXHAUSTED.
+"""Waits at a time; one more is refused with QUEUE_FULL."""
+
 QUEUED_MAX = 2_000
+"""Calls that may queue for a thread; one more is refused with RESOURCE_EXHAUSTED, and clients retry it."""
+
 HISTORY_LIMIT = 20
+"""Entries of a job's history in an answer whose request gives no limit."""
+
 HISTORY_LIMIT_MAX = 10_000
+"""Entries of a job's history that a request may ask for; more is refused."""
 
 _SERVICE_NAME = pb.DESCRIPTOR.services_by_name["Admin"].full_name
 

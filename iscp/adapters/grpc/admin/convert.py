@@ -36,7 +36,10 @@ from iscp.core.verification import Comparison, Sample, VerifyReport
 from iscp.wire.v1 import admin_pb2 as pb
 
 PAGE_BYTES_MAX = 512 * 1024
+"""Bytes in one page of an answer, unless a single item has more; the others follow in further pages."""
+
 PAGE_ITEMS_MAX = 1_000
+"""Items in one page of an answer; the others follow in further pages."""
 
 STATE_TO_WIRE = {state: pb.JobState.Value(f"JOB_STATE_{state.name}") for state in JobState}
 STATE_FROM_WIRE = {number: state for state, number in STATE_TO_WIRE.items()}

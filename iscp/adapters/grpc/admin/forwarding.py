@@ -33,11 +33,19 @@ from iscp.wire.v1 import operator_pb2
 
 log = logging.getLogger(__name__)
 
-# Longer than it takes to elect another owner.
 FORWARD_FOR_S = 15.0
+"""How long an owner is looked for on behalf of a user's call, longer than it takes to elect another one; then the call
+fails with Unavailable.
+"""
+
 RETRY_FIRST_S = 0.05
+"""Pause before the owner is asked again for the first time; it doubles up to RETRY_MAX_S."""
+
 RETRY_MAX_S = 0.5
+"""Longest pause before the owner is asked again."""
+
 OWNERS_KEPT_MAX = 8
+"""Connections to owners that are kept for users' calls; the oldest is closed."""
 
 FORWARDED_KEY = "iscp-forwarded"
 

@@ -23,7 +23,10 @@ from iscp.wire.v1 import operator_pb2_grpc as pb_grpc
 V = TypeVar("V")
 
 CALLS_MAX = 100
+"""Operators' calls at a time, in addition to users'."""
+
 EVENTS_WAIT_MAX_S = 60.0
+"""How long a call may wait for events; a longer wait is refused."""
 
 _NODE_VERBS: dict[int, NodeVerb] = {pb.NodeVerb.Value(f"NODE_VERB_{verb.name}"): verb for verb in NodeVerb}
 _SHARD_VERBS: dict[int, ShardVerb] = {pb.ShardVerb.Value(f"SHARD_VERB_{verb.name}"): verb for verb in ShardVerb}

@@ -21,17 +21,32 @@ NODE_KEY = "iscp-node"
 OWNER_KEY = "iscp-owner"
 WIRE_FORMAT_KEY = "iscp-wire-format"
 
-# A frozen or cut-off node is noticed after the sum of both.
 KEEPALIVE_MS = 3_000
+"""Pings on a connection to a node come so often. A frozen or unreachable node is noticed after this and
+KEEPALIVE_TIMEOUT_MS.
+"""
+
 KEEPALIVE_TIMEOUT_MS = 4_000
-# Servers look after all their clients, users too, and need not hurry.
+"""How long a node may leave a ping unanswered; then the connection is closed, and opened again."""
+
 SERVER_KEEPALIVE_MS = 10_000
+"""Pings of a node to its clients come so often; they need not be fast."""
+
 SERVER_KEEPALIVE_TIMEOUT_MS = 10_000
-# A server that allowed fewer pings than its clients send would end their connections with too_many_pings.
+"""How long a client may leave a node's ping unanswered; then its connection is closed."""
+
 PING_INTERVAL_MIN_MS = 1_000
+"""Least time between a client's pings. A client that sends them faster has its connection closed with too_many_pings.
+"""
+
 CONNECT_MAX_MS = 3_000
+"""How long a node may take to accept a connection; then the attempt has failed."""
+
 RECONNECT_FIRST_MS = 100
+"""Pause before a connection is opened again for the first time; it doubles up to RECONNECT_MAX_MS."""
+
 RECONNECT_MAX_MS = 1_000
+"""Longest pause before a connection is opened again."""
 
 
 def keepalive(time_ms: int, timeout_ms: int) -> tuple[tuple[str, int], ...]:

@@ -14,13 +14,22 @@ ENDPOINT_VARIABLE = "ISCP_ENDPOINT"
 # What the wire's messages are written in; a node reads this and the one before.
 FORMAT_VERSION = 1
 
-# A Register of REGISTRATIONS_MAX jobs fits; everything longer travels in pages.
 MESSAGE_BYTES_MAX = 32 * 1024**2
+"""Bytes of a message; a larger one is refused. A Register of REGISTRATIONS_MAX jobs fits, and everything longer travels
+in pages.
+"""
+
 REGISTRATIONS_MAX = 20_000
+"""Jobs in one request to register or to check them; more are refused."""
+
 CHANGES_MAX = 10_000
+"""Jobs in one request to change or to update them; more are refused."""
+
 SPEC_BYTES_MAX = 256 * 1024
+"""Characters of a spec, as JSON; a longer one is refused."""
 
 WAIT_TIMEOUT_MAX_S = 24 * 3600.0
+"""How long a wait or a comparison may be asked for; a longer one is refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,19 @@ log = logging.getLogger(__name__)
 
 DETAIL_KEY = "iscp-error-bin"
 
-# The detail and the status text share the 8 KiB that gRPC grants trailing metadata (base64, percent-encoded).
 MESSAGE_BYTES_MAX = 3_000
+"""Bytes of an error's message in an answer; the rest is cut off. Detail and status text share the 8 KiB that gRPC
+grants trailing metadata (base64, percent-encoded).
+"""
+
 REMEDY_BYTES_MAX = 1_000
+"""Bytes of an error's remedy in an answer; the rest is cut off."""
+
 FIELD_BYTES_MAX = 500
+"""Bytes of the name of the field that an error is about; the rest is cut off."""
+
 STATUS_BYTES_MAX = 300
+"""Bytes of gRPC's own status text, for clients that do not read the detail; the rest is cut off."""
 
 _KINDS = {name: kind for name, kind in vars(core).items() if isinstance(kind, type) and issubclass(kind, IscpError)}
 

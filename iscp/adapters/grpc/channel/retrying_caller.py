@@ -18,8 +18,13 @@ from iscp.core.errors import ErrorCode, IscpError, LeaseLost, NotOwner, OutcomeU
 R = TypeVar("R")
 
 ATTEMPTS_MAX = 6
+"""Attempts of a client's call within its timeout; then it fails with the last attempt's error."""
+
 BACKOFF_S = 0.1
+"""Pause before the second attempt; it doubles up to BACKOFF_MAX_S."""
+
 BACKOFF_MAX_S = 2.0
+"""Longest pause between two attempts."""
 
 # The owner is changing, or the node is restarting: soon another answer is to be had. Asking again is safe, as a
 # change carries its request_id. (Not Unavailable's siblings: a full disk does not mend itself within seconds.)

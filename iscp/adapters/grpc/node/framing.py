@@ -30,16 +30,16 @@ log = logging.getLogger(__name__)
 M = TypeVar("M", bound=OwnerMessage | NodeMessage)
 
 FRAME_BYTES_MAX = 1024 * 1024
-"""A frame with all that is in it."""
+"""Bytes of a frame; a message that does not fit travels in parts."""
 
 MESSAGE_PARTS_BYTES_MAX = 256 * 1024 * 1024
-"""A message that travels in parts; a larger one is lost."""
+"""Bytes of a message that travels in parts; a larger one is dropped, and logged."""
 
 QUEUE_MESSAGES_MAX = 10_000
-"""Messages that wait for one other node."""
+"""Messages that wait for one other node; beyond them the oldest are dropped, and sent again by the machines."""
 
 GATHER_S = 0.002
-"""What comes within it travels together: a frame for each message costs both sides more than the message."""
+"""How long messages are gathered for one frame: a frame for each costs both sides more than the message."""
 
 _HEAD_BYTES = 8
 """More than protobuf spends on a field's number and length."""

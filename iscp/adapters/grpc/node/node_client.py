@@ -25,9 +25,13 @@ from iscp.wire.v1 import node_pb2 as pb
 from iscp.wire.v1 import node_pb2_grpc as pb_grpc
 
 CALL_TIMEOUT_S = 5.0
-# What a comparison's answer may take beyond the comparison itself.
+"""How long a node may take to answer an owner's call, comparisons excepted; then the call has failed."""
+
 VERIFY_MARGIN_S = 5.0
+"""What a comparison's answer may take beyond the comparison's own timeout; then the call has failed."""
+
 ALIVE_LOOK_S = 1.0
+"""Pause between two checks whether the caller of a running comparison is still there."""
 
 
 @dataclass(frozen=True, slots=True)

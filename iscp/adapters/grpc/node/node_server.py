@@ -39,11 +39,16 @@ log = logging.getLogger(__name__)
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["Node"].full_name
 
-# Streams at once, each of another owner: one leads, and those before it may not know yet that they do not.
 OWNERS_MAX = 8
+"""Streams at once, each of another owner: one leads, and those before it may not know yet that they do not. The oldest
+is ended.
+"""
+
 VERIFIES_MAX = 200
-# Calls that answer at once, and streams whose place was taken but whose thread has not ended yet.
+"""Comparisons that owners wait for at a node; one more is refused with QUEUE_FULL."""
+
 SHORT_CALLS_MAX = 24
+"""Calls that answer at once, and streams that were replaced but whose thread has not ended yet; more queue."""
 
 
 class _InPool:

@@ -39,8 +39,13 @@ from iscp.wire.v1 import node_pb2_grpc as pb_grpc
 log = logging.getLogger(__name__)
 
 RECONNECT_FIRST_S = 0.1
+"""Pause before a broken stream to a node is opened again for the first time; it doubles up to RECONNECT_MAX_S."""
+
 RECONNECT_MAX_S = 3.0
+"""Longest pause before a broken stream to a node is opened again, for as long as it is a member."""
+
 CLOSE_WAIT_S = 5.0
+"""How long all streams' threads are waited for when a term ends; then they are left to end by themselves."""
 
 Heard = Callable[[str, Sequence[NodeMessage]], None]
 Refused = Callable[[NodeRecord, IscpError], None]

@@ -8,7 +8,7 @@ from iscp.coordination.membership.assignments import Cause
 from iscp.coordination.membership.term import Move, Term
 
 PLACED_AT_ONCE = 2_000
-"""Shards placed before the owner does something else."""
+"""Shards placed in one step; the owner goes on with the others after what has come in."""
 
 
 def basic(term: Term) -> Iterator[Move | None]:
