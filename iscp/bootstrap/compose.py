@@ -32,13 +32,13 @@ def compose(on: Foundation) -> Node:
     cluster = Cluster.connect(config, clock)
     times = replace(CoordinationTimes(), ttl_s=config.etcd.lease_ttl_s, margin_s=config.etcd.margin_s)
     record = NodeRecord(config.node_id, 0, config.address, os.getpid(), __version__, clock.now_s())
-    peers = Peers(config.etcd_prefix, config.node_id, lambda node_id, messages: owner.heard(node_id, messages))
+    peers = Peers(config.etcd_prefix, config.node_id, lambda node_id, messages: owner.receive(node_id, messages))
     owner = compose_owner_loop(
         on,
         cluster,
         times,
         moved,
-        lambda to, message: worker.heard([message]) if to.node_id == config.node_id else peers.send(to, message),
+        lambda to, message: worker.receive([message]) if to.node_id == config.node_id else peers.send(to, message),
         peers.keep,
     )
     worker = WorkerLoop(
@@ -47,14 +47,16 @@ def compose(on: Foundation) -> Node:
         cluster.election,
         clock,
         send=lambda owner_id, message: (
-            owner.heard(config.node_id, [message]) if owner_id == config.node_id else served.send(owner_id, message)
+            owner.receive(config.node_id, [message]) if owner_id == config.node_id else served.send(owner_id, message)
         ),
         on_broken=on.on_broken,
     )
-    keeper = LeaseKeeper(cluster.membership, record, clock, worker.lease_lost, worker.lease_regained, on.on_broken)
+    keeper = LeaseKeeper(
+        cluster.membership, record, clock, worker.on_lease_lost, worker.on_lease_regained, on.on_broken
+    )
     looks = compose_target_looks(on)
     scheduler, executor, upkeep, here = compose_engine(on, looks, keeper, worker)
-    served = NodeServer(config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__, here, worker.heard)
+    served = NodeServer(config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__, here, worker.receive)
     here.borders = (worker, peers, served, owner)
     nodes = NodeClients(owner, lambda to: here if to.node_id == config.node_id else peers.call(to))
     forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id), log_fault=owner.log_fault)

@@ -37,7 +37,7 @@ def compose_engine(
     triggers = TriggerRegistry(config.triggers.allow)
     desk = VerifyDesk(lambda event: scheduler.give(event), clock)
     schedule = Schedule(config.node_id, config.probe, config.backoff, random.random, ask_trigger=triggers.ask)
-    scheduler = Scheduler(schedule, DeltaProbe(), looks, clock, worker.news, on.on_broken, answered=desk.answered)
+    scheduler = Scheduler(schedule, DeltaProbe(), looks, clock, worker.report, on.on_broken, answered=desk.answer)
     executor = Executor(
         _compose_runner(on, lambda: keeper.epoch, scheduler),
         clock,

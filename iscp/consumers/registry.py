@@ -53,11 +53,11 @@ class ConsumerRegistry:
                 code=ErrorCode.CONSUMER_NOT_ALLOWED,
             )
         if name not in self._loaded:
-            self._loaded[name] = _loaded(self._entries[name])
+            self._loaded[name] = _load_kind(self._entries[name])
         return self._loaded[name]
 
 
-def _loaded(entry: EntryPoint) -> ConsumerKind:
+def _load_kind(entry: EntryPoint) -> ConsumerKind:
     try:
         found = entry.load()
         if issubclass(found, CustomConsumer):

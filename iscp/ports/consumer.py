@@ -159,7 +159,7 @@ class RangedConsumer(Consumer, Protocol):
 class RenewingConsumer(Consumer, Protocol):
     """Keeps a sink whose log is cleaned in time, and the commit that says how far the sink has come with it."""
 
-    def renewed(self, context: ConsumeContext, watermark: Watermark) -> Position:
+    def renew(self, context: ConsumeContext, watermark: Watermark) -> Position:
         """The position, said anew by an empty commit if it may be lost otherwise; asked while the source stands still.
 
         Raises Conflict where another writer won the seq.
@@ -177,7 +177,7 @@ class TidyingConsumer(Consumer, Protocol):
 class Check(Protocol):
     """Compares one job's sink with the rows that it should hold, and mends it."""
 
-    def compared(self, context: ConsumeContext, source: DataFrame) -> AbstractContextManager[Compared]:
+    def compare(self, context: ConsumeContext, source: DataFrame) -> AbstractContextManager[Compared]:
         """Raises ChangesUnavailable where the source's rows cannot be read, PermanentError where nothing compares."""
 
     def mend(self, context: ConsumeContext, compared: Compared, watermark: Watermark) -> Consumed:

@@ -98,8 +98,8 @@ class OwnerWorld:
     def start(self) -> None:
         self.membership.register(NodeRecord("n-1", 1, "here:1", pid=7, version="v"))
         self.owner.start()
-        self.membership.watch(self.owner.members_changed)
-        self.election.campaign("n-1", self.owner.elected, self.owner.lost)
+        self.membership.watch(self.owner.on_members_changed)
+        self.election.campaign("n-1", self.owner.on_elected, self.owner.on_lost)
 
     def lead(self) -> None:
         """Start, and wait for the term and for the node to be known."""
@@ -119,7 +119,7 @@ class OwnerWorld:
 
     def checkpoint(self, *shards: ShardCheckpoint) -> int:
         self._sent += 1
-        self.owner.heard("n-1", [Checkpoint(self._term, self._epoch, self._sent, shards)])
+        self.owner.receive("n-1", [Checkpoint(self._term, self._epoch, self._sent, shards)])
         return self._sent
 
     def see(self, version: int, lag_s: float = 0.0, table_id: str = "t-1") -> None:
@@ -177,13 +177,13 @@ class OwnerWorld:
         match message:
             case Announce():
                 self._term = message.owner_rev
-                self.owner.heard("n-1", [Sync(message.owner_rev, self._epoch, "v", 1, 0, 1, self._sent, ())])
+                self.owner.receive("n-1", [Sync(message.owner_rev, self._epoch, "v", 1, 0, 1, self._sent, ())])
             case DispatchTable():
                 state = NodeShardState.ABSENT if message.is_delete else NodeShardState.RUNNING
                 answer = DispatchTableResponse(
                     message.owner_rev, message.epoch, message.table_epoch, message.shard, state
                 )
-                self.owner.heard("n-1", [answer])
+                self.owner.receive("n-1", [answer])
             case Acknowledge():
                 pass
 

@@ -277,7 +277,7 @@ class FakeCheck:
         self._target = target
 
     @contextmanager
-    def compared(self, context: ConsumeContext, source: Any) -> Iterator[Compared]:
+    def compare(self, context: ConsumeContext, source: Any) -> Iterator[Compared]:
         if self._target.rows_gone:
             raise ChangesUnavailableError("the source's files are gone")
         held = self._target.rows

@@ -92,7 +92,7 @@ class Candidacy:
         elif self._leader is None and not any(revision < self._revision for revision in revisions):
             self._leader = Leader(self._process.node_id, self._revision)
             self._process.world.note(self._process.node_id, f"is elected as {self._revision}")
-            self._process.owner.elected(self._leader)
+            self._process.owner.on_elected(self._leader)
 
     def still_there(self, revisions: list[int]) -> bool:
         """The last look at our own key: what waited may have lost its turn while it waited."""
@@ -105,7 +105,7 @@ class Candidacy:
         if self._watch is not None:
             self._watch.close()
         if self._leader is not None:
-            self._process.owner.lost()
+            self._process.owner.on_lost()
         if self._lease is None:
             self._follow(again, self._leftover_id)
             return

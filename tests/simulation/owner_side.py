@@ -116,13 +116,13 @@ class OwnerSide:
     # --- what comes in -----------------------------------------------------------------------------------------
 
     def elected(self, leader: Leader) -> None:
-        self.loop.elected(leader)
+        self.loop.on_elected(leader)
 
     def lost(self) -> None:
-        self.loop.lost()
+        self.loop.on_lost()
 
     def members_changed(self, moment: Moment, members: Snapshot) -> None:
-        self.loop.members_changed(members, moment)
+        self.loop.on_members_changed(members, moment)
 
     def heard(self, node_id: str, message: NodeMessage) -> None:
         self._process.threads.begin(lambda: self._hear(node_id, message))
@@ -132,7 +132,7 @@ class OwnerSide:
         self._unread_answers += answers
         self._world.checks.answers_wait(self._unread_answers)
         try:
-            self.loop.heard(node_id, [message])
+            self.loop.receive(node_id, [message])
         except QueueFull:
             self._unread_answers -= answers
 

@@ -45,7 +45,7 @@ class Process:
         self.engine = Engine(self)
         self.threads = Threads(self)
         self.owner = OwnerSide(self)
-        self.registration = world.parts.registration(self, self._registered, self.worker.lease_lost)
+        self.registration = world.parts.registration(self, self._registered, self.worker.on_lease_lost)
         self.candidacy = world.parts.candidacy(self)
         self._started = False
 
@@ -102,7 +102,7 @@ class Process:
         self.worker.registered(epoch)
         if not self._started:
             self._started = True
-            Members(self, self.owner.members_changed)
+            Members(self, self.owner.on_members_changed)
             self.run_for_owner()
 
     def _leave_when_idle(self, until_s: float) -> None:

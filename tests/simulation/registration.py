@@ -191,4 +191,4 @@ class Members:
         if moment >= self._delivered[0] and (moment, snapshot) != self._delivered:
             self._delivered = moment, snapshot
             self._tell(moment, snapshot)
-            self._process.registration.members_changed(snapshot)
+            self._process.registration.on_members_changed(snapshot)

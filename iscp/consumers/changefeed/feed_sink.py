@@ -48,14 +48,14 @@ class DeltaFeedSink:
 
     def records(self, keys: Sequence[str]) -> Mapping[str, str | None]:
         try:
-            return self._opened().texts(keys)
+            return self._open().texts(keys)
         except TableNotFound:
             self._table = None
             return dict.fromkeys(keys)
 
     @contextmanager
     def begin(self, row: pa.Schema, key: Sequence[str], shards: int, range_id: int) -> Iterator[DeltaFeedCommit]:
-        table = self._opened_or_made(row, key, shards)
+        table = self._open_or_create(row, key, shards)
         table.widen(row)
         numbers = ranges.parts(range_id, table.description.shards)
         now_ms = int(self._clock.now_s() * 1000)
@@ -67,18 +67,18 @@ class DeltaFeedSink:
         if self._table is not None:
             self._table.tidy()
 
-    def _opened_or_made(self, row: pa.Schema, key: Sequence[str], shards: int) -> FeedTable:
+    def _open_or_create(self, row: pa.Schema, key: Sequence[str], shards: int) -> FeedTable:
         with suppress(TableNotFound):
-            return self._opened()
+            return self._open()
         try:
             create_feed_table(self._uri, row, shards, key)
         except IscpError as error:
             with suppress(TableNotFound):  # another range of the job may have been first
-                return self._opened()
+                return self._open()
             raise error
-        return self._opened()
+        return self._open()
 
-    def _opened(self) -> FeedTable:
+    def _open(self) -> FeedTable:
         if self._table is None:
             self._table = FeedTable(self._uri, self._clock, self._failpoints)
         return self._table
@@ -143,14 +143,14 @@ class DeltaFeedCommit:
         return any(state.seq for state in self._seen.values())
 
     def _changes(self, present: DataFrame, where: str, key: Sequence[Column]) -> DataFrame:
-        held = self._held(present, where)
+        held = self._read_held(present, where)
         wanted = _shaped(present, held)
         values = F.any_value(F.struct(*[F.col(quoted(name)) for name in wanted.columns if name != _COUNT]))
         bags = _bag(held, -1).unionByName(_bag(wanted, 1)).groupBy(*_HASHES)
         differing = bags.agg(F.sum(_COUNT).alias(_COUNT), values.alias(ROW)).where(f"{_COUNT} <> 0")
         return _named(differing.select(f"{ROW}.*", _COUNT), key)
 
-    def _held(self, present: DataFrame, where: str) -> DataFrame:
+    def _read_held(self, present: DataFrame, where: str) -> DataFrame:
         """The rows that were put in (1 in `_count`) and taken out (-1)."""
         session, uri = present.sparkSession, self._table.uri
         with spark_faults(f"open {uri}"):

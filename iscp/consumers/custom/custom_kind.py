@@ -147,7 +147,7 @@ class CustomKind:
         return wanted_columns(spec, source)
 
     def open(self, row: JobRow, environment: ConsumerEnvironment) -> CustomSink:
-        with _translated(self.name, "was made"):
+        with _translate_errors(self.name, "was made"):
             consumer = self._consumer(row)
             if isinstance(consumer, ShardedConsumer):
                 return ShardedSink(self.name, consumer)
@@ -162,7 +162,7 @@ class CustomSink:
         self._consumer = consumer
 
     def position(self, row: JobRow) -> Position:
-        with _translated(self._name, "told its position"):
+        with _translate_errors(self._name, "told its position"):
             position: object = self._consumer.position()
         try:
             return exact_position(position)
@@ -175,7 +175,7 @@ class CustomSink:
 
     def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:
         try:
-            with _translated(self._name, "consumed"):
+            with _translate_errors(self._name, "consumed"):
                 rows: object = self._consumer.consume(context, retriever)
         except IscpError:
             context.guard.check()  # what fails because its end was ordered is to be told so
@@ -209,7 +209,7 @@ class ShardedSink(CustomSink):
         self._ranged = consumer
 
     def records(self, keys: Sequence[str]) -> dict[str, str | None]:
-        with _translated(self._name, "told its watermarks"):
+        with _translate_errors(self._name, "told its watermarks"):
             found: dict[str, object] = {key: self._ranged.read_watermark(key) for key in keys}
         for key, text in found.items():
             if text is not None and type(text) is not str:
@@ -222,7 +222,7 @@ _OF_THE_NODE = frozenset({ErrorCode.CANCELED, ErrorCode.LEASE_LOST, ErrorCode.QU
 
 
 @contextmanager
-def _translated(name: str, doing: str) -> Iterator[None]:
+def _translate_errors(name: str, doing: str) -> Iterator[None]:
     """Whatever the consumer raises, an exit included, becomes an error of its job that can be kept and shown."""
     try:
         yield

@@ -56,7 +56,7 @@ class Shared:
         self.keys.unpersist(blocking=False)
 
 
-def shared_keys(frame: DataFrame, key: Sequence[str]) -> Shared | None:
+def find_shared_keys(frame: DataFrame, key: Sequence[str]) -> Shared | None:
     """None where every row has a key of its own; null equals null."""
     counted = frame.groupBy(*[F.col(quoted(name)) for name in key]).agg(F.count("*").alias(_ROWS))
     shared = counted.where(f"{_ROWS} > 1").persist()
@@ -75,7 +75,7 @@ class DeadLetterBox:
         self._uri = dead_letter_uri(target)
         self._sink: Sink = environment.sink(self._uri)
 
-    def checked(self, row: JobRow, position: Position) -> Position:
+    def check_position(self, row: JobRow, position: Position) -> Position:
         """The target's `position`, void where the dead letters are not those that its rows go with."""
         there = self._position(row, position.dead)
         # That of a target whose own commit was cleaned away nobody knows; mostly there is no such table.
@@ -84,7 +84,7 @@ class DeadLetterBox:
             return position
         return replace(position, void=f"the dead letters are at {there.seq}, not at {position.dead.seq}")
 
-    def touched(self, context: ConsumeContext, changes: DataFrame, key: Sequence[str]) -> bool:
+    def holds_keys_of(self, context: ConsumeContext, changes: DataFrame, key: Sequence[str]) -> bool:
         """Whether one of the keys of `changes` is one of those that rows share."""
         kept = self._sink.rows(context.session).alias("k")
         return not changes.alias("c").join(kept, matches("c", "k", key), "left_semi").isEmpty()

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from iscp.consumers.replica.commit_tag import commit_tag
-from iscp.consumers.replica.dead_letter import shared_keys
+from iscp.consumers.replica.dead_letter import find_shared_keys
 from iscp.core.errors import ErrorCode, PermanentError
 from iscp.core.spec import ConsumerSpec
 from iscp.core.watermark import Position, Watermark
@@ -27,8 +27,8 @@ class ReplicaCheck:
         self._filtered = filtered
 
     @contextmanager
-    def compared(self, context: ConsumeContext, source: DataFrame) -> Iterator[Compared]:
-        wanted = self._wanted(context, source)
+    def compare(self, context: ConsumeContext, source: DataFrame) -> Iterator[Compared]:
+        wanted = self._select_wanted(context, source)
         fits = self._sink.schema_matches if self._spec.key else self._sink.takes
         if not fits(wanted.schema.json()):
             raise PermanentError(
@@ -39,9 +39,9 @@ class ReplicaCheck:
         with self._sink.compared(wanted, self._spec.key, context.position.base_version) as compared:
             yield compared
 
-    def _wanted(self, context: ConsumeContext, source: DataFrame) -> DataFrame:
+    def _select_wanted(self, context: ConsumeContext, source: DataFrame) -> DataFrame:
         wanted, key = self._filtered(source), self._spec.key
-        if not context.position.dead.rows or (shared := shared_keys(wanted, key)) is None:
+        if not context.position.dead.rows or (shared := find_shared_keys(wanted, key)) is None:
             return wanted
         shared.release()
         return shared.split(wanted, key)[0]

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from iscp.consumers.replica.commit_tag import commit_tag
-from iscp.consumers.replica.dead_letter import ROWS_MAX, DeadLetterBox, Shared, dead_letter_uri, shared_keys
+from iscp.consumers.replica.dead_letter import ROWS_MAX, DeadLetterBox, Shared, dead_letter_uri, find_shared_keys
 from iscp.consumers.replica.replica_check import ReplicaCheck
 from iscp.consumers.replica.shared_keys import matches
 from iscp.consumers.validation import (
@@ -177,7 +177,7 @@ class ReplicaConsumer:
             return position
         if position.dead.rows and self._policies.on_duplicate is OnDuplicate.STOP and not position.void:
             return replace(position, void="rows were left out, which is not allowed any more")
-        return self._dead.checked(row, position)
+        return self._dead.check_position(row, position)
 
     def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
         kept = self._kept(source)
@@ -185,7 +185,7 @@ class ReplicaConsumer:
         tag = commit_tag(context, "claim", NOTHING_APPLIED, Watermark())
         return self._sink.claim(kept.schema.json(), tag, first=context.row.watermark.version < 0)
 
-    def renewed(self, context: ConsumeContext, watermark: Watermark) -> Position:
+    def renew(self, context: ConsumeContext, watermark: Watermark) -> Position:
         if not self._sink.overtaken:
             return context.position
         context.guard.check()
@@ -203,7 +203,7 @@ class ReplicaConsumer:
         self._refuse_unwritable(wanted)
         if retriever.data_type is DataType.DIFFERENCE:
             self._refuse_changed_schema(context, wanted)
-        shared = self._shared(wanted)
+        shared = self._find_shared(wanted)
         try:
             letters, rows = None, 0
             if shared is not None:
@@ -230,11 +230,15 @@ class ReplicaConsumer:
 
     def _tail(self, context: ConsumeContext, retriever: Retriever, tag: CommitTag) -> Consumed:
         changes = retriever.changes(self._spec.key, self._spec.where)
-        if self._dead and context.position.dead.rows and self._dead.touched(context, changes.frame, self._spec.key):
+        if (
+            self._dead
+            and context.position.dead.rows
+            and self._dead.holds_keys_of(context, changes.frame, self._spec.key)
+        ):
             # Which of the rows is left, if any, only the source can tell.
             raise ChangesUnavailableError("a key has changed that rows shared")
         append = self._appendable(changes, tag)
-        position = self._written_directly(context, changes, tag, append)
+        position = self._write_directly(context, changes, tag, append)
         if position is None:
             frame = self._kept(changes.frame, OP)
             self._refuse_unlike(frame.drop(OP).schema)
@@ -245,7 +249,7 @@ class ReplicaConsumer:
                 position = self._sink.merge(context.session, frame, self._spec.key, tag, context.guard, changes.reread)
         return Consumed(position, changes.rows, 0)
 
-    def _written_directly(
+    def _write_directly(
         self, context: ConsumeContext, changes: Changes, tag: CommitTag, append: bool
     ) -> Position | None:
         """Few rows, without Spark; None where that cannot be."""
@@ -271,8 +275,8 @@ class ReplicaConsumer:
     def _difference(self, context: ConsumeContext, wanted: DataFrame, tag: CommitTag) -> Consumed:
         """What the target lacks, has too much, or has otherwise than the source, as ordinary changes."""
         key = self._spec.key
-        held = self._held(context, wanted)
-        if (doubled := shared_keys(held, key)) is not None:
+        held = self._read_held(context, wanted)
+        if (doubled := find_shared_keys(held, key)) is not None:
             # A merge cannot take away one of two rows with one key.
             doubled.release()
             return Consumed(self._sink.replace(wanted, tag, context.guard), 0, 0)
@@ -284,7 +288,7 @@ class ReplicaConsumer:
             frame.unpersist(blocking=False)
         return Consumed(position, rows, 0)
 
-    def _held(self, context: ConsumeContext, wanted: DataFrame) -> DataFrame:
+    def _read_held(self, context: ConsumeContext, wanted: DataFrame) -> DataFrame:
         return self._sink.rows(context.session).select(*[F.col(quoted(name)) for name in wanted.columns])
 
     def _kept(self, frame: DataFrame, *besides: str) -> DataFrame:
@@ -303,9 +307,9 @@ class ReplicaConsumer:
     def filtered(self, frame: DataFrame) -> DataFrame:
         return self._kept(frame.where(self._spec.where) if self._spec.where else frame)
 
-    def _shared(self, frame: DataFrame) -> Shared | None:
+    def _find_shared(self, frame: DataFrame) -> Shared | None:
         """The keys that rows share, if they are to be set aside; raises PermanentError where the job is to stop."""
-        shared = shared_keys(frame, self._spec.key) if self._spec.key else None
+        shared = find_shared_keys(frame, self._spec.key) if self._spec.key else None
         stops = self._policies.on_duplicate is OnDuplicate.STOP
         if shared is None or (not stops and shared.rows <= ROWS_MAX):
             return shared

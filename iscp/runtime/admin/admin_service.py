@@ -119,12 +119,12 @@ class OwnerAdmin:
     def resync(self, request: ResyncRequest) -> RegisterResult:
         for _ in range(RESYNC_TRIES_MAX - 1):
             try:
-                return self._resynced(request)
+                return self._resync_once(request)
             except Conflict:  # the job was decided about while this was checked
                 continue
-        return self._resynced(request)
+        return self._resync_once(request)
 
-    def _resynced(self, request: ResyncRequest) -> RegisterResult:
+    def _resync_once(self, request: ResyncRequest) -> RegisterResult:
         writer = self._owner.current_writer()
         found = self._resync(writer, request)
         if isinstance(found, RegisterResult):
@@ -135,12 +135,12 @@ class OwnerAdmin:
 
     def change(self, changes: Sequence[JobChange]) -> list[ChangeOutcome]:
         writer = self._owner.current_writer()
-        found = [self._found(writer, change) for change in changes]
+        found = [self._resolve(writer, change) for change in changes]
         requests = [each for each in found if not isinstance(each, (bool, PermanentError))]
         answers = iter(answers_of(self.intake.submit(writer, requests)))
         return [each if isinstance(each, (bool, PermanentError)) else next(answers) for each in found]
 
-    def _found(self, writer: LogWriter, change: JobChange) -> ChangeOutcome | Request:
+    def _resolve(self, writer: LogWriter, change: JobChange) -> ChangeOutcome | Request:
         """What to ask the writer, or the outcome where it need not be asked."""
         try:
             if change.verb is ChangeVerb.RESYNC:
@@ -199,7 +199,7 @@ class OwnerAdmin:
         if wanted.table_pattern or wanted.name_pattern:
             return len(self._select(replace(wanted, limit=sys.maxsize)))
         writer = self._owner.last_writer()
-        tables = self._filtered_tables(writer, wanted)
+        tables = self._find_tables(writer, wanted)
         return writer.read(lambda book: book.count(wanted.account, tables, wanted.state, wanted.reason))
 
     def status(self, job: JobName) -> JobView:
@@ -265,7 +265,7 @@ class OwnerAdmin:
 
     def _select(self, wanted: JobFilter) -> list[JobRow]:
         writer = self._owner.last_writer()
-        tables = self._filtered_tables(writer, wanted)
+        tables = self._find_tables(writer, wanted)
         patterns = wanted.table_pattern or wanted.name_pattern
         limit = None if patterns else wanted.limit
         rows = writer.read(lambda book: book.select(wanted.account, tables, wanted.state, wanted.reason, limit))
@@ -274,7 +274,7 @@ class OwnerAdmin:
         # Not under the book's lock: it takes a while for many jobs.
         return list(islice(filter(matcher(wanted.table_pattern, wanted.name_pattern), rows), wanted.limit))
 
-    def _filtered_tables(self, writer: LogWriter, wanted: JobFilter) -> tuple[str, ...]:
+    def _find_tables(self, writer: LogWriter, wanted: JobFilter) -> tuple[str, ...]:
         return self._finder.table_ids(writer, wanted.table) if wanted.table else ()
 
     # --- views -------------------------------------------------------------------------------------------------

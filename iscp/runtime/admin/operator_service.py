@@ -45,7 +45,7 @@ class OwnerOperator:
 
     def change_node(self, verb: NodeVerb, node_id: str) -> tuple[bool, int]:
         with self._lock:
-            before, shards = self._look(lambda term: (_checked(term, verb, node_id), _held(term, node_id)))
+            before, shards = self._look(lambda term: (_check_verb(term, verb, node_id), _held(term, node_id)))
             match verb:
                 case NodeVerb.CORDON:
                     after = replace(before, cordoned=before.cordoned | {node_id})
@@ -168,12 +168,12 @@ class OwnerOperator:
         return shards
 
     def _look(self, look: Callable[[Term], T]) -> T:
-        def asked(loop: OwnerLoop) -> T:
+        def look_in_term(loop: OwnerLoop) -> T:
             if loop.machine.term is None:
                 raise _no_owner()
             return look(loop.machine.term)
 
-        return self._owner.ask(asked)
+        return self._owner.ask(look_in_term)
 
 
 def _no_owner() -> NotOwner:
@@ -185,7 +185,7 @@ def _held(term: Term, node_id: str) -> int:
     return sum(1 for _ in term.assignments.held_by(peer.holder)) if peer else 0
 
 
-def _checked(term: Term, verb: NodeVerb, node_id: str) -> Overrides:
+def _check_verb(term: Term, verb: NodeVerb, node_id: str) -> Overrides:
     """The overrides as they are; raises InvalidRequest where the verb makes no sense for the node."""
     overrides = term.placement.overrides
     if verb is NodeVerb.UNCORDON and node_id in overrides.closed:

@@ -49,7 +49,7 @@ class RequestValidator:
     def registration(self, writer: LogWriter, request: RegisterRequest) -> Registration:
         """Raises InvalidRequest."""
         _check_names(request.job)
-        source, table_id = self._described(writer, request.job)
+        source, table_id = self._describe_source(writer, request.job)
         key = JobKey(request.job.account, table_id, request.job.name)
         # What is there already is answered so, whatever has become of its target meanwhile.
         check = writer.read(lambda book: book.job(key)) is None
@@ -65,7 +65,7 @@ class RequestValidator:
 
         def decide(book: JobBook) -> list[CheckedJob]:
             draft = PendingChanges(book, now_s)  # thrown away
-            return [each if isinstance(each, CheckedJob) else _decided(draft, *each) for each in looked]
+            return [each if isinstance(each, CheckedJob) else _decide(draft, *each) for each in looked]
 
         return writer.read(decide)
 
@@ -73,7 +73,7 @@ class RequestValidator:
         """The job that is there and what it is to be, or why not."""
         try:
             _check_names(request.job)
-            source, table_id = self._described(writer, request.job)
+            source, table_id = self._describe_source(writer, request.job)
             there = self._there(writer, request.job, source.uri, table_id)
             item = self._item(request.job, request.spec_json, source, table_id, check=False)
             if there is None or action_for(there, item.row) is not Action.UNCHANGED:
@@ -94,7 +94,7 @@ class RequestValidator:
                 return there
         return None
 
-    def _described(self, writer: LogWriter, job: JobName) -> tuple[TableDescription, str]:
+    def _describe_source(self, writer: LogWriter, job: JobName) -> tuple[TableDescription, str]:
         """The job's source, and the id of it that the job is known by, or would be beside the table's others.
 
         Where the table was replaced and its jobs have followed, that is an id that it had before; where it is a copy of
@@ -184,20 +184,20 @@ class RequestValidator:
         could be overtaken by a registration that is dropped again, and its job never claim their target.
         """
         with self._id_lock:
-            return writer.submit_all([self._numbered(writer, request) for request in requests])
+            return writer.submit_all([self._assign_ids(writer, request) for request in requests])
 
-    def _numbered(self, writer: LogWriter, request: Request) -> Request:
+    def _assign_ids(self, writer: LogWriter, request: Request) -> Request:
         match request:
             case Register(items):
-                return Register(tuple(self._with_id(writer, item) for item in items))
+                return Register(tuple(self._assign_id(writer, item) for item in items))
             case Resync(seen, item):
-                return Resync(seen, self._with_id(writer, item))
+                return Resync(seen, self._assign_id(writer, item))
             case Reshard():
                 return replace(request, job_id=self._next_id(writer))
             case _:
                 return request
 
-    def _with_id(self, writer: LogWriter, item: Registration) -> Registration:
+    def _assign_id(self, writer: LogWriter, item: Registration) -> Registration:
         return replace(item, row=item.row._replace(job_id=self._next_id(writer)))
 
     def _next_id(self, writer: LogWriter) -> str:
@@ -238,7 +238,7 @@ def action_for(there: JobRow, wanted: JobRow) -> Action:
     return Action.UNCHANGED if before == after else Action.UPDATE
 
 
-def _decided(draft: PendingChanges, there: JobRow | None, item: Registration) -> CheckedJob:
+def _decide(draft: PendingChanges, there: JobRow | None, item: Registration) -> CheckedJob:
     action = Action.CREATE if there is None else action_for(there, item.row)
     checked = CheckedJob(action, item.row.key.table_id, item.row.spec_json)
     if there is not None:

@@ -44,28 +44,28 @@ class Adopter:
         self.engine.label(iteration.label)
         for _ in range(CONFLICT_TRIES_MAX - 1):
             try:
-                return self._first(iteration, row, version, guard)
+                return self._attempt(iteration, row, version, guard)
             except Conflict:
                 continue
-        return self._first(iteration, row, version, guard)
+        return self._attempt(iteration, row, version, guard)
 
     def cancel(self, iteration: Iteration) -> None:
         self.others.cancel(iteration)
 
-    def _first(self, iteration: Iteration, row: JobRow, version: int, guard: Guard) -> tuple[JobOutcome, ...]:
-        work = self.runner.stand(row)
+    def _attempt(self, iteration: Iteration, row: JobRow, version: int, guard: Guard) -> tuple[JobOutcome, ...]:
+        work = self.runner.read_position(row)
         if work.position.job_id == row.job_id:
             # It is the job's already: a node died before it could say so, or the job log is older.
             return self.others.run(iteration, guard)
-        return (self._adopted(iteration.table_uri, work, version, guard),)
+        return (self._adopt(iteration.table_uri, work, version, guard),)
 
-    def _adopted(self, uri: str, work: JobRun, version: int, guard: Guard) -> JobOutcome:
+    def _adopt(self, uri: str, work: JobRun, version: int, guard: Guard) -> JobOutcome:
         """Raises PermanentError where the target is not what it is said to be."""
         kind = work.kind
         if not isinstance(kind, Adopting):
             raise PermanentError(f"a consumer {kind.name} takes over no table", field=FIELD)
         try:
-            return self._compared(uri, work, kind, version, guard)
+            return self._compare_and_claim(uri, work, kind, version, guard)
         except ChangesUnavailableError as gone:
             raise PermanentError(
                 f"the source cannot be read any more as it was: {gone}",
@@ -74,7 +74,7 @@ class Adopter:
                 code=ErrorCode.VERSION_GONE,
             ) from gone
 
-    def _compared(self, uri: str, work: JobRun, kind: Adopting, version: int, guard: Guard) -> JobOutcome:
+    def _compare_and_claim(self, uri: str, work: JobRun, kind: Adopting, version: int, guard: Guard) -> JobOutcome:
         row, span = work.row, self.source.at(uri, version)
         check = kind.check(row, self.environment)
         with self.engine.session() as session:
@@ -82,7 +82,7 @@ class Adopter:
             position = replace(work.position, dead=NO_DEAD_LETTERS)
             context = ConsumeContext(session, row, span.table_id, self.epoch(), position, guard, span.column_ids)
             rows = self.source.snapshot(session, uri, version)
-            with check.compared(context, rows) as compared:
+            with check.compare(context, rows) as compared:
                 said = compared.comparison
                 # An append-only target may hold what its source has lost.
                 unlike = not said.equal if row.spec.consumer.key else said.missing

@@ -22,7 +22,7 @@ def split_by_columns(
     """
     same, others = [], []
     for work in works:
-        known = _known(source, uri, work, span)
+        known = _look_up_columns(source, uri, work, span)
         reason = _reason(source, uri, known, span)
         if reason:
             others.append((known, reason))
@@ -31,7 +31,7 @@ def split_by_columns(
     return same, others
 
 
-def _known(source: ChangeSource, uri: str, work: JobRun, span: SourceRange) -> JobRun:
+def _look_up_columns(source: ChangeSource, uri: str, work: JobRun, span: SourceRange) -> JobRun:
     if work.position.column_ids is not None or not span.reshapes:
         return work
     try:

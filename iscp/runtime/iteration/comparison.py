@@ -44,18 +44,18 @@ class Verifier:
         self.engine.label(iteration.label)
         for _ in range(CONFLICT_TRIES_MAX - 1):
             try:
-                return (self._verified(iteration, guard),)
+                return (self._verify(iteration, guard),)
             except Conflict:
                 continue
-        return (self._verified(iteration, guard),)
+        return (self._verify(iteration, guard),)
 
     def cancel(self, iteration: Iteration) -> None:
         self.runner.cancel(iteration)
 
-    def _verified(self, iteration: Iteration, guard: Guard) -> JobOutcome:
+    def _verify(self, iteration: Iteration, guard: Guard) -> JobOutcome:
         """Raises an IscpError for whoever asked; it is no fault of the job."""
         (row,) = iteration.jobs
-        work = self.runner.stand(row)
+        work = self.runner.read_position(row)
         version = work.position.watermark.version
         if work.position.job_id != row.job_id or version < 0:
             why = work.position.void or "not built yet"
@@ -69,7 +69,7 @@ class Verifier:
                 remedy="Wait until the job has caught up (`iscp-admin job wait`), and verify then",
             )
         try:
-            return self._compared(iteration, work, self.source.at(iteration.table_uri, version), guard)
+            return self._compare(iteration, work, self.source.at(iteration.table_uri, version), guard)
         except ChangesUnavailableError as gone:
             raise PermanentError(
                 f"the source cannot be read any more as it was at version {version}, which the target shows: {gone}",
@@ -77,7 +77,7 @@ class Verifier:
                 code=ErrorCode.VERSION_GONE,
             ) from gone
 
-    def _compared(self, iteration: Iteration, work: JobRun, span: SourceRange, guard: Guard) -> JobOutcome:
+    def _compare(self, iteration: Iteration, work: JobRun, span: SourceRange, guard: Guard) -> JobOutcome:
         if not same_log([work.position], span):
             raise PermanentError(
                 f"version {span.to.version} of the source is not the one that was applied: it was replaced or restored",
@@ -91,7 +91,7 @@ class Verifier:
         with self.engine.session() as session:
             context = ConsumeContext(session, row, span.table_id, self.epoch(), position, guard, span.column_ids)
             source = self.source.snapshot(session, iteration.table_uri, span.to.version)
-            with check.compared(context, source) as compared:
+            with check.compare(context, source) as compared:
                 said = compared.comparison
                 self._refuse_undecided(iteration, work, said)
                 seq, rows = position.seq, 0

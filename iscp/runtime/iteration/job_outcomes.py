@@ -48,8 +48,11 @@ def unchanged(row: JobRow, position: Position, span: SourceRange) -> JobOutcome:
     )
 
 
-def failed(row: JobRow, position: Position | None, error: BaseException) -> JobOutcome:
-    """`position`: where its sink stood, if that was seen. Whatever `error` is and says, the outcome can be kept."""
+def record_failure(row: JobRow, position: Position | None, error: BaseException) -> JobOutcome:
+    """Log why a job's part failed, and make its outcome, which can be kept whatever `error` is and says.
+
+    `position`: that of its sink, if it was read.
+    """
     if isinstance(error, ChangesUnavailableError):  # the whole table was to be read instead, which needed them too
         error = StorageError(error_text(error), remedy="Restore what is gone, or resync the job")
     known = isinstance(error, IscpError)

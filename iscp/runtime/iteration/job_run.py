@@ -37,8 +37,8 @@ class JobRun:
         return DataType.DIFFERENCE if self.position.void else DataType.TAIL
 
 
-def rebuilt(work: JobRun, table_uri: str) -> str:
-    """Why the target of a job that was built is built anew, which is logged; empty: it is not, or at first."""
+def log_rebuild(work: JobRun, table_uri: str) -> str:
+    """Log that the target of a job that was built is rebuilt, and return why; empty: it is not, or at first."""
     if work.data_type is not DataType.SNAPSHOT or work.row.watermark.version < 0:
         return ""
     why = work.position.void or "it holds nothing of this job's"
@@ -46,7 +46,7 @@ def rebuilt(work: JobRun, table_uri: str) -> str:
     return why
 
 
-def standing(work: JobRun) -> JobRun:
+def reconciled(work: JobRun) -> JobRun:
     """Where it goes on from, in view of what the job log knows; raises Superseded where the sink is a later one's."""
     row, position = work.row, work.position
     if position.job_id > row.job_id:

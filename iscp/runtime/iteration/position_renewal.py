@@ -19,13 +19,13 @@ def renewing(
 ) -> Callable[[JobRun], JobOutcome]:
     """What is done for each job of a range without rows: only its watermark moves. Raises what its commit raises."""
 
-    def renewed(work: JobRun) -> JobOutcome:
+    def renew_position(work: JobRun) -> JobOutcome:
         position = work.position
         if isinstance(work.consumer, RenewingConsumer):
             columns = span.column_ids if position.column_ids is None else position.column_ids
             with engine.session() as session:
                 context = ConsumeContext(session, work.row, position.source_id, epoch(), position, guard, columns)
-                position = work.consumer.renewed(context, later(position.watermark, span.to))
+                position = work.consumer.renew(context, later(position.watermark, span.to))
         return unchanged(work.row, position, span)
 
-    return renewed
+    return renew_position

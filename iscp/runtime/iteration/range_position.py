@@ -36,7 +36,7 @@ class RangePosition:
         return next(wait, None)
 
 
-def stand(row: JobRow, consumer: RangedConsumer, reached: Mapping[int, Watermark]) -> RangePosition:
+def read_position(row: JobRow, consumer: RangedConsumer, reached: Mapping[int, Watermark]) -> RangePosition:
     """`reached`: by range, how far each is known to be beyond what its record says: versions without a row for it.
 
     Raises Superseded.

@@ -34,10 +34,10 @@ from iscp.ports.system import Clock, Failpoints, Guard
 from iscp.runtime.iteration import read_policy
 from iscp.runtime.iteration.change_reader import IterationRetriever
 from iscp.runtime.iteration.column_check import split_by_columns
-from iscp.runtime.iteration.job_outcomes import applied, failed
-from iscp.runtime.iteration.job_run import JobRun, Netted, netted, rebuilt, standing
+from iscp.runtime.iteration.job_outcomes import applied, record_failure
+from iscp.runtime.iteration.job_run import JobRun, Netted, log_rebuild, netted, reconciled
 from iscp.runtime.iteration.position_renewal import renewing
-from iscp.runtime.iteration.range_position import RangePosition, stand
+from iscp.runtime.iteration.range_position import RangePosition, read_position
 from iscp.runtime.iteration.read_policy import Reading
 from iscp.runtime.iteration.side_by_side import run_side_by_side
 from iscp.runtime.iteration.source_state import applied_at_s, enable_source_cdf
@@ -114,10 +114,10 @@ class Runner:
         works: list[JobRun] = []
         for row in iteration.jobs:
             try:
-                work = self._ready(iteration, row, guard)
+                work = self._open_run(iteration, row, guard)
                 (works if isinstance(work, JobRun) else outcomes).append(work)  # type: ignore[arg-type]
             except BaseException as error:  # noqa: BLE001  (one job's fault, its consumer's exit too, is its own)
-                outcomes.append(failed(row, None, error))
+                outcomes.append(record_failure(row, None, error))
         tails: dict[Watermark, list[JobRun]] = {}
         others: list[JobRun] = []
         for work in works:
@@ -126,18 +126,20 @@ class Runner:
             else:
                 others.append(work)
         for since, group in tails.items():
-            outcomes += self._tail(iteration, since, group, guard)
-        outcomes += run_side_by_side(self._engine, iteration, others, lambda work: self._whole(iteration, work, guard))
+            outcomes += self._apply_tail(iteration, since, group, guard)
+        outcomes += run_side_by_side(
+            self._engine, iteration, others, lambda work: self._apply_full(iteration, work, guard)
+        )
         return outcomes
 
-    def stand(self, row: JobRow) -> JobRun:
+    def read_position(self, row: JobRow) -> JobRun:
         """Where the job's sink stands; raises Superseded where it belongs to a later registration."""
         kind = self._kinds(row.spec.consumer.kind)
         consumer = kind.open(row, self._environment)
-        return standing(JobRun(row, kind, consumer, exact_position(consumer.position(row))))
+        return reconciled(JobRun(row, kind, consumer, exact_position(consumer.position(row))))
 
-    def _ready(self, iteration: Iteration, row: JobRow, guard: Guard) -> JobRun | JobOutcome:
-        """As `stand`, after all parts of a range that was merged were brought to one version, or how far they came.
+    def _open_run(self, iteration: Iteration, row: JobRow, guard: Guard) -> JobRun | JobOutcome:
+        """As `read_position`, once all parts of a merged range are at one version; or how far they came.
 
         Each part goes on by one iteration at the most, on behalf of its range, whose record it writes. It takes over
         the whole range all the same: what the parts' former writers have on its way fails.
@@ -145,18 +147,18 @@ class Runner:
         kind = self._kinds(row.spec.consumer.kind)
         consumer = kind.open(row, self._environment)
         if not isinstance(consumer, RangedConsumer):
-            return self.stand(row)
+            return self.read_position(row)
         reached: dict[int, Watermark] = {}
-        stands = stand(row, consumer, reached)
+        stands = read_position(row, consumer, reached)
         while (part := stands.lagging(reached)) is not None:
-            outcome = self._bring_on(replace(iteration, to_version=stands.goal), row, part, stands, guard)
+            outcome = self._catch_up_range(replace(iteration, to_version=stands.goal), row, part, stands, guard)
             reached[part.range_id] = outcome.watermark if outcome.ok else part.record.watermark
-            stands = stand(row, consumer, reached)
+            stands = read_position(row, consumer, reached)
             if not outcome.ok or (stands.apart and stands.lagging(reached) is None):
                 return replace(outcome, row=row, watermark=later(row.watermark, stands.position.watermark))
-        return standing(JobRun(row, kind, consumer, stands.position, stands.takeover))
+        return reconciled(JobRun(row, kind, consumer, stands.position, stands.takeover))
 
-    def _bring_on(
+    def _catch_up_range(
         self, iteration: Iteration, row: JobRow, part: Piece, stands: RangePosition, guard: Guard
     ) -> JobOutcome:
         row, record = row._replace(key=row.key.of_range(part.range_id)), part.record
@@ -164,10 +166,12 @@ class Runner:
         position = Position(seq, record.watermark, row.job_id, record.source_id)
         kind = self._kinds(row.spec.consumer.kind)
         work = JobRun(row, kind, kind.open(row, self._environment), position, stands.takeover, whole=False)
-        (outcome,) = self._tail(iteration, record.watermark, [work], guard)
+        (outcome,) = self._apply_tail(iteration, record.watermark, [work], guard)
         return outcome
 
-    def _tail(self, iteration: Iteration, since: Watermark, group: list[JobRun], guard: Guard) -> list[JobOutcome]:
+    def _apply_tail(
+        self, iteration: Iteration, since: Watermark, group: list[JobRun], guard: Guard
+    ) -> list[JobOutcome]:
         """All jobs of one watermark share one read; what cannot be read as changes is taken by difference."""
         uri = iteration.table_uri
         try:
@@ -177,13 +181,15 @@ class Runner:
             if not read_policy.same_log((work.position for work in group), span):
                 raise ChangesUnavailableError("the source was replaced")
         except ChangesUnavailableError as gone:
-            return self._compared(iteration, group, str(gone), guard)
+            return self._apply_full_to_all(iteration, group, str(gone), guard)
         except Exception as error:  # noqa: BLE001  (reported for each job)
-            return [failed(work.row, work.position, error) for work in group]
+            return [record_failure(work.row, work.position, error) for work in group]
         if not span.changes_data:
             return run_side_by_side(self._engine, iteration, group, renewing(self._engine, self._epoch, span, guard))
         group, others = split_by_columns(self._source, uri, group, span)
-        outcomes = [each for work, reason in others for each in self._compared(iteration, [work], reason, guard)]
+        outcomes = [
+            each for work, reason in others for each in self._apply_full_to_all(iteration, [work], reason, guard)
+        ]
         for way in Reading:
             works = [work for work in group if read_policy.reading(work.row.spec, span) is way]
             if way is Reading.COMPARE:
@@ -191,13 +197,13 @@ class Runner:
                     self._engine,
                     iteration,
                     works,
-                    lambda work: self._whole(iteration, work, guard, read_policy.unread(work.row.spec)),
+                    lambda work: self._apply_full(iteration, work, guard, read_policy.unread(work.row.spec)),
                 )
             elif works:
-                outcomes += self._read(iteration, works, span, way, guard)
+                outcomes += self._apply_changes(iteration, works, span, way, guard)
         return outcomes
 
-    def _read(
+    def _apply_changes(
         self, iteration: Iteration, group: list[JobRun], span: SourceRange, way: Reading, guard: Guard
     ) -> list[JobOutcome]:
         """Hand the changes of `span`, read once, to `group`."""
@@ -207,12 +213,12 @@ class Runner:
                 self._failpoints.reach("read.before")
                 guard.check()
                 available = self._source.columns(uri, span.last_version)
-                wanted, out = self._wanted_columns(group, available)
+                wanted, out = self._collect_columns(group, available)
                 if span.steps and any(not work.row.spec.consumer.key for work in group):
                     wanted = set(available)  # rows without a key are told apart by all that they hold
                 open_feed = self._source.feed if way is Reading.FEED else self._source.added
                 feed = open_feed(session, uri, span, [name for name in available if name in wanted], len(group))
-                able, shared = self._reduced(feed, [work for work in group if work.row.job_id not in out])
+                able, shared = self._net_changes(feed, [work for work in group if work.row.job_id not in out])
                 self._failpoints.reach("read.after")
                 kept = feed
                 done = run_side_by_side(
@@ -220,19 +226,21 @@ class Runner:
                 )
                 return [*done, *out.values(), *shared]
             except ChangesUnavailableError as gone:
-                return self._compared(iteration, group, str(gone), guard)
+                return self._apply_full_to_all(iteration, group, str(gone), guard)
             except Exception as error:  # noqa: BLE001  (reported for each job)
-                return [failed(work.row, work.position, error) for work in group]
+                return [record_failure(work.row, work.position, error) for work in group]
             finally:
                 if feed is not None:
                     feed.release()
 
-    def _compared(self, iteration: Iteration, group: list[JobRun], reason: str, guard: Guard) -> list[JobOutcome]:
+    def _apply_full_to_all(
+        self, iteration: Iteration, group: list[JobRun], reason: str, guard: Guard
+    ) -> list[JobOutcome]:
         return run_side_by_side(
-            self._engine, iteration, group, lambda work: self._whole(iteration, work, guard, reason)
+            self._engine, iteration, group, lambda work: self._apply_full(iteration, work, guard, reason)
         )
 
-    def _wanted_columns(self, group: list[JobRun], available: Sequence[str]) -> tuple[set[str], dict[str, JobOutcome]]:
+    def _collect_columns(self, group: list[JobRun], available: Sequence[str]) -> tuple[set[str], dict[str, JobOutcome]]:
         """What the jobs want to be read, and the outcomes of those whose columns the source has lost, by job_id."""
         wanted: set[str] = set()
         out: dict[str, JobOutcome] = {}
@@ -240,10 +248,10 @@ class Runner:
             try:
                 wanted.update(work.kind.columns(work.row.spec.consumer, available))
             except BaseException as error:  # noqa: BLE001  (one job's fault is its own)
-                out[work.row.job_id] = failed(work.row, work.position, error)
+                out[work.row.job_id] = record_failure(work.row, work.position, error)
         return wanted, out
 
-    def _reduced(self, feed: ChangeSet, works: list[JobRun]) -> tuple[list[JobRun], list[JobOutcome]]:
+    def _net_changes(self, feed: ChangeSet, works: list[JobRun]) -> tuple[list[JobRun], list[JobOutcome]]:
         """Net the changes by every key and filter there is; a fault is that of their jobs alone."""
         faults: dict[Netted | None, PermanentError] = {}
         for way in {way for work in works if (way := netted(work)) is not None}:
@@ -255,19 +263,19 @@ class Runner:
                 continue  # each of its consumers will come upon that, and compare
         found = [(work, faults.get(netted(work))) for work in works]
         able = [work for work, error in found if error is None]
-        return able, [failed(work.row, work.position, error) for work, error in found if error is not None]
+        return able, [record_failure(work.row, work.position, error) for work, error in found if error is not None]
 
     def _consume_tail(
         self, iteration: Iteration, work: JobRun, span: SourceRange, feed: ChangeSet, guard: Guard
     ) -> JobOutcome:
-        handed = self._handed(DataType.TAIL, work, span, span.from_version, guard, feed=feed)
+        handed = self._make_retriever(DataType.TAIL, work, span, span.from_version, guard, feed=feed)
         try:
             with self._engine.session() as session:
                 return self._consume(session, work, handed, span, guard, read_policy.warning(work.row.spec, span))
         except ChangesUnavailableError as unfit:
-            return self._whole(iteration, work, guard, str(unfit))
+            return self._apply_full(iteration, work, guard, str(unfit))
 
-    def _whole(self, iteration: Iteration, work: JobRun, guard: Guard, reason: str = "") -> JobOutcome:
+    def _apply_full(self, iteration: Iteration, work: JobRun, guard: Guard, reason: str = "") -> JobOutcome:
         """A snapshot or a difference: all rows of the source at one version. `reason`: why changes do not do."""
         uri = iteration.table_uri
         to_version = iteration.to_version if work.data_type is DataType.SNAPSHOT else None
@@ -290,13 +298,13 @@ class Runner:
         self, session: SparkSession, uri: str, work: JobRun, span: SourceRange, guard: Guard, reason: str
     ) -> JobOutcome:
         """Claim the sink where it is not the job's, and hand it all rows of `span`'s last version."""
-        anew_for, rows = rebuilt(work, uri), self._source.snapshot(session, uri, span.to.version)
+        anew_for, rows = log_rebuild(work, uri), self._source.snapshot(session, uri, span.to.version)
         if work.position.job_id != work.row.job_id:
             work = replace(work, position=work.consumer.claim(self._context(session, work, span, guard), rows))
         anew = work.data_type is DataType.SNAPSHOT or not work.kind.needs.compares
         data_type = DataType.SNAPSHOT if anew else DataType.DIFFERENCE
         from_version = NOTHING_APPLIED if anew else work.position.watermark.version
-        handed = self._handed(data_type, work, span, from_version, guard, rows=rows)
+        handed = self._make_retriever(data_type, work, span, from_version, guard, rows=rows)
         self._failpoints.reach("snapshot.before")
         reason = "" if work.data_type is DataType.SNAPSHOT else reason or work.position.void
         if reason:
@@ -308,7 +316,7 @@ class Runner:
         epoch = self._epoch()
         return ConsumeContext(session, work.row, span.table_id, epoch, work.position, guard, span.column_ids)
 
-    def _handed(
+    def _make_retriever(
         self,
         data_type: DataType,
         work: JobRun,

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from iscp.core.iteration import Iteration, JobOutcome
 from iscp.ports.engine import Engine
-from iscp.runtime.iteration.job_outcomes import failed
+from iscp.runtime.iteration.job_outcomes import record_failure
 from iscp.runtime.iteration.job_run import JobRun
 
 CONSUMERS_AT_ONCE_MAX = 4
@@ -19,17 +19,17 @@ def run_side_by_side(
 ) -> list[JobOutcome]:
     """An outcome for each, in order; what one of them raises is its own outcome."""
 
-    def one(work: JobRun) -> JobOutcome:
+    def consume_safely(work: JobRun) -> JobOutcome:
         try:
             return consume(work)
         except BaseException as error:  # noqa: BLE001  (one consumer's fault is its own)
-            return failed(work.row, work.position, error)
+            return record_failure(work.row, work.position, error)
 
-    def labelled(work: JobRun) -> JobOutcome:
+    def run_labelled(work: JobRun) -> JobOutcome:
         engine.label(iteration.label)
-        return one(work)
+        return consume_safely(work)
 
     if len(works) <= 1:
-        return [one(work) for work in works]
+        return [consume_safely(work) for work in works]
     with ThreadPoolExecutor(min(len(works), CONSUMERS_AT_ONCE_MAX), "iscp-consumer") as pool:
-        return list(pool.map(labelled, works))
+        return list(pool.map(run_labelled, works))

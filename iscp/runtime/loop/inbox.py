@@ -146,13 +146,13 @@ class Inbox(Generic[E]):
 
     def _run(self) -> None:
         try:
-            while self.turn() or self._waited():
+            while self.turn() or self._wait():
                 self._take_next()  # what woke it goes before what became due meanwhile
         except Exception as error:
             log.exception("inbox.broken", extra={"inbox": self._name})
             self._on_broken(error)
 
-    def _waited(self) -> bool:
+    def _wait(self) -> bool:
         """Sleep until there is an event or a tick is due; False: it was closed, and all is taken."""
         due_s = self._next_due_s()
         wait_s = None if due_s is None else max(0.0, due_s - self._clock.monotonic_s())

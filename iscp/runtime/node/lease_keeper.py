@@ -71,7 +71,7 @@ class LeaseKeeper:
         if lease is None or self._clock.monotonic_s() >= lease.confirmed_until_s():
             raise LeaseLost("the node's lease can no longer be confirmed", remedy="Check that etcd can be reached")
 
-    def members_changed(self, members: tuple[NodeRecord, ...]) -> None:
+    def on_members_changed(self, members: tuple[NodeRecord, ...]) -> None:
         """A life that was a member and is none any more has lost its key, though its lease may go on.
 
         Others are given what it runs; so it must stop, and join anew.

@@ -105,9 +105,9 @@ class Node:
         self._worker.start(self._keeper.epoch)
         self._owner.start()
         self._unwatch = self._membership.watch(self._members_changed)
-        self._election.campaign(self._node_id, self._owner.elected, self._owner.lost)
+        self._election.campaign(self._node_id, self._owner.on_elected, self._owner.on_lost)
         until_s = time.monotonic() + READY_WAIT_S
-        while not self._worker.synced(READY_LOOK_S):
+        while not self._worker.wait_synced(READY_LOOK_S):
             if stopping is not None and stopping.is_set():
                 return
             if isinstance(fault := self._owner.log_fault(), JobLogDamaged):
@@ -122,8 +122,8 @@ class Node:
         log.info("node.ready", extra={"epoch": self._keeper.epoch})
 
     def _members_changed(self, members: tuple[NodeRecord, ...], moment: Moment) -> None:
-        self._keeper.members_changed(members)
-        self._owner.members_changed(members, moment)
+        self._keeper.on_members_changed(members)
+        self._owner.on_members_changed(members, moment)
 
     def stop(self, drain_s: float) -> None:
         """Hand over, or let what runs end, within `drain_s` in all; then tell the owner, write the log, leave.
@@ -157,7 +157,7 @@ class Node:
                 return
             self._membership.leave()
             self._election.resign()
-            while not self._worker.handed_over(HAND_OVER_LOOK_S):
+            while not self._worker.wait_handed_over(HAND_OVER_LOOK_S):
                 if time.monotonic() >= until_s or not self._others_stay():
                     log.warning("node.not_handed_over")
                     return

@@ -271,9 +271,9 @@ class LogWriter:
             self._failures = 0 if rows else self._failures
             if rows:
                 self._on_written(self._log.version)
-            self._committed(batch, now_s)
+            self._apply_commit(batch, now_s)
 
-    def _committed(self, batch: LogBatch, now_s: float) -> None:
+    def _apply_commit(self, batch: LogBatch, now_s: float) -> None:
         with self._book_lock:
             change = self._book.commit(batch.draft.entries)
             self._book.mark_logged(batch.statuses)

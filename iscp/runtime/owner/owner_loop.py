@@ -137,24 +137,24 @@ class OwnerLoop:
         self._rings.close()
         self.decisions.close()
 
-    def elected(self, leader: Leader) -> None:
+    def on_elected(self, leader: Leader) -> None:
         self._inbox.post(Won(leader))
 
-    def lost(self) -> None:
+    def on_lost(self) -> None:
         self._inbox.post(Lost())
 
-    def members_changed(self, members: tuple[NodeRecord, ...], moment: Moment) -> None:
+    def on_members_changed(self, members: tuple[NodeRecord, ...], moment: Moment) -> None:
         """These are registered as of that moment of etcd."""
         if self._registered.add((members, moment)):
             self._inbox.post(Members())
 
-    def heard(self, node_id: str, messages: Sequence[NodeMessage]) -> None:
+    def receive(self, node_id: str, messages: Sequence[NodeMessage]) -> None:
         """Raises QueueFull where the loop does not keep up: the node repeats what it was not answered."""
         came_s = self._unread.note()
         try:
             self._inbox.put(Heard(node_id, messages, came_s))
         except QueueFull:
-            self._unread.read(came_s)
+            self._unread.mark_read(came_s)
             raise
 
     def tell(self, event: OverridesChanged | MoveAsked | RebalanceAsked) -> None:
@@ -200,13 +200,13 @@ class OwnerLoop:
         """What `look` finds, on the loop's own thread; raises Unavailable where that is busy for long."""
         answer: Future[T] = Future()
 
-        def answered() -> None:
+        def answer_asker() -> None:
             try:
                 answer.set_result(look(self))
             except Exception as error:  # noqa: BLE001  (it belongs to whoever asked)
                 answer.set_exception(error)
 
-        self._inbox.put(Asked(answered))
+        self._inbox.put(Asked(answer_asker))
         try:
             return answer.result(timeout_s)
         except TimeoutError as error:
@@ -244,13 +244,13 @@ class OwnerLoop:
                     self._claim_at_s = self._clock.monotonic_s() + CLAIM_RETRY_S if self.leader else None
             case Committed(writer, moved):
                 if writer is self.writer:
-                    self._moved(writer, moved.take())
+                    self._take_moved(writer, moved.take())
             case Asked(look):
                 look()
             case Heard(node_id, messages, came_s):
                 for message in messages:
                     self._step(FromNode(node_id, message))
-                self._unread.read(came_s)
+                self._unread.mark_read(came_s)
             case Members():
                 members, moment = self._registered.take()
                 if not self._roll.overtaken(moment):
@@ -302,9 +302,9 @@ class OwnerLoop:
         return self._roll.take(members, moment, self._clock.monotonic_s(), times.margin_s, times.ttl_s, begins)
 
     def _new_writer(self, joblog: JobLog, book: JobBook) -> LogWriter:
-        moved: Gathered[dict[ShardId, bool]] = Gathered(_joined)
+        moved: Gathered[dict[ShardId, bool]] = Gathered(_merge_moved)
 
-        def committed(change: BookChange) -> None:
+        def post_commit(change: BookChange) -> None:
             if moved.add(change.moved):
                 self._inbox.post(Committed(writer, moved))
 
@@ -313,7 +313,7 @@ class OwnerLoop:
             book,
             self._clock,
             self._limits,
-            on_committed=committed,
+            on_committed=post_commit,
             on_deposed=lambda error: self._inbox.post(Lost(writer)),
             on_written=self._mark,
             threads=self._threads,
@@ -333,7 +333,7 @@ class OwnerLoop:
             writer.close()
             self._on_moved()
 
-    def _moved(self, writer: LogWriter, moved: dict[ShardId, bool]) -> None:
+    def _take_moved(self, writer: LogWriter, moved: dict[ShardId, bool]) -> None:
         for shard, decided in moved.items():
             jobs = writer.read(lambda book, shard=shard: book.jobs_in(shard))  # type: ignore[misc]
             if not decided:
@@ -386,7 +386,7 @@ class OwnerLoop:
             self._on_moved()
 
 
-def _joined(before: dict[ShardId, bool], now: dict[ShardId, bool]) -> dict[ShardId, bool]:
+def _merge_moved(before: dict[ShardId, bool], now: dict[ShardId, bool]) -> dict[ShardId, bool]:
     for shard, decided in now.items():
         before[shard] = decided or before.get(shard, False)
     return before

@@ -17,13 +17,13 @@ class Unread:
         self._came: deque[float] = deque()
 
     def note(self) -> float:
-        """Something has come in: when, to be given to `read`."""
+        """Something has come in: when, to be given to `mark_read`."""
         with self._lock:
             came_s = self._clock.monotonic_s()
             self._came.append(came_s)
             return came_s
 
-    def read(self, came_s: float) -> None:
+    def mark_read(self, came_s: float) -> None:
         """It has been dealt with, or was refused."""
         with self._lock:
             self._came.remove(came_s)

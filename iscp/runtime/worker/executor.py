@@ -216,7 +216,7 @@ class Executor:
             with self._lock:
                 ended = _blamed(run, ended)
                 del self._runs[run.iteration.number]
-                self._queue.finished(run.iteration)
+                self._queue.finish(run.iteration)
                 self._count(run, ended)
                 self._changed.notify_all()
             self._emit(ended)

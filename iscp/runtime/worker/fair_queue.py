@@ -47,7 +47,7 @@ class IterationQueue:
         """The one turned away for it, if any: itself or another."""
         turned_away = None
         if len(self) >= self._length_max:
-            turned_away = self._crowded_out(iteration)
+            turned_away = self._evict(iteration)
             if turned_away is iteration:
                 return iteration
         self._serial += 1
@@ -59,7 +59,7 @@ class IterationQueue:
         return turned_away
 
     def pop(self) -> Iteration | None:
-        """The next to run; `finished` has to be told of its end."""
+        """The next to run; `finish` has to be told of its end."""
         waiting = (account for account in self._accounts.values() if account.waiting)
         account = min(waiting, key=lambda account: (account.running, account.served), default=None)
         if account is None:
@@ -74,7 +74,7 @@ class IterationQueue:
         account.served = self._serial
         return iteration
 
-    def finished(self, iteration: Iteration) -> None:
+    def finish(self, iteration: Iteration) -> None:
         account = self._accounts[iteration.account]
         account.running -= 1
         self._forget_idle(iteration.account)
@@ -104,7 +104,7 @@ class IterationQueue:
             self.remove(iteration.number)
         return live
 
-    def _crowded_out(self, newcomer: Iteration) -> Iteration:
+    def _evict(self, newcomer: Iteration) -> Iteration:
         crowd = max(self._accounts.values(), key=lambda account: len(account.waiting))
         own = self._accounts.get(newcomer.account)
         fair = len(crowd.waiting) > (len(own.waiting) if own else 0) + 1

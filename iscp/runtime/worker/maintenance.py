@@ -193,7 +193,7 @@ class Upkeep:
                 pass
 
     def _replace(self, shard: ShardId, jobs: tuple[JobRow, ...]) -> None:
-        before, offered = self._shards.pop(shard, _Offered()), self._offered_by(jobs)
+        before, offered = self._shards.pop(shard, _Offered()), self._collect_offers(jobs)
         if offered.rows:
             self._shards[shard] = offered
         with self._lock:
@@ -213,7 +213,7 @@ class Upkeep:
             for purge, account in offered.purges.items():
                 self._purges.add(purge, account, purge[0], now_s)
 
-    def _offered_by(self, jobs: tuple[JobRow, ...]) -> _Offered:
+    def _collect_offers(self, jobs: tuple[JobRow, ...]) -> _Offered:
         found = _Offered()
         for row in jobs:
             refreshes, purges = self._offers(row)
@@ -250,7 +250,7 @@ class Upkeep:
         if row is None:
             return self._clock.now_s() + REFRESH_INTERVAL_S  # given up meanwhile, and forgotten when this ends
         kind = row.spec.consumer.kind
-        answer: object = self._offered(kind, RefreshHandler).refresh(row)
+        answer: object = self._find_offer(kind, RefreshHandler).refresh(row)
         table_ids, next_at_s = _read_of(answer)
         with self._lock:
             for table_id in table_ids:  # what was held for it may be let go of
@@ -259,9 +259,9 @@ class Upkeep:
 
     def _purge(self, purge: Purge) -> object:
         kind, table_id = purge
-        return self._offered(kind, PurgeHandler).purge(table_id)
+        return self._find_offer(kind, PurgeHandler).purge(table_id)
 
-    def _offered(self, kind: str, handler: type) -> Any:
+    def _find_offer(self, kind: str, handler: type) -> Any:
         found: Any = self._kinds(kind)
         if not isinstance(found, handler):
             raise PermanentError(

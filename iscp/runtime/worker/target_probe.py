@@ -17,8 +17,8 @@ from iscp.core.job_row import JobRow
 from iscp.core.target_state import TargetSeen
 from iscp.ports.catalog import CommitProbe
 from iscp.ports.consumer import ConsumerEnvironment, ConsumerKind, RangedConsumer
-from iscp.runtime.iteration.job_run import JobRun, standing
-from iscp.runtime.iteration.range_position import stand
+from iscp.runtime.iteration.job_run import JobRun, reconciled
+from iscp.runtime.iteration.range_position import read_position
 
 TARGETS_KEPT_MAX = 10_000
 """Targets somebody waited for of which the owner remembers what it saw; the oldest are forgotten, and read again when
@@ -45,13 +45,13 @@ class TargetLooks:
             return TargetSeen()
         if seen is not None and not seen.uri:
             return seen
-        return self._moved(row, seen)
+        return self._look_for_moves(row, seen)
 
     def check(self, row: JobRow) -> None:
         """Read the target's position; raises TargetLost where it does not hold what `row` says."""
         consumer = self._kinds(row.spec.consumer.kind).open(row, self._environment)
         if isinstance(consumer, RangedConsumer):
-            stands = stand(row, consumer, {})
+            stands = read_position(row, consumer, {})
             if stands.apart:
                 return  # its iterations bring it together
             position = stands.position
@@ -64,11 +64,11 @@ class TargetLooks:
         if position.void:
             raise _lost(row, position.void)
         kind = self._kinds(row.spec.consumer.kind)
-        there = standing(JobRun(row, kind, consumer, position)).position.watermark.version
+        there = reconciled(JobRun(row, kind, consumer, position)).position.watermark.version
         if there < row.watermark.version:
             raise _lost(row, f"it is at version {there} of the source, and {row.watermark.version} was applied")
 
-    def _moved(self, row: JobRow, seen: TargetSeen | None) -> TargetSeen:
+    def _look_for_moves(self, row: JobRow, seen: TargetSeen | None) -> TargetSeen:
         uri = target_of(row.spec_json) if seen is None else seen.uri
         state = seen.state if seen else None
         try:

@@ -19,7 +19,7 @@ ALIVE_LOOK_S = 1.0
 
 class VerifyDesk:
     """`send` brings an event to the scheduler of the node that runs the ask's shard, and never waits; what that answers
-    comes back through `answered`, on any thread.
+    comes back through `answer`, on any thread.
     """
 
     def __init__(self, send: Callable[[VerifyAsked | VerifyWithdrawn], None], clock: Clock) -> None:
@@ -41,14 +41,14 @@ class VerifyDesk:
             self._waiting[ask.ask_id] = future
         try:
             self._send(VerifyAsked(ask))
-            return self._awaited(future, timeout_s, alive)
+            return self._wait_for(future, timeout_s, alive)
         finally:
             with self._lock:
                 del self._waiting[ask.ask_id]
             if not future.done():
                 self._send(VerifyWithdrawn(shard, ask.ask_id))
 
-    def answered(self, answer: VerifyAnswered) -> None:
+    def answer(self, answer: VerifyAnswered) -> None:
         with self._lock:
             future = self._waiting.get(answer.ask_id)
         if future is None or future.done():
@@ -58,7 +58,7 @@ class VerifyDesk:
         else:
             future.set_exception(answer.answer)
 
-    def _awaited(self, future: Future[VerifyReport], timeout_s: float, alive: Callable[[], bool]) -> VerifyReport:
+    def _wait_for(self, future: Future[VerifyReport], timeout_s: float, alive: Callable[[], bool]) -> VerifyReport:
         until_s = self._clock.monotonic_s() + timeout_s
         while True:
             left_s = until_s - self._clock.monotonic_s()

@@ -99,11 +99,11 @@ class WorkerLoop:
         self._machine = self._new_machine(epoch)
         self._inbox.start()
 
-    def synced(self, wait_s: float) -> bool:
+    def wait_synced(self, wait_s: float) -> bool:
         """Wait until an owner knows what this node runs; False if none does in time."""
         return self._wait(lambda machine: machine.synced, wait_s)
 
-    def handed_over(self, wait_s: float) -> bool:
+    def wait_handed_over(self, wait_s: float) -> bool:
         """Wait until this node runs nothing any more; False if it still does then."""
         return self._wait(lambda machine: not machine.shards, wait_s)
 
@@ -120,12 +120,15 @@ class WorkerLoop:
         self._inbox.close()
         self._checks.shutdown(wait=False, cancel_futures=True)
 
-    def heard(self, messages: Sequence[OwnerMessage]) -> None:
+    def receive(self, messages: Sequence[OwnerMessage]) -> None:
         """Raises QueueFull where the loop does not keep up: the owner repeats what was not confirmed."""
         self._inbox.put(_OwnerHeard(messages))
 
-    def news(self, news: WorkerNews) -> None:
-        """What cannot be believed of it is dead-lettered: no checkpoint could carry it, nor what is behind it."""
+    def report(self, news: WorkerNews) -> None:
+        """Take what the schedule reports.
+
+        What cannot be believed of it is dead-lettered: no checkpoint could carry it, nor what is behind it.
+        """
         match news:
             case Reports(shard, reports, history):
                 exact = self._exact(exact_report, reports), self._exact(exact_entry, history)
@@ -146,10 +149,10 @@ class WorkerLoop:
                 log.error("report.quarantined", extra={"item": shown(item), "error": error_text(error)})
         return tuple(found)
 
-    def lease_lost(self) -> None:
+    def on_lease_lost(self) -> None:
         self._inbox.post(LeaseEnded())
 
-    def lease_regained(self, epoch: int) -> None:
+    def on_lease_regained(self, epoch: int) -> None:
         self._inbox.post(LeaseRegained(epoch))
 
     def _next_due_s(self) -> float | None:

@@ -285,7 +285,7 @@ def test_what_the_storage_refused_was_not_registered(desk: Desk) -> None:
 
 def test_between_terms_changes_are_refused_and_questions_answered(desk: Desk) -> None:
     desk.admin.register([request()])
-    desk.world.owner.lost()
+    desk.world.owner.on_lost()
     until(lambda: desk.world.owner.writer is None)
     for change in (
         lambda: desk.admin.register([request("y")]),
@@ -755,7 +755,7 @@ def test_lag_counts_the_time_in_which_nobody_looks(desk: Desk) -> None:
     row = desk.running()
     desk.reach(row, 7)
     desk.world.see(7)
-    desk.world.owner.lost()
+    desk.world.owner.on_lost()
     until(lambda: desk.world.owner.writer is None)
     desk.world.clock.advance(40.0)
     view = desk.admin.status(X)
@@ -1014,7 +1014,7 @@ def test_a_comparison_is_asked_of_the_tables_node_and_its_answer_comes_back(desk
         (asked,) = desk.asks
         assert isinstance(asked, VerifyAsked)
         assert (asked.ask.shard, asked.ask.job_id, asked.ask.repair) == (ShardId("t-1"), desk.row().job_id, True)
-        desk.verifying.answered(VerifyAnswered(asked.ask.ask_id, report))
+        desk.verifying.answer(VerifyAnswered(asked.ask.ask_id, report))
         assert waiting.result(10.0) == report
 
 

@@ -52,7 +52,7 @@ class Operated:
             return owner.ask(lambda loop: loop.machine.term is not None and node_id in loop.machine.term.peers)
 
         until(known)
-        owner.heard(node_id, [Sync(owner.machine.owner_rev, 1, "v", 1, 0, 1, 0, ())])
+        owner.receive(node_id, [Sync(owner.machine.owner_rev, 1, "v", 1, 0, 1, 0, ())])
         until(lambda: owner.ask(lambda loop: loop.machine.term and node_id in loop.machine.term.placement.eligible))
         self.world.pass_s(TIMES.settle_s)
 
@@ -131,7 +131,7 @@ def test_a_move_of_what_is_there_already_is_none(operated: Operated) -> None:
 
 
 def test_between_terms_there_is_nobody_to_ask(operated: Operated) -> None:
-    operated.world.owner.lost()
+    operated.world.owner.on_lost()
     until(lambda: operated.world.owner.writer is None)
     with pytest.raises(NotOwner):
         operated.operator.placement("")

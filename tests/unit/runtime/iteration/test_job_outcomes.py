@@ -8,7 +8,7 @@ from iscp.core.errors import ErrorCode, StorageError
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow
 from iscp.core.watermark import DeadLetters, Position, Watermark
-from iscp.runtime.iteration.job_outcomes import failed
+from iscp.runtime.iteration.job_outcomes import record_failure
 
 ROW = JobRow(JobKey("a", "t-1", "x"), "job-2", "{}", "orders", "/orders", watermark=Watermark(5, 5.0), seq=3)
 
@@ -26,13 +26,13 @@ def test_it_never_goes_back_and_takes_nothing_from_a_former_job(
     job_id: str, version: int, expected: tuple[int, int, str]
 ) -> None:
     position = Position(9, Watermark(version, 7.0), job_id, "t-2", dead=DeadLetters(1, 4))
-    outcome = failed(ROW, position, StorageError("away"))
+    outcome = record_failure(ROW, position, StorageError("away"))
     assert (outcome.watermark.version, outcome.seq, outcome.source_id) == expected
     assert (outcome.error_code, outcome.dead_letters) == (ErrorCode.STORAGE, 4)
 
 
 def test_an_error_that_nobody_has_translated_is_an_internal_one() -> None:
-    outcome = failed(ROW, None, ValueError())
+    outcome = record_failure(ROW, None, ValueError())
     assert (outcome.error_code, outcome.error_msg, outcome.watermark) == (
         ErrorCode.INTERNAL,
         "ValueError",

@@ -18,7 +18,7 @@ from iscp.core.watermark import NOTHING_APPLIED, Watermark
 from iscp.core.watermark_record import WatermarkRecord, parse_record
 from iscp.ports.consumer import Needs
 from iscp.runtime.iteration.change_reader import IterationRetriever
-from iscp.runtime.iteration.range_position import RangePosition, stand
+from iscp.runtime.iteration.range_position import RangePosition, read_position
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.fakes.pipeline import FakeEngine
 
@@ -49,7 +49,7 @@ class Sink:
         return {key: self.texts.get(key) for key in keys}
 
     def plan(self, row: JobRow) -> Plan:
-        stands = stand(row, self, {})  # type: ignore[arg-type]
+        stands = read_position(row, self, {})  # type: ignore[arg-type]
         part = stands.lagging(())
         if part is not None:
             return Plan(row, stands, part.range_id, part.record.watermark.version, stands.goal)

@@ -200,11 +200,11 @@ def test_closing_while_lapsed_does_not_wait_for_etcd(kept: Kept) -> None:
 def test_a_node_whose_key_is_gone_stops_and_joins_anew_though_its_lease_goes_on(kept: Kept) -> None:
     """Somebody has deleted it: others are given what it runs."""
     kept.keeper.start()
-    kept.keeper.members_changed(())
+    kept.keeper.on_members_changed(())
     kept.keeper.check(kept.keeper.epoch)  # as of before it was registered: an old snapshot
-    kept.keeper.members_changed(kept.etcd.members())
+    kept.keeper.on_members_changed(kept.etcd.members())
     kept.etcd.nodes.clear()
-    kept.keeper.members_changed(())
+    kept.keeper.on_members_changed(())
     with pytest.raises(LeaseLost):
         kept.keeper.check(kept.keeper.epoch)
     kept.until_told("lost", 2)

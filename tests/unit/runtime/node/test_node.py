@@ -89,7 +89,7 @@ class World:
             FakeLogMarks(self.etcd),
             clock,
             LogLimits(),
-            lambda to, message: worker.heard([message]),
+            lambda to, message: worker.receive([message]),
             lambda members: None,
             self.moved.tell,
             broken,
@@ -99,13 +99,13 @@ class World:
             lambda: upkeep,
             election,
             clock,
-            lambda owner_id, message: owner.heard("n-1", [message]),
+            lambda owner_id, message: owner.receive("n-1", [message]),
             broken,
         )
         self.record = NodeRecord("n-1", 0, "here:1")
-        keeper = LeaseKeeper(membership, self.record, clock, worker.lease_lost, worker.lease_regained, broken)
+        keeper = LeaseKeeper(membership, self.record, clock, worker.on_lease_lost, worker.on_lease_regained, broken)
         schedule = Schedule("n-1", ProbeConfig(interval_min_s=0.02, interval_max_s=0.05), BackoffConfig(), lambda: 0.5)
-        scheduler = Scheduler(schedule, self.probe, FakeTargets(), clock, worker.news, broken)
+        scheduler = Scheduler(schedule, self.probe, FakeTargets(), clock, worker.report, broken)
         executor = Executor(
             self.runner, clock, SchedulerConfig(concurrency=2), keeper.check, scheduler.give, lambda iteration: None
         )

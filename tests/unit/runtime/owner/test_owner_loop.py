@@ -108,7 +108,7 @@ def test_an_election_that_is_lost_before_the_claim_succeeded_ends_the_trying(wor
     world.claim_faults += [StorageError("disk full")] * 5
     world.start()
     until(lambda: len(world.claim_faults) == 4)
-    world.owner.lost()
+    world.owner.on_lost()
     world.pass_s(10 * CLAIM_RETRY_S)
     assert (len(world.claim_faults), world.owner.writer) == (4, None)
 
@@ -120,7 +120,7 @@ def test_a_lost_election_ends_the_term_and_what_was_pending_is_written(world: Ow
     world.report(row("x"), 3)
     until(lambda: writer.read(lambda book: book.get(row("x").key).watermark.version) == 3)  # type: ignore[union-attr]
     moves = world.moves
-    world.owner.lost()
+    world.owner.on_lost()
     until(lambda: world.owner.writer is None)
     world.settle()
     assert world.owner.ask(lambda loop: loop.machine.term) is None
@@ -140,7 +140,7 @@ def test_between_terms_nothing_is_due(world: OwnerWorld) -> None:
     world.report(row("x"), 3)
     world.settle()
     assert world.owner.ask(lambda loop: loop.checkpoint.due_s) is not None
-    world.owner.lost()
+    world.owner.on_lost()
     assert world.owner.ask(lambda loop: loop._next_due_s()) is None
 
 
@@ -180,7 +180,7 @@ def test_another_term_in_the_log_ends_ours_for_good_once_the_election_is_lost_to
     with pytest.raises(NotOwner):
         register(world, row("x"))
     until(lambda: world.owner.writer is None)
-    world.owner.lost()
+    world.owner.on_lost()
     world.pass_s(10 * CLAIM_RETRY_S)
     assert (world.storage.term, world.owner.writer) == (7, None)
 
@@ -321,7 +321,7 @@ def test_a_term_that_ends_leaves_what_it_did_not_write_unacknowledged(world: Own
     register(world, row("x"))
     world.logs[-1].faults += [StorageError("disk full")] * 100
     number = world.report(row("x"), 3, history=[entry("x")])
-    world.owner.lost()
+    world.owner.on_lost()
     until(lambda: world.owner.writer is None)
     world.settle()
     assert world.recorded() < number
@@ -371,7 +371,7 @@ def test_the_machine_is_told_up_to_when_all_that_came_in_is_read(world: OwnerWor
     alive = Alive(machine.owner_rev, 1)
     for after_s in (1.0, 4.0):
         world.clock.advance(after_s)
-        world.owner.heard("n-1", [alive, alive])
+        world.owner.receive("n-1", [alive, alive])
     assert machine.term is not None
     machine.term.timers.at(began_s + 3.0, due.set)
     world.clock.advance(15.0)
@@ -402,10 +402,10 @@ def test_a_full_inbox_ends_no_term_and_loses_nothing_that_is_said_once(world: Ow
     waiting = threading.Thread(target=lambda: world.owner.ask(lambda loop: held_up.wait(30), timeout_s=60))
     waiting.start()
     for _ in range(EVENTS_MAX):
-        world.owner.heard("n-1", [])
+        world.owner.receive("n-1", [])
     began_s = time.monotonic()
     first.submit(Register((Registration(row("x")),))).result(10)
-    world.owner.members_changed(world.etcd.members(), Moment(0, world.etcd.revision + 1))
+    world.owner.on_members_changed(world.etcd.members(), Moment(0, world.etcd.revision + 1))
     world.etcd.depose()
     assert time.monotonic() - began_s < PUT_WAIT_S / 2
     held_up.set()
@@ -451,7 +451,7 @@ def test_a_job_that_was_resumed_behind_the_checkpoint_is_listed_until_it_has_rea
 
 def test_messages_between_terms_change_nothing(world: OwnerWorld) -> None:
     world.owner.start()
-    world.owner.heard("n-1", [Acknowledge(1, 1, 1, 1)])  # type: ignore[list-item]
+    world.owner.receive("n-1", [Acknowledge(1, 1, 1, 1)])  # type: ignore[list-item]
     world.see(4)
     assert world.owner.ask(lambda loop: dict(loop.seen)) == {}
 
@@ -461,9 +461,9 @@ def test_an_older_snapshot_of_the_members_is_passed_over(world: OwnerWorld) -> N
     world.lead()
     world.settle()
     now = world.etcd.revision
-    world.owner.members_changed((), Moment(0, now - 1))
+    world.owner.on_members_changed((), Moment(0, now - 1))
     assert [record.node_id for record in world.owner.ask(lambda loop: loop.members)] == ["n-1"]
-    world.owner.members_changed((), Moment(0, now + 1))
+    world.owner.on_members_changed((), Moment(0, now + 1))
     assert world.owner.ask(lambda loop: loop.members) == ()
 
 
@@ -472,9 +472,9 @@ def test_members_of_an_etcd_that_was_restored_from_a_backup_count_though_its_rev
 ) -> None:
     world.lead()
     world.settle()
-    world.owner.members_changed((), Moment(1, 1))
+    world.owner.on_members_changed((), Moment(1, 1))
     assert world.owner.ask(lambda loop: loop.members) == ()
-    world.owner.members_changed(world.etcd.members(), Moment(0, world.etcd.revision + 1))
+    world.owner.on_members_changed(world.etcd.members(), Moment(0, world.etcd.revision + 1))
     assert world.owner.ask(lambda loop: loop.members) == (), "what was read of the store before is over"
 
 

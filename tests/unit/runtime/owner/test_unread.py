@@ -18,5 +18,5 @@ def test_all_before_the_oldest_that_is_unread_has_been_read(steps: list[tuple[bo
         if comes:
             model.append(unread.note())
         elif model:
-            unread.read(model.pop(min(which, len(model) - 1)))
+            unread.mark_read(model.pop(min(which, len(model) - 1)))
         assert unread.since_s() == min(model, default=clock.monotonic_s())

@@ -425,6 +425,6 @@ def test_the_queue_keeps_count_and_order_within_an_account(steps: list[tuple[str
             assert not made.remove(number)
             del waiting[number]
         elif action == "finish" and running:
-            made.finished(running.pop(choice % len(running)))
+            made.finish(running.pop(choice % len(running)))
         assert len(made) == len(waiting) <= 10
     assert {one.number for one in made.drain()} == set(waiting)

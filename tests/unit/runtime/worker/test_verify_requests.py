@@ -28,7 +28,7 @@ class Node:
     def hear(self, event: VerifyAsked | VerifyWithdrawn) -> None:
         self.sent.append(event)
         if isinstance(event, VerifyAsked) and self._answers:
-            self.desk.answered(VerifyAnswered(event.ask.ask_id, self._answers.pop(0)))
+            self.desk.answer(VerifyAnswered(event.ask.ask_id, self._answers.pop(0)))
 
 
 def test_answers_and_faults_come_back_to_who_asked() -> None:
@@ -50,7 +50,7 @@ def test_each_gets_its_own_answer() -> None:
         for event in list(node.sent):
             assert isinstance(event, VerifyAsked)
             seq = int(event.ask.job_id[2:])
-            node.desk.answered(VerifyAnswered(event.ask.ask_id, VerifyReport(7, seq, Comparison())))
+            node.desk.answer(VerifyAnswered(event.ask.ask_id, VerifyReport(7, seq, Comparison())))
         assert {number: future.result(10).seq for number, future in waiting.items()} == {n: n for n in range(8)}
 
 
@@ -64,7 +64,7 @@ def test_who_goes_away_takes_the_question_along(timeout_s: float, alive: bool, e
     asked, withdrawn = node.sent
     assert isinstance(asked, VerifyAsked)
     assert withdrawn == VerifyWithdrawn(SHARD, asked.ask.ask_id)
-    node.desk.answered(VerifyAnswered(asked.ask.ask_id, REPORT))  # too late: nobody hears it
+    node.desk.answer(VerifyAnswered(asked.ask.ask_id, REPORT))  # too late: nobody hears it
 
 
 def test_a_node_that_cannot_be_reached_is_said_to_be_so() -> None:

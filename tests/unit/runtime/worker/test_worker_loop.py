@@ -86,15 +86,15 @@ class Worker:
         return [message for _, message in list(self.sent) if isinstance(message, kind)]
 
     def announce(self) -> None:
-        self.loop.heard([Announce("owner", 5, self.election.term.revision, "v")])
+        self.loop.receive([Announce("owner", 5, self.election.term.revision, "v")])
 
     def obey(self) -> None:
         """Synced with the owner, and one shard started."""
         self.loop.start(3)
         self.announce()
         until(lambda: self.heard(Sync))
-        self.loop.heard([Acknowledge(5, 3, 1, 0)])
-        self.loop.heard([DispatchTable(5, 3, TableEpoch(5, 1), SHARD, False)])
+        self.loop.receive([Acknowledge(5, 3, 1, 0)])
+        self.loop.receive([DispatchTable(5, 3, TableEpoch(5, 1), SHARD, False)])
         until(lambda: self.engine.given)
 
 
@@ -127,7 +127,7 @@ def test_an_election_that_cannot_be_read_confirms_nobody_and_is_asked_again(work
     worker.loop.start(3)
     worker.announce()
     until(lambda: not worker.election.faults)
-    worker.loop.news(ShardStopped(ShardId("none")))  # whatever: the loop goes on
+    worker.loop.report(ShardStopped(ShardId("none")))  # whatever: the loop goes on
     assert worker.sent == []
     # Again and again, as an owner does: the look that failed may still be on its way.
     until(lambda: worker.announce() or worker.heard(Sync))
@@ -136,9 +136,9 @@ def test_an_election_that_cannot_be_read_confirms_nobody_and_is_asked_again(work
 def test_a_slow_look_at_the_election_holds_up_nothing_else(worker: Worker) -> None:
     worker.obey()
     worker.election.answers.clear()
-    worker.loop.heard([Announce("owner", 6, worker.election.term.revision, "v")])
+    worker.loop.receive([Announce("owner", 6, worker.election.term.revision, "v")])
     until(lambda: worker.election.looks == 2)
-    worker.loop.news(ShardStarted(SHARD))
+    worker.loop.report(ShardStarted(SHARD))
     until(lambda: worker.heard(DispatchTableResponse)[-1].state is NodeShardState.RUNNING)  # type: ignore[union-attr]
     worker.election.answers.set()
     until(lambda: {message.owner_rev for message in worker.heard(Sync)} == {5, 6})
@@ -147,26 +147,26 @@ def test_a_slow_look_at_the_election_holds_up_nothing_else(worker: Worker) -> No
 def test_orders_go_to_the_scheduler_and_its_news_to_the_owner(worker: Worker) -> None:
     worker.obey()
     assert worker.engine.given == [StartShard(SHARD, TableEpoch(5, 1), (), 3)]
-    worker.loop.news(ShardStarted(SHARD))
+    worker.loop.report(ShardStarted(SHARD))
     report = JobReport(JobKey("a", "t-1", "x"), "id-x", Watermark(4, 1.0), 2)
-    worker.loop.news(Reports(SHARD, (report,)))
+    worker.loop.report(Reports(SHARD, (report,)))
     until(lambda: worker.heard(Checkpoint))
     assert worker.heard(Checkpoint)[0].shards[0].reports == (report,)  # type: ignore[union-attr]
 
 
 def test_what_is_not_acknowledged_is_sent_again_when_it_is_due(worker: Worker) -> None:
     worker.obey()
-    worker.loop.news(Reports(SHARD, (JobReport(JobKey("a", "t-1", "x"), "id-x", Watermark(4, 1.0), 2),)))
+    worker.loop.report(Reports(SHARD, (JobReport(JobKey("a", "t-1", "x"), "id-x", Watermark(4, 1.0), 2),)))
     until(lambda: len(worker.heard(Checkpoint)) >= 3)
     assert {message.number for message in worker.heard(Checkpoint)} == {1}  # type: ignore[union-attr]
 
 
 def test_a_lost_lease_stops_all_and_a_regained_one_begins_anew_under_its_epoch(worker: Worker) -> None:
     worker.obey()
-    worker.loop.lease_lost()
+    worker.loop.on_lease_lost()
     until(lambda: worker.engine.given[-1] == StopAllShards())
-    worker.loop.news(ShardStopped(SHARD))
-    worker.loop.lease_regained(4)
+    worker.loop.report(ShardStopped(SHARD))
+    worker.loop.on_lease_regained(4)
     until(lambda: worker.heard(Sync)[-1].epoch == 4)
     assert worker.heard(Sync)[-1].shards == ()  # type: ignore[union-attr]
 
@@ -174,9 +174,9 @@ def test_a_lost_lease_stops_all_and_a_regained_one_begins_anew_under_its_epoch(w
 def test_a_flush_waits_until_the_owner_has_recorded_what_was_reported(worker: Worker) -> None:
     worker.obey()
     assert worker.loop.flush(5.0)
-    worker.loop.news(Reports(SHARD, (JobReport(JobKey("a", "t-1", "x"), "id-x", Watermark(4, 1.0), 2),)))
+    worker.loop.report(Reports(SHARD, (JobReport(JobKey("a", "t-1", "x"), "id-x", Watermark(4, 1.0), 2),)))
     assert not worker.loop.flush(0.1)
-    worker.loop.heard([Acknowledge(5, 3, 1, 1)])
+    worker.loop.receive([Acknowledge(5, 3, 1, 1)])
     assert worker.loop.flush(5.0)
 
 
@@ -186,8 +186,8 @@ def test_a_broken_machine_is_told() -> None:
     worker.loop.start(3)
     worker.announce()
     until(lambda: worker.heard(Sync))
-    worker.loop.heard([Acknowledge(5, 3, 1, 0)])
-    worker.loop.heard([DispatchTable(5, 3, TableEpoch(5, 1), SHARD, False)])
+    worker.loop.receive([Acknowledge(5, 3, 1, 0)])
+    worker.loop.receive([DispatchTable(5, 3, TableEpoch(5, 1), SHARD, False)])
     until(lambda: worker.broken)
     assert isinstance(worker.broken[0], ZeroDivisionError)
     worker.loop.close()
@@ -197,7 +197,7 @@ def test_a_report_that_cannot_be_is_left_out_and_all_else_reaches_the_owner_and_
     worker: Worker, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker.obey()
-    worker.loop.news(ShardStarted(SHARD))
+    worker.loop.report(ShardStarted(SHARD))
     good = job("t-1")
     bad = [
         replace(report(good, 3), seq=RaisesWhenRead()),  # type: ignore[arg-type]
@@ -206,8 +206,8 @@ def test_a_report_that_cannot_be_is_left_out_and_all_else_reaches_the_owner_and_
     ]
     lost = replace(entry(good, 3), error_msg=StrExitsError())  # type: ignore[arg-type]
     news = Reports(SHARD, (*bad, report(good, 4, JobState.ERROR, "\ud800\x00")), (lost, entry(good, 4, "n", "\ud800")))
-    worker.loop.news(news)
-    worker.loop.news(Seen(SourceSeen(SHARD, 4, 1.0, float("nan"))))
+    worker.loop.report(news)
+    worker.loop.report(Seen(SourceSeen(SHARD, 4, 1.0, float("nan"))))
     until(lambda: worker.heard(Checkpoint))
     (said,) = {each.number: each for each in worker.heard(Checkpoint)}.values()  # type: ignore[union-attr]
     assert isinstance(said, Checkpoint)
@@ -217,7 +217,7 @@ def test_a_report_that_cannot_be_is_left_out_and_all_else_reaches_the_owner_and_
     assert told.seen is None
     assert worker.loop.quarantined == 5
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == ["report.quarantined"] * 5
-    worker.loop.heard([Acknowledge(5, 3, 1, said.number)])
-    worker.loop.heard([DispatchTable(5, 3, TableEpoch(5, 2), SHARD, True)])
-    worker.loop.news(ShardStopped(SHARD))
-    assert worker.loop.handed_over(10.0)
+    worker.loop.receive([Acknowledge(5, 3, 1, said.number)])
+    worker.loop.receive([DispatchTable(5, 3, TableEpoch(5, 2), SHARD, True)])
+    worker.loop.report(ShardStopped(SHARD))
+    assert worker.loop.wait_handed_over(10.0)
