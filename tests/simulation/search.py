@@ -16,20 +16,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
-from typing import Any
 
 from iscp.coordination.invariants import check_no_double_run, check_owner, check_worker
-from iscp.coordination.membership.assignments import Assignments
-from iscp.coordination.membership.node_session import Peer
-from iscp.coordination.membership.second_copies import SecondCopies
-from iscp.coordination.membership.term import Term
-from iscp.coordination.membership.timers import Timers
 from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.placement import planner
 from iscp.coordination.protocol.effects import (
     CheckElection,
     RevokeLease,
@@ -57,15 +49,15 @@ from iscp.coordination.protocol.events import (
     Tick,
     WorkerEvent,
 )
-from iscp.coordination.protocol.messages import Acknowledge, NodeMessage, OwnerMessage, Sync
+from iscp.coordination.protocol.messages import Acknowledge, Sync
 from iscp.coordination.protocol.timeouts import CoordinationTimes
-from iscp.coordination.report_outbox import Outbox
 from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import JobKey, ShardId
 from iscp.core.job_row import JobRow
 from iscp.core.members import Leader, NodeRecord
 from tests.fakes.rings import step_with_rings
+from tests.simulation.search_state import Life, Message, State, copied, copied_owner, fingerprint, owned
 from tests.simulation.violation import ViolationError
 
 # A tick leads to the first repetition (after twice `resend_s`) and not to a deadline, whose revoked nodes come back
@@ -94,41 +86,6 @@ class Bounds:
     losses: int = 0
     ticks: int = 0
     states_max: int = 1_000_000
-
-
-@dataclass(slots=True)
-class Life:
-    """One process: `running` is what its engine has, `stopping` what it is to give up, of that `condemned` for good."""
-
-    record: NodeRecord
-    worker: WorkerMachine
-    writes: bool = True
-    running: set[ShardId] = field(default_factory=set)
-    stopping: set[ShardId] = field(default_factory=set)
-    condemned: set[ShardId] = field(default_factory=set)
-
-
-Message = tuple[str, str, OwnerMessage | NodeMessage]
-
-
-@dataclass(slots=True)
-class State:
-    """`wire`: who to whom, what. `members`: who is registered. `told`: what each owner was told of that last."""
-
-    owners: dict[str, OwnerMachine]
-    clocks: dict[str, float]
-    lives: dict[str, Life]
-    members: dict[str, NodeRecord]
-    told: dict[str, tuple[NodeRecord, ...]]
-    leader: Leader
-    wire: dict[Message, None] = field(default_factory=dict)
-    crashes: int = 0
-    lapses: int = 0
-    elections: int = 0
-    moves: int = 0
-    splits: int = 0
-    losses: int = 0
-    ticks: int = 0
 
 
 Action = Callable[[State], None]
@@ -293,7 +250,7 @@ class Search:
         del state.wire[message]
 
     def _stopped(self, state: State, node_id: str, shard: ShardId) -> None:
-        life = _own(state, node_id)
+        life = owned(state, node_id)
         for shards in (life.running, life.stopping, life.condemned):
             shards.discard(shard)
         self._worker_step(state, node_id, ShardStopped(shard))
@@ -305,11 +262,11 @@ class Search:
 
     def _lapse(self, state: State, node_id: str, counted: bool) -> None:
         state.lapses += counted
-        _own(state, node_id).writes = False
+        owned(state, node_id).writes = False
         self._worker_step(state, node_id, LeaseEnded())
 
     def _return(self, state: State, node_id: str) -> None:
-        life = _own(state, node_id)
+        life = owned(state, node_id)
         life.record = replace(life.record, epoch=life.record.epoch + 1, lease_id=life.record.lease_id + 10)
         life.writes = True
         state.members[node_id] = life.record
@@ -340,7 +297,7 @@ class Search:
         self._owner_step(state, node_id, Tick())
 
     def _owner_step(self, state: State, node_id: str, event: OwnerEvent) -> None:
-        state.owners[node_id] = owner = _copied_owner(state.owners[node_id])
+        state.owners[node_id] = owner = copied_owner(state.owners[node_id])
         effects = step_with_rings(owner, event, state.clocks[node_id])
         check_owner(owner)
         for effect in effects:
@@ -357,7 +314,7 @@ class Search:
                     pass
 
     def _worker_step(self, state: State, node_id: str, event: WorkerEvent) -> None:
-        life, empty = _own(state, node_id), []
+        life, empty = owned(state, node_id), []
         waiting: deque[WorkerEvent] = deque([event])
         while waiting:
             for effect in life.worker.step(waiting.popleft(), 0.0):
@@ -390,140 +347,3 @@ class Search:
 
 def _expire(state: State, node_id: str) -> None:
     del state.members[node_id]
-
-
-# --- states as values ------------------------------------------------------------------------------------------------
-
-
-def copied(state: State) -> State:
-    """Machines are shared until they take a step."""
-    return replace(
-        state,
-        owners=dict(state.owners),
-        lives=dict(state.lives),
-        clocks=dict(state.clocks),
-        members=dict(state.members),
-        told=dict(state.told),
-        wire=dict(state.wire),
-    )
-
-
-def _own(state: State, node_id: str) -> Life:
-    """The node's life, to be changed in this state and none other."""
-    state.lives[node_id] = life = _copied_life(state.lives[node_id])
-    return life
-
-
-def _copied_life(life: Life) -> Life:
-    worker = copy(life.worker)
-    worker.shards = {shard: replace(held) for shard, held in worker.shards.items()}
-    worker.outbox = Outbox()  # nothing is reported here
-    worker._fences, worker._stopped = worker._fences.copy(), worker._stopped.copy()
-    running, stopping, condemned = set(life.running), set(life.stopping), set(life.condemned)
-    return replace(life, worker=worker, running=running, stopping=stopping, condemned=condemned)
-
-
-def _copied_owner(owner: OwnerMachine) -> OwnerMachine:
-    other, term = copy(owner), owner.term
-    if term is not None:
-        other.term = _copied_term(term)
-        if term.plan is not None:
-            # Nothing is bounded here, so that a plan is either done or not begun: it is asked for anew.
-            planner.reconsider(other.term)
-    return other
-
-
-def _copied_term(term: Term) -> Term:
-    peers = {id(peer): _copied_peer(peer) for peer in (*term.peers.values(), *term.gone.values())}
-    other = replace(
-        term,
-        out=[],
-        plan=None,
-        unplaced=None,
-        window=replace(term.window),
-        turns=term.turns.copy(),
-        peers={name: peers[id(peer)] for name, peer in term.peers.items()},
-        gone={name: peers[id(peer)] for name, peer in term.gone.items()},
-        departed=dict(term.departed),
-        epochs={name: dict(each) for name, each in term.epochs.items()},
-        copies=SecondCopies(),
-        asked=term.asked.copy(),
-        moving=dict(term.moving),
-        assignments=_copied_assignments(term.assignments),
-        timers=Timers(),
-    )
-    for shard, holder in term.copies:
-        other.copies.add(shard, holder)
-    others: dict[int, object] = {id(term): other, **peers}
-    for peer in (*term.peers.values(), *term.gone.values()):
-        for shard, operation in peer.in_flight.items():
-            others[id(operation)] = peers[id(peer)].in_flight[shard]
-    other.timers._serial = term.timers._serial
-    for due_s, serial, action in term.timers._heap:
-        if isinstance(action, partial):
-            action = partial(action.func, *(others.get(id(each), each) for each in action.args))
-        other.timers._heap.append((due_s, serial, action))
-    return other
-
-
-def _copied_peer(peer: Peer) -> Peer:
-    in_flight = {shard: replace(operation) for shard, operation in peer.in_flight.items()}
-    return replace(peer, queue=peer.queue.copy(), in_flight=in_flight, _parts=dict(peer._parts))
-
-
-def _copied_assignments(assignments: Assignments) -> Assignments:
-    other = Assignments()
-    other._shards = {shard: replace(assignment) for shard, assignment in assignments._shards.items()}
-    other._held = {holder: dict(shards) for holder, shards in assignments._held.items()}
-    other._parts = {table: dict(parts) for table, parts in assignments._parts.items()}
-    other.blocked = {table: dict(blocked) for table, blocked in assignments.blocked.items()}
-    other.unplaced, other.counts = dict(assignments.unplaced), dict(assignments.counts)
-    return other
-
-
-def fingerprint(state: State) -> int:
-    """Equal for states that cannot be told apart by what follows; times count from each machine's own now."""
-    lives = tuple(
-        (name, life.record, life.writes, frozenset(life.running), frozenset(life.stopping), _worker(life.worker))
-        for name, life in sorted(state.lives.items())
-    )
-    owners = tuple((name, _owner(owner, state.clocks[name])) for name, owner in sorted(state.owners.items()))
-    budget = (state.crashes, state.lapses, state.elections, state.moves, state.splits, state.losses, state.ticks)
-    told = tuple(sorted(state.told.items()))
-    members = tuple(sorted(state.members.values()))
-    return hash((lives, owners, told, members, state.leader, frozenset(state.wire), budget))
-
-
-def _worker(worker: WorkerMachine) -> tuple[Any, ...]:
-    shards = tuple((shard, held.table_epoch, held.state) for shard, held in sorted(worker.shards.items()))
-    fences = tuple(sorted(worker._fences.items()))
-    return worker.owner_rev, worker.epoch, worker.lease_held, worker.synced, worker._sync_number, shards, fences
-
-
-def _owner(owner: OwnerMachine, now_s: float) -> tuple[Any, ...]:
-    term = owner.term
-    if term is None:
-        return ()
-    peers = tuple(
-        (
-            peer.record,
-            peer.phase,
-            peer.founding,
-            peer.doubted,
-            peer.sync_number,
-            tuple(
-                (s, o.table_epoch, o.is_delete, now_s - o.heard_s, now_s - o.sent_s, o.repeat_s, o.awaited)
-                for s, o in peer.in_flight.items()
-            ),
-            now_s - peer.announced_s if peer.unknown else 0.0,
-        )
-        for _, peer in sorted(term.peers.items())
-    )
-    shards = tuple((a.shard, a.state, a.holder, a.to) for a in sorted(term.assignments, key=lambda a: a.shard))
-    departed = tuple(sorted((holder, over_s - now_s) for holder, over_s in term.departed.items()))
-    copies = tuple(sorted(term.copies))
-    gone = tuple((name, peer.record, peer.phase) for name, peer in sorted(term.gone.items()))
-    waits = (max(0.0, term.hold_until_s - now_s), max(0.0, term.settled_at_s - now_s), term.plan is not None)
-    due_s = owner.next_due_s()
-    due_in_s = None if due_s is None else due_s - now_s
-    return owner.owner_rev, term.counter, peers, shards, departed, copies, gone, waits, due_in_s

@@ -11,7 +11,7 @@ from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.coordination.protocol.events import ShardWanted
 from iscp.core.ids import ShardId
 from tests.fakes.loopback import TIMES, Loopback
-from tests.simulation.mutants import CROWD, OWNERS_CHANGE
+from tests.simulation.mutant_troubles import CROWD, OWNERS_CHANGE
 from tests.simulation.simulation import simulate
 from tests.simulation.sources import Kind
 from tests.simulation.trouble import Fault, Trouble, Wish

@@ -1,0 +1,51 @@
+"""The fences and guards of the owner's loop, its revocations and its term's beginning, each dropped."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from iscp.core.errors import IscpError
+from iscp.core.ids import ShardId
+from iscp.core.members import Leader, NodeRecord
+from iscp.runtime.owner.job_log_writer import LogWriter
+from iscp.runtime.owner.owner_loop import OwnerLoop
+from iscp.runtime.owner.revoker import Revoker
+from tests.simulation.owner_ports import OwnerMembership
+
+
+class ClaimsBlindly(OwnerLoop):
+    """Takes up its term without another look at who leads: then the nodes' look is all there is."""
+
+    def _still_leads(self, leader: Leader) -> bool:
+        return True
+
+
+class ForgetsRevocations(OwnerMembership):
+    """A new owner does not wait for nodes that the one before it revoked."""
+
+    def _still_written_s(self, traces: dict[int, float]) -> float:
+        return 0.0
+
+
+class RevokesUnfenced(Revoker):
+    """A deposed owner, which hears from nobody, revokes everybody."""
+
+    def _revoke(self, record: NodeRecord, election_revision: int) -> None:
+        with suppress(IscpError):
+            self._membership.revoke(record, lambda key, value, lease_id: None)
+        self._revoking.discard((record.node_id, record.epoch))
+
+
+class NeverRests(OwnerLoop):
+    """What was due in a term stays due after it."""
+
+    def _next_due_s(self) -> float | None:
+        saved_s, due_s = self.checkpoint.due_s, super()._next_due_s()
+        return min((each for each in (saved_s, due_s) if each is not None), default=None)
+
+
+class LosesWhatItTold(OwnerLoop):
+    """What moved while a commit of another term was under way is looked up nowhere."""
+
+    def _moved(self, writer: LogWriter, moved: dict[ShardId, bool]) -> None:
+        super()._moved(writer, dict.fromkeys(moved, False))

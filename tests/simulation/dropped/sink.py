@@ -1,0 +1,62 @@
+"""The fences of the sink and of an iteration's commits, each dropped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from iscp.core.errors import ErrorCode
+from iscp.core.job_row import JobRow
+from iscp.core.watermark import Position, Watermark
+from tests.simulation.engine import Run
+from tests.simulation.sources import Commit, Kind, Sink
+
+
+class BlindSink(Sink):
+    """Takes whatever comes, as the next."""
+
+    def land(self, commit: Commit) -> bool:
+        return super().land(replace(commit, seq=self.seq + 1))
+
+
+class Unguarded(Run):
+    """Commits without a look at the lease."""
+
+    def guard(self) -> ErrorCode:
+        code = super().guard()
+        return ErrorCode.OK if code is ErrorCode.LEASE_LOST else code
+
+
+class GuardsAnyEpoch(Run):
+    """What was begun under a former epoch passes once the node has registered again."""
+
+    def guard(self) -> ErrorCode:
+        code = super().guard()
+        confirmed = self._process.registration.confirmed
+        return ErrorCode.OK if code is ErrorCode.LEASE_LOST and confirmed else code
+
+
+class Uncancelled(Run):
+    """What was to end commits all the same."""
+
+    def guard(self) -> ErrorCode:
+        return ErrorCode.OK if self._process.registration.confirms(self.iteration.epoch) else ErrorCode.LEASE_LOST
+
+
+class ClaimsNothing(Run):
+    """A new registration begins without using up a seq."""
+
+    def claim(self, row: JobRow, commit: Commit) -> None:
+        sink = self._world.sink(row.key)
+        sink.begun = max(sink.begun, row.job_id)
+        newest = self._world.sources[row.key.table_id]
+        self._work(lambda: self.commit(row, replace(commit, to=newest, kind=Kind.SNAPSHOT)))
+
+
+class BelievesTheDispatch(Run):
+    """Goes on from the watermark that it was dispatched with."""
+
+    def stand(self, row: JobRow) -> Position:
+        position = super().stand(row)
+        if position.job_id == row.job_id and row.watermark.version >= 0:
+            return replace(position, watermark=Watermark(row.watermark.version, 0.0))
+        return position

@@ -1,0 +1,83 @@
+"""The worker's fences, each dropped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from iscp.coordination.protocol.messages import (
+    Announce,
+    DispatchTable,
+    NodeShardState,
+    OwnerMessage,
+)
+from iscp.coordination.worker_machine import NEVER, WorkerMachine
+from iscp.core.ids import ShardId, TableEpoch
+from iscp.core.members import Leader
+
+
+class ObeysAnyTerm(WorkerMachine):
+    """Dispatches of other terms count."""
+
+    def _from_owner(self, message: OwnerMessage) -> None:
+        if not isinstance(message, Announce):
+            message = replace(message, owner_rev=self.owner_rev)
+        super()._from_owner(message)
+
+
+class ObeysAnyEpoch(WorkerMachine):
+    """What was meant for a former life of the node counts."""
+
+    def _from_owner(self, message: OwnerMessage) -> None:
+        if not isinstance(message, Announce):
+            message = replace(message, epoch=self.epoch)
+        super()._from_owner(message)
+
+
+class ObeysAnyTableEpoch(WorkerMachine):
+    """The last dispatch to arrive wins, not the newest."""
+
+    def _accept_dispatch(self, message: DispatchTable) -> None:
+        held = self.shards.get(message.shard)
+        if held is not None and message.table_epoch < held.table_epoch:
+            held.table_epoch = NEVER
+        super()._accept_dispatch(message)
+
+
+class ForgetsRemovals(WorkerMachine):
+    """A doubled dispatch starts a shard again that was removed."""
+
+    def _fence(self, shard: ShardId, table_epoch: TableEpoch) -> None:
+        pass
+
+
+class BelievesAnyOwner(WorkerMachine):
+    """No look at the election key on an owner's first message."""
+
+    def _accept_election(self, leader: Leader | None) -> None:
+        claim = self._checking
+        super()._accept_election(Leader(claim.owner_id, claim.election_revision) if claim else leader)
+
+
+class StartsWithoutLease(WorkerMachine):
+    """Dispatches are obeyed while the lease is lost."""
+
+    def _from_owner(self, message: OwnerMessage) -> None:
+        held, self.lease_held = self.lease_held, True
+        super()._from_owner(message)
+        self.lease_held = held
+
+
+class KeepsRunningWithoutLease(WorkerMachine):
+    """A lost lease stops nothing, and what runs goes on under the next epoch."""
+
+    def _lose_lease(self) -> None:
+        self.lease_held = False
+
+
+class SaysAbsentWhenStopping(WorkerMachine):
+    """Stopping is taken for stopped, by the node."""
+
+    def _respond(self, shard: ShardId, table_epoch: TableEpoch, state: NodeShardState) -> None:
+        if state is NodeShardState.REMOVING:
+            state = NodeShardState.ABSENT
+        super()._respond(shard, table_epoch, state)
