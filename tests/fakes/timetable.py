@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 
 from iscp.coordination.protocol.effects import StartShard, StopShard, UpdateShard
@@ -213,3 +214,27 @@ class Timetable:
 
 def with_reason(row: JobRow, **changes: object) -> JobRow:
     return row._replace(**changes)  # type: ignore[arg-type]
+
+
+def seen(world: Timetable) -> list[tuple[int, float]]:
+    return [(news.seen.source_version, news.seen.lag_s) for news in world.news if isinstance(news, Seen)]
+
+
+def specified(row: JobRow, **spec: object) -> JobRow:
+    return row._replace(spec_json=json.dumps(json.loads(row.spec_json) | spec))
+
+
+def greedy(row: JobRow) -> JobRow:
+    return specified(row, trigger={"job_type": "greedy"})
+
+
+def periodic(row: JobRow, interval_s: float = 60.0, *, share: bool = False) -> JobRow:
+    return specified(row, trigger={"job_type": "periodic", "schedule": {"interval": interval_s, "share": share}})
+
+
+def custom(row: JobRow, name: str = "own", **options: object) -> JobRow:
+    return specified(row, trigger={"job_type": "custom", "name": name, "options": options})
+
+
+def stopped(world: Timetable) -> list[ShardId]:
+    return [news.shard for news in world.news if isinstance(news, ShardStopped)]

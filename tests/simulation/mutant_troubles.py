@@ -7,8 +7,6 @@ from dataclasses import replace
 from tests.simulation.trouble import Fault, Trouble, Wish
 
 CROWD = Trouble(nodes=3, shards=4, length_s=40.0, version_rate=0.2)
-
-
 OWNERS_CHANGE = replace(
     CROWD,
     faults={Fault.DELETE_ELECTION_KEY: 0.2, Fault.KILL: 0.05, Fault.DEAF_TO_ETCD: 0.05, Fault.PAUSE: 0.05},

@@ -104,8 +104,6 @@ class Mutant:
 
 
 UNASKED = replace(TIMES, margin_s=0.001)
-
-
 BUDGET = 300
 """Seeds beside the known ones: what is drawn otherwise finds the same elsewhere."""
 

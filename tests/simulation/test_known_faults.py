@@ -1,6 +1,7 @@
 """What went wrong in systems like this one, each by the number that the tests of the machines use too.
 
-Those that are told by one machine alone stand in `tests/unit/coordination/test_owner_machine.py`: 1, 3, 5, 6 and 11.
+Those that are told by one machine alone stand in `tests/unit/coordination/test_owner_machine_members.py` and
+`test_owner_machine_shards.py`: 1, 3, 5, 6 and 11.
 """
 
 from __future__ import annotations

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iscp.coordination.protocol.messages import (
-    Announce,
-    DispatchTable,
-    NodeShardState,
-    OwnerMessage,
-)
+from iscp.coordination.protocol.messages import Announce, DispatchTable, NodeShardState, OwnerMessage
 from iscp.coordination.worker_machine import NEVER, WorkerMachine
 from iscp.core.ids import ShardId, TableEpoch
 from iscp.core.members import Leader

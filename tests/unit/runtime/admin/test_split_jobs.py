@@ -13,8 +13,8 @@ from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobRow, JobState, JobStatus
 from iscp.ports.consumer import Needs
 from iscp.runtime.admin.resharder import Resharder
+from tests.fakes.desk import TABLE, Desk, Waiter, X, asked, request
 from tests.fakes.owner import until
-from tests.unit.runtime.admin.test_admin_service import TABLE, Desk, Waiter, X, asked, request
 
 KEYED = '{"iteration":{"consumer":{"kind":"replica","target":"/targets/%s","key":["id"]}}}'
 RANGES = (2, 6, 7)

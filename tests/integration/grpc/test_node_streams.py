@@ -1,178 +1,50 @@
-"""Owner and nodes over real sockets: order, restarts, refusals, bounds, and the calls beside the stream."""
+"""Owner and nodes over real sockets: order, restarts, refusals, and bounds."""
 
 from __future__ import annotations
 
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import grpc
 import pytest
 
 from iscp.adapters.grpc.admin.admin_server import AdminServer
-from iscp.adapters.grpc.admin.forwarding import Forwarding
 from iscp.adapters.grpc.channel import call_metadata
 from iscp.adapters.grpc.channel.call_metadata import Meant
-from iscp.adapters.grpc.channel.endpoint import Tls
 from iscp.adapters.grpc.node import framing, node_server
-from iscp.adapters.grpc.node.node_client import describe
-from iscp.adapters.grpc.node.node_server import NodeServer
 from iscp.adapters.grpc.node.owner_streams import Peers
 from iscp.adapters.system.free_port import free_port
-from iscp.client.admin_client import Client
 from iscp.coordination.protocol.messages import (
     Acknowledge,
-    Announce,
     Checkpoint,
     DispatchTable,
     DispatchTableResponse,
     NodeMessage,
-    NodeShardState,
 )
 from iscp.core import errors as core
-from iscp.core.errors import IscpError
-from iscp.core.ids import JobKey, ShardId, TableEpoch
-from iscp.core.job_row import JobRow
-from iscp.core.maintenance_figures import NO_UPKEEP
 from iscp.core.members import NODES_MAX, WIRE_FORMAT, NodeRecord
 from iscp.wire.v1 import node_pb2 as pb
 from iscp.wire.v1 import node_pb2_grpc as pb_grpc
 from tests.fakes.admin import FakeAdmin
-from tests.fakes.certificates import certified
 from tests.fakes.etcd_proxy import AnswerLosingProxy
-from tests.fakes.node_calls import REPORT, UPKEEP, FakeNodeCalls
-
-CLUSTER = "/iscp/lake"
-WAIT_S = 20.0
-ANNOUNCE = Announce("o", 1, 2, "1")
-SHARD = ShardId("t", 2)
-
-
-class Heard:
-    """What came in, and a way to wait for it; while `hold` is taken, whoever brings more is kept waiting."""
-
-    def __init__(self) -> None:
-        self.messages: list[Any] = []
-        self.hold = threading.Lock()
-        self._came = threading.Condition()
-
-    def take(self, messages: Sequence[Any]) -> None:
-        with self.hold, self._came:
-            self.messages += messages
-            self._came.notify_all()
-
-    def until(self, holds: Callable[[list[Any]], object]) -> list[Any]:
-        with self._came:
-            assert self._came.wait_for(lambda: holds(self.messages), WAIT_S), self.messages[-3:]
-            return self.messages
-
-    def has(self, message: object) -> list[Any]:
-        return self.until(lambda messages: message in messages)
-
-
-@dataclass
-class NodeUnderTest:
-    """A node's server, and what it has heard of owners."""
-
-    node_id: str = "n"
-    epoch: int = 1
-    cluster: str = CLUSTER
-    address: str = "127.0.0.1:0"
-    heard: Heard = field(default_factory=Heard)
-    calls: FakeNodeCalls = field(default_factory=FakeNodeCalls)
-
-    def start(self) -> None:
-        self.node = NodeServer(self.node_id, lambda: self.epoch, self.cluster, "1.2", self.calls, self.heard.take)
-        self.server = AdminServer(FakeAdmin(), self.address, max_workers=2, waits_max=1, services=[self.node])
-        self.server.start()
-        self.address = self.server.address
-
-    def stop(self) -> None:
-        self.server.stop(grace_s=0)
-
-    @property
-    def record(self) -> NodeRecord:
-        return NodeRecord(self.node_id, self.epoch, self.address)
-
-
-@dataclass
-class OwnerUnderTest:
-    owner_id: str = "o"
-    cluster: str = CLUSTER
-    heard: Heard = field(default_factory=Heard)
-    refused: Heard = field(default_factory=Heard)
-
-    def __post_init__(self) -> None:
-        def refuse(record: NodeRecord, error: IscpError) -> None:
-            self.refused.take([error])
-
-        def hear(node_id: str, messages: Sequence[NodeMessage]) -> None:
-            self.heard.take(messages)
-
-        self.peers = Peers(self.cluster, self.owner_id, hear, on_refused=refuse)
-
-
-@pytest.fixture
-def node() -> Iterator[NodeUnderTest]:
-    node = NodeUnderTest()
-    node.start()
-    yield node
-    node.stop()
-
-
-@pytest.fixture
-def owner() -> Iterator[OwnerUnderTest]:
-    owner = OwnerUnderTest()
-    yield owner
-    owner.peers.close()
-
-
-@contextmanager
-def other_owner(**changed: Any) -> Iterator[OwnerUnderTest]:
-    owner = OwnerUnderTest(**changed)
-    try:
-        yield owner
-    finally:
-        owner.peers.close()
-
-
-MET = 1_000_000
-"""The number of what is said first."""
-
-
-def dispatch(number: int, *, bytes_each: int = 2, jobs: int = 1) -> DispatchTable:
-    rows = tuple(
-        JobRow(JobKey("default", str(number), f"j{job}"), f"{job:012x}", f"{number:0{bytes_each}}", "t", "/t")
-        for job in range(jobs)
-    )
-    return DispatchTable(1, 1, TableEpoch(1, number), ShardId(str(number)), is_delete=False, jobs=rows)
-
-
-def response(number: int, state: NodeShardState = NodeShardState.RUNNING) -> DispatchTableResponse:
-    return DispatchTableResponse(1, 1, TableEpoch(1, number), ShardId(str(number)), state)
-
-
-def said_until_heard(say: Callable[[], None], heard: Heard, message: object) -> None:
-    """As the machines do: again and again."""
-    begun_s = time.monotonic()
-    while message not in heard.messages:
-        assert time.monotonic() - begun_s < WAIT_S
-        say()
-        time.sleep(0.05)
-
-
-def meet(owner: OwnerUnderTest, node: NodeUnderTest) -> None:
-    """Both have heard each other."""
-    announce = replace(ANNOUNCE, owner_id=owner.owner_id)
-    owner.peers.send(node.record, announce)
-    node.heard.has(announce)
-    node.node.send(owner.owner_id, response(MET))
-    owner.heard.has(response(MET))
+from tests.fakes.streams import (
+    ANNOUNCE,
+    CLUSTER,
+    MET,
+    SHARD,
+    WAIT_S,
+    Heard,
+    NodeUnderTest,
+    OwnerUnderTest,
+    dispatch,
+    meet,
+    other_owner,
+    response,
+    said_until_heard,
+)
 
 
 def test_messages_arrive_in_order_both_ways(owner: OwnerUnderTest, node: NodeUnderTest) -> None:
@@ -482,111 +354,6 @@ def test_an_idle_stream_stays(owner: OwnerUnderTest, node: NodeUnderTest, caplog
     assert [record.message for record in caplog.records if record.message.startswith("peer.")] == ["peer.connected"]
 
 
-def test_the_calls_reach_the_node_with_all_they_say(owner: OwnerUnderTest, node: NodeUnderTest) -> None:
-    calls = owner.peers.call(node.record)
-    calls.notify(SHARD, True)
-    calls.notify(SHARD, False)
-    calls.interrupt(SHARD, "job", '{"a": 1}')
-    node.calls.released.set()
-    assert calls.verify(SHARD, "job", True, 10.0, lambda: True) == REPORT
-    assert node.calls.notified == [(SHARD, True), (SHARD, False)]
-    assert node.calls.interrupted == [(SHARD, "job", '{"a": 1}')]
-    assert node.calls.verified == [(SHARD, "job", True)]
-    assert calls.counters() == {"submitted": 3, "failed": 1}
-    assert (calls.upkeep("job"), calls.upkeep("other")) == (UPKEEP, NO_UPKEEP)
-
-
-@pytest.mark.parametrize("kind", [core.JobFailed, core.QueueFull, core.Canceled, core.InvariantBroken])
-def test_what_a_node_raises_comes_back_as_it_was(
-    owner: OwnerUnderTest, node: NodeUnderTest, kind: type[IscpError]
-) -> None:
-    node.calls.failure = kind("what", field="f", remedy="do that")
-    calls = owner.peers.call(node.record)
-    for call in (
-        lambda: calls.notify(SHARD, True),
-        lambda: calls.interrupt(SHARD, "job", "{}"),
-        lambda: calls.verify(SHARD, "job", False, 1.0, lambda: True),
-        lambda: calls.upkeep("job"),
-        calls.counters,
-    ):
-        with pytest.raises(kind) as caught:
-            call()
-        assert (caught.value.message, caught.value.field, caught.value.remedy) == ("what", "f", "do that")
-
-
-def test_a_comparison_is_given_up_by_time_and_by_whoever_asked(owner: OwnerUnderTest, node: NodeUnderTest) -> None:
-    calls = owner.peers.call(node.record)
-    with pytest.raises(core.TimedOut, match=r"not done within 0\.2"):
-        calls.verify(SHARD, "job", False, 0.2, lambda: True)
-    node.calls.given_up.clear()
-    with pytest.raises(core.Unavailable, match="the caller is gone"):
-        calls.verify(SHARD, "job", False, 600.0, lambda: False)
-    assert node.calls.given_up.wait(WAIT_S)
-
-
-def test_comparisons_at_a_node_that_is_gone_have_an_unknown_outcome_only_where_they_repair(
-    owner: OwnerUnderTest, node: NodeUnderTest
-) -> None:
-    calls = owner.peers.call(node.record)
-    with ThreadPoolExecutor() as pool:
-        asked = {
-            repair: pool.submit(calls.verify, SHARD, "job", repair, 600.0, lambda: True) for repair in (True, False)
-        }
-        for _ in asked:
-            assert node.calls.verifying.acquire(timeout=WAIT_S)
-        node.stop()
-        assert isinstance(asked[True].exception(WAIT_S), core.OutcomeUnknown)
-        assert isinstance(asked[False].exception(WAIT_S), core.Unavailable)
-    with pytest.raises(core.Unavailable):
-        calls.notify(SHARD, True)
-    node.start()
-
-
-def test_calls_at_a_node_that_is_no_member_any_more_say_so(owner: OwnerUnderTest, node: NodeUnderTest) -> None:
-    calls = owner.peers.call(node.record)
-    owner.peers.keep([])
-    for call in (
-        lambda: calls.notify(SHARD, True),
-        lambda: calls.verify(SHARD, "job", False, 1.0, lambda: True),
-        calls.counters,
-    ):
-        with pytest.raises(core.Unavailable, match="no longer a member"):
-            call()
-    owner.peers.close()
-    owner.peers.send(node.record, ANNOUNCE)
-    with pytest.raises(core.Unavailable, match="are closed"):
-        owner.peers.call(node.record)
-
-
-def test_comparisons_at_a_node_are_bounded(owner: OwnerUnderTest, node: NodeUnderTest) -> None:
-    calls = owner.peers.call(node.record)
-    with ThreadPoolExecutor(node_server.VERIFIES_MAX) as pool:
-        asked = [
-            pool.submit(calls.verify, SHARD, str(number), False, 60.0, lambda: True)
-            for number in range(node_server.VERIFIES_MAX)
-        ]
-        for _ in asked:
-            assert node.calls.verifying.acquire(timeout=WAIT_S)
-        with pytest.raises(core.QueueFull, match="comparisons wait at n"):
-            calls.verify(SHARD, "job", False, 60.0, lambda: True)
-        calls.notify(SHARD, True)
-        node.calls.released.set()
-        assert {each.result(WAIT_S) for each in asked} == {REPORT}
-
-
-def test_who_is_at_an_address_is_told_to_anybody(node: NodeUnderTest) -> None:
-    told = describe(node.address)
-    assert (told.node_id, told.epoch, told.cluster, told.version) == ("n", 1, CLUSTER, "1.2")
-    assert (told.wire_format, told.counters) == (WIRE_FORMAT, {"submitted": 3, "failed": 1})
-    with pytest.raises(core.Unavailable):
-        describe("127.0.0.1:1", timeout_s=2.0)
-    plain = AdminServer(FakeAdmin(), "127.0.0.1:0")
-    plain.start()
-    with pytest.raises(core.PermanentError, match="Is it a node of iscp"):
-        describe(plain.address)
-    plain.stop(grace_s=0)
-
-
 def test_a_server_with_streams_stops_at_once(owner: OwnerUnderTest) -> None:
     node = NodeUnderTest()
     node.start()
@@ -594,27 +361,3 @@ def test_a_server_with_streams_stops_at_once(owner: OwnerUnderTest) -> None:
     begun_s = time.monotonic()
     node.server.stop(grace_s=10.0)
     assert time.monotonic() - begun_s < 5.0
-
-
-def test_tls_on_both_sides_of_streams_calls_and_forwarded_calls() -> None:
-    tls = certified()
-    heard = Heard()
-    node = NodeServer("n", lambda: 1, CLUSTER, "1", FakeNodeCalls(), heard.take)
-    server = AdminServer(FakeAdmin(), "localhost:0", tls=tls, services=[node])
-    server.start()
-    record = NodeRecord("n", 1, server.address)
-    peers = Peers(CLUSTER, "o", lambda node_id, messages: None, tls=tls)
-    peers.send(record, ANNOUNCE)
-    heard.has(ANNOUNCE)
-    assert peers.call(record).counters() == describe(server.address, tls=tls).counters
-    with pytest.raises(core.Unavailable):
-        describe(server.address, tls=Tls(authority=tls.authority))
-    forwarding = Forwarding(lambda: server.address, tls=tls)
-    entry = AdminServer(FakeAdmin(), "127.0.0.1:0", interceptors=[forwarding])
-    entry.start()
-    with Client(entry.address, timeout_s=WAIT_S) as client:
-        assert client.count() == 0
-    peers.close()
-    entry.stop(grace_s=0)
-    server.stop(grace_s=0)
-    forwarding.close()

@@ -1,0 +1,72 @@
+"""A source with rows at version 1, and a runner over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from iscp.core.ids import JobKey
+from iscp.core.iteration import Bounds, Iteration, JobOutcome
+from iscp.core.job_row import JobRow
+from iscp.core.spec import POLICIES, ConsumerSpec, JobSpec
+from iscp.runtime.iteration.runner import Runner
+from tests.fakes.clock import FakeClock
+from tests.fakes.guards import OpenGuard, ScriptedFailpoints
+from tests.fakes.pipeline import FakeEngine, FakeKind, FakeSource, FakeTarget
+
+URI = "/tables/t-1"
+NUMBERS = count(1)
+
+
+class Bench:
+    """A source with rows at version 1, and a runner over it."""
+
+    def __init__(self, bounds: Bounds | None = None) -> None:
+        self.source, self.kind, self.engine = FakeSource(), FakeKind(), FakeEngine()
+        self.guard, self.failpoints, self.clock = OpenGuard(), ScriptedFailpoints(), FakeClock()
+        self.on_committed: Callable[[JobOutcome], None] = lambda outcome: None
+        self.runner = Runner(
+            self.engine,
+            self.source,
+            lambda name: self.kind,
+            lambda uri: None,  # type: ignore[arg-type,return-value]
+            self.clock,
+            self.failpoints,
+            bounds or Bounds(),
+            epoch=lambda: 7,
+            on_committed=lambda outcome: self.on_committed(outcome),
+        )
+        self.source.commit({1: "a", 2: "b"})
+
+    def run(self, *jobs: JobRow, to: int | None = None) -> list[JobOutcome]:
+        iteration = Iteration(next(NUMBERS), "t-1", URI, jobs, to)
+        outcomes = list(self.runner.run(iteration, self.guard))
+        assert [outcome.row for outcome in outcomes] == list(jobs)
+        assert self.engine.open_sessions == 0
+        assert all(feed.released for feed in self.source.feeds)
+        return outcomes
+
+    def built(self, *names: str, **spec: object) -> list[JobRow]:
+        """Jobs whose sinks stand at the source's newest version."""
+        jobs = [job(name, **spec) for name in names]
+        assert all(outcome.ok for outcome in self.run(*jobs))
+        self.source.snapshots.clear()
+        for each in jobs:
+            self.target(each).commits.clear()
+        return jobs
+
+    def target(self, row: JobRow) -> FakeTarget:
+        return self.kind.target(row.spec.consumer.target)
+
+    def assert_fresh(self, *jobs: JobRow) -> None:
+        for each in jobs:
+            assert self.target(each).rows == self.source.states[-1]
+            assert self.target(each).position.watermark.version == self.source.version
+
+
+def job(name: str, registration: int = 1, **given: Any) -> JobRow:
+    """`given`: policies, and fields of the consumer."""
+    policies = {field: given.pop(field) for field in (*POLICIES, "enable_cdf") if field in given}
+    spec = JobSpec(ConsumerSpec("replica", f"/targets/{name}", **{"key": ("id",), **given}), **policies)
+    return JobRow(JobKey("a", "t-1", name), f"{registration:012x}-{name}", spec.to_json(), "t", URI)

@@ -1,0 +1,231 @@
+"""When the schedule asks a source, and what it makes of the answer."""
+
+from __future__ import annotations
+
+from iscp.coordination.protocol.events import Seen, Tick
+from iscp.coordination.schedule.schedule_machine import ScheduleTimes
+from iscp.coordination.schedule.table_state import TARGETS_EVERY_S
+from iscp.core.errors import ErrorCode, LeaseLost
+from iscp.core.ids import ShardId
+from iscp.core.job_row import JobRow, Reason
+from tests.fakes.timetable import BACKOFF, PROBE, URI, Timetable, job, seen, specified
+
+
+def test_an_idle_table_is_asked_ever_more_rarely_and_starts_nothing(world: Timetable) -> None:
+    world.start(job("x", 3))
+    times = []
+    for second in range(1, 1_600):
+        before = world.source.looks[URI]
+        world.wait(1)
+        if world.source.looks[URI] > before:
+            times.append(second)
+    assert times == [10, 30, 70, 150, 310, 610, 910, 1_210, 1_510]
+    assert world.submitted == []
+
+
+def test_a_commit_is_noticed_and_brings_the_table_back(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.wait(7_200)
+    world.source.commit(URI)
+    world.wait(PROBE.interval_max_s)
+    assert world.now_running == [(("x",), None)]
+    world.succeed(1)
+    assert seen(world)[-1] == (4, 0.0)
+    world.forget()
+    world.wait(PROBE.interval_min_s)
+    assert world.source.looks[URI] == 1
+
+
+def test_a_notify_is_looked_after_at_once(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.wait(7_200)
+    world.source.commit(URI)
+    world.notify()
+    assert world.now_running == [(("x",), None)]
+    world.notify(ShardId("unknown"))
+
+
+def test_a_notify_during_a_look_asks_again(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.hold_probes = True
+    world.notify()
+    assert len(world.probes) == 1
+    stale = world.probes[0]
+    world.notify()
+    assert world.probes == [stale], "one look at a time"
+    world.answer()
+    assert len(world.probes) == 1, "the answer may be from before the change"
+
+
+def test_work_left_by_bounds_and_newer_commits_go_on_at_once(world: Timetable) -> None:
+    world.start(job("x", 0))
+    world.succeed(1, version=2)
+    assert world.now_running == [(("x",), None)]
+    world.source.commit(URI)
+    world.succeed(2, version=3)
+    assert world.now_running == [(("x",), None)], "found by the look after the iteration"
+
+
+def test_a_job_that_is_ahead_of_what_was_seen_waits(world: Timetable) -> None:
+    world.start(job("x", 2))
+    world.source.commit(URI)
+    world.succeed(1, version=4)
+    assert world.running == {}
+
+
+def test_a_source_made_anew_is_read_once(world: Timetable) -> None:
+    world.start(job("x", 3), job("y", 3))
+    world.source.anew(URI, version=1)
+    world.notify()
+    assert world.now_running == [(("x", "y"), None)]
+    world.succeed(1, version=1)
+    world.wait(3_600)
+    assert len(world.submitted) == 1
+    world.source.anew(URI, version=1)
+    world.notify()
+    assert len(world.submitted) == 2, "though the version is the same"
+
+
+def test_a_notify_that_doubts_the_targets_starts_an_iteration_though_nothing_moved(world: Timetable) -> None:
+    world.start(job("x", 3), job("y", 3))
+    world.update(job("x", 3), job("y", 3)._replace(reason=Reason.PAUSED))
+    world.notify()
+    assert world.running == {}
+    world.notify(targets=True)
+    assert world.now_running == [(("x",), None)]
+    world.notify(targets=True)
+    world.succeed(1)
+    assert world.now_running == [(("x",), None)], "the damage may be younger than the look"
+    world.succeed(2)
+    world.wait(7_200)
+    assert world.running == {}
+    assert world.history == []
+    world.update(job("x", 3), job("y", 3))
+    assert world.now_running == [(("x", "y"), None)], "it was paused then"
+
+
+def test_targets_of_a_table_that_stands_still_are_looked_at_once_a_day(world: Timetable) -> None:
+    """So that what their logs will lose is said anew."""
+    world.start(job("x", 3), job("y", 3))
+    world.update(job("x", 3), job("y", 3)._replace(reason=Reason.PAUSED))
+    world.wait(TARGETS_EVERY_S / 2 - 600)
+    assert world.submitted == []
+    world.wait(1_200)
+    assert world.now_running == [(("x",), None)], "at a time of its own"
+    world.succeed(1)
+    world.wait(TARGETS_EVERY_S - 2_400)
+    assert world.running == {}
+    world.wait(2_400)
+    assert world.now_running == [(("x",), None)]
+    world.succeed(2)
+    assert world.history == []
+
+
+def test_a_doubt_outlives_an_iteration_that_was_turned_away(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.notify(targets=True)
+    world.reject(1)
+    world.wait(BACKOFF.base_s)
+    assert world.now_running == [(("x",), None)]
+    world.end(2, error=LeaseLost("away"))
+    world.wait(BACKOFF.base_s)
+    assert world.now_running == [(("x",), None)]
+    world.succeed(3)
+    world.wait(7_200)
+    assert len(world.submitted) == 3
+
+
+def test_a_source_made_anew_while_nobody_looked_is_noticed_at_the_start(world: Timetable) -> None:
+    world.source.anew(URI, version=1)
+    world.start(job("x", 3))
+    assert world.now_running == [(("x",), None)]
+
+
+def test_a_missing_table_is_a_temporary_error_of_all_its_jobs(world: Timetable) -> None:
+    del world.source.versions[URI]
+    world.start(job("x", 3), job("y", 3))
+    assert world.told("x") == world.told("y") == [("error", "retrying")]
+    assert world.reports[0].status is not None
+    assert world.reports[0].status.error_code == ErrorCode.STORAGE
+    world.wait(7_200)
+    assert len(world.reports) == 2, "told once"
+    assert 20 < world.source.looks[URI] < 40, "with backoff"
+    world.source.commit(URI, 4)
+    world.wait(300)
+    assert world.told("x")[-1] == world.told("y")[-1] == ("completed", "none")
+    assert world.submitted == []
+
+
+def test_lag_is_the_age_of_the_oldest_commit_not_applied(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.source.commit(URI)
+    world.notify()
+    began_s = world.clock.now_s()
+    world.wait(61)
+    world.notify()
+    version, lag_s = seen(world)[-1]
+    assert version == 4
+    assert 60 <= lag_s <= world.clock.now_s() - began_s
+    world.succeed(1)
+    assert seen(world)[-1] == (4, 0.0)
+
+
+def test_an_idle_table_is_told_of_now_and_then_only(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.forget()
+    world.wait(1_200)
+    assert 2 <= len(seen(world)) <= 8
+
+
+def test_what_is_told_of_a_source_is_as_of_when_it_was_asked(world: Timetable) -> None:
+    """Not of when the answer came, nor of an iteration's end: it may have moved since."""
+    world.start(job("x", 3))
+    world.forget()
+    world.hold_probes = True
+    world.source.commit(URI, 5)
+    world.wait(BACKOFF.base_s)
+    asked_at_s = world.clock.now_s()
+    world.notify()
+    world.clock.advance(7.0)
+    world.answer()
+    world.clock.advance(7.0)
+    world.succeed(world.last.number)
+    told = [news.seen for news in world.news if isinstance(news, Seen)]
+    assert told
+    assert {seen.checked_at_s for seen in told} == {asked_at_s}
+
+
+def test_a_wall_clock_that_steps_back_stalls_nothing(world: Timetable) -> None:
+    world.start(job("x", 3))
+    world.clock.step(-86_400)
+    world.source.commit(URI)
+    world.wait(10)
+    assert world.now_running == [(("x",), None)]
+
+
+def test_a_source_is_asked_at_least_twice_in_the_smallest_target_lag(world: Timetable) -> None:
+    def looks(*rows: JobRow) -> int:
+        world.update(*rows)
+        world.wait(600)
+        world.forget()
+        world.wait(600)
+        return world.source.looks[URI]
+
+    world.start(job("x", 3))
+    assert looks(specified(job("x", 3), target_lag=60), job("y", 3)) == 20
+    assert looks(specified(job("x", 3), target_lag=4), specified(job("y", 3), target_lag=60)) == 300
+    assert looks(specified(job("x", 3), target_lag=0.001)) <= 6_001, "but not without end"
+    assert looks(specified(job("x", 3), target_lag=4)._replace(reason=Reason.PAUSED), job("y", 3)) == 2
+
+
+def test_a_tick_looks_at_a_bounded_number_of_tables() -> None:
+    world = Timetable(ScheduleTimes(due_max=10))
+    for n in range(35):
+        shard = ShardId(f"t-{n}")
+        world.source.commit(f"/{n}", 4)
+        world.start(job("x", 3, uri=f"/{n}", shard=shard), shard=shard)
+    world.clock.advance(10)
+    effects = []
+    while (due_s := world.schedule.next_due_s()) is not None and due_s <= world.clock.monotonic_s():
+        effects.append(len(world.step(Tick())))
+    assert effects == [10, 10, 10, 5]

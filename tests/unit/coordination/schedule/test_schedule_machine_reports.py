@@ -1,0 +1,99 @@
+"""What the schedule reports of an iteration, and when."""
+
+from __future__ import annotations
+
+import pytest
+
+from iscp.coordination.schedule.schedule_events import JobCommitted
+from iscp.core.errors import ErrorCode, IscpError, LeaseLost, StorageError
+from iscp.core.job_row import JobState, JobStatus
+from tests.fakes.timetable import URI, Timetable, job, outcome
+
+
+def test_a_short_iteration_is_reported_once(world: Timetable) -> None:
+    world.start(job("x", 2))
+    world.started(1)
+    world.wait(0.9)
+    world.succeed(1)
+    world.wait(5)
+    assert world.told("x") == [("completed", "none")]
+    (entry,) = world.history
+    assert (entry.from_version, entry.to_version, entry.seq, entry.node_id) == (2, 3, 4, "n-1")
+
+
+def test_a_long_one_is_pending_then_running_then_completed(world: Timetable) -> None:
+    world.start(job("x", 2))
+    world.wait(3)
+    assert world.told("x") == [("pending", "none")]
+    world.started(1)
+    world.wait(3)
+    world.succeed(1)
+    assert world.told("x") == [("pending", "none"), ("running", "none"), ("completed", "none")]
+
+
+def test_what_was_announced_and_then_interrupted_is_canceled(world: Timetable) -> None:
+    world.start(job("x", 2))
+    world.started(1)
+    world.wait(2)
+    world.stop()
+    world.end_cancelled(1)
+    assert world.told("x") == [("running", "none"), ("canceled", "none")]
+
+
+def test_a_row_that_still_says_running_is_put_right(world: Timetable) -> None:
+    world.start(job("x", 3)._replace(state=JobState.RUNNING), job("y", 3)._replace(state=JobState.ERROR))
+    assert world.told("x") == [("completed", "none")]
+    assert world.told("y") == []
+
+
+def test_a_commit_without_rows_moves_only_the_watermark(world: Timetable) -> None:
+    world.start(job("x", 2))
+    row = world.running[1].jobs[0]
+    world.end(1, outcome(row, 3, committed=False))
+    (report,) = world.reports
+    assert (report.watermark.version, report.seq, report.state, report.status) == (3, 3, None, None)
+    assert world.history == []
+
+
+@pytest.mark.parametrize("error", [None, LeaseLost("the rest was given up")])
+def test_who_has_committed_is_told_of_at_once_and_only_once_while_the_others_of_the_iteration_go_on(
+    world: Timetable, error: IscpError | None
+) -> None:
+    world.start(job("x", 3), job("y", 3))
+    world.source.commit(URI)
+    world.notify()
+    world.started(1)
+    x, y = world.last.jobs
+    world.step(JobCommitted(outcome(x, 4)))
+    assert (world.told("x"), world.told("y")) == ([("completed", "none")], [])
+    assert [(entry.job_name, entry.to_version) for entry in world.history] == [("x", 4)]
+    world.source.commit(URI)
+    world.notify()
+    world.wait(2)
+    assert (world.told("x"), world.told("y")) == ([("completed", "none")], [("running", "none")])
+    assert len(world.submitted) == 1, "it is in that iteration until that ends"
+    world.end(1, *(() if error else (outcome(x, 4), outcome(y, 4))), error=error)
+    assert world.told("x") == [("completed", "none")]
+    assert [entry.job_name for entry in world.history] == (["x"] if error else ["x", "y"])
+    assert max(report.watermark.version for report in world.reports if report.key == x.key) == 4
+
+
+def test_what_a_former_registration_has_committed_is_not_told_of_the_one_that_waits_for_its_end(
+    world: Timetable,
+) -> None:
+    world.start(job("x"))
+    former = world.last.jobs[0]
+    world.update(job("x", job_id="anew"))
+    world.step(JobCommitted(outcome(former, 4)))
+    assert (world.reports, world.history) == ([], [])
+
+
+def test_a_failure_says_which_and_when(world: Timetable) -> None:
+    world.start(job("x", 2))
+    world.started(1)
+    at_s = world.clock.now_s()
+    world.wait(0.5)
+    world.end(1, error=StorageError("disk full", code=ErrorCode.NO_SPACE))
+    (report,) = world.reports
+    assert report.status == JobStatus(-1, 2, at_s, at_s + 0.5, ErrorCode.NO_SPACE, "disk full")
+    assert [entry.error_code for entry in world.history] == [ErrorCode.NO_SPACE]

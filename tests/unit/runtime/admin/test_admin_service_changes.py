@@ -1,0 +1,189 @@
+"""Pauses, resumes, updates and removals, of one job and of many."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from iscp.core.api_requests import (
+    ChangeVerb,
+    JobChange,
+    JobFilter,
+    JobName,
+    RegisterRequest,
+    ResyncRequest,
+    UpdateRequest,
+)
+from iscp.core.errors import ErrorCode, InvalidRequest, JobNotFound, OutcomeUnknown, StorageError, TableNotFound
+from iscp.core.ids import ShardId
+from iscp.core.job_row import Reason
+from iscp.runtime.owner.log_limits import LogLimits
+from tests.fakes.desk import OTHER, TABLE, Desk, X, asked, request, spec
+from tests.fakes.owner import until
+
+
+def test_pause_and_resume_answer_whether_they_changed_anything(desk: Desk) -> None:
+    desk.admin.register([request()])
+    assert [asked(desk, "pause", X), asked(desk, "pause", X)] == [True, False]
+    assert desk.row().reason is Reason.PAUSED
+    assert [asked(desk, "resume", X), asked(desk, "resume", X)] == [True, False]
+    for verb in ("pause", "resume"):
+        with pytest.raises(JobNotFound):
+            asked(desk, verb, JobName(TABLE.uri, "none"))
+
+
+def test_of_many_changes_each_is_answered_for_itself_and_in_order(desk: Desk) -> None:
+    desk.admin.register([request(), request("y")])
+    y, none, nowhere = JobName(TABLE.uri, "y"), JobName(TABLE.uri, "none"), JobName("/tables/none", "x")
+    outcomes = desk.admin.change(
+        [
+            *(JobChange(ChangeVerb.PAUSE, job, str(number)) for number, job in enumerate((X, none, y, nowhere))),
+            JobChange(ChangeVerb.PAUSE, X, "again"),
+            JobChange(ChangeVerb.RESUME, y, "0"),
+            JobChange(ChangeVerb.UNREGISTER, none, "none"),
+        ]
+    )
+    assert [type(outcome) for outcome in outcomes] == [
+        bool,
+        JobNotFound,
+        bool,
+        TableNotFound,
+        bool,
+        InvalidRequest,
+        bool,
+    ]
+    assert [outcome for outcome in outcomes if isinstance(outcome, bool)] == [True, True, False, False]
+    assert desk.row().reason is desk.row("y").reason is Reason.PAUSED
+    assert desk.admin.change([]) == []
+
+
+def test_changes_that_the_storage_refused_fail_as_a_whole(desk: Desk) -> None:
+    desk.admin.register([request()])
+    desk.world.logs[-1].faults.append(StorageError("disk full", code=ErrorCode.NO_SPACE))
+    with pytest.raises(StorageError):
+        desk.admin.change([JobChange(ChangeVerb.PAUSE, JobName(TABLE.uri, name)) for name in ("none", "x")])
+    assert desk.row().reason is Reason.NONE
+
+
+def test_changes_of_which_some_were_made_have_an_unknown_outcome_and_can_be_repeated(desk: Desk) -> None:
+    names = [f"j{number}" for number in range(LogLimits().batch_requests_max + 1)]
+    desk.admin.register([request(name) for name in names])
+    changes = [JobChange(ChangeVerb.PAUSE, JobName(TABLE.uri, name), f"r-{name}") for name in names]
+    desk.world.logs[-1].faults += [None, StorageError("disk full", code=ErrorCode.NO_SPACE)]
+    with pytest.raises(OutcomeUnknown, match="1 of 2001 changes failed"):
+        desk.admin.change(changes)
+    assert desk.admin.change(changes) == [True] * len(names)
+
+
+def test_updates_are_in_the_log_when_they_are_answered_each_for_itself(desk: Desk) -> None:
+    desk.admin.register([request("x"), request("y")])
+    wrong, missing = '{"trigger":{"schedule":{"interval":5}}}', JobName(TABLE.uri, "none")
+    updates = [
+        UpdateRequest(X, '{"target_lag":60}'),
+        UpdateRequest(JobName(TABLE.uri, "y"), wrong),
+        UpdateRequest(missing, "{}"),
+        UpdateRequest(X, '{"target_lag":60}'),
+    ]
+    first, refused, unknown, again = desk.admin.update(updates)
+    assert (first, again) == (True, False)
+    assert isinstance(refused, InvalidRequest)
+    assert refused.field == "spec.trigger.schedule.interval"
+    assert isinstance(unknown, JobNotFound)
+    assert desk.row("x").spec.target_lag_s == 60.0
+    assert desk.rows() == 3
+    assert desk.interrupted == []
+
+
+def test_a_trigger_that_is_not_allowed_is_refused_before_anything_is_written(desk: Desk) -> None:
+    def trigger(name: str) -> str:
+        return json.dumps({"trigger": {"job_type": "custom", "name": name}})
+
+    desk.admin.register([request("x")])
+    refused, taken = desk.admin.update([UpdateRequest(X, trigger("mine")), UpdateRequest(X, trigger("nightly"))])
+    assert isinstance(refused, InvalidRequest)
+    assert (refused.field, taken) == ("spec.trigger.name", True)
+    spec_json = json.dumps(json.loads(spec("/targets/y")) | json.loads(trigger("mine")))
+    with pytest.raises(InvalidRequest, match="is not allowed"):
+        desk.admin.register([RegisterRequest(JobName(TABLE.uri, "y"), spec_json)])
+    assert desk.rows() == 2
+
+
+def test_a_job_is_not_told_to_want_a_feed_that_is_off(desk: Desk) -> None:
+    desk.admin.register([request("x")])
+    wanted = UpdateRequest(X, '{"iteration":{"change_source":"cdf"}}')
+    (refused,) = desk.admin.update([wanted])
+    assert isinstance(refused, InvalidRequest)
+    assert refused.field == "spec.iteration.change_source"
+    assert desk.rows() == 1
+    desk.catalog.tables[TABLE.uri] = replace(TABLE, configuration={"delta.enableChangeDataFeed": "true"})
+    assert desk.admin.update([wanted]) == [True]
+
+
+def test_an_update_interrupts_what_runs_once_it_is_in_the_log(desk: Desk) -> None:
+    desk.running()
+    update = UpdateRequest(X, '{"trigger":{"job_type":"greedy"}}', interrupt=True, request_id="r-1")
+    desk.world.logs[-1].faults.append(StorageError("disk full", code=ErrorCode.NO_SPACE))
+    with pytest.raises(StorageError):
+        desk.admin.update([update])
+    assert desk.interrupted == []
+    until(lambda: desk.admin.update([update]) == [True])
+    row = desk.row()
+    until(lambda: desk.interrupted == [(ShardId("t-1"), row.job_id, row.spec_json)])
+    assert row.spec.trigger.job_type == "greedy"
+    assert desk.admin.update([update]) == [True]
+    # A retry asks again: its first order may have been lost.
+    until(lambda: desk.interrupted == [desk.interrupted[0]] * 2)
+
+
+def test_unregister_answers_whether_there_was_such_a_job(desk: Desk) -> None:
+    desk.admin.register([request()])
+    assert not asked(desk, "unregister", JobName(TABLE.uri, "none"))
+    assert not asked(desk, "unregister", JobName(OTHER.uri, "x"))
+    assert [asked(desk, "unregister", X), asked(desk, "unregister", X)] == [True, False]
+    (again,) = desk.admin.register([request()])
+    assert again.created
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_an_unregistration_whose_answer_was_lost_gets_it_when_it_is_repeated(desk: Desk, others: int) -> None:
+    desk.admin.register([request(), *([request("y")] * others)])
+    assert asked(desk, "unregister", X, "r-1")
+    assert asked(desk, "unregister", X, "r-1")
+    assert not asked(desk, "unregister", X, "r-2")
+    assert not asked(desk, "unregister", JobName(TABLE.uri, "another"), "r-1")
+    assert desk.rows() == 2 + others
+
+
+def test_a_table_is_found_by_path_by_any_spelling_of_it_and_by_id(desk: Desk) -> None:
+    desk.running()
+    for table in (TABLE.uri, TABLE.uri + "/", "tables/orders", "t-1"):
+        assert desk.admin.status(JobName(table, "x")).table_id == "t-1"
+        assert desk.admin.notify(table) == 1
+    until(lambda: desk.notified == [(ShardId("t-1"), True)] * 4)
+    with pytest.raises(TableNotFound):
+        desk.admin.notify(OTHER.uri)
+
+
+def test_accounts_do_not_see_each_others_jobs(desk: Desk) -> None:
+    desk.admin.register([request(), replace(request(target="/targets/b"), job=JobName(TABLE.uri, "x", "b"))])
+    assert desk.admin.status(X).account == "default"
+    assert [view.account for view in desk.admin.list_jobs(JobFilter(account="b"))] == ["b"]
+    with pytest.raises(JobNotFound):
+        desk.admin.status(JobName(TABLE.uri, "x", "c"))
+
+
+def test_a_target_that_holds_more_than_its_source_is_built_anew_by_a_resync_alone(desk: Desk) -> None:
+    desk.kind.archives = {"/targets/x", "/targets/z"}
+    (checked,) = desk.admin.check([request()])
+    assert "holds rows already" in str(checked.error)
+    with pytest.raises(InvalidRequest, match="holds rows already"):
+        desk.admin.register([request()])
+    assert not desk.world.storage.entries
+    desk.kind.archives = set()
+    desk.admin.register([request()])
+    desk.kind.archives = {"/targets/x"}
+    assert not desk.admin.register([request()])[0].created
+    assert desk.admin.check([request()])[0].error is None
+    assert desk.admin.resync(ResyncRequest(X)).created

@@ -1,0 +1,374 @@
+"""Registrations, resyncs and checks: tried before anything is written, in the log when answered."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from iscp.core.api_requests import ChangeVerb, JobChange, JobFilter, JobName, RegisterRequest, ResyncRequest
+from iscp.core.api_views import Action
+from iscp.core.errors import (
+    ErrorCode,
+    InvalidRequest,
+    JobNotFound,
+    NotOwner,
+    OutcomeUnknown,
+    StorageError,
+    TableNotFound,
+)
+from iscp.core.job_row import JobState, JobStatus, Reason
+from iscp.runtime.admin.admin_service import OwnerAdmin
+from iscp.runtime.admin.request_validation import JOB_NAME_LENGTH_MAX
+from tests.fakes.desk import OTHER, TABLE, Desk, X, asked, request, spec
+from tests.fakes.owner import until
+
+
+def test_a_registration_is_in_the_log_when_it_is_answered(desk: Desk) -> None:
+    (result,) = desk.admin.register([request()])
+    row = desk.row()
+    assert (result.created, result.job_id, result.table_id) == (True, row.job_id, "t-1")
+    assert (row.table_name, row.table_uri, row.create_at_s) == (TABLE.uri, TABLE.uri, desk.world.clock.now_s())
+    assert (row.state, row.watermark.version, row.seq) == (JobState.COMPLETED, -1, 0)
+
+
+def test_what_a_job_will_not_keep_of_its_source_is_said_in_the_answer(desk: Desk) -> None:
+    columns = {"id": "long", "none": "void", "s": "struct"}
+    desk.catalog.tables[TABLE.uri] = replace(TABLE, columns=columns, void=("none", "s.y"))
+    narrow = RegisterRequest(JobName(TABLE.uri, "narrow"), spec("/targets/narrow", columns=["id"]))
+    wide, few = desk.admin.register([request(request_id="r-1"), narrow])
+    assert wide.warning == "not kept, as they are of the type void, until the source gives them another: none, s.y"
+    assert few.warning == ""
+    assert desk.admin.resync(ResyncRequest(X)).warning == wide.warning
+
+
+def test_what_is_there_already_is_answered_and_not_changed_nor_checked_again(desk: Desk) -> None:
+    (first,) = desk.admin.register([request()])
+    desk.kind.refusals["/targets/x"] = InvalidRequest("has rows by now")
+    (again,) = desk.admin.register([request()])
+    assert (again.created, again.job_id) == (False, first.job_id)
+    assert desk.rows() == 1
+
+
+def test_a_request_that_is_repeated_gets_the_first_answer(desk: Desk) -> None:
+    first = desk.admin.register([request(request_id="r-1")])
+    assert desk.admin.register([request(request_id="r-1")]) == first
+    assert desk.rows() == 1
+
+
+def test_the_target_is_logged_in_the_catalogs_one_spelling(desk: Desk) -> None:
+    desk.admin.register([request(target="/targets/x/")])
+    assert desk.row().spec.consumer.target == "/targets/x"
+    with pytest.raises(InvalidRequest, match="is the target of job 'x'"):
+        desk.admin.register([request("y", target="//targets/x")])
+
+
+@pytest.mark.parametrize(
+    ("bad", "field", "code"),
+    [
+        (request(name="  "), "job.name", ErrorCode.INVALID_REQUEST),
+        (request(name="n" * (JOB_NAME_LENGTH_MAX + 1)), "job.name", ErrorCode.INVALID_REQUEST),
+        (RegisterRequest(JobName(TABLE.uri, "x", " "), spec()), "job.account", ErrorCode.INVALID_REQUEST),
+        (request(table="/tables/none"), "table", ErrorCode.TABLE_NOT_FOUND),
+        (RegisterRequest(X, "not json"), "spec", ErrorCode.INVALID_REQUEST),
+        (RegisterRequest(X, spec(bogus=1)), "spec.iteration.consumer.bogus", ErrorCode.INVALID_REQUEST),
+        (RegisterRequest(X, '{"iteration":{"consumer":{"kind":"none"}}}'), "spec.iteration.consumer.kind", 10_000),
+        (request(target="/refused"), "spec.iteration.consumer.target", ErrorCode.TARGET_UNUSABLE),
+    ],
+)
+def test_all_or_none_are_registered_and_a_fault_is_told_by_its_field(
+    desk: Desk, bad: RegisterRequest, field: str, code: int
+) -> None:
+    desk.kind.refusals["/refused"] = InvalidRequest(
+        "is not ours", field="spec.iteration.consumer.target", code=ErrorCode.TARGET_UNUSABLE
+    )
+    good = request("good")
+    for requests, path in (
+        ([good, bad], f"requests[1].{field}"),
+        ([bad, good], f"requests[0].{field}"),
+        ([bad], field),
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            desk.admin.register(requests)
+        assert (refused.value.field, refused.value.code) == (path, code)
+    assert desk.rows() == 0
+    assert desk.admin.list_jobs(JobFilter()) == []
+
+
+def test_two_of_one_request_that_want_one_target_are_both_refused(desk: Desk) -> None:
+    with pytest.raises(InvalidRequest, match="is the target of") as refused:
+        desk.admin.register([request(), request("y", target="/targets/x")])
+    assert refused.value.field == "spec.iteration.consumer.target"
+    assert desk.rows() == 0
+
+
+def test_a_copy_of_a_table_is_a_table_of_its_own(desk: Desk) -> None:
+    desk.catalog.tables["/tables/copy"] = replace(TABLE, uri="/tables/copy", version=1)
+    first = desk.running()
+    on_copy = request(table="/tables/copy", target="/targets/copy")
+    (result,) = desk.admin.register([on_copy])
+    assert result.created
+    assert result.job_id != first.job_id
+    assert desk.admin.register([on_copy]) == [replace(result, created=False)]
+    assert desk.admin.status(JobName("/tables/copy", "x")).job_id == result.job_id
+    (checked,) = desk.admin.check([on_copy])
+    assert (checked.action, checked.job_id, checked.error) == (Action.UNCHANGED, result.job_id, None)
+    # What is seen of one says nothing of the other.
+    desk.reach(first, 7)
+    desk.world.see(9, lag_s=30.0)
+    until(lambda: desk.admin.status(X).source_version == 9)
+    assert desk.admin.status(JobName("/tables/copy", "x")).source_version == -1
+
+
+def test_two_registrations_at_once_of_one_name_on_two_copies_are_two_jobs(desk: Desk) -> None:
+    desk.catalog.tables["/tables/copy"] = replace(TABLE, uri="/tables/copy")
+    both = [request(), request(table="/tables/copy", target="/targets/copy")]
+    results = desk.admin.register(both)  # neither is in the book while the other is checked
+    assert [result.created for result in results] == [True, True]
+    assert {view.table: view.job_id for view in desk.admin.list_jobs(JobFilter())} == {
+        TABLE.uri: results[0].job_id,
+        "/tables/copy": results[1].job_id,
+    }
+
+
+def test_ids_sort_by_time_also_when_the_clock_steps_back_and_the_owner_changes(desk: Desk) -> None:
+    ids = [result.job_id for result in desk.admin.register([request("a"), request("b", target="/targets/b")])]
+    desk.world.clock.step(-3_600)
+    ids += [desk.admin.register([request(name)])[0].job_id for name in "cd"]
+    assert asked(desk, "unregister", JobName(TABLE.uri, "d"))
+    writer = desk.world.owner.writer
+    desk.world.etcd.depose()
+    until(lambda: desk.world.owner.writer not in (None, writer))
+    other = OwnerAdmin(  # of another node: it remembers nothing
+        desk.world.owner,
+        desk.catalog,
+        desk.find_kind,
+        desk.check_trigger,
+        desk.world.clock,
+        desk.moved,
+        desk.nodes,
+        desk.views.view,
+        desk.targets.fault,
+    )
+    ids.append(other.register([request("d")])[0].job_id)
+    assert ids == sorted(set(ids))
+
+
+def test_registrations_at_once_get_ids_of_their_own(desk: Desk) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda n: desk.admin.register([request(f"j{n}")])[0], range(40)))
+    assert len({result.job_id for result in results}) == 40
+
+
+def test_what_the_storage_refused_was_not_registered(desk: Desk) -> None:
+    desk.world.logs[-1].faults.append(StorageError("disk full", code=ErrorCode.NO_SPACE))
+    with pytest.raises(StorageError):
+        desk.admin.register([request()])
+    assert desk.rows() == 0
+
+
+def test_between_terms_changes_are_refused_and_questions_answered(desk: Desk) -> None:
+    desk.admin.register([request()])
+    desk.world.owner.on_lost()
+    until(lambda: desk.world.owner.writer is None)
+    for change in (
+        lambda: desk.admin.register([request("y")]),
+        lambda: asked(desk, "pause", X),
+        lambda: asked(desk, "unregister", X),
+    ):
+        with pytest.raises((NotOwner, OutcomeUnknown)):
+            change()
+    assert desk.admin.status(X).name == "x"
+    assert desk.admin.count_jobs(JobFilter()) == 1
+    assert desk.admin.cluster().owner == ""
+
+
+def test_a_resync_is_a_new_registration_in_the_log_which_the_node_is_told_of(desk: Desk) -> None:
+    old = desk.running()
+    desk.reach(old, 7, JobState.ERROR, Reason.NONE, JobStatus(error_code=ErrorCode.SOURCE_REPLACED))
+    result = desk.admin.resync(ResyncRequest(X))
+    new = desk.row()
+    assert result.job_id == new.job_id > old.job_id
+    assert (new.watermark.version, new.seq, new.state, new.status_json) == (-1, 8, JobState.COMPLETED, "")
+    assert (new.spec_json, new.table_name, new.table_uri) == (old.spec_json, old.table_name, old.table_uri)
+    until(lambda: desk.world.dispatched("t-1") == [new.job_id])
+    desk.world.report(old, 9)
+    desk.world.settle()
+    assert desk.admin.status(X).applied_version == -1
+
+
+def test_a_job_follows_its_source_to_the_id_of_the_table_that_is_there_now(desk: Desk) -> None:
+    desk.admin.register([request(), request("y")])
+    desk.catalog.tables[TABLE.uri] = replace(TABLE, table_id="t-anew")
+    assert desk.admin.resync(ResyncRequest(X)).table_id == "t-anew"
+    assert desk.admin.status(X).table_id == "t-anew"
+    # The other job is on the table that was there before, and still found by the same path.
+    y = JobName(TABLE.uri, "y")
+    assert desk.admin.status(y).table_id == "t-1"
+    assert len(desk.admin.list_jobs(JobFilter(table=TABLE.uri))) == desk.admin.notify(TABLE.uri) == 2
+    until(lambda: desk.world.dispatched("t-anew") and len(desk.world.dispatched("t-1")) == 1)
+    assert desk.admin.resync(ResyncRequest(y)).table_id == "t-anew"
+
+
+def test_a_job_is_moved_to_another_table_with_another_spec(desk: Desk) -> None:
+    desk.admin.register([request()])
+    result = desk.admin.resync(ResyncRequest(X, OTHER.uri, spec("/targets/x/", key=["id"]), "r-1"))
+    assert desk.admin.resync(ResyncRequest(X, OTHER.uri, request_id="r-1")) == result
+    row = desk.row(table_id="t-2")
+    assert (row.table_name, row.table_uri, row.spec.consumer.key) == (OTHER.uri, OTHER.uri, ("id",))
+    assert row.spec.consumer.target == "/targets/x"
+    assert desk.rows() == 3
+    with pytest.raises(TableNotFound):
+        desk.admin.status(X)
+
+
+def test_a_resync_is_checked_as_a_registration_is_before_anything_is_written(desk: Desk) -> None:
+    desk.admin.register([request(), request("y")])
+    desk.admin.register([request("x", OTHER.uri, "/targets/z")])
+    bad = "spec.iteration.consumer"
+    desk.kind.refusals["/refused"] = InvalidRequest("is not ours", field=f"{bad}.target")
+    for asked_for, field in (
+        (ResyncRequest(JobName(TABLE.uri, "none")), "job"),
+        (ResyncRequest(X, "/tables/none"), "table"),
+        (ResyncRequest(X, OTHER.uri), "table"),
+        (ResyncRequest(X, spec_json="not json"), "spec"),
+        (ResyncRequest(X, spec_json=spec("/refused")), f"{bad}.target"),
+        (ResyncRequest(X, spec_json=spec("/targets/y")), f"{bad}.target"),
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            desk.admin.resync(asked_for)
+        assert refused.value.field == field
+    del desk.catalog.tables[TABLE.uri]
+    with pytest.raises(TableNotFound, match="unregister the job"):
+        desk.admin.resync(ResyncRequest(X))
+    assert desk.rows() == 3
+
+
+def test_many_are_resynced_each_for_itself(desk: Desk) -> None:
+    desk.admin.register([request(), request("y")])
+    before = [desk.row(name).job_id for name in "xy"]
+    names = [JobName(TABLE.uri, name) for name in ("x", "none", "y")]
+    changes = [JobChange(ChangeVerb.RESYNC, job, f"r-{job.name}") for job in names]
+    for _ in range(2):
+        done, unknown, also = desk.admin.change(changes)
+        assert (done, also) == (True, True)
+        assert isinstance(unknown, JobNotFound)
+    after = [desk.row(name).job_id for name in "xy"]
+    assert before < after
+    assert desk.rows() == 6
+
+
+def lines(desk: Desk, *requests: RegisterRequest) -> list[tuple[str, str, str]]:
+    """(action, job that is there, fault) of each."""
+    checked = desk.admin.check(requests)
+    return [(str(each.action), each.job_id, each.error.field if each.error else "") for each in checked]
+
+
+def test_a_check_tells_what_each_job_takes_and_writes_nothing(desk: Desk) -> None:
+    first, second, third = (result.job_id for result in desk.admin.register([request(name) for name in "xyz"]))
+    later = replace(request("y"), spec_json=json.dumps({**json.loads(spec("/targets/y")), "target_lag": 5}))
+    filtered = replace(request("z"), spec_json=spec("/targets/z", where="id > 1"))
+    assert lines(desk, request("x", target="/targets/x/"), later, filtered, request("new")) == [
+        ("unchanged", first, ""),
+        ("update", second, ""),
+        ("resync", third, ""),
+        ("create", "", ""),
+    ]
+    (kept,) = desk.admin.check([request("x", target="/targets/x/")])
+    assert (kept.table_id, kept.there_id, kept.spec_json) == ("t-1", "t-1", desk.row("x").spec_json)
+    assert desk.rows() == 3
+
+
+def test_a_check_finds_the_faults_of_each_on_top_of_those_before_it(desk: Desk) -> None:
+    desk.admin.register([request()])
+    desk.kind.refusals["/refused"] = InvalidRequest("no", field="spec.iteration.consumer.target")
+    target = "spec.iteration.consumer.target"
+    assert lines(
+        desk,
+        request("a", target="/targets/x"),
+        request("b"),
+        request("c", target="/targets/b"),
+        request("d", table="/tables/none"),
+        request("e", target="/refused"),
+        request("x", target="/refused"),
+        RegisterRequest(JobName(TABLE.uri, "f"), "not json"),
+        request(" "),
+    ) == [
+        ("create", "", target),
+        ("create", "", ""),
+        ("create", "", target),
+        ("create", "", "table"),
+        ("create", "", target),
+        ("create", "", target),
+        ("create", "", "spec"),
+        ("create", "", "job.name"),
+    ]
+
+
+def test_a_check_finds_a_job_on_the_table_that_was_there_before(desk: Desk) -> None:
+    desk.admin.register([request()])
+    desk.catalog.tables[TABLE.uri] = replace(TABLE, table_id="t-anew")
+    (checked,) = desk.admin.check([request()])
+    assert (checked.action, checked.there_id, checked.table_id, checked.error) == ("resync", "t-1", "t-anew", None)
+    desk.kind.refusals["/targets/x"] = InvalidRequest("is kept by nobody knows whom")
+    assert desk.admin.check([request()])[0].error is not None
+
+
+def test_jobs_that_have_followed_a_replaced_table_are_its_jobs(desk: Desk) -> None:
+    x = desk.running()
+    desk.catalog.tables[TABLE.uri] = replace(TABLE, table_id="t-2")
+    desk.reach(x, 7, JobState.COMPLETED, Reason.NONE, JobStatus(source_id="t-2"))
+    assert lines(desk, request()) == [("unchanged", x.job_id, "")]
+    assert desk.admin.register([request()])[0].job_id == x.job_id
+    assert desk.admin.register([request("y")])[0].table_id == "t-1"
+    assert len(desk.admin.list_jobs(JobFilter(table="t-2"))) == 2
+    assert desk.admin.status(JobName("t-2", "x")).table_id == "t-1"
+    # One is built anew on the table that is there now; the others are still what they were.
+    assert desk.admin.resync(ResyncRequest(JobName(TABLE.uri, "y"))).table_id == "t-2"
+    assert lines(desk, request(), request("y")) == [
+        ("unchanged", x.job_id, ""),
+        ("unchanged", desk.row("y", "t-2").job_id, ""),
+    ]
+    assert desk.admin.register([request()])[0].job_id == x.job_id
+    assert desk.admin.register([request("z")])[0].table_id == "t-2"
+
+
+def test_what_is_unchanged_is_not_checked_again(desk: Desk) -> None:
+    desk.admin.register([request()])
+    desk.kind.refusals["/targets/x"] = InvalidRequest("has rows by now")
+    assert desk.admin.check([request()])[0].error is None
+
+
+def adopting(version: int, target: str = "/targets/x", kind: str = "replica") -> RegisterRequest:
+    iteration = {"adopt_from": version, "consumer": {"kind": kind, "target": target}}
+    return RegisterRequest(X, json.dumps({"iteration": iteration}))
+
+
+def test_a_table_that_is_taken_over_has_to_be_there_and_the_version_in_the_log(desk: Desk) -> None:
+    desk.catalog.tables["/targets/x"] = replace(OTHER, table_id="t-9", uri="/targets/x", empty=False)
+    desk.kind.refusals["/targets/y"] = InvalidRequest("has other columns", field="spec.iteration.consumer.target")
+    desk.catalog.tables["/targets/y"] = replace(OTHER, table_id="t-8", uri="/targets/y")
+    for bad, field in (
+        (adopting(8), "spec.iteration.adopt_from"),
+        (adopting(3, "/targets/none"), "spec.iteration.consumer.target"),
+        (adopting(3, "/targets/y"), "spec.iteration.consumer.target"),
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            desk.admin.register([bad])
+        assert refused.value.field == field
+    assert desk.rows() == 0
+    desk.admin.register([adopting(7)])
+    assert desk.row().spec.adopt_from == 7
+    desk.admin.resync(ResyncRequest(X))
+    assert desk.row().spec.adopt_from is None
+
+
+def test_not_every_consumer_takes_over_a_table(desk: Desk) -> None:
+    class Plain:
+        name, shared_target = "plain", False
+
+    desk.kind = Plain()  # type: ignore[assignment]
+    with pytest.raises(InvalidRequest, match="takes over no table"):
+        desk.admin.register([adopting(7)])

@@ -1,0 +1,193 @@
+"""What is answered of jobs: their lists, history, lag, refreshes and comparisons."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from iscp.coordination.schedule.schedule_events import VerifyAnswered, VerifyAsked
+from iscp.core.api_requests import JobFilter, JobName, UpdateRequest
+from iscp.core.errors import JobFailed, JobNotFound, TableNotFound, TimedOut, Unavailable
+from iscp.core.ids import ShardId
+from iscp.core.iteration import HistoryEntry
+from iscp.core.job_row import JobRow, JobState, Reason
+from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep, UpkeepFigures
+from iscp.core.verification import Comparison, VerifyReport
+from tests.fakes.desk import OTHER, TABLE, Desk, X, asked, fail, request
+from tests.fakes.owner import until
+from tests.fakes.pipeline import FakeKind
+
+
+def test_jobs_are_listed_and_counted_by_table_state_and_reason(desk: Desk) -> None:
+    desk.admin.register([request("x"), request("y"), request("z", OTHER.uri)])
+    asked(desk, "pause", JobName(TABLE.uri, "y"))
+    wanted = {
+        (JobFilter(), 3),
+        (JobFilter(table=TABLE.uri), 2),
+        (JobFilter(reason=Reason.PAUSED), 1),
+        (JobFilter(table=OTHER.uri, reason=Reason.PAUSED), 0),
+        (JobFilter(state=JobState.COMPLETED), 3),
+        (JobFilter(state=JobState.ERROR), 0),
+        (JobFilter(account="nobody"), 0),
+        (JobFilter(table_pattern="/tables/*"), 3),
+        (JobFilter(table_pattern="*/items"), 1),
+        (JobFilter(table=TABLE.uri, name_pattern="[xz]"), 1),
+        (JobFilter(table_pattern="/tables/orders", name_pattern="y", reason=Reason.PAUSED), 1),
+        (JobFilter(table_pattern="none*"), 0),
+    }
+    for each, number in wanted:
+        assert len(desk.admin.list_jobs(each)) == desk.admin.count_jobs(each) == number
+    assert len(desk.admin.list_jobs(JobFilter(limit=2))) == 2
+    assert [view.name for view in desk.admin.list_jobs(JobFilter(name_pattern="[yz]", limit=1))] == ["y"]
+    with pytest.raises(TableNotFound):
+        desk.admin.list_jobs(JobFilter(table="/tables/none"))
+
+
+def test_the_history_is_the_newest_first_also_before_it_is_written(desk: Desk) -> None:
+    row = desk.running()
+
+    def entry(seq: int) -> HistoryEntry:
+        return HistoryEntry(
+            "default", "t-1", "x", row.job_id, seq, 0, seq, 1.0, 2.0 + seq, 1.0, 0, "", 1, 1, "tail", "n"
+        )
+
+    desk.world.report(row, 1, history=[entry(1), entry(2)])
+    until(lambda: [e.seq for e in desk.admin.history(X, 10)] == [2, 1])
+    assert [e.seq for e in desk.admin.history(X, 1)] == [2]
+    with pytest.raises(JobNotFound):
+        desk.admin.history(JobName(TABLE.uri, "none"), 1)
+
+
+def lag(desk: Desk) -> float:
+    return desk.admin.status(X).lag_s
+
+
+def test_lag_is_not_known_before_somebody_has_looked_and_nothing_when_up_to_date(desk: Desk) -> None:
+    row = desk.running()
+    assert lag(desk) == -1.0
+    desk.reach(row, 7)
+    desk.world.see(7)
+    desk.world.clock.advance(50.0)
+    view = desk.admin.status(X)
+    assert (view.lag_s, view.source_version, view.applied_version, view.node_id) == (0.0, 7, 7, "n-1")
+    assert view.checked_at_s == desk.world.clock.now_s() - 50.0
+
+
+def test_lag_grows_with_the_time_since_the_look_but_never_beyond_the_jobs_own_watermark(desk: Desk) -> None:
+    row = desk.running()
+    desk.world.see(9, lag_s=30.0)
+    desk.world.clock.advance(5.0)
+    assert lag(desk) == 35.0  # nothing applied yet: the table's oldest outstanding commit
+    desk.reach(row, 7)
+    desk.world.clock.advance(2.0)
+    assert lag(desk) == 2.0  # the slowest of the table is another job
+    assert desk.admin.status(X).source_version == 9
+    desk.world.clock.step(-100.0)
+    assert lag(desk) == 0.0  # never negative
+
+
+def test_a_job_past_its_target_lag_is_late_and_so_is_one_that_takes_longer_to_build(desk: Desk) -> None:
+    row = desk.running()
+    desk.admin.update([UpdateRequest(X, '{"target_lag":30}')])
+    assert not desk.admin.status(X).late
+    desk.world.clock.advance(31.0)
+    assert desk.admin.status(X).late, "nothing is built yet"
+    desk.reach(row, 7)
+    desk.world.see(9, lag_s=1.0)
+    assert not desk.admin.status(X).late
+    desk.world.clock.advance(31.0)
+    assert desk.admin.status(X).late
+    desk.admin.update([UpdateRequest(X, '{"target_lag":60}')])
+    assert not desk.admin.status(X).late
+
+
+def test_lag_counts_the_time_in_which_nobody_looks(desk: Desk) -> None:
+    row = desk.running()
+    desk.reach(row, 7)
+    desk.world.see(7)
+    desk.world.owner.on_lost()
+    until(lambda: desk.world.owner.writer is None)
+    desk.world.clock.advance(40.0)
+    view = desk.admin.status(X)
+    assert (view.lag_s, view.node_id) == (40.0, "")
+    assert desk.admin.cluster().lag_max_s == 40.0
+
+
+def test_the_cluster_as_the_owner_sees_it(desk: Desk) -> None:
+    desk.running()
+    desk.world.see(7, lag_s=4.0)
+    view = desk.admin.cluster()
+    assert (view.owner, view.owner_rev, view.jobs, view.lag_max_s) == ("n-1", 1, 1, 4.0)
+    assert view.counters == desk.calls.counts
+    (node,) = view.nodes
+    assert (node.state, node.lease_age_s, node.in_flight) == ("ready", 0.0, 0)
+    assert (node.node_id, node.pid, node.epoch, node.shards) == ("n-1", 7, 1, 1)
+    assert (node.queue_waiting, node.queue_running) == (2, 1)
+    (shard,) = view.shards
+    assert (shard.table_id, shard.table, shard.node_id, shard.state, shard.jobs) == (
+        "t-1",
+        TABLE.uri,
+        "n-1",
+        "running",
+        1,
+    )
+
+
+def test_a_comparison_is_asked_of_the_tables_node_and_its_answer_comes_back(desk: Desk) -> None:
+    desk.reach(desk.running(), 7)
+    report = VerifyReport(7, 3, Comparison())
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(desk.admin.verify, X, True, 30.0, lambda: True)
+        until(lambda: desk.asks)
+        (asked,) = desk.asks
+        assert isinstance(asked, VerifyAsked)
+        assert (asked.ask.shard, asked.ask.job_id, asked.ask.repair) == (ShardId("t-1"), desk.row().job_id, True)
+        desk.verifying.answer(VerifyAnswered(asked.ask.ask_id, report))
+        assert waiting.result(10.0) == report
+
+
+def test_what_cannot_be_compared_is_refused_before_anything_is_asked(desk: Desk) -> None:
+    row = desk.running()
+    with pytest.raises(JobFailed, match="has not been built yet"):
+        desk.admin.verify(X, False, 1.0, lambda: True)
+    desk.reach(row, 5)
+    asked(desk, "pause", X)
+    with pytest.raises(JobFailed, match="is paused, and a repair writes") as refused:
+        desk.admin.verify(X, True, 1.0, lambda: True)
+    assert (refused.value.field, "job resume" in refused.value.remedy) == ("repair", True)
+    assert desk.asks == []
+    with pytest.raises(TimedOut):  # who only looks may look at a paused job
+        desk.admin.verify(X, False, 0.0, lambda: True)
+    asked(desk, "resume", X)
+    fail(desk, row)
+    until(lambda: desk.admin.status(X).state is JobState.ERROR)
+    with pytest.raises(JobFailed, match="has failed: rows share a key"):
+        desk.admin.verify(X, False, 1.0, lambda: True)
+    asked(desk, "unregister", X)
+    with pytest.raises((JobNotFound, TableNotFound)):
+        desk.admin.verify(X, False, 1.0, lambda: True)
+
+
+class Refreshing(FakeKind):
+    def refresh(self, job: JobRow) -> tuple[list[str], float]:
+        return [], 1.0
+
+
+def test_the_refreshes_of_a_job_are_in_its_status_where_its_consumer_has_any(desk: Desk) -> None:
+    row, figures = desk.running(), UpkeepFigures(submitted=2, failed=1, error_code=3, error_msg="too long")
+    desk.calls.upkeeps[row.job_id] = JobUpkeep(refresh=figures)
+    assert desk.admin.status(X).upkeep == NO_UPKEEP, "a node is not asked in vain"
+    desk.kind = Refreshing()
+    assert desk.admin.status(X).upkeep == JobUpkeep(refresh=figures)
+    assert [job.upkeep for job in desk.admin.list_jobs(JobFilter())] == [NO_UPKEEP]
+    desk.calls.upkeeps[row.job_id] = Unavailable("away")
+    assert desk.admin.status(X).upkeep == NO_UPKEEP
+
+
+def test_a_spec_that_was_damaged_in_the_log_hides_no_job(desk: Desk) -> None:
+    row = desk.running()
+    writer = desk.world.owner.current_writer()
+    writer.read(lambda book: book._jobs.update({row.key: row._replace(spec_json='{"target_lag":')}))
+    assert [job.late for job in desk.admin.list_jobs(JobFilter())] == [False]
+    assert desk.admin.status(X).upkeep == NO_UPKEEP
