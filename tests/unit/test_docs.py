@@ -8,6 +8,7 @@ import inspect
 import io
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -108,6 +109,33 @@ def test_every_file_is_there(document: Path) -> None:
     links = [document.parent / link.partition("#")[0] for link in _LINK.findall(text) if not link.startswith("#")]
     named = [ROOT / name for name in spans(text) if name.startswith(_TOPS) and not re.search(r"[\s*…<>]", name)]
     assert [str(path) for path in [*links, *named] if not path.exists()] == []
+
+
+@each_document
+def test_every_heading_that_is_linked_to_is_there(document: Path) -> None:
+    for link in _LINK.findall(document.read_text()):
+        name, _, anchor = link.partition("#")
+        if anchor and (name.endswith(".md") or not name):
+            assert anchor in anchors((document.parent / name if name else document).read_text()), link
+
+
+def anchors(text: str) -> set[str]:
+    """As GitHub makes them of headings: lower case, only word characters, dashes for blanks."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_map_has_every_room_and_the_layers_and_is_short() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    rooms = re.findall(r"^\| `(iscp/[\w/]+)` \|", text, re.MULTILINE)
+    folders = {path.parent for path in (ROOT / "iscp").rglob("*.py") if path.name != "__init__.py"}
+    wanted = {folder.relative_to(ROOT).as_posix() for folder in folders} - {"iscp", "iscp/wire/v1"}
+    holders = {"iscp/changefeed", "iscp/wire"}  # of rooms only, or generated
+    assert sorted(rooms) == sorted(wanted | holders)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (layers,) = (each["layers"] for each in project["tool"]["importlinter"]["contracts"] if each["type"] == "layers")
+    assert " > ".join(layers).replace("iscp.", "") in text
+    assert len(text.split()) <= 2_500
 
 
 @each_document
