@@ -115,13 +115,13 @@ class OwnerSide:
 
     # --- what comes in -----------------------------------------------------------------------------------------
 
-    def elected(self, leader: Leader) -> None:
+    def on_elected(self, leader: Leader) -> None:
         self.loop.on_elected(leader)
 
-    def lost(self) -> None:
+    def on_lost(self) -> None:
         self.loop.on_lost()
 
-    def members_changed(self, moment: Moment, members: Snapshot) -> None:
+    def on_members_changed(self, moment: Moment, members: Snapshot) -> None:
         self.loop.on_members_changed(members, moment)
 
     def heard(self, node_id: str, message: NodeMessage) -> None:

@@ -123,7 +123,7 @@ class Registration:
 
         self._process.etcd.call(lambda etcd: etcd.create(self.key, record, lease_id), created, failed)
 
-    def members_changed(self, members: Snapshot) -> None:
+    def on_members_changed(self, members: Snapshot) -> None:
         """A life that was a member and is none any more has lost its key: it stops, and joins anew."""
         lease, life = self.lease, (self._process.node_id, self.record.epoch)
         if any((each.node_id, each.epoch) == life for each in members):

@@ -49,7 +49,7 @@ class WorkerSide:
         else:
             self.put(LeaseRegained(epoch))
 
-    def lease_lost(self) -> None:
+    def on_lease_lost(self) -> None:
         self.put(LeaseEnded())
 
     def heard(self, message: OwnerMessage) -> None:
