@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from iscp.adapters.grpc.admin import convert
 from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION, Tls
-from iscp.adapters.grpc.channel.retrying_caller import Caller, gathered
+from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
 from iscp.client.operator_client import OperatorClient
 from iscp.core.api_requests import (
     ChangeOutcome,
@@ -200,7 +200,7 @@ class Client:
         """The jobs that match all that is given, `limit` at the most; patterns are shell-style, as `sales.*`."""
         wanted = _filter(account, table, state, reason, table_pattern, name_pattern)
         request = pb.ListJobsRequest(format_version=FORMAT_VERSION, filter=convert.filter_to_wire(wanted), limit=limit)
-        pages = self._caller.call(gathered(self._admin.ListJobs), request)
+        pages = self._caller.call(listing(self._admin.ListJobs), request)
         return [convert.job_from_wire(job) for page in pages for job in page.jobs]
 
     def count(
@@ -274,7 +274,7 @@ class Client:
         """The job's iterations, newest first."""
         job = convert.name_to_wire(JobName(table, name, account))
         request = pb.HistoryRequest(format_version=FORMAT_VERSION, job=job, limit=limit)
-        pages = self._caller.call(gathered(self._admin.History), request)
+        pages = self._caller.call(listing(self._admin.History), request)
         return [convert.history_from_wire(entry) for page in pages for entry in page.entries]
 
     def notify(self, table: str) -> int:
@@ -285,7 +285,7 @@ class Client:
 
     def cluster(self) -> ClusterView:
         request = pb.GetClusterRequest(format_version=FORMAT_VERSION)
-        return convert.cluster_from_wire(self._caller.call(gathered(self._admin.GetCluster), request))
+        return convert.cluster_from_wire(self._caller.call(listing(self._admin.GetCluster), request))
 
     def _change(self, method: Callable[..., Any], job: JobName) -> bool:
         request = pb.ChangeJobRequest(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from iscp.adapters.grpc.admin.convert import fields_of
 from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
-from iscp.adapters.grpc.channel.retrying_caller import Caller, gathered
+from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
 from iscp.core.api_requests import NodeVerb, ShardVerb
 from iscp.core.api_views import EventView, PlacedShard
 from iscp.wire.v1 import operator_pb2 as pb
@@ -68,12 +68,12 @@ class OperatorClient:
     def rebalance(self, *, dry_run: bool = False) -> list[PlacedShard]:
         """Bring home what is elsewhere than it should be; with `dry_run` only say what that is."""
         request = pb.RebalanceRequest(format_version=FORMAT_VERSION, dry_run=dry_run)
-        return _shards(self._caller.call(gathered(self._operator.Rebalance), request, changes=not dry_run))
+        return _shards(self._caller.call(listing(self._operator.Rebalance), request, changes=not dry_run))
 
     def placement(self, table: str = "") -> list[PlacedShard]:
         """Where the shards of a table are, and should be; of all tables if none is named."""
         request = pb.GetPlacementRequest(format_version=FORMAT_VERSION, table=table)
-        return _shards(self._caller.call(gathered(self._operator.GetPlacement), request))
+        return _shards(self._caller.call(listing(self._operator.GetPlacement), request))
 
     def events(self, after: EventView | None = None, *, wait_s: float = 0.0) -> list[EventView]:
         """What the owner has seen and decided after that event (of another term: all it knows), the oldest first.
@@ -86,7 +86,7 @@ class OperatorClient:
             after_number=after.number if after else 0,
             wait_s=wait_s,
         )
-        found = self._caller.call(gathered(self._operator.GetEvents), request, timeout_s=wait_s + WAIT_MARGIN_S)
+        found = self._caller.call(listing(self._operator.GetEvents), request, timeout_s=wait_s + WAIT_MARGIN_S)
         return [EventView(**fields_of(each, _EVENT_FIELDS)) for page in found for each in page.events]
 
     def _change_node(self, verb: NodeVerb, node_id: str) -> pb.ChangeNodeResponse:

@@ -53,10 +53,10 @@ class Membership(Protocol):
     def leave(self) -> None:
         """Say that this node stops in order, and that others are to have what it runs."""
 
-    def revoke(self, record: NodeRecord, fenced_put: Callable[[str, bytes, int], object]) -> None:
+    def revoke(self, record: NodeRecord, put_fenced: Callable[[str, bytes, int], object]) -> None:
         """End another node's lease (the owner, of a node that does not answer), and leave a trace of it before.
 
-        `fenced_put` writes the trace (key, value, lease) as this owner and none other: then the next one sees it.
+        `put_fenced` writes the trace (key, value, lease) as this owner and none other: then the next one sees it.
         """
 
     def hold_s(self) -> float:
@@ -77,7 +77,7 @@ class Election(Protocol):
     def leader(self) -> Leader | None:
         """A linearizable read of the election key."""
 
-    def fenced_put(self, leader: Leader, key: str, value: bytes, lease_id: int) -> int:
+    def put_fenced(self, leader: Leader, key: str, value: bytes, lease_id: int) -> int:
         """Write as this owner and none other; raises NotOwner, OutcomeUnknown (it may be repeated)."""
 
 

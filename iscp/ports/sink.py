@@ -102,7 +102,7 @@ class Sink(Protocol):
 
     def rows(self, session: SparkSession) -> DataFrame: ...
 
-    def compared(self, wanted: DataFrame, key: Sequence[str], version: int) -> AbstractContextManager[Compared]:
+    def compare(self, wanted: DataFrame, key: Sequence[str], version: int) -> AbstractContextManager[Compared]:
         """The rows at the table's own `version` against `wanted`; raises ChangesUnavailable if that cannot be read.
 
         It has to have the same columns.

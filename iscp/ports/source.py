@@ -24,7 +24,7 @@ class SourceRange:
 
     `first_commit_at_s` is the commit time of the first version in it (Unix seconds), `from_at_s` that of
     `from_version` (0: not known any more). `inserts_only`: no commit in it took a row away; `changes_data` is False
-    where none has rows or metadata; `bytes` are of the files to read. `feed_on`: its last version has the change data
+    where none has rows or metadata; `bytes` are of the files to read. `cdf_on`: its last version has the change data
     feed. `column_ids` are those of its last version; `reshapes`: a commit in it may have changed the columns.
     """
 
@@ -37,7 +37,7 @@ class SourceRange:
     bytes: int = 0
     changes_data: bool = False
     inserts_only: bool = False
-    feed_on: bool = True
+    cdf_on: bool = True
     step: int = 0
     steps: int = 0
     column_ids: ColumnIds = field(default_factory=dict)
@@ -125,15 +125,15 @@ class ChangeSource(Protocol):
     def at(self, uri: str, version: int) -> SourceRange:
         """The empty range that stands at `version`; raises ChangesUnavailableError where it is gone."""
 
-    def feed(
+    def read_cdf(
         self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
     ) -> ChangeSet:
         """Only `columns` are read; for so many `readers`, so that what several of them read may be kept."""
 
-    def added(
+    def read_appends(
         self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
     ) -> ChangeSet:
-        """As `feed`, for a range of `inserts_only`: from the files that it added, so that no feed is needed.
+        """As `read_cdf`, for a range of `inserts_only`: from the files that it added, so that no feed is needed.
 
         All rows bear the range's last version.
         """

@@ -143,8 +143,8 @@ class FakeMembership:
                 self._etcd.nodes[node_id] = replace(record, leaving=True)
         self._etcd.changed()
 
-    def revoke(self, record: NodeRecord, fenced_put: Callable[[str, bytes, int], object]) -> None:
-        fenced_put("trace", b"", 0)
+    def revoke(self, record: NodeRecord, put_fenced: Callable[[str, bytes, int], object]) -> None:
+        put_fenced("trace", b"", 0)
         self._etcd.revoked.append(record)
         self._etcd.expire(record.lease_id)
 
@@ -181,7 +181,7 @@ class FakeElection:
     def leader(self) -> Leader | None:
         return self._etcd.candidates[0].term if self._etcd.candidates else None
 
-    def fenced_put(self, leader: Leader, key: str, value: bytes, lease_id: int) -> int:
+    def put_fenced(self, leader: Leader, key: str, value: bytes, lease_id: int) -> int:
         if self.term != leader:
             raise NotOwner(f"{leader.node_id} does not lead")
         return self._etcd.revision

@@ -111,7 +111,7 @@ class FakeSource:
 
     `column_ids[v]` are those from version v on. `feeds` and `snapshots` are the reads there were, `snapshot_sessions`
     whose the latter are, `added_ranges` those of them that read added files; versions in
-    `gone` can be read no more. `inserts_only` and `feed_on` are what it says of every range.
+    `gone` can be read no more. `inserts_only` and `cdf_on` are what it says of every range.
     """
 
     def __init__(self, table_id: str = "t-1") -> None:
@@ -127,7 +127,7 @@ class FakeSource:
         self.read_columns: list[tuple[str, ...]] = []
         self.snapshots: list[int] = []
         self.snapshot_sessions: list[Any] = []
-        self.feed_on = True
+        self.cdf_on = True
         self.inserts_only = False
         self.added_ranges: list[tuple[int, int]] = []
 
@@ -183,23 +183,23 @@ class FakeSource:
             self.ids[version],
             from_at_s=at_s,
             inserts_only=self.inserts_only,
-            feed_on=self.feed_on,
+            cdf_on=self.cdf_on,
             column_ids=next(
                 (ids for since, ids in sorted(self.column_ids.items(), reverse=True) if since <= version), {}
             ),
         )
 
-    def feed(self, session: Any, uri: str, span: SourceRange, columns: Sequence[str], readers: int) -> FakeFeed:
+    def read_cdf(self, session: Any, uri: str, span: SourceRange, columns: Sequence[str], readers: int) -> FakeFeed:
         self.read_columns.append(tuple(columns))
         self.feeds.append(FakeFeed(self, span))
         return self.feeds[-1]
 
-    def added(self, session: Any, uri: str, span: SourceRange, columns: Sequence[str], readers: int) -> FakeFeed:
+    def read_appends(self, session: Any, uri: str, span: SourceRange, columns: Sequence[str], readers: int) -> FakeFeed:
         self.added_ranges.append((span.from_version, span.to.version))
-        return self.feed(session, uri, span, columns, readers)
+        return self.read_cdf(session, uri, span, columns, readers)
 
     def enable_feed(self, session: Any, uri: str) -> None:
-        self.feed_on = True
+        self.cdf_on = True
         self.commit({})
 
     def snapshot(self, session: Any, uri: str, version: int) -> Any:

@@ -76,8 +76,8 @@ class OwnerMembership(Asks):
             if (moment := moments.read_at(before, revision)) is not None:
                 return members, moment
 
-    def revoke(self, record: NodeRecord, fenced_put: Callable[[str, bytes, int], object]) -> None:
-        fenced_put(f"{REVOKED}{record.lease_id}", str(record.ttl_s).encode(), 0)
+    def revoke(self, record: NodeRecord, put_fenced: Callable[[str, bytes, int], object]) -> None:
+        put_fenced(f"{REVOKED}{record.lease_id}", str(record.ttl_s).encode(), 0)
         self.ask(lambda etcd: etcd.revoke(record.lease_id), changes=True)
         self._forget(record.lease_id, record.ttl_s)
 
@@ -117,7 +117,7 @@ class OwnerElection(Asks):
     def leader(self) -> Leader | None:
         return self.ask(leader_of)
 
-    def fenced_put(self, leader: Leader, key: str, value: bytes, lease_id: int) -> int:
+    def put_fenced(self, leader: Leader, key: str, value: bytes, lease_id: int) -> int:
         def put(etcd: Etcd) -> int:
             # A restored etcd gives a revision twice.
             ours = (

@@ -184,7 +184,7 @@ class Members:
 
     def _follow(self, since: Moment, revision: int, snapshot: Snapshot) -> None:
         if not self._watch.broken:  # what a connection still brings after it broke is not read
-            self._deliver(self._process.moments.followed(since, revision), snapshot)
+            self._deliver(self._process.moments.follow(since, revision), snapshot)
 
     def _deliver(self, moment: Moment, snapshot: Snapshot) -> None:
         # A store that was restored can be at the same revision again, with others in it.

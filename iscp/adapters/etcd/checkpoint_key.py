@@ -31,4 +31,4 @@ class EtcdCheckpoint:
             return 0.0
 
     def save(self, leader: Leader, at_s: float) -> None:
-        self._election.fenced(leader, Put(self._key, repr(at_s).encode()))
+        self._election.write_fenced(leader, Put(self._key, repr(at_s).encode()))

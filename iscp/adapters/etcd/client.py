@@ -137,7 +137,7 @@ class EtcdClient:
         request = pb.LeaseTimeToLiveRequest(ID=lease_id)
         return int(self._channels.unary(pb.path("Lease", "LeaseTimeToLive"), request, writes=False).TTL)
 
-    def granted_ttl(self, lease_id: int) -> int:
+    def read_granted_ttl(self, lease_id: int) -> int:
         """The whole TTL of a lease, as granted, in seconds; 0 if the lease is gone."""
         request = pb.LeaseTimeToLiveRequest(ID=lease_id)
         return int(self._channels.unary(pb.path("Lease", "LeaseTimeToLive"), request, writes=False).grantedTTL)

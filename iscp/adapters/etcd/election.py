@@ -84,7 +84,7 @@ class EtcdElection:
         lease = self._lease
         return lease.lease_id if lease else 0
 
-    def fenced(self, leader: Leader, *writes: Put | Delete) -> int:
+    def write_fenced(self, leader: Leader, *writes: Put | Delete) -> int:
         """Write as this owner and none other, all or nothing; the revision.
 
         `leader` is the term that `on_elected` gave. Raises NotOwner if it has ended, EtcdOutcomeUnknown if the
@@ -99,8 +99,8 @@ class EtcdElection:
             raise NotOwner(f"term {leader.revision} of {leader.node_id} has ended")
         return result.revision
 
-    def fenced_put(self, leader: Leader, key: str, value: bytes, lease_id: int) -> int:
-        return self.fenced(leader, Put(key, value, lease_id))
+    def put_fenced(self, leader: Leader, key: str, value: bytes, lease_id: int) -> int:
+        return self.write_fenced(leader, Put(key, value, lease_id))
 
     def _run(self, node_id: str, on_elected: Callable[[Leader], None], on_lost: Callable[[], None]) -> None:
         while not self._closed.is_set():

@@ -108,7 +108,7 @@ class EtcdLease:
     def _run(self) -> None:
         wait_s = self._ttl_s / RENEWALS_PER_TTL
         while not self._closed.wait(wait_s):
-            wait_s = self._ttl_s / (RENEWALS_PER_TTL if self._renewed() else RETRIES_PER_TTL)
+            wait_s = self._ttl_s / (RENEWALS_PER_TTL if self._renew() else RETRIES_PER_TTL)
             now_s = self._clock.monotonic_s()
             if self._gone.is_set():
                 self._report(self._on_gone)
@@ -119,7 +119,7 @@ class EtcdLease:
                 else:
                     self._lapse()
 
-    def _renewed(self) -> bool:
+    def _renew(self) -> bool:
         """One renewal, not beyond the moment at which the lease must be reported as lapsed."""
         sent_s = self._clock.monotonic_s()
         timeout_s = self._ttl_s / RENEWALS_PER_TTL

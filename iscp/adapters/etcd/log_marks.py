@@ -42,7 +42,7 @@ class EtcdLogMarks:
             return 0
 
     def save(self, leader: Leader, version: int) -> None:
-        self._election.fenced(leader, Put(self._keys.job_log, str(version).encode()))
+        self._election.write_fenced(leader, Put(self._keys.job_log, str(version).encode()))
 
     def accept(self, version: int) -> None:
         """The log ends at `version`, whatever was written: said by a person, while no node runs."""
@@ -67,7 +67,7 @@ class EtcdLogMarks:
     def report_fault(self, leader: Leader, fault: IscpError | None) -> None:
         key = self._keys.job_log_fault
         if fault is None:
-            self._election.fenced(leader, Delete(key))
+            self._election.write_fenced(leader, Delete(key))
             return
         said = {"format": FORMAT, "code": int(fault.code), "message": fault.message, "remedy": fault.remedy}
-        self._election.fenced(leader, Put(key, json.dumps(said).encode(), self._election.lease_id))
+        self._election.write_fenced(leader, Put(key, json.dumps(said).encode(), self._election.lease_id))

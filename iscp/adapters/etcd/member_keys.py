@@ -101,7 +101,7 @@ class EtcdMembership:
         )
         record = replace(record, lease_id=lease.lease_id, ttl_s=float(lease.ttl_s))
         try:
-            if not self._created(record, lease.lease_id):
+            if not self._create(record, lease.lease_id):
                 raise _taken(record.node_id)
             self._refuse_beyond_limit(record.node_id)
         except BaseException:
@@ -140,7 +140,7 @@ class EtcdMembership:
             _revoke_quietly(lease)
 
     def members(self) -> Members:
-        listing, moment = self._moments.listed(lambda: self._client.list_prefix(self._keys.nodes))
+        listing, moment = self._moments.list_at(lambda: self._client.list_prefix(self._keys.nodes))
         return snapshot_of({kv.key: kv for kv in listing.items}), moment
 
     def watch(self, on_change: Callable[[tuple[NodeRecord, ...], Moment], None]) -> Callable[[], None]:
@@ -161,11 +161,11 @@ class EtcdMembership:
                 continue  # if it did happen, that number stays unused
         raise Conflict(f"no epoch for {node_id} in {EPOCH_ATTEMPTS_MAX} attempts")
 
-    def revoke(self, record: NodeRecord, fenced_put: Callable[[str, bytes, int], object]) -> None:
+    def revoke(self, record: NodeRecord, put_fenced: Callable[[str, bytes, int], object]) -> None:
         """End this life's lease, and leave a trace for as long as the node may go on writing without knowing it."""
         trace_id, _ = self._client.grant(math.ceil((record.ttl_s or self._ttl_s) + self._margin_s + REVOKING_S))
         key = self._keys.revocation(record.node_id, record.epoch)
-        fenced_put(key, str(record.lease_id).encode(), trace_id)
+        put_fenced(key, str(record.lease_id).encode(), trace_id)
         self._client.revoke(record.lease_id)
 
     def hold_s(self) -> float:
@@ -174,7 +174,7 @@ class EtcdMembership:
         hold_s = self._ttl_s + self._margin_s if traces else 0.0
         for kv in traces:
             # The trace lasts as long as that node may go on writing, by its own lease's TTL, and a time for revoking.
-            hold_s = max(hold_s, self._client.granted_ttl(kv.lease_id) - REVOKING_S)
+            hold_s = max(hold_s, self._client.read_granted_ttl(kv.lease_id) - REVOKING_S)
             try:
                 self._client.revoke(exact_int(int(kv.value), "the lease", 0, 2**63 - 1))
             except ValueError as error:  # no trace of ours; the wait is kept all the same
@@ -190,7 +190,7 @@ class EtcdMembership:
             if left >= 0
         }
 
-    def _created(self, record: NodeRecord, lease_id: int) -> bool:
+    def _create(self, record: NodeRecord, lease_id: int) -> bool:
         key = self._keys.node(record.node_id)
         try:
             return self._client.create(key, encoded(record), lease_id) is not None

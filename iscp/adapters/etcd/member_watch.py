@@ -42,7 +42,7 @@ class Moments:
         self._lock = threading.Lock()
         self._latest = Moment()
 
-    def listed(self, read: Callable[[], Listing]) -> tuple[Listing, Moment]:
+    def list_at(self, read: Callable[[], Listing]) -> tuple[Listing, Moment]:
         """What `read` finds, and when that is."""
         while True:
             before = self.latest
@@ -69,7 +69,7 @@ class Moments:
             self._latest = max(self._latest, moment)
             return moment
 
-    def followed(self, since: Moment, revision: int) -> Moment:
+    def follow(self, since: Moment, revision: int) -> Moment:
         """When a change is that a watch from `since` has brought."""
         moment = Moment(since.restores, revision)
         with self._lock:
@@ -124,7 +124,7 @@ class MemberWatch:
                 self._closed.wait(RELIST_PAUSE_S)
 
     def _follow_from_list(self) -> None:
-        listing, moment = self._moments.listed(lambda: self._client.list_prefix(self._keys.nodes))
+        listing, moment = self._moments.list_at(lambda: self._client.list_prefix(self._keys.nodes))
         known = {kv.key: kv for kv in listing.items}
         self._publish(known, moment)
         watch = self._client.watch(
@@ -143,7 +143,7 @@ class MemberWatch:
                         else:
                             known.pop(event.kv.key, None)
                     revision = max(event.kv.mod_revision for event in events)
-                    self._publish(known, self._moments.followed(moment, revision))
+                    self._publish(known, self._moments.follow(moment, revision))
                 case Progress() | Compacted():
                     pass  # a compacted watch ends: the next listing tells
 
@@ -194,16 +194,16 @@ def encoded(record: NodeRecord) -> bytes:
 
 def snapshot_of(known: dict[str, KeyValue]) -> tuple[NodeRecord, ...]:
     """The records, sorted; those that cannot be read are passed over."""
-    return tuple(sorted(record for kv in known.values() if (record := _decoded(kv)) is not None))
+    return tuple(sorted(record for kv in known.values() if (record := _decode(kv)) is not None))
 
 
-def _decoded(kv: KeyValue) -> NodeRecord | None:
+def _decode(kv: KeyValue) -> NodeRecord | None:
     try:
         fields = json.loads(kv.value)
         return NodeRecord(
-            node_id=_named(fields["node_id"], "node_id"),
+            node_id=_require_name(fields["node_id"], "node_id"),
             epoch=exact_int(fields["epoch"], "epoch"),
-            address=_named(fields["address"], "address"),
+            address=_require_name(fields["address"], "address"),
             pid=exact_int(fields["pid"], "pid"),
             version=exact_name(fields["version"], "version"),
             started_at_s=exact_float(fields["started_at_s"], "started_at_s"),
@@ -218,7 +218,7 @@ def _decoded(kv: KeyValue) -> NodeRecord | None:
         return None
 
 
-def _named(value: object, name: str) -> str:
+def _require_name(value: object, name: str) -> str:
     if not (text := exact_name(value, name)):
         raise ValueError(f"{name} is empty")
     return text

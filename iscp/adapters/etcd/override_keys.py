@@ -52,7 +52,7 @@ class EtcdOverrides:
     def save(self, leader: Leader, before: Overrides, after: Overrides) -> None:
         writes = list(self._writes(before, after))
         for first in range(0, len(writes), WRITES_AT_ONCE_MAX):
-            self._election.fenced(leader, *writes[first : first + WRITES_AT_ONCE_MAX])
+            self._election.write_fenced(leader, *writes[first : first + WRITES_AT_ONCE_MAX])
 
     def _writes(self, before: Overrides, after: Overrides) -> Iterator[Put | Delete]:
         for kind, had, has in ((CORDON, before.cordoned, after.cordoned), (DRAIN, before.draining, after.draining)):

@@ -114,13 +114,13 @@ class Watch:
                 if self._closed.is_set():
                     call.cancel()
             try:
-                yield from self._received(endpoint, call)
+                yield from self._receive(endpoint, call)
             finally:
                 call.cancel()
         finally:
             requests.put(None)  # frees the thread in which gRPC waits for further requests
 
-    def _received(self, endpoint: Endpoint, call: Any) -> Iterator[WatchItem]:
+    def _receive(self, endpoint: Endpoint, call: Any) -> Iterator[WatchItem]:
         try:
             for response in call:
                 if response.canceled:

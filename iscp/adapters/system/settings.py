@@ -48,7 +48,7 @@ def load_settings(file: Path | None, environ: Mapping[str, str]) -> NodeConfig:
     if file is not None:
         _read_table(_parse(file), "", known, reading)
     _read_variables(environ, known, reading)
-    config: NodeConfig = _build(NodeConfig, "", _validated(known, reading))
+    config: NodeConfig = _build(NodeConfig, "", _validate(known, reading))
     wrong = {fault.path for fault in reading.faults}
     reading.faults += [fault for fault in faults(config) if _setting_path(fault.path, known) not in wrong]
     if reading.faults:
@@ -152,7 +152,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _validated(known: Mapping[str, Setting], reading: _Reading) -> dict[str, Any]:
+def _validate(known: Mapping[str, Setting], reading: _Reading) -> dict[str, Any]:
     """A value for every setting: the default where it was not given or is wrong, so that the rest can be looked at."""
     values = {}
     for path, setting in known.items():

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from iscp.changefeed.client.cursors import Cursors
-from iscp.changefeed.client.input_rows import OrderBy, Rows, prepared
+from iscp.changefeed.client.input_rows import OrderBy, Rows, prepare
 from iscp.changefeed.client.lock_wait import get_in_line
 from iscp.changefeed.client.pool import Pool
 from iscp.changefeed.client.purge import Purged, bounds_of
@@ -141,13 +141,13 @@ class Changefeed:
             with attempt, Transaction(self._tables, shard, None, self._clock, self._failpoints) as transaction:
                 if transaction.schema != wanted:  # at first, and where the feed was given columns meanwhile
                     wanted = transaction.schema
-                    given = prepared(rows, wanted, order_by, operation)
+                    given = prepare(rows, wanted, order_by, operation)
                 ulids = transaction.add(given)
         return ulids
 
     def _in_line(self, table: FeedTable, shard: int) -> HeldLock:
         """The writer's turn. An incident is another one's end, and the line goes on under another lock at once."""
-        etcd = self._with_etcd("wait in line")
+        etcd = self._require_etcd("wait in line")
         for attempt in Retrying(
             retry=retry_if_exception_type(FeedIncident), stop=stop_after_attempt(INCIDENTS_MAX), reraise=True
         ):
@@ -202,7 +202,7 @@ class Changefeed:
                 cursor = page.cursor
                 if len(page.rows):
                     yield page
-                while len(page.rows) < limit and not reading.moved():
+                while len(page.rows) < limit and not reading.probe():
                     if stop.wait(poll_s) or self._closed.is_set():
                         break
 
@@ -217,11 +217,11 @@ class Changefeed:
     @property
     def cursors(self) -> Cursors:
         """How far readers have come, by name. Raises ConfigurationError where the feed was opened without etcd."""
-        return Cursors(self._with_etcd("keep cursors").cursors(self.feed_id), self.feed_id, self.shards)
+        return Cursors(self._require_etcd("keep cursors").cursors(self.feed_id), self.feed_id, self.shards)
 
     def incidents(self) -> tuple[IncidentReport, ...]:
         """Of each shard that has had any: how many, and the last one. Raises ConfigurationError without etcd."""
-        return self._with_etcd("count incidents").locks.list_incidents(self.feed_id)
+        return self._require_etcd("count incidents").locks.list_incidents(self.feed_id)
 
     def purge(
         self, older_than_s: float | None = None, behind_cursors: bool = False, *, dry_run: bool = False
@@ -237,12 +237,12 @@ class Changefeed:
         bounds = bounds_of(self.shards, now_ms, older_than_s, cursors)
         files, rows = 0, 0
         while True:
-            once = self._purged_once(bounds, now_ms, dry_run)
+            once = self._purge_batch(bounds, now_ms, dry_run)
             files, rows = files + once.files, rows + once.rows
             if dry_run or not once.more:
                 return Purged(files, rows, Cursor(self.feed_id, once.purged))
 
-    def _purged_once(self, bounds: dict[int, str], now_ms: int, dry_run: bool) -> PurgedFiles:
+    def _purge_batch(self, bounds: dict[int, str], now_ms: int, dry_run: bool) -> PurgedFiles:
         for attempt in _retrying():
             with attempt, self._tables.lent() as table:
                 return purge_files(table, bounds, now_ms, dry_run=dry_run)
@@ -268,7 +268,7 @@ class Changefeed:
         found.refuse_foreign(self.feed_id, self.shards)
         return found
 
-    def _with_etcd(self, what: str) -> Etcd:
+    def _require_etcd(self, what: str) -> Etcd:
         self._refuse_closed()
         if self._etcd is None:
             raise ConfigurationError(

@@ -69,20 +69,20 @@ def open_feed(
     """
     clock, limits = SystemClock(), _limits(timeout_s, wait_max_s)
     who = name or f"{socket.gethostname()}:{os.getpid()}"
-    at = None if etcd is None else connected(_settings(etcd), Keys(etcd_prefix), clock, who)
+    at = None if etcd is None else connect_etcd(_settings(etcd), Keys(etcd_prefix), clock, who)
     try:
-        return composed(os.fspath(uri), clock, EnvironmentFailpoints(), at, limits)
+        return compose(os.fspath(uri), clock, EnvironmentFailpoints(), at, limits)
     except BaseException:
         if at is not None:
             at.close()
         raise
 
 
-def composed(uri: str, clock: Clock, failpoints: Failpoints, etcd: Etcd | None, limits: QueueLimits) -> Changefeed:
+def compose(uri: str, clock: Clock, failpoints: Failpoints, etcd: Etcd | None, limits: QueueLimits) -> Changefeed:
     return Changefeed(lambda: FeedTable(uri, clock, failpoints), clock, failpoints, etcd, limits)
 
 
-def connected(settings: EtcdSettings, keys: Keys, clock: Clock, name: str) -> Etcd:
+def connect_etcd(settings: EtcdSettings, keys: Keys, clock: Clock, name: str) -> Etcd:
     """Nothing is said to etcd yet."""
     client = EtcdClient(settings, clock)
     locks = EtcdFeedLocks(client, keys, clock, name=name)

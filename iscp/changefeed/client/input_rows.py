@@ -39,7 +39,7 @@ class SparkRows:
 Prepared: TypeAlias = FeedRows | SparkRows
 
 
-def prepared(rows: Rows, wanted: pa.Schema, order_by: OrderBy, operation: Any) -> Prepared:
+def prepare(rows: Rows, wanted: pa.Schema, order_by: OrderBy, operation: Any) -> Prepared:
     """Rows with the columns `wanted`, in the order asked for; `operation`: one text for all, or one for each.
 
     Raises InvalidRequest.

@@ -11,7 +11,7 @@ from iscp.adapters.delta.log.commits import place
 from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.changefeed.model.cursor import Cursor
-from iscp.changefeed.table.feed_purge import purged
+from iscp.changefeed.table.feed_purge import read_purged
 from iscp.changefeed.table.feed_table import FeedTable
 from iscp.changefeed.table.page_reader import FeedPage, PageReader
 from iscp.core.errors import StorageError
@@ -38,7 +38,7 @@ class FeedReader:
             self._delta = DeltaTable(place(table.uri))
         self._purged: dict[int, str] = {}
 
-    def moved(self) -> bool:
+    def probe(self) -> bool:
         """Whether there may be something new since the last page. Raises StorageError, TableNotFound."""
         return self._looked is None or self._probe.look(self._table.uri, self._looked) != self._looked
 
@@ -78,6 +78,6 @@ class FeedReader:
         with delta_faults(f"read the feed {uri}"):
             self._delta.update_incremental()
         # After the files: what was purged of those is known then.
-        self._purged = purged(self._table)
+        self._purged = read_purged(self._table)
         # Before the files: what came after it is seen by the next look.
         self._looked = looked

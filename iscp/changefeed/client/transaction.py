@@ -15,7 +15,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from iscp.changefeed.client.input_rows import OrderBy, Prepared, Rows, prepared
+from iscp.changefeed.client.input_rows import OrderBy, Prepared, Rows, prepare
 from iscp.changefeed.client.pool import Pool
 from iscp.changefeed.client.ulid_ranges import Ulids
 from iscp.changefeed.model.feed_ports import HeldLock
@@ -114,14 +114,14 @@ class Transaction:
         `operation`: one text for all rows, or a pa.Array with one for each. Raises InvalidRequest (nothing was added,
         and the transaction goes on), StorageError (then it commits nothing).
         """
-        return self.add(prepared(rows, self.schema, order_by, operation))
+        return self.add(prepare(rows, self.schema, order_by, operation))
 
     def add(self, rows: Prepared) -> Ulids:
         """As `append`, of what was prepared before."""
         self._refuse_misuse()
         first = self._next
         try:
-            self._next = self._written(rows)
+            self._next = self._write_rows(rows)
         except InvalidRequest:
             raise
         except BaseException as error:
@@ -129,7 +129,7 @@ class Transaction:
             raise
         return Ulids(first, self._next.low - first.low)
 
-    def _written(self, rows: Prepared) -> UlidPlace:
+    def _write_rows(self, rows: Prepared) -> UlidPlace:
         """Where the next ones begin."""
         if isinstance(rows, FeedRows):
             return self._draft.add(self._shard, self._next, rows) if len(rows.rows) else self._next

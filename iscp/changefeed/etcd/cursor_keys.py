@@ -32,12 +32,12 @@ class EtcdFeedCursors:
     def get(self, name: str) -> StoredCursor | None:
         """Raises InvalidRequest (no name), ConfigurationError (what is written there is no cursor)."""
         kv = self._client.get(self._key(name))
-        return _stored(name, kv) if kv else None
+        return _parse(name, kv) if kv else None
 
     def list(self) -> tuple[StoredCursor, ...]:
         """All, by name. One that cannot be read raises ConfigurationError: it may be the slowest."""
         prefix = self._keys.feed_cursors(self._feed)
-        return tuple(_stored(kv.key.removeprefix(prefix), kv) for kv in self._client.list_prefix(prefix).items)
+        return tuple(_parse(kv.key.removeprefix(prefix), kv) for kv in self._client.list_prefix(prefix).items)
 
     def store(self, name: str, cursor: Cursor, expected: StoredCursor | None, *, rewind: bool = False) -> StoredCursor:
         """Put `cursor` in the place of `expected` (None: there is none yet); what is stored now.
@@ -59,7 +59,7 @@ class EtcdFeedCursors:
         try:
             result = self._client.txn((Compare.modified_at(key, revision),), (put,), (Get(key),))
         except OutcomeUnknown:
-            return self._looked(name, put, revision)
+            return self._settle_put(name, put, revision)
         if not result.succeeded:
             raise _moved(name)
         return StoredCursor(name, cursor, result.revision, at_s)
@@ -73,11 +73,11 @@ class EtcdFeedCursors:
             raise _moved(name)
         return True
 
-    def _looked(self, name: str, put: Put, revision: int) -> StoredCursor:
+    def _settle_put(self, name: str, put: Put, revision: int) -> StoredCursor:
         """What became of a store whose answer was lost."""
         kv = self._client.get(put.key)
         if kv is not None and kv.value == put.value:
-            return _stored(name, kv)
+            return _parse(name, kv)
         if (kv.mod_revision if kv else 0) == revision:
             raise OutcomeUnknown(f"cannot tell whether cursor {name} is stored", remedy="Get it again")
         raise _moved(name)
@@ -101,7 +101,7 @@ def _moved(name: str) -> Conflict:
     return Conflict(f"cursor {name} has been stored by another since it was got", remedy="Get it again")
 
 
-def _stored(name: str, kv: KeyValue) -> StoredCursor:
+def _parse(name: str, kv: KeyValue) -> StoredCursor:
     try:
         fields = json.loads(kv.value)
         return StoredCursor(name, Cursor.parse(fields["cursor"]), kv.mod_revision, float(fields["stored_at_s"]))

@@ -123,12 +123,12 @@ def write_files(
     they stay in the order of the frame's partitions. Whoever does not commit the files deletes them.
     Raises InvalidRequest (they do not fit; there is not a file then), StorageError, EngineError, Canceled.
     """
-    frame = _fitted(frame, description.row)
+    frame = _fit_columns(frame, description.row)
     order = [_order(frame, *each) for each in order_by]
     files, home = files_of(place(uri), None), spark_place(frame.sparkSession, uri)
     name = uuid.uuid4().hex
     staged, final = (f"{description.folder(shard)}/{kind}{name}" for kind in ("staged-", FILE_PREFIX))
-    with _deleted(f"{place(uri)}/{staged}"):
+    with _delete_after(f"{place(uri)}/{staged}"):
         with _refusing_misfits(frame), _writing("sort the rows for a feed"):
             ordered = frame.orderBy(*order) if order else frame
             row = F.struct(*_checked(frame, description.row))
@@ -138,8 +138,8 @@ def write_files(
         if not count:
             return [], 0
         first.after(count)
-        rows = _sorted_rows(frame, f"{home}/{staged}")
-        with _deleted(f"{place(uri)}/{final}", only_failed=True):
+        rows = _open_sorted(frame, f"{home}/{staged}")
+        with _delete_after(f"{place(uri)}/{final}", only_failed=True):
             with _writing("write the rows of a feed"):
                 numbered = _numbered(rows, sorted_files, description, first, operation)
                 numbered.write.options(**_FINAL).parquet(f"{home}/{final}")
@@ -150,7 +150,7 @@ def write_files(
 
 
 @contextmanager
-def _deleted(directory: str, *, only_failed: bool = False) -> Iterator[None]:
+def _delete_after(directory: str, *, only_failed: bool = False) -> Iterator[None]:
     """What cannot be deleted a vacuum takes."""
     keep = False
     try:
@@ -169,14 +169,14 @@ def _delete_checksums(uri: str, directory: str) -> None:
         checksum.unlink(missing_ok=True)
 
 
-def _fitted(frame: DataFrame, row: pa.Schema) -> DataFrame:
+def _fit_columns(frame: DataFrame, row: pa.Schema) -> DataFrame:
     """With the feed's columns in their order."""
-    wanted, given = (sorted(_told(schema)) for schema in (_spark_schema(row), frame.schema))
+    wanted, given = (sorted(_column_texts(schema)) for schema in (_spark_schema(row), frame.schema))
     if wanted != given:
         raise InvalidRequest(
-            f"the rows have the columns {', '.join(_told(frame.schema))}",
+            f"the rows have the columns {', '.join(_column_texts(frame.schema))}",
             field="rows",
-            remedy=f"Cast them to the feed's: {', '.join(_told(_spark_schema(row)))}",
+            remedy=f"Cast them to the feed's: {', '.join(_column_texts(_spark_schema(row)))}",
         )
     _refuse_cut_times(frame)
     if frame.isStreaming:
@@ -188,7 +188,7 @@ def _spark_schema(row: pa.Schema) -> StructType:
     return from_arrow_schema(row, prefer_timestamp_ntz=True)
 
 
-def _told(schema: StructType) -> list[str]:
+def _column_texts(schema: StructType) -> list[str]:
     return [f"{field.name} {field.dataType.simpleString()}" for field in schema]
 
 
@@ -242,7 +242,7 @@ def _writing(what: str) -> Iterator[None]:
         raise EngineError(f"{what}: {str(error.__cause__)[:MESSAGE_LENGTH_MAX]}") from error.__cause__
 
 
-def _sorted_rows(frame: DataFrame, directory: str) -> DataFrame:
+def _open_sorted(frame: DataFrame, directory: str) -> DataFrame:
     """What was sorted, in a session whose settings are ours: one of the JVM alone, as pyspark's would become the one
     that the application's `toDF` makes frames of."""
     schema = StructType([StructField(ROW, frame.schema)])

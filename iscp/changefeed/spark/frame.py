@@ -31,7 +31,7 @@ def frame_behind(spark: SparkSession, uri: str, cursor: Cursor | None) -> DataFr
     with spark_faults(f"read the feed {uri}"):
         log, snapshot = _snapshot(spark, spark_place(spark, uri))
         # After the files: what was purged of those is known then.
-        behind = plan.first_cursor() if cursor is None else plan.unpurged(cursor)
+        behind = plan.first_cursor() if cursor is None else plan.refuse_purged(cursor)
         shards = plan.shards
         chosen = snapshot.allFiles().filter(_may_lie_behind(behind, shards)._jc).collectAsList()
         rest = [getattr(log, f"createDataFrame$default${place_}")() for place_ in (3, 4)]

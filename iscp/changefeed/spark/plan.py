@@ -17,7 +17,7 @@ from iscp.changefeed.model.cursor import Cursor
 from iscp.changefeed.model.ulid import ULID_BYTES, parse_ulid, ulid_text
 from iscp.changefeed.spark.partition import FeedPart, part_columns
 from iscp.changefeed.table.feed_files import BEFORE_ALL, BEHIND_ALL, FeedFile, FeedFiles, overlapping
-from iscp.changefeed.table.feed_purge import purged
+from iscp.changefeed.table.feed_purge import read_purged
 from iscp.changefeed.table.feed_schema import ULID_TEXT
 from iscp.changefeed.table.feed_table import FeedTable
 
@@ -53,14 +53,14 @@ class FeedPlan:
         cursor.refuse_foreign(self._table.description.feed_id, self.shards)
         return cursor
 
-    def unpurged(self, cursor: Cursor) -> Cursor:
+    def refuse_purged(self, cursor: Cursor) -> Cursor:
         """Raises CursorBehind where what it would have next is gone."""
-        cursor.refuse_behind(purged(self._table))
+        cursor.refuse_behind(read_purged(self._table))
         return cursor
 
     def first_cursor(self) -> Cursor:
         """The one behind which all is that is left."""
-        return self._cursor(purged(self._table))
+        return self._cursor(read_purged(self._table))
 
     def last_cursor(self) -> Cursor:
         """The one behind which all that will be appended comes."""
@@ -76,10 +76,10 @@ class FeedPlan:
             {shard: max(ulid, start.get(shard, ulid)) for shard, ulid in {**start, **last}.items()}
         )
         if rows_max is None:
-            self.unpurged(start)
+            self.refuse_purged(start)
             return everything, False
         files = self._files(start, everything)
-        self.unpurged(start)
+        self.refuse_purged(start)
         reached, rows = dict(start), 0
         for span in overlapping(files):
             shard = span[0].shard
@@ -96,7 +96,7 @@ class FeedPlan:
         """Raises CursorBehind, StorageError."""
         files = self._files(start, end)
         # After the files: what was purged of those is known then.
-        self.unpurged(start)
+        self.refuse_purged(start)
         feed = self._table.description.feed_id
         return [
             FeedPart(feed, shard, tuple(file.path for file in group), start.get(shard, BEFORE_ALL), end[shard])

@@ -97,17 +97,17 @@ class _PartReader:
     def __getstate__(self) -> Mapping[str, Any]:
         return {**self.__dict__, "_plan": None}
 
-    def _planned(self) -> FeedPlan:
+    def _load_plan(self) -> FeedPlan:
         if self._plan is None:
             self._plan = _plan(self._uri)
         return self._plan
 
     def _start(self) -> Cursor:
         if self._starting == EARLIEST:
-            return self._planned().first_cursor()
+            return self._load_plan().first_cursor()
         if self._starting == LATEST:
-            return self._planned().last_cursor()
-        return self._planned().own(Cursor.parse(self._starting))
+            return self._load_plan().last_cursor()
+        return self._load_plan().own(Cursor.parse(self._starting))
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if partition is None:  # of nothing at all, pyspark makes one that is none
@@ -122,8 +122,8 @@ class ChangefeedReader(_PartReader, DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         start = self._start()
-        end = self._planned().last_cursor()
-        return [PlannedPart(part) for part in self._planned().parts(start, end)]
+        end = self._load_plan().last_cursor()
+        return [PlannedPart(part) for part in self._load_plan().parts(start, end)]
 
 
 class ChangefeedStream(_PartReader, DataSourceStreamReader):
@@ -142,18 +142,18 @@ class ChangefeedStream(_PartReader, DataSourceStreamReader):
     def latestOffset(self) -> Offset:  # noqa: N802
         self._refuse_unknown_trigger(self._cut)
         if self._at is not None:
-            self._at, _ = self._planned().end(self._at, self._rows_max)
+            self._at, _ = self._load_plan().end(self._at, self._rows_max)
         elif self._starting == LATEST:
             # Not what has come since: asked for it again after a kill, Spark would begin later.
             self._at = self._beginning()
         else:
-            self._at, self._cut = self._planned().end(self._beginning(), self._rows_max)
+            self._at, self._cut = self._load_plan().end(self._beginning(), self._rows_max)
         return _offset(self._at)
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         if start != end:
             self._cut = False
-            return [PlannedPart(part) for part in self._planned().parts(self._cursor(start), self._cursor(end))]
+            return [PlannedPart(part) for part in self._load_plan().parts(self._cursor(start), self._cursor(end))]
         self._refuse_unknown_trigger(self._cut)
         self._at = self._cursor(end)
         if self._starting == LATEST and self._began is None:  # of a first batch, which is an empty one
@@ -169,7 +169,7 @@ class ChangefeedStream(_PartReader, DataSourceStreamReader):
         return self._began
 
     def _cursor(self, offset: Offset) -> Cursor:
-        return self._planned().own(Cursor.parse(json.dumps(offset)))
+        return self._load_plan().own(Cursor.parse(json.dumps(offset)))
 
     def _refuse_unknown_trigger(self, cut: bool) -> None:
         """Spark's wrapper for Trigger.AvailableNow (off by default: a single batch is run then) asks for the end before

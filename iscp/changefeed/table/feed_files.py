@@ -56,7 +56,7 @@ class FeedFiles:
         A shard that is not in `start` begins before all; of one that is not in `end` there are none.
         """
         if self._version != table.version():
-            self._listed, self._version = listed_files(table), table.version()
+            self._listed, self._version = list_files(table), table.version()
         found, shards = self._listed, self._listed["shard"]
         wanted = pc.greater(pc.fill_null(found["last"], BEHIND_ALL), _of_shards(start, shards))
         if end is not None:
@@ -70,7 +70,7 @@ class FeedFiles:
         return sorted(files, key=lambda file: (file.shard, file.first))
 
 
-def listed_files(table: DeltaTable) -> pa.Table:
+def list_files(table: DeltaTable) -> pa.Table:
     """All files as of the table's version, with the columns of FeedFile; bounds that are not known are null."""
     actions = pa.table(table.get_add_actions(flatten=True))
     columns = {

@@ -103,10 +103,10 @@ class FeedLog:
             raise ConfigurationError(f"the text {name} of {self._uri} cannot be read: {error}") from error
 
     def put(self, actions: Sequence[Action], numbers: Mapping[str, int], commit_id: str, at_ms: int) -> None:
-        """Make it the next version, if no other commit is: `landed` tells, also after the OSError that this raises."""
+        """Make it the next version, if no other commit is: `find_next` reports it, also after an OSError."""
         files.create(commit_file(self._uri, self.version + 1), commit(actions, numbers, commit_id, at_ms))
 
-    def landed(self, commit_id: str) -> bool | None:
+    def find_next(self, commit_id: str) -> bool | None:
         """Whether the next version is this commit, which is taken in then; None: there is none yet. Raises OSError."""
         actions = self._read(self.version + 1)
         if actions is None:
@@ -114,7 +114,7 @@ class FeedLog:
         if not any(action.get("commitInfo", {}).get(COMMIT_ID) == commit_id for action in actions):
             return False
         self._take_in(actions)
-        self._checkpoints.committed(self.version)
+        self._checkpoints.note_commit(self.version)
         return True
 
     def goes_on_from(self, version: int) -> bool:

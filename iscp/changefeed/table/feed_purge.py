@@ -17,7 +17,7 @@ from deltalake.transaction import RemoveAction
 
 from iscp.adapters.delta.log.commits import place
 from iscp.adapters.delta.log.delta_errors import delta_faults
-from iscp.changefeed.table.feed_files import listed_files
+from iscp.changefeed.table.feed_files import list_files
 from iscp.changefeed.table.feed_table import FeedTable
 
 SHARDS_PER_TEXT = 256
@@ -42,7 +42,7 @@ def purged_names(shards: int) -> list[str]:
     return ["purged", *(f"purged/{first}" for first in range(SHARDS_PER_TEXT, shards, SHARDS_PER_TEXT))]
 
 
-def purged(table: FeedTable) -> dict[int, str]:
+def read_purged(table: FeedTable) -> dict[int, str]:
     """Each shard's last ulid that is gone, as text, as of now; without the shards that have lost none."""
     return _parsed(table.texts(purged_names(table.description.shards)))
 
@@ -55,7 +55,7 @@ def purge_files(table: FeedTable, bounds: Mapping[int, str], now_ms: int, *, dry
     seen = table.texts(purged_names(table.description.shards))
     gone = _parsed(seen)
     with delta_faults(f"read the feed {table.uri}"):
-        there = listed_files(DeltaTable(place(table.uri)))
+        there = list_files(DeltaTable(place(table.uri)))
     found = _removable(there, bounds)
     found = found.take(pc.sort_indices(found, [("last", "ascending")]))
     taken = found.slice(0, PURGED_FILES_MAX)

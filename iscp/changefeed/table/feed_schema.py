@@ -107,12 +107,12 @@ def create_feed_table(uri: str, row: pa.Schema, shards: int, key: Sequence[str] 
     if made:
         require_conditional_writes(uri)
         with delta_faults(f"make the feed {uri}"):
-            made = _made(uri, FeedDescription(str(uuid.uuid4()), shards, row, tuple(key)))
+            made = _create(uri, FeedDescription(str(uuid.uuid4()), shards, row, tuple(key)))
     if not made:
         raise InvalidRequest(f"there is a table at {uri} already", field="uri", remedy="Choose another place")
 
 
-def _made(uri: str, description: FeedDescription) -> bool:
+def _create(uri: str, description: FeedDescription) -> bool:
     """False: another table was. Raises OSError."""
     now_ms = int(time.time() * 1000)
     metadata = {

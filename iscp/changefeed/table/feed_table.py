@@ -231,7 +231,7 @@ class FeedTable:
             failed = error
         try:
             # Also where another one is said to be there: an answer that was lost makes the storage ask again.
-            landed = self._log.landed(change.commit_id)
+            landed = self._log.find_next(change.commit_id)
         except OSError as error:
             raise OutcomeUnknown(f"cannot look whether a commit to {self.uri} came through: {error}") from error
         if landed is not None:
@@ -270,17 +270,17 @@ class FeedTable:
         folders = {os.path.dirname(path) for path in paths}
         above = {name for folder in folders - self._lasting for name in _above(folder)}
         with delta_faults(f"write to the feed {self.uri}"):
-            self._synced(*paths, *folders, *above)
+            self._sync(*paths, *folders, *above)
         self._lasting |= folders
 
     def _sync_log(self) -> None:
         """What is acknowledged outlives a power loss too. Raises OutcomeUnknown."""
         try:
-            self._synced("_delta_log")
+            self._sync("_delta_log")
         except OSError as error:
             raise OutcomeUnknown(f"cannot tell whether a commit to {self.uri} lasts: {error}") from error
 
-    def _synced(self, *names: str) -> None:
+    def _sync(self, *names: str) -> None:
         if self._path is not None:
             for name in names:
                 sync(self._path / name)

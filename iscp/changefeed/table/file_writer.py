@@ -170,7 +170,7 @@ class FeedDraft:
         body, rest = waiting[:FILE_ROWS], waiting[FILE_ROWS:]
         path = f"{self.description.folder(number)}/{FILE_PREFIX}{uuid.uuid4().hex}.parquet"
         self._paths.append(path)
-        write = partial(self._written, path, number, shard.written, body)
+        write = partial(self._write_parquet, path, number, shard.written, body)
         shard.waiting, shard.written = [rest] if len(rest) else [], shard.written.after(len(body))
         if len(body) < GROUP_ROWS and not self._under_way:
             self._adds.append(write())
@@ -180,7 +180,7 @@ class FeedDraft:
         if len(self._under_way) > WRITERS:
             self._adds.append(self._under_way.popleft().result())
 
-    def _written(self, path: str, number: int, first: UlidPlace, body: pa.Table) -> AddAction:
+    def _write_parquet(self, path: str, number: int, first: UlidPlace, body: pa.Table) -> AddAction:
         ulids, texts = ulid_columns(first, len(body))
         table = pa.table([ulids, texts, *body.columns], schema=self.description.file_schema)
         with delta_faults(f"write {path}"):
@@ -221,7 +221,7 @@ class FeedDraft:
             )
         if rows.schema.names != wanted.names or rows.schema.types != wanted.types:
             raise InvalidRequest(
-                f"the rows have the columns {_told(rows.schema)}, the feed's are {_told(wanted)}",
+                f"the rows have the columns {_schema_text(rows.schema)}, the feed's are {_schema_text(wanted)}",
                 field="rows",
                 remedy="Cast them to the feed's columns, in their order",
             )
@@ -263,5 +263,5 @@ def _struct(rows: pa.Table, schema: pa.Schema, names: Sequence[str] | None = Non
     return pa.StructArray.from_arrays(columns, fields=fields)
 
 
-def _told(schema: pa.Schema) -> str:
+def _schema_text(schema: pa.Schema) -> str:
     return ", ".join(f"{each.name} {each.type}" for each in schema)

@@ -16,7 +16,7 @@ from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, WRITES
 from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.changefeed.model.ulid import DRAWN_BYTES, UlidPlace, begin
-from iscp.changefeed.table.feed_purge import purged, purged_names
+from iscp.changefeed.table.feed_purge import purged_names, read_purged
 from iscp.changefeed.table.feed_schema import OPERATION, ROW, SHARD, create_feed_table
 from iscp.changefeed.table.feed_table import FeedShardState, FeedTable
 from iscp.changefeed.table.file_writer import FeedDraft, FeedRows
@@ -122,7 +122,7 @@ class DeltaFeedCommit:
         """The feed is a bag of rows, into which a change puts one or from which it takes one."""
         # A purge moves no shard: the commit has to find that there was none meanwhile.
         self._texts_seen |= self._table.texts(purged_names(self.shards))
-        if purged(self._table):
+        if read_purged(self._table):
             raise PermanentError(
                 f"{self._table.uri} was purged: what its readers hold cannot be told from it",
                 remedy="Register the job anew, on another feed",

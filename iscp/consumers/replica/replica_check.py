@@ -36,7 +36,7 @@ class ReplicaCheck:
                 remedy="`iscp-admin notify` has a target of iscp brought to the source's columns",
                 code=ErrorCode.SCHEMA_CHANGED,
             )
-        with self._sink.compared(wanted, self._spec.key, context.position.base_version) as compared:
+        with self._sink.compare(wanted, self._spec.key, context.position.base_version) as compared:
             yield compared
 
     def _select_wanted(self, context: ConsumeContext, source: DataFrame) -> DataFrame:

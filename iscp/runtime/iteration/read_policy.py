@@ -31,7 +31,7 @@ def reading(spec: JobSpec, span: SourceRange) -> Reading:
             return Reading.COMPARE
         case ChangeMode.CDF:
             return Reading.FEED
-        case ChangeMode.AUTO if span.feed_on:
+        case ChangeMode.AUTO if span.cdf_on:
             return Reading.FEED
         case _:
             return Reading.FILES if span.inserts_only else Reading.COMPARE
@@ -56,7 +56,7 @@ def warning(spec: JobSpec, span: SourceRange, compared: str = "", rebuilt: str =
     """
     if rebuilt:
         return f"the target was built anew: {rebuilt}"
-    if spec.change_source is ChangeMode.AUTO and not span.feed_on:
+    if spec.change_source is ChangeMode.AUTO and not span.cdf_on:
         off = "the change data feed of the source is off: what is not appended is found by comparing"
         return off if spec.enable_cdf else f"{off}. {_TURN_ON}, or have the job do so (enable_cdf)"
     return f"all rows were compared: {compared}" if compared else ""
@@ -64,8 +64,8 @@ def warning(spec: JobSpec, span: SourceRange, compared: str = "", rebuilt: str =
 
 def refuse_unfit(spec: JobSpec, source: TableDescription) -> None:
     """At the registration; raises InvalidRequest."""
-    feed_on = source.configuration.get(_FEED, "false").lower() == "true"
-    if spec.change_source is ChangeMode.CDF and not (feed_on or spec.enable_cdf):
+    cdf_on = source.configuration.get(_FEED, "false").lower() == "true"
+    if spec.change_source is ChangeMode.CDF and not (cdf_on or spec.enable_cdf):
         raise InvalidRequest(
             f"is cdf, and the change data feed of {source.name} is off",
             field="spec.iteration.change_source",
@@ -75,7 +75,7 @@ def refuse_unfit(spec: JobSpec, source: TableDescription) -> None:
 
 def refuse_feed_off(spec: JobSpec, span: SourceRange) -> None:
     """A job that wants the feed is not to compare with each commit from now on; a gap in it costs one comparison."""
-    if spec.change_source is ChangeMode.CDF and not span.feed_on:
+    if spec.change_source is ChangeMode.CDF and not span.cdf_on:
         raise PermanentError(
             "the change data feed of the source was switched off",
             field="spec.iteration.change_source",

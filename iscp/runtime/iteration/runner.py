@@ -216,7 +216,7 @@ class Runner:
                 wanted, out = self._collect_columns(group, available)
                 if span.steps and any(not work.row.spec.consumer.key for work in group):
                     wanted = set(available)  # rows without a key are told apart by all that they hold
-                open_feed = self._source.feed if way is Reading.FEED else self._source.added
+                open_feed = self._source.read_cdf if way is Reading.FEED else self._source.read_appends
                 feed = open_feed(session, uri, span, [name for name in available if name in wanted], len(group))
                 able, shared = self._net_changes(feed, [work for work in group if work.row.job_id not in out])
                 self._failpoints.reach("read.after")
@@ -286,7 +286,7 @@ class Runner:
         goes_on = work.data_type is not DataType.SNAPSHOT
         if goes_on:
             read_policy.refuse_anew(work.row.spec, work.position, span, lambda: applied_at_s(self._source, uri, work))
-        if work.row.spec.enable_cdf and not span.feed_on:
+        if work.row.spec.enable_cdf and not span.cdf_on:
             span = enable_source_cdf(self._engine, self._source, uri, span, guard)
         if goes_on:
             read_policy.refuse_feed_off(work.row.spec, span)

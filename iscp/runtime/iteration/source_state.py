@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 def enable_source_cdf(engine: Engine, source: ChangeSource, uri: str, span: SourceRange, guard: Guard) -> SourceRange:
     """Switch the source's change data feed on, and go on from there: what comes next can be read from it."""
     newest = source.newest(uri)  # a range in the past, of a time before the feed was on, stays as it is
-    if newest.feed_on:
+    if newest.cdf_on:
         return span
     guard.check()
     with engine.session() as session:

@@ -33,7 +33,7 @@ class Revoker:
             leader = self._election.leader()
             if leader is not None and leader.revision == election_revision:
                 log.warning("owner.revokes", extra={"node": record.node_id, "epoch": record.epoch})
-                self._membership.revoke(record, partial(self._election.fenced_put, leader))
+                self._membership.revoke(record, partial(self._election.put_fenced, leader))
         except IscpError as error:
             log.warning("owner.revoke_failed", extra={"node": record.node_id, "error": str(error)})
         finally:

@@ -19,7 +19,7 @@ from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.changefeed import Changefeed, Conflict, Cursor, CursorBehind, InvalidRequest
-from iscp.changefeed.client.connect import composed
+from iscp.changefeed.client.connect import compose
 from iscp.changefeed.etcd.cursor_keys import EtcdFeedCursors
 from iscp.changefeed.model.lock_queue import QueueLimits
 from iscp.changefeed.table.feed_purge import SHARDS_PER_TEXT, purge_files
@@ -152,7 +152,7 @@ def test_what_is_no_cursor_in_etcd_is_told_and_holds_up_a_purge(opened: Opened, 
 
 def test_by_age_whole_files_go_of_which_all_is_old(uri: str, tmp_path: Path) -> None:
     clock = FakeClock()
-    with composed(uri, clock, EnvironmentFailpoints({}), None, QueueLimits()) as feed:
+    with compose(uri, clock, EnvironmentFailpoints({}), None, QueueLimits()) as feed:
         for number in range(4):
             feed.append(number % 2, [row(number)])
             clock.advance(100)

@@ -11,6 +11,6 @@ from iscp.changefeed.table.feed_log import FeedLog
 def test_a_number_is_read_as_it_was_put(uri: str, number: int) -> None:
     mine, others = FeedLog(uri), FeedLog(uri)
     mine.put([], {"half": number}, "commit", 1)
-    assert mine.landed("commit")
+    assert mine.find_next("commit")
     others.look()
     assert [log.number("half") for log in (mine, others, FeedLog(uri))] == [number] * 3

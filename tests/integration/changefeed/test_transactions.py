@@ -22,7 +22,7 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.changefeed import Changefeed, Conflict, InvalidRequest, Transaction
 from iscp.changefeed.client.changefeed import INCIDENTS_MAX, Etcd
-from iscp.changefeed.client.connect import composed
+from iscp.changefeed.client.connect import compose
 from iscp.changefeed.model.lock_queue import Incidents, QueueLimits
 from iscp.changefeed.table.feed_table import FeedTable
 from iscp.core.config import EtcdConfig
@@ -130,7 +130,7 @@ def changefeed_at(uri: str, clock: FakeClock, failpoints: Any = None, etcd: Any 
     class Passes:
         def reach(self, name: str) -> None: ...
 
-    return composed(uri, clock, failpoints or Passes(), etcd, QueueLimits(TIMEOUT_S))
+    return compose(uri, clock, failpoints or Passes(), etcd, QueueLimits(TIMEOUT_S))
 
 
 def test_where_a_write_failed_in_the_midst_nothing_is_committed(uri: str) -> None:

@@ -103,16 +103,16 @@ def test_a_deposed_owner_is_told_and_its_fenced_writes_fail(
     a, key = candidate("a").run(), f"{prefix}owned"
     eventually(lambda: a.leads)
     term = a.term
-    assert a.election.fenced(term, Put(key, b"1")) > term.revision
+    assert a.election.write_fenced(term, Put(key, b"1")) > term.revision
     client.delete(Keys(prefix).candidates, prefix=True)
     with pytest.raises(NotOwner):
-        a.election.fenced(term, Put(key, b"2"))
+        a.election.write_fenced(term, Put(key, b"2"))
     eventually(lambda: a.told[:2] == [term, None])
     eventually(lambda: a.leads)  # it runs again, for a new term
     assert a.term.revision > term.revision
     with pytest.raises(NotOwner):
-        a.election.fenced(term, Put(key, b"3"))
-    a.election.fenced(a.term, Put(key, b"4"))
+        a.election.write_fenced(term, Put(key, b"3"))
+    a.election.write_fenced(a.term, Put(key, b"4"))
     found = client.get(key)
     assert found is not None
     assert (found.value, found.version) == (b"4", 2)

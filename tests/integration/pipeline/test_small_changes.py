@@ -84,6 +84,6 @@ def test_nothing_is_looked_into_where_changes_do_not_come_through_arrow(pipeline
     span = source.resolve(uri, source.at(uri, 0).to, None, Bounds())
     before_s = pipeline.engine.spent_s()[1]
     with pipeline.engine.session() as session:
-        feed = source.feed(session, uri, span, source.columns(uri, 2), 1)
+        feed = source.read_cdf(session, uri, span, source.columns(uri, 2), 1)
         assert pipeline.engine.spent_s()[1] == before_s
         assert [row["id"] for row in feed.all(("id",)).collect()] == [0, 1]

@@ -10,7 +10,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from iscp.adapters.delta.storage.files import synced_beside
+from iscp.adapters.delta.storage.files import write_beside
 from iscp.adapters.delta.storage.table_files import sync
 from iscp.ports.system import Failpoints
 
@@ -49,6 +49,6 @@ class DurableCommits:
 
 def _replace_by_copy(path: Path) -> None:
     """Put a copy in the file's place that outlives a power loss. Raises OSError."""
-    with synced_beside(str(path), path.read_bytes()) as hidden:
+    with write_beside(str(path), path.read_bytes()) as hidden:
         os.replace(hidden, path)
     sync(path.parent)

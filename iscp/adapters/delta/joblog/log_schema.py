@@ -227,10 +227,10 @@ def job_rows(table: pa.Table) -> list[JobRow]:
         _seconds(columns("drop_at")),
         _shared(pc.fill_null(columns("origin"), "")),
     )
-    return [row for row in map(_believed, rows) if row is not None]
+    return [row for row in map(_repair_row, rows) if row is not None]
 
 
-def _believed(row: JobRow) -> JobRow | None:
+def _repair_row(row: JobRow) -> JobRow | None:
     """As it can be, where somebody else has damaged it: the sinks know how far jobs have come, and nodes ask them.
 
     None: nobody can say what it was the row of.

@@ -36,13 +36,13 @@ def parse_actions(content: bytes, path: str, skip: tuple[bytes, ...] = ()) -> li
     actions = []
     for number, line in enumerate(content.splitlines(), 1):
         if line and not line.isspace() and not line.startswith(skip or b"\n"):
-            action = _parsed(line, f"{path}, line {number}")
+            action = _parse(line, f"{path}, line {number}")
             if action:
                 actions.append(action)
     return actions
 
 
-def _parsed(line: bytes, where: str) -> Action:
+def _parse(line: bytes, where: str) -> Action:
     try:
         found = json.loads(line.decode())
         if b"\\u" in line:

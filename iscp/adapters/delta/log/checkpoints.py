@@ -34,7 +34,7 @@ class Checkpoints:
         self._only_with = only_with
         self._due = False
 
-    def committed(self, version: int) -> None:
+    def note_commit(self, version: int) -> None:
         """One's own commit became that version."""
         self._due |= version > 0 and version % self._every == 0
 

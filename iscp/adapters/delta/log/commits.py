@@ -148,7 +148,7 @@ def statistics_added(uri: str, version: int) -> list[dict[str, Any]] | None:
     return None if read is None else [statistics_of(action["add"]) for action in read[0] if "add" in action]
 
 
-def added_files(uri: str, version: int) -> list[str] | None:
+def read_added_files(uri: str, version: int) -> list[str] | None:
     """The actions by which one commit added rows, as JSON; None where the commit is not there."""
     read = _actions(uri, version)
     if read is None:

@@ -34,7 +34,7 @@ from iscp.adapters.delta.sink.arrow_write import DirectWriter, is_plain
 from iscp.adapters.delta.sink.schema_evolution import conformed
 from iscp.adapters.delta.sink.sink_position import PositionReader, tag_json
 from iscp.adapters.delta.sink.spark_write import append_by_spark, merge_by_spark, overwrite_by_spark
-from iscp.adapters.delta.sink.staging import published, stage
+from iscp.adapters.delta.sink.staging import add_actions, stage
 from iscp.adapters.delta.sink.table_diff import comparing
 from iscp.adapters.delta.sink.target_columns import Columns, plain
 from iscp.adapters.delta.spark.spark_errors import spark_faults
@@ -81,7 +81,7 @@ class DeltaSink:
             raise Conflict(f"{self._uri} has come to be meanwhile")
         else:
             self._create(schema_json, tag)
-        return self._confirmed(tag)
+        return self._confirm_commit(tag)
 
     def _create(self, schema_json: str, tag: CommitTag) -> None:
         schema = Schema.from_json(json.dumps(plain(json.loads(schema_json))))
@@ -96,15 +96,15 @@ class DeltaSink:
             if target_fault(table)[0] or not is_plain(table):
                 return None
         self._commit_actions([], "append", tag)
-        return self._confirmed(tag)
+        return self._confirm_commit(tag)
 
     def schema_matches(self, schema_json: str) -> bool:
-        return self._held_columns().match(schema_json)
+        return self._load_columns().match(schema_json)
 
     def takes(self, schema_json: str) -> bool:
-        return self._held_columns().take(schema_json)
+        return self._load_columns().take(schema_json)
 
-    def _held_columns(self) -> Columns:
+    def _load_columns(self) -> Columns:
         """Kept, since opening a table costs with its size, as long as no commit that was seen may have changed them."""
         if self._columns is None or self._shape != self._reader.shape:
             with delta_faults(f"open {self._uri}"):
@@ -121,7 +121,7 @@ class DeltaSink:
             return session.read.format("delta").load(self._uri)
 
     @contextmanager
-    def compared(self, wanted: DataFrame, key: Sequence[str], version: int) -> Iterator[Compared]:
+    def compare(self, wanted: DataFrame, key: Sequence[str], version: int) -> Iterator[Compared]:
         # An append-only target may have more columns, and wider ones.
         with comparing(*comparable(wanted, self._rows_at(wanted.sparkSession, version)), key) as compared:
             yield compared
@@ -129,9 +129,9 @@ class DeltaSink:
     def append(self, frame: DataFrame, tag: CommitTag, guard: Guard, reread: bool = False) -> Position:
         self._ready_to_commit(guard)
         if not self.schema_matches(frame.schema.json()):
-            frame = conformed(frame, self._held_columns().schema)
+            frame = conformed(frame, self._load_columns().schema)
         append_by_spark(frame, self._uri, tag, reread)
-        return self._confirmed(tag)
+        return self._confirm_commit(tag)
 
     def append_lacking(self, wanted: DataFrame, tag: CommitTag, guard: Guard) -> tuple[Position, int]:
         with lacking(wanted, self._rows_at(wanted.sparkSession, tag.base_version)) as found:
@@ -142,7 +142,7 @@ class DeltaSink:
                 self._columns = None
                 enable_features(wanted.sparkSession, self._uri, found.frame.schema)
             append_by_spark(found.frame, self._uri, tag, reread=True, widen=found.way is Way.WIDEN)
-        return self._confirmed(tag), found.rows
+        return self._confirm_commit(tag), found.rows
 
     def _rows_at(self, session: SparkSession, version: int) -> DataFrame:
         with spark_faults(f"open {self._uri} at version {version}"):
@@ -150,20 +150,20 @@ class DeltaSink:
 
     def append_rows(self, rows: pa.Table, tag: CommitTag, guard: Guard) -> Position | None:
         self._ready_to_commit(guard)
-        done = self._direct.append(self._held_columns().fitted(rows, OP), tag.base_version, _properties(tag))
-        return self._confirmed(tag) if done else None
+        done = self._direct.append(self._load_columns().fitted(rows, OP), tag.base_version, _properties(tag))
+        return self._confirm_commit(tag) if done else None
 
     def merge_rows(self, rows: pa.Table, key: Sequence[str], tag: CommitTag, guard: Guard) -> Position | None:
         self._ready_to_commit(guard)
         done = self._direct.merge(rows, key, tag.base_version, _properties(tag))
-        return self._confirmed(tag) if done else None
+        return self._confirm_commit(tag) if done else None
 
     def replace(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position:
         self._ready_to_commit(guard)
         self._columns = None
         enable_features(frame.sparkSession, self._uri, frame.schema)
         overwrite_by_spark(frame, self._uri, tag)
-        return self._confirmed(tag)
+        return self._confirm_commit(tag)
 
     def merge(
         self,
@@ -181,7 +181,7 @@ class DeltaSink:
         """
         self._ready_to_commit(guard)
         merge_by_spark(session, self._uri, frame, key, tag, reread, besides)
-        return self._confirmed(tag)
+        return self._confirm_commit(tag)
 
     def mend(
         self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
@@ -199,12 +199,12 @@ class DeltaSink:
         refuse_unusable(self._uri)  # it may have become so since the claim
         with delta_faults(f"open {self._uri}"):
             target = DeltaTable(self._uri, version=tag.base_version)
-        actions = [add for manifest in manifests for add in published(manifest, target)]
+        actions = [add for manifest in manifests for add in add_actions(manifest, target)]
         self._failpoints.reach("publish.before")
         self._ready_to_commit(guard)
         self._commit_actions(actions, "overwrite", tag)
         self._failpoints.reach("publish.after")
-        return self._confirmed(tag)
+        return self._confirm_commit(tag)
 
     def tidy(self) -> None:
         self._checkpoints.make()
@@ -219,7 +219,7 @@ class DeltaSink:
             table = DeltaTable(self._uri, version=tag.base_version)
             table.create_write_transaction([*actions], mode, table.schema(), commit_properties=_properties(tag))
 
-    def _confirmed(self, tag: CommitTag) -> Position:
+    def _confirm_commit(self, tag: CommitTag) -> Position:
         """The position after our commit; raises Conflict if another writer's carries the seq."""
         winner = self._reader.winner(tag.seq, tag.base_version)
         if winner is None or winner[1] != tag.attempt:
@@ -228,7 +228,7 @@ class DeltaSink:
             # A writer that slept for long can "win" a version whose commit file was cleaned away.
             raise Conflict(f"the log of {self._uri} has gone on without seq {tag.seq}")
         self._failpoints.reach("commit.after")
-        self._checkpoints.committed(winner[0])
+        self._checkpoints.note_commit(winner[0])
         commit = read_commit(self._uri, winner[0])
         return Position(
             seq=tag.seq,

@@ -149,7 +149,7 @@ class PositionReader:
                 return self._without_commit(row, seq, version + 1, newest, void)
             ours = _ours(commit)
             if ours is not None and ours.position.seq == seq:
-                found, self._ours_at = self._checked(ours), version
+                found, self._ours_at = self._check_commit(ours), version
                 return replace(found, void=found.void or void, base_version=newest)
             void = void or _foreign(commit)
         return Position(seq=seq, void="no commit carries the seq", base_version=newest)
@@ -168,7 +168,7 @@ class PositionReader:
             return Position(seq, watermark, row.job_id, row.source_id, void, newest, DeadLetters(seq=-1))
         return Position(seq, void=void, base_version=newest)
 
-    def _checked(self, ours: _Ours) -> Position:
+    def _check_commit(self, ours: _Ours) -> Position:
         """Our commit, void where somebody wrote between the state that it was made on and itself."""
         for version in range(ours.base_version + 1, ours.version):
             commit = read_commit(self._uri, version)
@@ -186,7 +186,7 @@ class PositionReader:
             if ours is not None:
                 self._ours_at = ours.version
                 # What was void before is healed: a commit made on a base that had seen it was a difference.
-                known = self._checked(ours)
+                known = self._check_commit(ours)
             else:
                 known = replace(known, void=known.void or _foreign(commit), base_version=commit.version)
         self._known, self._stamp = known, commit_stamp(self._uri, known.base_version)

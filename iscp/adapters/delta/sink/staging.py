@@ -70,7 +70,7 @@ def stage(frame: DataFrame, uri: str, tag: CommitTag, failpoints: Failpoints) ->
     return Manifest(tuple(adds), metadata["schemaString"], rows, sum(add["size"] for add in adds), protocol, metadata)
 
 
-def published(manifest: Manifest, target: DeltaTable) -> list[AddAction]:
+def add_actions(manifest: Manifest, target: DeltaTable) -> list[AddAction]:
     """What adds the staged files to `target`; raises EngineError where they would be read as something else there."""
     if fault := _fault(manifest, target):
         raise EngineError(

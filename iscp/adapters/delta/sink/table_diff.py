@@ -47,14 +47,14 @@ def comparing(wanted: DataFrame, held: DataFrame, key: Sequence[str]) -> Iterato
     with spark_faults("count the target's rows"):
         ranges = ranges_for(held.count())  # told by statistics
     sides = Side(wanted, key), Side(held, key)
-    found, rows = _narrowed(sides, ranges)
+    found, rows = _narrow_ranges(sides, ranges)
     said = Comparison(*rows, ranges=found.ranges.number, ranges_differing=len(found.differing))
     if not found.differing:
         yield Compared(said)
         return
     differing = _differing(sides, found.to_read, bool(key)).persist()
     try:
-        yield _told(said, differing, wanted.schema, bool(key))
+        yield _count_differences(said, differing, wanted.schema, bool(key))
     finally:
         differing.unpersist(blocking=False)
 
@@ -95,7 +95,7 @@ def _halves() -> list[Column]:
     ]
 
 
-def _narrowed(sides: tuple[Side, Side], ranges: Ranges) -> tuple[Unequal, tuple[int, int]]:
+def _narrow_ranges(sides: tuple[Side, Side], ranges: Ranges) -> tuple[Unequal, tuple[int, int]]:
     """The ranges whose rows are to be read, and how many rows each table has in all."""
     rows: tuple[int, int] | None = None
     while True:
@@ -137,7 +137,7 @@ def _differing(sides: tuple[Side, Side], ranges: Ranges, keyed: bool) -> DataFra
     return rows.withColumn(_WANTED, F.when(F.col(_SHARED), 0).otherwise(F.col(_WANTED)))
 
 
-def _told(said: Comparison, differing: DataFrame, schema: T.StructType, keyed: bool) -> Compared:
+def _count_differences(said: Comparison, differing: DataFrame, schema: T.StructType, keyed: bool) -> Compared:
     wanted, held = F.col(_WANTED), F.col(_HELD)
     counts = {
         "missing": F.greatest(wanted - held, F.lit(0)),

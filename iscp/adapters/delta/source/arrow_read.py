@@ -96,7 +96,7 @@ class Shape:
         return column_ids(self.fields.values()) if mapped else {}
 
     @property
-    def feed_on(self) -> bool:
+    def cdf_on(self) -> bool:
         return self.configuration.get(_FEED_ON, "false").lower() == "true"
 
     def selected(self, columns: Sequence[str]) -> T.StructType:
@@ -120,15 +120,15 @@ def read_changes(
     commits: Sequence[tuple[Commit, Sequence[ChangeFile]]],
     shape: Shape,
     columns: Sequence[str],
-    by_feed: bool,
+    by_cdf: bool,
     allowance: Allowance,
 ) -> pa.Table:
     """`columns` of all changes, with `_change_type`, `_commit_version` and `_commit_timestamp` (UTC), oldest first.
 
-    `by_feed`: what the commits added and removed counts only if the table has a change data feed. Raises NotDirect,
+    `by_cdf`: what the commits added and removed counts only if the table has a change data feed. Raises NotDirect,
     TooLarge where the rows would take more memory than allowed, and ChangesUnavailableError where a file is gone.
     """
-    if (by_feed and not shape.feed_on) or not shape.readable(columns) or any(commit.reshapes for commit, _ in commits):
+    if (by_cdf and not shape.cdf_on) or not shape.readable(columns) or any(commit.reshapes for commit, _ in commits):
         raise NotDirectError
     schema = pa.schema([pa.field(name, _arrow_type(shape.fields[name]["type"])) for name in columns])
     with direct_work(), _unfit_left_to_spark():

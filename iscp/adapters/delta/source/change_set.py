@@ -134,7 +134,7 @@ class DeltaChangeSet:
             net = net_by_arrow(rows, key) if key else written_by_arrow(rows, self._named(columns))
             return self._by_arrow(net, key, left_out)
         raw = self._raw(key).where(where) if where else self._raw(key)
-        return self._by_spark(raw, key, left_out) if key else self._written(raw, self._named(columns), left_out)
+        return self._by_spark(raw, key, left_out) if key else self._read_written(raw, self._named(columns), left_out)
 
     def _named(self, columns: tuple[str, ...]) -> list[str]:
         """These columns, as the source spells them; none: all."""
@@ -186,18 +186,18 @@ class DeltaChangeSet:
 
         return _changes(make_frame, counts, bounds, net)
 
-    def _written(self, raw: DataFrame, names: Sequence[str], left_out: tuple[str, ...]) -> Changes:
+    def _read_written(self, raw: DataFrame, names: Sequence[str], left_out: tuple[str, ...]) -> Changes:
         frame = written_by_spark(raw, names, self._span.inserts_only)
-        counted = _counted(frame.withColumn(DOUBTFUL, F.lit(False)), ())
+        counted = _count_rows(frame.withColumn(DOUBTFUL, F.lit(False)), ())
         return counted.changes(frame.drop(*left_out), self._reread)
 
     def _by_spark(self, raw: DataFrame, key: tuple[str, ...], left_out: tuple[str, ...]) -> Changes:
-        counted = _counted(each_key(raw, key), key)
+        counted = _count_rows(each_key(raw, key), key)
         if not counted.doubtful:
             return counted.changes(each_by_itself(raw).drop(*left_out), self._reread)
         frame = net_by_spark(raw, key).persist()
         self._kept.append(frame)  # what is made of it cannot be given back in its place
-        counted = _counted(frame, key)
+        counted = _count_rows(frame, key)
         if counted.doubtful:
             doubt(key)
         narrowed = frame.drop(DOUBTFUL, *left_out).coalesce(1 + sum(counted.rows.values()) // _ROWS_PER_PARTITION)
@@ -216,7 +216,7 @@ class _Counted:
         return replace(_changes(lambda: frame, self.rows, self.bounds), reread=reread)
 
 
-def _counted(frame: DataFrame, key: Sequence[str]) -> _Counted:
+def _count_rows(frame: DataFrame, key: Sequence[str]) -> _Counted:
     """This is what really reads the source."""
     names = bounded(frame.schema, key)
     with reading_changes("read the changes"):

@@ -20,8 +20,8 @@ from iscp.adapters.delta.rows.parquet_files import Allowance, TooLargeError
 from iscp.adapters.delta.sink.schema_evolution import without_void
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, fit_in_memory, read_changes
 from iscp.adapters.delta.source.change_set import DeltaChangeSet, reading_changes
-from iscp.adapters.delta.source.open_table import BySpark, opened
-from iscp.adapters.delta.source.spark_read import added_rows, changed_rows
+from iscp.adapters.delta.source.open_table import BySpark, open_version
+from iscp.adapters.delta.source.spark_read import load_added_rows, load_changed_rows
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.core.config import DIRECT_BYTES_MAX
 from iscp.core.errors import StorageError, TableNotFound
@@ -81,7 +81,7 @@ class DeltaChangeSource:
             shape.table_id,
             first_commit_at_s=at.at_s,
             from_at_s=at.at_s,
-            feed_on=shape.feed_on,
+            cdf_on=shape.cdf_on,
             column_ids=shape.column_ids,
         )
 
@@ -93,7 +93,7 @@ class DeltaChangeSource:
         if wanted <= from_version:
             return self.at(uri, from_version)
         taken = _within(bounds, _each(read_commit, uri, from_version, wanted), alone=since.steps > 0)
-        last, from_at_s = taken[-1], self._committed_at_s(uri, from_version)
+        last, from_at_s = taken[-1], self._read_committed_at_s(uri, from_version)
         shape = self._shape(uri, last.version, last.committed_at_s, taken)
         steps = since.steps or (_steps(last, bounds) if len(taken) == 1 else 0)
         final = since.step + 1 >= steps
@@ -109,38 +109,38 @@ class DeltaChangeSource:
             # Columns may have come, gone or been renamed without a row.
             changes_data=any(commit.changes_data or commit.metadata_id is not None for commit in taken),
             inserts_only=all(commit.only_adds or not commit.changes_data for commit in taken),
-            feed_on=shape.feed_on,
+            cdf_on=shape.cdf_on,
             step=since.step,
             steps=steps,
             column_ids=shape.column_ids,
             reshapes=any(commit.metadata_id is not None for commit in taken),
         )
 
-    def feed(
+    def read_cdf(
         self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
     ) -> DeltaChangeSet:
-        return self._read(session, uri, span, columns, readers, by_feed=True)
+        return self._read(session, uri, span, columns, readers, by_cdf=True)
 
-    def added(
+    def read_appends(
         self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
     ) -> DeltaChangeSet:
-        return self._read(session, uri, span, columns, readers, by_feed=False)
+        return self._read(session, uri, span, columns, readers, by_cdf=False)
 
     def _read(
-        self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int, *, by_feed: bool
+        self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int, *, by_cdf: bool
     ) -> DeltaChangeSet:
-        small = self._read_small(session, uri, span, columns, by_feed)
+        small = self._read_small(session, uri, span, columns, by_cdf)
         if isinstance(small, DeltaChangeSet):
             return small
         after = partial(self.snapshot, session, uri, span.last_version)
-        with reading_changes(f"read the change data feed of {uri}" if by_feed else f"read what was added to {uri}"):
-            rows = changed_rows(session, uri, span) if by_feed else added_rows(session, uri, span)
-            marks = [F.col(name) for name in (CHANGE_TYPE, *STAMPS)] if by_feed else _inserted_by(span)
+        with reading_changes(f"read the change data feed of {uri}" if by_cdf else f"read what was added to {uri}"):
+            rows = load_changed_rows(session, uri, span) if by_cdf else load_added_rows(session, uri, span)
+            marks = [F.col(name) for name in (CHANGE_TYPE, *STAMPS)] if by_cdf else _inserted_by(span)
             frame = rows.select(*[F.col(quoted(name)) for name in columns], *marks)
             return DeltaChangeSet.read_by_spark(without_void(frame), span, after, small, readers)
 
     def _read_small(
-        self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], by_feed: bool
+        self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], by_cdf: bool
     ) -> DeltaChangeSet | bool:
         """The changes where they can be read directly; else whether they fit in here once Spark has read them."""
         if span.steps or not 0 < self._small_bytes_max >= span.bytes:
@@ -149,7 +149,7 @@ class DeltaChangeSource:
         commits = list(_each(read_changed_files, uri, span.from_version, span.last_version))
         memory = self._small_bytes_max * DECODED_FACTOR
         try:
-            rows = read_changes(uri, commits, shape, columns, by_feed, Allowance(memory))
+            rows = read_changes(uri, commits, shape, columns, by_cdf, Allowance(memory))
         except TooLargeError:
             return False
         except NotDirectError:
@@ -168,7 +168,7 @@ class DeltaChangeSource:
             return session.read.format("delta").option("versionAsOf", version).load(uri)
 
     def columns(self, uri: str, version: int) -> tuple[str, ...]:
-        return self._shape(uri, version, self._committed_at_s(uri, version)).columns
+        return self._shape(uri, version, self._read_committed_at_s(uri, version)).columns
 
     def _newest_version(self, uri: str) -> int:
         try:
@@ -177,7 +177,7 @@ class DeltaChangeSource:
             # It was there when the job was registered: a directory that is not mounted now comes back.
             raise StorageError(f"{uri} is not there", remedy="Mount or restore it, or delete its jobs") from error
 
-    def _committed_at_s(self, uri: str, version: int) -> float:
+    def _read_committed_at_s(self, uri: str, version: int) -> float:
         known = self._known.get(uri)
         if known is not None and known.version == version and commit_stamp(uri, version) == known.stamp:
             return known.committed_at_s
@@ -193,7 +193,7 @@ class DeltaChangeSource:
         if known is not None and self._same_shape(uri, known, version, {commit.version: commit for commit in read}):
             shape = known.shape
         else:
-            shape, _ = opened(uri, version, self._by_spark)
+            shape, _ = open_version(uri, version, self._by_spark)
         self._known[uri] = _Known(version, commit_stamp(uri, version), shape, committed_at_s)
         return shape
 

@@ -62,7 +62,7 @@ def _forward(log: str, table_uri: str, state: ProbeState) -> ProbeState:
             return newest
         since_s = since_s or stamp[1] / 1e9
         newest = ProbeState(version, stamp, since_s)
-    listed = _listed(log, table_uri)
+    listed = _list_newest(log, table_uri)
     return ProbeState(listed.version, listed.stamp, since_s)
 
 
@@ -74,7 +74,7 @@ def _from_start(log: str, table_uri: str, seen_version: int | None) -> ProbeStat
         stamp = _stamp_of(log, version)
         if stamp:
             return _forward(log, table_uri, ProbeState(version, stamp))
-    return _listed(log, table_uri)
+    return _list_newest(log, table_uri)
 
 
 def _last_checkpoint(log: str) -> int | None:
@@ -85,7 +85,7 @@ def _last_checkpoint(log: str) -> int | None:
     return version if is_count(version) else None
 
 
-def _listed(log: str, table_uri: str) -> ProbeState:
+def _list_newest(log: str, table_uri: str) -> ProbeState:
     named = ((version_of(name, checkpoints=True), name) for name in files.names(log))
     found = [(version, name) for version, name in named if version is not None]
     # Of one version the commit counts, not its checkpoint: ".json" sorts after ".checkpoint".

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from iscp.adapters.delta.log.commits import APP_ID, local_path, log_of, newest_version, read_commit
 from iscp.adapters.delta.log.delta_errors import delta_faults, storage_faults
 from iscp.adapters.delta.log.table_features import target_fault
-from iscp.adapters.delta.source.open_table import BrokenLogError, BySpark, opened
+from iscp.adapters.delta.source.open_table import BrokenLogError, BySpark, open_version
 from iscp.adapters.delta.source.spark_read import table_opener
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage import files
@@ -134,7 +134,7 @@ class DeltaCatalog:
         except TableNotFound as error:
             raise _without_commits(table, uri) from error
         try:
-            shape, handle = opened(uri, version, self._by_spark)
+            shape, handle = open_version(uri, version, self._by_spark)
         except BrokenLogError as error:
             raise InvalidRequest(
                 f"{table} {error.message}", field="table", remedy=error.remedy, code=ErrorCode.TABLE_UNREADABLE

@@ -47,7 +47,7 @@ class BrokenLogError(StorageError):
     """A log lacks what every log has; it may still be on its way back from a backup."""
 
 
-def opened(uri: str, version: int, by_spark: BySpark | None) -> tuple[Shape, DeltaTable | None]:
+def open_version(uri: str, version: int, by_spark: BySpark | None) -> tuple[Shape, DeltaTable | None]:
     """What the table is as of `version`, and deltalake's handle on it (None: it does not open this table).
 
     Raises InvalidRequest where no engine reads it, StorageError, EngineError.
@@ -61,15 +61,15 @@ def opened(uri: str, version: int, by_spark: BySpark | None) -> tuple[Shape, Del
             raise _catalog_managed() from error
         if by_spark is None:
             raise
-        return _opened_by_spark(uri, version, by_spark, error.message), None
+        return _open_by_spark(uri, version, by_spark, error.message), None
     if any(mark in name for mark in _CATALOG_MANAGED for name in writers):
         raise _catalog_managed()
     if by_spark is not None and not shape.features <= _FEATURES_KNOWN:
-        return _opened_by_spark(uri, version, by_spark), table
+        return _open_by_spark(uri, version, by_spark), table
     return shape, table
 
 
-def _opened_by_spark(uri: str, version: int, by_spark: BySpark, fault: str = "") -> Shape:
+def _open_by_spark(uri: str, version: int, by_spark: BySpark, fault: str = "") -> Shape:
     """`fault`: what deltalake says of it."""
     try:
         return by_spark(uri, version)

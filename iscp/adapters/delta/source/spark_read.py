@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 
-from iscp.adapters.delta.log.commits import added_files
+from iscp.adapters.delta.log.commits import read_added_files
 from iscp.adapters.delta.source.arrow_read import Shape
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.ports.source import ChangesUnavailableError, SourceRange
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def changed_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFrame:
+def load_changed_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFrame:
     """All changes of the commits of `span`, as the change data feed has them, in no order."""
-    delta, log, snapshot = _opened(session, uri, span.last_version)
+    delta, log, snapshot = _open_log(session, uri, span.last_version)
     reader, name = delta.commands.cdc.CDCReader, "changesToBatchDF"
     no_catalog = _default(reader, name, 5)
     schema_of = session._jvm.scala.Option.apply(snapshot)  # type: ignore[union-attr]
@@ -33,13 +33,13 @@ def changed_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFram
     return DataFrame(changes, session)
 
 
-def added_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFrame:
+def load_added_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFrame:
     """All rows of the files that the commits of `span` added, whether or not the table has a change data feed."""
-    delta, log, snapshot = _opened(session, uri, span.last_version)
+    delta, log, snapshot = _open_log(session, uri, span.last_version)
     jvm: Any = session._jvm
     files = jvm.java.util.ArrayList()
     for version in range(span.from_version + 1, span.last_version + 1):
-        lines = added_files(uri, version)
+        lines = read_added_files(uri, version)
         if lines is None:
             raise ChangesUnavailableError(f"version {version} is not in the log any more")
         for line in lines:
@@ -55,7 +55,7 @@ def table_opener(session: SparkSession) -> Callable[[str, int], Shape]:
 
     def open_table(uri: str, version: int) -> Shape:
         with spark_faults(f"open {uri} at version {version}"):
-            _, _, snapshot = _opened(session, uri, version)
+            _, _, snapshot = _open_log(session, uri, version)
             metadata, as_java = snapshot.metadata(), jvm.scala.jdk.javaapi.CollectionConverters.asJava
             return Shape(
                 str(metadata.id()),
@@ -68,7 +68,7 @@ def table_opener(session: SparkSession) -> Callable[[str, int], Shape]:
     return open_table
 
 
-def _opened(session: SparkSession, uri: str, version: int) -> tuple[Any, Any, Any]:
+def _open_log(session: SparkSession, uri: str, version: int) -> tuple[Any, Any, Any]:
     """Delta's package, the table's log, and what it is at a version."""
     jvm: Any = session._jvm
     delta = jvm.org.apache.spark.sql.delta

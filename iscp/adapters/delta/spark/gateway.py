@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iscp.adapters.delta.spark.jvm_log import relayed_output
+from iscp.adapters.delta.spark.jvm_log import relay_output
 from iscp.core.errors import EngineError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Gateway:
         scratch = Path(tempfile.mkdtemp(prefix="iscp-gateway-"))
         try:
             told = scratch / "address"
-            output, relay = relayed_output()
+            output, relay = relay_output()
             child, ended = _spawn(command, {**environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)}, output)
             try:
                 return cls(child, _await_address(told, ended, child), ended)

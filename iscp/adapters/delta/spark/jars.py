@@ -66,7 +66,7 @@ class _JarSet:
     ivy: str
     sums: str
 
-    def wanted(self) -> dict[str, str]:
+    def read_sums(self) -> dict[str, str]:
         lines = (_PACKAGE / self.sums).read_text().splitlines()
         return {name: digest for digest, name in (line.split() for line in lines)}
 
@@ -81,21 +81,21 @@ def delta_jars(cache_dir: Path, java: Java, environ: Mapping[str, str]) -> list[
     Each is compared with the sum that the package holds, at every call (12 MB: some 10 ms). Raises
     Unavailable if they cannot be fetched, ConfigurationError if what was fetched is something else.
     """
-    return _resolved(_DELTA, cache_dir, java, environ)
+    return _resolve(_DELTA, cache_dir, java, environ)
 
 
 def s3_jars(cache_dir: Path, java: Java, environ: Mapping[str, str]) -> list[Path]:
     """Hadoop's S3A and what it needs, as `delta_jars` (10 MB)."""
-    return _resolved(_S3, cache_dir, java, environ)
+    return _resolve(_S3, cache_dir, java, environ)
 
 
-def _resolved(jars: _JarSet, cache_dir: Path, java: Java, environ: Mapping[str, str]) -> list[Path]:
-    wanted = jars.wanted()
+def _resolve(jars: _JarSet, cache_dir: Path, java: Java, environ: Mapping[str, str]) -> list[Path]:
+    wanted = jars.read_sums()
     home = cache_dir / f"jars-{_digest(repr(sorted(wanted.items())).encode())[:16]}"
     if not _wrong(home, wanted):
         return _paths(home, wanted)
     cache_dir.mkdir(parents=True, exist_ok=True)
-    with _locked(cache_dir / "jars.lock"):
+    with _lock(cache_dir / "jars.lock"):
         if _wrong(home, wanted):
             _fill(home, jars, java, environ)
     return _paths(home, wanted)
@@ -122,7 +122,7 @@ def _wrong(home: Path, wanted: Mapping[str, str]) -> list[str]:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock(path: Path) -> Iterator[None]:
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -132,7 +132,7 @@ def _fill(home: Path, jars: _JarSet, java: Java, environ: Mapping[str, str]) -> 
     scratch = Path(tempfile.mkdtemp(dir=home.parent, prefix=".jars-"))
     try:
         _retrieve(scratch, jars, java, environ)
-        if wrong := _wrong(scratch / "jars", jars.wanted()):
+        if wrong := _wrong(scratch / "jars", jars.read_sums()):
             raise ConfigurationError(
                 f"what was fetched is not what the package trusts: {', '.join(wrong)}",
                 remedy=f"Look at the repository that {IVY_SETTINGS} names, or at what stands between",
@@ -140,7 +140,7 @@ def _fill(home: Path, jars: _JarSet, java: Java, environ: Mapping[str, str]) -> 
         # Whole or not at all: what lies there was damaged, and is out of use by the lock.
         shutil.rmtree(home, ignore_errors=True)
         (scratch / "jars").rename(home)
-        log.info("jars.resolved", extra={"directory": str(home), "jars": len(jars.wanted())})
+        log.info("jars.resolved", extra={"directory": str(home), "jars": len(jars.read_sums())})
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -29,7 +29,7 @@ _LEVELS = {
 }
 
 
-def relayed_output() -> tuple[int, threading.Thread]:
+def relay_output() -> tuple[int, threading.Thread]:
     """A file descriptor for a JVM to write to, and the thread that logs what comes until its last writer has ended."""
     reader, writer = os.pipe()
     thread = threading.Thread(target=_relay, args=(reader,), name="iscp-jvm-log", daemon=True)

@@ -68,7 +68,7 @@ def translating(what: str) -> Iterator[None]:
     except IscpError:
         raise
     except (PySparkException, Py4JJavaError) as error:
-        raise _translated(what, error) from error
+        raise _translate(what, error) from error
     except (Py4JNetworkError, Py4JError) as error:
         raise _silent(what, error) from error
 
@@ -77,7 +77,7 @@ def _silent(what: str, error: Exception) -> Unavailable:
     return Unavailable(f"{what}: Spark's JVM does not answer: {str(error)[:MESSAGE_LENGTH_MAX]}")
 
 
-def _translated(what: str, error: PySparkException | Py4JJavaError) -> IscpError:
+def _translate(what: str, error: PySparkException | Py4JJavaError) -> IscpError:
     text = f"{type(error).__name__}: {error}"
     if any(mark in text for mark in _CONFLICTS):
         return Conflict(f"{what}: another writer was first")

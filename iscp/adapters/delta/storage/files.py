@@ -126,7 +126,7 @@ def create(path: str, content: bytes) -> bool:
             return False
         return True
     try:
-        with synced_beside(path, content) as hidden:
+        with write_beside(path, content) as hidden:
             os.link(hidden, path)
     except FileExistsError:
         return False
@@ -134,7 +134,7 @@ def create(path: str, content: bytes) -> bool:
 
 
 @contextmanager
-def synced_beside(path: str, content: bytes) -> Iterator[str]:
+def write_beside(path: str, content: bytes) -> Iterator[str]:
     """A file beside a local path, under a name that nobody looks for, whose content outlives a power loss.
 
     It is gone at the end, if it has not become the file at `path` by then.

@@ -32,7 +32,7 @@ from iscp.adapters.grpc.channel.endpoint import (
     Tls,
     split_address,
 )
-from iscp.adapters.grpc.channel.grpc_errors import translated
+from iscp.adapters.grpc.channel.grpc_errors import translate_errors
 from iscp.core.api_requests import ChangeVerb, JobChange
 from iscp.core.errors import ConfigurationError, InvalidRequest, IscpError, QueueFull
 from iscp.ports.admin import AdminService
@@ -97,7 +97,7 @@ class _Admin(pb_grpc.AdminServicer):
         self._waits = threading.BoundedSemaphore(waits_max)
 
     def Register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.RegisterResponse:
-        with translated(context, "register"):
+        with translate_errors(context, "register"):
             check_format(request.format_version)
             registrations = list(request.registrations)
             _check_registrations(registrations)
@@ -105,7 +105,7 @@ class _Admin(pb_grpc.AdminServicer):
             return pb.RegisterResponse(results=[convert.result_to_wire(one) for one in results])
 
     def Check(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.CheckResponse:
-        with translated(context, "check"):
+        with translate_errors(context, "check"):
             check_format(request.format_version)
             registrations = list(request.registrations)
             _check_registrations(registrations)
@@ -124,7 +124,7 @@ class _Admin(pb_grpc.AdminServicer):
     def _change(
         self, verb: ChangeVerb, request: pb.ChangeJobRequest, context: grpc.ServicerContext
     ) -> pb.ChangeJobResponse:
-        with translated(context, verb):
+        with translate_errors(context, verb):
             check_format(request.format_version)
             change = JobChange(verb, convert.name_from_wire(request.job), request.request_id)
             (outcome,) = self._service.change([change])
@@ -133,21 +133,21 @@ class _Admin(pb_grpc.AdminServicer):
             return pb.ChangeJobResponse(changed=outcome)
 
     def Resync(self, request: pb.ResyncRequest, context: grpc.ServicerContext) -> pb.ResyncResponse:
-        with translated(context, "resync"):
+        with translate_errors(context, "resync"):
             check_format(request.format_version)
             _check_spec(request.spec_json, "spec_json")
             result = self._service.resync(convert.resync_from_wire(request))
             return pb.ResyncResponse(job_id=result.job_id, table_id=result.table_id, warning=result.warning)
 
     def ChangeJobs(self, request: pb.ChangeJobsRequest, context: grpc.ServicerContext) -> pb.ChangeJobsResponse:
-        with translated(context, "change"):
+        with translate_errors(context, "change"):
             check_format(request.format_version)
             _check_number(len(request.changes), CHANGES_MAX, "changes")
             outcomes = self._service.change(convert.changes_from_wire(request.changes))
             return pb.ChangeJobsResponse(outcomes=[convert.outcome_to_wire(one) for one in outcomes])
 
     def UpdateJobs(self, request: pb.UpdateJobsRequest, context: grpc.ServicerContext) -> pb.ChangeJobsResponse:
-        with translated(context, "update"):
+        with translate_errors(context, "update"):
             check_format(request.format_version)
             _check_number(len(request.updates), CHANGES_MAX, "updates")
             for number, update in enumerate(request.updates):
@@ -156,24 +156,24 @@ class _Admin(pb_grpc.AdminServicer):
             return pb.ChangeJobsResponse(outcomes=[convert.outcome_to_wire(one) for one in outcomes])
 
     def ListJobs(self, request: pb.ListJobsRequest, context: grpc.ServicerContext) -> Iterator[pb.JobPage]:
-        with translated(context, "list"):
+        with translate_errors(context, "list"):
             check_format(request.format_version)
             jobs = self._service.list_jobs(convert.filter_from_wire(request.filter, request.limit))
             for page in convert.pages(convert.job_to_wire(job) for job in jobs):
                 yield pb.JobPage(jobs=page)
 
     def CountJobs(self, request: pb.CountJobsRequest, context: grpc.ServicerContext) -> pb.CountJobsResponse:
-        with translated(context, "count"):
+        with translate_errors(context, "count"):
             check_format(request.format_version)
             return pb.CountJobsResponse(jobs=self._service.count_jobs(convert.filter_from_wire(request.filter, 0)))
 
     def GetJob(self, request: pb.GetJobRequest, context: grpc.ServicerContext) -> pb.Job:
-        with translated(context, "status"):
+        with translate_errors(context, "status"):
             check_format(request.format_version)
             return convert.job_to_wire(self._service.status(convert.name_from_wire(request.job)))
 
     def WaitJob(self, request: pb.WaitJobRequest, context: grpc.ServicerContext) -> pb.Job:
-        with translated(context, "wait"):
+        with translate_errors(context, "wait"):
             check_format(request.format_version)
             version = request.version if request.HasField("version") else None
             if version is not None and version < 0:
@@ -183,7 +183,7 @@ class _Admin(pb_grpc.AdminServicer):
                 return convert.job_to_wire(self._service.wait(job, version, timeout_s, context.is_active))
 
     def VerifyJob(self, request: pb.VerifyJobRequest, context: grpc.ServicerContext) -> pb.VerifyReport:
-        with translated(context, "verify"):
+        with translate_errors(context, "verify"):
             check_format(request.format_version)
             with self._waiting(request.timeout_s, context) as timeout_s:
                 job = convert.name_from_wire(request.job)
@@ -205,7 +205,7 @@ class _Admin(pb_grpc.AdminServicer):
             self._waits.release()
 
     def History(self, request: pb.HistoryRequest, context: grpc.ServicerContext) -> Iterator[pb.HistoryPage]:
-        with translated(context, "history"):
+        with translate_errors(context, "history"):
             check_format(request.format_version)
             if request.limit > HISTORY_LIMIT_MAX:
                 raise InvalidRequest(f"must be at most {HISTORY_LIMIT_MAX}", field="limit")
@@ -214,12 +214,12 @@ class _Admin(pb_grpc.AdminServicer):
                 yield pb.HistoryPage(entries=page)
 
     def Notify(self, request: pb.NotifyRequest, context: grpc.ServicerContext) -> pb.NotifyResponse:
-        with translated(context, "notify"):
+        with translate_errors(context, "notify"):
             check_format(request.format_version)
             return pb.NotifyResponse(jobs=self._service.notify(request.table))
 
     def GetCluster(self, request: pb.GetClusterRequest, context: grpc.ServicerContext) -> Iterator[pb.ClusterPage]:
-        with translated(context, "cluster"):
+        with translate_errors(context, "cluster"):
             check_format(request.format_version)
             yield from convert.cluster_to_wire(self._service.cluster())
 

@@ -176,7 +176,7 @@ class Forwarding(grpc.ServerInterceptor):  # type: ignore[misc]
         """The answer, of which the first message is there already: until then it may be asked for again."""
         address = self._route()
         if address is None:
-            return _answered_here(here, raw, context)
+            return _answer_here(here, raw, context)
         begin = self._channel(address).unary_stream(method)
         messages = _messages(address, caller.follow(begin(raw, timeout=caller.remaining_s, metadata=caller.metadata())))
         first = next(messages, None)
@@ -199,7 +199,7 @@ def _messages(address: str, call: Any) -> Iterator[bytes]:
         raise _ForwardingError(address, error) from error
 
 
-def _answered_here(here: grpc.RpcMethodHandler, raw: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+def _answer_here(here: grpc.RpcMethodHandler, raw: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
     request = here.request_deserializer(raw)
     answers = here.unary_stream(request, context) if here.response_streaming else (here.unary_unary(request, context),)
     for answer in answers:

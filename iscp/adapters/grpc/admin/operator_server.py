@@ -12,7 +12,7 @@ import grpc
 
 from iscp.adapters.grpc.admin.admin_server import check_format
 from iscp.adapters.grpc.admin.convert import pages
-from iscp.adapters.grpc.channel.grpc_errors import translated
+from iscp.adapters.grpc.channel.grpc_errors import translate_errors
 from iscp.core.api_requests import NodeVerb, ShardVerb
 from iscp.core.api_views import PlacedShard
 from iscp.core.errors import InvalidRequest
@@ -48,40 +48,40 @@ class OperatorServer(pb_grpc.OperatorServicer):
         self._closed = True
 
     def ChangeNode(self, request: pb.ChangeNodeRequest, context: grpc.ServicerContext) -> pb.ChangeNodeResponse:
-        with translated(context, "change_node"):
+        with translate_errors(context, "change_node"):
             check_format(request.format_version)
-            verb = _known(_NODE_VERBS, request.verb)
-            changed, shards = self._service.change_node(verb, _named(request.node_id))
+            verb = _require_known(_NODE_VERBS, request.verb)
+            changed, shards = self._service.change_node(verb, _require_node(request.node_id))
             return pb.ChangeNodeResponse(changed=changed, shards=shards)
 
     def ChangeShards(self, request: pb.ChangeShardsRequest, context: grpc.ServicerContext) -> pb.ChangeShardsResponse:
-        with translated(context, "change_shards"):
+        with translate_errors(context, "change_shards"):
             check_format(request.format_version)
-            verb = _known(_SHARD_VERBS, request.verb)
-            node_id = request.node_id if verb is ShardVerb.UNPIN else _named(request.node_id)
+            verb = _require_known(_SHARD_VERBS, request.verb)
+            node_id = request.node_id if verb is ShardVerb.UNPIN else _require_node(request.node_id)
             changed = self._service.change_shards(verb, request.table, request.range_id, node_id)
             return pb.ChangeShardsResponse(changed=changed)
 
     def Reshard(self, request: pb.ReshardRequest, context: grpc.ServicerContext) -> pb.ReshardResponse:
-        with translated(context, "reshard"):
+        with translate_errors(context, "reshard"):
             check_format(request.format_version)
             ranges = self._service.reshard(request.merge, request.table, request.range_id, request.request_id)
             return pb.ReshardResponse(ranges=ranges)
 
     def Rebalance(self, request: pb.RebalanceRequest, context: grpc.ServicerContext) -> Iterator[pb.PlacementPage]:
-        with translated(context, "rebalance"):
+        with translate_errors(context, "rebalance"):
             check_format(request.format_version)
             yield from _placement_pages(self._service.rebalance(request.dry_run))
 
     def GetPlacement(
         self, request: pb.GetPlacementRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.PlacementPage]:
-        with translated(context, "placement"):
+        with translate_errors(context, "placement"):
             check_format(request.format_version)
             yield from _placement_pages(self._service.placement(request.table))
 
     def GetEvents(self, request: pb.GetEventsRequest, context: grpc.ServicerContext) -> Iterator[pb.EventPage]:
-        with translated(context, "events"):
+        with translate_errors(context, "events"):
             check_format(request.format_version)
             if not 0 <= request.wait_s <= EVENTS_WAIT_MAX_S:
                 raise InvalidRequest(f"must be 0 to {EVENTS_WAIT_MAX_S:.0f} seconds", field="wait_s")
@@ -100,13 +100,13 @@ def _placement_pages(shards: Iterable[PlacedShard]) -> Iterator[pb.PlacementPage
         yield pb.PlacementPage(shards=page)
 
 
-def _known(verbs: dict[int, V], number: int) -> V:
+def _require_known(verbs: dict[int, V], number: int) -> V:
     if number not in verbs:
         raise InvalidRequest(f"{number} is not known", field="verb", remedy="Is the client newer than the nodes?")
     return verbs[number]
 
 
-def _named(node_id: str) -> str:
+def _require_node(node_id: str) -> str:
     if not node_id:
         raise InvalidRequest("is empty", field="node", remedy="Name a node; see `iscp-admin node list`")
     return node_id

@@ -82,7 +82,7 @@ def abort(context: grpc.ServicerContext, error: IscpError) -> NoReturn:
 
 
 @contextmanager
-def translated(context: grpc.ServicerContext, verb: str, service: str = "admin") -> Iterator[None]:
+def translate_errors(context: grpc.ServicerContext, verb: str, service: str = "admin") -> Iterator[None]:
     """The edge: every error leaves as a status; what nobody foresaw is logged and leaves as INTERNAL."""
     try:
         yield

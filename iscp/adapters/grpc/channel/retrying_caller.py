@@ -93,7 +93,7 @@ class Caller:
         raise error from cause
 
 
-def gathered(method: Callable[..., Any]) -> Callable[..., list[Any]]:
+def listing(method: Callable[..., Any]) -> Callable[..., list[Any]]:
     """A streamed answer as a list, so that a retry begins it anew."""
 
     def call(request: Any, *, timeout: float) -> list[Any]:

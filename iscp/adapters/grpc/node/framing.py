@@ -166,7 +166,7 @@ class Outgoing(Generic[M]):
     def frames(self, ended: threading.Event) -> Iterator[pb.Frame]:
         """All that waits at a time, cut into frames, until `ended`; whoever sets that calls `wake`."""
         while batch := self._take(ended):
-            yield from cut(self._encoded(batch))
+            yield from cut(self._encode_batch(batch))
 
     def wake(self) -> None:
         with self._changed:
@@ -184,7 +184,7 @@ class Outgoing(Generic[M]):
             self._overflowing = False
             return batch
 
-    def _encoded(self, batch: list[M]) -> Iterator[bytes]:
+    def _encode_batch(self, batch: list[M]) -> Iterator[bytes]:
         for message in batch:
             try:
                 yield self._encode(message)

@@ -21,7 +21,7 @@ import grpc
 from iscp.adapters.grpc.admin import convert
 from iscp.adapters.grpc.admin.maintenance_codec import upkeep_to_wire
 from iscp.adapters.grpc.channel.call_metadata import Meant, meant_of, refuse_other
-from iscp.adapters.grpc.channel.grpc_errors import translated
+from iscp.adapters.grpc.channel.grpc_errors import translate_errors
 from iscp.adapters.grpc.node.framing import FrameReader, Outgoing
 from iscp.adapters.grpc.node.node_codec import decode_owner, encode_node
 from iscp.adapters.grpc.node.quarantine import Quarantine
@@ -206,19 +206,19 @@ class NodeServer:
 
     def _notify(self, request: pb.NotifyRequest, context: grpc.ServicerContext) -> pb.NotifyResponse:
         self._admit(context, "notify")
-        with translated(context, "notify", "node_call"):
+        with translate_errors(context, "notify", "node_call"):
             self._calls.notify(_shard(request.shard), request.targets)
             return pb.NotifyResponse()
 
     def _interrupt(self, request: pb.InterruptRequest, context: grpc.ServicerContext) -> pb.InterruptResponse:
         self._admit(context, "interrupt")
-        with translated(context, "interrupt", "node_call"):
+        with translate_errors(context, "interrupt", "node_call"):
             self._calls.interrupt(_shard(request.shard), request.job_id, request.spec_json)
             return pb.InterruptResponse()
 
     def _verify(self, request: pb.VerifyRequest, context: grpc.ServicerContext) -> admin_pb2.VerifyReport:
         self._admit(context, "verify")
-        with translated(context, "verify", "node_call"):
+        with translate_errors(context, "verify", "node_call"):
             if not self._verifies.acquire(blocking=False):
                 raise QueueFull(f"{VERIFIES_MAX} comparisons wait at {self._node_id}", remedy="Ask again later")
             try:
@@ -231,11 +231,11 @@ class NodeServer:
 
     def _upkeep(self, request: pb.UpkeepRequest, context: grpc.ServicerContext) -> admin_pb2.JobUpkeep:
         self._admit(context, "upkeep")
-        with translated(context, "upkeep", "node_call"):
+        with translate_errors(context, "upkeep", "node_call"):
             return upkeep_to_wire(self._calls.upkeep(request.job_id))
 
     def _describe(self, request: pb.DescribeRequest, context: grpc.ServicerContext) -> pb.Description:
-        with translated(context, "describe", "node_call"):
+        with translate_errors(context, "describe", "node_call"):
             return pb.Description(
                 node_id=self._node_id,
                 epoch=self._epoch(),
@@ -247,7 +247,7 @@ class NodeServer:
 
     def _admit(self, context: grpc.ServicerContext, verb: str) -> Meant:
         """Whom the call means; ends it unless that is this node."""
-        with translated(context, verb, "node_call"):
+        with translate_errors(context, verb, "node_call"):
             meant = meant_of(context.invocation_metadata())
             refuse_other(meant, self._cluster, self._node_id, self._epoch(), self._wire_format)
             return meant

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from iscp.changefeed.client.input_rows import OrderBy, Rows, prepared
+from iscp.changefeed.client.input_rows import OrderBy, Rows, prepare
 from iscp.changefeed.table.file_writer import FeedRows
 from iscp.core.errors import InvalidRequest
 
@@ -21,7 +21,7 @@ NESTED = pa.schema([("s", pa.struct([("a", pa.int32()), ("b", pa.list_(pa.struct
 
 
 def fitted(rows: Rows, wanted: pa.Schema = WANTED, order_by: OrderBy = (), operation: Any = "insert") -> FeedRows:
-    found = prepared(rows, wanted, order_by, operation)
+    found = prepare(rows, wanted, order_by, operation)
     assert isinstance(found, FeedRows)
     assert found.rows.schema == wanted
     return found
@@ -183,8 +183,8 @@ def test_operations_that_are_not_one_text_for_each_row_are_refused(operation: An
 def test_spark_is_not_loaded() -> None:
     code = (
         "import sys, pyarrow as pa; from iscp import changefeed\n"
-        "from iscp.changefeed.client.input_rows import prepared\n"
-        "prepared([{'id': 1}], pa.schema([('id', pa.int64())]), (), 'insert')\n"
+        "from iscp.changefeed.client.input_rows import prepare\n"
+        "prepare([{'id': 1}], pa.schema([('id', pa.int64())]), (), 'insert')\n"
         "assert 'pyspark' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -15,12 +15,12 @@ from iscp.runtime.iteration import read_policy
 from iscp.runtime.iteration.read_policy import Reading
 
 SPEC = JobSpec(ConsumerSpec("replica", "/lake/target"))
-SPAN = SourceRange(1, Watermark(3, 30.0), "t-1", from_at_s=10.0, feed_on=True)
+SPAN = SourceRange(1, Watermark(3, 30.0), "t-1", from_at_s=10.0, cdf_on=True)
 APPLIED = Position(seq=2, watermark=Watermark(1, 10.0), source_id="t-1")
 
 
 @pytest.mark.parametrize(
-    ("source", "feed_on", "inserts_only", "expected"),
+    ("source", "cdf_on", "inserts_only", "expected"),
     [
         (ChangeMode.AUTO, True, False, Reading.FEED),
         (ChangeMode.AUTO, True, True, Reading.FEED),
@@ -33,13 +33,13 @@ APPLIED = Position(seq=2, watermark=Watermark(1, 10.0), source_id="t-1")
         (ChangeMode.DIFF, True, True, Reading.COMPARE),
     ],
 )
-def test_how_a_range_is_read(source: ChangeMode, feed_on: bool, inserts_only: bool, expected: Reading) -> None:
-    span = replace(SPAN, feed_on=feed_on, inserts_only=inserts_only)
+def test_how_a_range_is_read(source: ChangeMode, cdf_on: bool, inserts_only: bool, expected: Reading) -> None:
+    span = replace(SPAN, cdf_on=cdf_on, inserts_only=inserts_only)
     assert read_policy.reading(replace(SPEC, change_source=source), span) is expected
 
 
 def test_only_auto_warns_of_a_feed_that_is_off_and_who_compares_by_choice_is_not_warned() -> None:
-    off = replace(SPAN, feed_on=False)
+    off = replace(SPAN, cdf_on=False)
     assert "is off" in read_policy.warning(SPEC, off, "")
     assert read_policy.warning(replace(SPEC, change_source=ChangeMode.APPEND), off, "") == ""
     assert read_policy.warning(SPEC, SPAN, "vacuumed") == "all rows were compared: vacuumed"

@@ -189,7 +189,7 @@ def test_changes_are_read_as_each_jobs_policy_says(bench: Bench) -> None:
 
 def test_a_feed_that_is_off_stops_cdf_and_costs_auto_a_warning(bench: Bench) -> None:
     (auto,), (cdf,) = bench.built("auto"), bench.built("cdf", change_source=ChangeMode.CDF)
-    bench.source.feed_on = False
+    bench.source.cdf_on = False
     bench.source.net_faults[("id",)] = ChangesUnavailableError("off")
     bench.source.commit({3: "c"})
     outcomes = bench.run(auto, cdf)
@@ -197,7 +197,7 @@ def test_a_feed_that_is_off_stops_cdf_and_costs_auto_a_warning(bench: Bench) -> 
     assert "is off" in outcomes[0].warning
     assert (outcomes[1].error_code, outcomes[1].watermark.version) == (ErrorCode.FEED_OFF, 1)
     bench.assert_fresh(auto)
-    bench.source.feed_on = True
+    bench.source.cdf_on = True
     healed = bench.run(cdf)[0]
     assert (healed.error_code, healed.data_type, healed.warning) == (
         0,
@@ -207,12 +207,12 @@ def test_a_feed_that_is_off_stops_cdf_and_costs_auto_a_warning(bench: Bench) -> 
 
 
 def test_a_feed_is_switched_on_only_for_a_job_that_may(bench: Bench) -> None:
-    bench.source.feed_on = False
+    bench.source.cdf_on = False
     (auto,) = bench.built("auto")
-    assert not bench.source.feed_on
+    assert not bench.source.cdf_on
     (cdf,) = bench.built("cdf", change_source=ChangeMode.CDF, enable_cdf=True)
-    assert bench.source.feed_on
-    bench.source.feed_on = False
+    assert bench.source.cdf_on
+    bench.source.cdf_on = False
     bench.source.net_faults[("id",)] = ChangesUnavailableError("off")
     bench.source.commit({3: "c"})
     outcomes = bench.run(auto, cdf)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from iscp.adapters.delta.log.actions import parse_actions, statistics_of
 from iscp.adapters.delta.log.commits import (
     APP_ID,
-    added_files,
     commit_path,
+    read_added_files,
     read_changed_files,
     read_commit,
     statistics_added,
@@ -69,7 +69,7 @@ def all_readers(uri: str) -> list[Callable[[], object]]:
     return [
         lambda: read_commit(uri, 1),
         lambda: statistics_added(uri, 1),
-        lambda: added_files(uri, 1),
+        lambda: read_added_files(uri, 1),
         lambda: read_changed_files(uri, 1),
     ]
 

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
-from iscp.adapters.delta.sink.staging import published
+from iscp.adapters.delta.sink.staging import add_actions
 from iscp.core.errors import EngineError
 from iscp.core.watermark import Watermark
 from iscp.ports.sink import CommitTag, Manifest
@@ -50,7 +50,7 @@ def manifest(target: DeltaTable) -> Manifest:
 
 
 def test_plain_files_are_published(target: DeltaTable) -> None:
-    (add,) = published(manifest(target), target)
+    (add,) = add_actions(manifest(target), target)
     assert (add.path, add.size, add.stats) == ("iscp-staged-1-abc/part-1.parquet", 10, '{"numRecords":3}')
 
 
@@ -129,6 +129,6 @@ def test_what_the_target_has_too_is_published(target: DeltaTable) -> None:
     """A protocol of a version stands for all features up to it."""
     good = manifest(target)
     with pytest.raises(EngineError, match="timestampNtz"):
-        published(good, DeltaTable.create(f"{target.table_uri}-plain", pa.schema([pa.field("id", pa.int64())])))
+        add_actions(good, DeltaTable.create(f"{target.table_uri}-plain", pa.schema([pa.field("id", pa.int64())])))
     old = {"minReaderVersion": 1, "minWriterVersion": 2}
-    assert published(replace(good, protocol=old), target)
+    assert add_actions(replace(good, protocol=old), target)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.delta.spark import jvm_launch
-from iscp.adapters.delta.spark.jvm_log import LINE_LENGTH_MAX, relayed_output
+from iscp.adapters.delta.spark.jvm_log import LINE_LENGTH_MAX, relay_output
 from iscp.adapters.telemetry.logging import JsonFormatter
 
 EVENT = {"level": "ERROR", "class": "TaskSetManager", "said": 'Task "1" failed', "stack": "java.lang.X\n\tat y"}
@@ -26,7 +26,7 @@ def relayed(*lines: str) -> list[dict[str, str]]:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
-        writer, thread = relayed_output()
+        writer, thread = relay_output()
         os.write(writer, "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape"))
         os.close(writer)
         thread.join(10)

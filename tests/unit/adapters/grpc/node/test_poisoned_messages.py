@@ -283,6 +283,6 @@ def test_a_message_that_cannot_be_said_ends_no_stream(caplog: pytest.LogCaptureF
     outgoing.put(Alive(1, 1))
     reader = FrameReader(decode_node, Quarantine())
     batch = list(outgoing._waiting.values())
-    heard = [message for frame in cut(outgoing._encoded(batch)) for message in reader.take(frame)]
+    heard = [message for frame in cut(outgoing._encode_batch(batch)) for message in reader.take(frame)]
     assert heard[-1] == Alive(1, 1)
     assert any(record.message == "coordinate.unsayable" for record in caplog.records)
