@@ -58,6 +58,7 @@ from iscp.runtime.admin.cluster_views import ClusterViews
 from iscp.runtime.admin.operator_service import OwnerOperator
 from iscp.runtime.admin.resharder import Resharder
 from iscp.runtime.loop.gc_tuning import collect_rarely
+from iscp.runtime.loop.threads import THREADS
 from iscp.runtime.node.lease_keeper import LeaseKeeper
 from iscp.runtime.node.node import Node
 from iscp.runtime.owner.job_progress import ProgressSignal
@@ -195,7 +196,7 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
     wire_format = int(os.environ.get(WIRE, WIRE_FORMAT))
     etcd = EtcdClient(EtcdSettings.of(config.etcd), clock)
     ttl_s, margin_s = config.etcd.lease_ttl_s, config.etcd.margin_s
-    membership = EtcdMembership(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s)
+    membership = EtcdMembership(etcd, keys, clock, THREADS, ttl_s=ttl_s, margin_s=margin_s)
     election = EtcdElection(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s)
     overrides = EtcdOverrides(etcd, election, keys)
     times = replace(CoordinationTimes(), ttl_s=ttl_s, margin_s=margin_s)

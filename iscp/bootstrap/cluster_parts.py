@@ -16,6 +16,7 @@ from iscp.adapters.etcd.server import production_warning
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.core.config import NodeConfig
 from iscp.ports.system import Clock
+from iscp.runtime.loop.threads import THREADS
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,6 @@ class Cluster:
             log.warning("etcd.version", extra={"warning": warning})
         keys, ttl_s, margin_s = Keys(config.etcd_prefix), config.etcd.lease_ttl_s, config.etcd.margin_s
         election = EtcdElection(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s)
-        membership = EtcdMembership(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s)
+        membership = EtcdMembership(etcd, keys, clock, THREADS, ttl_s=ttl_s, margin_s=margin_s)
         stores = EtcdOverrides(etcd, election, keys), EtcdCheckpoint(etcd, election, keys)
         return cls(etcd, membership, election, *stores, EtcdLogMarks(etcd, election, keys))

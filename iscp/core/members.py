@@ -58,11 +58,13 @@ class Moment:
     """A moment of etcd as one process has seen it; later ones are greater.
 
     `restores`: how often the process has seen the store go back, as one that was restored from a backup does: its
-    `revision`s mean something else then.
+    `revision`s mean something else then. `breaks`: how often it has lost sight of it: who came and went meanwhile it
+    cannot know.
     """
 
     restores: int = 0
     revision: int = 0
+    breaks: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ class OwnerWorld:
         self.start()
         until(lambda: self.owner.writer)
         until(lambda: self.heard(Acknowledge))
-        self.pass_s(TIMES.settle_s)
+        self.pass_s(max(TIMES.settle_s, TIMES.margin_s))
 
     def pass_s(self, seconds: float) -> None:
         self.clock.advance(seconds)

@@ -68,7 +68,7 @@ class EtcdClient:
             revision = revision or response.header.revision
             items.extend(key_value(kv) for kv in response.kvs)
             if not response.more:
-                return Listing(revision, tuple(items))
+                return Listing(revision, tuple(items), response.header.cluster_id)
             key = response.kvs[-1].key + b"\x00"
 
     def put(self, key: str, value: bytes, lease_id: int = 0) -> int:

@@ -16,17 +16,16 @@ from dataclasses import replace
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.lease import EtcdLease
-from iscp.adapters.etcd.member_watch import Members, MemberWatch, Moments, encoded, snapshot_of
+from iscp.adapters.etcd.member_watch import MemberReads, Members, MemberWatch, encoded, epoch_of
 from iscp.adapters.etcd.values import (
     Compare,
-    KeyValue,
     Put,
     Target,
 )
 from iscp.core.errors import ConfigurationError, Conflict, IscpError, OutcomeUnknown
 from iscp.core.members import NODES_MAX, Moment, NodeRecord
 from iscp.core.untrusted_values import error_text, exact_int, printable
-from iscp.ports.system import Clock
+from iscp.ports.system import Clock, Threads
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +59,7 @@ class EtcdMembership:
         client: EtcdClient,
         keys: Keys,
         clock: Clock,
+        threads: Threads,
         *,
         ttl_s: float,
         margin_s: float,
@@ -74,7 +74,8 @@ class EtcdMembership:
         self._lease: EtcdLease | None = None
         self._record: NodeRecord | None = None
         self._leaving = False
-        self._moments = Moments()
+        self._threads = threads
+        self._reads = MemberReads(client, keys)
 
     def register(
         self,
@@ -140,19 +141,18 @@ class EtcdMembership:
             _revoke_quietly(lease)
 
     def members(self) -> Members:
-        listing, moment = self._moments.list_at(lambda: self._client.list_prefix(self._keys.nodes))
-        return snapshot_of({kv.key: kv for kv in listing.items}), moment
+        return self._reads.list()[1]
 
     def watch(self, on_change: Callable[[tuple[NodeRecord, ...], Moment], None]) -> Callable[[], None]:
         """Snapshots as they come, the latest one where several came while `on_change` was at work."""
-        return MemberWatch(self._client, self._keys, on_change, self._moments).close
+        return MemberWatch(self._client, self._keys, on_change, self._reads, self._threads).close
 
     def next_epoch(self, node_id: str, above: int = 0) -> int:
         """A number greater than any this node id ever had, and than `above`; some may be left out."""
         key = self._keys.epoch(node_id)
         for _ in range(EPOCH_ATTEMPTS_MAX):
             known = self._client.get(key)
-            epoch = max(above, _epoch_of(known) if known else 0) + 1
+            epoch = max(above, epoch_of(known)) + 1
             unchanged = Compare.modified_at(key, known.mod_revision) if known else Compare.absent(key)
             try:
                 if self._client.txn((unchanged,), (Put(key, str(epoch).encode()),)).succeeded:
@@ -226,13 +226,3 @@ def _taken(node_id: str) -> ConfigurationError:
     return ConfigurationError(
         f"a live node is registered as {node_id!r}", field="node_id", remedy="Give each node a name of its own"
     )
-
-
-def _epoch_of(kv: KeyValue) -> int:
-    try:
-        return exact_int(int(kv.value), "the epoch")
-    except ValueError as error:
-        raise ConfigurationError(
-            f"the key {printable(kv.key)} in etcd holds no epoch: {error_text(error)}",
-            remedy="Put a number there that is greater than any epoch that the node had, and start it again",
-        ) from error

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Protocol
 
-from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.etcd_errors import EtcdCompactedError
 from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.values import Changed, Compacted, EventType, KeyValue, Listing, Progress
-from iscp.adapters.etcd.watch import Watch
-from iscp.core.errors import IscpError
+from iscp.adapters.etcd.values import Changed, Compacted, EventType, KeyValue, Listing, Progress, WatchItem
+from iscp.core.errors import ConfigurationError, IscpError
 from iscp.core.members import Moment, NodeRecord
-from iscp.core.untrusted_values import exact_float, exact_int, exact_name, named_error, printable
+from iscp.core.untrusted_values import error_text, exact_float, exact_int, exact_name, named_error, printable
+from iscp.ports.system import Threads
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,26 @@ Members = tuple[tuple[NodeRecord, ...], Moment]
 """Who is registered, and at which moment of etcd."""
 
 
+class MemberStore(Protocol):
+    """Of EtcdClient, what reads the members."""
+
+    def get(self, key: str) -> KeyValue | None: ...
+
+    def list_prefix(self, prefix: str) -> Listing: ...
+
+    def watch(
+        self, key: str, *, start_revision: int, prefix: bool = False, survives_connection: bool = True
+    ) -> WatchItems: ...
+
+
+class WatchItems(Protocol):
+    """Of Watch, what is used here."""
+
+    def __iter__(self) -> Iterator[WatchItem]: ...
+
+    def close(self) -> None: ...
+
+
 class Moments:
     """Puts what is read of a store in order, also where its revisions go back: it was restored from a backup.
 
@@ -42,39 +63,86 @@ class Moments:
         self._lock = threading.Lock()
         self._latest = Moment()
 
-    def list_at(self, read: Callable[[], Listing]) -> tuple[Listing, Moment]:
-        """What `read` finds, and when that is."""
-        while True:
-            before = self.latest
-            listing = read()
-            if (moment := self.read_at(before, listing.revision)) is not None:
-                return listing, moment
-
     @property
     def latest(self) -> Moment:
         return self._latest
 
-    def read_at(self, before: Moment, revision: int) -> Moment | None:
+    def read_at(self, before: Moment, revision: int, restored: bool = False) -> Moment | None:
         """When a read is whose answer has this revision; `before`: the latest when it was sent.
 
+        `restored`: what it has found shows that the store was, whatever its revision.
         None: that cannot be said, as another read has found the store restored meanwhile; read again.
         """
         with self._lock:
             if self._latest.restores != before.restores:
                 return None
-            gone_back = revision < before.revision
-            if gone_back:
+            restored = restored or revision < before.revision
+            if restored:
                 log.warning("etcd.restored", extra={"revision": revision, "before": before.revision})
-            moment = Moment(before.restores + gone_back, revision)
+            moment = Moment(before.restores + restored, revision, self._latest.breaks)
             self._latest = max(self._latest, moment)
             return moment
 
     def follow(self, since: Moment, revision: int) -> Moment:
         """When a change is that a watch from `since` has brought."""
-        moment = Moment(since.restores, revision)
+        moment = Moment(since.restores, revision, since.breaks)
         with self._lock:
             self._latest = max(self._latest, moment)
         return moment
+
+    def lose_sight(self) -> None:
+        """What happens until the next read is not followed."""
+        with self._lock:
+            self._latest = replace(self._latest, breaks=self._latest.breaks + 1)
+
+
+class MemberReads:
+    """All that one process reads of the members: by lists, and by the watch, whichever comes first.
+
+    A store that was restored from a backup may have come past its former revisions before it is read again, and bears
+    the same ids. But it has forgotten the epochs that were given since, and those are kept for ever: whose record is
+    gone while its epoch was never given is not gone, and may be writing.
+    """
+
+    def __init__(self, client: MemberStore, keys: Keys) -> None:
+        self._client = client
+        self._keys = keys
+        self.moments = Moments()
+        self._store_id = 0
+        self._lock = threading.Lock()
+        self._newest: Members = (), Moment()
+
+    def list(self) -> tuple[Listing, Members]:
+        """The keys as they are now, and what they say."""
+        while True:
+            before, known = self.moments.latest, self._newest[0]
+            listing = self._client.list_prefix(self._keys.nodes)
+            found = snapshot_of(listing.items)
+            known_id, self._store_id = self._store_id or listing.store_id, listing.store_id
+            there = {record.node_id: record for record in found}
+            restored = known_id != listing.store_id or any(self._forgot(life, there) for life in known)
+            if (moment := self.moments.read_at(before, listing.revision, restored)) is not None:
+                return listing, self._note(found, moment)
+
+    def follow(self, known: Mapping[str, KeyValue], since: Moment, revision: int) -> Members:
+        """What these keys say, which a watch from `since` has brought up to `revision`."""
+        return self._note(snapshot_of(known.values()), self.moments.follow(since, revision))
+
+    def _note(self, found: tuple[NodeRecord, ...], moment: Moment) -> Members:
+        with self._lock:
+            if moment >= self._newest[1]:
+                self._newest = found, moment
+        return found, moment
+
+    def _forgot(self, life: NodeRecord, there: Mapping[str, NodeRecord]) -> bool:
+        """Whether the store cannot be the one in which this life was registered, or its epoch key was spoilt."""
+        now = there.get(life.node_id)
+        if now is not None and now.epoch == life.epoch:
+            return now.lease_id != life.lease_id  # its epoch was given twice
+        try:
+            return epoch_of(self._client.get(self._keys.epoch(life.node_id))) < life.epoch
+        except ConfigurationError:
+            return True
 
 
 class MemberWatch:
@@ -82,82 +150,90 @@ class MemberWatch:
 
     def __init__(
         self,
-        client: EtcdClient,
+        client: MemberStore,
         keys: Keys,
         on_change: Callable[[tuple[NodeRecord, ...], Moment], None],
-        moments: Moments,
+        reads: MemberReads,
+        threads: Threads,
     ) -> None:
         self._client = client
         self._keys = keys
         self._on_change = on_change
-        self._moments = moments
-        self._closed = threading.Event()
-        self._changed = threading.Condition()
+        self._reads = reads
+        self._closed = False
+        self._changed, self._ended = threads.conditions(2)
         self._latest: Members | None = None
         self._delivered: Members | None = None
-        self._watch: Watch | None = None
+        self._watch: WatchItems | None = None
         self._threads = [
-            threading.Thread(target=target, name=f"etcd-members-{name}", daemon=True)
-            for name, target in (("follow", self._follow), ("deliver", self._deliver))
+            threads.thread(f"etcd-members-{name}", run)
+            for name, run in (("follow", self._follow), ("deliver", self._deliver))
         ]
         for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
         with self._changed:
-            self._closed.set()
+            self._closed = True
             if self._watch is not None:
                 self._watch.close()
             self._changed.notify_all()
+            self._ended.notify_all()
         for thread in self._threads:
-            if thread is not threading.current_thread():
+            if not thread.is_current():
                 thread.join(CLOSE_WAIT_S)
 
+    def _pause(self, pause_s: float) -> None:
+        with self._ended:
+            self._ended.wait_for(lambda: self._closed, pause_s)
+
     def _follow(self) -> None:
-        while not self._closed.is_set():
+        while not self._closed:
             try:
                 self._follow_from_list()
             except EtcdCompactedError:
                 continue
             except IscpError as error:
                 log.warning("etcd.members.unreadable", extra={"reason": str(error)})
-                self._closed.wait(RELIST_PAUSE_S)
+                self._pause(RELIST_PAUSE_S)
 
     def _follow_from_list(self) -> None:
-        listing, moment = self._moments.list_at(lambda: self._client.list_prefix(self._keys.nodes))
-        known = {kv.key: kv for kv in listing.items}
-        self._publish(known, moment)
+        listing, members = self._reads.list()
+        known, (_, moment) = {kv.key: kv for kv in listing.items}, members
+        self._publish(members)
         watch = self._client.watch(
             self._keys.nodes, prefix=True, start_revision=listing.revision + 1, survives_connection=False
         )
         with self._changed:
             self._watch = watch
-            if self._closed.is_set():
+            if self._closed:
                 return
-        for item in watch:
-            match item:
-                case Changed(events):
-                    for event in events:
-                        if event.type is EventType.PUT:
-                            known[event.kv.key] = event.kv
-                        else:
-                            known.pop(event.kv.key, None)
-                    revision = max(event.kv.mod_revision for event in events)
-                    self._publish(known, self._moments.follow(moment, revision))
-                case Progress() | Compacted():
-                    pass  # a compacted watch ends: the next listing tells
+        try:
+            for item in watch:
+                match item:
+                    case Changed(events):
+                        for event in events:
+                            if event.type is EventType.PUT:
+                                known[event.kv.key] = event.kv
+                            else:
+                                known.pop(event.kv.key, None)
+                        revision = max(event.kv.mod_revision for event in events)
+                        self._publish(self._reads.follow(known, moment, revision))
+                    case Progress() | Compacted():
+                        pass  # a compacted watch ends: the next listing tells
+        finally:
+            self._reads.moments.lose_sight()
 
-    def _publish(self, known: dict[str, KeyValue], moment: Moment) -> None:
-        snapshot = snapshot_of(known)
+    def _publish(self, members: Members) -> None:
         with self._changed:
-            self._latest = snapshot, moment
+            self._latest = members
             self._changed.notify_all()
 
     def _deliver(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed.is_set() or self._latest != self._delivered)
-                if self._closed.is_set():
+                self._changed.wait_for(lambda: self._closed or self._latest != self._delivered)
+                if self._closed:
                     return
                 snapshot = self._delivered = self._latest
             if snapshot is not None:
@@ -169,7 +245,7 @@ class MemberWatch:
 
     def _deliver_again(self) -> None:
         """Nobody else would say it: the next change may be far away."""
-        self._closed.wait(REDELIVER_PAUSE_S)
+        self._pause(REDELIVER_PAUSE_S)
         with self._changed:
             self._delivered = None
 
@@ -192,9 +268,20 @@ def encoded(record: NodeRecord) -> bytes:
     ).encode()
 
 
-def snapshot_of(known: dict[str, KeyValue]) -> tuple[NodeRecord, ...]:
+def snapshot_of(known: Iterable[KeyValue]) -> tuple[NodeRecord, ...]:
     """The records, sorted; those that cannot be read are passed over."""
-    return tuple(sorted(record for kv in known.values() if (record := _decode(kv)) is not None))
+    return tuple(sorted(record for kv in known if (record := _decode(kv)) is not None))
+
+
+def epoch_of(kv: KeyValue | None) -> int:
+    """The last epoch that was given to a node, by its key; 0 without one. Raises ConfigurationError."""
+    try:
+        return exact_int(int(kv.value), "the epoch") if kv else 0
+    except ValueError as error:
+        raise ConfigurationError(
+            f"the key {printable(kv.key if kv else '')} in etcd holds no epoch: {error_text(error)}",
+            remedy="Put a number there that is greater than any epoch that the node had, and start it again",
+        ) from error
 
 
 def _decode(kv: KeyValue) -> NodeRecord | None:

@@ -133,10 +133,14 @@ class TxnResult:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All keys of a prefix at one revision, sorted by key: a watch from `revision + 1` misses nothing."""
+    """All keys of a prefix at one revision, sorted by key: a watch from `revision + 1` misses nothing.
+
+    `store_id`: of the etcd cluster; a store that was restored may have another one.
+    """
 
     revision: int
     items: tuple[KeyValue, ...]
+    store_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)

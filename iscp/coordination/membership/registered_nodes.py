@@ -34,13 +34,15 @@ class Roll:
         A store that was restored from a backup knows nothing of leases since then, whose nodes may still write: for as
         long as the longest lease of anybody who was or is a member, `ttl_s` at the least, and `margin_s`.
 
-        An owner that `begins` waits for `margin_s` since a lease has ended, as one would have that was there: it cannot
-        know what that node ran.
+        An owner that `begins` after another waits for `margin_s` since a lease has ended, as one would have that was
+        there: it cannot know what that node ran. Nor does it know whose lease had ended right before it first looked,
+        or before it looked again after it had lost sight of the store.
         """
         if moment.restores > self.moment.restores:
             ttls_s = (record.ttl_s for record in (*self.members, *members))
             self._hold_until_s = now_s + max(ttl_s, max(ttls_s, default=0.0)) + margin_s
-        if self._misses_somebody(members):
+        unseen = self.moment == Moment() or moment.breaks > self.moment.breaks
+        if unseen or self._misses_somebody(members):
             self._gone_at_s = now_s
         self.members, self.moment = members, moment
         hold_until_s = max(self._hold_until_s, self._gone_at_s + margin_s if begins else -inf)

@@ -18,6 +18,7 @@ from iscp.core.errors import ConfigurationError, NotOwner
 from iscp.core.ids import ShardId
 from iscp.core.members import Leader
 from iscp.ports.system import Clock
+from iscp.runtime.loop.threads import THREADS
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ def test_a_node_that_is_none_is_no_member_and_hides_no_other(
     client: EtcdClient, clock: Clock, prefix: str, value: bytes
 ) -> None:
     keys = Keys(prefix)
-    membership = EtcdMembership(client, keys, clock, ttl_s=2.0, margin_s=0.5)
+    membership = EtcdMembership(client, keys, clock, THREADS, ttl_s=2.0, margin_s=0.5)
     client.put(keys.node("n1"), NODE)
     client.put(keys.node("n2"), value)
     client.put(f"{keys.revoked}n9/1", b"no lease")
@@ -127,4 +128,4 @@ def test_an_epoch_that_is_none_is_an_error_that_says_so(client: EtcdClient, cloc
     keys = Keys(prefix)
     client.put(keys.epoch("n1"), b"x")
     with pytest.raises(ConfigurationError, match="holds no epoch"):
-        EtcdMembership(client, keys, clock, ttl_s=2.0, margin_s=0.5).next_epoch("n1")
+        EtcdMembership(client, keys, clock, THREADS, ttl_s=2.0, margin_s=0.5).next_epoch("n1")

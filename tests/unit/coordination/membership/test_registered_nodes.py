@@ -29,6 +29,19 @@ def test_an_owner_that_begins_waits_as_long_for_a_node_that_has_just_gone_as_one
     assert begin(roll, 4.0) == 0.0
 
 
+def test_an_owner_that_has_only_just_looked_waits_for_whoever_may_have_gone_right_before() -> None:
+    """It was started meanwhile, and nobody tells it which leases have ended."""
+    assert begin(roll_of((N1,)), 1.5) == 1.5
+    assert begin(roll_of((N1,)), 3.0) == 0.0
+    assert Roll().take((N1,), Moment(0, 1), 1.0, 2.0, 10.0, begins=True) == 2.0
+
+
+def test_an_owner_that_lost_sight_of_the_members_does_not_know_who_has_gone_meanwhile() -> None:
+    roll = roll_of((N1,))
+    assert roll.take((N1,), Moment(0, 1, breaks=1), 7.0, 2.0, 10.0) == 0.0
+    assert begin(roll, 8.0) == 1.0
+
+
 def test_a_node_that_registers_again_has_gone_before() -> None:
     assert begin(roll_of((N1, N2), (N1, replace(N2, epoch=2))), 2.0) == 2.0
 

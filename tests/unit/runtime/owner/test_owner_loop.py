@@ -24,6 +24,7 @@ from iscp.runtime.owner.checkpoint_saver import EVERY_S
 from iscp.runtime.owner.log_marker import EVERY_S as MARK_EVERY_S
 from iscp.runtime.owner.owner_loop import CLAIM_RETRY_S
 from tests.fakes.etcd import FakeElection, FakeMembership
+from tests.fakes.joblog import LogStorage
 from tests.fakes.nodes import nodes_and_views
 from tests.fakes.owner import TIMES, OwnerWorld, until
 
@@ -465,6 +466,19 @@ def test_an_older_snapshot_of_the_members_is_passed_over(world: OwnerWorld) -> N
     assert [record.node_id for record in world.owner.ask(lambda loop: loop.members)] == ["n-1"]
     world.owner.on_members_changed((), Moment(0, now + 1))
     assert world.owner.ask(lambda loop: loop.members) == ()
+
+
+def test_an_owner_that_was_just_started_places_nothing_while_somebody_of_before_may_still_write() -> None:
+    """Whose lease ended right before it first looked it cannot know; before the first term nobody has run anything."""
+    storage = LogStorage()
+    for hold_s in (0.0, TIMES.margin_s):
+        world = OwnerWorld(storage)
+        world.start()
+        until(lambda world=world: world.owner.writer)  # type: ignore[misc]
+        assert world.owner.ask(lambda loop: loop.machine.term and loop.machine.term.hold_until_s) == (
+            world.clock.monotonic_s() + hold_s
+        )
+        world.close()
 
 
 def test_members_of_an_etcd_that_was_restored_from_a_backup_count_though_its_revisions_are_lower(

@@ -1,0 +1,112 @@
+"""Who is registered, as one process reads it: in order, and across a restored store and a lost connection."""
+
+from __future__ import annotations
+
+import pytest
+
+from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.member_watch import MemberReads, encoded
+from iscp.adapters.etcd.values import KeyValue, Listing
+from iscp.adapters.etcd.watch import Watch
+from iscp.core.members import Moment, NodeRecord
+
+KEYS = Keys("/c")
+
+
+class Etcd:
+    """`lives` by node id: epoch and lease of each that is registered; `epochs`: what is in the nodes' epoch keys."""
+
+    def __init__(self) -> None:
+        self.revision, self.store_id = 10, 7
+        self.lives: dict[str, tuple[int, int]] = {}
+        self.epochs: dict[str, str] = {}
+
+    def register(self, node_id: str, epoch: int, lease_id: int) -> None:
+        self.lives[node_id] = epoch, lease_id
+        self.epochs[node_id] = str(epoch)
+        self.revision += 2
+
+    def get(self, key: str) -> KeyValue | None:
+        found = {KEYS.epoch(node_id): text for node_id, text in self.epochs.items()}.get(key)
+        return KeyValue(key, found.encode(), 1, 1, 1, 0) if found is not None else None
+
+    def list_prefix(self, prefix: str) -> Listing:
+        assert prefix == KEYS.nodes
+        items = (
+            KeyValue(KEYS.node(node_id), encoded(NodeRecord(node_id, epoch, "here:1")), 1, 1, 1, lease_id)
+            for node_id, (epoch, lease_id) in self.lives.items()
+        )
+        return Listing(self.revision, tuple(items), self.store_id)
+
+    def watch(self, key: str, *, start_revision: int, prefix: bool = False, survives_connection: bool = True) -> Watch:
+        raise AssertionError("nothing is followed here")
+
+
+@pytest.fixture
+def etcd() -> Etcd:
+    """Two nodes are registered in it."""
+    made = Etcd()
+    made.register("a", 3, 30)
+    made.register("b", 5, 50)
+    return made
+
+
+@pytest.fixture
+def reads(etcd: Etcd) -> MemberReads:
+    """Has read them."""
+    made = MemberReads(etcd, KEYS)
+    assert made.list()[1][1] == Moment(0, 14)
+    return made
+
+
+def moment_of(reads: MemberReads) -> Moment:
+    _, (_, moment) = reads.list()
+    return moment
+
+
+def test_who_has_gone_or_come_back_under_a_new_epoch_says_nothing_of_the_store(etcd: Etcd, reads: MemberReads) -> None:
+    del etcd.lives["a"]
+    etcd.register("b", 6, 60)
+    etcd.register("c", 1, 10)
+    assert moment_of(reads) == Moment(0, 18)
+
+
+def test_a_store_whose_revision_goes_back_was_restored_once(etcd: Etcd, reads: MemberReads) -> None:
+    etcd.revision = 4
+    assert moment_of(reads) == Moment(1, 4)
+    assert moment_of(reads) == Moment(1, 4)
+
+
+@pytest.mark.parametrize("left", [{}, {"b": "4"}, {"b": "spoilt"}])
+def test_a_store_that_has_forgotten_an_epoch_was_restored_whatever_its_revision(
+    etcd: Etcd, reads: MemberReads, left: dict[str, str]
+) -> None:
+    del etcd.lives["b"]
+    etcd.epochs, etcd.revision = {"a": "3", **left}, 100
+    assert moment_of(reads) == Moment(1, 100)
+    assert moment_of(reads) == Moment(1, 100), "what was known of the store before counts no more"
+
+
+def test_a_store_that_gives_an_epoch_to_another_registration_was_restored(etcd: Etcd, reads: MemberReads) -> None:
+    etcd.register("b", 5, 51)
+    assert moment_of(reads) == Moment(1, 16)
+
+
+def test_a_store_of_another_cluster_is_another_store(etcd: Etcd, reads: MemberReads) -> None:
+    etcd.store_id = 8
+    assert moment_of(reads) == Moment(1, 14)
+
+
+def test_what_is_read_after_sight_was_lost_says_so(etcd: Etcd, reads: MemberReads) -> None:
+    reads.moments.lose_sight()
+    assert moment_of(reads) == Moment(0, 14, 1)
+    assert reads.follow({}, Moment(0, 14, 1), 15) == ((), Moment(0, 15, 1))
+
+
+def test_a_list_that_was_overtaken_by_the_find_of_a_restored_store_is_read_again(
+    etcd: Etcd, reads: MemberReads
+) -> None:
+    before = reads.moments.latest
+    etcd.revision = 4
+    assert moment_of(reads) == Moment(1, 4)
+    assert reads.moments.read_at(before, 20) is None
