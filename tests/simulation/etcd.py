@@ -13,11 +13,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
+from iscp.adapters.etcd.keys import Keys
+
 if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
 T = TypeVar("T")
+
+KEYS = Keys("/simulated")
 
 LOOK_S = 0.5
 """How often the server looks for leases that have ended."""
@@ -30,6 +34,14 @@ RELIST_S = 0.5
 BACKUP_S = 2.0
 BACKUPS_KEPT = 20
 """The store is copied so often, where it is to be restored, and so many copies are kept."""
+
+
+HISTORY_MAX = 100
+"""Changes that a watch which begins late is still told of."""
+
+OVERTAKES = 0.5
+OVERTAKEN_BY = 10_000
+"""So often a restored store has come past all former revisions before anybody looks, as others change it too."""
 
 
 class Link(Enum):
@@ -48,6 +60,15 @@ class Item:
     lease_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Of one key; `item` is None where it was deleted."""
+
+    revision: int
+    key: str
+    item: Item | None
+
+
 @dataclass(slots=True)
 class _Lease:
     ttl_s: float
@@ -64,8 +85,9 @@ class Etcd:
         self.revision = 1
         self.items: dict[str, Item] = {}
         self.leases: dict[int, _Lease] = {}
-        self.watchers: list[Callable[[str], None]] = []
-        self.restored = False
+        self.watchers: list[Callable[[Change], None]] = []
+        self.history: deque[Change] = deque()
+        self.compacted = 0
         self._numbers = 0
         self._backups: deque[tuple[int, dict[str, Item], dict[int, _Lease]]] = deque(maxlen=BACKUPS_KEPT)
         world.agenda.after(LOOK_S, self._look)
@@ -107,10 +129,10 @@ class Etcd:
     def put(self, key: str, value: object, lease_id: int = 0) -> None:
         self.revision += 1
         there = self.items.get(key)
-        self.items[key] = Item(value, there.created if there else self.revision, self.revision, lease_id)
+        item = self.items[key] = Item(value, there.created if there else self.revision, self.revision, lease_id)
         if lease_id:
             self.leases[lease_id].keys.add(key)
-        self._tell(key)
+        self._tell(Change(self.revision, key, item))
 
     def delete(self, key: str) -> None:
         item = self.items.pop(key, None)
@@ -119,7 +141,7 @@ class Etcd:
         self.revision += 1
         if item.lease_id in self.leases:
             self.leases[item.lease_id].keys.discard(key)
-        self._tell(key)
+        self._tell(Change(self.revision, key, None))
 
     def restart(self) -> None:
         """It is back after it was away: every lease has its whole time again."""
@@ -137,7 +159,10 @@ class Etcd:
         if self._backups:
             self.revision, self.items, self.leases = deepcopy(self._world.aside.choice(self._backups))
             self._backups.clear()
-            self.restored = True
+            self.history.clear()
+            if self._world.happens(OVERTAKES):
+                self.revision += OVERTAKEN_BY
+            self.compacted = self.revision
 
     def _look(self) -> None:
         self._world.agenda.after(LOOK_S, self._look)
@@ -147,9 +172,16 @@ class Etcd:
                 self._world.note("etcd", f"lease {lease_id} has ended")
                 self.revoke(lease_id)
 
-    def _tell(self, key: str) -> None:
+    def stop_watching(self, watcher: Callable[[Change], None]) -> None:
+        if watcher in self.watchers:
+            self.watchers.remove(watcher)
+
+    def _tell(self, change: Change) -> None:
+        self.history.append(change)
+        if len(self.history) > HISTORY_MAX:
+            self.compacted = self.history.popleft().revision
         for watcher in list(self.watchers):
-            watcher(key)
+            watcher(change)
 
 
 class Client:
@@ -202,7 +234,7 @@ class Watch:
         process.watches.append(self)
 
     def close(self) -> None:
-        self._process.world.etcd.watchers.remove(self._happened)
+        self._process.world.etcd.stop_watching(self._happened)
         self._process.watches.remove(self)
 
     def mend(self) -> None:
@@ -211,8 +243,8 @@ class Watch:
             self.broken = False
             self._process.after(RELIST_S * self._process.world.random.random(), self._relist)
 
-    def _happened(self, key: str) -> None:
-        if not key.startswith(self._prefix):
+    def _happened(self, change: Change) -> None:
+        if not change.key.startswith(self._prefix):
             return
         world, process = self._process.world, self._process
         if world.links[process.node_id] is not Link.OPEN:

@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 
-from tests.simulation.dropped.etcd import CountsFromReceipt, KeepsItsEpoch, LooksNotAgain, NoMargin
+from tests.simulation.dropped.etcd import (
+    CountsFromReceipt,
+    GoesByIdsAndRevisions,
+    KeepsItsEpoch,
+    LooksNotAgain,
+    NoMargin,
+)
 from tests.simulation.dropped.joblog import (
     ClaimedAtOnce,
     ForgetsWhatIsInDoubt,
@@ -172,6 +178,9 @@ MUTANTS: dict[str, Mutant] = {
     "owner: members of a restored etcd": Mutant(replace(REAL, roll=GoesByRevisionsAlone), RESTORES, seeds=(11,)),
     "owner: hold after a restore of etcd": Mutant(
         replace(REAL, roll=HoldsNotAfterARestore), RESTORES, seeds=(442, 468)
+    ),
+    "members: epochs that a restored etcd has lost": Mutant(
+        replace(REAL, reads=GoesByIdsAndRevisions), RESTORES, seeds=(21,)
     ),
     "owner: each node's own TTL": Mutant(replace(REAL, owner=WaitsByItsOwnTtl), TTLS, seeds=(4, 15)),
     "checkpoint: jobs that catch up": Mutant(replace(REAL, checkpoint=CoversWhoeverCounts), PAUSES, seeds=(0, 1)),

@@ -10,7 +10,6 @@ from iscp.core.errors import IscpError, NotOwner, OutcomeUnknown, Unavailable
 from iscp.core.members import Leader, Moment, NodeRecord
 from tests.simulation.election import CANDIDATES, leader_of
 from tests.simulation.etcd import Etcd
-from tests.simulation.registration import Snapshot, members_of
 from tests.simulation.violation import expect
 
 if TYPE_CHECKING:
@@ -68,13 +67,8 @@ class ProcessClock:
 class OwnerMembership(Asks):
     """Of port Membership, what an owner uses."""
 
-    def members(self) -> tuple[Snapshot, Moment]:
-        moments = self._process.moments
-        while True:
-            before = moments.latest
-            revision, members = self.ask(lambda etcd: (etcd.revision, members_of(etcd)))
-            if (moment := moments.read_at(before, revision)) is not None:
-                return members, moment
+    def members(self) -> tuple[tuple[NodeRecord, ...], Moment]:
+        return self._process.reads.list()[1]
 
     def revoke(self, record: NodeRecord, put_fenced: Callable[[str, bytes, int], object]) -> None:
         put_fenced(f"{REVOKED}{record.lease_id}", str(record.ttl_s).encode(), 0)

@@ -43,7 +43,6 @@ from tests.simulation.owner_ports import (
     ProcessClock,
     overrides_of,
 )
-from tests.simulation.registration import Snapshot
 from tests.simulation.violation import ViolationError, expect
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ class OwnerSide:
     def on_lost(self) -> None:
         self.loop.on_lost()
 
-    def on_members_changed(self, moment: Moment, members: Snapshot) -> None:
+    def on_members_changed(self, members: tuple[NodeRecord, ...], moment: Moment) -> None:
         self.loop.on_members_changed(members, moment)
 
     def heard(self, node_id: str, message: NodeMessage) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
+from iscp.adapters.etcd.member_watch import MemberReads
 from iscp.coordination.global_checkpoint import GlobalCheckpoint
 from iscp.coordination.membership.registered_nodes import Roll
 from iscp.coordination.owner_machine import OwnerMachine
@@ -59,6 +60,7 @@ class Parts:
     run: type[Run] = Run
     sink: type[Sink] = Sink
     roll: type[Roll] = Roll
+    reads: type[MemberReads] = MemberReads
     checkpoint: type[GlobalCheckpoint] = GlobalCheckpoint
     job_id: Callable[[float, str], str] = next_job_id
     pool_lag_s: Mapping[str, float] = field(default_factory=lambda: {"iscp-ring": RING_S})

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from iscp.adapters.etcd.member_watch import Moments
+from iscp.core.members import Moment, NodeRecord
 from tests.simulation.engine import Engine
 from tests.simulation.etcd import Client, Watch
+from tests.simulation.member_store import KeyWatch, follow_members, reads_of
 from tests.simulation.owner_side import OwnerSide
-from tests.simulation.registration import Members
 from tests.simulation.threads import Threads
 from tests.simulation.worker_side import WorkerSide
 
@@ -37,13 +37,13 @@ class Process:
         self._stood_s = 0.0
         self._stands_since_s: float | None = None
         self._deferred: list[Action] = []
-        self.watches: list[Watch] = []
+        self.watches: list[Watch | KeyWatch] = []
         self.etcd = Client(self)
-        self.moments = Moments()
         self.ttl_s = world.ttls_s[node_id]
         self.worker = WorkerSide(self)
         self.engine = Engine(self)
         self.threads = Threads(self)
+        self.reads = reads_of(self, world.parts.reads)
         self.owner = OwnerSide(self)
         self.registration = world.parts.registration(self, self._registered, self.worker.on_lease_lost)
         self.candidacy = world.parts.candidacy(self)
@@ -102,8 +102,13 @@ class Process:
         self.worker.registered(epoch)
         if not self._started:
             self._started = True
-            Members(self, self.owner.on_members_changed)
+            follow_members(self, self._members_changed)
             self.run_for_owner()
+
+    def _members_changed(self, members: tuple[NodeRecord, ...], moment: Moment) -> None:
+        """As `iscp/runtime/node/node.py` passes it on."""
+        self.registration.on_members_changed(members)
+        self.owner.on_members_changed(members, moment)
 
     def _leave_when_idle(self, until_s: float) -> None:
         if not self.worker.idle and self.now_s < until_s:

@@ -1,7 +1,7 @@
 """A node's name in etcd, and who else is there.
 
-Registration stands for `iscp/runtime/node/lease_keeper.py` with `EtcdMembership.register`, Members for
-`MemberWatch` (both `iscp/adapters/etcd/member_keys.py`).
+Registration stands for `iscp/runtime/node/lease_keeper.py` with `EtcdMembership.register`
+(`iscp/adapters/etcd/member_keys.py`).
 """
 
 from __future__ import annotations
@@ -12,23 +12,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from iscp.core.members import Moment, NodeRecord
-from tests.simulation.etcd import RELIST_S, Etcd, Watch
+from iscp.core.members import NodeRecord
+from tests.simulation.etcd import KEYS, Etcd
 from tests.simulation.lease import Lease
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
-NODES = "nodes/"
-EPOCHS = "epochs/"
 POLL_S = 0.5
 RETRY_S = 1.0
-
-Snapshot = tuple[NodeRecord, ...]
-
-
-def members_of(etcd: Etcd) -> Snapshot:
-    return tuple(item.value for _, item in etcd.prefixed(NODES) if isinstance(item.value, NodeRecord))
 
 
 class Registration:
@@ -38,7 +30,7 @@ class Registration:
         self._process = process
         self._on_registered = on_registered
         self._on_lost = on_lost
-        self.key = f"{NODES}{process.node_id}"
+        self.key, self.epoch_key = KEYS.node(process.node_id), KEYS.epoch(process.node_id)
         self.record = NodeRecord(process.node_id, 0, process.node_id)
         self.lease: Lease | None = None
         self.leaving = False
@@ -58,9 +50,9 @@ class Registration:
 
     def next_epoch(self, etcd: Etcd) -> int:
         """A number greater than any that the node had, and than its present one: etcd may have been restored."""
-        known = etcd.get(f"{EPOCHS}{self._process.node_id}")
+        known = etcd.get(self.epoch_key)
         epoch = max(known.value if known and isinstance(known.value, int) else 0, self.record.epoch) + 1
-        etcd.put(f"{EPOCHS}{self._process.node_id}", epoch)
+        etcd.put(self.epoch_key, epoch)
         return epoch
 
     def leave(self) -> None:
@@ -123,7 +115,7 @@ class Registration:
 
         self._process.etcd.call(lambda etcd: etcd.create(self.key, record, lease_id), created, failed)
 
-    def on_members_changed(self, members: Snapshot) -> None:
+    def on_members_changed(self, members: tuple[NodeRecord, ...]) -> None:
         """A life that was a member and is none any more has lost its key: it stops, and joins anew."""
         lease, life = self.lease, (self._process.node_id, self.record.epoch)
         if any((each.node_id, each.epoch) == life for each in members):
@@ -149,46 +141,3 @@ class Registration:
             self._on_registered(self.record.epoch)
         else:
             self._process.after(POLL_S, self._regain)
-
-
-class Members:
-    """Snapshots of who is registered, each newer than the one before; the order of moments is the real one."""
-
-    def __init__(self, process: Process, tell: Callable[[Moment, Snapshot], None]) -> None:
-        self._process = process
-        self._tell = tell
-        self._listed = Moment()
-        self._delivered: tuple[Moment, Snapshot] = Moment(), ()
-        self._watch = Watch(process, NODES, self._changed, self._list)
-        self._list()
-
-    def _list(self) -> None:
-        before = self._process.moments.latest
-        self._process.etcd.call(
-            lambda etcd: (etcd.revision, members_of(etcd)),
-            lambda found: self._found(before, *found),
-            lambda: self._process.after(RELIST_S, self._list),
-        )
-
-    def _found(self, before: Moment, revision: int, snapshot: Snapshot) -> None:
-        moment = self._process.moments.read_at(before, revision)
-        if moment is None:
-            self._list()
-        else:
-            self._listed = moment
-            self._deliver(moment, snapshot)
-
-    def _changed(self) -> Callable[[], None]:
-        etcd, since = self._process.world.etcd, self._listed
-        return partial(self._follow, since, etcd.revision, members_of(etcd))
-
-    def _follow(self, since: Moment, revision: int, snapshot: Snapshot) -> None:
-        if not self._watch.broken:  # what a connection still brings after it broke is not read
-            self._deliver(self._process.moments.follow(since, revision), snapshot)
-
-    def _deliver(self, moment: Moment, snapshot: Snapshot) -> None:
-        # A store that was restored can be at the same revision again, with others in it.
-        if moment >= self._delivered[0] and (moment, snapshot) != self._delivered:
-            self._delivered = moment, snapshot
-            self._tell(moment, snapshot)
-            self._process.registration.on_members_changed(snapshot)

@@ -221,8 +221,7 @@ class World:
         if not self.etcd.up:
             self.etcd.restart()
             for watch in (watch for process in self.processes.values() for watch in process.watches):
-                watch.broken |= self.etcd.restored
-            self.etcd.restored = False
+                watch.broken = True
             for node_id in self.node_ids:
                 self.link(node_id, self.links[node_id])
 

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from iscp.adapters.etcd.member_watch import MemberReads
+from iscp.core.members import NodeRecord
 from tests.simulation.election import Candidacy
 from tests.simulation.etcd import Etcd
 from tests.simulation.lease import Lease
-from tests.simulation.registration import EPOCHS, Registration
+from tests.simulation.registration import Registration
+
+
+class GoesByIdsAndRevisions(MemberReads):
+    """A restored etcd that has come past its former revisions goes unnoticed."""
+
+    def _forgot(self, life: NodeRecord, there: Mapping[str, NodeRecord]) -> bool:
+        return False
 
 
 class CountsFromReceipt(Lease):
@@ -31,5 +42,5 @@ class KeepsItsEpoch(Registration):
     """A node that registers anew does so as the life before."""
 
     def next_epoch(self, etcd: Etcd) -> int:
-        etcd.put(f"{EPOCHS}{self._process.node_id}", 1)
+        etcd.put(self.epoch_key, 1)
         return 1
