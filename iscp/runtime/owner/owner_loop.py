@@ -58,8 +58,6 @@ T = TypeVar("T")
 CLAIM_RETRY_S = 1.0
 """Pause before an owner tries again to claim the job log."""
 
-FIRST_TERM = 1
-
 _Snapshot = tuple[tuple[NodeRecord, ...], Moment]
 _Event = OwnerEvent | Won | Lost | Committed | Asked | Heard | Members
 
@@ -285,7 +283,7 @@ class OwnerLoop:
             return
         self._marker.report(leader, None)
         self._marker.note(joblog.version)
-        follows = owner_rev > FIRST_TERM  # before it nobody has run anything
+        follows = owner_rev > 1  # before the first owner nobody has run anything
         hold_s, self.seen, self.claim_fault = max(hold_s, self._take_roll(members, members_at, follows)), {}, None
         self.decisions.begin(owner_rev)
         # Before the book is made of the rows: meanwhile the nodes can say what they run.
