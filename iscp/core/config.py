@@ -61,7 +61,7 @@ class EtcdConfig:
     key_file: str = _setting("", "The client certificate's key (PEM)")
     lease_ttl_s: float = _setting(10.0, "A node that does not renew its lease for so long is gone", least=2.0)
     margin_s: float = _setting(2.0, "Writes stop this long before the lease can end", above=0.0)
-    request_timeout_s: float = _setting(5.0, "Longest wait for an answer", above=0.0)
+    request_timeout_s: float = _setting(5.0, "Longest wait for an answer of etcd; then the call fails", above=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +71,9 @@ class JobLogConfig:
     uri: str = field(metadata=about("Directory (it must exist) or URI below which the Delta tables of the job log lie"))
     status_batch_s: float = _setting(0.2, "Statuses are gathered for so long before they are written", least=0.0)
     compact_commits: int = _setting(500, "Commits after which the log is compacted", least=2)
-    compact_interval_s: float = _setting(3_600.0, "It is compacted after this time too, if it grew", above=0.0)
+    compact_interval_s: float = _setting(3_600.0, "It is also compacted after this time, if it grew", above=0.0)
     flush_interval_s: float = _setting(3_600.0, "Watermarks of idle tables are written so often", above=0.0)
-    collect_interval_s: float = _setting(3_600.0, "How often dropped jobs' rows are looked for", above=0.0)
+    collect_interval_s: float = _setting(3_600.0, "How often rows of dropped jobs are collected", above=0.0)
     keep_dropped_s: float = _setting(86_400.0, "A dropped job's row is kept so long", least=0.0)
 
 
@@ -84,7 +84,7 @@ class SparkConfig:
     master: str = _setting("local[*]", "Spark's master")
     driver_memory_mb: int = _setting(2_048, "Heap of the driver's JVM", least=512)
     direct_bytes_max: int = _setting(
-        DIRECT_BYTES_MAX, "Changes whose files have more bytes are Spark's to read; 0: all changes are", least=0
+        DIRECT_BYTES_MAX, "Changes whose files have more bytes are read by Spark; 0: all changes are", least=0
     )
     conf: Mapping[str, str] = field(
         default_factory=dict,
@@ -112,7 +112,7 @@ class StorageConfig:
     """Where tables may lie besides local paths."""
 
     self_test: tuple[str, ...] = _setting(
-        (), "Directories and URIs below which the node proves at its start that it can write safely"
+        (), "Directories and URIs below which the node tests at its start that it can write safely"
     )
     s3: S3Config = field(default_factory=S3Config)
 
@@ -121,8 +121,8 @@ class StorageConfig:
 class ProbeConfig:
     """How tables are asked whether they moved. Invariant: `interval_min_s` <= `interval_max_s`."""
 
-    interval_min_s: float = _setting(10.0, "Candidates are selected, and busy tables asked, so often", above=0.0)
-    interval_max_s: float = _setting(300.0, "Tables that stay idle are asked at least so often", above=0.0)
+    interval_min_s: float = _setting(10.0, "Busy tables are probed so often", above=0.0)
+    interval_max_s: float = _setting(300.0, "Idle tables are probed at least so often", above=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,10 +130,10 @@ class SchedulerConfig:
     """When iterations run, and how many at once."""
 
     concurrency: int = _setting(2, "Iterations at once", least=1)
-    queue_max: int = _setting(10_000, "Most iterations that wait", least=1)
-    iteration_timeout_s: float = _setting(3_600.0, "An iteration is stopped after it; 0 or less: never")
+    queue_max: int = _setting(10_000, "Most iterations that wait; one more is refused with QUEUE_FULL", least=1)
+    iteration_timeout_s: float = _setting(3_600.0, "An iteration that takes longer is stopped; 0 or less: never")
     cancel_wait_s: float = _setting(
-        30.0, "A cancelled iteration may take so long to stop; then the JVM goes", above=0.0
+        30.0, "A cancelled iteration may take so long to stop; then the JVM is killed", above=0.0
     )
 
 
@@ -144,22 +144,22 @@ class BackoffConfig:
     base_s: float = _setting(5.0, "Wait after the first failure; it doubles with each", above=0.0)
     cap_s: float = _setting(300.0, "Longest wait between attempts", above=0.0)
     quarantine_after: int = _setting(10, "Failures in a row after which a job is quarantined", least=1)
-    quarantine_s: float = _setting(3_600.0, "A quarantined job is tried so often", above=0.0)
+    quarantine_s: float = _setting(3_600.0, "A quarantined job is retried so often", above=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpkeepConfig:
     """Refreshes and purges that consumers of others offer."""
 
-    concurrency: int = _setting(2, "Refreshes at once, and purges; those that hang do not count", least=1)
-    timeout_s: float = _setting(600.0, "One that takes longer is given up, and tried again; 0 or less: never")
+    concurrency: int = _setting(2, "Refreshes at once, and as many purges; those that hang do not count", least=1)
+    timeout_s: float = _setting(600.0, "One that takes longer is given up, and retried; 0 or less: never")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumersConfig:
     """Whose code runs in the node besides iscp's own."""
 
-    allow: tuple[str, ...] = _setting((), "Entry points of `iscp.consumers` that jobs may use beside iscp's own")
+    allow: tuple[str, ...] = _setting((), "Entry points of `iscp.consumers` that jobs may use besides iscp's own")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,12 +178,12 @@ class NodeConfig:
     cluster: str = _setting("default", "The cluster's name; clusters of one etcd are told apart by it")
     listen: str = _setting(f"127.0.0.1:{ADMIN_PORT}", "Where the node serves gRPC, HOST:PORT")
     advertise: str = _setting("", "How users and nodes reach it, HOST:PORT; empty: as `listen` says")
-    data_dir: str = _setting("", "Scratch; nothing in it outlives the node. Empty: a temporary directory")
+    data_dir: str = _setting("", "Scratch space; nothing in it is needed after the node. Empty: a temporary directory")
     log_format: LogFormat = field(
         default=LogFormat.JSON, metadata=about("What the node writes on stderr: `json` or `text`")
     )
     log_level: LogLevel = field(
-        default=LogLevel.INFO, metadata=about("The least that is logged: `debug`, `info`, `warning` or `error`")
+        default=LogLevel.INFO, metadata=about("The lowest level that is logged: `debug`, `info`, `warning` or `error`")
     )
     stop_timeout_s: float = _setting(20.0, "An orderly stop may take so long", above=0.0)
     catalog: Mapping[str, str] = field(

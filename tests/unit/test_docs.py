@@ -10,6 +10,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,11 @@ from iscp.adapters.system.settings import NOT_SETTINGS, load_settings, variable
 from iscp.cli.admin.job_file import read_jobs
 from iscp.cli.admin.main import cli as iscp_admin
 from iscp.cli.iscp import iscp
+from iscp.coordination.protocol.messages import Announce, Checkpoint, Sync
 from iscp.core.config import settings
 from iscp.core.errors import ErrorCode
+from iscp.core.iteration import DataType
+from iscp.core.watermark_record import WatermarkRecord
 from tests.limits import DOCUMENT, document
 from tests.limits import main as limits
 
@@ -217,6 +221,17 @@ def test_the_examples_in_the_text_are_those_that_are_tested() -> None:
     one, sharded = blocks((ROOT / "docs/consumers.md").read_text(), "python")
     assert one == (ROOT / "examples/iscp_sqlite.py").read_text()
     assert sharded == (ROOT / "examples/iscp_sqlite_sharded.py").read_text()
+
+
+def test_the_glossary_has_the_words_of_the_protocol_and_none_that_nobody_uses() -> None:
+    text = (ROOT / "docs/glossary.md").read_text()
+    terms = {term.lower() for term in re.findall(r"\*\*(.+?)\*\*", text)}
+    kept = {each.name for each in fields(WatermarkRecord)} - {"source_id", "from_version", "fenced_by"}
+    spoken = {kind.__name__.lower() for kind in (Announce, Sync, Checkpoint)}
+    assert kept | spoken | {each.value for each in DataType} <= terms
+    others = [*sources().values(), *(path.read_text() for path in DOCS if path.name != "glossary.md")]
+    used = " ".join(others).lower()
+    assert {term for term in terms if term not in used and term.replace(" ", "_") not in used} == set()
 
 
 def test_every_decision_is_in_the_index() -> None:
