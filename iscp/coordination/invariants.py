@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable
 from itertools import combinations
 
 from iscp.coordination.global_checkpoint import GlobalCheckpoint, counts
+from iscp.coordination.held_shards import FENCES_MAX
 from iscp.coordination.membership.assignments import HELD, Assignment, ShardState
 from iscp.coordination.membership.node_session import OPERATIONS_IN_FLIGHT_MAX, Peer, PeerPhase
 from iscp.coordination.membership.term import Term
 from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.messages import NodeShardState
 from iscp.coordination.report_outbox import IN_FLIGHT_MAX
-from iscp.coordination.worker_machine import FENCES_MAX, WorkerMachine
+from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import ShardId
 from iscp.core.job_row import JobRow
@@ -127,7 +128,7 @@ def check_worker(worker: WorkerMachine) -> None:
     numbers = [chunk.number for chunk in worker.outbox.chunks]
     first = worker.outbox.recorded + 1
     require(numbers == list(range(first, first + len(numbers))), "checkpoints are not numbered in order")
-    require(worker.fences <= FENCES_MAX, "too many fences")
+    require(len(worker.fences) <= FENCES_MAX, "too many fences")
     for shard, held in worker.shards.items():
         require(held.state is not NodeShardState.ABSENT, "{} is kept though absent", shard)
         require(

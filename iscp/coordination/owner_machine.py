@@ -20,7 +20,7 @@ from typing import assert_never
 from iscp.coordination.membership import dispatches, membership
 from iscp.coordination.membership.assignments import HELD, Assignments, ShardState
 from iscp.coordination.membership.dispatch_window import Window
-from iscp.coordination.membership.node_session import Peer, PeerPhase
+from iscp.coordination.membership.node_session import Peer, PeerEvent, PeerPhase
 from iscp.coordination.membership.preferred_nodes import Placement
 from iscp.coordination.membership.term import Term
 from iscp.coordination.placement import planner
@@ -231,7 +231,8 @@ def _apply_sync(term: Term, peer: Peer, message: Sync) -> None:
             term.out.append(Decided(Decision.SYNC, peer.record.node_id, why=f"has {len(shards)} shards"))
             if shards and peer.founding:
                 term.settled_at_s = term.now_s  # the cluster runs already: no start is waited for
-        peer.phase, term.changed = PeerPhase.SYNCED, True
+        peer.take(PeerEvent.SYNC)
+        term.changed = True
         dispatches.reconcile(term, peer, shards)
     _acknowledge(term, peer)
 

@@ -12,11 +12,11 @@ clocks, channels, Spark or etcd. Rules:
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass
 from math import inf
 from typing import assert_never
 
+from iscp.coordination.checkpoint_pace import CheckpointPace
+from iscp.coordination.held_shards import HeldShard, HeldShardEvent, ShardFences
 from iscp.coordination.protocol.effects import (
     CheckElection,
     HoldIterations,
@@ -40,7 +40,6 @@ from iscp.coordination.protocol.events import (
     WorkerEvent,
 )
 from iscp.coordination.protocol.messages import (
-    SYNC_SHARDS_MAX,
     Acknowledge,
     Alive,
     Announce,
@@ -54,26 +53,17 @@ from iscp.coordination.protocol.messages import (
     Sync,
 )
 from iscp.coordination.protocol.timeouts import CoordinationTimes
-from iscp.coordination.report_outbox import HISTORY_MAX, IN_FLIGHT_MAX, Chunk, Outbox
+from iscp.coordination.report_outbox import HISTORY_MAX, Outbox
+from iscp.coordination.sync_repeater import SyncRepeater
 from iscp.core.ids import ShardId, TableEpoch
 from iscp.core.members import WIRE_FORMAT, Leader, understands
-
-FENCES_MAX = 10_000
-"""Removed shards whose last table_epoch a node remembers one by one; beyond them one floor stands for the oldest."""
-
-NEVER = TableEpoch(0, 0)
-
-
-@dataclass(slots=True)
-class HeldShard:
-    table_epoch: TableEpoch
-    state: NodeShardState
 
 
 class WorkerMachine:
     """Feed it events in order with a clock that does not step back; carry out the effects in order.
 
-    `shards` are those that are not absent. `owner_rev` is the highest term obeyed so far, 0 for none.
+    `shards` are those that are not absent, `fences` those that were removed. `owner_rev` is the highest term obeyed so
+    far, 0 for none.
     """
 
     def __init__(
@@ -83,46 +73,28 @@ class WorkerMachine:
         self.owner_id, self.owner_rev = "", 0
         self.shards: dict[ShardId, HeldShard] = {}
         self.outbox = Outbox()
-        self.lease_held = True
-        self.holding = False
+        self.lease_held, self.holding = True, False
         self._times = times
         self._checking: Announce | None = None
-        self._checking_until_s = 0.0
-        self._fences: OrderedDict[ShardId, TableEpoch] = OrderedDict()
-        self._floor = NEVER
+        self.fences = ShardFences()
         self._stopped: dict[ShardId, None] = {}
-        self._sync_number = 0
-        self._sync_taken = 0
-        self._sync_parts: tuple[Sync, ...] = ()
-        self._sync_due_s = 0.0
-        self._sync_wait_s = 0.0
-        self._cut_due_s = 0.0
-        self._repeat_due_s = 0.0
-        self._repeat_wait_s = times.resend_s
-        self._alive_due_s = 0.0
-        self._now_s = 0.0
+        self._sync = SyncRepeater(times)
+        self._pace = CheckpointPace(times)
+        self._checking_until_s = self._alive_due_s = self._now_s = 0.0
         self._out: list[WorkerEffect] = []
 
     @property
     def synced(self) -> bool:
         """Whether the owner knows what this node runs."""
-        return bool(self.owner_rev) and self._sync_number > 0 and self._sync_taken == self._sync_number
-
-    @property
-    def fences(self) -> int:
-        """How many removed shards are remembered one by one."""
-        return len(self._fences)
+        return bool(self.owner_rev) and self._sync.acknowledged
 
     def next_due_s(self) -> float | None:
         """When to send a Tick, if nothing happens before; None: not at all."""
         due: list[float] = []
-        if self._sync_parts and self.lease_held:
-            due.append(self._sync_due_s)
+        if self._sync.parts and self.lease_held:
+            due.append(self._sync.due_s)
         if self.synced:
-            if self.outbox.gathered and len(self.outbox.chunks) < IN_FLIGHT_MAX:
-                due.append(self._cut_due_s)
-            if self.outbox.chunks:
-                due.append(self._repeat_due_s)
+            due += self._pace.due_times_s(self.outbox)
             if self._times.alive_s < inf:
                 due.append(self._alive_due_s)
         return min(due, default=None)
@@ -176,14 +148,14 @@ class WorkerMachine:
             return  # it will revoke this node's lease, as it gets no Sync
         if message.owner_rev == self.owner_rev:
             # It is waiting for a Sync, which came too early or was lost; or it has lost sight of this node.
-            if self._sync_parts:
-                self._sync_due_s = self._now_s
+            if self._sync.parts:
+                self._sync.due_s = self._now_s
             else:
-                self._sync(asked=True)
+                self._begin_sync(asked=True)
         if message.owner_rev <= self.owner_rev:
             return
-        waiting = self._checking is not None and self._now_s < self._checking_until_s
-        if waiting and self._checking is not None and message.owner_rev <= self._checking.owner_rev:
+        claim = self._checking
+        if claim is not None and self._now_s < self._checking_until_s and message.owner_rev <= claim.owner_rev:
             return
         self._checking, self._checking_until_s = message, self._now_s + self._times.resend_s
         self._out.append(CheckElection())
@@ -196,8 +168,8 @@ class WorkerMachine:
             return
         self.owner_id, self.owner_rev = claim.owner_id, claim.owner_rev
         # Dispatches of earlier terms are refused by their term from now on.
-        self._fences.clear()
-        self._sync(asked=True)
+        self.fences.clear()
+        self._begin_sync(asked=True)
 
     # --- what to run -------------------------------------------------------------------------------------------
 
@@ -213,7 +185,7 @@ class WorkerMachine:
         if table_epoch > held.table_epoch and message.is_delete:
             held.table_epoch = table_epoch
             if not removing:
-                held.state = NodeShardState.REMOVING
+                held.take(HeldShardEvent.DELETE)
                 self._out.append(StopShard(shard))
         elif table_epoch > held.table_epoch and not removing:
             held.table_epoch = table_epoch
@@ -224,38 +196,33 @@ class WorkerMachine:
     def _accept_dispatch_of_absent(self, message: DispatchTable) -> None:
         shard, table_epoch = message.shard, message.table_epoch
         if message.is_delete:
-            self._fence(shard, table_epoch)
+            self.fences.add(shard, table_epoch)
             self._respond(shard, table_epoch, NodeShardState.ABSENT)
-        elif table_epoch <= max(self._floor, self._fences.get(shard, NEVER)):
+        elif self.fences.refuses(shard, table_epoch):
             self._respond(shard, table_epoch, NodeShardState.ABSENT)
         else:
-            self.shards[shard] = HeldShard(table_epoch, NodeShardState.ADDING)
+            self.shards[shard] = held = HeldShard(table_epoch)
+            held.take(HeldShardEvent.DISPATCH)
             self._out.append(StartShard(shard, table_epoch, message.jobs, self.epoch))
             self._respond(shard, table_epoch, NodeShardState.ADDING)
-
-    def _fence(self, shard: ShardId, table_epoch: TableEpoch) -> None:
-        """Remember that `shard` was removed under `table_epoch`: what was sent before it must not start it again."""
-        self._fences[shard] = max(table_epoch, self._fences.pop(shard, NEVER))
-        if len(self._fences) > FENCES_MAX:
-            self._floor = max(self._floor, self._fences.popitem(last=False)[1])
 
     def _confirm_start(self, shard: ShardId) -> None:
         held = self.shards.get(shard)
         if held is not None and held.state is NodeShardState.ADDING:
-            held.state = NodeShardState.RUNNING
-            self._respond(shard, held.table_epoch, NodeShardState.RUNNING)
+            held.take(HeldShardEvent.START)
+            self._respond(shard, held.table_epoch, held.state)
 
     def _record_stop(self, shard: ShardId) -> None:
         held = self.shards.get(shard)
         if held is None:
             return
         unasked = held.state is not NodeShardState.REMOVING
-        held.state = NodeShardState.REMOVING
+        held.take(HeldShardEvent.STOP)
         self._stopped[shard] = None
-        self._cut_due_s = self._now_s  # its last reports must not wait
+        self._pace.hasten(self._now_s)  # its last reports must not wait
         self._release(shard)
         if unasked:
-            self._sync()
+            self._begin_sync()
 
     def _release(self, shard: ShardId) -> None:
         """Forget a stopped shard once all it reported is recorded."""
@@ -263,8 +230,9 @@ class WorkerMachine:
             return
         held = self.shards.pop(shard)
         del self._stopped[shard]
-        self._fence(shard, held.table_epoch)
-        self._respond(shard, held.table_epoch, NodeShardState.ABSENT)
+        held.take(HeldShardEvent.RECORD)
+        self.fences.add(shard, held.table_epoch)
+        self._respond(shard, held.table_epoch, held.state)
 
     # --- the lease ---------------------------------------------------------------------------------------------
 
@@ -273,7 +241,7 @@ class WorkerMachine:
             return
         self.lease_held = False
         for held in self.shards.values():
-            held.state = NodeShardState.REMOVING
+            held.take(HeldShardEvent.LEASE_END)
         if self.shards:
             self._out.append(StopAllShards())
 
@@ -285,7 +253,7 @@ class WorkerMachine:
             self.epoch = epoch
             self.outbox.renumber()
         self.lease_held = True
-        self._sync()
+        self._begin_sync()
 
     # --- what to tell ------------------------------------------------------------------------------------------
 
@@ -296,52 +264,33 @@ class WorkerMachine:
         if self.owner_rev and self.lease_held:
             self._send(DispatchTableResponse(self.owner_rev, self.epoch, table_epoch, shard, state))
 
-    def _sync(self, asked: bool = False) -> None:
-        """Tell the owner anew what this node runs, until it has taken it; if it has `asked`, it will ask again."""
-        self._sync_number += 1
-        self._sync_parts = ()
+    def _begin_sync(self, asked: bool = False) -> None:
+        """Report to the owner what this node runs, until it is acknowledged; if it has `asked`, it will ask again."""
+        number = self._sync.renew()
         if not self.owner_rev or not self.lease_held:
             return  # on the next owner, or when the lease is back
         shards = tuple(NodeShard(shard, held.table_epoch, held.state) for shard, held in self.shards.items())
-        cuts = range(0, max(1, len(shards)), SYNC_SHARDS_MAX)
-        self._sync_parts = tuple(
-            Sync(
-                owner_rev=self.owner_rev,
-                epoch=self.epoch,
-                version=self.version,
-                number=self._sync_number,
-                part=part,
-                parts=len(cuts),
-                recorded=self.outbox.recorded,
-                shards=shards[cut : cut + SYNC_SHARDS_MAX],
-                wire_format=self.wire_format,
-            )
-            for part, cut in enumerate(cuts)
-        )
-        self._sync_due_s = self._now_s
-        self._sync_wait_s = 2 * self._times.resend_s if asked else self._times.resend_s
+        recorded, wire_format = self.outbox.recorded, self.wire_format
+        whole = Sync(self.owner_rev, self.epoch, self.version, number, 0, 1, recorded, shards, wire_format)
+        self._sync.begin(whole, self._now_s, asked=asked)
 
     def _apply_acknowledgement(self, message: Acknowledge) -> None:
-        if message.sync_number == self._sync_number:
-            if self._sync_parts:
-                # An owner that is new knows nothing of what was sent before.
-                self._repeat_due_s, self._repeat_wait_s = self._now_s, self._times.resend_s
-            self._sync_taken = self._sync_number
-            self._sync_parts = ()
+        if self._sync.acknowledge(message.sync_number):
+            # An owner that is new knows nothing of what was sent before.
+            self._pace.repeat_at_once(self._now_s)
         if self.outbox.record(message.recorded):
-            self._await_records()
+            self._pace.note_progress(self._now_s)
             for shard in list(self._stopped):
                 self._release(shard)
 
     def _speak(self) -> None:
         """Send what is due: a Sync, checkpoints, repetitions."""
-        if self._sync_parts and self.lease_held and self._now_s >= self._sync_due_s:
-            for part in self._sync_parts:
+        if self.lease_held:
+            for part in self._sync.take_due(self._now_s):
                 self._send(part)
-            self._sync_due_s = self._now_s + self._sync_wait_s
-            self._sync_wait_s = self._times.next_resend_s(self._sync_wait_s)
         if self.synced:
-            self._send_checkpoints()
+            for chunk in self._pace.take_due(self.outbox, self._now_s):
+                self._send(Checkpoint(self.owner_rev, self.epoch, chunk.number, chunk.shards))
             if self._now_s >= self._alive_due_s and self._times.alive_s < inf:
                 self._send(Alive(self.owner_rev, self.epoch))
                 self._alive_due_s = self._now_s + self._times.alive_s
@@ -349,25 +298,3 @@ class WorkerMachine:
         if hold != self.holding:
             self.holding = hold
             self._out.append(HoldIterations(hold))
-
-    def _send_checkpoints(self) -> None:
-        if self.outbox.chunks and self._now_s >= self._repeat_due_s:
-            for chunk in self.outbox.chunks:
-                self._send_chunk(chunk)
-            self._repeat_due_s = self._now_s + self._repeat_wait_s
-            self._repeat_wait_s = self._times.next_resend_s(self._repeat_wait_s)
-        if self._now_s < self._cut_due_s:
-            return
-        while (cut := self.outbox.cut()) is not None:
-            if len(self.outbox.chunks) == 1:
-                self._await_records()
-            self._send_chunk(cut)
-            self._cut_due_s = self._now_s + self._times.checkpoint_s
-
-    def _await_records(self) -> None:
-        """The owner takes checkpoints in: those that it has yet to record are repeated if it stops to."""
-        self._repeat_due_s = self._now_s + self._times.resend_s
-        self._repeat_wait_s = self._times.next_resend_s(self._times.resend_s)
-
-    def _send_chunk(self, chunk: Chunk) -> None:
-        self._send(Checkpoint(self.owner_rev, self.epoch, chunk.number, chunk.shards))

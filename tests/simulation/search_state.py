@@ -79,7 +79,8 @@ def _copied_life(life: Life) -> Life:
     worker = copy(life.worker)
     worker.shards = {shard: replace(held) for shard, held in worker.shards.items()}
     worker.outbox = Outbox()  # nothing is reported here
-    worker._fences, worker._stopped = worker._fences.copy(), worker._stopped.copy()
+    worker.fences, worker._stopped = worker.fences.copy(), worker._stopped.copy()
+    worker._sync, worker._pace = copy(worker._sync), copy(worker._pace)
     running, stopping, condemned = set(life.running), set(life.stopping), set(life.condemned)
     return replace(life, worker=worker, running=running, stopping=stopping, condemned=condemned)
 
@@ -157,8 +158,8 @@ def fingerprint(state: State) -> int:
 
 def _worker(worker: WorkerMachine) -> tuple[Any, ...]:
     shards = tuple((shard, held.table_epoch, held.state) for shard, held in sorted(worker.shards.items()))
-    fences = tuple(sorted(worker._fences.items()))
-    return worker.owner_rev, worker.epoch, worker.lease_held, worker.synced, worker._sync_number, shards, fences
+    fences = tuple(sorted(worker.fences.items()))
+    return worker.owner_rev, worker.epoch, worker.lease_held, worker.synced, worker._sync.number, shards, fences
 
 
 def _owner(owner: OwnerMachine, now_s: float) -> tuple[Any, ...]:

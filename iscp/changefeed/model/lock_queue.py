@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import assert_never
 
-from iscp.core.errors import InvariantBroken
+from iscp.core.state_table import StateTable
 
 SHORT_TRY_S = 0.02
 """How long the first attempt to lock a shard waits; mostly it succeeds, and then nothing has to be sampled."""
@@ -141,15 +142,56 @@ class GiveUp:
 QueueEffect = CountIncidents | TryLock | SampleState | RaiseIncidents | CheckConnection | Proceed | GiveUp
 
 
+# state diagram of LOCK_PHASES
+#
+#   new               ── begin ───────────────────────────▶  counting
+#   counting          ── incidents counted ───────────────▶  trying
+#   counting again    ── incidents counted ───────────────▶  waiting
+#   trying | waiting  ── lock acquired ───────────────────▶  over
+#   trying            ── waited in vain ──────────────────▶  sampling
+#   waiting           ── waited in vain ──────────────────▶  sampling again
+#   sampling          ── state sampled ───────────────────▶  waiting
+#   sampling again    ── sample unchanged ────────────────▶  over
+#   sampling again    ── sample changed ──────────────────▶  counting again
+#   sampling again    ── sample changed, waited too long ─▶  over
+
+
 class LockPhase(Enum):
-    NEW = auto()
-    COUNTING = auto()
-    TRYING = auto()
-    SAMPLING = auto()
-    WAITING = auto()
-    SAMPLING_AGAIN = auto()
-    COUNTING_AGAIN = auto()
-    OVER = auto()
+    NEW = "new"
+    COUNTING = "counting"
+    TRYING = "trying"
+    SAMPLING = "sampling"
+    WAITING = "waiting"
+    SAMPLING_AGAIN = "sampling again"
+    COUNTING_AGAIN = "counting again"
+    OVER = "over"
+
+
+class LockEvent(Enum):
+    """What moves an attempt on: what came, and of a second sample what it shows."""
+
+    BEGIN = "begin"
+    COUNTED = "incidents counted"
+    ACQUIRED = "lock acquired"
+    TIMED_OUT = "waited in vain"
+    SAMPLED = "state sampled"
+    UNMOVED = "sample unchanged"
+    MOVED = "sample changed"
+    TOO_LONG = "sample changed, waited too long"
+
+
+LOCK_PHASES: StateTable[LockPhase, LockEvent] = StateTable(
+    {
+        LockEvent.BEGIN: {LockPhase.NEW: LockPhase.COUNTING},
+        LockEvent.COUNTED: {LockPhase.COUNTING: LockPhase.TRYING, LockPhase.COUNTING_AGAIN: LockPhase.WAITING},
+        LockEvent.ACQUIRED: {LockPhase.TRYING: LockPhase.OVER, LockPhase.WAITING: LockPhase.OVER},
+        LockEvent.TIMED_OUT: {LockPhase.TRYING: LockPhase.SAMPLING, LockPhase.WAITING: LockPhase.SAMPLING_AGAIN},
+        LockEvent.SAMPLED: {LockPhase.SAMPLING: LockPhase.WAITING},
+        LockEvent.UNMOVED: {LockPhase.SAMPLING_AGAIN: LockPhase.OVER},
+        LockEvent.MOVED: {LockPhase.SAMPLING_AGAIN: LockPhase.COUNTING_AGAIN},
+        LockEvent.TOO_LONG: {LockPhase.SAMPLING_AGAIN: LockPhase.OVER},
+    }
+)
 
 
 @dataclass(slots=True)
@@ -167,43 +209,45 @@ class Waiting:
 
     def step(self, event: QueueEvent, now_s: float) -> list[QueueEffect]:
         """Take one event in; the effects it has. Raises InvariantBroken where it answers nothing that was asked."""
-        match self.phase, event:
-            case LockPhase.NEW, Began():
+        match event:
+            case Began():
+                self._take(LockEvent.BEGIN)
                 self.began_s = now_s
-                return self._turn(LockPhase.COUNTING, CountIncidents())
-            case LockPhase.COUNTING, Counted(incidents):
+                return [CountIncidents()]
+            case Counted(incidents):
+                self._take(LockEvent.COUNTED)
                 self.seen = incidents
-                return self._turn(LockPhase.TRYING, TryLock(incidents.count, SHORT_TRY_S))
-            case ((LockPhase.TRYING | LockPhase.WAITING), Acquired()):
-                return self._turn(LockPhase.OVER, Proceed())
-            case LockPhase.TRYING, LockTimedOut():
-                return self._turn(LockPhase.SAMPLING, SampleState())
-            case LockPhase.SAMPLING, Sampled(state):
+                return [self._try_lock()]
+            case Acquired():
+                self._take(LockEvent.ACQUIRED)
+                return [Proceed()]
+            case LockTimedOut():
+                self._take(LockEvent.TIMED_OUT)
+                return [SampleState()]
+            case Sampled(state) if self.phase is LockPhase.SAMPLING_AGAIN:
+                return self._compare(state, now_s - self.began_s)
+            case Sampled(state):
+                self._take(LockEvent.SAMPLED)
                 self.sample = state
-                return self._wait()
-            case LockPhase.WAITING, LockTimedOut():
-                return self._turn(LockPhase.SAMPLING_AGAIN, SampleState())
-            case LockPhase.SAMPLING_AGAIN, Sampled(state):
-                return self._after_a_round(state, now_s - self.began_s)
-            case LockPhase.COUNTING_AGAIN, Counted(incidents):
-                self.seen = incidents
-                return self._wait()
+                return [self._try_lock()]
             case _:
-                raise InvariantBroken(f"{event} came while {self.phase.name}")
+                assert_never(event)
 
-    def _after_a_round(self, state: Hashable, waited_s: float) -> list[QueueEffect]:
+    def _compare(self, state: Hashable, waited_s: float) -> list[QueueEffect]:
         if state == self.sample:
-            give_up = GiveUp(GiveUpReason.INCIDENT, waited_s)
-            return self._turn(LockPhase.OVER, RaiseIncidents(self.seen), CheckConnection(), give_up)
+            self._take(LockEvent.UNMOVED)
+            return [RaiseIncidents(self.seen), CheckConnection(), GiveUp(GiveUpReason.INCIDENT, waited_s)]
         if waited_s >= self.limits.wait_max_s:
-            return self._turn(LockPhase.OVER, GiveUp(GiveUpReason.LONG_LINE, waited_s))
+            self._take(LockEvent.TOO_LONG)
+            return [GiveUp(GiveUpReason.LONG_LINE, waited_s)]
+        self._take(LockEvent.MOVED)
         self.sample = state
-        return self._turn(LockPhase.COUNTING_AGAIN, CountIncidents())
+        return [CountIncidents()]
 
-    def _wait(self) -> list[QueueEffect]:
+    def _try_lock(self) -> TryLock:
         # Never less than the timeout, also where that exceeds what is left: a shorter wait in vain shows nothing.
-        return self._turn(LockPhase.WAITING, TryLock(self.seen.count, self.limits.timeout_s))
+        wait_s = SHORT_TRY_S if self.phase is LockPhase.TRYING else self.limits.timeout_s
+        return TryLock(self.seen.count, wait_s)
 
-    def _turn(self, phase: LockPhase, *effects: QueueEffect) -> list[QueueEffect]:
-        self.phase = phase
-        return list(effects)
+    def _take(self, event: LockEvent) -> None:
+        self.phase = LOCK_PHASES.after(self.phase, event, "the attempt to get the lock")

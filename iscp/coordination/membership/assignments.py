@@ -1,8 +1,7 @@
 """Who holds which shard, as the owner knows it: the states, the transitions, the table.
 
-Absent → Dispatching → Running → Draining → Absent. What a node runs when an owner begins is taken over from its
-Sync, so Absent also leads to Running and Draining. Only the node's own word, or the end of its lease and of the
-grace after it, ends Draining: stopping is not stopped.
+What a node runs when an owner begins is taken over from its Sync. Only the node's own word, or the end of its lease and
+of the grace after it, ends Draining: stopping is not stopped.
 """
 
 from __future__ import annotations
@@ -16,6 +15,19 @@ from iscp.core.errors import InvariantBroken
 from iscp.core.ids import ShardId
 from iscp.core.job_row import JobRow
 from iscp.core.key_ranges import WHOLE, overlaps
+from iscp.core.state_table import StateTable
+
+# state diagram of SHARD_STATES
+#
+#   absent                            ── dispatch ───────────────────────────▶  dispatching
+#   absent                            ── found starting ─────────────────────▶  dispatching
+#   absent                            ── found running ──────────────────────▶  running
+#   absent                            ── found stopping, or unwanted ────────▶  draining
+#   dispatching | running             ── node confirms ──────────────────────▶  running
+#   dispatching | running             ── missing in Sync ────────────────────▶  dispatching
+#   dispatching | running             ── drain ──────────────────────────────▶  draining
+#   dispatching | running | draining  ── node lost ──────────────────────────▶  draining
+#   dispatching | running | draining  ── node has stopped it, or grace over ─▶  absent
 
 
 class ShardState(StrEnum):
@@ -45,12 +57,35 @@ class Cause(StrEnum):
     STOPPED = "stopped by its node"
 
 
-TRANSITIONS: dict[ShardState, frozenset[ShardState]] = {
-    ShardState.ABSENT: frozenset({ShardState.DISPATCHING, ShardState.RUNNING, ShardState.DRAINING}),
-    ShardState.DISPATCHING: frozenset({ShardState.RUNNING, ShardState.DRAINING, ShardState.ABSENT}),
-    ShardState.RUNNING: frozenset({ShardState.DISPATCHING, ShardState.DRAINING, ShardState.ABSENT}),
-    ShardState.DRAINING: frozenset({ShardState.ABSENT}),
-}
+class ShardEvent(StrEnum):
+    """What happens to a shard, in its owner's eyes. `found`: in the Sync of a node, by a new owner or after a cut."""
+
+    DISPATCH = "dispatch"
+    FIND_STARTING = "found starting"
+    FIND_RUNNING = "found running"
+    FIND_STOPPING = "found stopping, or unwanted"
+    CONFIRM = "node confirms"
+    MISS = "missing in Sync"
+    DRAIN = "drain"
+    ABANDON = "node lost"
+    FREE = "node has stopped it, or grace over"
+
+
+_ABSENT, _DISPATCHING, _RUNNING, _DRAINING = ShardState
+
+SHARD_STATES: StateTable[ShardState, ShardEvent] = StateTable(
+    {
+        ShardEvent.DISPATCH: {_ABSENT: _DISPATCHING},
+        ShardEvent.FIND_STARTING: {_ABSENT: _DISPATCHING},
+        ShardEvent.FIND_RUNNING: {_ABSENT: _RUNNING},
+        ShardEvent.FIND_STOPPING: {_ABSENT: _DRAINING},
+        ShardEvent.CONFIRM: {_DISPATCHING: _RUNNING, _RUNNING: _RUNNING},
+        ShardEvent.MISS: {_DISPATCHING: _DISPATCHING, _RUNNING: _DISPATCHING},
+        ShardEvent.DRAIN: {_DISPATCHING: _DRAINING, _RUNNING: _DRAINING},
+        ShardEvent.ABANDON: {_DISPATCHING: _DRAINING, _RUNNING: _DRAINING, _DRAINING: _DRAINING},
+        ShardEvent.FREE: {_DISPATCHING: _ABSENT, _RUNNING: _ABSENT, _DRAINING: _ABSENT},
+    }
+)
 
 
 class Holder(NamedTuple):
@@ -161,21 +196,18 @@ class Assignments:
         if assignment.state is ShardState.ABSENT:
             self._settle(assignment)
 
-    def take(self, assignment: Assignment, holder: Holder, state: ShardState) -> None:
+    def take(self, assignment: Assignment, holder: Holder, event: ShardEvent) -> None:
         """An absent shard is `holder`'s from now on."""
         if assignment.holder is not None:
             raise InvariantBroken(f"shard {assignment.shard} is with {assignment.holder}, not free for {holder}")
-        self.turn(assignment, state)
+        self.turn(assignment, event)
         assignment.holder, assignment.to = holder, ""
         self._held.setdefault(holder, {})[assignment.shard] = None
         self._forget_unplaced(assignment.shard)
 
-    def turn(self, assignment: Assignment, state: ShardState) -> None:
+    def turn(self, assignment: Assignment, event: ShardEvent) -> None:
         """Change the state, not the holder; raises InvariantBroken on a transition that does not exist."""
-        if state is assignment.state:
-            return
-        if state not in TRANSITIONS[assignment.state]:
-            raise InvariantBroken(f"shard {assignment.shard} cannot go from {assignment.state} to {state}")
+        state = SHARD_STATES.after(assignment.state, event, assignment.shard)
         self.counts[assignment.state] -= 1
         self.counts[state] += 1
         assignment.state = state
@@ -185,7 +217,7 @@ class Assignments:
         holder = assignment.holder
         if holder is None:
             raise InvariantBroken(f"shard {assignment.shard} is free already")
-        self.turn(assignment, ShardState.ABSENT)
+        self.turn(assignment, ShardEvent.FREE)
         assignment.holder = None
         held = self._held[holder]
         del held[assignment.shard]

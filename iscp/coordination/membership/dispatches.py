@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from iscp.coordination.membership import membership
-from iscp.coordination.membership.assignments import HELD, Assignment, Cause, ShardState
+from iscp.coordination.membership.assignments import HELD, Assignment, Cause, ShardEvent, ShardState
 from iscp.coordination.membership.node_session import Operation, Peer, operations_max
 from iscp.coordination.membership.term import Term
 from iscp.coordination.protocol.effects import SendTo
@@ -20,10 +20,10 @@ from iscp.core.ids import ShardId
 TURN_MAX = 32
 """Dispatches sent to a node before other nodes have their turn; they travel together."""
 
-STATE_TAKEN_OVER = {
-    NodeShardState.ADDING: ShardState.DISPATCHING,
-    NodeShardState.RUNNING: ShardState.RUNNING,
-    NodeShardState.REMOVING: ShardState.DRAINING,
+FOUND = {
+    NodeShardState.ADDING: ShardEvent.FIND_STARTING,
+    NodeShardState.RUNNING: ShardEvent.FIND_RUNNING,
+    NodeShardState.REMOVING: ShardEvent.FIND_STOPPING,
 }
 
 
@@ -53,7 +53,7 @@ def order(term: Term, peer: Peer, shard: ShardId, *, is_delete: bool) -> None:
 def drain(term: Term, assignment: Assignment) -> None:
     """Have the shard stopped where it is."""
     peer = peer_of(term, assignment)
-    term.assignments.turn(assignment, ShardState.DRAINING)
+    term.assignments.turn(assignment, ShardEvent.DRAIN)
     order(term, peer, assignment.shard, is_delete=True)
 
 
@@ -132,7 +132,7 @@ def accept_response(term: Term, peer: Peer, message: DispatchTableResponse) -> N
                 assignment.why = Cause.STOPPED
             term.free(assignment)
         else:
-            term.assignments.turn(assignment, ShardState.RUNNING)
+            term.assignments.turn(assignment, ShardEvent.CONFIRM)
             term.moving.pop(shard, None)
     if peer.queue:
         term.turns[peer.record.node_id] = None
@@ -152,7 +152,7 @@ def reconcile(term: Term, peer: Peer, shards: tuple[NodeShard, ...]) -> None:
     for shard in before:
         assignment = term.assignments[shard]
         if shard not in there and assignment.state in HELD:
-            term.assignments.turn(assignment, ShardState.DISPATCHING)
+            term.assignments.turn(assignment, ShardEvent.MISS)
             order(term, peer, shard, is_delete=False)
             if (operation := peer.in_flight.get(shard)) is not None:
                 operation.heard_s = term.read_s
@@ -166,10 +166,10 @@ def reconcile(term: Term, peer: Peer, shards: tuple[NodeShard, ...]) -> None:
 def _take_over(term: Term, peer: Peer, told: NodeShard) -> None:
     assignment = term.assignments.get(told.shard) or term.assignments.stray(told.shard)
     if assignment.holder is None:
-        state = STATE_TAKEN_OVER[told.state] if assignment.wanted else ShardState.DRAINING
-        term.assignments.take(assignment, peer.holder, state)
+        event = FOUND[told.state] if assignment.wanted else ShardEvent.FIND_STOPPING
+        term.assignments.take(assignment, peer.holder, event)
         # Also what runs is dispatched again: its rows may have changed while there was no owner.
-        order(term, peer, told.shard, is_delete=state is ShardState.DRAINING)
+        order(term, peer, told.shard, is_delete=assignment.state is ShardState.DRAINING)
     elif assignment.holder != peer.holder:
         term.copies.add(told.shard, peer.holder)
         order(term, peer, told.shard, is_delete=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from math import inf
 
-from iscp.coordination.membership.assignments import Cause, Holder, ShardState
-from iscp.coordination.membership.node_session import Peer, PeerPhase
+from iscp.coordination.membership.assignments import Cause, Holder, ShardEvent, ShardState
+from iscp.coordination.membership.node_session import Peer, PeerEvent, PeerPhase
 from iscp.coordination.membership.term import Term
 from iscp.coordination.protocol.effects import Decided, Decision, RevokeLease, SendTo
 from iscp.coordination.protocol.messages import Announce
@@ -72,7 +72,8 @@ def refuse_stranger(term: Term, peer: Peer, wire_format: int) -> bool:
 def revoke(term: Term, peer: Peer, why: str) -> None:
     """The node cannot be relied on: what it runs must end with its lease."""
     if peer.phase is not PeerPhase.REVOKED:
-        peer.phase, term.changed = PeerPhase.REVOKED, True
+        peer.take(PeerEvent.REVOKE)
+        term.changed = True
         term.out.append(Decided(Decision.REVOKE, peer.record.node_id, why=why))
         _abandon(term, peer)
         _urge(term, peer)
@@ -130,7 +131,7 @@ def _abandon(term: Term, peer: Peer) -> None:
         assignment = term.assignments[shard]
         if assignment.state is not ShardState.DRAINING:
             assignment.why = Cause.NODE_GONE
-        term.assignments.turn(assignment, ShardState.DRAINING)
+        term.assignments.turn(assignment, ShardEvent.ABANDON)
 
 
 def _remove_member(term: Term, peer: Peer) -> None:

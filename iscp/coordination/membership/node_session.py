@@ -10,6 +10,7 @@ from iscp.coordination.membership.assignments import Holder
 from iscp.coordination.protocol.messages import Checkpoint, NodeShard, Sync
 from iscp.core.ids import ShardId, TableEpoch
 from iscp.core.members import NodeRecord
+from iscp.core.state_table import StateTable
 
 OPERATIONS_IN_FLIGHT_MAX = 500
 """Dispatches sent to one node and not yet confirmed; the others queue at the owner."""
@@ -28,12 +29,33 @@ def operations_max(nodes: int) -> int:
     return max(OPERATIONS_IN_FLIGHT_MIN, min(OPERATIONS_IN_FLIGHT_MAX, OPERATIONS_OF_ALL_MAX // max(1, nodes)))
 
 
+# state diagram of PEER_PHASES
+#
+#   announced | synced  ── Sync ────────▶  synced
+#   announced | synced  ── given up on ─▶  revoked
+
+
 class PeerPhase(StrEnum):
     """`announced`: its Sync is awaited. `revoked`: it is condemned, nothing it says counts any more."""
 
     ANNOUNCED = "announced"
     SYNCED = "synced"
     REVOKED = "revoked"
+
+
+class PeerEvent(StrEnum):
+    """What changes a node's phase. The end of its lease ends the life, in any phase."""
+
+    SYNC = "Sync"
+    REVOKE = "given up on"
+
+
+PEER_PHASES: StateTable[PeerPhase, PeerEvent] = StateTable(
+    {
+        PeerEvent.SYNC: {PeerPhase.ANNOUNCED: PeerPhase.SYNCED, PeerPhase.SYNCED: PeerPhase.SYNCED},
+        PeerEvent.REVOKE: {PeerPhase.ANNOUNCED: PeerPhase.REVOKED, PeerPhase.SYNCED: PeerPhase.REVOKED},
+    }
+)
 
 
 @dataclass(slots=True)
@@ -78,6 +100,10 @@ class Peer:
     waited_s: float = 0.0
     _unrecorded_s: float = 0.0
     _parts: dict[int, Sync] = field(default_factory=dict)
+
+    def take(self, event: PeerEvent) -> None:
+        """Raises InvariantBroken where it must not come in this phase."""
+        self.phase = PEER_PHASES.after(self.phase, event, self.record.node_id)
 
     @property
     def holder(self) -> Holder:

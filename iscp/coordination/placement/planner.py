@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain
 
 from iscp.coordination.membership import dispatches
-from iscp.coordination.membership.assignments import HELD, Cause, ShardState
+from iscp.coordination.membership.assignments import HELD, Cause, ShardEvent
 from iscp.coordination.membership.term import Move, Term
 from iscp.coordination.membership.timers import wake
 from iscp.coordination.placement.policies.basic import basic
@@ -86,7 +86,7 @@ def place(term: Term) -> None:
             term.assignments.block(each.shard)
         else:
             assignment, peer = term.assignments[each.shard], term.peers[each.to]
-            term.assignments.take(assignment, peer.holder, ShardState.DISPATCHING)
+            term.assignments.take(assignment, peer.holder, ShardEvent.DISPATCH)
             term.out.append(Decided(Decision.DISPATCH, each.to, each.shard, each.why))
             dispatches.order(term, peer, each.shard, is_delete=False)
     term.unplaced = None

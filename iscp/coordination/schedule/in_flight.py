@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from iscp.coordination.schedule.table_state import TrackedTable
-from iscp.coordination.schedule.tracked_job import TrackedJob
+from iscp.coordination.schedule.tracked_job import JobEvent, TrackedJob
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import JobKey
 from iscp.core.iteration import Iteration, Purpose
-from iscp.core.job_row import JobReport, JobState, JobStatus, Reason
+from iscp.core.job_row import JobReport, JobStatus, Reason
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class InFlightIteration:
     table: TrackedTable
     newest: int
     started_at_s: float = 0.0
-    pending_told: bool = False
+    pending_reported: bool = False
     canceled: bool = False
     settled: set[str] = field(default_factory=set)
 
@@ -87,7 +87,7 @@ class InFlightIterations:
         flight = self._open.get(number)
         if flight is not None:
             flight.started_at_s = at_s
-            if flight.pending_told:
+            if flight.pending_reported:
                 heapq.heappush(self._announce, (now_s + self._announce_s, number))
 
     def end(self, number: int) -> InFlightIteration | None:
@@ -131,8 +131,8 @@ def announcement(flight: InFlightIteration) -> list[JobReport]:
     if flight.canceled:
         return []
     started = flight.started_at_s > 0
-    flight.pending_told = not started
-    state = JobState.RUNNING if started else JobState.PENDING
+    flight.pending_reported = not started
+    event = JobEvent.START if started else JobEvent.QUEUE
     reports = []
     for job in flight.table.jobs:
         running = job.flight == flight.iteration.number and job.row.job_id not in flight.settled
@@ -144,6 +144,6 @@ def announcement(flight: InFlightIteration) -> list[JobReport]:
                 start_at_s=flight.started_at_s,
                 doubted_at_s=job.doubted_at_s,
             )
-            reason = job.told_reason if job.failures else Reason.NONE
-            reports.append(job.report(state, reason, status if started else None))
+            reason = job.reported_reason if job.failures else Reason.NONE
+            reports.append(job.report(event, reason, status if started else None))
     return reports

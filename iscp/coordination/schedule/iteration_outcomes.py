@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from iscp.coordination.schedule.in_flight import InFlightIteration
 from iscp.coordination.schedule.table_state import TrackedTable
-from iscp.coordination.schedule.tracked_job import TrackedJob
+from iscp.coordination.schedule.tracked_job import JobEvent, TrackedJob
 from iscp.coordination.schedule.trigger_timing import AskTrigger, Pace
 from iscp.core.backoff import delay_s, jittered_s, quarantined
 from iscp.core.config import BackoffConfig
@@ -51,9 +51,7 @@ def _record_trigger_failure(
     job.wait(now_s, delay_s(backoff, pace.faults, draw))
     reason = Reason.QUARANTINED if quarantined(backoff, pace.faults) else Reason.RETRYING
     version, message = job.row.watermark.version, f"trigger {pace.trigger.name!r}: {error}"
-    return job.report(
-        JobState.ERROR, reason, JobStatus(version, version, at_s, at_s, ErrorCode.TRIGGER_FAILED, message)
-    )
+    return job.report(JobEvent.FAIL, reason, JobStatus(version, version, at_s, at_s, ErrorCode.TRIGGER_FAILED, message))
 
 
 class Settlement:
@@ -112,8 +110,8 @@ class Settlement:
         if outcome.seq == job.row.seq:
             return
         job.row = job.row._replace(watermark=outcome.watermark, seq=outcome.seq)
-        status = self._status(outcome, ErrorCode.OK, "") if job.told_state is JobState.COMPLETED else None
-        self.reports.append(job.report(job.told_state, job.told_reason, status))
+        status = self._status(outcome, ErrorCode.OK, "") if job.reported_state is JobState.COMPLETED else None
+        self.reports.append(job.repeat_report(status))
         self.history.append(self._history(outcome, ErrorCode.OK, ""))
 
     def _stalled(self, before: JobRow, outcome: JobOutcome) -> bool:
@@ -129,8 +127,8 @@ class Settlement:
         job.near = outcome.watermark.version >= (self._flight.newest if target is None else target)
         job.failures, job.retry_at_s, job.doubted_at_s = 0, 0.0, 0.0
         self._record_run(job, up_to_date=job.near)
-        if committed or (job.told_state, job.told_reason) != (JobState.COMPLETED, Reason.NONE):
-            report = job.report(JobState.COMPLETED, Reason.NONE, self._status(outcome, ErrorCode.OK, ""))
+        if committed or (job.reported_state, job.reported_reason) != (JobState.COMPLETED, Reason.NONE):
+            report = job.report(JobEvent.SUCCEED, Reason.NONE, self._status(outcome, ErrorCode.OK, ""))
             self.reports.append(report)
         else:
             row = job.row
@@ -143,8 +141,8 @@ class Settlement:
         job.stale = True  # what it was started for may not show in any version
         if not self._flight.canceled:
             job.wait(self._now_s, jittered_s(self._backoff.base_s, draw))
-        if job.told_state in (JobState.PENDING, JobState.RUNNING):
-            self.reports.append(job.report(JobState.CANCELED, job.told_reason))
+        if job.reported_state in (JobState.PENDING, JobState.RUNNING):
+            self.reports.append(job.report(JobEvent.INTERRUPT, job.reported_reason))
 
     def _record_failure(self, job: TrackedJob, outcome: JobOutcome, code: int, message: str, draw: float) -> None:
         # A table that cannot be found may be one whose directory is away for a while: nobody gives up on it.
@@ -162,7 +160,7 @@ class Settlement:
             job.wait(self._now_s, delay_s(self._backoff, job.failures, draw))
             reason = Reason.QUARANTINED if quarantined(self._backoff, job.failures) else Reason.RETRYING
         status = replace(self._status(outcome, code, message), doubted_at_s=job.doubted_at_s)
-        self.reports.append(job.report(JobState.ERROR, reason, status))
+        self.reports.append(job.report(JobEvent.FAIL, reason, status))
         self.history.append(self._history(outcome, code, message))
 
     def _record_run(self, job: TrackedJob, *, up_to_date: bool) -> None:

@@ -15,6 +15,7 @@ from iscp.core.backoff import delay_s, jittered_s, quarantined
 from iscp.core.config import BackoffConfig
 from iscp.core.errors import ErrorCode, IscpError
 from iscp.core.maintenance_figures import UpkeepFigures
+from iscp.core.state_table import StateTable
 from iscp.core.untrusted_values import error_code, error_text
 
 T = TypeVar("T", bound=Hashable)
@@ -23,13 +24,43 @@ STALE_MAX = 1_000
 """Outdated entries of the heap, in addition to one for each waiting item; beyond them they are removed."""
 
 
+# state diagram of UPKEEP_PHASES
+#
+#   waits         ── its time comes ─▶  due
+#   due           ── gets a slot ────▶  runs
+#   due           ── rejected ───────▶  waits
+#   runs | hangs  ── ends ───────────▶  waits
+#   runs          ── timeout ────────▶  hangs
+
+
 class Phase(Enum):
-    """An item waits for its time, then for its turn; it runs, and hangs once it was given up and has not ended."""
+    """An item waits for its time, then for its slot; it runs, and hangs once it was given up and has not ended."""
 
     WAITS = "waits"
     DUE = "due"
     RUNS = "runs"
     HANGS = "hangs"
+
+
+class UpkeepEvent(Enum):
+    """What happens to an item."""
+
+    FALL_DUE = "its time comes"
+    BEGIN = "gets a slot"
+    REJECT = "rejected"
+    END = "ends"
+    GIVE_UP = "timeout"
+
+
+UPKEEP_PHASES: StateTable[Phase, UpkeepEvent] = StateTable(
+    {
+        UpkeepEvent.FALL_DUE: {Phase.WAITS: Phase.DUE},
+        UpkeepEvent.BEGIN: {Phase.DUE: Phase.RUNS},
+        UpkeepEvent.REJECT: {Phase.DUE: Phase.WAITS},
+        UpkeepEvent.END: {Phase.RUNS: Phase.WAITS, Phase.HANGS: Phase.WAITS},
+        UpkeepEvent.GIVE_UP: {Phase.RUNS: Phase.HANGS},
+    }
+)
 
 
 class _Item:
@@ -59,6 +90,10 @@ class _Item:
         self.wanted = True
         self.error: IscpError | None = None
         self.submitted = self.completed = self.failed = self.timeout = self.rejected = 0
+
+    def take(self, event: UpkeepEvent) -> None:
+        """Raises InvariantBroken where it must not come in this phase."""
+        self.phase = UPKEEP_PHASES.after(self.phase, event, "an upkeep")
 
 
 class UpkeepHeap(Generic[T]):
@@ -119,7 +154,8 @@ class UpkeepHeap(Generic[T]):
         while (due_s := self.next_due_s()) is not None and due_s <= now_s:
             item = heapq.heappop(self._heap)[2]
             found = self._items[item]
-            found.due_s, found.phase = None, Phase.DUE
+            found.take(UpkeepEvent.FALL_DUE)
+            found.due_s = None
             found.submitted += 1
             taken.append(item)
         return taken
@@ -130,7 +166,7 @@ class UpkeepHeap(Generic[T]):
         if not found.wanted:
             del self._items[item]
             return False
-        found.phase = Phase.RUNS
+        found.take(UpkeepEvent.BEGIN)
         return True
 
     def complete(self, item: T, wait_s: float, now_s: float) -> None:
@@ -153,13 +189,13 @@ class UpkeepHeap(Generic[T]):
         found.rejected += 1
         found.error = error
         wait_s = jittered_s(self._backoff.cap_s, self._draw())
-        self._end(item, now_s + wait_s)
+        self._end(item, now_s + wait_s, UpkeepEvent.REJECT)
         return wait_s
 
     def give_up(self, item: T, error: IscpError) -> None:
         """It takes too long: what it answers when it ends, if it does, counts for nothing."""
         found = self._items[item]
-        found.phase = Phase.HANGS
+        found.take(UpkeepEvent.GIVE_UP)
         found.timeout += 1
         self._note(found, error)
 
@@ -207,9 +243,9 @@ class UpkeepHeap(Generic[T]):
         self._end(item, now_s + wait_s)
         return wait_s
 
-    def _end(self, item: T, due_s: float) -> None:
+    def _end(self, item: T, due_s: float, event: UpkeepEvent = UpkeepEvent.END) -> None:
         found = self._items[item]
-        found.phase = Phase.WAITS
+        found.take(event)
         if found.wanted:
             self._wait(item, due_s)
         else:

@@ -83,12 +83,12 @@ class UpkeepTurns(Generic[T]):
             self._line.put(item, *self._about[item])
         begin, rejected = [], []
         while (next_one := self._line.next()) is not None:
-            if not self._heap.begin(next_one):
-                self._line.end(next_one)
-            elif self._line.refused(next_one):
+            if next_one in self._heap and self._line.refused(next_one):
                 self._line.end(next_one)
                 self._heap.reject(next_one, QueueFull("too many of its kind hang: it is not begun"), now_s)
                 rejected.append(next_one)
+            elif not self._heap.begin(next_one):
+                self._line.end(next_one)
             else:
                 self._leaves_s[next_one] = now_s + self._slot_s
                 self._until_s[next_one] = now_s + self._timeout_s

@@ -274,7 +274,7 @@ class Schedule:
             # All that an idle table costs beside the look itself.
             table.rest(self._probe, self._now_s, self._draw())
             self._visit(table)
-            told = table.told
+            told = table.reported
             if told is None or not 0 <= self._at_s - told.checked_at_s < self._times.seen_every_s:
                 self._report_seen(table)
             return

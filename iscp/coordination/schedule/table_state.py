@@ -12,7 +12,7 @@ from math import ceil, inf
 
 from iscp.coordination.protocol.messages import SourceSeen
 from iscp.coordination.schedule.schedule_events import Probe, TargetAnswer
-from iscp.coordination.schedule.tracked_job import TrackedJob
+from iscp.coordination.schedule.tracked_job import JobEvent, TrackedJob
 from iscp.core.backoff import doubled_s, jittered_s
 from iscp.core.config import BackoffConfig, ProbeConfig
 from iscp.core.errors import ErrorCode
@@ -68,12 +68,12 @@ class TrackedTable:
         "moved",
         "probe_at_s",
         "probe_failures",
+        "reported",
         "rested",
         "seen",
         "shard",
         "target_lag_s",
         "targets_at_s",
-        "told",
         "uri",
         "waiting",
         "wake",
@@ -101,7 +101,7 @@ class TrackedTable:
         self.behind_at_s = 0.0
         self.target_lag_s = inf
         self.targets_at_s = 0.0
-        self.told: SourceSeen | None = None
+        self.reported: SourceSeen | None = None
 
     @property
     def top(self) -> int:
@@ -220,22 +220,22 @@ class TrackedTable:
             if job.runnable and not job.flight and not job.faults:
                 version = job.row.watermark.version
                 status = JobStatus(version, version, at_s, at_s, ErrorCode.STORAGE, message)
-                reports.append(job.report(JobState.ERROR, Reason.RETRYING, status))
+                reports.append(job.report(JobEvent.FAIL, Reason.RETRYING, status))
         return tuple(reports)
 
     def recovery_reports(self) -> tuple[JobReport, ...]:
         if not self.fault:
             return ()
         self.fault = ""
-        told = (job for job in self.jobs if job.runnable and not job.faults and job.told_state is JobState.ERROR)
-        return tuple(job.report(JobState.COMPLETED, Reason.NONE) for job in told)
+        told = (job for job in self.jobs if job.runnable and not job.faults and job.reported_state is JobState.ERROR)
+        return tuple(job.report(JobEvent.RECOVER, Reason.NONE) for job in told)
 
     def report_seen(self, at_s: float, every_s: float) -> SourceSeen | None:
         """What is known of the source: when it moved, when a lag begins or ends, and every now and then."""
         if self.seen is None or self.fault or not self.looked_at_s:
             return None
         lag_s = self._lag_s(self.seen, self.looked_at_s)
-        told = self.told
+        told = self.reported
         if (
             told is not None
             and told.source_version == self.seen.version
@@ -243,8 +243,8 @@ class TrackedTable:
             and 0 <= at_s - told.checked_at_s < every_s
         ):
             return None
-        self.told = SourceSeen(self.shard, self.seen.version, self.looked_at_s, lag_s)
-        return self.told
+        self.reported = SourceSeen(self.shard, self.seen.version, self.looked_at_s, lag_s)
+        return self.reported
 
     def _lag_s(self, seen: ProbeState, at_s: float) -> float:
         """The age of the oldest commit not applied by some job that is built and not paused; 0 if there is none."""

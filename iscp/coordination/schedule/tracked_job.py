@@ -6,6 +6,8 @@ thousand of these lie idle in one node: slots, and nothing that can be derived.
 
 from __future__ import annotations
 
+from enum import Enum
+
 from iscp.coordination.schedule.schedule_events import TargetAnswer
 from iscp.coordination.schedule.trigger_timing import AskTrigger, Pace
 from iscp.core.backoff import quarantined
@@ -14,7 +16,43 @@ from iscp.core.errors import ErrorCode, IscpError
 from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, Reason
 from iscp.core.spec import TriggerType
 from iscp.core.start_rule import Candidate, SharingGroup, company_of, run_spec
+from iscp.core.state_table import StateTable
 from iscp.core.target_state import TargetSeen
+
+
+class JobEvent(Enum):
+    """What changes the state of a job that is reported. A person may change it too, in the job's row."""
+
+    QUEUE = "iteration waits for long"
+    START = "iteration runs for long"
+    SUCCEED = "iteration succeeded"
+    FAIL = "iteration, source, trigger or target failed"
+    INTERRUPT = "iteration canceled"
+    RECOVER = "source or trigger answers again"
+    TAKE_OVER = "taken over from another node"
+
+
+# state diagram of JOB_STATES
+#
+#   any                           ── iteration waits for long ────────────────────▶  pending
+#   any                           ── iteration runs for long ─────────────────────▶  running
+#   any                           ── iteration succeeded ─────────────────────────▶  completed
+#   any                           ── iteration, source, trigger or target failed ─▶  error
+#   pending | running             ── iteration canceled ──────────────────────────▶  canceled
+#   any                           ── source or trigger answers again ─────────────▶  completed
+#   pending | running | canceled  ── taken over from another node ────────────────▶  completed
+
+JOB_STATES: StateTable[JobState, JobEvent] = StateTable(
+    {
+        JobEvent.QUEUE: dict.fromkeys(JobState, JobState.PENDING),
+        JobEvent.START: dict.fromkeys(JobState, JobState.RUNNING),
+        JobEvent.SUCCEED: dict.fromkeys(JobState, JobState.COMPLETED),
+        JobEvent.FAIL: dict.fromkeys(JobState, JobState.ERROR),
+        JobEvent.INTERRUPT: dict.fromkeys((JobState.PENDING, JobState.RUNNING), JobState.CANCELED),
+        JobEvent.RECOVER: dict.fromkeys(JobState, JobState.COMPLETED),
+        JobEvent.TAKE_OVER: dict.fromkeys((JobState.PENDING, JobState.RUNNING, JobState.CANCELED), JobState.COMPLETED),
+    }
+)
 
 _UNFINISHED = frozenset({JobState.PENDING, JobState.RUNNING, JobState.CANCELED})
 
@@ -39,13 +77,13 @@ class TrackedJob:
         "flight",
         "near",
         "pace",
+        "reported_reason",
+        "reported_state",
         "retry_at_s",
         "row",
         "stale",
         "target",
         "target_lag_s",
-        "told_reason",
-        "told_state",
     )
 
     def __init__(self, row: JobRow, backoff: BackoffConfig) -> None:
@@ -62,8 +100,8 @@ class TrackedJob:
         self.pace: Pace | None = None
         self.failed = row.failed_for_good
         self.failures = {Reason.RETRYING: 1, Reason.QUARANTINED: backoff.quarantine_after}.get(row.reason, 0)
-        self.told_state = row.state
-        self.told_reason = row.reason
+        self.reported_state = row.state
+        self.reported_reason = row.reason
 
     @property
     def runnable(self) -> bool:
@@ -121,7 +159,7 @@ class TrackedJob:
         if not self.pace.faults:
             return None
         self.pace.faults = 0
-        return self.report(JobState.COMPLETED, Reason.NONE)
+        return self.report(JobEvent.RECOVER, Reason.NONE)
 
     def candidate(self, now_s: float) -> Candidate:
         return Candidate(
@@ -148,10 +186,10 @@ class TrackedJob:
             self.stale |= self.doubted_at_s > 0
             if self.pace is not None:
                 self.pace.faults = 0
-            self.told_state, self.told_reason = row.state, row.reason
+            self.reported_state, self.reported_reason = row.state, row.reason
         if (row.seq, row.watermark.version) < (self.row.seq, self.row.watermark.version):
             self.row = row._replace(watermark=self.row.watermark, seq=self.row.seq)
-            return self.report(self.told_state, self.told_reason)
+            return self.repeat_report()
         self.row = row
         return None
 
@@ -165,18 +203,22 @@ class TrackedJob:
         self.stale, self.doubted_at_s = True, self.doubted_at_s or at_s
         version, code, message = self.row.watermark.version, int(answer.error.code), str(answer.error)
         status = JobStatus(version, version, at_s, at_s, code, message, doubted_at_s=self.doubted_at_s)
-        return self.report(JobState.ERROR, Reason.RETRYING, status)
+        return self.report(JobEvent.FAIL, Reason.RETRYING, status)
 
-    def report(self, state: JobState, reason: Reason, status: JobStatus | None = None) -> JobReport:
-        self.told_state, self.told_reason = state, reason
+    def report(self, event: JobEvent, reason: Reason, status: JobStatus | None = None) -> JobReport:
+        self.reported_state, self.reported_reason = JOB_STATES.after(self.reported_state, event, self.row.key), reason
+        return self.repeat_report(status)
+
+    def repeat_report(self, status: JobStatus | None = None) -> JobReport:
+        """The state is as it was reported last."""
         row = self.row
-        return JobReport(row.key, row.job_id, row.watermark, row.seq, state, reason, status)
+        return JobReport(row.key, row.job_id, row.watermark, row.seq, self.reported_state, self.reported_reason, status)
 
     def correction(self) -> JobReport | None:
         """Where the row still says that an iteration of an earlier node is under way."""
         if self.row.state not in _UNFINISHED:
             return None
-        return self.report(JobState.COMPLETED, self.row.reason)
+        return self.report(JobEvent.TAKE_OVER, self.row.reason)
 
     def wait(self, now_s: float, wait_s: float) -> None:
         self.retry_at_s = now_s + wait_s

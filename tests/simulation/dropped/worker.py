@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from iscp.coordination.held_shards import NEVER, ShardFences
 from iscp.coordination.protocol.messages import Announce, DispatchTable, NodeShardState, OwnerMessage
-from iscp.coordination.worker_machine import NEVER, WorkerMachine
+from iscp.coordination.protocol.timeouts import CoordinationTimes
+from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.ids import ShardId, TableEpoch
-from iscp.core.members import Leader
+from iscp.core.members import WIRE_FORMAT, Leader
 
 
 class ObeysAnyTerm(WorkerMachine):
@@ -41,7 +43,15 @@ class ObeysAnyTableEpoch(WorkerMachine):
 class ForgetsRemovals(WorkerMachine):
     """A doubled dispatch starts a shard again that was removed."""
 
-    def _fence(self, shard: ShardId, table_epoch: TableEpoch) -> None:
+    def __init__(
+        self, node_id: str, epoch: int, version: str, times: CoordinationTimes, wire_format: int = WIRE_FORMAT
+    ) -> None:
+        super().__init__(node_id, epoch, version, times, wire_format)
+        self.fences = NoFences()
+
+
+class NoFences(ShardFences):
+    def add(self, shard: ShardId, table_epoch: TableEpoch) -> None:
         pass
 
 

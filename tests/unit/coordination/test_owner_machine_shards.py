@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from iscp.coordination.invariants import check_owner
-from iscp.coordination.membership.assignments import Assignments, Holder, ShardState
+from iscp.coordination.membership.assignments import Assignments, Holder, ShardEvent, ShardState
 from iscp.coordination.membership.dispatch_window import AWAITED_MIN
 from iscp.coordination.membership.node_session import OPERATIONS_IN_FLIGHT_MAX
 from iscp.coordination.membership.preferred_nodes import Overrides
@@ -259,11 +259,11 @@ def test_a_deposed_owner_does_nothing_and_a_lower_term_does_not_begin() -> None:
 def test_a_transition_that_does_not_exist_is_refused() -> None:
     assignments = Assignments()
     assignment = assignments.want(A, (ROW,))
-    assignments.take(assignment, Holder("n1", 1), ShardState.DRAINING)
+    assignments.take(assignment, Holder("n1", 1), ShardEvent.FIND_STOPPING)
     with pytest.raises(InvariantBroken):
-        assignments.turn(assignment, ShardState.RUNNING)
+        assignments.turn(assignment, ShardEvent.CONFIRM)
     with pytest.raises(InvariantBroken):
-        assignments.take(assignment, Holder("n2", 1), ShardState.DISPATCHING)
+        assignments.take(assignment, Holder("n2", 1), ShardEvent.DISPATCH)
     with pytest.raises(InvariantBroken):
         assignments.want(ShardId("b"), ())
 

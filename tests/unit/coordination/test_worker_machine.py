@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from iscp.coordination.held_shards import FENCES_MAX
 from iscp.coordination.invariants import check_worker
 from iscp.coordination.protocol.effects import (
     CheckElection,
@@ -38,7 +39,7 @@ from iscp.coordination.protocol.messages import (
     Sync,
 )
 from iscp.coordination.report_outbox import HISTORY_MAX
-from iscp.coordination.worker_machine import FENCES_MAX, WorkerMachine
+from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.ids import ShardId, TableEpoch
 from iscp.core.members import Leader
 from tests.fakes.loopback import TIMES, entry, job, report
@@ -193,7 +194,7 @@ def test_what_is_remembered_of_removals_is_bounded_and_still_holds(driver: Drive
     for counter in range(1, FENCES_MAX + 3):
         message = DispatchTable(1, 3, TableEpoch(1, counter), ShardId(f"t{counter}"), True)
         driver.worker.step(FromOwner(message), driver.now_s)
-    assert driver.worker.fences == FENCES_MAX
+    assert len(driver.worker.fences) == FENCES_MAX
     assert StartShard not in kinds(driver.dispatch(1, shard=ShardId("t1")))
     assert StartShard in kinds(driver.dispatch(FENCES_MAX + 10, shard=ShardId("t1")))
 

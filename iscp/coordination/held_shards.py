@@ -1,0 +1,81 @@
+"""The shards that a node has, by the owner's orders and the engine's word, and the fences of those that it had."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from enum import StrEnum
+
+from iscp.coordination.protocol.messages import NodeShardState
+from iscp.core.ids import ShardId, TableEpoch
+from iscp.core.state_table import StateTable
+
+FENCES_MAX = 10_000
+"""Removed shards whose last table_epoch a node remembers one by one; beyond them one floor stands for the oldest."""
+
+NEVER = TableEpoch(0, 0)
+
+ABSENT, ADDING, RUNNING, REMOVING = NodeShardState
+
+
+class HeldShardEvent(StrEnum):
+    """What happens to a shard of a node."""
+
+    DISPATCH = "dispatch"
+    START = "engine started it"
+    DELETE = "delete"
+    LEASE_END = "lease ended"
+    STOP = "engine stopped it"
+    RECORD = "last reports recorded"
+
+
+# state diagram of NODE_SHARD_STATES
+#
+#   absent                       ── dispatch ──────────────▶  adding
+#   adding                       ── engine started it ─────▶  running
+#   adding | running             ── delete ────────────────▶  removing
+#   adding | running | removing  ── lease ended ───────────▶  removing
+#   adding | running | removing  ── engine stopped it ─────▶  removing
+#   removing                     ── last reports recorded ─▶  absent
+
+NODE_SHARD_STATES: StateTable[NodeShardState, HeldShardEvent] = StateTable(
+    {
+        HeldShardEvent.DISPATCH: {ABSENT: ADDING},
+        HeldShardEvent.START: {ADDING: RUNNING},
+        HeldShardEvent.DELETE: {ADDING: REMOVING, RUNNING: REMOVING},
+        HeldShardEvent.LEASE_END: {ADDING: REMOVING, RUNNING: REMOVING, REMOVING: REMOVING},
+        HeldShardEvent.STOP: {ADDING: REMOVING, RUNNING: REMOVING, REMOVING: REMOVING},
+        HeldShardEvent.RECORD: {REMOVING: ABSENT},
+    }
+)
+
+
+@dataclass(slots=True)
+class HeldShard:
+    """`table_epoch`: of the newest dispatch that was accepted."""
+
+    table_epoch: TableEpoch
+    state: NodeShardState = ABSENT
+
+    def take(self, event: HeldShardEvent) -> None:
+        """Raises InvariantBroken where the table does not have it."""
+        self.state = NODE_SHARD_STATES.after(self.state, event, "the node's shard")
+
+
+class ShardFences(OrderedDict[ShardId, TableEpoch]):
+    """Removed shards, by the table_epoch of their removal: what was sent before it must not start them again.
+
+    `floor`: the greatest of those that are not remembered one by one any more.
+    """
+
+    floor = NEVER
+
+    def add(self, shard: ShardId, table_epoch: TableEpoch) -> None:
+        """`shard` was removed under `table_epoch`."""
+        self[shard] = max(table_epoch, self.pop(shard, NEVER))
+        if len(self) > FENCES_MAX:
+            self.floor = max(self.floor, self.popitem(last=False)[1])
+
+    def refuses(self, shard: ShardId, table_epoch: TableEpoch) -> bool:
+        """Whether a dispatch is from before the shard's removal."""
+        return table_epoch <= max(self.floor, self.get(shard, NEVER))

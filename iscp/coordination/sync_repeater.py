@@ -1,0 +1,57 @@
+"""A node's latest Sync, sent again ever more rarely until the owner has acknowledged it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from iscp.coordination.protocol.messages import SYNC_SHARDS_MAX, Sync
+from iscp.coordination.protocol.timeouts import CoordinationTimes
+
+
+class SyncRepeater:
+    """`parts`: of the Sync that is not acknowledged yet, if there is one; `due_s`: when they are sent again."""
+
+    def __init__(self, times: CoordinationTimes) -> None:
+        self.parts: tuple[Sync, ...] = ()
+        self.due_s = 0.0
+        self.number = 0
+        self._times = times
+        self._acknowledged = 0
+        self._wait_s = 0.0
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether the owner has the latest; False before the first."""
+        return 0 < self.number == self._acknowledged
+
+    def renew(self) -> int:
+        """What was said does not hold any more; gives the number of the Sync that says what does."""
+        self.number += 1
+        self.parts = ()
+        return self.number
+
+    def begin(self, whole: Sync, now_s: float, *, asked: bool) -> None:
+        """Send it in parts, again and again. An owner that has `asked` asks again itself: it can wait longer."""
+        cuts = range(0, max(1, len(whole.shards)), SYNC_SHARDS_MAX)
+        self.parts = tuple(
+            replace(whole, part=part, parts=len(cuts), shards=whole.shards[cut : cut + SYNC_SHARDS_MAX])
+            for part, cut in enumerate(cuts)
+        )
+        self.due_s = now_s
+        self._wait_s = 2 * self._times.resend_s if asked else self._times.resend_s
+
+    def acknowledge(self, number: int) -> bool:
+        """The owner has the Sync of this number; whether it was the latest, and was being repeated."""
+        if number != self.number:
+            return False
+        repeated, self.parts = bool(self.parts), ()
+        self._acknowledged = number
+        return repeated
+
+    def take_due(self, now_s: float) -> tuple[Sync, ...]:
+        """What is to be sent now."""
+        if not self.parts or now_s < self.due_s:
+            return ()
+        self.due_s = now_s + self._wait_s
+        self._wait_s = self._times.next_resend_s(self._wait_s)
+        return self.parts
