@@ -107,6 +107,50 @@ def test_every_command_line_is_one(document: Path, tmp_path: Path) -> None:
                 pass  # --help and --version
 
 
+def commands(group: click.Group, context: click.Context) -> Iterator[tuple[str, click.Command]]:
+    """Every command that is no group, by its words (`job list`)."""
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            below = click.Context(command, parent=context, info_name=name)
+            yield from ((f"{name} {words}", leaf) for words, leaf in commands(command, below))
+        elif not command.hidden:
+            yield name, command
+
+
+def options(command: click.Command) -> set[str]:
+    return {name for each in command.params for name in each.opts if name.startswith("--")}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_table_of_commands_is_that_of_the_program(program: str) -> None:
+    known = dict(commands(PROGRAMS[program], click.Context(PROGRAMS[program])))
+    section = re.split(rf"^## {program}$", (ROOT / "docs/api.md").read_text(), flags=re.MULTILINE)[1].split("\n#")[0]
+    told: dict[str, str] = {}
+    for cell, text in re.findall(r"^\| (`.+?) \| (.*) \|$", section, re.MULTILINE):
+        named = [words for words in known if re.search(rf"`{words}\b", cell)]
+        assert named, cell
+        for words in named:
+            told[words] = told.get(words, "") + cell + text
+    assert set(told) == set(known)
+    for words, text in told.items():
+        assert set(re.findall(r"--[a-z-]+", text)) <= options(known[words]), words
+
+
+def test_every_option_is_documented() -> None:
+    texts = " ".join(path.read_text() for path in DOCS if path.name != "CHANGELOG.md")
+    for group in PROGRAMS.values():
+        for words, command in commands(group, click.Context(group)):
+            untold = [
+                each.name
+                for each in command.params
+                if isinstance(each, click.Option)
+                and not any(re.search(rf"(?<![\w-]){name}\b", texts) for name in each.opts)
+            ]
+            assert untold == [], words
+
+
 @each_document
 def test_every_file_is_there(document: Path) -> None:
     text = document.read_text()
