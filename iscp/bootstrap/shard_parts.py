@@ -15,8 +15,7 @@ from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.self_tests import check_of_targets
 from iscp.coordination.schedule.schedule_events import JobCommitted
 from iscp.coordination.schedule.schedule_machine import Schedule
-from iscp.runtime.iteration.adoption import Adopter
-from iscp.runtime.iteration.comparison import Verifier
+from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.iteration.runner import Runner
 from iscp.runtime.iteration.sink_pool import SinkPool
 from iscp.runtime.node.lease_keeper import LeaseKeeper
@@ -57,23 +56,18 @@ def compose_target_looks(on: Foundation) -> TargetLooks:
     return TargetLooks(DeltaProbe(), on.kinds.kind, _compose_sinks(on, lambda uri: uri, kept_max=0))
 
 
-def _compose_runner(on: Foundation, epoch: Callable[[], int], scheduler: Scheduler) -> Adopter:
-    spark, clock = on.spark, on.clock
-    engine = SparkEngine(spark.root, spark.new_session)
-    source = DeltaChangeSource(on.config.spark.direct_bytes_max, table_opener(spark.root))
-    sinks = _compose_sinks(on, check_of_targets(spark, on.tested))
-    runner = Runner(
-        engine,
-        source,
-        on.kinds.kind,
-        sinks,
-        clock,
-        on.failpoints,
-        on.config.bounds,
-        epoch,
-        on_committed=lambda outcome: scheduler.give(JobCommitted(outcome)),
+def _compose_runner(on: Foundation, epoch: Callable[[], int], scheduler: Scheduler) -> Runner:
+    spark = on.spark
+    ports = IterationPorts(
+        engine=SparkEngine(spark.root, spark.new_session),
+        source=DeltaChangeSource(on.config.spark.direct_bytes_max, table_opener(spark.root)),
+        kinds=on.kinds.kind,
+        environment=_compose_sinks(on, check_of_targets(spark, on.tested)),
+        clock=on.clock,
+        failpoints=on.failpoints,
+        epoch=epoch,
     )
-    return Adopter(runner, Verifier(runner, engine, source, sinks, clock, epoch), engine, source, sinks, clock, epoch)
+    return Runner(ports, on.config.bounds, on_committed=lambda outcome: scheduler.give(JobCommitted(outcome)))
 
 
 def _compose_sinks(on: Foundation, check: Callable[[str], str], **kept: int) -> SinkPool:

@@ -13,7 +13,7 @@ from iscp.core.spec import POLICIES, ConsumerSpec, JobSpec
 from iscp.runtime.iteration.runner import Runner
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
-from tests.fakes.pipeline import FakeEngine, FakeKind, FakeSource, FakeTarget
+from tests.fakes.pipeline import FakeEngine, FakeKind, FakeSource, FakeTarget, fake_ports
 
 URI = "/tables/t-1"
 NUMBERS = count(1)
@@ -27,14 +27,8 @@ class Bench:
         self.guard, self.failpoints, self.clock = OpenGuard(), ScriptedFailpoints(), FakeClock()
         self.on_committed: Callable[[JobOutcome], None] = lambda outcome: None
         self.runner = Runner(
-            self.engine,
-            self.source,
-            lambda name: self.kind,
-            lambda uri: None,  # type: ignore[arg-type,return-value]
-            self.clock,
-            self.failpoints,
+            fake_ports(self.source, lambda name: self.kind, self.engine, self.failpoints, self.clock),
             bounds or Bounds(),
-            epoch=lambda: 7,
             on_committed=lambda outcome: self.on_committed(outcome),
         )
         self.source.commit({1: "a", 2: "b"})

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -24,9 +24,13 @@ from iscp.core.spec import ConsumerSpec
 from iscp.core.verification import Comparison
 from iscp.core.watermark import Position, Watermark
 from iscp.ports.catalog import Catalog, TableDescription
-from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs, Retriever
+from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, ConsumerKind, Needs, Retriever
 from iscp.ports.sink import Compared
 from iscp.ports.source import Changes, ChangesUnavailableError, SourceRange
+from iscp.ports.system import Clock, Failpoints
+from iscp.runtime.iteration.iteration_ports import IterationPorts
+from tests.fakes.clock import FakeClock
+from tests.fakes.guards import ScriptedFailpoints
 
 Rows = dict[int, str]
 
@@ -374,3 +378,24 @@ class FakeCatalog:
 
     def condition_fault(self, condition: str, table: TableDescription) -> str:
         return self.faults.get(condition, "")
+
+
+def fake_ports(
+    source: FakeSource,
+    kinds: Callable[[str], ConsumerKind],
+    engine: FakeEngine | None = None,
+    failpoints: Failpoints | None = None,
+    clock: Clock | None = None,
+    epoch: int = 7,
+) -> IterationPorts:
+    """Consumers of fakes open no sinks: their environment holds none."""
+    environment = cast(ConsumerEnvironment, None)
+    return IterationPorts(
+        engine or FakeEngine(),
+        source,
+        kinds,
+        environment,
+        clock or FakeClock(),
+        failpoints or ScriptedFailpoints(),
+        lambda: epoch,
+    )

@@ -1,4 +1,4 @@
-"""Runs iterations that compare a job's target with its source (Purpose.VERIFY), and mend what differs (REPAIR).
+"""Runs iterations that compare a job's target with its source (Purpose.VERIFY), and repair what differs (REPAIR).
 
 The source is read as of the job's watermark, the target as of the version up to which its log was checked: both stand
 still, whatever else is written meanwhile. A repair is an ordinary commit at seq + 1 with the same watermark.
@@ -7,55 +7,33 @@ still, whatever else is written meanwhile. A repair is an ordinary commit at seq
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 
-from iscp.core.errors import Conflict, ErrorCode, JobFailed, PermanentError
+from iscp.core.errors import ErrorCode, JobFailed, PermanentError
 from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome, Purpose
 from iscp.core.verification import Comparison, VerifyReport
 from iscp.core.watermark import Watermark
-from iscp.ports.consumer import Checked, ConsumeContext, ConsumerEnvironment
-from iscp.ports.engine import Engine
-from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange
-from iscp.ports.system import Clock, Guard
+from iscp.ports.consumer import Checked
+from iscp.ports.source import ChangesUnavailableError, SourceRange
+from iscp.ports.system import Guard
+from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.iteration.job_run import JobRun
 from iscp.runtime.iteration.read_policy import same_log
-from iscp.runtime.iteration.runner import CONFLICT_TRIES_MAX, Runner
 
 _CATCH_UP = "Bring the job up to date (`iscp-admin notify`, `iscp-admin job wait`), and verify then"
 
 _UNBOUNDED = Bounds(sys.maxsize, sys.maxsize, sys.maxsize)
 
 
-@dataclass(frozen=True, slots=True)
 class Verifier:
-    """Port IterationRunner: runs what is to be verified itself, everything else by `runner`."""
+    """Compares the target of an iteration's one job, and repairs it."""
 
-    runner: Runner
-    engine: Engine
-    source: ChangeSource
-    environment: ConsumerEnvironment
-    clock: Clock
-    epoch: Callable[[], int]
+    def __init__(self, ports: IterationPorts) -> None:
+        self._ports = ports
 
-    def run(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
-        if iteration.purpose is Purpose.APPLY:
-            return self.runner.run(iteration, guard)
-        self.engine.label(iteration.label)
-        for _ in range(CONFLICT_TRIES_MAX - 1):
-            try:
-                return (self._verify(iteration, guard),)
-            except Conflict:
-                continue
-        return (self._verify(iteration, guard),)
-
-    def cancel(self, iteration: Iteration) -> None:
-        self.runner.cancel(iteration)
-
-    def _verify(self, iteration: Iteration, guard: Guard) -> JobOutcome:
+    def verify(self, iteration: Iteration, guard: Guard) -> JobOutcome:
         """Raises an IscpError for whoever asked; it is no fault of the job."""
         (row,) = iteration.jobs
-        work = self.runner.read_position(row)
+        work = self._ports.read_position(row)
         version = work.position.watermark.version
         if work.position.job_id != row.job_id or version < 0:
             why = work.position.void or "not built yet"
@@ -69,7 +47,7 @@ class Verifier:
                 remedy="Wait until the job has caught up (`iscp-admin job wait`), and verify then",
             )
         try:
-            return self._compare(iteration, work, self.source.at(iteration.table_uri, version), guard)
+            return self._compare(iteration, work, self._ports.source.at(iteration.table_uri, version), guard)
         except ChangesUnavailableError as gone:
             raise PermanentError(
                 f"the source cannot be read any more as it was at version {version}, which the target shows: {gone}",
@@ -87,19 +65,19 @@ class Verifier:
         row, position = work.row, work.position
         if not isinstance(work.kind, Checked):
             raise PermanentError(f"a consumer {work.kind.name} cannot be compared with its source", field="job")
-        check = work.kind.check(row, self.environment)
-        with self.engine.session() as session:
-            context = ConsumeContext(session, row, span.table_id, self.epoch(), position, guard, span.column_ids)
-            source = self.source.snapshot(session, iteration.table_uri, span.to.version)
+        check = work.kind.check(row, self._ports.environment)
+        with self._ports.engine.session() as session:
+            context = self._ports.context(session, work, span, guard)
+            source = self._ports.source.snapshot(session, iteration.table_uri, span.to.version)
             with check.compare(context, source) as compared:
                 said = compared.comparison
                 self._refuse_undecided(iteration, work, said)
                 seq, rows = position.seq, 0
-                mends = iteration.purpose is Purpose.REPAIR and not (said.equal and not position.void)
-                if mends:
+                repairs = iteration.purpose is Purpose.REPAIR and not (said.equal and not position.void)
+                if repairs:
                     done = check.mend(context, compared, position.watermark)
                     seq, rows = done.position.seq, done.rows
-        report = VerifyReport(position.watermark.version, seq, said, position.void, repaired=mends)
+        report = VerifyReport(position.watermark.version, seq, said, position.void, repaired=repairs)
         return JobOutcome(
             row=row,
             watermark=position.watermark,
@@ -107,7 +85,7 @@ class Verifier:
             rows=rows,
             data_type=DataType.DIFFERENCE,
             from_version=position.watermark.version,
-            target_commit_at_s=self.clock.now_s() if mends else 0.0,
+            target_commit_at_s=self._ports.clock.now_s() if repairs else 0.0,
             verified=report,
         )
 
@@ -117,7 +95,7 @@ class Verifier:
             return
         try:
             version = work.position.watermark.version
-            if self.source.resolve(iteration.table_uri, Watermark(), version, _UNBOUNDED).inserts_only:
+            if self._ports.source.resolve(iteration.table_uri, Watermark(), version, _UNBOUNDED).inserts_only:
                 return
         except ChangesUnavailableError:
             pass

@@ -20,7 +20,7 @@ Netted = tuple[tuple[str, ...], str, bool, tuple[str, ...]]
 class JobRun:
     """One job's part: where its sink stands, and what it therefore needs.
 
-    `takeover`: as in Stand. `whole`: it is for all of the row's range, and not for a part that lags.
+    `takeover`: as in RangePosition. `whole`: it is for all of the row's range, and not for a part that lags.
     """
 
     row: JobRow

@@ -26,6 +26,7 @@ from iscp.core.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.ports.consumer import ConsumerKind
+from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.iteration.read_policy import refuse_unfit
 from iscp.runtime.iteration.runner import Runner
 from iscp.runtime.iteration.sink_pool import SinkPool
@@ -69,17 +70,16 @@ class Pipeline:
         kinds: Callable[[str], ConsumerKind] = lambda name: ReplicaKind(),
         on_committed: Callable[[JobOutcome], None] = lambda outcome: None,
     ) -> Runner:
-        return Runner(
+        ports = IterationPorts(
             self.engine,
             DeltaChangeSource(self.small_bytes_max if small_bytes_max is None else small_bytes_max, self.by_spark),
             kinds,
             self.new_environment(failpoints),
             SystemClock(),
             failpoints,
-            bounds or Bounds(),
             epoch=lambda: 1,
-            on_committed=on_committed,
         )
+        return Runner(ports, bounds or Bounds(), on_committed)
 
     def job(self, name: str, registration: int = 1, policies: dict[str, Any] | None = None, **consumer: Any) -> JobRow:
         spec = ConsumerSpec("replica", self.target(name), **consumer)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.adapters.system.clock import SystemClock
 from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.core.errors import PermanentError
 from iscp.core.ids import JobKey
 from iscp.core.iteration import Iteration, JobOutcome
 from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.runtime.iteration.adoption import Adopter
 from tests.fakes.guards import OpenGuard
 
 from .conftest import Pipeline, rows
@@ -31,11 +28,7 @@ def adopting(pipeline: Pipeline, name: str, version: int, **consumer: object) ->
 
 
 def adopt(pipeline: Pipeline, job: JobRow) -> JobOutcome:
-    environment = pipeline.new_environment(pipeline.failpoints)
-    adopter = Adopter(
-        pipeline.runner, pipeline.runner, pipeline.engine, DeltaChangeSource(), environment, SystemClock(), lambda: 1
-    )
-    (outcome,) = adopter.run(Iteration(1, job.key.table_id, pipeline.source, (job,)), OpenGuard())
+    (outcome,) = pipeline.runner.run(Iteration(1, job.key.table_id, pipeline.source, (job,)), OpenGuard())
     return outcome
 
 

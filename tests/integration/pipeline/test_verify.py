@@ -11,14 +11,11 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.log.commits import commit_path
 from iscp.adapters.delta.sink.table_diff import Side
-from iscp.adapters.delta.source.change_source import DeltaChangeSource
-from iscp.adapters.system.clock import SystemClock
 from iscp.core.digest import ROWS_PER_RANGE, Ranges
 from iscp.core.errors import ErrorCode, JobFailed, PermanentError
 from iscp.core.iteration import DataType, Iteration, Purpose
 from iscp.core.job_row import JobRow
 from iscp.core.verification import Sample, VerifyReport
-from iscp.runtime.iteration.comparison import Verifier
 from tests.fakes.guards import OpenGuard
 
 from .conftest import Pipeline, rows
@@ -29,16 +26,8 @@ MANY = 3 * ROWS_PER_RANGE
 
 
 def verify(pipeline: Pipeline, job: JobRow, purpose: Purpose = Purpose.VERIFY) -> VerifyReport:
-    verifier = Verifier(
-        pipeline.runner,
-        pipeline.engine,
-        DeltaChangeSource(),
-        pipeline.new_environment(pipeline.failpoints),
-        SystemClock(),
-        lambda: 1,
-    )
     iteration = Iteration(1, job.key.table_id, pipeline.source, (job,), purpose=purpose)
-    (outcome,) = verifier.run(iteration, OpenGuard())
+    (outcome,) = pipeline.runner.run(iteration, OpenGuard())
     assert outcome.verified is not None
     return outcome.verified
 

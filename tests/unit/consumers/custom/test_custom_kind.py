@@ -21,9 +21,8 @@ from iscp.ports.catalog import TableDescription
 from iscp.ports.consumer import ConsumeContext, PurgeHandler, RefreshHandler, Retriever
 from iscp.ports.source import ChangesUnavailableError
 from iscp.runtime.iteration.runner import Runner
-from tests.fakes.clock import FakeClock
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
-from tests.fakes.pipeline import FakeCatalog, FakeEngine, FakeKind, FakeSource
+from tests.fakes.pipeline import FakeCatalog, FakeKind, FakeSource, fake_ports
 
 URI = "/tables/t-1"
 
@@ -82,16 +81,8 @@ class Bench:
         self.source, self.guard, self.failpoints = FakeSource(), OpenGuard(), ScriptedFailpoints()
         self.good = FakeKind()
         kinds = {"keeper": CustomKind("keeper", keeper), "replica": self.good}
-        self.runner = Runner(
-            FakeEngine(),
-            self.source,
-            lambda name: kinds[name] if name in kinds else ConsumerRegistry().kind(name),  # type: ignore[return-value]
-            lambda uri: None,  # type: ignore[arg-type,return-value]
-            FakeClock(),
-            self.failpoints,
-            Bounds(),
-            epoch=lambda: 1,
-        )
+        find = lambda name: kinds[name] if name in kinds else ConsumerRegistry().kind(name)  # noqa: E731
+        self.runner = Runner(fake_ports(self.source, find, failpoints=self.failpoints, epoch=1), Bounds())
         self.source.commit({1: "a"})
         self.job, self.other = job("keeper"), job("replica")
         self._numbers = count(1)

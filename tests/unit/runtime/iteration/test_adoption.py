@@ -10,11 +10,10 @@ from iscp.core.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.watermark import NO_DEAD_LETTERS, DeadLetters, Position, Watermark
-from iscp.runtime.iteration.adoption import Adopter
-from iscp.runtime.iteration.runner import CONFLICT_TRIES_MAX, Runner
-from tests.fakes.clock import FakeClock
-from tests.fakes.guards import OpenGuard, ScriptedFailpoints
-from tests.fakes.pipeline import FakeEngine, FakeKind, FakeSource, FakeTarget
+from iscp.runtime.iteration.iteration_ports import CONFLICT_TRIES_MAX
+from iscp.runtime.iteration.runner import Runner
+from tests.fakes.guards import OpenGuard
+from tests.fakes.pipeline import FakeEngine, FakeKind, FakeSource, FakeTarget, fake_ports
 
 URI, TARGET = "/tables/t-1", "/targets/x"
 
@@ -29,10 +28,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.source, self.kind, self.engine = FakeSource(), FakeKind(), FakeEngine()
-        common = FakeClock(), ScriptedFailpoints(), Bounds()
-        sinks = lambda uri: None  # noqa: E731
-        runner = Runner(self.engine, self.source, lambda name: self.kind, sinks, *common, lambda: 7)  # type: ignore[arg-type]
-        self.adopter = Adopter(runner, runner, self.engine, self.source, sinks, FakeClock(), lambda: 7)  # type: ignore[arg-type]
+        self.runner = Runner(fake_ports(self.source, lambda name: self.kind, self.engine), Bounds())
         self.source.commit({1: "a", 2: "b"})
         self.source.commit({2: None, 3: "c"})
         self.target.rows = dict(self.source.states[1])
@@ -42,7 +38,7 @@ class Bench:
         return self.kind.target(TARGET)
 
     def run(self, row: JobRow) -> JobOutcome:
-        (outcome,) = self.adopter.run(Iteration(1, "t-1", URI, (row,)), OpenGuard())
+        (outcome,) = self.runner.run(Iteration(1, "t-1", URI, (row,)), OpenGuard())
         assert self.engine.open_sessions == 0
         return outcome
 

@@ -12,11 +12,10 @@ from iscp.core.iteration import Bounds, Iteration, JobOutcome, Purpose
 from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.verification import VerifyReport
-from iscp.runtime.iteration.comparison import Verifier
-from iscp.runtime.iteration.runner import CONFLICT_TRIES_MAX, Runner
-from tests.fakes.clock import FakeClock
-from tests.fakes.guards import OpenGuard, ScriptedFailpoints
-from tests.fakes.pipeline import FakeEngine, FakeKind, FakeSource, FakeTarget
+from iscp.runtime.iteration.iteration_ports import CONFLICT_TRIES_MAX
+from iscp.runtime.iteration.runner import Runner
+from tests.fakes.guards import OpenGuard
+from tests.fakes.pipeline import FakeEngine, FakeKind, FakeSource, FakeTarget, fake_ports
 
 URI, TARGET = "/tables/t-1", "/targets/x"
 
@@ -31,18 +30,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.source, self.kind, self.engine = FakeSource(), FakeKind(), FakeEngine()
-        runner = Runner(
-            self.engine,
-            self.source,
-            lambda name: self.kind,
-            lambda uri: None,  # type: ignore[arg-type,return-value]
-            FakeClock(),
-            ScriptedFailpoints(),
-            Bounds(),
-            epoch=lambda: 7,
-        )
-        sinks = lambda uri: None  # noqa: E731
-        self.verifier = Verifier(runner, self.engine, self.source, sinks, FakeClock(), lambda: 7)  # type: ignore[arg-type]
+        self.runner = Runner(fake_ports(self.source, lambda name: self.kind, self.engine), Bounds())
         self.source.commit({1: "a", 2: "b"})
 
     @property
@@ -51,7 +39,7 @@ class Bench:
 
     def run(self, row: JobRow, purpose: Purpose = Purpose.APPLY) -> JobOutcome:
         iteration = Iteration(1, "t-1", URI, (row,), purpose=purpose)
-        (outcome,) = self.verifier.run(iteration, OpenGuard())
+        (outcome,) = self.runner.run(iteration, OpenGuard())
         assert self.engine.open_sessions == 0
         return outcome
 

@@ -39,10 +39,9 @@ from iscp.core.watermark_record import position_of, record_key
 from iscp.ports.consumer import ConsumeContext, Retriever
 from iscp.runtime.iteration.runner import Runner
 from iscp.runtime.owner.history_writer import HistoryWriter
-from tests.fakes.clock import FakeClock
-from tests.fakes.guards import OpenGuard, ScriptedFailpoints
+from tests.fakes.guards import OpenGuard
 from tests.fakes.loopback import entry
-from tests.fakes.pipeline import FakeEngine, FakeKind, FakeSource
+from tests.fakes.pipeline import FakeKind, FakeSource, fake_ports
 from tests.fakes.poison import ERRORS, LONE, POISON, RaisesWhenRead, StrExitsError
 
 SHARD, URI = ShardId("t-1"), "/tables/t-1"
@@ -70,22 +69,13 @@ class Bench:
 
     def __init__(self, asked: Callable[[str, Any], Any]) -> None:
         self.rows = {row.job_id: row for row in (job("poisoned"), job("replica"))}
-        kinds = {
+        self.kinds: dict[str, Any] = {
             "poisoned": CustomKind("poisoned", type("Poisoned", (Poisoned,), {"asked": staticmethod(asked)})),
             "replica": FakeKind(),
         }
         self.source, self.guard = FakeSource(), OpenGuard()
         self.source.commit({1: "a"})
-        self.runner = Runner(
-            FakeEngine(),
-            self.source,
-            kinds.__getitem__,
-            lambda uri: None,  # type: ignore[arg-type,return-value]
-            FakeClock(),
-            ScriptedFailpoints(),
-            Bounds(),
-            epoch=lambda: 1,
-        )
+        self.runner = Runner(fake_ports(self.source, lambda name: self.kinds[name], epoch=1), Bounds())
         self.schedule = Schedule("n1", ProbeConfig(), BackoffConfig(), lambda: 0.5)
 
     def run(self) -> tuple[Checkpoint, dict[str, JobOutcome]]:
@@ -242,8 +232,7 @@ class Exits(FakeKind):
 
 def test_a_kind_that_exits_ends_no_iteration_of_others() -> None:
     bench = Bench(exact(lambda asked: None))
-    kinds = {"poisoned": Exits("open"), "replica": FakeKind()}
-    bench.runner._kinds = kinds.__getitem__  # as another registry would answer
+    bench.kinds = {"poisoned": Exits("open"), "replica": FakeKind()}
     outcome = bench.assert_kept()
     assert outcome.error_msg == "SystemExit: \\ud800"
 

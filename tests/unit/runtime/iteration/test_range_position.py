@@ -14,13 +14,14 @@ from iscp.core.ids import JobKey, ranged_job_id
 from iscp.core.iteration import DataType
 from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.core.watermark import NOTHING_APPLIED, Watermark
+from iscp.core.watermark import NOTHING_APPLIED, Position, Watermark
 from iscp.core.watermark_record import WatermarkRecord, parse_record
 from iscp.ports.consumer import Needs
-from iscp.runtime.iteration.change_reader import IterationRetriever
+from iscp.runtime.iteration.apply.change_reader import IterationRetriever
+from iscp.runtime.iteration.job_run import JobRun
 from iscp.runtime.iteration.range_position import RangePosition, read_position
-from tests.fakes.guards import OpenGuard, ScriptedFailpoints
-from tests.fakes.pipeline import FakeEngine
+from tests.fakes.guards import OpenGuard
+from tests.fakes.pipeline import FakeConsumer, FakeKind, FakeSource, FakeTarget, fake_ports
 
 SPEC = JobSpec(ConsumerSpec("custom", "/target", ("id",))).to_json()
 LEAVES = range(key_ranges.RANGES_MAX, 2 * key_ranges.RANGES_MAX)
@@ -63,10 +64,11 @@ class Sink:
         seq = max(plan.stands.position.seq, row.seq) + 1
         record = WatermarkRecord(seq, Watermark(plan.to), row.job_id, "t", plan.since, 1, "x", row.origin)
         base_seq, takeover = plan.stands.position.base_version, plan.stands.takeover
+        kind, position = FakeKind(Needs(sharded=True)), Position(base_version=base_seq)
+        work = JobRun(row, kind, FakeConsumer(FakeTarget()), position, takeover)
         handed = IterationRetriever(
-            DataType.TAIL, row, Needs(sharded=True), record, base_seq, FakeEngine(), OpenGuard(), ScriptedFailpoints(),
-            takeover=takeover,
-        )  # fmt: skip
+            DataType.TAIL, work, record, fake_ports(FakeSource(), lambda name: kind), OpenGuard()
+        )
         try:
             handed.update_watermark(self)
         except Conflict:

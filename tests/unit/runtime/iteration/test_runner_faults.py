@@ -10,7 +10,7 @@ import pytest
 from iscp.core.errors import Canceled, Conflict, EngineError, ErrorCode, PermanentError
 from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome
 from iscp.core.watermark import Position, Watermark
-from iscp.runtime.iteration.runner import CONFLICT_TRIES_MAX
+from iscp.runtime.iteration.iteration_ports import CONFLICT_TRIES_MAX
 from tests.fakes.bench import NUMBERS, URI, Bench, job
 
 

@@ -14,12 +14,13 @@ from iscp.core.ids import JobKey
 from iscp.core.iteration import ChangeDetail, DataType
 from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.core.watermark import Watermark
+from iscp.core.watermark import Position, Watermark
 from iscp.core.watermark_record import WatermarkRecord, position_of
 from iscp.ports.consumer import Needs
-from iscp.runtime.iteration.change_reader import BATCH_ROWS_MAX, IterationRetriever
-from tests.fakes.guards import OpenGuard, ScriptedFailpoints
-from tests.fakes.pipeline import FakeEngine
+from iscp.runtime.iteration.apply.change_reader import BATCH_ROWS_MAX, IterationRetriever
+from iscp.runtime.iteration.job_run import JobRun
+from tests.fakes.guards import OpenGuard
+from tests.fakes.pipeline import FakeConsumer, FakeKind, FakeSource, FakeTarget, fake_ports
 
 SPEC = JobSpec(ConsumerSpec("custom", "/t", key=("id",)))
 ROW = JobRow(JobKey("a", "t-1", "x"), "j-1", SPEC.to_json(), "t", "/t-1")
@@ -32,9 +33,9 @@ class Given(IterationRetriever):
         record = WatermarkRecord(seq, Watermark(4, 5.0), "j-1", "t-1", 3, 1, "attempt")
         self.guard = OpenGuard()
         base_seq = seq - 1 if seq > 1 else -1
-        super().__init__(
-            DataType.TAIL, ROW, Needs(detail), record, base_seq, FakeEngine(), self.guard, ScriptedFailpoints()
-        )
+        kind, position = FakeKind(Needs(detail)), Position(base_version=base_seq)
+        work = JobRun(ROW, kind, FakeConsumer(FakeTarget()), position)
+        super().__init__(DataType.TAIL, work, record, fake_ports(FakeSource(), lambda name: kind), self.guard)
         self._frames: tuple[Any, Any] = (list(range(inserts)), list(range(deletes)))
 
     @property

@@ -5,12 +5,11 @@ It keeps nothing of its own: frames are made when they are asked for, of what th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from iscp.core.errors import Conflict
 from iscp.core.iteration import ChangeDetail, DataType
-from iscp.core.job_row import JobRow
 from iscp.core.key_ranges import both, condition_sql, hash_sql
 from iscp.core.netting import Op
 from iscp.core.range_lineage import fenced
@@ -18,10 +17,11 @@ from iscp.core.spec import ConsumerSpec
 from iscp.core.sql_names import OP, quoted
 from iscp.core.watermark import Watermark
 from iscp.core.watermark_record import WatermarkRecord, position_of, record_key
-from iscp.ports.consumer import Needs, WatermarkTxn
-from iscp.ports.engine import Engine
+from iscp.ports.consumer import WatermarkTxn
 from iscp.ports.source import Changes, ChangeSet
-from iscp.ports.system import Failpoints, Guard
+from iscp.ports.system import Guard
+from iscp.runtime.iteration.iteration_ports import IterationPorts
+from iscp.runtime.iteration.job_run import JobRun
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,39 +37,35 @@ _OF_CHANGES = frozenset({OP, "_change_type", *_STAMPS})
 class IterationRetriever:
     """`rows` is the source at the record's version, `feed` what changed up to it: one of the two.
 
-    `base_seq` is the seq under which the sink said that it stands, -1 where it said nothing. `takeover`: as in Stand.
     Rows and changes are those of the job's range alone.
     """
 
     def __init__(
         self,
         data_type: DataType,
-        row: JobRow,
-        needs: Needs,
+        work: JobRun,
         record: WatermarkRecord,
-        base_seq: int,
-        engine: Engine,
+        ports: IterationPorts,
         guard: Guard,
-        failpoints: Failpoints,
         rows: DataFrame | None = None,
         feed: ChangeSet | None = None,
-        takeover: Mapping[str, str | None] | None = None,
     ) -> None:
         self.data_type = data_type
         self.record = record
         self.rows_given = 0
-        self._row = row
-        self._spec: ConsumerSpec = row.spec.consumer
-        self._needs = needs
-        self._base_seq = base_seq
-        self._engine = engine
+        self._row = work.row
+        self._spec: ConsumerSpec = work.row.spec.consumer
+        self._needs = work.kind.needs
+        self._base_seq = work.position.base_version
+        """The seq under which the sink said that it stands, -1 where it said nothing."""
+        self._takeover = work.takeover
+        self._engine = ports.engine
+        self._failpoints = ports.failpoints
         self._guard = guard
-        self._failpoints = failpoints
         self._rows = rows
         self._feed = feed
-        self._takeover = takeover or {}
-        self._range = condition_sql(self._spec.key, row.key.range_id)
-        self._hash = [f"{hash_sql(self._spec.key)} AS _key_hash"] if needs.sharded else []
+        self._range = condition_sql(self._spec.key, work.row.key.range_id)
+        self._hash = [f"{hash_sql(self._spec.key)} AS _key_hash"] if self._needs.sharded else []
         self._given: Iterator[tuple[pa.Table, pa.Table]] | None = None
 
     @property

@@ -1,0 +1,121 @@
+"""Applies what has changed: asks the sinks where they stand, reads the source once, lets the consumers commit.
+
+What a job is handed follows from what its sink says, never from what the node believes: a new registration claims
+the sink and gets a snapshot, a sink whose rows cannot be trusted gets a difference, any other the changes since
+its watermark. A fault of one job is its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from iscp.core.errors import ErrorCode
+from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome
+from iscp.core.job_row import JobRow
+from iscp.core.range_lineage import Piece
+from iscp.core.watermark import Position, Watermark, later
+from iscp.ports.consumer import RangedConsumer
+from iscp.ports.system import Guard
+from iscp.runtime.iteration.apply.apply_run import ApplyRun
+from iscp.runtime.iteration.apply.full_apply import apply_full_to_all
+from iscp.runtime.iteration.apply.tail_apply import apply_tail
+from iscp.runtime.iteration.iteration_ports import CONFLICT_TRIES_MAX, IterationPorts
+from iscp.runtime.iteration.job_outcomes import record_failure
+from iscp.runtime.iteration.job_run import JobRun, reconciled
+from iscp.runtime.iteration.range_position import RangePosition, read_position
+
+log = logging.getLogger(__name__)
+
+
+class Applier:
+    """Brings the jobs of an iteration to its version. Safe for threads."""
+
+    def __init__(self, ports: IterationPorts, bounds: Bounds, on_committed: Callable[[JobOutcome], None]) -> None:
+        self._ports = ports
+        self._bounds = bounds
+        self._on_committed = on_committed
+
+    def apply(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
+        """One outcome a job. A job that lost its seq to another writer starts over from what the sink says."""
+        engine, clock = self._ports.engine, self._ports.clock
+        began_s, (spark_s, direct_s) = clock.monotonic_s(), engine.spent_s()
+        run = ApplyRun(self._ports, self._bounds, self._on_committed, iteration, guard)
+        outcomes: dict[str, JobOutcome] = {}
+        waiting: Sequence[JobRow] = iteration.jobs
+        for _ in range(CONFLICT_TRIES_MAX):
+            done = _attempt(run.of_jobs(waiting))
+            outcomes.update({outcome.row.job_id: outcome for outcome in done})
+            waiting = [outcome.row for outcome in done if outcome.error_code == ErrorCode.CONFLICT]
+            if not waiting:
+                break
+        spark_now_s, direct_now_s = engine.spent_s()
+        log.info(
+            "iteration.done",
+            extra={
+                "table": iteration.table_uri,
+                "number": iteration.number,
+                "jobs": len(iteration.jobs),
+                "failed": sum(not outcome.ok for outcome in outcomes.values()),
+                "took_s": round(clock.monotonic_s() - began_s, 4),
+                "spark_s": round(spark_now_s - spark_s, 4),
+                "direct_s": round(direct_now_s - direct_s, 4),
+            },
+        )
+        return tuple(outcomes[row.job_id] for row in iteration.jobs)
+
+
+def _attempt(run: ApplyRun) -> list[JobOutcome]:
+    outcomes: list[JobOutcome] = []
+    tails: dict[Watermark, list[JobRun]] = {}
+    others: list[JobRun] = []
+    for row in run.iteration.jobs:
+        try:
+            work = _open_run(run, row)
+        except BaseException as error:  # noqa: BLE001  (one job's fault, its consumer's exit too, is its own)
+            outcomes.append(record_failure(row, None, error))
+            continue
+        if isinstance(work, JobOutcome):
+            outcomes.append(work)
+        elif work.data_type is DataType.TAIL:
+            tails.setdefault(work.position.watermark, []).append(work)
+        else:
+            others.append(work)
+    for since, group in tails.items():
+        outcomes += apply_tail(run, since, group)
+    return outcomes + apply_full_to_all(run, others)
+
+
+def _open_run(run: ApplyRun, row: JobRow) -> JobRun | JobOutcome:
+    """As `read_position`, once all parts of a merged range are at one version; or how far they came.
+
+    Each part goes on by one iteration at the most, on behalf of its range, whose record it writes. It takes over
+    the whole range all the same: what the parts' former writers have on its way fails.
+    """
+    ports = run.ports
+    kind = ports.kinds(row.spec.consumer.kind)
+    consumer = kind.open(row, ports.environment)
+    if not isinstance(consumer, RangedConsumer):
+        return ports.read_position(row)
+    reached: dict[int, Watermark] = {}
+    found = read_position(row, consumer, reached)
+    while (part := found.lagging(reached)) is not None:
+        outcome = _catch_up_range(run, row, part, found)
+        reached[part.range_id] = outcome.watermark if outcome.ok else part.record.watermark
+        found = read_position(row, consumer, reached)
+        if not outcome.ok or (found.apart and found.lagging(reached) is None):
+            return replace(outcome, row=row, watermark=later(row.watermark, found.position.watermark))
+    return reconciled(JobRun(row, kind, consumer, found.position, found.takeover))
+
+
+def _catch_up_range(run: ApplyRun, row: JobRow, part: Piece, found: RangePosition) -> JobOutcome:
+    """Bring one part of a merged range up to the version at which all of them can go on together."""
+    ports, record = run.ports, part.record
+    row = row._replace(key=row.key.of_range(part.range_id))
+    position = Position(max(found.position.seq, row.seq), record.watermark, row.job_id, record.source_id)
+    kind = ports.kinds(row.spec.consumer.kind)
+    work = JobRun(row, kind, kind.open(row, ports.environment), position, found.takeover, whole=False)
+    to_goal = replace(run, iteration=replace(run.iteration, to_version=found.goal))
+    (outcome,) = apply_tail(to_goal, record.watermark, [work])
+    return outcome

@@ -1,0 +1,84 @@
+"""Brings jobs to a version of the source by all of its rows: as a snapshot, or by what differs."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from iscp.core.iteration import DataType, JobOutcome
+from iscp.core.watermark import NOTHING_APPLIED
+from iscp.ports.source import ChangesUnavailableError, SourceRange
+from iscp.runtime.iteration import read_policy
+from iscp.runtime.iteration.apply.apply_run import ApplyRun
+from iscp.runtime.iteration.job_run import JobRun, log_rebuild
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+
+def apply_full_to_all(run: ApplyRun, works: list[JobRun], reason: str = "") -> list[JobOutcome]:
+    return run.run_each(works, lambda work: apply_full(run, work, reason))
+
+
+def apply_full(run: ApplyRun, work: JobRun, reason: str = "") -> JobOutcome:
+    """A snapshot or a difference: all rows of the source at one version. `reason`: why changes do not do."""
+    source, uri, to_version = run.ports.source, run.uri, None
+    if work.data_type is DataType.SNAPSHOT:
+        to_version = run.iteration.to_version
+    try:
+        span = source.newest(uri) if to_version is None else source.at(uri, to_version)
+    except ChangesUnavailableError:
+        span = source.newest(uri)
+    goes_on = work.data_type is not DataType.SNAPSHOT
+    if goes_on:
+        read_policy.refuse_anew(work.row.spec, work.position, span, lambda: _applied_at_s(run, work))
+    if work.row.spec.enable_cdf and not span.cdf_on:
+        span = _enable_source_cdf(run, span)
+    if goes_on:
+        read_policy.refuse_feed_off(work.row.spec, span)
+    work.kind.columns(work.row.spec.consumer, source.columns(uri, span.to.version))  # refuses what is gone
+    with run.ports.engine.session() as session:
+        return _rebuild(run, session, work, span, reason)
+
+
+def _rebuild(run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRange, reason: str) -> JobOutcome:
+    """Claim the sink where it is not the job's, and hand it all rows of `span`'s last version."""
+    uri, rebuilt_for = run.uri, log_rebuild(work, run.uri)
+    rows = run.ports.source.snapshot(session, uri, span.to.version)
+    if work.position.job_id != work.row.job_id:
+        # Before anything is written: what a former registration has under way fails at the sink from here on.
+        work = replace(work, position=work.consumer.claim(run.ports.context(session, work, span, run.guard), rows))
+    from_nothing = work.data_type is DataType.SNAPSHOT or not work.kind.needs.compares
+    data_type = DataType.SNAPSHOT if from_nothing else DataType.DIFFERENCE
+    from_version = NOTHING_APPLIED if from_nothing else work.position.watermark.version
+    handed = run.retriever(data_type, work, span, from_version, rows=rows)
+    run.ports.failpoints.reach("snapshot.before")
+    reason = "" if work.data_type is DataType.SNAPSHOT else reason or work.position.void
+    if reason:
+        log.warning("changes.unavailable", extra={"table": uri, "job": work.row.key.job_name, "reason": reason})
+    warning = read_policy.warning(work.row.spec, span, reason, rebuilt_for)
+    return run.consume(session, work, handed, span, warning)
+
+
+def _enable_source_cdf(run: ApplyRun, span: SourceRange) -> SourceRange:
+    """Switch the source's change data feed on, and go on from there: what comes next can be read from it."""
+    source, uri = run.ports.source, run.uri
+    newest = source.newest(uri)  # a range in the past, of a time before the feed was on, stays as it is
+    if newest.cdf_on:
+        return span
+    run.guard.check()
+    with run.ports.engine.session() as session:
+        source.enable_feed(session, uri)
+    log.info("feed.enabled", extra={"table": uri})
+    return source.newest(uri)
+
+
+def _applied_at_s(run: ApplyRun, work: JobRun) -> float:
+    """When the last version that was applied was committed, as the log has it now; 0: it is not there any more."""
+    try:
+        return run.ports.source.at(run.uri, work.position.watermark.version).to.at_s
+    except ChangesUnavailableError:
+        return 0.0

@@ -1,0 +1,23 @@
+"""What a sink is asked for while its source does not change: to write its position again, before its log forgets it."""
+
+from __future__ import annotations
+
+from iscp.core.iteration import JobOutcome
+from iscp.core.watermark import later
+from iscp.ports.consumer import ConsumeContext, RenewingConsumer
+from iscp.ports.source import SourceRange
+from iscp.ports.system import Guard
+from iscp.runtime.iteration.iteration_ports import IterationPorts
+from iscp.runtime.iteration.job_outcomes import unchanged
+from iscp.runtime.iteration.job_run import JobRun
+
+
+def renew_position(ports: IterationPorts, guard: Guard, work: JobRun, span: SourceRange) -> JobOutcome:
+    """For a job of a range without rows: only its watermark moves. Raises what its commit raises."""
+    position = work.position
+    if isinstance(work.consumer, RenewingConsumer):
+        columns = span.column_ids if position.column_ids is None else position.column_ids
+        with ports.engine.session() as session:
+            context = ConsumeContext(session, work.row, position.source_id, ports.epoch(), position, guard, columns)
+            position = work.consumer.renew(context, later(position.watermark, span.to))
+    return unchanged(work.row, position, span)

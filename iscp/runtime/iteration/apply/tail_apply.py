@@ -1,0 +1,108 @@
+"""Brings jobs of one watermark on by the changes since, read once for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from iscp.core.errors import PermanentError
+from iscp.core.iteration import DataType, JobOutcome
+from iscp.core.report_validation import exact_watermark
+from iscp.core.watermark import Watermark
+from iscp.ports.source import ChangeSet, ChangesUnavailableError, SourceRange
+from iscp.runtime.iteration import read_policy
+from iscp.runtime.iteration.apply.apply_run import ApplyRun
+from iscp.runtime.iteration.apply.column_check import split_by_columns
+from iscp.runtime.iteration.apply.full_apply import apply_full, apply_full_to_all
+from iscp.runtime.iteration.apply.position_renewal import renew_position
+from iscp.runtime.iteration.job_outcomes import record_failure
+from iscp.runtime.iteration.job_run import JobRun, Netted, netted
+from iscp.runtime.iteration.read_policy import Reading
+
+
+def apply_tail(run: ApplyRun, since: Watermark, group: list[JobRun]) -> list[JobOutcome]:
+    """All jobs of one watermark share one read; what cannot be read as changes is taken by difference."""
+    source, uri = run.ports.source, run.uri
+    try:
+        span = source.resolve(uri, since, run.iteration.to_version, run.bounds)
+        exact_watermark(span.to)  # a commit may say any time of itself
+        # Before the range's own version counts: a source that was recreated may be at the very same one.
+        if not read_policy.same_log((work.position for work in group), span):
+            raise ChangesUnavailableError("the source was replaced")
+    except ChangesUnavailableError as gone:
+        return apply_full_to_all(run, group, str(gone))
+    except Exception as error:  # noqa: BLE001  (reported for each job)
+        return run.fail_all(group, error)
+    if not span.changes_data:
+        return run.run_each(group, lambda work: renew_position(run.ports, run.guard, work, span))
+    group, others = split_by_columns(source, uri, group, span)
+    outcomes = [each for work, reason in others for each in apply_full_to_all(run, [work], reason)]
+    for way in Reading:
+        works = [work for work in group if read_policy.reading(work.row.spec, span) is way]
+        if way is Reading.COMPARE:
+            outcomes += run.run_each(works, lambda work: apply_full(run, work, read_policy.unread(work.row.spec)))
+        elif works:
+            outcomes += _apply_changes(run, works, span, way)
+    return outcomes
+
+
+def _apply_changes(run: ApplyRun, group: list[JobRun], span: SourceRange, way: Reading) -> list[JobOutcome]:
+    """Hand the changes of `span`, read once, to `group`."""
+    source, uri, feed = run.ports.source, run.uri, None
+    with run.ports.engine.session() as session:
+        try:
+            run.ports.failpoints.reach("read.before")
+            run.guard.check()
+            available = source.columns(uri, span.last_version)
+            wanted, lost = _collect_columns(group, available)
+            if span.steps and any(not work.row.spec.consumer.key for work in group):
+                wanted = set(available)  # rows without a key are told apart by all that they hold
+            open_feed = source.read_cdf if way is Reading.FEED else source.read_appends
+            feed = open_feed(session, uri, span, [name for name in available if name in wanted], len(group))
+            able, unnetted = _net_changes(feed, [work for work in group if work.row.job_id not in lost])
+            run.ports.failpoints.reach("read.after")
+            kept = feed
+            done = run.run_each(able, lambda work: _consume_tail(run, work, span, kept))
+            return [*done, *lost.values(), *unnetted]
+        except ChangesUnavailableError as gone:
+            return apply_full_to_all(run, group, str(gone))
+        except Exception as error:  # noqa: BLE001  (reported for each job)
+            return run.fail_all(group, error)
+        finally:
+            if feed is not None:
+                feed.release()
+
+
+def _collect_columns(group: list[JobRun], available: Sequence[str]) -> tuple[set[str], dict[str, JobOutcome]]:
+    """What the jobs want to be read, and the outcomes of those whose columns the source has lost, by job_id."""
+    wanted: set[str] = set()
+    lost: dict[str, JobOutcome] = {}
+    for work in group:
+        try:
+            wanted.update(work.kind.columns(work.row.spec.consumer, available))
+        except BaseException as error:  # noqa: BLE001  (one job's fault is its own)
+            lost[work.row.job_id] = record_failure(work.row, work.position, error)
+    return wanted, lost
+
+
+def _net_changes(feed: ChangeSet, works: list[JobRun]) -> tuple[list[JobRun], list[JobOutcome]]:
+    """Net the changes by every key and filter there is; a fault is that of their jobs alone."""
+    faults: dict[Netted | None, PermanentError] = {}
+    for way in {way for work in works if (way := netted(work)) is not None}:
+        try:
+            feed.net(*way)
+        except PermanentError as error:
+            faults[way] = error
+        except ChangesUnavailableError:
+            continue  # each of its consumers will come upon that, and compare
+    found = [(work, faults.get(netted(work))) for work in works]
+    able = [work for work, error in found if error is None]
+    return able, [record_failure(work.row, work.position, error) for work, error in found if error is not None]
+
+
+def _consume_tail(run: ApplyRun, work: JobRun, span: SourceRange, feed: ChangeSet) -> JobOutcome:
+    handed = run.retriever(DataType.TAIL, work, span, span.from_version, feed=feed)
+    try:
+        with run.ports.engine.session() as session:
+            return run.consume(session, work, handed, span, read_policy.warning(work.row.spec, span))
+    except ChangesUnavailableError as unfit:
+        return apply_full(run, work, str(unfit))

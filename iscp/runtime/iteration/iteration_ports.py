@@ -1,0 +1,65 @@
+"""What iterations are carried out with, and where the sinks of their jobs are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from iscp.core.errors import Conflict
+from iscp.core.job_row import JobRow
+from iscp.core.report_validation import exact_position
+from iscp.core.watermark import Position
+from iscp.ports.consumer import ConsumeContext, ConsumerEnvironment, ConsumerKind
+from iscp.ports.engine import Engine
+from iscp.ports.source import ChangeSource, SourceRange
+from iscp.ports.system import Clock, Failpoints, Guard
+from iscp.runtime.iteration.job_run import JobRun, reconciled
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+CONFLICT_TRIES_MAX = 3
+"""Attempts of an iteration whose seq was taken by another writer; then it fails with a Conflict, and is retried by
+backoff."""
+
+
+@dataclass(frozen=True, slots=True)
+class IterationPorts:
+    """`kinds` finds a kind of consumer by its name; `epoch` is that of the node's registration at the moment."""
+
+    engine: Engine
+    source: ChangeSource
+    kinds: Callable[[str], ConsumerKind]
+    environment: ConsumerEnvironment
+    clock: Clock
+    failpoints: Failpoints
+    epoch: Callable[[], int]
+
+    def read_position(self, row: JobRow) -> JobRun:
+        """The job with its sink's position; raises Superseded where that belongs to a later registration."""
+        kind = self.kinds(row.spec.consumer.kind)
+        consumer = kind.open(row, self.environment)
+        return reconciled(JobRun(row, kind, consumer, exact_position(consumer.position(row))))
+
+    def context(
+        self, session: SparkSession, work: JobRun, span: SourceRange, guard: Guard, position: Position | None = None
+    ) -> ConsumeContext:
+        """`position`: where it is not that of `work`."""
+        at = work.position if position is None else position
+        return ConsumeContext(session, work.row, span.table_id, self.epoch(), at, guard, span.column_ids)
+
+
+def retry_conflicts(attempt: Callable[[], T]) -> T:
+    """Another writer was first: what the sink says by now decides what is to be done, so all of it is done again.
+
+    Raises the last Conflict, and whatever else `attempt` raises.
+    """
+    for _ in range(CONFLICT_TRIES_MAX - 1):
+        try:
+            return attempt()
+        except Conflict:
+            continue
+    return attempt()
