@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 from iscp import __version__
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
@@ -42,7 +43,14 @@ from iscp.adapters.telemetry.logging import configure_logging
 from iscp.consumers.registry import ConsumerRegistry
 from iscp.coordination.membership.assignments import ShardState
 from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.effects import HoldIterations, StartShard, StopAllShards, StopShard, UpdateShard
+from iscp.coordination.protocol.effects import (
+    HoldIterations,
+    ShardOrder,
+    StartShard,
+    StopAllShards,
+    StopShard,
+    UpdateShard,
+)
 from iscp.coordination.protocol.events import ShardStarted, ShardStopped
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.schedule.schedule_events import WorkerNews
@@ -203,7 +211,7 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
     peers = Peers(
         config.etcd_prefix,
         config.node_id,
-        lambda node_id, messages: owner.heard(node_id, messages),
+        lambda node_id, messages: owner.receive(node_id, messages),
         wire_format=wire_format,
     )
     owner = OwnerLoop(
@@ -216,28 +224,28 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
         EtcdLogMarks(etcd, election, keys),
         clock,
         LogLimits(),
-        lambda to, message: worker.heard([message]) if to.node_id == config.node_id else peers.send(to, message),
+        lambda to, message: worker.receive([message]) if to.node_id == config.node_id else peers.send(to, message),
         peers.keep,
         moved.tell,
         broken,
     )
     worker = WorkerLoop(
         lambda epoch: WorkerMachine(config.node_id, epoch, __version__, times, wire_format),
-        lambda: engine,
         election,
         clock,
         lambda owner_id, message: (
-            owner.heard(config.node_id, [message]) if owner_id == config.node_id else served.send(owner_id, message)
+            owner.receive(config.node_id, [message]) if owner_id == config.node_id else served.send(owner_id, message)
         ),
         broken,
     )
-    engine = NoEngine(worker.news, os.environ.get(TRACE, ""))
+    engine = NoEngine(worker.report, os.environ.get(TRACE, ""))
+    worker.orders.subscribe(engine.give, *get_args(ShardOrder))
     record = NodeRecord(
         config.node_id, 0, config.address, os.getpid(), __version__, clock.now_s(), wire_format=wire_format
     )
-    keeper = LeaseKeeper(membership, record, clock, worker.lease_lost, worker.lease_regained, broken)
+    keeper = LeaseKeeper(membership, record, clock, worker.on_lease_lost, worker.on_lease_regained, broken)
     served = NodeServer(
-        config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__, engine, worker.heard, wire_format
+        config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__, engine, worker.receive, wire_format
     )
     nodes = NodeClients(owner, lambda to: engine if to.node_id == config.node_id else peers.call(to))
     views = ClusterViews(owner, membership, nodes, clock)

@@ -24,7 +24,7 @@ import tempfile
 import time
 import tracemalloc
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from iscp.adapters.delta.log.commits import APP_ID
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
@@ -156,7 +156,8 @@ class Node:
         kinds, failpoints = ConsumerRegistry(()), EnvironmentFailpoints({})
         sinks = SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: uri, clock, failpoints, kept_max=0)
         looks = TargetLooks(DeltaProbe(), kinds.kind, sinks)
-        self.scheduler = Scheduler(schedule, self.probe, looks, clock, self._tell, self.broken.append)
+        self.scheduler = Scheduler(schedule, self.probe, looks, clock, self.broken.append)
+        self.scheduler.reports.subscribe(self._tell, *get_args(WorkerNews))
         self.executor = Executor(
             self.runner, clock, SchedulerConfig(), lambda epoch: None, self.scheduler.give, lambda iteration: None
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from functools import partial
+from typing import get_args
 
 from iscp import __version__
 from iscp.adapters.grpc.admin.admin_server import AdminServer
@@ -16,6 +17,7 @@ from iscp.bootstrap.cluster_parts import Cluster
 from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.owner_parts import compose_owner_loop, compose_services
 from iscp.bootstrap.shard_parts import compose_engine, compose_target_looks
+from iscp.coordination.protocol.effects import ShardOrder
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.members import NodeRecord
@@ -23,6 +25,7 @@ from iscp.runtime.node.lease_keeper import LeaseKeeper
 from iscp.runtime.node.node import Node
 from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.owner.node_clients import NodeClients
+from iscp.runtime.worker.maintenance import UpkeepOrder
 from iscp.runtime.worker.worker_loop import WorkerLoop
 
 
@@ -43,7 +46,6 @@ def compose(on: Foundation) -> Node:
     )
     worker = WorkerLoop(
         lambda epoch: WorkerMachine(config.node_id, epoch, __version__, times),
-        lambda: upkeep,
         cluster.election,
         clock,
         send=lambda owner_id, message: (
@@ -56,6 +58,8 @@ def compose(on: Foundation) -> Node:
     )
     looks = compose_target_looks(on)
     scheduler, executor, upkeep, here = compose_engine(on, looks, keeper, worker)
+    worker.orders.subscribe(scheduler.give, *get_args(ShardOrder))
+    worker.orders.subscribe(upkeep.give, *get_args(UpkeepOrder))
     served = NodeServer(config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__, here, worker.receive)
     here.borders = (worker, peers, served, owner)
     nodes = NodeClients(owner, lambda to: here if to.node_id == config.node_id else peers.call(to))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import get_args
 
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
@@ -13,7 +14,7 @@ from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.self_tests import check_of_targets
-from iscp.coordination.schedule.schedule_events import JobCommitted
+from iscp.coordination.schedule.schedule_events import JobCommitted, VerifyAnswered, WorkerNews
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.iteration.runner import Runner
@@ -36,7 +37,9 @@ def compose_engine(
     triggers = TriggerRegistry(config.triggers.allow)
     desk = VerifyDesk(lambda event: scheduler.give(event), clock)
     schedule = Schedule(config.node_id, config.probe, config.backoff, random.random, ask_trigger=triggers.ask)
-    scheduler = Scheduler(schedule, DeltaProbe(), looks, clock, worker.report, on.on_broken, answered=desk.answer)
+    scheduler = Scheduler(schedule, DeltaProbe(), looks, clock, on.on_broken)
+    scheduler.reports.subscribe(worker.report, *get_args(WorkerNews))
+    scheduler.reports.subscribe(desk.answer, VerifyAnswered)
     executor = Executor(
         _compose_runner(on, lambda: keeper.epoch, scheduler),
         clock,
@@ -45,9 +48,8 @@ def compose_engine(
         emit=scheduler.give,
         on_stuck=lambda iteration: spark.kill(),
     )
-    waits = config.upkeep, config.backoff, random.random
     held = lambda: keeper.check(keeper.epoch)  # noqa: E731
-    upkeep = Upkeep(on.kinds.kind, clock, *waits, held, scheduler.give, on.on_broken)
+    upkeep = Upkeep(on.kinds.kind, clock, config.upkeep, config.backoff, random.random, held, on.on_broken)
     return scheduler, executor, upkeep, LocalCalls(scheduler, executor, desk, upkeep)
 
 

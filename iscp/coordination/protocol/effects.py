@@ -65,7 +65,8 @@ class HoldIterations:
     hold: bool
 
 
-WorkerEffect = SendToOwner | CheckElection | StartShard | UpdateShard | StopShard | StopAllShards | HoldIterations
+ShardOrder = StartShard | UpdateShard | StopShard | StopAllShards | HoldIterations
+WorkerEffect = SendToOwner | CheckElection | ShardOrder
 
 
 # --- of the owner ----------------------------------------------------------------------------------------------

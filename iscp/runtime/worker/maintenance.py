@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, TypeVar, assert_never
 
-from iscp.coordination.protocol.effects import HoldIterations, StartShard, StopAllShards, StopShard, UpdateShard
+from iscp.coordination.protocol.effects import StartShard, StopAllShards, StopShard, UpdateShard
 from iscp.coordination.schedule.maintenance_turns import Turn, UpkeepTurns
 from iscp.core.config import BackoffConfig, UpkeepConfig
 from iscp.core.errors import ErrorCode, IscpError, PermanentError, TemporaryError
@@ -43,7 +43,7 @@ TABLES_READ_MAX = 1_000
 """Tables that one refresh may say to have read; with more its answer is an error."""
 
 T = TypeVar("T", bound=Hashable)
-Order = StartShard | UpdateShard | StopShard | StopAllShards | HoldIterations
+UpkeepOrder = StartShard | UpdateShard | StopShard | StopAllShards
 Purge = tuple[str, str]
 """A kind of consumer, and a table's id."""
 
@@ -65,10 +65,7 @@ class _Offered:
 
 
 class Upkeep:
-    """Stands before the scheduler, and hears which jobs are this node's: `pass_on` gets every order at once.
-
-    `lease_check` raises LeaseLost.
-    """
+    """Hears which jobs are this node's (`give`). `lease_check` raises LeaseLost."""
 
     def __init__(
         self,
@@ -78,17 +75,15 @@ class Upkeep:
         backoff: BackoffConfig,
         draw: Callable[[], float],
         lease_check: Callable[[], None],
-        pass_on: Callable[[Order], None],
         on_broken: Callable[[Exception], None],
     ) -> None:
         self._kinds = kinds
         self._clock = clock
         self._lease_check = lease_check
-        self._pass_on = pass_on
         self._on_broken = on_broken
         self._refreshes: UpkeepTurns[str] = UpkeepTurns(REFRESH_INTERVAL_S, config, backoff, draw)
         self._purges: UpkeepTurns[Purge] = UpkeepTurns(PURGE_INTERVAL_S, config, backoff, draw)
-        self._orders: deque[Order] = deque()
+        self._orders: deque[UpkeepOrder] = deque()
         self._shards: dict[ShardId, _Offered] = {}
         self._jobs: dict[str, JobRow] = {}
         self._lock = threading.Lock()
@@ -100,9 +95,8 @@ class Upkeep:
     def start(self) -> None:
         self._thread.start()
 
-    def give(self, order: Order) -> None:
-        """Never waits; raises what the scheduler raises."""
-        self._pass_on(order)
+    def give(self, order: UpkeepOrder) -> None:
+        """Which jobs of a shard are this node's now. Never waits."""
         self._orders.append(order)
         self._wake.notify()
 
@@ -180,7 +174,7 @@ class Upkeep:
 
     # --- which are this node's -----------------------------------------------------------------------------------
 
-    def _take(self, order: Order) -> None:
+    def _take(self, order: UpkeepOrder) -> None:
         match order:
             case StartShard(shard, _, jobs) | UpdateShard(shard, _, jobs):
                 self._replace(shard, jobs)
@@ -189,8 +183,8 @@ class Upkeep:
             case StopAllShards():
                 for shard in list(self._shards):
                     self._replace(shard, ())
-            case HoldIterations():
-                pass
+            case _:
+                assert_never(order)
 
     def _replace(self, shard: ShardId, jobs: tuple[JobRow, ...]) -> None:
         before, offered = self._shards.pop(shard, _Offered()), self._collect_offers(jobs)

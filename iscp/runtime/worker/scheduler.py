@@ -28,7 +28,6 @@ from iscp.coordination.schedule.schedule_events import (
     Submit,
     TargetAnswer,
     VerifyAnswered,
-    WorkerNews,
 )
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.core.errors import Canceled, InvariantBroken, IscpError, QueueFull
@@ -37,6 +36,7 @@ from iscp.core.target_state import TargetAsk
 from iscp.ports.catalog import CommitProbe, TargetProbe
 from iscp.ports.system import Clock
 from iscp.runtime.loop.notifier import Notifier
+from iscp.runtime.loop.subscriptions import Subscriptions
 from iscp.runtime.worker.executor import Executor
 
 log = logging.getLogger(__name__)
@@ -57,8 +57,8 @@ EVENTS_AT_ONCE_MAX = 500
 
 
 class Scheduler:
-    """`tell` gets what the worker machine has to know. It may wait for the worker, for `give` never waits. `answered`
-    gets the answers to VerifyAsked.
+    """`reports`: who is told what the schedule has to say, the worker machine and whoever asked for a comparison. They
+    may wait for the worker, for `give` never waits.
 
     `on_broken` is called once, from the loop's thread, when an invariant broke: the node has to stop.
     """
@@ -69,18 +69,15 @@ class Scheduler:
         probe: CommitProbe,
         targets: TargetProbe,
         clock: Clock,
-        tell: Callable[[WorkerNews], None],
         on_broken: Callable[[Exception], None],
         inbox_max: int = INBOX_MAX,
-        answered: Callable[[VerifyAnswered], None] = lambda answer: None,
     ) -> None:
         self._schedule = schedule
         self._probe = probe
         self._targets = targets
         self._clock = clock
-        self._tell = tell
+        self.reports = Subscriptions()
         self._on_broken = on_broken
-        self._answered = answered
         self._inbox: deque[ScheduleEvent] = deque()
         self._notified: dict[ShardId, bool] = {}
         self._inbox_max = inbox_max
@@ -199,10 +196,8 @@ class Scheduler:
             case CancelIteration(number):
                 over = self._running.cancel(number)
                 return IterationEnded(number, error=Canceled("cancelled before it ran")) if over else None
-            case VerifyAnswered():
-                self._answered(effect)
-            case ShardStarted() | ShardStopped() | Reports() | Seen():
-                self._tell(effect)
+            case ShardStarted() | ShardStopped() | Reports() | Seen() | VerifyAnswered():
+                self.reports.publish(effect)
             case _:
                 assert_never(effect)
         return None

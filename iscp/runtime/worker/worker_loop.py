@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
 from iscp.coordination.protocol.effects import (
     CheckElection,
@@ -38,7 +38,7 @@ from iscp.core.untrusted_values import error_text, shown
 from iscp.ports.cluster import Election
 from iscp.ports.system import Clock
 from iscp.runtime.loop.inbox import Inbox
-from iscp.runtime.worker.maintenance import Order
+from iscp.runtime.loop.subscriptions import Subscriptions
 
 log = logging.getLogger(__name__)
 V = TypeVar("V")
@@ -59,17 +59,15 @@ class _OwnerHeard:
     messages: Sequence[OwnerMessage]
 
 
-class TakesOrders(Protocol):
-    def give(self, order: Order) -> None: ...
-
-
 class WorkerLoop:
-    """One thread for the machine, one more for the look at the election key, which may take etcd's time-out."""
+    """One thread for the machine, one more for the look at the election key, which may take etcd's time-out.
+
+    `orders`: who carries out what the machine wants done with shards.
+    """
 
     def __init__(
         self,
         new_machine: Callable[[int], WorkerMachine],
-        scheduler: Callable[[], TakesOrders],
         election: Election,
         clock: Clock,
         send: Callable[[str, NodeMessage], None],
@@ -77,7 +75,7 @@ class WorkerLoop:
     ) -> None:
         self._new_machine = new_machine
         self._machine: WorkerMachine | None = None
-        self._scheduler = scheduler
+        self.orders = Subscriptions()
         self._election = election
         self._clock = clock
         self._send = send
@@ -185,7 +183,7 @@ class WorkerLoop:
             case CheckElection():
                 self._checks.submit(self._check_election)
             case StartShard() | UpdateShard() | StopShard() | StopAllShards() | HoldIterations():
-                self._scheduler().give(effect)
+                self.orders.publish(effect)
             case _:
                 assert_never(effect)
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -55,7 +56,8 @@ class Desk:
         self.broken: list[Exception] = []
         clock = SystemClock()
         schedule = Schedule("n-1", ProbeConfig(), BackoffConfig(), lambda: 0.5)
-        self.scheduler = Scheduler(schedule, DeltaProbe(), FakeTargets(), clock, self.news.append, self.broken.append)
+        self.scheduler = Scheduler(schedule, DeltaProbe(), FakeTargets(), clock, self.broken.append)
+        self.scheduler.reports.subscribe(self.news.append, *get_args(WorkerNews))
         self.executor = Executor(
             runner, clock, SchedulerConfig(), lambda epoch: None, self.scheduler.give, lambda iteration: None
         )

@@ -6,13 +6,16 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
 from iscp.adapters.system.clock import SystemClock
 from iscp.coordination.jobs.job_changes import Register, Registration
 from iscp.coordination.owner_machine import OwnerMachine
+from iscp.coordination.protocol.effects import ShardOrder
 from iscp.coordination.protocol.timeouts import CoordinationTimes
+from iscp.coordination.schedule.schedule_events import WorkerNews
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.config import BackoffConfig, ProbeConfig, SchedulerConfig, UpkeepConfig
@@ -29,7 +32,7 @@ from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.owner.log_limits import LogLimits
 from iscp.runtime.owner.owner_loop import CLAIM_RETRY_S, OwnerLoop
 from iscp.runtime.worker.executor import Executor
-from iscp.runtime.worker.maintenance import Upkeep
+from iscp.runtime.worker.maintenance import Upkeep, UpkeepOrder
 from iscp.runtime.worker.scheduler import Scheduler
 from iscp.runtime.worker.worker_loop import WorkerLoop
 from tests.fakes.etcd import FakeCheckpoints, FakeElection, FakeEtcd, FakeLogMarks, FakeMembership, FakeOverrides
@@ -96,7 +99,6 @@ class World:
         )
         worker = WorkerLoop(
             lambda epoch: WorkerMachine("n-1", epoch, "v", TIMES),
-            lambda: upkeep,
             election,
             clock,
             lambda owner_id, message: owner.receive("n-1", [message]),
@@ -105,7 +107,9 @@ class World:
         self.record = NodeRecord("n-1", 0, "here:1")
         keeper = LeaseKeeper(membership, self.record, clock, worker.on_lease_lost, worker.on_lease_regained, broken)
         schedule = Schedule("n-1", ProbeConfig(interval_min_s=0.02, interval_max_s=0.05), BackoffConfig(), lambda: 0.5)
-        scheduler = Scheduler(schedule, self.probe, FakeTargets(), clock, worker.report, broken)
+        scheduler = Scheduler(schedule, self.probe, FakeTargets(), clock, broken)
+        scheduler.reports.subscribe(worker.report, *get_args(WorkerNews))
+        worker.orders.subscribe(scheduler.give, *get_args(ShardOrder))
         executor = Executor(
             self.runner, clock, SchedulerConfig(concurrency=2), keeper.check, scheduler.give, lambda iteration: None
         )
@@ -116,9 +120,9 @@ class World:
             BackoffConfig(),
             lambda: 0.5,
             lambda: keeper.check(keeper.epoch),
-            scheduler.give,
             broken,
         )
+        worker.orders.subscribe(upkeep.give, *get_args(UpkeepOrder))
         self.server = Server(self)
         self.node = Node(
             "n-1",

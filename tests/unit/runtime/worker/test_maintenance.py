@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iscp.adapters.system.clock import SystemClock
-from iscp.coordination.protocol.effects import HoldIterations, StartShard, StopAllShards, StopShard, UpdateShard
+from iscp.coordination.protocol.effects import StartShard, StopAllShards, StopShard, UpdateShard
 from iscp.coordination.schedule.maintenance_turns import SLOT_S
 from iscp.core.config import BackoffConfig, UpkeepConfig
 from iscp.core.errors import ErrorCode, InvalidRequest, LeaseLost, PermanentError
@@ -21,7 +21,7 @@ from iscp.core.ids import JobKey, ShardId, TableEpoch
 from iscp.core.job_row import JobRow, Reason
 from iscp.core.maintenance_figures import NO_UPKEEP, UpkeepFigures
 from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.runtime.worker.maintenance import PURGE_INTERVAL_S, REFRESH_INTERVAL_S, Order, Upkeep
+from iscp.runtime.worker.maintenance import PURGE_INTERVAL_S, REFRESH_INTERVAL_S, Upkeep, UpkeepOrder
 from tests.fakes.clock import FakeClock
 from tests.fakes.pipeline import FakeKind
 from tests.fakes.poison import ERRORS, POISON
@@ -67,12 +67,9 @@ def _open() -> threading.Event:
 class Bench:
     def __init__(self, clock: FakeClock | SystemClock) -> None:
         self.clock, self.kind, self.lease = clock, Kind(clock), list[Exception]()
-        self.passed_on: list[Order] = []
         self.broken: list[Exception] = []
         self.offering = True
-        self.upkeep = Upkeep(
-            self._kinds, clock, CONFIG, BACKOFF, lambda: 0.0, self._check, self.passed_on.append, self.broken.append
-        )
+        self.upkeep = Upkeep(self._kinds, clock, CONFIG, BACKOFF, lambda: 0.0, self._check, self.broken.append)
 
     def _kinds(self, name: str) -> FakeKind:
         if name == "gone":
@@ -83,7 +80,7 @@ class Bench:
         if self.lease:
             raise self.lease[0]
 
-    def order(self, order: Order) -> None:
+    def order(self, order: UpkeepOrder) -> None:
         self.upkeep.give(order)
         self.upkeep.turn()
 
@@ -144,21 +141,8 @@ def test_only_kinds_that_offer_it_are_asked_and_none_that_is_gone_paused_or_fail
     bench.settled()
 
 
-def test_every_order_is_passed_on_in_order(bench: Bench) -> None:
-    orders: list[Order] = [
-        StartShard(SHARD, EPOCH, ()),
-        HoldIterations(True),
-        UpdateShard(SHARD, EPOCH, ()),
-        StopShard(SHARD),
-        StopAllShards(),
-    ]
-    for order in orders:
-        bench.order(order)
-    assert bench.passed_on == orders
-
-
 @pytest.mark.parametrize("stop", [StopShard(SHARD), StopAllShards(), UpdateShard(SHARD, EPOCH, ())])
-def test_what_is_no_longer_this_nodes_is_left_alone(bench: Bench, stop: Order) -> None:
+def test_what_is_no_longer_this_nodes_is_left_alone(bench: Bench, stop: UpkeepOrder) -> None:
     bench.order(StartShard(SHARD, EPOCH, (job("x"),)))
     bench.settled("x", "purge t-1")
     bench.order(stop)

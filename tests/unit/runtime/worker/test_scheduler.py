@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import get_args
 
 import pytest
 
@@ -64,7 +65,8 @@ class Node:
             ScheduleTimes(announce_s=0.05),
         )
         clock, self.targets = SystemClock(), FakeTargets()
-        self.scheduler = Scheduler(schedule, self.source, self.targets, clock, self.news.append, self.broken.append)
+        self.scheduler = Scheduler(schedule, self.source, self.targets, clock, self.broken.append)
+        self.scheduler.reports.subscribe(self.news.append, *get_args(WorkerNews))
         config = SchedulerConfig(concurrency=2, queue_max=queue_max, cancel_wait_s=WAIT_S)
         self.executor = Executor(
             self.runner, clock, config, lambda epoch: None, self.scheduler.give, lambda iteration: None
@@ -263,9 +265,7 @@ def test_many_threads_give_and_nothing_is_lost(make: Make) -> None:
 
 def test_the_inbox_is_bounded_and_never_waits() -> None:
     schedule = Schedule("n-1", ProbeConfig(), BackoffConfig(), lambda: 0.0)
-    never_started = Scheduler(
-        schedule, FakeProbe(), FakeTargets(), SystemClock(), lambda news: None, lambda error: None, inbox_max=2
-    )
+    never_started = Scheduler(schedule, FakeProbe(), FakeTargets(), SystemClock(), lambda error: None, inbox_max=2)
     never_started.give(HoldIterations(True))
     never_started.give(HoldIterations(False))
     with pytest.raises(QueueFull):

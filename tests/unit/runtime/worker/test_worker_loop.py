@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
 from iscp.adapters.system.clock import SystemClock
-from iscp.coordination.protocol.effects import StartShard, StopAllShards
+from iscp.coordination.protocol.effects import ShardOrder, StartShard, StopAllShards
 from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped
 from iscp.coordination.protocol.messages import (
     Acknowledge,
@@ -74,12 +75,12 @@ class Worker:
         self.broken: list[Exception] = []
         self.loop = WorkerLoop(
             lambda epoch: WorkerMachine("n-1", epoch, "v", TIMES),
-            lambda: self.engine,  # type: ignore[arg-type,return-value]
             self.election,
             SystemClock(),
             lambda owner_id, message: self.sent.append((owner_id, message)),
             self.broken.append,
         )
+        self.loop.orders.subscribe(self.engine.give, *get_args(ShardOrder))
         self.election.campaign("owner", lambda leader: None, lambda: None)
 
     def heard(self, kind: type) -> list[NodeMessage]:
@@ -182,7 +183,7 @@ def test_a_flush_waits_until_the_owner_has_recorded_what_was_reported(worker: Wo
 
 def test_a_broken_machine_is_told() -> None:
     worker = Worker()
-    worker.engine.give = lambda effect: 1 // 0  # type: ignore[method-assign]
+    worker.loop.orders.subscribe(lambda order: 1 // 0, StartShard)
     worker.loop.start(3)
     worker.announce()
     until(lambda: worker.heard(Sync))
