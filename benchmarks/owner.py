@@ -212,7 +212,7 @@ def settle(root: str, tables: int, nodes: int) -> Measured:
     playing.start()
     assert ours.recv_bytes() == b"", "the nodes are there"
     loaded: list[Reading] = []
-    streams = Streams(ours, nodes, lambda node, messages: loop.heard(records[node].node_id, messages))
+    streams = Streams(ours, nodes, lambda node, messages: loop.receive(records[node].node_id, messages))
 
     def send(record: NodeRecord, message: OwnerMessage) -> None:
         if not loaded:
@@ -237,8 +237,8 @@ def settle(root: str, tables: int, nodes: int) -> Measured:
     streams.start()
     loop.start()
     before_bytes, began = peak_bytes(), loop.ask(lambda loop: Reading.now())
-    membership.watch(loop.members_changed)
-    election.campaign(records[0].node_id, loop.elected, loop.lost)
+    membership.watch(loop.on_members_changed)
+    election.campaign(records[0].node_id, loop.on_elected, loop.on_lost)
     settled = until_settled(loop)
     loop.close()
     streams.close()
