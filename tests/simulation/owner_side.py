@@ -123,15 +123,15 @@ class OwnerSide:
     def on_members_changed(self, members: tuple[NodeRecord, ...], moment: Moment) -> None:
         self.loop.on_members_changed(members, moment)
 
-    def heard(self, node_id: str, message: NodeMessage) -> None:
-        self._process.threads.begin(lambda: self._hear(node_id, message))
+    def heard(self, node_id: str, messages: Sequence[NodeMessage]) -> None:
+        self._process.threads.begin(lambda: self._hear(node_id, messages))
 
-    def _hear(self, node_id: str, message: NodeMessage) -> None:
-        answers = isinstance(message, DispatchTableResponse)
+    def _hear(self, node_id: str, messages: Sequence[NodeMessage]) -> None:
+        answers = sum(isinstance(message, DispatchTableResponse) for message in messages)
         self._unread_answers += answers
         self._world.checks.answers_wait(self._unread_answers)
         try:
-            self.loop.receive(node_id, [message])
+            self.loop.receive(node_id, messages)
         except QueueFull:
             self._unread_answers -= answers
 
@@ -172,7 +172,7 @@ class OwnerSide:
     def _send(self, record: NodeRecord, message: OwnerMessage) -> None:
         if isinstance(message, DispatchTable):
             self._world.checks.dispatched(message, self._process.now_s)
-        self._world.wire.send(self._process.node_id, record.node_id, lambda process: process.worker.heard(message))
+        self._process.streams.tell_node(record, message)
 
     def stepped(self, event: OwnerEvent, effects: Sequence[OwnerEffect]) -> None:
         if isinstance(event, FromNode) and isinstance(event.message, DispatchTableResponse):

@@ -15,6 +15,7 @@ from tests.simulation.etcd import Client, Watch
 from tests.simulation.member_store import KeyWatch, follow_members, reads_of
 from tests.simulation.owner_side import OwnerSide
 from tests.simulation.threads import Threads
+from tests.simulation.wire import Streams
 from tests.simulation.worker_side import WorkerSide
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Process:
         self.worker = WorkerSide(self)
         self.engine = Engine(self)
         self.threads = Threads(self)
+        self.streams = Streams(self)
         self.reads = reads_of(self, world.parts.reads)
         self.owner = OwnerSide(self)
         self.registration = world.parts.registration(self, self._registered, self.worker.on_lease_lost)

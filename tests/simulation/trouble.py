@@ -63,6 +63,10 @@ SLEEPY = 0.1
 """Runs in which machines are suspended, of those in which clocks do not drift: the margins are there for either."""
 
 
+NARROW = 0.1
+"""Runs in which few messages may wait for another node, so that some are dropped."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trouble:
     """Rates are per second, chances for each message, answer, commit or iteration.
@@ -72,8 +76,9 @@ class Trouble:
     say that they are there. `ttl_spread`: by how much the TTLs that nodes ask for differ, as a part of the
     smallest; `grants_more`: etcd grants a longer one. `busy`: an engine takes in late what the worker orders, and hears
     late from sources. `ruin`: of faults that a person has to mend. `step_s`: what an event costs the owner, about.
-    `inbox_max`: events that may wait for it (0: any number). `loaded`: all tables have jobs in the log from the
-    beginning. `together`: all nodes start at about one moment, and nothing is wrong: then every shard starts once.
+    `inbox_max`: events that may wait for it (0: any number). `outgoing_max`: messages that may wait for one other node.
+    `loaded`: all tables have jobs in the log from the beginning. `together`: all nodes start at about one moment, and
+    nothing is wrong: then every shard starts once.
     """
 
     nodes: int = 3
@@ -104,6 +109,7 @@ class Trouble:
     busy: float = 0.0
     step_s: float = 0.0
     inbox_max: int = 0
+    outgoing_max: int = 0
     loaded: bool = False
     together: bool = False
 
@@ -116,7 +122,7 @@ class Trouble:
     def harms_nodes(self) -> bool:
         """Whether anything befalls nodes, or what they say or are told, that could keep them from answering in time."""
         lost = self.drop, self.late, self.slow_etcd, self.lost_answer, self.hang, self.drift
-        return bool(self.faults) or any(lost) or self.apart
+        return bool(self.faults) or any(lost) or self.apart or bool(self.outgoing_max)
 
 
 def _sometimes(random: Random, least: float, most: float) -> float:
@@ -135,6 +141,8 @@ def draw(random: Random, aside: Random, latest: Random) -> Trouble:
         trouble = _draw_more(aside, trouble)
     if latest.random() < SLEEPY and not trouble.drift:
         trouble = replace(trouble, faults={**trouble.faults, Fault.SUSPEND: 0.02 + latest.random() * 0.2})
+    if latest.random() < NARROW:
+        trouble = replace(trouble, outgoing_max=latest.choice((2, 5, 20)))
     return trouble
 
 

@@ -1,10 +1,23 @@
-"""Messages between nodes: lost, doubled, late, and therefore in any order; cut in one direction or both."""
+"""Messages between nodes, in the real queues, frames and codec; each frame may be lost, doubled or late.
+
+Stands for the streams of `iscp/adapters/grpc/node`, which may break and be opened anew at any moment: so frames come in
+any order. A way is cut in one direction or both.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from iscp.adapters.grpc.node.framing import GATHER_S, QUEUE_MESSAGES_MAX, FrameReader, WaitingMessages
+from iscp.adapters.grpc.node.node_codec import decode_node, decode_owner, encode_node, encode_owner
+from iscp.adapters.grpc.node.quarantine import Quarantine
+from iscp.coordination.membership.assignments import Holder
+from iscp.coordination.protocol.messages import Alive, NodeMessage, OwnerMessage
+from iscp.core.members import NodeRecord
+from iscp.wire.v1 import node_pb2 as pb
+from tests.simulation.violation import expect
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -13,10 +26,63 @@ if TYPE_CHECKING:
 LATE_S = 6.0
 
 Delivery = Callable[["Process"], None]
+Hear = Callable[[str, pb.Frame], None]
+M = TypeVar("M", OwnerMessage, NodeMessage)
+
+
+class Streams:
+    """What one process says to nodes, as their owner, and to owners, as a node."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._world = process.world
+        self._quarantine = Quarantine()
+        self._to_nodes: dict[Holder, WaitingMessages[OwnerMessage]] = {}
+        self._to_owners: dict[str, WaitingMessages[NodeMessage]] = {}
+
+    def tell_node(self, record: NodeRecord, message: OwnerMessage) -> None:
+        """To the one life of it that `record` is of."""
+        life = Holder(record.node_id, record.epoch)
+        waiting = self._to_nodes.setdefault(life, WaitingMessages(encode_owner, record.node_id))
+        self._put(waiting, message, record.node_id, lambda process: process.streams.hear_owner)
+
+    def tell_owner(self, owner_id: str, message: NodeMessage) -> None:
+        waiting = self._to_owners.setdefault(owner_id, WaitingMessages(encode_node, owner_id))
+        self._put(waiting, message, owner_id, lambda process: process.streams.hear_node)
+
+    def hear_owner(self, _owner_id: str, frame: pb.Frame) -> None:
+        for message in FrameReader(decode_owner, self._quarantine).take(frame):
+            self._process.worker.heard(message)
+        self._expect_all_readable()
+
+    def hear_node(self, node_id: str, frame: pb.Frame) -> None:
+        self._process.owner.heard(node_id, FrameReader(decode_node, self._quarantine).take(frame))
+        self._expect_all_readable()
+
+    def _expect_all_readable(self) -> None:
+        expect(self._quarantine.count == 0, "{} cannot read what another says", self._process.node_id)
+
+    def _put(self, waiting: WaitingMessages[M], message: M, to: str, hear: Callable[[Process], Hear]) -> None:
+        if not isinstance(message, Alive):  # that it is there, a node says also when nothing happens
+            self._world.wire.sent += 1
+        waiting.messages_max = self._world.trouble.outgoing_max or QUEUE_MESSAGES_MAX
+        begins = not len(waiting)
+        waiting.put(message)
+        if begins:
+            self._process.after(GATHER_S, lambda: self._send(waiting, to, hear))
+
+    def _send(self, waiting: WaitingMessages[M], to: str, hear: Callable[[Process], Hear]) -> None:
+        source = self._process.node_id
+        for frame in waiting.frames_of(waiting.take()):
+            raw = frame.SerializeToString()
+            self._world.wire.send(source, to, lambda process, raw=raw: hear(process)(source, pb.Frame.FromString(raw)))  # type: ignore[misc]
 
 
 class Wire:
-    """`cuts` counts for each direction the faults that cut it. A node reaches itself whatever the network does."""
+    """`cuts` counts for each direction the faults that cut it. A node reaches itself whatever the network does.
+
+    `sent`: messages that were to be sent, but for those that are said without a reason.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -25,7 +91,6 @@ class Wire:
 
     def send(self, source: str, target: str, delivery: Delivery) -> None:
         """To whatever process has the target's address when it arrives."""
-        self.sent += 1
         world, random = self._world, self._world.random
         if source == target:
             world.agenda.after(0.0, lambda: self._arrive(source, target, delivery))

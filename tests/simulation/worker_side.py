@@ -17,7 +17,7 @@ from iscp.coordination.protocol.effects import (
     WorkerEffect,
 )
 from iscp.coordination.protocol.events import ElectionChecked, FromOwner, LeaseEnded, LeaseRegained, Tick, WorkerEvent
-from iscp.coordination.protocol.messages import Alive, OwnerMessage
+from iscp.coordination.protocol.messages import OwnerMessage
 from iscp.coordination.worker_machine import WorkerMachine
 from tests.simulation.election import leader_of
 
@@ -96,8 +96,7 @@ class WorkerSide:
         process, world = self._process, self._world
         match effect:
             case SendToOwner(owner_id, message):
-                world.wire.send(process.node_id, owner_id, lambda owner: owner.owner.heard(process.node_id, message))
-                world.wire.sent -= isinstance(message, Alive)  # that it is there, it says also when nothing happens
+                process.streams.tell_owner(owner_id, message)
             case CheckElection():
                 process.etcd.call(
                     leader_of,

@@ -129,44 +129,77 @@ def about(message: OwnerMessage | NodeMessage) -> Hashable:
             return type(message).__name__
 
 
-class Outgoing(Generic[M]):
-    """What waits for one other node, `to`; safe to use from several threads.
+class WaitingMessages(Generic[M]):
+    """What waits for one other node, `to`, and is cut into frames when it is taken; for one thread at a time.
 
-    A newer message takes an older one's place, at the end. Above QUEUE_MESSAGES_MAX the oldest are dropped, and
-    counted in `dropped`.
+    A newer message takes an older one's place, at the end. Above `messages_max` the oldest are dropped, and counted in
+    `dropped`.
     """
 
-    def __init__(self, encode: Callable[[M], bytes], to: str) -> None:
+    def __init__(self, encode: Callable[[M], bytes], to: str, messages_max: int = QUEUE_MESSAGES_MAX) -> None:
         self._encode = encode
         self._to = to
         self._waiting: OrderedDict[Hashable, M] = OrderedDict()
-        self._changed = threading.Condition()
         self._overflowing = False
+        self.messages_max = messages_max
         self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def put(self, message: M) -> None:
-        """Never waits."""
         subject = about(message)
-        with self._changed:
-            self._waiting.pop(subject, None)
-            self._waiting[subject] = message
-            overflows = len(self._waiting) > QUEUE_MESSAGES_MAX
-            begins = overflows and not self._overflowing
-            if overflows:
-                self._waiting.popitem(last=False)
-                self.dropped += 1
+        self._waiting.pop(subject, None)
+        self._waiting[subject] = message
+        if len(self._waiting) > self.messages_max:
+            self._waiting.popitem(last=False)
+            self.dropped += 1
+            if not self._overflowing:
                 self._overflowing = True
+                log.warning("coordinate.overflow", extra={"to": self._to, "messages": self.messages_max})
+
+    def take(self) -> list[M]:
+        """All of it."""
+        batch = list(self._waiting.values())
+        self._waiting.clear()
+        self._overflowing = False
+        return batch
+
+    def frames_of(self, batch: list[M]) -> Iterator[pb.Frame]:
+        return cut(self._encode_batch(batch))
+
+    def _encode_batch(self, batch: list[M]) -> Iterator[bytes]:
+        for message in batch:
+            try:
+                yield self._encode(message)
+            except Exception:  # a value that the wire has no form for; the others must not suffer
+                log.exception("coordinate.unsayable", extra={"to": self._to})
+
+
+class Outgoing(Generic[M]):
+    """WaitingMessages for one stream after another; safe to use from several threads."""
+
+    def __init__(self, encode: Callable[[M], bytes], to: str) -> None:
+        self._waiting = WaitingMessages(encode, to)
+        self._changed = threading.Condition()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def dropped(self) -> int:
+        return self._waiting.dropped
+
+    def put(self, message: M) -> None:
+        """Never waits."""
+        with self._changed:
+            self._waiting.put(message)
             self._changed.notify()
-        if begins:
-            log.warning("coordinate.overflow", extra={"to": self._to, "messages": QUEUE_MESSAGES_MAX})
 
     def frames(self, ended: threading.Event) -> Iterator[pb.Frame]:
         """All that waits at a time, cut into frames, until `ended`; whoever sets that calls `wake`."""
         while batch := self._take(ended):
-            yield from cut(self._encode_batch(batch))
+            yield from self._waiting.frames_of(batch)
 
     def wake(self) -> None:
         with self._changed:
@@ -179,14 +212,4 @@ class Outgoing(Generic[M]):
         if ended.wait(GATHER_S):
             return []
         with self._changed:
-            batch = list(self._waiting.values())
-            self._waiting.clear()
-            self._overflowing = False
-            return batch
-
-    def _encode_batch(self, batch: list[M]) -> Iterator[bytes]:
-        for message in batch:
-            try:
-                yield self._encode(message)
-            except Exception:  # a value that the wire has no form for; the others must not suffer
-                log.exception("coordinate.unsayable", extra={"to": self._to})
+            return self._waiting.take()

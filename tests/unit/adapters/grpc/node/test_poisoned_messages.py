@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.adapters.delta.joblog.log_schema import history_table, job_rows, log_table
-from iscp.adapters.grpc.node.framing import FrameReader, Outgoing, cut
+from iscp.adapters.grpc.node.framing import FrameReader, WaitingMessages, cut
 from iscp.adapters.grpc.node.node_codec import decode_node, decode_owner, encode_node, encode_owner
 from iscp.adapters.grpc.node.quarantine import Quarantine
 from iscp.coordination.invariants import check_owner, check_worker
@@ -276,13 +276,12 @@ def test_a_message_of_another_node_is_fit_to_be_kept(text: str) -> None:
 
 
 def test_a_message_that_cannot_be_said_ends_no_stream(caplog: pytest.LogCaptureFixture) -> None:
-    outgoing: Outgoing[NodeMessage] = Outgoing(encode_node, "n0")
+    waiting: WaitingMessages[NodeMessage] = WaitingMessages(encode_node, "n0")
     bad: list[Any] = ["5", None, 2**70, 1.5, "\ud800", object()]
     for number, value in enumerate(bad):
-        outgoing.put(Checkpoint(1, 1, number, (replace(REPORTED, shard=ShardId("a", value)),)))
-    outgoing.put(Alive(1, 1))
+        waiting.put(Checkpoint(1, 1, number, (replace(REPORTED, shard=ShardId("a", value)),)))
+    waiting.put(Alive(1, 1))
     reader = FrameReader(decode_node, Quarantine())
-    batch = list(outgoing._waiting.values())
-    heard = [message for frame in cut(outgoing._encode_batch(batch)) for message in reader.take(frame)]
+    heard = [message for frame in waiting.frames_of(waiting.take()) for message in reader.take(frame)]
     assert heard[-1] == Alive(1, 1)
     assert any(record.message == "coordinate.unsayable" for record in caplog.records)
