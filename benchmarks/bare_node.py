@@ -58,9 +58,11 @@ from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.config import NodeConfig
 from iscp.core.errors import Unavailable
 from iscp.core.ids import ShardId
+from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep
 from iscp.core.members import WIRE_FORMAT, NodeRecord
 from iscp.core.verification import VerifyReport
 from iscp.ports.catalog import TableDescription
+from iscp.ports.cluster import NodeCalls
 from iscp.runtime.admin.admin_service import OwnerAdmin
 from iscp.runtime.admin.cluster_views import ClusterViews
 from iscp.runtime.admin.operator_service import OwnerOperator
@@ -68,12 +70,11 @@ from iscp.runtime.admin.resharder import Resharder
 from iscp.runtime.loop.gc_tuning import collect_rarely
 from iscp.runtime.loop.threads import THREADS
 from iscp.runtime.node.lease_keeper import LeaseKeeper
-from iscp.runtime.node.node import Node
+from iscp.runtime.node.node import Closes, Node
 from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.owner.log_limits import LogLimits
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop
-from iscp.runtime.worker.maintenance import Order
 from iscp.runtime.worker.worker_loop import WorkerLoop
 
 TRACE = "BARE_NODE_TRACE"
@@ -110,7 +111,7 @@ class NoEngine:
         self.shards: set[ShardId] = set()
         self.counts: dict[str, int] = {"first_start_us": 0, "last_start_us": 0}
 
-    def give(self, order: Order) -> None:
+    def give(self, order: ShardOrder) -> None:
         match order:
             case StartShard(shard):
                 self.shards.add(shard)
@@ -152,6 +153,9 @@ class NoEngine:
         self, shard: ShardId, job_id: str, repair: bool, timeout_s: float, alive: Callable[[], bool]
     ) -> VerifyReport:
         raise Unavailable("this node has no engine")
+
+    def upkeep(self, job_id: str) -> JobUpkeep:
+        return NO_UPKEEP
 
     def counters(self) -> dict[str, int]:
         return {**self.counts, "shards": len(self.shards), "waiting": 0, "running": 0}
@@ -247,7 +251,11 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
     served = NodeServer(
         config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__, engine, worker.receive, wire_format
     )
-    nodes = NodeClients(owner, lambda to: engine if to.node_id == config.node_id else peers.call(to))
+
+    def calls_of(to: NodeRecord) -> NodeCalls:
+        return engine if to.node_id == config.node_id else peers.call(to)
+
+    nodes = NodeClients(owner, calls_of)
     views = ClusterViews(owner, membership, nodes, clock)
     kinds = ConsumerRegistry(())
     around = clock, moved, nodes, views.view
@@ -258,7 +266,7 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
     server = AdminServer(admin, config.listen, services=[served, operator], interceptors=[forwarding])
     threading.Thread(target=watch_terms, args=(owner, engine.counts), daemon=True).start()
     parts = (keeper, owner, worker, engine, engine, moved, engine)
-    connections = [nodes, peers, forwarding, etcd]
+    connections: list[Closes] = [nodes, peers, forwarding, etcd]
     return Node(
         config.node_id,
         server,

@@ -63,7 +63,12 @@ def main(kind: str, uri: str, etcd: str, shard: int, rows: int) -> None:
     over = threading.Event()
     print("ready", flush=True)
     sys.stdin.readline()
-    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+
+    def await_end() -> None:
+        sys.stdin.read()
+        over.set()
+
+    threading.Thread(target=await_end, daemon=True).start()
     while not over.is_set():
         try:
             commit()

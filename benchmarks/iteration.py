@@ -164,7 +164,9 @@ def outside_spark_ms(log: Path, table: str, begun_at_s: list[float]) -> tuple[li
     return [(all_s - direct_s) * 1000 for all_s, direct_s in outside], [all_s * 1000 for all_s, _ in outside]
 
 
-def run_table(root: Path, cases: list[Case], client: Client, session: SparkSession, log: Path, rounds: int) -> Iterator:
+def run_table(
+    root: Path, cases: list[Case], client: Client, session: SparkSession, log: Path, rounds: int
+) -> Iterator[dict[str, Any]]:
     table_rows = cases[0].table_rows
     ours, theirs = str(root / f"ours-{table_rows}"), str(root / f"theirs-{table_rows}")
     for source in (ours, theirs):
@@ -216,7 +218,7 @@ def figures(case: Case, times: dict[str, list[float]], overheads: list[float], o
 def summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
     def ratio(kind: str) -> float:
         small = [case["ratio"] for case in cases if case["kind"] == kind and case["changed_rows"] in SMALL]
-        return round(statistics.median(small), 3)
+        return float(round(statistics.median(small), 3))
 
     overhead_ms = statistics.median(case["overhead_ms"] for case in cases)
     measured = (

@@ -27,7 +27,23 @@ class Lease(Protocol):
         """Until when writes are safe: time of sending the last confirmed renewal + TTL - margin."""
 
 
-class Membership(Protocol):
+class MemberControl(Protocol):
+    """What an owner asks of the members. Raises Unavailable where etcd does not answer."""
+
+    def members(self) -> tuple[tuple[NodeRecord, ...], Moment]:
+        """Who is registered, sorted, and at which moment of etcd."""
+
+    def revoke(self, record: NodeRecord, put_fenced: Callable[[str, bytes, int], object]) -> None:
+        """End another node's lease (the owner, of a node that does not answer), and leave a trace of it before.
+
+        `put_fenced` writes the trace (key, value, lease) as this owner and none other: then the next one sees it.
+        """
+
+    def hold_s(self) -> float:
+        """Revoke surely what former owners began to; for how long such a node may still write, at the most."""
+
+
+class Membership(MemberControl, Protocol):
     """Who is in the cluster. Raises Unavailable where etcd does not answer."""
 
     def register(self, record: NodeRecord, on_lapsed: Callable[[], None] | None = None) -> Lease:
@@ -37,9 +53,6 @@ class Membership(Protocol):
         """
 
     def deregister(self) -> None: ...
-
-    def members(self) -> tuple[tuple[NodeRecord, ...], Moment]:
-        """Who is registered, sorted, and at which moment of etcd."""
 
     def watch(self, on_change: Callable[[tuple[NodeRecord, ...], Moment], None]) -> Callable[[], None]:
         """Call back with snapshots as of `members`, coalesced, the first at once; the result ends the watch.
@@ -53,32 +66,27 @@ class Membership(Protocol):
     def leave(self) -> None:
         """Say that this node stops in order, and that others are to have what it runs."""
 
-    def revoke(self, record: NodeRecord, put_fenced: Callable[[str, bytes, int], object]) -> None:
-        """End another node's lease (the owner, of a node that does not answer), and leave a trace of it before.
-
-        `put_fenced` writes the trace (key, value, lease) as this owner and none other: then the next one sees it.
-        """
-
-    def hold_s(self) -> float:
-        """Revoke surely what former owners began to; for how long such a node may still write, at the most."""
-
     def lease_ages_s(self, records: Sequence[NodeRecord]) -> dict[str, float]:
         """By node id: seconds since the lease was renewed, as far as known."""
 
 
-class Election(Protocol):
-    """One owner at a time, as far as etcd can tell; the job log's fence makes it certain."""
-
-    def campaign(self, node_id: str, on_elected: Callable[[Leader], None], on_lost: Callable[[], None]) -> None:
-        """Run for owner until closed; both callbacks come from one thread, in order."""
-
-    def resign(self) -> None: ...
+class ElectionKey(Protocol):
+    """The key that says who leads. Raises Unavailable where etcd does not answer."""
 
     def leader(self) -> Leader | None:
         """A linearizable read of the election key."""
 
     def put_fenced(self, leader: Leader, key: str, value: bytes, lease_id: int) -> int:
         """Write as this owner and none other; raises NotOwner, OutcomeUnknown (it may be repeated)."""
+
+
+class Election(ElectionKey, Protocol):
+    """One owner at a time, as far as etcd can tell; the job log's fence makes it certain."""
+
+    def campaign(self, node_id: str, on_elected: Callable[[Leader], None], on_lost: Callable[[], None]) -> None:
+        """Run for owner until closed; both callbacks come from one thread, in order."""
+
+    def resign(self) -> None: ...
 
 
 class OverrideStore(Protocol):

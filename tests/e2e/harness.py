@@ -21,11 +21,12 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 from uuid import uuid4
 
@@ -79,7 +80,7 @@ QUICK = {
 }
 
 
-def wait_for(what: str, true: Callable[[], bool], timeout_s: float = START_WAIT_S) -> None:
+def wait_for(what: str, true: Callable[[], object], timeout_s: float = START_WAIT_S) -> None:
     """Poll until `true`; fails with `what` after `timeout_s`."""
     deadline_s = time.monotonic() + timeout_s
     while not true():
@@ -184,8 +185,7 @@ class Cluster:
     def start(self, **environ: str) -> None:
         """etcd and a node, ready to serve; `environ` goes to the node."""
         self.start_etcd()
-        self._node = self.spawn_node(NODE_ID, self.ports, **environ)
-        self.wait_serving()
+        self.start_node(**environ)
 
     def start_etcd(self) -> None:
         """At the same address and with the same data each time."""
@@ -193,18 +193,23 @@ class Cluster:
         server = EtcdServer.start(self.layout.etcd, *ports, clock=SystemClock())
         self._etcd = Process(server.child, self.layout.etcd / "etcd.log")
 
-    def start_node(self, *, wait: bool = True, **environ: str) -> None:
-        """The node of the same name, whether or not the last one ended well."""
-        self._node = self.spawn_node(NODE_ID, self.ports, **environ)
-        if wait:
-            self.wait_serving()
+    def start_node(self, **environ: str) -> None:
+        """The node of the same name, whether or not the last one ended well, ready to serve."""
+        self.launch_node(**environ)
+        self.wait_serving()
 
-    def spawn_node(self, node_id: str, ports: Ports, number: int = 0, **environ: str) -> Process:
+    def launch_node(self, **environ: str) -> None:
+        """As `start_node`, without a wait."""
+        self._node = self.spawn_node(NODE_ID, self.ports, environ=environ)
+
+    def spawn_node(
+        self, node_id: str, ports: Ports, number: int = 0, environ: Mapping[str, str] = MappingProxyType({})
+    ) -> Process:
         """A node that the cluster does not otherwise know of, as for two that fight; stop it yourself."""
         config = self.layout.config(node_id)
         config.write_text(to_toml(node_config(self.layout, ports, node_id, number)))
         log = self.layout.node_log(node_id)
-        variables = node_environ(os.environ) | QUICK | {MARK: self.mark} | environ
+        variables = node_environ(os.environ) | QUICK | {MARK: self.mark, **environ}
         return Process(spawn(node_command(config), log, variables), log)
 
     def wait_serving(self) -> None:

@@ -41,7 +41,7 @@ class ManyNodes(Cluster):
     def begin(self, node_id: str, **environ: str) -> None:
         """Start the node, whether or not the last one of that name ended well."""
         number = int(node_id.rpartition("-")[2])
-        self.members[node_id] = self.spawn_node(node_id, self.ports, number, **environ)
+        self.members[node_id] = self.spawn_node(node_id, self.ports, number, environ)
 
     def wait_ready(self, node_id: str) -> None:
         def ready() -> bool:

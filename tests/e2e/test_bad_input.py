@@ -114,7 +114,7 @@ def test_targets_that_cannot_be(unwritten: Lake) -> None:
     field, lake = f"field: {CONSUMER}.target", unwritten.cluster.lake
     for target in (lake / "orders", lake / "orders" / "below", lake, lake / "derived" / ".." / "orders"):
         assert_refused(unwritten.register(target=str(target)), 1, field, "Choose another path")
-    for target in (f"{unwritten.kept.target}/inner", lake / "derived", lake / "foreign" / "inner"):
+    for target in (Path(unwritten.kept.target, "inner"), lake / "derived", lake / "foreign" / "inner"):
         assert_refused(unwritten.register(target=str(target)), 1, field, "the table", "Choose a path beside it")
     beside = f"{unwritten.kept.target}_dead_letter/inner"
     assert_refused(unwritten.register(target=beside), 1, field, "the target of job 'kept'", "a path beside it")

@@ -88,7 +88,7 @@ def test_rows_are_right_whatever_happens_to_the_nodes(nodes: ManyNodes) -> None:
             nodes.settle(load.appended)
             leaver = nodes.holder(load.full.source)
             assert nodes.members[leaver].stop() == 0
-            wait_for("another runs the table", lambda leaver=leaver: nodes.holder(load.full.source) not in ("", leaver))
+            wait_for("another runs the table", lambda leaver=leaver: nodes.holder(load.full.source) not in ("", leaver))  # type: ignore[misc]
             nodes.begin(leaver)
             nodes.etcd.kill()
             nodes.start_etcd()

@@ -188,7 +188,7 @@ def test_every_node_names_the_fault_that_keeps_the_next_owner_from_the_log(tmp_p
 
         for endpoint in others:
             for command in (("status",), ("job", "list")):
-                wait_for(f"{endpoint} names it", lambda at=endpoint, what=command: named(at, *what))
+                wait_for(f"{endpoint} names it", lambda at=endpoint, what=command: named(at, *what))  # type: ignore[misc]
         last.write_bytes(kept)
         wait_for("it goes on", lambda: admin(others[0], "job", "list").status == 0)
     finally:

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -91,7 +92,7 @@ def test_a_corrupt_commit_of_a_target_is_named_and_the_job_goes_on_when_it_is_go
     assert_equal(job.target, read(job.source))
 
 
-def _listed(cluster: Cluster) -> list[dict[str, float]]:
+def _listed(cluster: Cluster) -> list[dict[str, Any]]:
     shown = admin(cluster.endpoint, "job", "list", "-o", "json").json
     return list(shown if isinstance(shown, list) else json.loads(json.dumps(shown))["jobs"])
 

@@ -6,7 +6,7 @@ import json
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -268,7 +268,11 @@ def test_jobs_of_a_table_share_iterations_and_read_each_change_once(node: Cluste
 def test_a_target_that_was_damaged_is_mended_though_its_source_stands_still(
     node: Cluster, source: str, job: Job
 ) -> None:
-    for damage in (lambda: append(job.target, rows(7, 3, "foreign")), lambda: delete(job.target, "id < 9")):
+    damages: tuple[Callable[[], object], ...] = (
+        lambda: append(job.target, rows(7, 3, "foreign")),
+        lambda: delete(job.target, "id < 9"),
+    )
+    for damage in damages:
         damage()
         node.client.notify(source)
         wait_for("the target is as it was", lambda: differences(read(source), read(job.target)).num_rows == 0)

@@ -32,7 +32,7 @@ def assert_killed(cluster: Cluster, failpoint: str) -> None:
 
 def dies_at(cluster: Cluster, failpoint: str, nth: int = 1) -> None:
     """Start the node, which is to be killed when it comes to `failpoint` for the `nth` time."""
-    cluster.start_node(wait=False, ISCP_FAILPOINTS=f"{failpoint}=kill:{nth}")
+    cluster.launch_node(ISCP_FAILPOINTS=f"{failpoint}=kill:{nth}")
     assert_killed(cluster, failpoint)
 
 
@@ -47,7 +47,7 @@ def dies_building(load: Load, failpoint: str, nth: int) -> None:
 
 
 def dies_at_random(cluster: Cluster, chance: random.Random) -> None:
-    cluster.start_node(wait=False)
+    cluster.launch_node()
     time.sleep(LIFE_MAX_S * chance.random())
     cluster.node.kill()
 
@@ -72,7 +72,7 @@ def test_killed_before_and_after_each_write_under_load(cluster: Cluster) -> None
         registering = pool.submit(load.register)
         assert_killed(cluster, "log.commit")
         first, *others = SHORT
-        cluster.start_node(wait=False, ISCP_FAILPOINTS=f"{first}=kill:1")
+        cluster.launch_node(ISCP_FAILPOINTS=f"{first}=kill:1")
         registering.result()
     assert_killed(cluster, first)
     with load.writing(seed=2):

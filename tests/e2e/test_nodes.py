@@ -98,7 +98,7 @@ def test_a_change_of_the_owner_is_not_felt_by_who_asks(nodes: BareCluster) -> No
     for _ in range(3):
         term = nodes.owner().count("owner_rev")
         depose(nodes)
-        until("another owner has everyone's Sync", lambda term=term: nodes.owner().count("owner_rev") > term)
+        until("another owner has everyone's Sync", lambda term=term: nodes.owner().count("owner_rev") > term)  # type: ignore[misc]
         until("all runs", lambda: nodes.owner().count("owner_running") == SHARDS)
     ended.set()
     for thread in threads:
@@ -137,7 +137,7 @@ def test_etcd_restarts_and_nothing_moves(nodes: BareCluster) -> None:
 def test_clocks_that_are_set_wrong_move_nothing_and_keep_the_order_of_registrations(nodes: BareCluster) -> None:
     """Owners whose clocks are days apart: leases, terms and job ids do not go by them."""
     clocks = [nodes.root / f"{node.name}.clock" for node in nodes.members]
-    made, step_s = [], 86_400.0
+    made, step_s = list[str](), 86_400.0
     for _ in range(4):
         owner, step_s = nodes.owner(), -step_s
         for node, clock in zip(nodes.members, clocks, strict=True):
@@ -148,7 +148,7 @@ def test_clocks_that_are_set_wrong_move_nothing_and_keep_the_order_of_registrati
             assert client.unregister("/lake/new", "copy")
         term = owner.count("owner_rev")
         depose(nodes)
-        until("another owner has everyone's Sync", lambda term=term: nodes.owner().count("owner_rev") > term)
+        until("another owner has everyone's Sync", lambda term=term: nodes.owner().count("owner_rev") > term)  # type: ignore[misc]
         until("all runs", lambda: nodes.owner().count("owner_running") == SHARDS)
     assert made == sorted(set(made))
     moved = {shard for node in nodes.members for _, sign, shard in node.noted() if sign == "-"}

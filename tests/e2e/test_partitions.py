@@ -116,7 +116,7 @@ def test_one_way_partitions_hold_up_nobody(cluster: BareCluster, hosts: Hosts) -
     first, second = (node for node in cluster.members if node is not owner)
     for source, target, victim in ((owner, first, first), (second, owner, second)):
         hosts.cut(numbers[source.name], hosts.address(numbers[target.name]))
-        until(f"{victim.name} has nothing", lambda victim=victim: others_have_all(cluster, victim), CUT_WAIT_S)
+        until(f"{victim.name} has nothing", lambda victim=victim: others_have_all(cluster, victim), CUT_WAIT_S)  # type: ignore[misc]
         hosts.heal(numbers[source.name], hosts.address(numbers[target.name]))
         until("all runs where it belongs", cluster.settled, CUT_WAIT_S)
     assert cluster.owner() is owner, "the owner was well all the time"

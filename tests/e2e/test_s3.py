@@ -32,7 +32,7 @@ def rows(ids: range, text: str) -> pa.Table:
 def test_refused_where_conditions_are_ignored(cluster: Cluster, tmp_path: Path) -> None:
     cluster.start_etcd()
     with s3_server(tmp_path / "naive.log", fault="ignore-conditions") as naive:
-        cluster.start_node(wait=False, **naive.settings, ISCP_STORAGE__SELF_TEST=naive.uri("derived"))
+        cluster.launch_node(**naive.settings, ISCP_STORAGE__SELF_TEST=naive.uri("derived"))
         assert cluster.node.wait_end() == 1
     told = cluster.node.log.read_text()
     assert "storage.self_test.0: a commit in s3://lake/derived was overwritten by another" in told
@@ -90,7 +90,7 @@ def test_killed_before_and_after_each_write_under_load(
     with ThreadPoolExecutor(1) as pool:
         registering = pool.submit(load.register)
         assert_killed(cluster, first)
-        cluster.start_node(wait=False, ISCP_FAILPOINTS=f"{second}=kill:1")
+        cluster.launch_node(ISCP_FAILPOINTS=f"{second}=kill:1")
         registering.result()
     assert_killed(cluster, second)
     with load.writing(seed=2):

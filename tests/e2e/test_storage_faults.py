@@ -238,7 +238,7 @@ def test_the_directory_of_the_job_log_is_away(stand: Stand) -> None:
 
     # A node that is started now waits for it, and begins no new log.
     stand.cluster.node.kill()
-    stand.cluster.start_node(wait=False)
+    stand.cluster.launch_node()
     wait_for("it waits", lambda: stand.cluster.node_events("owner.claim_failed") > 0)
     assert not stand.log.exists()
     time.sleep(1.0)

@@ -59,7 +59,7 @@ class FakeAdmin:
     failures: list[Exception] = field(default_factory=list)
     comparisons: dict[str, Comparison] = field(default_factory=dict)
     fail_late: bool = False
-    before: Callable[[str], None] = lambda verb: None
+    before: Callable[[str], object] = lambda verb: None
     asked: dict[str, int] = field(default_factory=dict)
     request_ids: list[str] = field(default_factory=list)
     interrupted: list[JobName] = field(default_factory=list)
@@ -257,10 +257,10 @@ class FakeAdmin:
         """An iteration of the job ends at `version`."""
         with self._moved:
             job = self._find(JobName(table, name, account))
-            status = JobStatus(
+            ended = JobStatus(
                 job.applied_version, version, CREATED_AT_S, CREATED_AT_S + 1, rows=10, bytes=100, **status
             )
-            now = replace(job, applied_version=version, seq=job.seq + 1, status=status, lag_s=0.0)
+            now = replace(job, applied_version=version, seq=job.seq + 1, status=ended, lag_s=0.0)
             self._jobs[self._key(JobName(table, name, account))] = now
             self._history.setdefault(job.job_id, []).append(_entry(job, now))
             self._moved.notify_all()

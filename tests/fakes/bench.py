@@ -41,7 +41,7 @@ class Bench:
         assert all(feed.released for feed in self.source.feeds)
         return outcomes
 
-    def built(self, *names: str, **spec: object) -> list[JobRow]:
+    def built(self, *names: str, **spec: Any) -> list[JobRow]:
         """Jobs whose sinks stand at the source's newest version."""
         jobs = [job(name, **spec) for name in names]
         assert all(outcome.ok for outcome in self.run(*jobs))

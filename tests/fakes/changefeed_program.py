@@ -48,4 +48,5 @@ def main(uri: str, etcd: str, prefix: str, shard: int, who: str, told: Path, tim
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], int(sys.argv[4]), sys.argv[5], Path(sys.argv[6]), float(sys.argv[7]))
+    uri, etcd, prefix, shard, who, told, timeout_s = sys.argv[1:]
+    main(uri, etcd, prefix, int(shard), who, Path(told), float(timeout_s))

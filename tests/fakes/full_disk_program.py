@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from collections.abc import Callable
 
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.system.clock import SystemClock
@@ -38,7 +39,11 @@ def main(uri: str) -> None:
     joblog.append([job(0)], ["r0"])
     for bytes_max in (0, 1_000, resource.RLIM_INFINITY):
         disk.armed = bytes_max == resource.RLIM_INFINITY
-        for attempt in (lambda: joblog.append([job(1)], ["r1"]), lambda: joblog.compact([job(1)])):
+        attempts: tuple[Callable[[], None], ...] = (
+            lambda: joblog.append([job(1)], ["r1"]),
+            lambda: joblog.compact([job(1)]),
+        )
+        for attempt in attempts:
             limit_files(bytes_max)
             try:
                 attempt()

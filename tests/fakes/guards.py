@@ -23,9 +23,9 @@ class ScriptedFailpoints:
 
     def __init__(self) -> None:
         self.reached: list[str] = []
-        self._actions: dict[str, Callable[[], None]] = {}
+        self._actions: dict[str, Callable[[], object]] = {}
 
-    def once(self, name: str, action: Callable[[], None]) -> None:
+    def once(self, name: str, action: Callable[[], object]) -> None:
         self._actions[name] = action
 
     def reach(self, name: str) -> None:

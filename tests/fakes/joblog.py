@@ -99,8 +99,8 @@ class FakeJobLog:
         return 0
 
     def append_history(self, entries: Sequence[HistoryEntry]) -> None:
-        if self.faults:
-            raise self.faults.pop(0)
+        if fault := self.faults.pop(0) if self.faults else None:
+            raise fault
         self.storage.history += entries
 
     def history(self, job_id: str, limit: int) -> list[HistoryEntry]:

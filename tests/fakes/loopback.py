@@ -310,7 +310,10 @@ class Loopback:
         self.settle()
 
     def _due(self) -> list[float | None]:
-        machines = [*self.owners.values(), *(node.worker for node in self.nodes.values())]
+        machines: list[OwnerMachine | WorkerMachine] = [
+            *self.owners.values(),
+            *(node.worker for node in self.nodes.values()),
+        ]
         return [self._agenda[0][0] if self._agenda else None, *(machine.next_due_s() for machine in machines)]
 
     def _wake(self) -> None:

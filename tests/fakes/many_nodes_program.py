@@ -33,7 +33,7 @@ class Handlers:
         (self.of_service,) = handlers
 
 
-class ByNode(grpc.GenericRpcHandler):
+class ByNode(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
     """Gives each call to the node that it means."""
 
     def __init__(self, count: int) -> None:
@@ -43,7 +43,7 @@ class ByNode(grpc.GenericRpcHandler):
             hear = partial(answer, served)
             served.append(NodeServer(record.node_id, lambda: EPOCH, CLUSTER, "v", FakeNodeCalls(), hear))
             self._nodes[record.node_id] = Handlers()
-            served[0].add_to(self._nodes[record.node_id])  # type: ignore[arg-type]
+            served[0].add_to(self._nodes[record.node_id])
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         meant = meant_of(handler_call_details.invocation_metadata)

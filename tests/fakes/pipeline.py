@@ -148,7 +148,8 @@ class FakeSource:
 
     def restored(self, version: int) -> None:
         """Go on from a backup of `version`, with the same id; the commits that follow have other times."""
-        self.states, self.ids, self.at_s = (kept[: version + 1] for kept in (self.states, self.ids, self.at_s))
+        end = version + 1
+        self.states, self.ids, self.at_s = self.states[:end], self.ids[:end], self.at_s[:end]
         self._clock_s += 1000.0
 
     def anew(self, table_id: str, rows: Rows) -> None:
@@ -226,7 +227,7 @@ class FakeTarget:
     position: Position = field(default_factory=Position)
     commits: list[tuple[str, int]] = field(default_factory=list)
     faults: list[Exception] = field(default_factory=list)
-    before_commit: Callable[[], None] = lambda: None
+    before_commit: Callable[[], object] = lambda: None
     tidied: Callable[[], None] = lambda: None
     looks: int = 0
     shared: int = 0
@@ -266,7 +267,8 @@ class FakeConsumer:
             changed: Any = retriever.changes(context.row.spec.consumer.key).frame
             rows = {i: v for i, v in {**self._target.rows, **changed}.items() if v is not None}
         else:
-            rows = dict(retriever.snapshot)  # type: ignore[arg-type]
+            snapshot: Any = retriever.snapshot
+            rows = dict(snapshot)
         position = self._target.commit(retriever.data_type.value, retriever.seq, context, retriever.to, rows)
         return Consumed(position, len(rows), 0)
 

@@ -14,7 +14,7 @@ def step_with_rings(
     """What the event leads to, and the ring that it makes needed."""
     effects = owner.step(event, now_s, read_s)
     built = [effect for effect in effects if isinstance(effect, BuildRing)]
-    others = [effect for effect in effects if not isinstance(effect, BuildRing)]
+    others: list[OwnerEffect] = [effect for effect in effects if not isinstance(effect, BuildRing)]
     for each in built:
         others += step_with_rings(owner, RingBuilt(ring_of(each.nodes)), now_s, read_s)
     return others

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import make_server
 
 if TYPE_CHECKING:

@@ -98,7 +98,8 @@ WIDENED = [
 def test_a_key_stays_in_its_range_when_its_type_is_widened(spark_runtime: SparkRuntime) -> None:
     session = spark_runtime.new_session()
     for values in WIDENED:
-        hashes = {session.sql(f"SELECT {hash_sql(['k'])} FROM (SELECT {each} AS k)").first()[0] for each in values}
+        rows = [session.sql(f"SELECT {hash_sql(['k'])} FROM (SELECT {each} AS k)").collect() for each in values]
+        hashes = {row[0] for (row,) in rows}
         assert len(hashes) == 1, values
 
 

@@ -40,9 +40,11 @@ class Asks:
     def ask(self, operation: Callable[[Etcd], T], changes: bool = False) -> T:
         """Raises Unavailable, or OutcomeUnknown of what changes something."""
         failed = OutcomeUnknown("etcd does not answer") if changes else Unavailable("etcd does not answer")
-        return self._process.threads.asked(
-            lambda answered, unanswered: self._process.etcd.call(operation, answered, unanswered), failed
-        )
+
+        def call(answered: Callable[[T], None], unanswered: Callable[[], None]) -> None:
+            self._process.etcd.call(operation, answered, unanswered)
+
+        return self._process.threads.asked(call, failed)
 
 
 class ProcessClock:
@@ -65,7 +67,7 @@ class ProcessClock:
 
 
 class OwnerMembership(Asks):
-    """Of port Membership, what an owner uses."""
+    """Port MemberControl."""
 
     def members(self) -> tuple[tuple[NodeRecord, ...], Moment]:
         return self._process.reads.list()[1]
@@ -106,7 +108,7 @@ def traces_of(etcd: Etcd) -> dict[int, float]:
 
 
 class OwnerElection(Asks):
-    """Of port Election, what an owner uses."""
+    """Port ElectionKey."""
 
     def leader(self) -> Leader | None:
         return self.ask(leader_of)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from iscp.coordination.invariants import check_owner
 from iscp.coordination.jobs.job_book import JobBook
@@ -61,7 +61,9 @@ class OwnerSide:
         self._process = process
         self._world = process.world
         parts = process.world.parts
-        machine = watched(parts.owner)(process.node_id, "1", parts.owner_times or process.world.times)
+        machine = watched(parts.owner)(  # type: ignore[arg-type]  # mypy takes instances' __hash__ for the class's
+            process.node_id, "1", parts.owner_times or process.world.times
+        )
         machine.watch(self)
         self._unchecked = 0
         self._unread_answers = 0
@@ -69,7 +71,7 @@ class OwnerSide:
         self._elected_by = OwnerElection(process)
         self._overrides = OwnerOverrides(process)
         checkpoints = OwnerCheckpoints(process)
-        self.loop = built_of(parts.loop, parts.writer, parts.roll, parts.revoker)(
+        self.loop = built_of(parts.loop, parts.writer, parts.roll, parts.revoker)(  # type: ignore[arg-type]  # as above
             machine,
             lambda: TermLog(process),
             parts.membership(process),
@@ -138,7 +140,7 @@ class OwnerSide:
     def submit(self, request: Request) -> None:
         """A user's request; refused while this node is not the owner."""
         try:
-            answer = self.loop.current_writer().submit(request)  # type: ignore[arg-type]
+            answer = self.loop.current_writer().submit(request)
         except IscpError:
             return
         answer.add_done_callback(_expect_answer)
@@ -236,7 +238,7 @@ def built_of(
     return type("Loop", (loop,), {"_writer_of": writer, "_roll_of": roll, "_revoker_of": revoker})
 
 
-def _expect_answer(answer: Future[object]) -> None:
+def _expect_answer(answer: Future[Any]) -> None:
     """What is wrong with a request, or with storage, is said by an error of ours."""
     error = answer.exception()
     expect(error is None or isinstance(error, IscpError), "a request was answered by {}", error)

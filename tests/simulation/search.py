@@ -164,7 +164,7 @@ class Search:
 
     def _wanted(self, state: State) -> dict[ShardId, tuple[JobRow, ...]]:
         """As the job log has it."""
-        wanted = dict(self._rows)
+        wanted: dict[ShardId, tuple[JobRow, ...]] = dict(self._rows)
         if state.splits % 2:
             rows = wanted.pop(ShardId("t1"))
             wanted |= dict.fromkeys((ShardId("t1", 2), ShardId("t1", 3)), rows)

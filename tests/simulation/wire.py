@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from iscp.adapters.grpc.node.framing import GATHER_S, QUEUE_MESSAGES_MAX, FrameReader, WaitingMessages
@@ -74,8 +75,11 @@ class Streams:
     def _send(self, waiting: WaitingMessages[M], to: str, hear: Callable[[Process], Hear]) -> None:
         source = self._process.node_id
         for frame in waiting.frames_of(waiting.take()):
-            raw = frame.SerializeToString()
-            self._world.wire.send(source, to, lambda process, raw=raw: hear(process)(source, pb.Frame.FromString(raw)))  # type: ignore[misc]
+            self._world.wire.send(source, to, partial(_read, frame.SerializeToString(), source, hear))
+
+
+def _read(raw: bytes, source: str, hear: Callable[[Process], Hear], process: Process) -> None:
+    hear(process)(source, pb.Frame.FromString(raw))
 
 
 class Wire:

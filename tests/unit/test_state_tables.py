@@ -259,6 +259,6 @@ def tables() -> Iterator[tuple[Path, str]]:
     """Where in the package a name is given a StateTable."""
     for path in (ROOT / "iscp").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            named = isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-            if named and ast.unparse(node.annotation).startswith("StateTable["):
-                yield path, node.target.id
+            match node:
+                case ast.AnnAssign(target=ast.Name(name)) if ast.unparse(node.annotation).startswith("StateTable["):
+                    yield path, name

@@ -36,7 +36,7 @@ from iscp.coordination.protocol.messages import NodeMessage, OwnerMessage, Sourc
 from iscp.core.errors import IscpError, JobLogDamaged, NotOwner, QueueFull, TemporaryError, Unavailable
 from iscp.core.ids import ShardId
 from iscp.core.members import Leader, Moment, NodeRecord
-from iscp.ports.cluster import CheckpointStore, Election, LogMarks, Membership, OverrideStore
+from iscp.ports.cluster import CheckpointStore, ElectionKey, LogMarks, MemberControl, OverrideStore
 from iscp.ports.job_log import JobLog
 from iscp.ports.system import Clock, Threads
 from iscp.runtime.loop.gc_tuning import no_collection
@@ -78,8 +78,8 @@ class OwnerLoop:
         self,
         machine: OwnerMachine,
         open_log: Callable[[], JobLog],
-        membership: Membership,
-        election: Election,
+        membership: MemberControl,
+        election: ElectionKey,
         overrides: OverrideStore,
         checkpoints: CheckpointStore,
         marks: LogMarks,

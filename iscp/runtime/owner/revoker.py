@@ -8,13 +8,13 @@ from functools import partial
 
 from iscp.core.errors import IscpError
 from iscp.core.members import NodeRecord
-from iscp.ports.cluster import Election, Membership
+from iscp.ports.cluster import ElectionKey, MemberControl
 
 log = logging.getLogger(__name__)
 
 
 class Revoker:
-    def __init__(self, membership: Membership, election: Election, etcd: Executor) -> None:
+    def __init__(self, membership: MemberControl, election: ElectionKey, etcd: Executor) -> None:
         self._membership = membership
         self._election = election
         self._etcd = etcd

@@ -87,7 +87,7 @@ class Follower:
 
 def changes(rows: list[dict[str, object]]) -> list[tuple[str, str, int, int]]:
     """Ulid, who, in which transaction, and the number in it."""
-    return [(each["ulid_text"], *each["row"].values()) for each in rows]  # type: ignore[attr-defined, misc]
+    return [(each["ulid_text"], *each["row"].values()) for each in rows]  # type: ignore[attr-defined]
 
 
 def all_of(feed: Changefeed) -> list[tuple[str, str, int, int]]:

@@ -251,7 +251,7 @@ def test_feeds_are_made_and_opened_with_care(tmp_path: Path, uri: str) -> None:
     with pytest.raises(InvalidRequest, match="there is a table"):
         changefeed.create(uri, SCHEMA)
     with pytest.raises(InvalidRequest, match="is a list"):
-        changefeed.create(tmp_path / "new", [("a", "int")])  # type: ignore[arg-type]
+        changefeed.create(tmp_path / "new", [("a", "int")])
     with pytest.raises(InvalidRequest, match="twice"):
         changefeed.create(tmp_path / "new", pa.schema([("a", pa.int64()), ("A", pa.int64())]))
     with pytest.raises(InvalidRequest, match="names nobody"):

@@ -69,7 +69,7 @@ def test_one_node_more_than_a_cluster_may_have_is_refused_and_leaves_nothing(
 ) -> None:
     """Also where several come at once: as many as fit stay, and those are the ones that came first."""
     limits = {"ttl_s": TTL_S, "margin_s": MARGIN_S}
-    nodes = [EtcdMembership(client, Keys(prefix), clock, THREADS, nodes_max=3, **limits) for _ in range(6)]  # type: ignore[arg-type]
+    nodes = [EtcdMembership(client, Keys(prefix), clock, THREADS, nodes_max=3, **limits) for _ in range(6)]
     refused: list[str] = []
 
     def join(number: int) -> None:
@@ -91,7 +91,7 @@ def test_one_node_more_than_a_cluster_may_have_is_refused_and_leaves_nothing(
     assert len(refused) == 3
     assert all("may have 3" in reason for reason in refused)
     nodes[0].deregister()
-    late = EtcdMembership(client, Keys(prefix), clock, THREADS, nodes_max=3, **limits)  # type: ignore[arg-type]
+    late = EtcdMembership(client, Keys(prefix), clock, THREADS, nodes_max=3, **limits)
     late.register(record("late"))
     assert "late" in {member.node_id for member in late.members()[0]}
     for node in (*nodes, late):

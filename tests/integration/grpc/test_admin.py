@@ -155,7 +155,7 @@ def test_too_many_changes_and_verbs_of_another_version_are_refused(server: Admin
     change = JobChange(ChangeVerb.RESUME, JobName("/t", "a"))
     with pytest.raises(core.InvalidRequest, match=f"changes: .* more than the {CHANGES_MAX}"):
         client.change_many([change] * (CHANGES_MAX + 1))
-    request = pb.ChangeJobsRequest(format_version=1, changes=[pb.JobChange(verb=99, job=pb.JobName(name="a"))])
+    request = pb.ChangeJobsRequest(format_version=1, changes=[pb.JobChange(verb=99, job=pb.JobName(name="a"))])  # type: ignore[arg-type]
     with grpc.insecure_channel(server.address) as channel, pytest.raises(grpc.RpcError) as caught:
         pb_grpc.AdminStub(channel).ChangeJobs(request)
     assert "changes[0].verb" in str(caught.value)
@@ -326,7 +326,7 @@ def test_a_client_finds_a_node_that_comes_back(service: FakeAdmin) -> None:
 
 def test_a_change_that_got_no_answer_in_time_has_an_unknown_outcome(server: AdminServer, service: FakeAdmin) -> None:
     release = threading.Event()
-    service.before = lambda verb: bool(release.wait(10)) and None
+    service.before = lambda verb: release.wait(10)
     with Client(server.address, timeout_s=0.3) as client:
         with pytest.raises(core.OutcomeUnknown) as caught:
             client.unregister("/t", "a")

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import grpc
 import pytest
@@ -122,7 +123,7 @@ def test_a_node_that_is_not_there_yet_is_met_once_it_is(owner: OwnerUnderTest) -
     ids=["cluster", "node"],
 )
 def test_strangers_are_refused_with_words_and_told_again(
-    node: NodeUnderTest, owner_is: dict[str, str], node_is: dict[str, str], words: str, caplog: pytest.LogCaptureFixture
+    node: NodeUnderTest, owner_is: dict[str, str], node_is: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with other_owner(**owner_is) as owner:
         owner.peers.send(replace(node.record, **node_is), ANNOUNCE)
@@ -169,7 +170,7 @@ def test_wire_formats_that_do_not_go_together_are_refused(node: NodeUnderTest) -
 
 
 def test_messages_of_a_newer_kind_are_passed_over(node: NodeUnderTest) -> None:
-    raw = pb.OwnerMessage(announce={"owner_id": "o", "owner_rev": 1}).SerializeToString()
+    raw = pb.OwnerMessage(announce=pb.Announce(owner_id="o", owner_rev=1)).SerializeToString()
     frame = pb.Frame(messages=[b"\x7a\x00", raw])
     open_end = threading.Event()
 
@@ -220,7 +221,7 @@ def test_of_too_many_owners_the_oldest_gives_way_and_users_are_served(node: Node
 
 def test_users_do_not_keep_an_owner_out(owner: OwnerUnderTest, node: NodeUnderTest) -> None:
     release = threading.Event()
-    busy = FakeAdmin(before=lambda verb: bool(release.wait(WAIT_S)) and None)
+    busy = FakeAdmin(before=lambda verb: release.wait(WAIT_S))
     server = AdminServer(busy, "127.0.0.1:0", max_workers=1, waits_max=1, services=[node.node])
     server.start()
     with grpc.insecure_channel(server.address) as channel:

@@ -172,6 +172,7 @@ def test_commits_that_were_answered_for_and_are_lost_are_given_up_only_by_a_pers
     assert f"accept the loss with `iscp log repair`: the log then ends at version {reached - lost}" in str(raised.value)
     assert sorted(home.rglob("*")) == before
     repaired = repair_job_log(str(home), reached)
+    assert repaired is not None
     assert repaired.version == reached - lost
     assert bool(repaired.renamed) == (damage is not delete)
     assert jobs_of(home, repaired.version) == JOBS - lost

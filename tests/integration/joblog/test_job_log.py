@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +48,7 @@ class Pause:
     """Port Failpoints: runs something in the middle of the next commit."""
 
     def __init__(self) -> None:
-        self.then = lambda: None
+        self.then: Callable[[], object] = lambda: None
 
     def reach(self, name: str) -> None:
         then, self.then = self.then, lambda: None

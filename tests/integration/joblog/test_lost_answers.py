@@ -7,7 +7,7 @@ owner may end at any time, and the next one loads what is there. Against a model
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +30,7 @@ from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_changes import Pause, Register, Registration, Request, Resume, Unregister
 from iscp.core.api_views import RegisterResult
 from iscp.core.errors import IscpError, JobNotFound, OutcomeUnknown, StorageError
+from iscp.core.ids import JobKey
 from iscp.core.job_row import JobReport, JobRow, JobState
 from iscp.core.watermark import Watermark
 from iscp.runtime.owner.job_log_writer import LogWriter
@@ -200,7 +201,7 @@ class History:
     def request(self, kind: str, number: int) -> None:
         self.made += 1
         request_id, key = f"r{self.made}", KEYS[number]
-        kinds = {"drop": Unregister, "pause": Pause, "resume": Resume}
+        kinds: dict[str, Callable[[JobKey, str], Request]] = {"drop": Unregister, "pause": Pause, "resume": Resume}
         if kind == "register":
             row = job(number)._replace(key=key, job_id=f"{self.made:04d}")
             self.ask(Register((Registration(row, request_id),)))

@@ -116,7 +116,7 @@ class Pipeline:
     def assert_equal(
         self,
         name: str,
-        keeps: Callable[[dict[str, object]], bool] = lambda row: True,
+        keeps: Callable[[dict[str, Any]], bool] = lambda row: True,
         columns: tuple[str, ...] = ("id", "v", "g"),
     ) -> None:
         """The target against a recomputation from the source, row by row."""

@@ -24,7 +24,7 @@ def test_two_runners_of_one_job_in_turns_at_the_worst_moment(pipeline: Pipeline)
     pipeline.run(job)
     pipeline.upsert(range(10), "first")
     other = pipeline.new_runner(ScriptedFailpoints())
-    pipeline.failpoints.once("commit.before", lambda: pipeline.run(job, runner=other) and None)
+    pipeline.failpoints.once("commit.before", lambda: pipeline.run(job, runner=other))
     outcome = pipeline.run(job)[0]
     assert outcome.ok
     pipeline.assert_equal("target")
@@ -63,7 +63,7 @@ def test_a_late_commit_of_a_former_registration_fails(pipeline: Pipeline, first:
         pipeline.run(old)
         pipeline.insert(range(100, 110))
     other = pipeline.new_runner(ScriptedFailpoints())
-    pipeline.failpoints.once("commit.before", lambda: pipeline.run(new, runner=other) and None)
+    pipeline.failpoints.once("commit.before", lambda: pipeline.run(new, runner=other))
     outcome = pipeline.run(old)[0]
     assert outcome.error_code == ErrorCode.SUPERSEDED, outcome.error_msg
     pipeline.assert_equal("target", lambda row: row["id"] < 5)

@@ -137,13 +137,19 @@ class Recorder(CustomConsumer):
         self.texts[key] = value
 
 
+def opened(kind: CustomKind, row: JobRow) -> Recorder:
+    found = kind.open(row, None)._consumer  # type: ignore[arg-type]
+    assert isinstance(found, Recorder)
+    return found
+
+
 @pytest.mark.parametrize("small_bytes_max", [8 * 1024**2, 0], ids=["by arrow", "by spark"])
 def test_every_change_comes_in_order_with_what_was_before(pipeline: Pipeline, small_bytes_max: int) -> None:
     kind = CustomKind("recorder", type("Recorder", (Recorder,), {"given": [], "texts": {}}))
     runner = pipeline.new_runner(ScriptedFailpoints(), small_bytes_max=small_bytes_max, kinds=lambda name: kind)
     recorder = job(pipeline, kind, "", where="id < 3 OR id > 100")
     pipeline.run(recorder, runner=runner)
-    kept = kind.open(recorder, None)._consumer  # type: ignore[arg-type]
+    kept = opened(kind, recorder)
     assert kept.given == [(0, "insert", i, "x") for i in range(3)]
     kept.given.clear()
 
@@ -180,7 +186,7 @@ def test_net_changes_of_a_large_range_have_their_last_changes_version(pipeline: 
     runner = pipeline.new_runner(ScriptedFailpoints(), small_bytes_max=0, kinds=lambda name: kind)
     net = job(pipeline, kind, "", where="id < 2 OR id > 100")
     first = pipeline.run(net, runner=runner)[0]
-    kept = kind.open(net, None)._consumer  # type: ignore[arg-type]
+    kept = opened(kind, net)
     assert [each[:2] for each in kept.given] == [(0, 0), (0, 1)]
     assert {round(each[2], 3) for each in kept.given} == {round(first.watermark.at_s, 3)}
     kept.given.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
@@ -105,7 +106,7 @@ def test_a_crash_between_the_two_commits(pipeline: Pipeline, place: str, changes
     def crash() -> None:
         raise RuntimeError("killed")
 
-    all_changes = (
+    all_changes: tuple[tuple[Callable[[], object], int], ...] = (
         (lambda: pipeline.insert([3], "again"), 2),
         (lambda: pipeline.delete("id = 3 AND v = 'again'"), 0),
         (lambda: pipeline.insert([4, 5], "again"), 4),

@@ -210,12 +210,12 @@ class History:
                 continue
             columns = spec.columns or ("id", "v", "g")
             passing = [row for row in source if FILTERS[spec.where](row)]
-            kept = [tuple(row[column] for column in columns) for row in passing]
+            picked = [tuple(row[column] for column in columns) for row in passing]
             by_place = [(place,) for place in range(len(passing))]
             keys = [tuple(row[column] for column in spec.key) for row in passing] if spec.key else by_place
             often = Counter(keys)
-            alone = Counter(row for row, key in zip(kept, keys, strict=True) if often[key] == 1)
-            shared = Counter(row for row, key in zip(kept, keys, strict=True) if often[key] > 1)
+            alone = Counter(row for row, key in zip(picked, keys, strict=True) if often[key] == 1)
+            shared = Counter(row for row, key in zip(picked, keys, strict=True) if often[key] > 1)
             assert _held(spec.target, columns) == alone, job.key.job_name
             letters = dead_letter_uri(spec.target)
             assert (_held(letters, columns) if Path(letters).is_dir() else Counter()) == shared, job.key.job_name

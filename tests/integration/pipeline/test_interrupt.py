@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import get_args
 
@@ -39,7 +39,7 @@ class Recording:
         self.priorities: list[int] = []
         self.canceled = threading.Event()
 
-    def run(self, iteration: Iteration, guard: Guard) -> Sequence[JobOutcome]:
+    def run(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
         self.priorities.append(iteration.jobs[0].spec.priority)
         return self._runner.run(iteration, guard)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from datetime import datetime
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -14,13 +15,13 @@ from iscp.core.errors import ErrorCode
 from iscp.core.iteration import Bounds, DataType
 from iscp.core.spec import OnDuplicate
 
-from .conftest import BOTH_WAYS, rows
+from .conftest import BOTH_WAYS, Pipeline, rows
 
 pytestmark = pytest.mark.spark
 
 
 @BOTH_WAYS
-def test_snapshot_then_tail_with_columns_and_filter(pipeline) -> None:
+def test_snapshot_then_tail_with_columns_and_filter(pipeline: Pipeline) -> None:
     full = pipeline.job("full", key=("id",))
     part = pipeline.job("part", key=("id",), columns=("id", "v"), where="g <> 3 AND v <> 'gone'")
 
@@ -41,7 +42,7 @@ def test_snapshot_then_tail_with_columns_and_filter(pipeline) -> None:
     equal()
 
 
-def test_net_inserts_are_appended_without_a_merge(pipeline) -> None:
+def test_net_inserts_are_appended_without_a_merge(pipeline: Pipeline) -> None:
     job = pipeline.job("full", key=("id",))
     pipeline.run(job)
     pipeline.insert(range(100, 120))
@@ -50,7 +51,7 @@ def test_net_inserts_are_appended_without_a_merge(pipeline) -> None:
     assert pipeline.commits("full")[-1].operation == "WRITE"
 
 
-def test_append_only_keeps_every_row_ever_inserted(pipeline) -> None:
+def test_append_only_keeps_every_row_ever_inserted(pipeline: Pipeline) -> None:
     job = pipeline.job("log")
     pipeline.run(job)
     pipeline.insert(range(100, 110))
@@ -60,7 +61,7 @@ def test_append_only_keeps_every_row_ever_inserted(pipeline) -> None:
     pipeline.assert_equal("log")
 
 
-def test_a_commit_without_rows_moves_only_the_watermark(pipeline) -> None:
+def test_a_commit_without_rows_moves_only_the_watermark(pipeline: Pipeline) -> None:
     job = pipeline.job("full", key=("id",))
     pipeline.run(job)
     pipeline.insert(range(100, 110))
@@ -71,7 +72,7 @@ def test_a_commit_without_rows_moves_only_the_watermark(pipeline) -> None:
     assert (outcome.watermark.version, len(pipeline.commits("full"))) == (2, before)
 
 
-def test_bounds_cut_a_long_range_and_the_rest_follows(pipeline) -> None:
+def test_bounds_cut_a_long_range_and_the_rest_follows(pipeline: Pipeline) -> None:
     job = pipeline.job("full", key=("id",))
     runner = pipeline.new_runner(pipeline.failpoints, Bounds(versions_max=2))
     pipeline.run(job, runner=runner)
@@ -82,7 +83,7 @@ def test_bounds_cut_a_long_range_and_the_rest_follows(pipeline) -> None:
     pipeline.assert_equal("full")
 
 
-def test_null_keys_are_matched_and_not_doubled(pipeline) -> None:
+def test_null_keys_are_matched_and_not_doubled(pipeline: Pipeline) -> None:
     import pyarrow as pa
 
     job = pipeline.job("full", key=("id",))
@@ -95,7 +96,7 @@ def test_null_keys_are_matched_and_not_doubled(pipeline) -> None:
     pipeline.assert_equal("full")
 
 
-def test_rows_that_share_a_key_are_refused_by_name(pipeline) -> None:
+def test_rows_that_share_a_key_are_refused_by_name(pipeline: Pipeline) -> None:
     write_deltalake(pipeline.source, DeltaTable(pipeline.source).to_pyarrow_table().slice(0, 1), mode="append")
     outcome = pipeline.run(pipeline.job("full", key=("id",), policies={"on_duplicate": OnDuplicate.STOP}))[0]
     assert outcome.error_code == ErrorCode.DUPLICATE_KEY
@@ -103,7 +104,7 @@ def test_rows_that_share_a_key_are_refused_by_name(pipeline) -> None:
     assert "unique" in outcome.error_msg
 
 
-def test_a_source_without_change_data_feed_is_followed_by_difference(pipeline) -> None:
+def test_a_source_without_change_data_feed_is_followed_by_difference(pipeline: Pipeline) -> None:
     job = pipeline.job("full", key=("id",))
     pipeline.run(job)
     DeltaTable(pipeline.source).alter.set_table_properties({"delta.enableChangeDataFeed": "false"})
@@ -113,18 +114,18 @@ def test_a_source_without_change_data_feed_is_followed_by_difference(pipeline) -
     pipeline.assert_equal("full")
 
 
-def test_a_fault_of_one_job_does_not_hold_up_the_other(pipeline) -> None:
+def test_a_fault_of_one_job_does_not_hold_up_the_other(pipeline: Pipeline) -> None:
     good, bad = pipeline.job("good", key=("id",)), pipeline.job("bad", key=("id",))
     pipeline.run(good, bad)
     pipeline.upsert([1], "changed")
-    (pipeline.root / "bad" / "_delta_log" / "00000000000000000002.json").write_text("not json")
+    Path(pipeline.root, "bad", "_delta_log", "00000000000000000002.json").write_text("not json")
     outcomes = pipeline.run(good, bad)
     assert outcomes[0].ok
     assert not outcomes[1].ok
     pipeline.assert_equal("good")
 
 
-def test_a_column_that_is_added_or_lost_is_followed(pipeline) -> None:
+def test_a_column_that_is_added_or_lost_is_followed(pipeline: Pipeline) -> None:
     job, chosen = pipeline.job("full", key=("id",)), pipeline.job("chosen", key=("id",), columns=("id", "v"))
     pipeline.run(job, chosen)
     table = rows(range(100, 110)).append_column("extra", [["e"] * 10])
@@ -140,7 +141,9 @@ def test_a_column_that_is_added_or_lost_is_followed(pipeline) -> None:
     pipeline.assert_equal("chosen", columns=("id", "v"))
 
 
-def test_a_source_restored_from_a_backup_and_written_on_is_not_taken_for_the_log_it_was(pipeline, tmp_path) -> None:
+def test_a_source_restored_from_a_backup_and_written_on_is_not_taken_for_the_log_it_was(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
     job = pipeline.job("full", key=("id",))
     pipeline.run(job)
     backup = shutil.copytree(pipeline.source, tmp_path / "backup")
@@ -158,7 +161,7 @@ def test_a_source_restored_from_a_backup_and_written_on_is_not_taken_for_the_log
     pipeline.assert_equal("full")
 
 
-def test_large_changes_are_reduced_by_spark_to_the_same(pipeline) -> None:
+def test_large_changes_are_reduced_by_spark_to_the_same(pipeline: Pipeline) -> None:
     """The way for ranges that do not fit this process, on the same history as the small one."""
     small, large = pipeline.job("small", key=("id",)), pipeline.job("large", key=("id",))
     by_spark = pipeline.new_runner(pipeline.failpoints, small_bytes_max=-1)
@@ -176,9 +179,9 @@ def test_large_changes_are_reduced_by_spark_to_the_same(pipeline) -> None:
 
 
 @BOTH_WAYS
-def test_types_that_are_easily_taken_for_others_are_followed_by_changes(pipeline) -> None:
+def test_types_that_are_easily_taken_for_others_are_followed_by_changes(pipeline: Pipeline) -> None:
     """Times without a zone, and decimals with more digits than a double has, in keys too: no comparison, no double."""
-    pipeline.source = str(pipeline.root / "typed")
+    pipeline.source = f"{pipeline.root}/typed"
     long = [Decimal("123456789012345.67"), Decimal("123456789012345.68")]
 
     def typed(decimals: list[Decimal], year: int) -> pa.Table:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from deltalake import DeltaTable
@@ -58,10 +60,13 @@ class Ranges:
         done = changes(self.book.ranges(self.key.table_id), merge, range_id)
         self.book.commit([Entry(row, "") for row in rows_after(self.rows, done, f"{self.number:06}", 1.0)])
 
-    def runner(self, bounds: Bounds | None = None, **failing: Callable[[], None]) -> Runner:
+    def runner(
+        self, bounds: Bounds | None = None, failing: Mapping[str, Callable[[], object]] = MappingProxyType({})
+    ) -> Runner:
+        """`failing`: what happens at which failpoints."""
         failpoints = ScriptedFailpoints()
         for name, what in failing.items():
-            failpoints.once(name.replace("_", "."), what)
+            failpoints.once(name, what)
         return self.pipeline.new_runner(failpoints, bounds, kinds=self.kinds)
 
     def run(self, row: JobRow, runner: Runner | None = None, told: bool = True) -> JobOutcome:
@@ -116,7 +121,7 @@ def test_halves_go_on_where_the_whole_stood_and_the_whole_where_they_stand(range
 
     # The former whole has read its changes when a half begins: it fails, and the other half goes on all the same.
     half = ranges.row(3)
-    outcome = ranges.run(late, ranges.runner(read_after=lambda: ranges.run(half) and None), told=False)
+    outcome = ranges.run(late, ranges.runner(failing={"read.after": lambda: ranges.run(half)}), told=False)
     assert outcome.error_code == ErrorCode.SUPERSEDED
     low = ranges.run(ranges.row(2))
     assert (low.data_type, low.from_version, low.watermark.version) == (DataType.TAIL, 0, 1)
@@ -184,15 +189,16 @@ def test_whatever_is_split_merged_killed_and_late_all_is_applied_once(ranges: Ra
             gone += [each for each in before if each not in ranges.rows]
         match draw.randrange(4):
             case 0:  # dies at its commit, or after it
-                point = draw.choice(["commit_before", "report_before"])
+                point = draw.choice(["commit.before", "report.before"])
                 if row in ranges.rows:
-                    ranges.run(row, ranges.runner(**{point: _die}))
+                    ranges.run(row, ranges.runner(failing={point: _die}))
             case 1 if gone:  # what was split or merged since commits late, before or after what came of it
                 late = draw.choice(gone)
                 ranges.run(late, told=False)
             case 2 if gone:  # and has its changes in hand meanwhile
                 late, other = draw.choice(gone), draw.choice(ranges.rows)
-                ranges.run(late, ranges.runner(read_after=lambda other=other: ranges.run(other) and None), False)  # type: ignore[misc]
+                meanwhile = {"read.after": partial(ranges.run, other)}
+                ranges.run(late, ranges.runner(failing=meanwhile), told=False)
             case _:
                 ranges.run(draw.choice(ranges.rows))
     ranges.finish()

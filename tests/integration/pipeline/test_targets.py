@@ -74,7 +74,7 @@ def test_a_target_that_was_changed_by_others_comes_out_equal(
     event(pipeline.target("target"))
     outcome = pipeline.run(job)[0]
     assert outcome.error_code == 0, outcome.error_msg
-    foreign = {overwritten: 10, written_to: 5, written_twice_the_same_key: 3}
+    foreign: dict[Callable[[str], None], int] = {overwritten: 10, written_to: 5, written_twice_the_same_key: 3}
     kept = 0 if keyed else foreign.get(event, 0)  # an archive loses no row, whoever wrote it
     assert_all_there(pipeline, besides=kept)
     # From now on it is an ordinary target again.

@@ -11,7 +11,7 @@ import os
 import random
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -105,7 +105,8 @@ class Turns:
         if uri := self._target():
             held = DeltaTable(uri).to_pyarrow_table()
             change: Any = self.draw.choice([held.slice(0, 1), held.slice(2)])
-            write_deltalake(uri, change, mode=self.draw.choice(["append", "overwrite"]))
+            mode: Literal["append", "overwrite"] = self.draw.choice(["append", "overwrite"])
+            write_deltalake(uri, change, mode=mode)
 
     def optimize_target(self) -> None:
         if uri := self._target():

@@ -155,7 +155,7 @@ def test_the_window_follows_what_was_answered_lately() -> None:
     for number in range(AWAITED_MIN):
         window.note_answered(10.0 + number / 10_000)
     assert window.size == AWAITED_MIN
-    sizes = []
+    sizes: list[int] = []
     for per_s in (4_000, 100_000, 10):
         for number in range(per_s):
             window.note_sent()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from iscp.core.column_identity import collated_columns, column_ids, other_columns, void_fields
 
-NEST = {
+Nest = Callable[[dict[str, Any]], dict[str, Any]]
+
+NEST: dict[str, Nest] = {
     "struct": lambda field: {"type": "struct", "fields": [field]},
     "array": lambda field: {"type": "array", "elementType": {"type": "struct", "fields": [field]}},
     "map": lambda field: {"type": "map", "keyType": "string", "valueType": {"type": "struct", "fields": [field]}},
@@ -34,7 +37,7 @@ def test_names_that_were_exchanged_are_others() -> None:
 
 
 @pytest.mark.parametrize("nest", NEST.values(), ids=NEST.keys())
-def test_a_field_within_another_counts(nest: Any) -> None:
+def test_a_field_within_another_counts(nest: Nest) -> None:
     before, same, after = (column("s", "c1", nest(column("x", physical))) for physical in ("c2", "c2", "c3"))
     assert others([before], [same], "s") == ()
     assert others([before], [after], "s") == ("s",)

@@ -139,7 +139,7 @@ def of_consumer(**consumer: Any) -> dict[str, Any]:
         *(({"target_lag": lag}, "spec.target_lag", "as in 60") for lag in (0, -1, "1m", True, float("nan"))),
         *(
             (of_trigger(job_type="periodic", schedule={"interval": interval}), "spec.trigger.schedule.interval", "60")
-            for interval in (0, -5, "10m", [], False, float("inf"), float("nan"))
+            for interval in (0, -5, "10m", (), False, float("inf"), float("nan"))
         ),
     ],
 )

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from iscp.core.spec import ConsumerSpec, JobSpec, TriggerSpec, TriggerType
 from iscp.core.start_rule import Candidate, SharingGroup, Start, company_of, decide, run_spec
 
-ALONE, PERIOD = {"company": SharingGroup.NONE}, {"company": SharingGroup.PERIOD}
+ALONE: dict[str, Any] = {"company": SharingGroup.NONE}
+PERIOD: dict[str, Any] = {"company": SharingGroup.PERIOD}
 
 
 def job(watermark: int = -1, **facts: Any) -> Candidate:

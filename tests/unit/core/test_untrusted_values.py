@@ -99,7 +99,7 @@ def test_an_error_is_named_by_its_class_and_what_it_says() -> None:
         (TemporaryError("x", code=ErrorCode.OK), TemporaryError.code),
         (TemporaryError("x", code="soon"), TemporaryError.code),  # type: ignore[arg-type]
         (PermanentError("x", code=10**30), PermanentError.code),  # type: ignore[arg-type]
-        (PermanentError("x", code=np.int64(10_003)), ErrorCode.TARGET_UNUSABLE),
+        (PermanentError("x", code=np.int64(10_003)), ErrorCode.TARGET_UNUSABLE),  # type: ignore[arg-type]
         (IscpError("x", code=77_777), ErrorCode.INTERNAL),  # type: ignore[arg-type]
     ],
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import grpc
 import pytest
+from grpc import StatusCode
 
 from iscp.adapters.etcd.etcd_errors import (
     EtcdCompactedError,
@@ -21,17 +21,15 @@ from iscp.adapters.etcd.etcd_errors import (
 )
 from iscp.core.errors import ConfigurationError, LeaseLost, OutcomeUnknown, TemporaryError, Unavailable
 
-Code = grpc.StatusCode
-
 
 @dataclass
 class Answer:
     """Has what gRPC's errors have."""
 
-    status: Code
+    status: StatusCode
     text: str | None
 
-    def code(self) -> Code:
+    def code(self) -> StatusCode:
         return self.status
 
     def details(self) -> str | None:
@@ -41,37 +39,55 @@ class Answer:
 @pytest.mark.parametrize(
     ("code", "text", "fault", "read", "write"),
     [
-        (Code.UNAVAILABLE, "failed to connect to all addresses; x", EtcdFault.UNSENT, EtcdUnavailable, EtcdUnavailable),
-        (Code.UNAVAILABLE, "Socket closed", EtcdFault.LOST, EtcdUnavailable, EtcdOutcomeUnknown),
-        (Code.UNAVAILABLE, None, EtcdFault.LOST, EtcdUnavailable, EtcdOutcomeUnknown),
-        (Code.UNAVAILABLE, "etcdserver: no leader", EtcdFault.LOST, EtcdUnavailable, EtcdOutcomeUnknown),
-        (Code.DEADLINE_EXCEEDED, "Deadline Exceeded", EtcdFault.LOST, EtcdUnavailable, EtcdOutcomeUnknown),
-        (Code.UNKNOWN, "context canceled", EtcdFault.LOST, EtcdUnavailable, EtcdOutcomeUnknown),
-        (Code.UNAUTHENTICATED, "etcdserver: invalid auth token", EtcdFault.TOKEN, EtcdDeniedError, EtcdDeniedError),
-        (Code.PERMISSION_DENIED, "etcdserver: permission denied", EtcdFault.REFUSED, EtcdDeniedError, EtcdDeniedError),
         (
-            Code.RESOURCE_EXHAUSTED,
+            StatusCode.UNAVAILABLE,
+            "failed to connect to all addresses; x",
+            EtcdFault.UNSENT,
+            EtcdUnavailable,
+            EtcdUnavailable,
+        ),
+        (StatusCode.UNAVAILABLE, "Socket closed", EtcdFault.LOST, EtcdUnavailable, EtcdOutcomeUnknown),
+        (StatusCode.UNAVAILABLE, None, EtcdFault.LOST, EtcdUnavailable, EtcdOutcomeUnknown),
+        (StatusCode.UNAVAILABLE, "etcdserver: no leader", EtcdFault.LOST, EtcdUnavailable, EtcdOutcomeUnknown),
+        (StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", EtcdFault.LOST, EtcdUnavailable, EtcdOutcomeUnknown),
+        (StatusCode.UNKNOWN, "context canceled", EtcdFault.LOST, EtcdUnavailable, EtcdOutcomeUnknown),
+        (
+            StatusCode.UNAUTHENTICATED,
+            "etcdserver: invalid auth token",
+            EtcdFault.TOKEN,
+            EtcdDeniedError,
+            EtcdDeniedError,
+        ),
+        (
+            StatusCode.PERMISSION_DENIED,
+            "etcdserver: permission denied",
+            EtcdFault.REFUSED,
+            EtcdDeniedError,
+            EtcdDeniedError,
+        ),
+        (
+            StatusCode.RESOURCE_EXHAUSTED,
             "etcdserver: mvcc: database space exceeded",
             EtcdFault.REFUSED,
             EtcdExhaustedError,
             EtcdExhaustedError,
         ),
         (
-            Code.OUT_OF_RANGE,
+            StatusCode.OUT_OF_RANGE,
             "etcdserver: mvcc: required revision has been compacted",
             EtcdFault.REFUSED,
             EtcdCompactedError,
             EtcdCompactedError,
         ),
         (
-            Code.NOT_FOUND,
+            StatusCode.NOT_FOUND,
             "etcdserver: requested lease not found",
             EtcdFault.REFUSED,
             EtcdLeaseGoneError,
             EtcdLeaseGoneError,
         ),
         (
-            Code.INVALID_ARGUMENT,
+            StatusCode.INVALID_ARGUMENT,
             "etcdserver: key is not provided",
             EtcdFault.REFUSED,
             EtcdRefusedError,
@@ -80,7 +96,7 @@ class Answer:
     ],
 )
 def test_an_error_is_sorted_by_what_may_have_happened(
-    code: Code, text: str | None, fault: EtcdFault, read: type, write: type
+    code: StatusCode, text: str | None, fault: EtcdFault, read: type, write: type
 ) -> None:
     error = Answer(code, text)
     assert fault_of(error) is fault

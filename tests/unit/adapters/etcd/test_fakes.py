@@ -39,7 +39,7 @@ def test_members_come_and_go_with_their_leases() -> None:
 
 
 def test_one_leads_at_a_time_and_terms_rise() -> None:
-    etcd, told = FakeEtcd(HandClock()), []
+    etcd, told = FakeEtcd(HandClock()), list[Leader | str]()
     a, b = FakeElection(etcd), FakeElection(etcd)
     assert a.leader() is None
     a.campaign("a", told.append, lambda: told.append("a lost"))

@@ -47,7 +47,8 @@ def test_rows_of_every_kind_are_the_same_rows(rows: Rows) -> None:
 
 
 def test_no_rows_are_rows_too() -> None:
-    for rows in ([], WANTED.empty_table()):
+    nothing: list[dict[str, Any]] = []
+    for rows in (nothing, WANTED.empty_table()):
         found = fitted(rows)
         assert (len(found.rows), len(found.operations)) == (0, 0)
 

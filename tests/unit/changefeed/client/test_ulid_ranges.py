@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from iscp.changefeed import Ulids
@@ -32,6 +34,12 @@ def test_many_cost_no_more_than_one() -> None:
 def test_of_none_there_is_no_first() -> None:
     none = Ulids(PLACE, 0)
     assert list(none) == []
-    for look in (lambda: none.first, lambda: none.last, lambda: none[0], lambda: Ulids(PLACE, 2)[2]):
+    looks: tuple[Callable[[], object], ...] = (
+        lambda: none.first,
+        lambda: none.last,
+        lambda: none[0],
+        lambda: Ulids(PLACE, 2)[2],
+    )
+    for look in looks:
         with pytest.raises(IndexError):
             look()

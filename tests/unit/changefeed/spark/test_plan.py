@@ -15,7 +15,8 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.changefeed.model.cursor import Cursor
 from iscp.changefeed.model.ulid import begin, ulid_text
-from iscp.changefeed.spark.plan import PART_FILES_MAX, FeedPart, FeedPlan
+from iscp.changefeed.spark.partition import FeedPart
+from iscp.changefeed.spark.plan import PART_FILES_MAX, FeedPlan
 from iscp.changefeed.table.feed_purge import purge_files
 from iscp.changefeed.table.feed_schema import create_feed_table
 from iscp.changefeed.table.feed_table import FeedTable

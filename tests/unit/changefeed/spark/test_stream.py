@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import DataSourceReader
 
 from iscp.changefeed.spark.plan import FeedPlan
 from iscp.changefeed.spark.stream import ChangefeedSource, ChangefeedStream, Offset
@@ -169,6 +171,11 @@ def test_a_cursor_that_is_none_or_of_another_feed_is_refused(feed: Feed, cursor:
         query.batch()
 
 
+def rows_read(reader: DataSourceReader) -> list[dict[str, Any]]:
+    batches: Iterator[Any] = (batch for part in reader.partitions() for batch in reader.read(part))
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
 def test_a_path_is_needed() -> None:
     with pytest.raises(InvalidRequest, match="path"):
         ChangefeedSource({}).schema()
@@ -177,7 +184,7 @@ def test_a_path_is_needed() -> None:
 def test_a_batch_reader_reads_all_that_is_behind_its_cursor(feed: Feed) -> None:
     source = ChangefeedSource({"path": feed.uri, "startingCursor": feed.cursor(feed.rows[:3]).text})
     reader = source.reader(source.schema())
-    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    rows = rows_read(reader)
     assert sorted((row["ulid_text"], row["shard"]) for row in rows) == feed.rows[3:]
     assert {row["feed"] for row in rows} == {feed.table.description.feed_id}
     assert FeedPlan(feed.uri).schema().names == list(rows[0])
@@ -193,7 +200,7 @@ def test_columns_that_a_feed_was_given_are_null_before_and_left_out_by_who_began
     found: list[list[dict[str, Any]]] = []
     for schema in (narrow, wide):
         reader = source.reader(schema)
-        rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+        rows = rows_read(reader)
         assert len(rows) == len(feed.rows)
         found.append([row["row"] for row in sorted(rows, key=lambda row: row["ulid_text"])])
     assert [set(row) for row in (found[0][-1], found[1][0], found[1][-1])] == [{"id"}, {"id", "more"}, {"id", "more"}]

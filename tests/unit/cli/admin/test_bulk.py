@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from click.testing import CliRunner, Result
@@ -26,7 +26,7 @@ class Picky(FakeAdmin):
 
     calls_max = 1_000
 
-    def change(self, changes: list[JobChange]) -> list[ChangeOutcome]:  # type: ignore[override]
+    def change(self, changes: Sequence[JobChange]) -> list[ChangeOutcome]:
         if self.asked.get("batch", 0) >= self.calls_max:
             raise StorageError("the disk is full")
         self.asked["batch"] = self.asked.get("batch", 0) + 1

@@ -30,7 +30,7 @@ def sources(tmp_path: Path, year: Year) -> Sources:
 
 
 def same(one: pa.Table, other: pa.Table) -> bool:
-    return differences(one, other).num_rows == 0
+    return bool(differences(one, other).num_rows == 0)
 
 
 class TestFlights:

@@ -18,7 +18,7 @@ from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.watermark import Position
 from iscp.ports.catalog import TableDescription
-from iscp.ports.consumer import ConsumeContext, PurgeHandler, RefreshHandler, Retriever
+from iscp.ports.consumer import ConsumeContext, ConsumerKind, PurgeHandler, RefreshHandler, Retriever
 from iscp.ports.source import ChangesUnavailableError
 from iscp.runtime.iteration.runner import Runner
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
@@ -80,8 +80,11 @@ class Bench:
         keeper = type("Keeper", (Keeper,), {"store": self.store})
         self.source, self.guard, self.failpoints = FakeSource(), OpenGuard(), ScriptedFailpoints()
         self.good = FakeKind()
-        kinds = {"keeper": CustomKind("keeper", keeper), "replica": self.good}
-        find = lambda name: kinds[name] if name in kinds else ConsumerRegistry().kind(name)  # noqa: E731
+        kinds: dict[str, ConsumerKind] = {"keeper": CustomKind("keeper", keeper), "replica": self.good}
+
+        def find(name: str) -> ConsumerKind:
+            return kinds[name] if name in kinds else ConsumerRegistry().kind(name)
+
         self.runner = Runner(fake_ports(self.source, find, failpoints=self.failpoints, epoch=1), Bounds())
         self.source.commit({1: "a"})
         self.job, self.other = job("keeper"), job("replica")
@@ -215,7 +218,7 @@ def test_a_job_in_the_log_whose_consumer_is_not_there_any_more_is_told_so_alone(
 def test_another_writer_of_the_seq_makes_it_start_over(bench: Bench) -> None:
     bench.run()
     bench.source.commit({2: "b"})
-    bench.failpoints.once("commit.before", lambda: bench.run() and None)
+    bench.failpoints.once("commit.before", bench.run)
     assert bench.run().ok
     assert bench.store.handed == [(DataType.SNAPSHOT, 1), (DataType.TAIL, 2), (DataType.TAIL, 2)]
     assert bench.store.rows == bench.source.states[-1]

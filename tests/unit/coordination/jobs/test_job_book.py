@@ -271,7 +271,9 @@ def test_a_resync_ends_the_row_and_begins_another_without_its_past_but_for_the_s
     assert book.get(key()) == row(job_id="new")._replace(seq=4)
     assert book.apply([report(old, 9, seq=9, state=JobState.ERROR)]) == BookChange()
     again = JobBook(change.rows)
-    assert (again.get(key()), again.targets().at("/targets/a")) == (book.get(key()), (book.get(key()).job_id,))
+    kept = book.get(key())
+    assert kept is not None
+    assert (again.get(key()), again.targets().at("/targets/a")) == (kept, (kept.job_id,))
 
 
 def test_a_resync_may_move_a_job_to_another_table_and_target_and_leaves_a_paused_one_so() -> None:
@@ -451,7 +453,7 @@ def test_indexes_and_counts_are_those_of_the_rows_and_a_reload_equals_the_book(
     steps: list[tuple[str, str, str]],
 ) -> None:
     """Whatever is asked: the log's last rows, read again, give the same book; what was not committed left no trace."""
-    book, logged = JobBook(), {}
+    book, logged = JobBook(), dict[str, JobRow]()
     for number, (step, name, table) in enumerate(steps):
         job = book.job(key(name, table))
         draft = PendingChanges(book, NOW_S + number)

@@ -135,11 +135,11 @@ def test_a_new_job_gets_a_row_for_each_range_or_is_refused() -> None:
         decide(book, Register((registration("c", job_id="04"),)))
     assert "merge" in refused.value.remedy
     (made,), _ = decide(book, Register((sharded("c", job_id="04"),)))
-    assert made[0].job_id == "04"  # type: ignore[index,union-attr]
+    assert made[0].job_id == "04"  # type: ignore[index]
     assert [each.key.range_id for each in book.rows_of(key("c"))] == [2, 6, 7]
     assert {each.registration for each in book.rows_of(key("c"))} == {"04"}
     (there,), _ = decide(book, Register((sharded("c", job_id="05"),)))
-    assert (there[0].created, there[0].job_id) == (False, "04")  # type: ignore[index,union-attr]
+    assert (there[0].created, there[0].job_id) == (False, "04")  # type: ignore[index]
     job = book.job(key("c"))
     assert job is not None
     with pytest.raises(InvalidRequest, match="each of which goes its own way") as resynced:

@@ -78,7 +78,7 @@ def test_a_kind_of_which_too_many_hang_is_not_begun_until_one_ends_and_others_ar
     bad = [f"bad{number}" for number in range(LONG_OF_KIND_MAX + 3)]
     for item in bad:
         made.add(item, "x", "bad", 0.0)
-    now_s, begun = 0.0, []
+    now_s, begun = 0.0, list[str]()
     for _ in bad:
         begun += made.turn(now_s).begin
         now_s += TIMEOUT_S

@@ -102,7 +102,12 @@ def test_a_wait_does_not_wait_for_the_log(desk: Desk) -> None:
         assert time.monotonic() - began_s < ALIVE_LOOK_S
         assert not pausing.done()
         desk.world.pass_s(LogLimits().retry_s)
-        until(lambda: desk.world.pass_s(1.0) or pausing.done())
+
+        def paused_meanwhile() -> bool:
+            desk.world.pass_s(1.0)
+            return pausing.done()
+
+        until(paused_meanwhile)
 
 
 def test_a_wait_ends_when_its_time_is_up(desk: Desk) -> None:

@@ -31,7 +31,7 @@ from iscp.core.config import BackoffConfig, ProbeConfig
 from iscp.core.errors import ErrorCode, IscpError, LeaseLost, PermanentError, TemporaryError
 from iscp.core.ids import JobKey, ShardId, TableEpoch
 from iscp.core.iteration import Bounds, HistoryEntry, JobOutcome
-from iscp.core.job_row import JobRow, apply_report
+from iscp.core.job_row import JobReport, JobRow, apply_report
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.start_rule import ProbeState
 from iscp.core.watermark import DeadLetters, Position, Watermark
@@ -81,7 +81,7 @@ class Bench:
     def run(self) -> tuple[Checkpoint, dict[str, JobOutcome]]:
         """One iteration of each, and what the node says of them to its owner."""
         outcomes: dict[str, JobOutcome] = {}
-        reports, history = [], []
+        reports, history = list[JobReport](), list[HistoryEntry]()
         todo: list[Any] = [
             StartShard(SHARD, TableEpoch(1, 1), tuple(self.rows.values())),
             ProbeAnswered(SHARD, URI, ProbeState(1, (1,), 1.0)),

@@ -70,16 +70,21 @@ def test_events_are_taken_in_order_also_those_from_before_the_start(machine: Mac
 
 def test_many_givers_are_served_by_one_thread_each_in_its_own_order(machine: Machine) -> None:
     machine.inbox.start()
-    givers = [
-        threading.Thread(target=lambda who=who: [machine.inbox.put((who, n)) for n in range(500)]) for who in range(4)
-    ]
+
+    def give(who: int) -> None:
+        for number in range(500):
+            machine.inbox.put((who, number))
+
+    givers = [threading.Thread(target=give, args=(who,)) for who in range(4)]
     for giver in givers:
         giver.start()
     for giver in givers:
         giver.join()
     machine.inbox.close()
     for who in range(4):
-        assert [event for event in machine.taken if event[0] == who] == [(who, n) for n in range(500)]
+        assert [event for event in machine.taken if isinstance(event, tuple) and event[0] == who] == [
+            (who, n) for n in range(500)
+        ]
     assert machine.threads == {"test"}
 
 
@@ -93,7 +98,10 @@ def test_the_tick_comes_when_it_is_due_and_not_before(machine: Machine) -> None:
 
 
 def test_an_event_that_makes_the_machine_due_earlier_is_heeded() -> None:
-    machine = Machine(lambda event: setattr(machine, "due_s", machine.clock.monotonic_s() + 0.02))
+    def be_due(_: object) -> None:
+        made.due_s = made.clock.monotonic_s() + 0.02
+
+    made = machine = Machine(be_due)
     machine.due_s = machine.clock.monotonic_s() + 3_600
     machine.inbox.start()
     machine.inbox.put("sooner")
@@ -222,7 +230,10 @@ def test_what_is_gathered_for_one_event_is_joined_until_it_is_taken() -> None:
 
 
 def test_it_may_be_closed_from_its_own_thread() -> None:
-    machine = Machine(lambda event: machine.inbox.close())
+    def close(_: object) -> None:
+        made.inbox.close()
+
+    made = machine = Machine(close)
     machine.inbox.start()
     machine.inbox.put("close")
     until(lambda: machine.taken == ["close"])

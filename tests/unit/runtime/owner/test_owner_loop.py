@@ -84,7 +84,7 @@ def test_a_claim_that_the_storage_refuses_is_tried_again_while_the_election_is_h
     world.claim_faults += [StorageError("disk full"), Unavailable("etcd"), NotOwner("another claimed first")]
     world.start()
     for left in (2, 1, 0):
-        until(lambda left=left: len(world.claim_faults) == left)
+        until(lambda left=left: len(world.claim_faults) == left)  # type: ignore[misc]
         world.settle()
         assert world.owner.writer is None
         world.pass_s(CLAIM_RETRY_S / 2)
@@ -151,7 +151,7 @@ def test_elected_again_it_begins_another_term_with_another_log(world: OwnerWorld
     first = world.owner.current_writer()
     world.etcd.depose()  # the only candidate: it leads again
     until(lambda: world.owner.writer not in (None, first))
-    until(lambda: {m.owner_rev for m in world.heard(Announce)} == {1, 2})  # type: ignore[union-attr]
+    until(lambda: {m.owner_rev for m in world.heard(Announce)} == {1, 2})
     assert world.owner.current_writer().read(len) == 1
     assert len(world.logs) == 2
 
@@ -170,7 +170,7 @@ def test_another_term_in_the_log_ends_ours_and_a_new_claim_follows_while_it_lead
     until(lambda: world.owner.ask(lambda loop: loop.writer))
     assert world.owner.current_writer() is not first
     assert world.storage.term == 8
-    until(lambda: world.heard(Announce)[-1].owner_rev == 8)  # type: ignore[union-attr]
+    until(lambda: world.heard(Announce)[-1].owner_rev == 8)
     world.pass_s(TIMES.settle_s)
     register(world, row("x"))
 
@@ -364,7 +364,12 @@ def test_the_machine_is_told_up_to_when_all_that_came_in_is_read(world: OwnerWor
     world.owner.machine = machine = Reading()
     world.lead()
     busy, go_on, due = threading.Event(), threading.Event(), threading.Event()
-    asked = threading.Thread(target=lambda: world.owner.ask(lambda loop: (busy.set(), go_on.wait(10.0)), 20.0))
+
+    def keep_busy(_: object) -> None:
+        busy.set()
+        go_on.wait(10.0)
+
+    asked = threading.Thread(target=lambda: world.owner.ask(keep_busy, 20.0))
     asked.start()
     assert busy.wait(10.0)
     began_s = world.clock.monotonic_s()

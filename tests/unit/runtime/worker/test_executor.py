@@ -105,7 +105,11 @@ def test_an_iteration_is_started_and_ended(make: Make) -> None:
 
 
 def test_no_more_run_at_once_than_there_are_slots(make: Make) -> None:
-    bench = make(FakeRunner(lambda one, guard: (time.sleep(0.01), applied(one, 0))[1]), concurrency=3)
+    def take_a_while(one: Iteration, _: object) -> tuple[JobOutcome, ...]:
+        time.sleep(0.01)
+        return applied(one, 0)
+
+    bench = make(FakeRunner(take_a_while), concurrency=3)
     bench.submit(*(iteration(n) for n in range(1, 31)))
     bench.ends(30)
     assert bench.runner.most_running == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -33,7 +34,7 @@ def uri(tmp_path: Path) -> str:
     return str(tmp_path / "table")
 
 
-def by_hand(uri: str, *actions: dict[str, object]) -> None:
+def by_hand(uri: str, *actions: Mapping[str, object]) -> None:
     path = commit_path(uri, 0)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(action) + "\n" for action in actions) + "\n")
@@ -76,7 +77,7 @@ def test_seq_and_user_metadata_are_told_of_our_application_id_alone(uri: str) ->
 
 
 def test_the_time_of_a_commit_is_its_own_or_that_of_its_file(uri: str) -> None:
-    def at_s(*actions: dict[str, object]) -> float:
+    def at_s(*actions: Mapping[str, object]) -> float:
         by_hand(uri, *actions)
         os.utime(commit_path(uri, 0), (5, 5))
         commit = read_commit(uri, 0)

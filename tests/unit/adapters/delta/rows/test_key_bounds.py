@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -49,7 +50,9 @@ def uri(tmp_path: Path) -> str:
         ({"unknown": (1, 2)}, False),
     ],
 )
-def test_keys_beyond_all_that_is_held_in_one_column_are_not_there(uri: str, bounds: dict, lacks: bool) -> None:
+def test_keys_beyond_all_that_is_held_in_one_column_are_not_there(
+    uri: str, bounds: dict[str, tuple[Any, Any]], lacks: bool
+) -> None:
     assert HeldKeys(uri).lack(bounds, 0) is lacks
 
 

@@ -14,9 +14,13 @@ from hypothesis import strategies as st
 from iscp.adapters.delta.rows.parquet_files import Allowance, ParquetRows, TooLargeError
 from iscp.ports.source import ChangesUnavailableError
 
-ENCODINGS: list[dict[str, object]] = [{}, {"use_dictionary": False}] + [
-    {"use_dictionary": False, "column_encoding": {"text": encoding}}
-    for encoding in ("PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY")
+ENCODINGS: list[dict[str, object]] = [
+    {},
+    {"use_dictionary": False},
+    *(
+        {"use_dictionary": False, "column_encoding": {"text": encoding}}
+        for encoding in ("PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY")
+    ),
 ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -54,7 +54,7 @@ class Log:
     ours_at: int = -1
     tags: dict[int, CommitTag] = field(default_factory=dict)
 
-    def commit(self, operation: str, actions: Sequence[dict[str, object]], metadata: str = "") -> int:
+    def commit(self, operation: str, actions: Sequence[Mapping[str, object]], metadata: str = "") -> int:
         self.version += 1
         first = [PROTOCOL, METADATA] if self.version == 0 else []
         about = {"timestamp": 1_000 + self.version, "operation": operation, "operationParameters": {}}

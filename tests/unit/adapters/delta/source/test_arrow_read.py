@@ -89,7 +89,7 @@ def test_a_table_without_a_feed_or_with_deletion_vectors_is_left_to_spark(tmp_pa
 def test_types_that_arrow_has_otherwise_are_left_to_spark_unless_nobody_wants_them(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     for mode in ("error", "append"):
-        write_deltalake(uri, rows(1, tags=[["a"]]), mode=mode, configuration=FEED)  # type: ignore[arg-type]
+        write_deltalake(uri, rows(1, tags=[["a"]]), mode=mode, configuration=FEED)
     with pytest.raises(NotDirectError):
         read(uri, range(1, 2), "id", "tags")
     assert read(uri, range(1, 2), "id") == [(1, "insert", 1)]
@@ -98,7 +98,7 @@ def test_types_that_arrow_has_otherwise_are_left_to_spark_unless_nobody_wants_th
 def test_a_file_that_is_gone_says_so(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     for mode in ("error", "append"):
-        write_deltalake(uri, rows(1), mode=mode, configuration=FEED)  # type: ignore[arg-type]
+        write_deltalake(uri, rows(1), mode=mode, configuration=FEED)
     for file in Path(uri).glob("*.parquet"):
         file.unlink()
     with pytest.raises(ChangesUnavailableError):
@@ -130,7 +130,7 @@ def test_dates_that_may_be_of_the_old_calendar_are_left_to_spark(
     days = pa.array([None, day], pa.int32()).cast(pa.date32())
     at = days if type_ == pa.date32() else days.cast(pa.timestamp("us")).cast(type_)
     for mode in ("error", "append"):
-        write_deltalake(uri, rows(1, 2, at=at), mode=mode, configuration=FEED)  # type: ignore[arg-type]
+        write_deltalake(uri, rows(1, 2, at=at), mode=mode, configuration=FEED)
     for file in Path(uri).glob("*.parquet"):
         pq.write_table(pq.read_table(file).replace_schema_metadata(told), file)
     assert len(read(uri, range(1, 2), "id", "v")) == 2  # nobody wants the dates
@@ -146,7 +146,7 @@ def test_old_timestamps_and_strings_that_are_no_text(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     at = pa.array([-62_135_596_800_000_000], pa.timestamp("us", "UTC"))
     for mode in ("error", "append"):
-        write_deltalake(uri, rows(1, at=at), mode=mode, configuration=FEED)  # type: ignore[arg-type]
+        write_deltalake(uri, rows(1, at=at), mode=mode, configuration=FEED)
     for file in Path(uri).glob("*.parquet"):
         table = pq.read_table(file).replace_schema_metadata({VERSION: "3.5.0"})
         pq.write_table(table, file, use_deprecated_int96_timestamps=True)
@@ -162,7 +162,7 @@ def test_old_timestamps_and_strings_that_are_no_text(tmp_path: Path) -> None:
 def test_a_merge_that_changed_nothing_has_no_changes_though_it_wrote_files_anew(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     for mode in ("error", "append"):
-        write_deltalake(uri, rows(1), mode=mode, configuration=FEED)  # type: ignore[arg-type]
+        write_deltalake(uri, rows(1), mode=mode, configuration=FEED)
     commit = Path(uri, "_delta_log", f"{1:020d}.json")
     for counts, found in ((("0", "0", "0"), []), (("1", "0", "0"), [(1, "v1", "insert", 1)])):
         metrics = {

@@ -22,7 +22,7 @@ from iscp.wire.v1 import admin_pb2 as pb
 # Floats as protobuf's doubles are; integers as int64 and, for codes, int32; texts as UTF-8 can hold.
 st.register_type_strategy(float, st.floats(allow_nan=False))
 st.register_type_strategy(int, st.integers(-(2**63), 2**63 - 1))
-TEXT = st.text(st.characters(exclude_categories=("Cs",)))
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 st.register_type_strategy(str, TEXT)
 CODES = st.integers(-(2**31), 2**31 - 1)
 STATUSES = st.builds(JobStatus, error_code=CODES)

@@ -38,7 +38,7 @@ def dispatch(table: str, counter: int = 1, spec: str = "{}") -> DispatchTable:
 
 
 def reader() -> FrameReader[bytes]:  # type: ignore[type-var]
-    return FrameReader(lambda raw, _: raw, Quarantine())
+    return FrameReader(lambda raw, _: raw, Quarantine())  # type: ignore[type-var]
 
 
 def taken(outgoing: Outgoing[OwnerMessage]) -> list[OwnerMessage]:

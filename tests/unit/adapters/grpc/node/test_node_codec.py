@@ -36,7 +36,7 @@ from iscp.wire.v1 import node_pb2 as pb
 OF_TYPE = {
     "int": st.integers(0, COUNT_MOST),
     "float": st.floats(0.0, AT_S_MOST),
-    "str": st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=20).map(printable),
+    "str": st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).map(printable),
     "bool": st.booleans(),
 }
 
