@@ -19,6 +19,7 @@ import click
 import pytest
 
 import iscp as package
+from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.system.settings import NOT_SETTINGS, load_settings, variable
 from iscp.cli.admin.job_file import read_jobs
 from iscp.cli.admin.main import cli as iscp_admin
@@ -254,6 +255,28 @@ def test_python_examples_call_what_there_is(document: Path) -> None:
 def test_every_error_code_is_in_the_table_and_no_other() -> None:
     rows = re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)
     assert [(int(code), name) for code, name in rows] == [(code.value, code.name) for code in ErrorCode]
+
+
+def test_the_keys_in_etcd_are_those_of_the_code() -> None:
+    cells = re.findall(r"^\| (`.+?`) \|", (ROOT / "docs/etcd-keys.md").read_text(), re.MULTILINE)
+    told = {key for cell in cells for key in _SPAN.findall(cell)}
+    keys, node, feed, shard = Keys("/"), "<node_id>", "<feed>", "<shard>"
+    lease = "<lease id, 16 hex digits>"
+    known = {
+        keys.node(node),
+        keys.epoch(node),
+        keys.revocation(node, 0).replace("/0", "/<epoch>"),
+        *(keys.override(kind, node) for kind in ("cordon", "drain")),
+        keys.override("pin", shard),
+        keys.checkpoint,
+        keys.job_log,
+        keys.job_log_fault,
+        f"{keys.candidates}{lease}",
+        f"{keys.feed_line(feed, shard, 0).replace('/0/', '/<incidents>/')}{lease}-<number>",
+        keys.feed_incidents(feed, shard),
+        keys.feed_cursor(feed, "<name>"),
+    }
+    assert told == {key.removeprefix("/") for key in known}
 
 
 def test_the_limits_are_those_of_the_code() -> None:
