@@ -25,9 +25,12 @@ from iscp.cli.admin.job_file import read_jobs
 from iscp.cli.admin.main import cli as iscp_admin
 from iscp.cli.iscp import iscp
 from iscp.coordination.protocol.messages import Announce, Checkpoint, Sync
+from iscp.core.api_views import EventView, JobView, LeftOutJob, NodeView, PlacedShard, ShardView
 from iscp.core.config import settings
 from iscp.core.errors import ErrorCode
-from iscp.core.iteration import DataType
+from iscp.core.iteration import DataType, HistoryEntry
+from iscp.core.job_row import JobStatus
+from iscp.core.verification import Comparison, Sample
 from iscp.core.watermark_record import WatermarkRecord
 from tests.limits import DOCUMENT, document
 from tests.limits import main as limits
@@ -255,6 +258,27 @@ def test_python_examples_call_what_there_is(document: Path) -> None:
 def test_every_error_code_is_in_the_table_and_no_other() -> None:
     rows = re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)
     assert [(int(code), name) for code, name in rows] == [(code.value, code.name) for code in ErrorCode]
+
+
+@pytest.mark.parametrize(
+    ("kind", "begins", "renamed"),
+    [
+        (JobView, "account, table_id, table", {"spec_json": "spec"}),
+        (JobStatus, "from_version, to_version, start_at_s, end_at_s, error_code", {}),
+        (HistoryEntry, "account, table_id, job_name", {}),
+        (NodeView, "id, pid", {"node_id": "id"}),
+        (ShardView, "table_id, table, node_id", {}),
+        (LeftOutJob, "table, name, why", {}),
+        (PlacedShard, "table_id, range_id", {}),
+        (EventView, "owner_rev, number", {}),
+        (Comparison, "rows_source", {}),
+        (Sample, "fault, key", {}),
+    ],
+)
+def test_answers_have_the_fields_that_are_documented(kind: Any, begins: str, renamed: dict[str, str]) -> None:
+    text = (ROOT / "docs/api.md").read_text()
+    told = re.sub(r": \[?\{[^{}]*\}\]?", "", text[text.index(begins) :]).partition("}")[0]
+    assert set(told.split(", ")) == {renamed.get(each.name, each.name) for each in fields(kind)}
 
 
 def test_the_keys_in_etcd_are_those_of_the_code() -> None:
