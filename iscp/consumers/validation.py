@@ -8,6 +8,7 @@ from functools import lru_cache
 import sqlglot
 from sqlglot import exp
 
+from iscp.core.column_identity import kept_collated
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.spec import ConsumerSpec
 from iscp.ports.catalog import Catalog, TableDescription
@@ -50,7 +51,7 @@ def check_columns(spec: ConsumerSpec, source: TableDescription, catalog: Catalog
         _refuse_unknown(getattr(spec, name), source, f"{CONSUMER_PATH}.{name}")
         _refuse_doubled(getattr(spec, name), f"{CONSUMER_PATH}.{name}")
     kept = {name.lower() for name in spec.columns}
-    if collated := [name for name in source.collated if not kept or name.lower() in kept]:
+    if collated := kept_collated(source.collated, spec.columns):
         raise InvalidRequest(
             f"would keep {', '.join(collated)}, whose texts have a collation, with which Delta writes no table here",
             field=f"{CONSUMER_PATH}.columns",

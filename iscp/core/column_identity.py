@@ -7,7 +7,7 @@ another one when a column is dropped and one of its name added. So are the field
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 ColumnIds = Mapping[str, str]
@@ -33,6 +33,12 @@ def void_fields(fields: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 def collated_columns(fields: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """The columns that are, or have within them, texts that compare in a way of their own."""
     return tuple(field["name"] for field in fields if (field.get("metadata") or {}).get(COLLATIONS))
+
+
+def kept_collated(collated: Iterable[str], columns: Collection[str]) -> tuple[str, ...]:
+    """Those of the `collated` columns that a job keeps which has named `columns`; it keeps all if it has named none."""
+    kept = {name.lower() for name in columns}
+    return tuple(name for name in collated if not kept or name.lower() in kept)
 
 
 def _void(kind: Any, path: str) -> Iterator[str]:

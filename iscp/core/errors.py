@@ -37,6 +37,7 @@ class ErrorCode(IntEnum):
     LOG_CORRUPT = 17
     JOB_LOG_DAMAGED = 18
     HISTORY_DAMAGED = 19
+    FILE_LOST = 20
     INTERNAL = 99
     # Permanent: retrying alone cannot help.
     INVALID_REQUEST = 10_000
@@ -191,6 +192,12 @@ class StorageError(TemporaryError):
     """The storage failed: a full disk, a missing directory, no permission."""
 
     code = ErrorCode.STORAGE
+
+
+class FileLost(StorageError):
+    """A data file that a table's log names is gone or damaged: what is asked again is the same until that changes."""
+
+    code = ErrorCode.FILE_LOST
 
 
 class JobLogDamaged(StorageError):

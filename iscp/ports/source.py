@@ -25,7 +25,8 @@ class SourceRange:
     `first_commit_at_s` is the commit time of the first version in it (Unix seconds), `from_at_s` that of
     `from_version` (0: not known any more). `inserts_only`: no commit in it took a row away; `changes_data` is False
     where none has rows or metadata; `bytes` are of the files to read. `cdf_on`: its last version has the change data
-    feed. `column_ids` are those of its last version; `reshapes`: a commit in it may have changed the columns.
+    feed. `column_ids` are those of its last version, and `collated` its columns with texts that compare in a way of
+    their own; `reshapes`: a commit in it may have changed the columns.
     """
 
     from_version: int
@@ -42,6 +43,7 @@ class SourceRange:
     steps: int = 0
     column_ids: ColumnIds = field(default_factory=dict)
     reshapes: bool = False
+    collated: tuple[str, ...] = ()
 
     @property
     def last_version(self) -> int:

@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
+from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.core.errors import InvalidRequest
+from tests import quick_spark
 from tests.e2e.harness import Cluster, Job, assert_equal, read
-from tests.integration.pipeline.odd_tables import READ, REFUSED, Maker
+from tests.integration.pipeline.odd_tables import READ, READ_ONLY, REFUSED, Maker
 
 pytestmark = pytest.mark.spark
 
 KEPT, GONE = ("no commitInfo", "blank lines", "merged and compacted"), ("a gap in the log", "no protocol")
-"""What is made without Spark."""
+"""What is made without Spark: tried with every change."""
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +29,14 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield made
     finally:
         made.stop()
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Makes tables, and reads them as somebody does who has nothing to do with the node."""
+    runtime = SparkRuntime.start(SparkSettings(work_dir=tmp_path_factory.mktemp("spark"), conf=quick_spark.CONF))
+    yield runtime.new_session()
+    runtime.stop()
 
 
 def registered(node: Cluster, source: str, name: str) -> list[Job]:
@@ -70,3 +81,36 @@ def test_a_table_that_nobody_reads_is_refused(node: Cluster, name: str) -> None:
     source = place(node, f"gone {name}")
     make_without_spark(make, source)
     refuse(node, source, reason)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1_800)
+def test_every_table_is_kept_and_followed_as_spark_reads_it(node: Cluster, spark: SparkSession) -> None:
+    made = {name: place(node, name) for name in READ}
+    for name, source in made.items():
+        READ[name](source, spark)
+    jobs = [job for source in made.values() for job in registered(node, source, Path(source).name)]
+    for job in jobs:
+        node.settle(job)
+        assert rows_of(spark, job.target) == rows_of(spark, job.source), job.name
+        assert node.client.verify(job.source, job.name).comparison.equal, job.name
+    for name in made.keys() - {*READ_ONLY}:
+        spark.sql(f"DELETE FROM delta.`{made[name]}` WHERE id = 1")
+    for job in jobs:
+        node.settle(job)
+        if job.name.endswith("_keyed"):
+            assert rows_of(spark, job.target) == rows_of(spark, job.source), job.name
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1_800)
+def test_every_table_that_no_engine_reads_is_refused(node: Cluster, spark: SparkSession) -> None:
+    for name, (make, reason) in REFUSED.items():
+        source = place(node, f"refused {name}")
+        make(source, spark)
+        refuse(node, source, reason)
+
+
+def rows_of(spark: SparkSession, uri: str) -> list[str]:
+    frame = spark.read.format("delta").load(uri)
+    return sorted(row[0] for row in frame.selectExpr("to_json(struct(*))").collect())

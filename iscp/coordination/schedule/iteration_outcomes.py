@@ -125,7 +125,7 @@ class Settlement:
     def _record_success(self, job: TrackedJob, outcome: JobOutcome, committed: bool) -> None:
         target = self._flight.iteration.to_version
         job.near = outcome.watermark.version >= (self._flight.newest if target is None else target)
-        job.failures, job.retry_at_s, job.doubted_at_s = 0, 0.0, 0.0
+        job.failures, job.retry_at_s, job.doubted_at_s, job.file_lost = 0, 0.0, 0.0, False
         self._record_run(job, up_to_date=job.near)
         if committed or (job.reported_state, job.reported_reason) != (JobState.COMPLETED, Reason.NONE):
             report = job.report(JobEvent.SUCCEED, Reason.NONE, self._status(outcome, ErrorCode.OK, ""))
@@ -149,6 +149,7 @@ class Settlement:
         if code == ErrorCode.TABLE_NOT_FOUND:
             code = ErrorCode.STORAGE
         job.near = False
+        job.file_lost = code == ErrorCode.FILE_LOST
         self._record_run(job, up_to_date=False)
         job.failures += 1
         if 0 <= self._flight.newest <= outcome.watermark.version:

@@ -65,7 +65,7 @@ class TrackedJob:
     `company`, `target_lag_s` and `pace` (None: whenever the source is ahead) are what the spec says of when it runs;
     `retry_at_s` is 0 or the time before which it starts nothing; `failures` counts those in a row. `awaited_spec`: the
     spec that is to end, when it comes, what runs by another one (empty: none). `target`: as it was last seen;
-    `doubted_at_s`: as in JobStatus.
+    `doubted_at_s`: as in JobStatus. `file_lost`: it failed at a file that is gone or damaged.
     """
 
     __slots__ = (
@@ -74,6 +74,7 @@ class TrackedJob:
         "doubted_at_s",
         "failed",
         "failures",
+        "file_lost",
         "flight",
         "near",
         "pace",
@@ -91,6 +92,7 @@ class TrackedJob:
         self.flight = 0
         self.retry_at_s = 0.0
         self.near = False
+        self.file_lost = False
         self.awaited_spec = ""
         self.target: TargetSeen | None = None
         self.doubted_at_s = row.status.doubted_at_s if "doubted_at" in row.status_json else 0.0
@@ -222,3 +224,11 @@ class TrackedJob:
 
     def wait(self, now_s: float, wait_s: float) -> None:
         self.retry_at_s = now_s + wait_s
+
+    def heed_move(self, config: BackoffConfig, now_s: float) -> None:
+        """The source has a new version, in which a file that was lost may count no more; no quarantine outlasts that.
+
+        However often it moves, that makes for no more attempts than a job has that is not quarantined.
+        """
+        if self.file_lost and self.retry_at_s:
+            self.retry_at_s = min(self.retry_at_s, now_s + config.cap_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
 
+from iscp.core.column_identity import kept_collated
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.spec import ChangeMode, JobSpec, OnReplace
 from iscp.core.watermark import Position
@@ -81,6 +82,17 @@ def refuse_feed_off(spec: JobSpec, span: SourceRange) -> None:
             field="spec.iteration.change_source",
             remedy=f"{_TURN_ON}, then `iscp-admin job resume`; or set it to auto",
             code=ErrorCode.FEED_OFF,
+        )
+
+
+def refuse_collated(spec: JobSpec, span: SourceRange) -> None:
+    """As at the registration: texts that compare in a way of their own may come later."""
+    if collated := kept_collated(span.collated, spec.consumer.columns):
+        raise PermanentError(
+            f"the source's {', '.join(collated)} has texts with a collation now, with which Delta writes no table here",
+            field="spec.iteration.consumer.columns",
+            remedy="Take it off and resume the job; or `iscp-admin job resync` it with a spec whose columns do without",
+            code=ErrorCode.SCHEMA_CHANGED,
         )
 
 

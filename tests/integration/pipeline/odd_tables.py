@@ -101,6 +101,25 @@ def with_column(name: str, changes: dict[str, Any], *features: str, readers: boo
     return edited(edit)
 
 
+def collate(uri: str, column: str) -> None:
+    """A commit that gives the texts of a column a collation, as an ALTER TABLE of a later Delta does."""
+    metadata = next(
+        action["metaData"]
+        for file in reversed(_commits(uri))
+        for action in map(json.loads, file.read_text().splitlines())
+        if "metaData" in action
+    )
+    schema = json.loads(metadata["schemaString"])
+    for each in schema["fields"]:
+        if each["name"] == column:
+            each["metadata"] = {"__COLLATIONS": {column: "spark.UTF8_LCASE"}}
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["changeDataFeed", "collations"]}
+    actions = {"protocol": protocol}, {"metaData": {**metadata, "schemaString": json.dumps(schema)}}
+    newest = int(newest_commit(uri).stem)
+    lines = "".join(json.dumps(action) + "\n" for action in actions)
+    (_log(uri) / f"{newest + 1:020d}.json").write_text(lines)
+
+
 collated = with_column("v", {"metadata": {"__COLLATIONS": {"v": "spark.UTF8_LCASE"}}}, "collations")
 
 

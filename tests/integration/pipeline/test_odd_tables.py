@@ -17,6 +17,7 @@ from tests.integration.pipeline.odd_tables import (
     REFUSED,
     SMALL,
     Maker,
+    collate,
     collated,
     newest_commit,
     plain,
@@ -100,6 +101,27 @@ def test_texts_with_a_collation_are_refused_and_all_else_is_kept(pipeline: Pipel
     (outcome,) = pipeline.run(job)
     assert outcome.ok, outcome.error_msg
     pipeline.assert_equal("j", lambda row: str(row["v"]) < "v3", ("id",))
+
+
+@BOTH_WAYS
+def test_a_collation_that_comes_later_stops_the_jobs_that_keep_its_texts(pipeline: Pipeline) -> None:
+    """By changes, by a comparison, and at a build."""
+    keyed, bare, log = pipeline.job("keyed", key=("id",)), pipeline.job("bare"), pipeline.job("log", columns=("id",))
+    without = pipeline.job("without", key=("id",), columns=("id", "g"), where="v < 'y'")
+    jobs = (keyed, bare, log, without)
+    assert all(outcome.ok for outcome in pipeline.run(*jobs))
+    collate(pipeline.source, "v")
+    anew = pipeline.job("keyed", registration=2, key=("id",), columns=("id", "g"))
+    anew = anew._replace(spec_json=keyed.spec_json)
+    for row in (keyed, keyed, anew):
+        outcomes = pipeline.run(row, bare, log, without)
+        assert [outcome.error_code for outcome in outcomes] == [ErrorCode.SCHEMA_CHANGED] * 2 + [0, 0], outcomes
+        for outcome in outcomes[:2]:
+            assert outcome.error_msg.startswith("spec.iteration.consumer.columns: the source's v has texts with a coll")
+            assert "job resync" in outcome.error_msg
+    chosen = pipeline.job("keyed", registration=3, key=("id",), columns=("id", "g"))
+    assert pipeline.run(chosen)[0].ok
+    pipeline.assert_equal("keyed", columns=("id", "g"))
 
 
 @pytest.mark.parametrize("name", [*READ][:SMALL])

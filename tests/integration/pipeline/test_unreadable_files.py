@@ -42,7 +42,7 @@ def test_a_file_that_is_gone_or_damaged(
     content = file.read_bytes()
     damage(file)
     (outcome,) = pipeline.run(job)
-    assert outcome.error_code == ErrorCode.STORAGE, outcome.error_msg
+    assert outcome.error_code == ErrorCode.FILE_LOST, outcome.error_msg
     assert outcome.error_msg.startswith((f"{file} is not there", f"{file} cannot be read"))
     assert len(outcome.error_msg) < MESSAGE_LENGTH_MAX
     assert "\n" not in outcome.error_msg

@@ -21,7 +21,7 @@ from iscp.adapters.delta.log.commits import ChangeFile, Commit
 from iscp.adapters.delta.log.delta_errors import direct_work
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, fits_arrow
 from iscp.adapters.delta.rows.parquet_files import Allowance, ParquetRows, TooLargeError
-from iscp.core.column_identity import COLLATIONS, ColumnIds, column_ids
+from iscp.core.column_identity import COLLATIONS, ColumnIds, collated_columns, column_ids
 from iscp.core.errors import StorageError
 from iscp.ports.source import ChangesUnavailableError
 
@@ -94,6 +94,10 @@ class Shape:
     def column_ids(self) -> ColumnIds:
         mapped = self.configuration.get(_MAPPING, "none") != "none"
         return column_ids(self.fields.values()) if mapped else {}
+
+    @cached_property
+    def collated(self) -> tuple[str, ...]:
+        return collated_columns(self.every_field)
 
     @property
     def cdf_on(self) -> bool:

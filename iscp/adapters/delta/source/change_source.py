@@ -83,6 +83,7 @@ class DeltaChangeSource:
             from_at_s=at.at_s,
             cdf_on=shape.cdf_on,
             column_ids=shape.column_ids,
+            collated=shape.collated,
         )
 
     def resolve(self, uri: str, since: Watermark, to_version: int | None, bounds: Bounds) -> SourceRange:
@@ -113,6 +114,7 @@ class DeltaChangeSource:
             step=since.step,
             steps=steps,
             column_ids=shape.column_ids,
+            collated=shape.collated,
             reshapes=any(commit.metadata_id is not None for commit in taken),
         )
 

@@ -20,7 +20,7 @@ from iscp.adapters.delta.source.spark_read import table_opener
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.nested_tables import table_around
-from iscp.core.column_identity import collated_columns, void_fields
+from iscp.core.column_identity import void_fields
 from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
 from iscp.ports.catalog import TableDescription
 
@@ -157,7 +157,7 @@ class DeltaCatalog:
             configuration=dict(shape.configuration),
             schema_json=shape.schema_json,
             void=void_fields(shape.every_field),
-            collated=collated_columns(shape.every_field),
+            collated=shape.collated,
             empty=False,
             target_fault=_NOT_WRITTEN,
         )

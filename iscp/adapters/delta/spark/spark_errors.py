@@ -17,6 +17,7 @@ from iscp.core.errors import (
     Conflict,
     EngineError,
     ErrorCode,
+    FileLost,
     InvalidRequest,
     IscpError,
     StorageError,
@@ -104,12 +105,13 @@ def _unread(what: str, text: str) -> StorageError:
     file = found["file"].removeprefix("file:") if found else "a file of the table"
     if any(mark in text for mark in _DENIED):
         why, remedy = "may not be read: permission denied", "Let the user that nodes run as read it"
-    elif any(mark in text for mark in _NOT_THERE):
+        return StorageError(f"{file} {why}: {what} failed", remedy=remedy)
+    if any(mark in text for mark in _NOT_THERE):
         why, remedy = "is not there", "Restore it, or restore the table to a version without it"
     else:
         why = f"cannot be read ({_sentences(text)[-1]})"
         remedy = "Check its permissions; restore it, or restore the table to a version without it"
-    return StorageError(f"{file} {why}"[:MESSAGE_LENGTH_MAX] + f": {what} failed", remedy=remedy)
+    return FileLost(f"{file} {why}"[:MESSAGE_LENGTH_MAX] + f": {what} failed", remedy=remedy)
 
 
 def _sentences(text: str) -> list[str]:

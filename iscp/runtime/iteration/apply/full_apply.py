@@ -40,6 +40,7 @@ def apply_full(run: ApplyRun, work: JobRun, reason: str = "") -> JobOutcome:
     if goes_on:
         read_policy.refuse_feed_off(work.row.spec, span)
     work.kind.columns(work.row.spec.consumer, source.columns(uri, span.to.version))  # refuses what is gone
+    read_policy.refuse_collated(work.row.spec, span)
     with run.ports.engine.session() as session:
         return _rebuild(run, session, work, span, reason)
 

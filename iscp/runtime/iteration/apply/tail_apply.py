@@ -53,7 +53,7 @@ def _apply_changes(run: ApplyRun, group: list[JobRun], span: SourceRange, way: R
             run.ports.failpoints.reach("read.before")
             run.guard.check()
             available = source.columns(uri, span.last_version)
-            wanted, lost = _collect_columns(group, available)
+            wanted, lost = _collect_columns(group, span, available)
             if span.steps and any(not work.row.spec.consumer.key for work in group):
                 wanted = set(available)  # rows without a key are told apart by all that they hold
             open_feed = source.read_cdf if way is Reading.FEED else source.read_appends
@@ -72,13 +72,16 @@ def _apply_changes(run: ApplyRun, group: list[JobRun], span: SourceRange, way: R
                 feed.release()
 
 
-def _collect_columns(group: list[JobRun], available: Sequence[str]) -> tuple[set[str], dict[str, JobOutcome]]:
-    """What the jobs want to be read, and the outcomes of those whose columns the source has lost, by job_id."""
+def _collect_columns(
+    group: list[JobRun], span: SourceRange, available: Sequence[str]
+) -> tuple[set[str], dict[str, JobOutcome]]:
+    """What the jobs want to be read, and the outcomes of those that cannot have their columns, by job_id."""
     wanted: set[str] = set()
     lost: dict[str, JobOutcome] = {}
     for work in group:
         try:
             wanted.update(work.kind.columns(work.row.spec.consumer, available))
+            read_policy.refuse_collated(work.row.spec, span)
         except BaseException as error:  # noqa: BLE001  (one job's fault is its own)
             lost[work.row.job_id] = record_failure(work.row, work.position, error)
     return wanted, lost

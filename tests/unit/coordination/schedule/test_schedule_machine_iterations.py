@@ -9,7 +9,7 @@ from iscp.coordination.protocol.events import ShardStarted
 from iscp.core.errors import ErrorCode, InvariantBroken, LeaseLost
 from iscp.core.ids import ShardId
 from iscp.core.job_row import JobState, Reason
-from tests.fakes.timetable import EPOCH, SHARD, URI, Timetable, job, specified, stopped
+from tests.fakes.timetable import BACKOFF, EPOCH, SHARD, URI, Timetable, job, specified, stopped
 
 
 def test_an_iteration_is_of_the_epoch_under_which_its_shard_was_started(world: Timetable) -> None:
@@ -91,6 +91,25 @@ def test_waits_double_until_the_job_is_quarantined(world: Timetable) -> None:
     assert [reason for _, reason in world.told("x")] == ["retrying"] * 3 + ["quarantined"] * 3
     world.succeed(7)
     assert world.told("x")[-1] == ("completed", "none")
+
+
+@pytest.mark.parametrize(("code", "attempts"), [(ErrorCode.FILE_LOST, 1), (ErrorCode.ENGINE, 0)])
+def test_a_quarantine_for_a_lost_file_ends_soon_after_the_source_moves(
+    world: Timetable, code: ErrorCode, attempts: int
+) -> None:
+    world.start(job("x", 2))
+    for number in range(1, 5):
+        world.fail(number, code=code)
+        world.wait(25 if number < 4 else 900)
+    assert world.told("x")[-1] == ("error", "quarantined")
+    assert world.running == {}
+    for _ in range(20):  # however often it moves
+        world.source.commit(URI)
+        world.notify()
+        world.wait(BACKOFF.cap_s / 10)
+        for number in [*world.running]:
+            world.fail(number, code=code)
+    assert len(world.submitted) == 4 + 2 * attempts
 
 
 def test_a_permanent_error_waits_for_a_person(world: Timetable) -> None:
