@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.delta.joblog.log_durability import FAILPOINT_REWRITE, FAILPOINT_SYNC
 from iscp.adapters.system.clock import SystemClock
 from iscp.core.errors import NotOwner, StorageError
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job
+
+FAILPOINT_SYNC, FAILPOINT_REWRITE = "log.sync", "log.rewrite"
 
 
 def break_down() -> None:

@@ -23,6 +23,7 @@ from deltalake.transaction import RemoveAction
 from iscp.adapters.delta.log.commits import place
 from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.storage.conditional_writes import require_conditional_writes
+from iscp.adapters.delta.storage.durable_commits import DurableCommits
 from iscp.adapters.delta.storage.table_files import files_of, local_path, sync
 from iscp.changefeed.model.ulid import UlidPlace, ulid_text
 from iscp.changefeed.table.feed_actions import Action
@@ -43,6 +44,7 @@ from iscp.ports.system import Clock, Failpoints
 
 FAILPOINT_COMMIT = "feed.commit"
 FAILPOINT_COMMITTED = "feed.committed"
+FAILPOINT_SYNC_FILES = "feed.sync_files"
 
 ATTEMPTS_MAX = 200
 """Attempts of a feed's commit, each after another shard's took its version; then it fails with a Conflict."""
@@ -93,6 +95,7 @@ class FeedTable:
         self._failpoints = failpoints
         self._path = local_path(self.uri)
         self._log = FeedLog(self.uri)
+        self._durable = DurableCommits(self._path, failpoints, "feed")
         self._turn = threading.RLock()
         self._lasting: set[str] = set()
 
@@ -270,20 +273,18 @@ class FeedTable:
         folders = {os.path.dirname(path) for path in paths}
         above = {name for folder in folders - self._lasting for name in _above(folder)}
         with delta_faults(f"write to the feed {self.uri}"):
-            self._sync(*paths, *folders, *above)
+            self._failpoints.reach(FAILPOINT_SYNC_FILES)
+            if self._path is not None:
+                for name in (*paths, *folders, *above):
+                    sync(self._path / name)
         self._lasting |= folders
 
     def _sync_log(self) -> None:
         """What is acknowledged outlives a power loss too. Raises OutcomeUnknown."""
         try:
-            self._sync("_delta_log")
+            self._durable.sync(self._log.version, content=False)
         except OSError as error:
             raise OutcomeUnknown(f"cannot tell whether a commit to {self.uri} lasts: {error}") from error
-
-    def _sync(self, *names: str) -> None:
-        if self._path is not None:
-            for name in names:
-                sync(self._path / name)
 
 
 def _lacking(held: pa.Schema, wanted: pa.Schema) -> list[pa.Field]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from iscp.adapters.delta.source.spark_read import table_opener
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.system.clock import SystemClock
+from iscp.adapters.system.settings import variable
 from iscp.consumers.replica.replica_kind import ReplicaKind
 from iscp.core.config import DIRECT_BYTES_MAX
 from iscp.core.ids import JobKey
@@ -43,14 +45,21 @@ def rows(ids: range | list[int], value: str = "x") -> pa.Table:
 
 
 BY_SPARK = pytest.mark.parametrize("pipeline", ["spark"], indirect=True)
+DIRECTLY = pytest.mark.parametrize("pipeline", ["direct"], indirect=True)
+"""What says that Spark is not needed; all other tests pass in either way."""
+
+
+def direct_bytes_max() -> int:
+    """As nodes have it: with `ISCP_SPARK__DIRECT_BYTES_MAX=0` Spark reads all changes, but where a test pins a way."""
+    return int(os.environ.get(variable("spark.direct_bytes_max"), DIRECT_BYTES_MAX))
 
 
 class Pipeline:
     """One source with `id`, `v`, `g`, and as many runners as a test asks for, each like a node of its own."""
 
-    def __init__(self, root: Path | str, runtime: SparkRuntime, small_bytes_max: int = DIRECT_BYTES_MAX) -> None:
+    def __init__(self, root: Path | str, runtime: SparkRuntime, small_bytes_max: int | None = None) -> None:
         self.root = root
-        self.small_bytes_max = small_bytes_max
+        self.small_bytes_max = direct_bytes_max() if small_bytes_max is None else small_bytes_max
         self.engine = SparkEngine(runtime.root, runtime.new_session)
         self.by_spark = table_opener(runtime.root)
         self.source = f"{root}/source"
@@ -157,5 +166,5 @@ def _sortable(row: dict[str, object]) -> tuple[tuple[str, str], ...]:
 
 @pytest.fixture
 def pipeline(request: pytest.FixtureRequest, tmp_path: Path, spark_runtime: SparkRuntime) -> Pipeline:
-    by_spark = getattr(request, "param", "direct") == "spark"
-    return Pipeline(tmp_path, spark_runtime, 0 if by_spark else DIRECT_BYTES_MAX)
+    ways = {"direct": DIRECT_BYTES_MAX, "spark": 0}
+    return Pipeline(tmp_path, spark_runtime, ways.get(getattr(request, "param", "")))
