@@ -8,7 +8,6 @@ checkpoint, which are few.
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
@@ -24,7 +23,6 @@ USED = "iscp_log.used"
 """The file beside the log that says that there was one."""
 
 _RESTORE = "Restore it from a backup of the job log"
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 
 
 class Kind(Enum):
@@ -89,7 +87,7 @@ def find_damage(uri: str, reached: int = -1) -> Damage | None:
     log = log_of(uri)
     names = files.names(log)
     commits = sorted(version for name in names if (version := version_of(name)) is not None)
-    checkpoint = max((int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name))), default=-1)
+    checkpoint = max((version for name in names if (version := _checkpoint_of(name)) is not None), default=-1)
     newest = max([checkpoint, *commits], default=-1)
     if newest < 0:
         return Damage(log, "holds no commit")
@@ -109,6 +107,12 @@ def find_damage(uri: str, reached: int = -1) -> Damage | None:
         why = f"is missing, and so are those up to version {reached}" if newest + 1 < reached else "is missing"
         return Damage(f"{log}/{newest + 1:020d}.json", why, Kind.LOST, newest)
     return None
+
+
+def _checkpoint_of(name: str) -> int | None:
+    """deltalake, which alone writes this log, has checkpoints of one file."""
+    whole = name.endswith(".checkpoint.parquet")
+    return version_of(name, checkpoints=True) if whole else None
 
 
 def _fault(path: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Mapping
 
 import pyarrow as pa
@@ -10,6 +9,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from iscp.adapters.delta.joblog.log_schema import FORMAT, FORMAT_PROPERTY
+from iscp.adapters.delta.log.delta_errors import is_full
 from iscp.adapters.delta.storage.table_files import local_path
 from iscp.core.errors import ConfigurationError, ErrorCode, StorageError
 
@@ -22,7 +22,7 @@ CLUSTER_PROPERTY = "iscp.cluster"
 
 def storage_error(error: BaseException, what: str) -> StorageError:
     """A fault of the storage in iscp's words; a full disk gets its own code."""
-    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+    full = is_full(error)
     return StorageError(
         f"{what}: {error}",
         remedy="Free space where the job log is kept" if full else "",

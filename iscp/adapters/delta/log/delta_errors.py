@@ -21,6 +21,13 @@ MESSAGE_LENGTH_MAX = 1_000
 """Characters of another system's message that an error keeps; the rest is cut off, and its stack is in the log."""
 
 NO_SPACE = "No space left on device"
+_FULL_TEXTS = (NO_SPACE, "Disk quota exceeded")
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether the storage has failed as it is full, whoever says so."""
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    return full or any(text in str(error) for text in _FULL_TEXTS)
 
 
 @contextmanager
@@ -31,8 +38,9 @@ def storage_faults(what: str) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        code = ErrorCode.NO_SPACE if error.errno in (errno.ENOSPC, errno.EDQUOT) else ErrorCode.STORAGE
-        remedy = "Free space on it" if code is ErrorCode.NO_SPACE else "Check the path and its permissions"
+        full = is_full(error)
+        code = ErrorCode.NO_SPACE if full else ErrorCode.STORAGE
+        remedy = "Free space on it" if full else "Check the path and its permissions"
         raise StorageError(f"cannot {what}: {error.strerror or error}", code=code, remedy=remedy) from error
 
 
@@ -42,13 +50,13 @@ def delta_faults(what: str) -> Iterator[None]:
     try:
         yield
     except CommitFailedError as error:
-        if NO_SPACE in str(error):
+        if is_full(error):
             raise no_space(what, error) from error
         raise Conflict(f"{what}: another writer was first") from error
     except TableNotFoundError as error:
         raise TableNotFound(f"{what}: is not a Delta table", remedy="Check the path") from error
     except (DeltaError, OSError) as error:
-        if NO_SPACE in str(error):
+        if is_full(error):
             raise no_space(what, error) from error
         raise StorageError(f"{what}: {str(error)[:MESSAGE_LENGTH_MAX]}") from error
 

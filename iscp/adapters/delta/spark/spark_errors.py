@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from iscp.adapters.delta.log.delta_errors import MESSAGE_LENGTH_MAX, NO_SPACE, no_space, spent
+from iscp.adapters.delta.log.delta_errors import MESSAGE_LENGTH_MAX, is_full, no_space, spent
 from iscp.core.errors import (
     Canceled,
     Conflict,
@@ -84,7 +84,7 @@ def _translate(what: str, error: PySparkException | Py4JJavaError) -> IscpError:
         return Conflict(f"{what}: another writer was first")
     if any(mark in text for mark in _CANCELED):
         return Canceled(f"{what}: was canceled")
-    if NO_SPACE in text:
+    if is_full(error):
         return no_space(what, error)
     if "DELTA_MULTIPLE_SOURCE_ROW_MATCHING" in text:
         return InvalidRequest(
