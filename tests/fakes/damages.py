@@ -40,5 +40,14 @@ def delete_directory(path: Path) -> None:
     shutil.rmtree(path.parent)
 
 
+def replaced_by(other: Path) -> Damage:
+    """Another file, whole in itself, where this one belongs."""
+
+    def replace(path: Path) -> None:
+        shutil.copyfile(other, path)
+
+    return replace
+
+
 CONTENT: tuple[Damage, ...] = (truncate, empty, zero, garble)
 """The file is there, and what is in it is not what was."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from iscp.core.errors import Conflict, IscpError, StorageError
+from iscp.core.errors import Conflict, ErrorCode, FileLost, IscpError, StorageError
 from iscp.core.iteration import DataType, JobOutcome
 from iscp.core.job_row import JobRow
 from iscp.core.report_validation import exact_position
@@ -54,7 +54,8 @@ def record_failure(row: JobRow, position: Position | None, error: BaseException)
     `position`: that of its sink, if it was read.
     """
     if isinstance(error, ChangesUnavailableError):  # the whole table was to be read instead, which needed them too
-        error = StorageError(error_text(error), remedy="Restore what is gone, or resync the job")
+        code = ErrorCode.FILE_LOST if isinstance(error.__cause__, FileLost) else ErrorCode.STORAGE
+        error = StorageError(error_text(error), remedy="Restore what is gone, or resync the job", code=code)
     known = isinstance(error, IscpError)
     level = logging.INFO if isinstance(error, Conflict) else logging.WARNING if known else logging.ERROR
     message = (error_text(error) if known else "") or named_error(error)

@@ -31,8 +31,11 @@ def parse_actions(content: bytes, path: str, skip: tuple[bytes, ...] = ()) -> li
     """The known actions of the commit file at `path`, but for lines that begin with one of `skip`.
 
     Guaranteed: each body is an object, a file's path is a text that can be one, its size None or a whole number. Raises
-    StorageError that names file and line.
+    StorageError that names file and line, also where there is nothing in the file.
     """
+    if not content.strip():
+        # Nobody commits nothing: it was torn, and taken for one without actions it would be missed for ever.
+        _refuse(path, "is empty")
     actions = []
     for number, line in enumerate(content.splitlines(), 1):
         if line and not line.isspace() and not line.startswith(skip or b"\n"):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.core.errors import ErrorCode, StorageError
+from iscp.core.errors import ErrorCode, FileLost, StorageError
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow
 from iscp.core.watermark import DeadLetters, Position, Watermark
+from iscp.ports.source import ChangesUnavailableError
 from iscp.runtime.iteration.job_outcomes import record_failure
 
 ROW = JobRow(JobKey("a", "t-1", "x"), "job-2", "{}", "orders", "/orders", watermark=Watermark(5, 5.0), seq=3)
@@ -38,3 +39,16 @@ def test_an_error_that_nobody_has_translated_is_an_internal_one() -> None:
         "ValueError",
         ROW.watermark,
     )
+
+
+@pytest.mark.parametrize(
+    ("cause", "code"),
+    [(FileLost("/orders/a is not there"), ErrorCode.FILE_LOST), (OSError("away"), ErrorCode.STORAGE), (None, 9)],
+)
+def test_changes_that_no_comparison_could_stand_for_are_a_lost_file_where_one_is(
+    cause: Exception | None, code: int
+) -> None:
+    gone = ChangesUnavailableError("/orders/a is not there")
+    gone.__cause__ = cause
+    outcome = record_failure(ROW, None, gone)
+    assert (outcome.error_code, "/orders/a is not there" in outcome.error_msg) == (code, True)

@@ -179,6 +179,12 @@ def test_what_engines_read_otherwise_or_not_at_all_is_refused_with_file_and_line
     assert refused.value.remedy
 
 
+@pytest.mark.parametrize("content", [b"", b"\n", b" \r\n \n"])
+def test_a_commit_with_nothing_in_it_is_none_without_actions(content: bytes) -> None:
+    with pytest.raises(StorageError, match=r"/t/0\.json, is empty"):
+        parse_actions(content, "/t/0.json")
+
+
 def test_a_log_whose_commit_cannot_be_read_is_named(uri: str) -> None:
     commit_path(uri, 1).write_text('{"add":')
     for reader in all_readers(uri):

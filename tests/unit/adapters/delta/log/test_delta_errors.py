@@ -88,6 +88,7 @@ def test_a_missing_file_is_the_callers_to_judge() -> None:
         (CommitFailedError("No space left on device (os error 28)"), StorageError, ErrorCode.NO_SPACE),
         (TableNotFoundError("no table"), TableNotFound, ErrorCode.TABLE_NOT_FOUND),
         (DeltaError("Generic error: No space left on device"), StorageError, ErrorCode.NO_SPACE),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), StorageError, ErrorCode.NO_SPACE),
         (DeltaError("broken"), StorageError, ErrorCode.STORAGE),
         (DeltaProtocolError("too new"), StorageError, ErrorCode.STORAGE),
         (OSError(errno.EACCES, "denied"), StorageError, ErrorCode.STORAGE),
@@ -179,7 +180,8 @@ WRITING = "org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed whil
 def test_a_file_that_cannot_be_had_is_one_fault_wherever_it_shows_and_is_named_first(text: str, told: str) -> None:
     for error in (java(text), PySparkException(text)):
         found = translated(spark_faults, error)
-        assert found.code is ErrorCode.STORAGE
+        denied = "permission denied" in told
+        assert found.code is (ErrorCode.STORAGE if denied else ErrorCode.FILE_LOST)
         assert str(found).startswith(told)
         assert "at org.apache" not in str(found)
         assert len(str(found)) < 1_500
