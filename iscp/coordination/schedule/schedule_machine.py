@@ -280,8 +280,7 @@ class Schedule:
             return
         else:
             table.take_state(event.state, self._probe, self._now_s, self._draw())
-            for job in table.jobs:
-                job.heed_move(self._backoff, self._now_s)
+            table.heed_move(self._backoff, self._now_s)
             self._report(table, table.recovery_reports())
         self._visit(table)
         self._report_seen(table)

@@ -182,6 +182,10 @@ class TrackedTable:
         for job in self.jobs:
             job.stale = True
 
+    def heed_move(self, config: BackoffConfig, now_s: float) -> None:
+        for job in self.jobs:
+            job.heed_move(config, now_s)
+
     def take_state(self, state: ProbeState, config: ProbeConfig, now_s: float, draw: float) -> None:
         seen, self.seen = self.seen, state
         self.probe_failures = 0
