@@ -19,6 +19,8 @@ MODULE_CODE_LINES_MAX = 320
 
 FOLDER_MODULES_MAX = 15
 
+TEST_FILE_LINES_MAX = 500
+
 HOLLOW_NAMES = re.compile(r"manager|helper|util|handler", re.IGNORECASE)
 
 NAMES_OF_THE_DESIGN = frozenset({"RefreshHandler", "PurgeHandler"})
@@ -107,6 +109,41 @@ def test_folders_are_small() -> None:
     """`core` has values only, and may hold more."""
     counts = Counter(path.parent.relative_to(ROOT).as_posix() for path in modules() if path.name != "__init__.py")
     assert {name: count for name, count in counts.items() if count > FOLDER_MODULES_MAX and name != "iscp/core"} == {}
+
+
+def test_test_files_are_small() -> None:
+    """All lines count: who looks for what is proved reads them."""
+    sizes = {
+        path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in (ROOT / "tests").rglob("*.py")
+    }
+    assert {name: size for name, size in sizes.items() if size > TEST_FILE_LINES_MAX} == {}
+
+
+def misplaced(test: Path) -> bool:
+    """Whether it is not named for a module of the room where it lies, nor for the room."""
+    room = ROOT / "iscp" / test.parent.relative_to(ROOT / "tests" / "unit")
+    subjects = {
+        room.name,
+        *(path.stem for path in room.glob("*.py")),
+        *(path.parent.name for path in room.glob("*/*.py")),
+    }
+    return not any(f"{test.stem}_".startswith(f"test_{subject}_") for subject in subjects)
+
+
+def test_unit_tests_lie_where_their_modules_do() -> None:
+    """Those that lie in `tests/unit` itself are of the project and of the tests' own tools."""
+    tests = sorted((ROOT / "tests" / "unit").glob("*/**/test_*.py"))
+    assert [test.relative_to(ROOT).as_posix() for test in tests if misplaced(test)] == []
+
+
+def test_a_test_of_no_module_and_one_in_another_room_are_misplaced() -> None:
+    unit = ROOT / "tests" / "unit"
+    assert misplaced(unit / "core" / "test_anything.py")
+    assert misplaced(unit / "cli" / "test_job_row.py")
+    assert misplaced(unit / "corridor" / "test_job_row.py")
+    assert not any(
+        misplaced(unit / "core" / f"test_{name}.py") for name in ("job_row", "job_row_reports", "core_values")
+    )
 
 
 def test_a_module_is_named_once() -> None:

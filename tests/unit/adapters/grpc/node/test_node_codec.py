@@ -32,7 +32,7 @@ from iscp.core.untrusted_values import AT_S_MOST, COUNT_MOST, printable
 from iscp.core.watermark import Watermark
 from iscp.wire.v1 import node_pb2 as pb
 
-# All that can be of a job: what cannot is refused (test_poisoned_messages.py).
+# All that can be of a job: what cannot is refused (test_node_poisoned_messages.py).
 OF_TYPE = {
     "int": st.integers(0, COUNT_MOST),
     "float": st.floats(0.0, AT_S_MOST),
