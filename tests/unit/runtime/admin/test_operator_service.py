@@ -17,9 +17,9 @@ from iscp.runtime.admin.operator_service import OwnerOperator
 from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.admin.resharder import Resharder
 from tests.fakes.etcd import FakeMembership, FakeOverrides
+from tests.fakes.owned_jobs import register, row
 from tests.fakes.owner import TIMES, OwnerWorld, until
 from tests.fakes.pipeline import FakeCatalog, FakeKind
-from tests.unit.runtime.owner.test_owner_loop import register, row
 
 SHARD = ShardId("t-1")
 
