@@ -22,7 +22,8 @@ from iscp.coordination.schedule.schedule_events import (
     TargetAnswer,
     VerifyAnswered,
 )
-from iscp.coordination.schedule.schedule_machine import Schedule, ScheduleTimes
+from iscp.coordination.schedule.schedule_machine import Schedule
+from iscp.coordination.schedule.schedule_state import ScheduleTimes
 from iscp.core.config import BackoffConfig, ProbeConfig
 from iscp.core.custom_trigger import TriggerFacts
 from iscp.core.errors import Canceled, ErrorCode, IscpError

@@ -25,7 +25,8 @@ from iscp.coordination.schedule.schedule_events import (
     Submit,
     VerifyAnswered,
 )
-from iscp.coordination.schedule.schedule_machine import Schedule, ScheduleTimes
+from iscp.coordination.schedule.schedule_machine import Schedule
+from iscp.coordination.schedule.schedule_state import ScheduleTimes
 from iscp.core.config import BackoffConfig, ProbeConfig
 from iscp.core.errors import ErrorCode
 from iscp.core.ids import ShardId

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from iscp.coordination.protocol.events import Seen, Tick
-from iscp.coordination.schedule.schedule_machine import ScheduleTimes
+from iscp.coordination.schedule.schedule_state import ScheduleTimes
 from iscp.coordination.schedule.table_state import TARGETS_EVERY_S
 from iscp.core.errors import ErrorCode, LeaseLost
 from iscp.core.ids import ShardId

@@ -13,7 +13,8 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.coordination.protocol.effects import HoldIterations, StartShard, StopShard, UpdateShard
 from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped
 from iscp.coordination.schedule.schedule_events import IterationEnded, WorkerNews
-from iscp.coordination.schedule.schedule_machine import Schedule, ScheduleTimes
+from iscp.coordination.schedule.schedule_machine import Schedule
+from iscp.coordination.schedule.schedule_state import ScheduleTimes
 from iscp.core.config import BackoffConfig, ProbeConfig, SchedulerConfig
 from iscp.core.errors import QueueFull
 from iscp.core.ids import ShardId

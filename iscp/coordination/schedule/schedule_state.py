@@ -1,0 +1,75 @@
+"""The state of a node's schedule, which its modules share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from iscp.coordination.protocol.events import Reports, Seen
+from iscp.coordination.schedule.due_tables import DueTables
+from iscp.coordination.schedule.in_flight import InFlightIterations
+from iscp.coordination.schedule.schedule_events import (
+    CancelIteration,
+    ScheduleEffect,
+)
+from iscp.coordination.schedule.table_state import TrackedTable
+from iscp.coordination.schedule.trigger_timing import AskTrigger
+from iscp.coordination.schedule.verify_queue import VerifyAsks
+from iscp.core.config import BackoffConfig, ProbeConfig
+from iscp.core.ids import ShardId
+from iscp.core.iteration import HistoryEntry
+from iscp.core.job_row import JobReport
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleTimes:
+    """How often the schedule reports, and how much one of its steps does."""
+
+    announce_s: float = 1.0
+    """Time after which an iteration is reported as pending or running; most are over before."""
+
+    seen_every_s: float = 60.0
+    """Least time between two reports that a source has not moved."""
+
+    due_max: int = 1_000
+    """Due tables that one Tick looks at; the next one goes on with the others."""
+
+
+@dataclass(slots=True)
+class ScheduleState:
+    """`out` gathers the effects of the step at `now_s` (monotonic), which is `at_s` in Unix time.
+
+    `shards`: the tables of each that runs here, until it has stopped; `stopping`: those that are to. `held`: while
+    iterations are held back, the tables that would have been looked at; None while they are not.
+    """
+
+    node_id: str
+    probe: ProbeConfig
+    backoff: BackoffConfig
+    draw: Callable[[], float]
+    times: ScheduleTimes
+    ask_trigger: AskTrigger
+    flights: InFlightIterations
+    shards: dict[ShardId, list[TrackedTable]] = field(default_factory=dict)
+    due: DueTables = field(default_factory=DueTables)
+    stopping: set[ShardId] = field(default_factory=set)
+    asks: VerifyAsks = field(default_factory=VerifyAsks)
+    held: dict[TrackedTable, None] | None = None
+    now_s: float = 0.0
+    at_s: float = 0.0
+    out: list[ScheduleEffect] = field(default_factory=list)
+
+    def report(self, table: TrackedTable, reports: Sequence[JobReport], history: Sequence[HistoryEntry] = ()) -> None:
+        if reports or history:
+            self.out.append(Reports(table.shard, tuple(reports), tuple(history)))
+
+    def report_seen(self, table: TrackedTable) -> None:
+        news = table.report_seen(self.at_s, self.times.seen_every_s)
+        if news is not None:
+            self.out.append(Seen(news))
+
+    def cancel(self, number: int) -> None:
+        flight = self.flights.get(number)
+        if flight is not None and not flight.canceled:
+            flight.canceled = True
+            self.out.append(CancelIteration(number))

@@ -1,0 +1,74 @@
+"""Looking at a table: what starts, whether its source is probed, and when it is looked at again."""
+
+from __future__ import annotations
+
+from math import inf
+
+from iscp.coordination.schedule.iteration_outcomes import apply_triggers
+from iscp.coordination.schedule.schedule_events import (
+    Submit,
+)
+from iscp.coordination.schedule.schedule_state import ScheduleState
+from iscp.coordination.schedule.table_state import TrackedTable
+from iscp.coordination.schedule.tracked_job import TrackedJob
+from iscp.core.iteration import Purpose
+from iscp.core.start_rule import decide
+
+
+def bring_back(state: ScheduleState, table: TrackedTable) -> None:
+    table.bring_back(state.probe, state.now_s)
+    visit(state, table)
+
+
+def visit(state: ScheduleState, table: TrackedTable) -> None:
+    """Start what can start, ask what is to be asked, and set when to look again."""
+    if not table.jobs or (state.stopping and table.shard in state.stopping):
+        state.due.clear(table)
+        return
+    retry_at_s = table.retry_at_s()
+    if table.wake or retry_at_s <= state.now_s:
+        _start_iterations(state, table)
+        retry_at_s = table.retry_at_s()
+    if not table.asked and table.probe_at_s <= state.now_s:
+        state.out.append(table.ask(state.at_s))
+    due_s = retry_at_s if table.asked else min(table.probe_at_s, retry_at_s)
+    if table.asked and due_s == inf:
+        state.due.clear(table)
+    else:
+        state.due.set(table, due_s, state.now_s)
+
+
+def _start_iterations(state: ScheduleState, table: TrackedTable) -> None:
+    news = apply_triggers(table, state.ask_trigger, state.backoff, state.now_s, state.at_s, state.draw)
+    state.report(table, news)
+    table.wake = state.held is not None
+    if state.held is not None:
+        state.held[table] = None
+        return
+    _start_verifying(state, table, served=False)
+    jobs = [job for job in table.jobs if job.runnable and not state.flights.verifying(job)]
+    candidates = [job.candidate(state.now_s) for job in jobs]
+    for start in decide(candidates, table.newest):
+        _submit(state, table, [jobs[index] for index in start.jobs], start.to_version)
+    _start_verifying(state, table, served=True)
+
+
+def _start_verifying(state: ScheduleState, table: TrackedTable, served: bool) -> None:
+    for job in table.jobs if state.asks else ():
+        if not job.flight and state.asks.is_awaited(job.row.job_id, served):
+            purpose = state.asks.begin(job.row.job_id, state.flights.next_number())
+            _submit(state, table, [job], None, purpose)
+
+
+def _submit(
+    state: ScheduleState,
+    table: TrackedTable,
+    jobs: list[TrackedJob],
+    to_version: int | None,
+    purpose: Purpose = Purpose.APPLY,
+) -> None:
+    if purpose is Purpose.APPLY:
+        state.asks.note_applied(job.row.job_id for job in jobs)
+    deadline_s = table.deadline_s(jobs, state.at_s)
+    iteration = state.flights.begin(table, jobs, to_version, deadline_s, state.now_s, purpose)
+    state.out.append(Submit(iteration))
