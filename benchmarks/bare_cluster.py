@@ -23,7 +23,7 @@ from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.adapters.system.free_port import free_port
 from iscp.adapters.system.settings import to_toml
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import Register, Registration
+from iscp.coordination.jobs.job_requests import Register, Registration
 from iscp.core.config import EtcdConfig, JobLogConfig, NodeConfig
 from iscp.core.errors import IscpError
 from iscp.core.ids import JobKey

@@ -32,7 +32,7 @@ from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.cli.node.launch import start_up
 from iscp.client.admin_client import Client
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import Pause, Register, Registration, Resume
+from iscp.coordination.jobs.job_requests import Pause, Register, Registration, Resume
 from iscp.core.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow, JobStatus

@@ -15,7 +15,7 @@ from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import Register, Registration
+from iscp.coordination.jobs.job_requests import Register, Registration
 from iscp.core.errors import IscpError
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iscp.coordination.jobs.job_changes import Register, Registration
+from iscp.coordination.jobs.job_requests import Register, Registration
 from iscp.core.ids import JobKey, ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobRow

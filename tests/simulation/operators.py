@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from iscp.coordination.jobs.job_changes import Pause, Register, Registration, Resume, Resync, Unregister, Update
+from iscp.coordination.jobs.job_requests import Pause, Register, Registration, Resume, Resync, Unregister, Update
 from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.coordination.protocol.events import MoveAsked, RebalanceAsked
 from iscp.core.ids import JobKey, ShardId

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from iscp.coordination.invariants import check_owner
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import Request
+from iscp.coordination.jobs.job_requests import Request
 from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.coordination.membership.registered_nodes import Roll
 from iscp.coordination.owner_machine import OwnerMachine

@@ -7,11 +7,11 @@ is the truth about them, and their rows follow at the log's pace. It knows no cl
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 from operator import attrgetter
 
 from iscp.coordination.jobs.answered_requests import AnsweredRequests
+from iscp.coordination.jobs.book_change import BookChange, Entry
 from iscp.coordination.jobs.book_index import BookIndex
 from iscp.coordination.jobs.job_counts import JobCounts
 from iscp.coordination.jobs.split_tables import SplitTables
@@ -21,45 +21,6 @@ from iscp.core.errors import InvariantBroken
 from iscp.core.ids import JobKey, ShardId
 from iscp.core.job_row import JobReport, JobRow, JobState, Reason, apply_report, combined
 from iscp.core.key_ranges import WHOLE
-
-
-@dataclass(frozen=True, slots=True)
-class BookChange:
-    """What has moved: `rows` as they are now (`drop_at_s` set where a job has gone).
-
-    `shards` are those whose set of jobs, or what is wanted of one of them, was decided anew; where only progress was
-    reported they are empty.
-    """
-
-    rows: tuple[JobRow, ...] = ()
-    shards: tuple[ShardId, ...] = ()
-
-    @property
-    def moved(self) -> dict[ShardId, bool]:
-        """Whose jobs have moved, and whether they were decided anew."""
-        return {row.key.shard: False for row in self.rows} | dict.fromkeys(self.shards, True)
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One row to be appended to the log."""
-
-    row: JobRow
-    request_id: str
-
-
-def by_shard(rows: Iterable[JobRow]) -> dict[ShardId, tuple[JobRow, ...]]:
-    """What each shard has to run, of rows among which are dropped ones."""
-    first: dict[ShardId, tuple[JobRow, ...]] = {}
-    more: dict[ShardId, list[JobRow]] = {}  # most tables have one job
-    for row in rows:
-        if row.drop_at_s is None:
-            shard = row.key.shard
-            if shard in first:
-                more.setdefault(shard, []).append(row)
-            else:
-                first[shard] = (row,)
-    return first | {shard: (*first[shard], *others) for shard, others in more.items()}
 
 
 class JobBook:

@@ -7,12 +7,28 @@ draft, which is then committed or thrown away as a whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import assert_never
 
+from iscp.coordination.jobs.book_change import Entry
 from iscp.coordination.jobs.book_index import target_of
-from iscp.coordination.jobs.job_book import Entry, JobBook
+from iscp.coordination.jobs.job_book import JobBook
+from iscp.coordination.jobs.job_requests import (
+    Answer,
+    Pause,
+    Register,
+    Registration,
+    Request,
+    Resume,
+    Resync,
+    Unregister,
+    Update,
+    paused,
+    resumed,
+    updated,
+)
+from iscp.coordination.jobs.occupied_places import OccupiedPlaces
 from iscp.coordination.jobs.reshard import (
     Reshard,
     changes,
@@ -22,107 +38,13 @@ from iscp.coordination.jobs.reshard import (
     rows_of_registration,
 )
 from iscp.coordination.jobs.table_copies import with_own_table_id
-from iscp.coordination.jobs.table_paths import Places, with_letters
+from iscp.coordination.jobs.table_paths import Places
 from iscp.core.api_views import RegisterResult
 from iscp.core.errors import Conflict, InvalidRequest, JobNotFound
 from iscp.core.ids import JobKey
-from iscp.core.job_row import JobRow, JobState, Reason
+from iscp.core.job_row import JobRow, Reason
 from iscp.core.key_ranges import WHOLE
 from iscp.core.spec import parse_spec
-from iscp.core.spec_patch import changed_spec
-from iscp.core.sql_names import DEAD_LETTER_SUFFIX
-
-TARGET_FIELD, SOURCE_FIELD = "spec.iteration.consumer.target", "table"
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """A job to be: `row` has a new job_id and a spec whose target is spelled in the catalog's one way.
-
-    `shared_target`: its consumer lets other jobs of its kind keep the same target; `sharded`: its sink has a watermark
-    for each range. `warning` goes into the answer.
-    """
-
-    row: JobRow
-    request_id: str = ""
-    shared_target: bool = False
-    sharded: bool = False
-    warning: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Register:
-    """All or none. Answered with one RegisterResult for each item, in order."""
-
-    items: tuple[Registration, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Unregister:
-    """Answered with False where there is no such job."""
-
-    key: JobKey
-    request_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Answered with False where it was paused already."""
-
-    key: JobKey
-    request_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    """Answered with False where it was not paused, quarantined or failed for good."""
-
-    key: JobKey
-    request_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Resync:
-    """Make `job` anew as `item`, under a new job_id and perhaps on another table. Answered with a RegisterResult.
-
-    `seen` is the job's row as it was when `item` was checked; one that was decided about since is a Conflict.
-    """
-
-    seen: JobRow
-    item: Registration
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """Change the fields of a job's spec that `changes_json` has. Answered with False where they are so already."""
-
-    key: JobKey
-    changes_json: str
-    request_id: str = ""
-
-
-Request = Register | Unregister | Pause | Resume | Update | Resync | Reshard
-Answer = tuple[RegisterResult, ...] | RegisterResult | bool | int
-
-
-def _paused(row: JobRow) -> JobRow | None:
-    return None if row.paused else row._replace(reason=Reason.PAUSED)
-
-
-def _resumed(row: JobRow) -> JobRow | None:
-    if not (row.paused or row.reason is Reason.QUARANTINED or row.failed_for_good):
-        return None
-    stopped = row.state in (JobState.ERROR, JobState.CANCELED)
-    return row._replace(reason=Reason.NONE, state=JobState.COMPLETED if stopped else row.state)
-
-
-def _updated(row: JobRow, changes_json: str) -> JobRow | None:
-    """A job that failed or was quarantined is tried by its new spec, a paused one stays so."""
-    spec = changed_spec(row.spec_json, changes_json)
-    if spec == row.spec:
-        return None
-    changed = row._replace(spec_json=spec.to_json())
-    return changed if row.paused else _resumed(changed) or changed
 
 
 class PendingChanges:
@@ -153,15 +75,15 @@ class PendingChanges:
                     return False
                 return self._change(key, request_id, lambda row: row._replace(drop_at_s=self._now_s))
             case Pause(key, request_id):
-                return self._change(key, request_id, _paused)
+                return self._change(key, request_id, paused)
             case Resume(key, request_id):
-                return self._change(key, request_id, _resumed)
+                return self._change(key, request_id, resumed)
             case Resync(seen, item):
                 return self._resync(seen, item)
             case Reshard():
                 return self._reshard(request)
             case Update(key, changes_json, request_id):
-                return self._change(key, request_id, lambda row: _updated(row, changes_json))
+                return self._change(key, request_id, lambda row: updated(row, changes_json))
             case _:
                 assert_never(request)
 
@@ -272,7 +194,8 @@ class PendingChanges:
         ranges = self._ranges(row.key.table_id)
         if not item.sharded:
             refuse_unsharded(row, parse_spec(row.spec_json).consumer.kind, ranges)
-        self._check_target(item)
+        targets, sources = (self._book.targets(), self._targets), (self._book.sources(), self._sources)
+        OccupiedPlaces(targets, sources, self._current).check(item)
         rows = rows_of_registration(row, ranges)
         self._stage_all(rows, item.request_id)
         for each in rows:
@@ -280,40 +203,6 @@ class PendingChanges:
             self._targets.add(target_of(each.spec_json), each.job_id)
             self._sources.add(each.table_uri, each.job_id)
         return RegisterResult(True, row.job_id, row.key.table_id, item.warning)
-
-    def _check_target(self, item: Registration) -> None:
-        target, account = target_of(item.row.spec_json), item.row.key.account
-        for other in self._current(places.at(target) for places in (self._book.targets(), self._targets)):
-            if item.shared_target and other.spec.consumer.kind == parse_spec(item.row.spec_json).consumer.kind:
-                continue
-            raise InvalidRequest(
-                f"{target} is the target of {_whose(other, account)}",
-                field=TARGET_FIELD,
-                remedy="Choose another target, or unregister that job first",
-            )
-        self._check_around(target, item.row.table_uri, account)
-
-    def _check_around(self, target: str, source: str, account: str) -> None:
-        """A target neither holds nor lies within what another job keeps or reads, nor does the job's own source."""
-        targets, sources = (self._book.targets(), self._targets), (self._book.sources(), self._sources)
-        mine = with_letters(target) if target else ()
-        looks = [(targets, path, "target", TARGET_FIELD) for path in mine]
-        looks += [(sources, path, "source", TARGET_FIELD) for path in mine]
-        for there, path, what, field in (*looks, (targets, source, "target", SOURCE_FIELD)):
-            for other in self._current(each.at(place) for each in there for place in each.around(path)):
-                raise InvalidRequest(
-                    f"{path} lies within the {what} of {_whose(other, account)}, or around it: cleaning the one table "
-                    "would delete files of the other",
-                    field=field,
-                    remedy="Choose a path beside it, or unregister that job first",
-                )
-        letters = target + DEAD_LETTER_SUFFIX, target.removesuffix(DEAD_LETTER_SUFFIX)
-        for other in self._current(each.at(place) for each in targets for place in letters if place != target):
-            raise InvalidRequest(
-                f"{target} and the target of {_whose(other, account)} are in the way of one another's dead letters",
-                field=TARGET_FIELD,
-                remedy=f"Choose another target, without {DEAD_LETTER_SUFFIX}",
-            )
 
     def _current(self, found: Iterable[Sequence[str]]) -> Iterator[JobRow]:
         """The jobs of these ids that are there, as they are now."""
@@ -356,8 +245,3 @@ class PendingChanges:
         for entry in kept:
             self._stage(entry.row, entry.request_id)
         # Registrations that are undone are no job's current row any more, so that `_made` may keep them.
-
-
-def _whose(job: JobRow, account: str) -> str:
-    """Another account's job is not named to this one."""
-    return f"job {job.key.job_name!r}" if job.key.account == account else "another job"

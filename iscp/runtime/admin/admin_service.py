@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
-from iscp.coordination.jobs.job_changes import Pause, Register, Request, Resume, Resync, Unregister, Update
+from iscp.coordination.jobs.job_requests import Pause, Register, Request, Resume, Resync, Unregister, Update
 from iscp.coordination.jobs.reshard import refuse_split
 from iscp.coordination.protocol.messages import SourceSeen
 from iscp.core.api_requests import (

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import PendingChanges, Register, Registration, Request, Resync, Update
+from iscp.coordination.jobs.job_changes import PendingChanges
+from iscp.coordination.jobs.job_requests import Register, Registration, Request, Resync, Update
 from iscp.coordination.jobs.reshard import Reshard
 from iscp.coordination.jobs.table_copies import of_table, with_own_table_id
 from iscp.core.api_requests import JobName, RegisterRequest, ResyncRequest, UpdateRequest

@@ -13,16 +13,10 @@ from concurrent.futures import Future
 from threading import Lock
 from typing import Any, TypeVar, overload
 
-from iscp.coordination.jobs.job_book import BookChange, JobBook
-from iscp.coordination.jobs.job_changes import (
-    Pause,
-    PendingChanges,
-    Register,
-    Request,
-    Resume,
-    Unregister,
-    Update,
-)
+from iscp.coordination.jobs.book_change import BookChange
+from iscp.coordination.jobs.job_book import JobBook
+from iscp.coordination.jobs.job_changes import PendingChanges
+from iscp.coordination.jobs.job_requests import Pause, Register, Request, Resume, Unregister, Update
 from iscp.core.api_views import RegisterResult
 from iscp.core.errors import (
     InvariantBroken,

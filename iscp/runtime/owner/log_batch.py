@@ -6,7 +6,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from iscp.coordination.jobs.job_changes import Answer, PendingChanges
+from iscp.coordination.jobs.job_changes import PendingChanges
+from iscp.coordination.jobs.job_requests import Answer
 from iscp.core.job_row import JobRow
 
 

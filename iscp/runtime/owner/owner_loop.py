@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar, assert_never
 
-from iscp.coordination.jobs.job_book import BookChange, JobBook, by_shard
+from iscp.coordination.jobs.book_change import BookChange, by_shard
+from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.membership.registered_nodes import Roll
 from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.effects import BuildRing, Decided, OwnerEffect, RecordCheckpoint, RevokeLease, SendTo

@@ -27,7 +27,7 @@ from iscp.adapters.delta.joblog.fenced_table import COMMIT_ID, FencedTable
 from iscp.adapters.delta.joblog.log_schema import LOG_SCHEMA
 from iscp.adapters.system.clock import SystemClock
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import Register, Registration
+from iscp.coordination.jobs.job_requests import Register, Registration
 from iscp.core.errors import ConfigurationError, InvariantBroken, NotOwner, StorageError
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobRow, JobState, Reason

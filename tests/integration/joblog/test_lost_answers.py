@@ -27,7 +27,7 @@ from iscp.adapters.delta.joblog.fenced_table import (
 )
 from iscp.adapters.system.clock import SystemClock
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import Pause, Register, Registration, Request, Resume, Unregister
+from iscp.coordination.jobs.job_requests import Pause, Register, Registration, Request, Resume, Unregister
 from iscp.core.api_views import RegisterResult
 from iscp.core.errors import IscpError, JobNotFound, OutcomeUnknown, StorageError
 from iscp.core.ids import JobKey

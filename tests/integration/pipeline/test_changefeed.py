@@ -16,7 +16,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind
-from iscp.coordination.jobs.job_book import Entry, JobBook
+from iscp.coordination.jobs.book_change import Entry
+from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.reshard import changes, rows_after
 from iscp.core.errors import EngineError, ErrorCode, InvalidRequest
 from iscp.core.ids import JobKey

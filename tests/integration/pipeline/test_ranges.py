@@ -15,7 +15,8 @@ from deltalake import DeltaTable
 
 from iscp.adapters.delta.log.commits import read_commit
 from iscp.consumers.registry import GROUP, ConsumerRegistry
-from iscp.coordination.jobs.job_book import Entry, JobBook
+from iscp.coordination.jobs.book_change import Entry
+from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.reshard import changes, rows_after
 from iscp.core import key_ranges
 from iscp.core.errors import EngineError, ErrorCode

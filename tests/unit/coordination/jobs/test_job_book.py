@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.coordination.jobs.job_book import BookChange, JobBook, by_shard
-from iscp.coordination.jobs.job_changes import (
-    TARGET_FIELD,
+from iscp.coordination.jobs.book_change import BookChange, by_shard
+from iscp.coordination.jobs.job_book import JobBook
+from iscp.coordination.jobs.job_changes import PendingChanges
+from iscp.coordination.jobs.job_requests import (
     Answer,
     Pause,
-    PendingChanges,
     Register,
     Registration,
     Request,
@@ -23,6 +23,7 @@ from iscp.coordination.jobs.job_changes import (
     Unregister,
     Update,
 )
+from iscp.coordination.jobs.occupied_places import TARGET_FIELD
 from iscp.coordination.jobs.reshard import Reshard
 from iscp.core.api_views import RegisterResult
 from iscp.core.errors import Conflict, ErrorCode, InvalidRequest, InvariantBroken, JobNotFound

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import Pause, Register, Resync, Unregister, Update
+from iscp.coordination.jobs.job_requests import Pause, Register, Resync, Unregister, Update
 from iscp.coordination.jobs.reshard import Reshard
 from iscp.core.errors import Conflict, InvalidRequest
 from iscp.core.ids import ShardId

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import PendingChanges, Register, Registration, Resync, Unregister
+from iscp.coordination.jobs.job_changes import PendingChanges
+from iscp.coordination.jobs.job_requests import Register, Registration, Resync, Unregister
 from iscp.coordination.jobs.table_copies import copy_id, of_table
 from iscp.core.api_views import RegisterResult
 from iscp.core.ids import JobKey

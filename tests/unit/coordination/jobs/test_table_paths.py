@@ -9,15 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iscp.coordination.jobs.job_book import JobBook
-from iscp.coordination.jobs.job_changes import (
-    SOURCE_FIELD,
-    TARGET_FIELD,
-    PendingChanges,
-    Register,
-    Registration,
-    Resync,
-    Unregister,
-)
+from iscp.coordination.jobs.job_changes import PendingChanges
+from iscp.coordination.jobs.job_requests import Register, Registration, Resync, Unregister
+from iscp.coordination.jobs.occupied_places import SOURCE_FIELD, TARGET_FIELD
 from iscp.coordination.jobs.table_paths import Places
 from iscp.core.errors import InvalidRequest
 from iscp.core.ids import JobKey

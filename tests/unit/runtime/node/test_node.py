@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 
 from iscp.adapters.system.clock import SystemClock
-from iscp.coordination.jobs.job_changes import Register, Registration
+from iscp.coordination.jobs.job_requests import Register, Registration
 from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.effects import ShardOrder
 from iscp.coordination.protocol.timeouts import CoordinationTimes

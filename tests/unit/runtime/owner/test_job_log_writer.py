@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from iscp.coordination.jobs.job_book import BookChange, JobBook
-from iscp.coordination.jobs.job_changes import Pause, Register, Registration, Unregister
+from iscp.coordination.jobs.book_change import BookChange
+from iscp.coordination.jobs.job_book import JobBook
+from iscp.coordination.jobs.job_requests import Pause, Register, Registration, Unregister
 from iscp.core.api_views import RegisterResult
 from iscp.core.errors import (
     InvalidRequest,

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from iscp.coordination.jobs.job_changes import Pause, Register, Registration, Resume, Unregister
+from iscp.coordination.jobs.job_requests import Pause, Register, Registration, Resume, Unregister
 from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.effects import OwnerEffect
 from iscp.coordination.protocol.events import FromNode, OwnerEvent, Tick

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iscp.coordination.jobs.job_changes import Unregister
+from iscp.coordination.jobs.job_requests import Unregister
 from iscp.coordination.protocol.messages import Acknowledge, Announce, DispatchTable
 from iscp.core.errors import InvariantBroken, JobLogDamaged, NotOwner, StorageError, Unavailable
 from iscp.core.ids import ShardId

@@ -1,0 +1,101 @@
+"""What users ask of jobs, and what a request makes of a job's row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iscp.coordination.jobs.reshard import Reshard
+from iscp.core.api_views import RegisterResult
+from iscp.core.ids import JobKey
+from iscp.core.job_row import JobRow, JobState, Reason
+from iscp.core.spec_patch import changed_spec
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A job to be: `row` has a new job_id and a spec whose target is spelled in the catalog's one way.
+
+    `shared_target`: its consumer lets other jobs of its kind keep the same target; `sharded`: its sink has a watermark
+    for each range. `warning` goes into the answer.
+    """
+
+    row: JobRow
+    request_id: str = ""
+    shared_target: bool = False
+    sharded: bool = False
+    warning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """All or none. Answered with one RegisterResult for each item, in order."""
+
+    items: tuple[Registration, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unregister:
+    """Answered with False where there is no such job."""
+
+    key: JobKey
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Answered with False where it was paused already."""
+
+    key: JobKey
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Answered with False where it was not paused, quarantined or failed for good."""
+
+    key: JobKey
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resync:
+    """Make `job` anew as `item`, under a new job_id and perhaps on another table. Answered with a RegisterResult.
+
+    `seen` is the job's row as it was when `item` was checked; one that was decided about since is a Conflict.
+    """
+
+    seen: JobRow
+    item: Registration
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Change the fields of a job's spec that `changes_json` has. Answered with False where they are so already."""
+
+    key: JobKey
+    changes_json: str
+    request_id: str = ""
+
+
+Request = Register | Unregister | Pause | Resume | Update | Resync | Reshard
+Answer = tuple[RegisterResult, ...] | RegisterResult | bool | int
+
+
+def paused(row: JobRow) -> JobRow | None:
+    return None if row.paused else row._replace(reason=Reason.PAUSED)
+
+
+def resumed(row: JobRow) -> JobRow | None:
+    if not (row.paused or row.reason is Reason.QUARANTINED or row.failed_for_good):
+        return None
+    stopped = row.state in (JobState.ERROR, JobState.CANCELED)
+    return row._replace(reason=Reason.NONE, state=JobState.COMPLETED if stopped else row.state)
+
+
+def updated(row: JobRow, changes_json: str) -> JobRow | None:
+    """A job that failed or was quarantined is tried by its new spec, a paused one stays so."""
+    spec = changed_spec(row.spec_json, changes_json)
+    if spec == row.spec:
+        return None
+    changed = row._replace(spec_json=spec.to_json())
+    return changed if row.paused else resumed(changed) or changed

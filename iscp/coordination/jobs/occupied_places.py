@@ -1,0 +1,65 @@
+"""Which places jobs occupy: no target may be another's, lie within another's table, or around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from iscp.coordination.jobs.book_index import target_of
+from iscp.coordination.jobs.job_requests import Registration
+from iscp.coordination.jobs.table_paths import Places, with_letters
+from iscp.core.errors import InvalidRequest
+from iscp.core.job_row import JobRow
+from iscp.core.spec import parse_spec
+from iscp.core.sql_names import DEAD_LETTER_SUFFIX
+
+TARGET_FIELD, SOURCE_FIELD = "spec.iteration.consumer.target", "table"
+
+
+@dataclass(frozen=True, slots=True)
+class OccupiedPlaces:
+    """`targets` and `sources` of jobs; `current` gives the jobs of ids that are still there, as they are now."""
+
+    targets: tuple[Places, ...]
+    sources: tuple[Places, ...]
+    current: Callable[[Iterable[Sequence[str]]], Iterator[JobRow]]
+
+    def check(self, item: Registration) -> None:
+        """Raises InvalidRequest where the job's target or source would be in the way of another job's."""
+        target, account = target_of(item.row.spec_json), item.row.key.account
+        for other in self.current(places.at(target) for places in self.targets):
+            if item.shared_target and other.spec.consumer.kind == parse_spec(item.row.spec_json).consumer.kind:
+                continue
+            raise InvalidRequest(
+                f"{target} is the target of {_whose(other, account)}",
+                field=TARGET_FIELD,
+                remedy="Choose another target, or unregister that job first",
+            )
+        self._check_around(target, item.row.table_uri, account)
+
+    def _check_around(self, target: str, source: str, account: str) -> None:
+        """A target neither holds nor lies within what another job keeps or reads, nor does the job's own source."""
+        targets, sources = self.targets, self.sources
+        mine = with_letters(target) if target else ()
+        looks = [(targets, path, "target", TARGET_FIELD) for path in mine]
+        looks += [(sources, path, "source", TARGET_FIELD) for path in mine]
+        for there, path, what, field in (*looks, (targets, source, "target", SOURCE_FIELD)):
+            for other in self.current(each.at(place) for each in there for place in each.around(path)):
+                raise InvalidRequest(
+                    f"{path} lies within the {what} of {_whose(other, account)}, or around it: cleaning the one table "
+                    "would delete files of the other",
+                    field=field,
+                    remedy="Choose a path beside it, or unregister that job first",
+                )
+        letters = target + DEAD_LETTER_SUFFIX, target.removesuffix(DEAD_LETTER_SUFFIX)
+        for other in self.current(each.at(place) for each in targets for place in letters if place != target):
+            raise InvalidRequest(
+                f"{target} and the target of {_whose(other, account)} are in the way of one another's dead letters",
+                field=TARGET_FIELD,
+                remedy=f"Choose another target, without {DEAD_LETTER_SUFFIX}",
+            )
+
+
+def _whose(job: JobRow, account: str) -> str:
+    """Another account's job is not named to this one."""
+    return f"job {job.key.job_name!r}" if job.key.account == account else "another job"
