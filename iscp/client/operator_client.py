@@ -8,13 +8,11 @@ from collections.abc import Iterable
 from iscp.adapters.grpc.admin.convert import fields_of
 from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
 from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
+from iscp.client.job_reader import WAIT_MARGIN_S
 from iscp.core.api_requests import NodeVerb, ShardVerb
 from iscp.core.api_views import EventView, PlacedShard
 from iscp.wire.v1 import operator_pb2 as pb
 from iscp.wire.v1 import operator_pb2_grpc as pb_grpc
-
-WAIT_MARGIN_S = 5.0
-"""What the answer to a wait may take beyond the wait itself; then the call has failed."""
 
 _EVENT_FIELDS = tuple(field.name for field in pb.OwnerEvent.DESCRIPTOR.fields)
 _SHARD_FIELDS = tuple(field.name for field in pb.PlacedShard.DESCRIPTOR.fields)

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from iscp.core.errors import ErrorCode
 from iscp.core.ids import JobKey
 from iscp.core.key_ranges import both, condition_sql
-from iscp.core.spec import JobSpec, parse_spec
+from iscp.core.spec import JobSpec
+from iscp.core.spec_parsing import parse_spec
 from iscp.core.untrusted_values import (
     Check,
     error_text,

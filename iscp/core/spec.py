@@ -10,11 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import lru_cache
-from math import isfinite
 from typing import Any, TypeVar
-
-from iscp.core.errors import InvalidRequest
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -133,7 +129,9 @@ class JobSpec:
                 **_given(
                     priority=self.priority or None, enable_cdf=self.enable_cdf or None, adopt_from=self.adopt_from
                 ),
-                **{name: value for name, kind in POLICIES.items() if (value := getattr(self, name)) != _default(kind)},
+                **{
+                    name: value for name, kind in POLICIES.items() if (value := getattr(self, name)) != default_of(kind)
+                },
             },
         )
 
@@ -147,184 +145,9 @@ POLICIES: dict[str, type[StrEnum]] = {
 """The fields of `iteration` that choose between ways; the first of each is its default."""
 
 
-def _default(kind: type[E]) -> E:
+def default_of(kind: type[E]) -> E:
     return next(iter(kind))
 
 
 def _given(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
-
-
-@lru_cache(maxsize=4096)
-def parse_spec(text: str) -> JobSpec:
-    """Read a `job_spec` (JSON).
-
-    Raises InvalidRequest with the path of the first fault; whether tables and columns exist is not looked at here.
-    """
-    try:
-        root = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"is not JSON: {error}", field="spec") from error
-    if not isinstance(root, dict):
-        raise InvalidRequest("must be an object", field="spec")
-    _refuse_unknown(root, "spec", {"trigger", "target_lag", "independent", "iteration"})
-    path = "spec.iteration"
-    iteration = _section(root, "iteration", path, {"priority", "consumer", "enable_cdf", "adopt_from", *POLICIES})
-    spec = JobSpec(
-        consumer=_consumer(iteration, f"{path}.consumer"),
-        trigger=_trigger(root, "spec.trigger"),
-        target_lag_s=_seconds(root.get("target_lag"), "spec.target_lag"),
-        independent=_flag(root.get("independent"), "spec.independent"),
-        priority=_priority(iteration.get("priority")),
-        change_source=_choice(ChangeMode, iteration.get("change_source"), f"{path}.change_source"),
-        on_replace=_choice(OnReplace, iteration.get("on_replace"), f"{path}.on_replace"),
-        on_duplicate=_choice(OnDuplicate, iteration.get("on_duplicate"), f"{path}.on_duplicate"),
-        on_schema_change=_choice(OnSchemaChange, iteration.get("on_schema_change"), f"{path}.on_schema_change"),
-        enable_cdf=_flag(iteration.get("enable_cdf"), f"{path}.enable_cdf"),
-        adopt_from=_version(iteration.get("adopt_from"), f"{path}.adopt_from"),
-    )
-    if spec.independent and spec.trigger.job_type is not TriggerType.DEFAULT:
-        raise InvalidRequest(
-            "goes only with the default trigger", field="spec.independent", remedy="Leave it out: only that one shares"
-        )
-    if spec.enable_cdf and spec.change_source not in (ChangeMode.AUTO, ChangeMode.CDF):
-        raise InvalidRequest(
-            f"is of no use to a job whose change_source is {spec.change_source}",
-            field=f"{path}.enable_cdf",
-            remedy="Leave it out, or choose auto or cdf",
-        )
-    return spec
-
-
-def _consumer(iteration: dict[str, Any], path: str) -> ConsumerSpec:
-    given = _section(iteration, "consumer", path, {"kind", "target", "key", "columns", "where", "options"})
-    kind = _text(given.get("kind"), f"{path}.kind")
-    if not kind:
-        raise InvalidRequest("is missing", field=f"{path}.kind", remedy="Name a consumer, as replica")
-    return ConsumerSpec(
-        kind=kind,
-        target=_text(given.get("target"), f"{path}.target"),
-        key=_names(given.get("key"), f"{path}.key"),
-        columns=_names(given.get("columns"), f"{path}.columns"),
-        where=_text(given.get("where"), f"{path}.where"),
-        options=_object(given.get("options"), f"{path}.options"),
-    )
-
-
-def _trigger(root: dict[str, Any], path: str) -> TriggerSpec:
-    given = _section(root, "trigger", path, {"job_type", "schedule", "name", "options"})
-    schedule = _section(given, "schedule", f"{path}.schedule", {"interval", "share"})
-    trigger = TriggerSpec(
-        job_type=_choice(TriggerType, given.get("job_type"), f"{path}.job_type"),
-        interval_s=_seconds(schedule.get("interval"), f"{path}.schedule.interval"),
-        share=_flag(schedule.get("share"), f"{path}.schedule.share"),
-        name=_text(given.get("name"), f"{path}.name"),
-        options=_object(given.get("options"), f"{path}.options"),
-    )
-    periodic, custom = trigger.job_type is TriggerType.PERIODIC, trigger.job_type is TriggerType.CUSTOM
-    _refuse_stray(trigger.interval_s is not None and not periodic, f"{path}.schedule.interval", TriggerType.PERIODIC)
-    _refuse_stray(trigger.share and not periodic, f"{path}.schedule.share", TriggerType.PERIODIC)
-    _refuse_stray(bool(trigger.name) and not custom, f"{path}.name", TriggerType.CUSTOM)
-    _refuse_stray(bool(trigger.options) and not custom, f"{path}.options", TriggerType.CUSTOM)
-    if periodic and trigger.interval_s is None:
-        raise InvalidRequest(
-            "is missing, and the trigger is periodic",
-            field=f"{path}.schedule.interval",
-            remedy="Give the seconds between iterations, as 600 (`--every 10m`)",
-        )
-    if custom and not trigger.name:
-        raise InvalidRequest(
-            "is missing, and the trigger is custom",
-            field=f"{path}.name",
-            remedy="Name an entry point of the group iscp.triggers",
-        )
-    return trigger
-
-
-def _refuse_stray(stray: bool, path: str, of: TriggerType) -> None:
-    if stray:
-        raise InvalidRequest(
-            f"goes only with the {of} trigger", field=path, remedy=f"Leave it out, or choose the trigger {of}"
-        )
-
-
-def _section(parent: dict[str, Any], name: str, path: str, known: set[str]) -> dict[str, Any]:
-    value = _object(parent.get(name), path)
-    _refuse_unknown(value, path, known)
-    return value
-
-
-def _object(value: Any, path: str) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise InvalidRequest("must be an object", field=path, remedy='Write it as in {"name": "value"}')
-    return value
-
-
-def _refuse_unknown(value: dict[str, Any], path: str, known: set[str]) -> None:
-    for name in value:
-        if name not in known:
-            raise InvalidRequest(
-                "is not a known field", field=f"{path}.{name}", remedy=f"Known are {', '.join(sorted(known))}"
-            )
-
-
-def _names(value: Any, path: str) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
-        raise InvalidRequest("must be a list of column names", field=path, remedy='Write it as in ["a", "b"]')
-    if len(set(value)) != len(value):
-        raise InvalidRequest("names a column twice", field=path, remedy="Name each column once")
-    return tuple(value)
-
-
-def _text(value: Any, path: str) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise InvalidRequest("must be a text", field=path, remedy="Quote it")
-    return value
-
-
-def _flag(value: Any, path: str) -> bool:
-    if value is not None and not isinstance(value, bool):
-        raise InvalidRequest("must be true or false", field=path, remedy="Write it without quotes, or leave it out")
-    return bool(value)
-
-
-def _seconds(value: Any, path: str) -> float | None:
-    if value is None:
-        return None
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not isfinite(value) or value <= 0:
-        raise InvalidRequest("must be a number of seconds above 0", field=path, remedy="Write it as in 60 or 0.5")
-    return float(value)
-
-
-def _version(value: Any, path: str) -> int | None:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-        raise InvalidRequest(
-            "must be a version of the source", field=path, remedy="Give the one whose rows the target holds, as 12"
-        )
-    return value
-
-
-def _choice(kind: type[E], value: Any, path: str) -> E:
-    if value is None:
-        return _default(kind)
-    if not isinstance(value, str) or value not in set(kind):
-        raise InvalidRequest(f"{value!r} is not known here", field=path, remedy=f"Use one of {', '.join(kind)}")
-    return kind(value)
-
-
-def _priority(value: Any) -> int:
-    if value is None:
-        return 0
-    if not isinstance(value, int) or isinstance(value, bool) or not PRIORITY_MIN <= value <= PRIORITY_MAX:
-        raise InvalidRequest(
-            f"must be a whole number from {PRIORITY_MIN} to {PRIORITY_MAX}",
-            field="spec.iteration.priority",
-            remedy="Higher goes first; leave it out for 0",
-        )
-    return value

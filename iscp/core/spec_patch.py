@@ -13,7 +13,8 @@ from dataclasses import fields
 from typing import Any
 
 from iscp.core.errors import InvalidRequest
-from iscp.core.spec import JobSpec, TriggerType, parse_spec
+from iscp.core.spec import JobSpec, TriggerType
+from iscp.core.spec_parsing import parse_spec
 
 _OPAQUE = "options"
 """Belongs to a consumer or trigger of the user's: replaced as a whole, not field by field."""

@@ -23,7 +23,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from iscp.core.spec import JobSpec, TriggerType, parse_spec
+from iscp.core.spec import JobSpec, TriggerType
+from iscp.core.spec_parsing import parse_spec
 from iscp.core.watermark import NOTHING_APPLIED
 
 TARGET_LAG_S = 60.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from iscp.cli.node.local_cluster import choose_ports, healthy
+from iscp.cli.node.data_directory import choose_ports
+from iscp.cli.node.local_cluster import healthy
 from iscp.client.admin_client import Client
 from tests.e2e.harness import Cluster, Process, wait_for
 

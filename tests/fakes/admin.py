@@ -33,7 +33,7 @@ from iscp.core.api_views import (
 from iscp.core.errors import InvalidRequest, JobFailed, JobNotFound, TableNotFound, TimedOut
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobState, JobStatus, Reason
-from iscp.core.spec import parse_spec
+from iscp.core.spec_parsing import parse_spec
 from iscp.core.spec_patch import changed_spec
 from iscp.core.verification import Comparison, VerifyReport
 

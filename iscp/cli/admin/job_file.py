@@ -20,8 +20,9 @@ from iscp.core.api_requests import JobName, RegisterRequest
 from iscp.core.api_views import JobView
 from iscp.core.errors import InvalidRequest
 from iscp.core.ids import DEFAULT_ACCOUNT
-from iscp.core.spec import JobSpec, parse_spec
+from iscp.core.spec import JobSpec
 from iscp.core.spec_fields import DURATIONS, PATHS, flat_name, flatten, to_spec_json
+from iscp.core.spec_parsing import parse_spec
 
 _NAMING = {"table", "name", "account"}
 _FLAT = set(PATHS)

@@ -1,38 +1,28 @@
 """etcd and nodes on one machine, as child processes of this one, started again when they die.
 
-Decides what lies where in the directory of `iscp up`, which ports are used, and when a child is started again. It has
-no thread: `tick` does what is due, and has to be called again and again.
+It has no thread: `tick` does what is due, and has to be called again and again.
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
-import logging
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from iscp.adapters.etcd.server import EtcdServer
-from iscp.adapters.system.child_process import end, how_it_ended, spawn, tail
-from iscp.adapters.system.free_port import free_port, is_free
+from iscp.adapters.system.child_process import end, spawn, tail
 from iscp.adapters.system.settings import to_toml, variable
-from iscp.core.config import ADMIN_PORT, EtcdConfig, JobLogConfig, NodeConfig
-from iscp.core.errors import EXIT_JOB_LOG_DAMAGED, ConfigurationError, JobLogDamaged, Unavailable
+from iscp.cli.node.data_directory import Layout, Ports
+from iscp.cli.node.supervised_process import SupervisedProcess
+from iscp.core.config import EtcdConfig, JobLogConfig, NodeConfig
+from iscp.core.errors import EXIT_JOB_LOG_DAMAGED, Unavailable
 from iscp.ports.system import Clock
 
-log = logging.getLogger(__name__)
-
 HOST = "127.0.0.1"
-BACKOFF_BASE_S, BACKOFF_CAP_S = 0.5, 10.0
-SETTLED_S = 60.0
-"""A process that ran for so long starts again without a growing pause."""
 
 FIRST_FAILURES_MAX = 3
 """Ends of a node before it ever served; then `iscp up` gives up, as it would not do better the next time."""
@@ -44,149 +34,6 @@ HEALTH_TIMEOUT_S = 1.0
 """How long a node may take to answer whether it serves; then it counts as one that does not."""
 
 _OURS = ("node_id", "listen", "advertise", "data_dir", "log.uri", "etcd.endpoints")
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """What lies where in the directory of `iscp up`."""
-
-    root: Path
-
-    @property
-    def lock(self) -> Path:
-        return self.root / "lock"
-
-    @property
-    def ports(self) -> Path:
-        return self.root / "ports.json"
-
-    @property
-    def etcd(self) -> Path:
-        return self.root / "etcd"
-
-    @property
-    def job_log(self) -> Path:
-        return self.root / "joblog"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
-
-    def create(self) -> None:
-        """Whatever is not there yet. A node does not make the job log's directory: it may not be mounted.
-
-        Raises JobLogDamaged if the directory was used before and the job log's is gone: it is made before the nodes'.
-        """
-        if (self.root / "nodes").is_dir() and not self.job_log.is_dir():
-            raise JobLogDamaged(
-                f"the job log's directory {self.job_log} is gone, and this data directory has had one: all its "
-                "registrations would be lost",
-                remedy="Restore it from a backup; to begin without its jobs, name another data directory",
-            )
-        for each in (self.root, self.job_log, self.logs, self.root / "nodes"):
-            each.mkdir(parents=True, exist_ok=True)
-
-    def config(self, node_id: str) -> Path:
-        return self.root / "nodes" / f"{node_id}.toml"
-
-    def scratch(self, node_id: str) -> Path:
-        return self.root / "nodes" / node_id
-
-    def node_log(self, node_id: str) -> Path:
-        return self.logs / f"{node_id}.log"
-
-
-@contextmanager
-def hold_directory(layout: Layout) -> Iterator[None]:
-    """Hold the directory; raises ConfigurationError if another process does."""
-    layout.root.mkdir(parents=True, exist_ok=True)
-    with layout.lock.open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            raise ConfigurationError(
-                f"{layout.root} is in use by process {lock.read().strip()}",
-                field="--data",
-                remedy="Stop that one, or name another directory",
-            ) from None
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        yield
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """What this directory's processes listen on; kept, so that clients find them again after a restart."""
-
-    nodes: tuple[int, ...]
-    etcd_client: int
-    etcd_peer: int
-
-
-def choose_ports(layout: Layout, port: int | None, nodes: int = 1) -> Ports:
-    """Those of the last time as far as they are free; `port` is the user's wish for the first node (0: any).
-
-    Raises ConfigurationError if that one is taken.
-    """
-    try:
-        kept = json.loads(layout.ports.read_text())
-    except (FileNotFoundError, ValueError):
-        kept = {}
-    if port and not is_free(port):
-        raise ConfigurationError(f"{port} is in use", field="--port", remedy="Name another port, or 0 for any")
-    before = [*kept.get("nodes", [ADMIN_PORT]), *([0] * nodes)]
-    wishes = [before[0] if port is None else port, *before[1:nodes]]
-    client, peer = (_port(kept.get(name, 0)) for name in ("etcd_client", "etcd_peer"))
-    chosen = Ports(tuple(_port(wish) for wish in wishes), client, peer)
-    layout.ports.write_text(
-        json.dumps({"nodes": chosen.nodes, "etcd_client": chosen.etcd_client, "etcd_peer": chosen.etcd_peer})
-    )
-    return chosen
-
-
-def _port(wish: int) -> int:
-    return wish if wish and is_free(wish) else free_port()
-
-
-@dataclass(slots=True)
-class SupervisedProcess:
-    """A child that is started again when it dies, after 0.5 s doubling to 10 s.
-
-    Invariant: either `child` runs, or `due_s` says when it is started (monotonic seconds).
-    """
-
-    name: str
-    start: Callable[[], subprocess.Popen[bytes]]
-    child: subprocess.Popen[bytes] | None = None
-    due_s: float = 0.0
-    started_s: float = 0.0
-    failures: int = 0
-    status: int = 0
-    """How it ended last."""
-
-    @property
-    def pid(self) -> int:
-        return self.child.pid if self.child else 0
-
-    def tick(self, now_s: float) -> None:
-        if self.child is not None:
-            returncode = self.child.poll()
-            if returncode is None:
-                return
-            self._plan_restart(returncode, now_s)
-        if now_s >= self.due_s:
-            self.child, self.started_s = self.start(), now_s
-            log.info("child.started", extra={"child": self.name, "pid": self.pid})
-
-    def _plan_restart(self, returncode: int, now_s: float) -> None:
-        self.status = returncode
-        self.failures = 1 if now_s - self.started_s >= SETTLED_S else self.failures + 1
-        wait_s = min(BACKOFF_CAP_S, BACKOFF_BASE_S * 2 ** (self.failures - 1))
-        extra = {"child": self.name, "pid": self.pid, "by": how_it_ended(returncode), "again_in_s": wait_s}
-        log.warning("child.died", extra=extra)
-        self.child, self.due_s = None, now_s + wait_s
 
 
 @dataclass(slots=True)

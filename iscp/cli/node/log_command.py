@@ -15,7 +15,7 @@ from iscp.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from iscp.adapters.etcd.log_marks import EtcdLogMarks
-    from iscp.cli.node.local_cluster import Layout
+    from iscp.cli.node.data_directory import Layout
     from iscp.core.config import NodeConfig
 
 
@@ -46,7 +46,7 @@ def repair(data: Path | None, file: Path | None) -> None:
     acknowledged, what it held is given up: the command says so.
     """
     from iscp.adapters.system.settings import load_settings
-    from iscp.cli.node.local_cluster import Layout, hold_directory
+    from iscp.cli.node.data_directory import Layout, hold_directory
 
     if (data is None) == (file is None):
         raise click.UsageError("give either --data or --config")

@@ -15,7 +15,8 @@ import click
 
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.telemetry.logging import configure_logging
-from iscp.cli.node.local_cluster import Layout, LocalCluster, choose_ports, hold_directory, node_command
+from iscp.cli.node.data_directory import Layout, choose_ports, hold_directory
+from iscp.cli.node.local_cluster import LocalCluster, node_command
 from iscp.core.config import LogFormat, LogLevel
 
 POLL_S = 0.1

@@ -44,7 +44,7 @@ from iscp.core.errors import Conflict, InvalidRequest, JobNotFound
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow, Reason
 from iscp.core.key_ranges import WHOLE
-from iscp.core.spec import parse_spec
+from iscp.core.spec_parsing import parse_spec
 
 
 class PendingChanges:

@@ -10,7 +10,7 @@ from iscp.coordination.jobs.job_requests import Registration
 from iscp.coordination.jobs.table_paths import Places, with_letters
 from iscp.core.errors import InvalidRequest
 from iscp.core.job_row import JobRow
-from iscp.core.spec import parse_spec
+from iscp.core.spec_parsing import parse_spec
 from iscp.core.sql_names import DEAD_LETTER_SUFFIX
 
 TARGET_FIELD, SOURCE_FIELD = "spec.iteration.consumer.target", "table"

@@ -18,7 +18,8 @@ from iscp.core.api_views import Action, CheckedJob
 from iscp.core.errors import Conflict, InvalidRequest, PermanentError, TableNotFound
 from iscp.core.ids import JobKey, next_job_id
 from iscp.core.job_row import JobRow
-from iscp.core.spec import ChangeMode, JobSpec, TriggerSpec, parse_spec
+from iscp.core.spec import ChangeMode, JobSpec, TriggerSpec
+from iscp.core.spec_parsing import parse_spec
 from iscp.core.spec_patch import changed_spec
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import Adopting, Archiving, ConsumerKind

@@ -22,7 +22,8 @@ from iscp.core import errors as core
 from iscp.core.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest, UpdateRequest
 from iscp.core.api_views import Action
 from iscp.core.job_row import JobState, Reason
-from iscp.core.spec import ConsumerSpec, JobSpec, parse_spec
+from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.spec_parsing import parse_spec
 from iscp.core.verification import Comparison, Sample
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc

@@ -19,8 +19,8 @@ from iscp.core.spec import (
     OnSchemaChange,
     TriggerSpec,
     TriggerType,
-    parse_spec,
 )
+from iscp.core.spec_parsing import parse_spec
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=5)
 SECONDS = st.floats(0, 1e9, exclude_min=True)

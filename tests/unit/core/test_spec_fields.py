@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from iscp.core.spec import ChangeMode, ConsumerSpec, JobSpec, TriggerSpec, TriggerType, parse_spec
+from iscp.core.spec import ChangeMode, ConsumerSpec, JobSpec, TriggerSpec, TriggerType
 from iscp.core.spec_fields import DURATIONS, PATHS, RunFields, flat_name, nest, to_spec_json
+from iscp.core.spec_parsing import parse_spec
 
 GIVEN = {
     "consumer": "replica",

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 
 from iscp.core.errors import InvalidRequest
-from iscp.core.spec import ConsumerSpec, JobSpec, TriggerSpec, TriggerType, parse_spec
+from iscp.core.spec import ConsumerSpec, JobSpec, TriggerSpec, TriggerType
+from iscp.core.spec_parsing import parse_spec
 from iscp.core.spec_patch import changed_spec
 from tests.unit.core.test_spec import SPECS
 

@@ -19,7 +19,8 @@ from iscp.cli.admin.job_file import entry_of, read_jobs, to_yaml
 from iscp.cli.admin.main import cli
 from iscp.core.api_requests import JobFilter, JobName, RegisterRequest
 from iscp.core.api_views import CheckedJob
-from iscp.core.spec import JobSpec, parse_spec
+from iscp.core.spec import JobSpec
+from iscp.core.spec_parsing import parse_spec
 from iscp.core.spec_patch import changed_spec
 from tests.fakes.admin import MISSING, FakeAdmin
 from tests.unit.core.test_spec import SPECS

@@ -9,14 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from iscp.cli.node.local_cluster import (
-    BACKOFF_CAP_S,
-    SETTLED_S,
-    Layout,
-    SupervisedProcess,
-    choose_ports,
-    hold_directory,
-)
+from iscp.cli.node.data_directory import Layout, choose_ports, hold_directory
+from iscp.cli.node.supervised_process import BACKOFF_CAP_S, SETTLED_S, SupervisedProcess
 from iscp.core.errors import ConfigurationError
 
 

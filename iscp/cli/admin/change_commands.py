@@ -1,0 +1,144 @@
+"""`iscp-admin job unregister`, `update`, `pause`, `resume` and `resync`."""
+
+from __future__ import annotations
+
+import click
+
+from iscp.cli import render
+from iscp.cli.admin.bulk import Choice, change_matching, choosing
+from iscp.cli.admin.spec_options import RUN_OPTIONS, run_changes, run_options
+from iscp.cli.arguments import TABLE, Invocation, anywhere, invocation
+from iscp.core.api_requests import ChangeVerb
+from iscp.core.ids import DEFAULT_ACCOUNT
+
+
+@click.command()
+@choosing
+@anywhere
+@invocation
+def unregister(invocation: Invocation, /, choice: Choice) -> None:
+    """Delete a job; its target stays as it is.
+
+    T and N may be patterns, as 'sales.*'; without N it is all jobs of T.
+    """
+    job = choice.one()
+    if job is None:
+        change_matching(invocation, choice, ChangeVerb.UNREGISTER)
+        return
+    with invocation.client() as client:
+        deleted = client.unregister(job.table, job.name, account=job.account)
+    if not render.show({"deleted": deleted}, invocation.output):
+        click.echo("deleted" if deleted else f"there is no job {job.name} on {job.table}")
+
+
+@click.command()
+@click.argument("table", type=TABLE, metavar="T")
+@click.argument("name", metavar="N")
+@run_options
+@click.option("--default", "defaults", type=click.Choice(RUN_OPTIONS), multiple=True, help="Give up what was set.")
+@click.option("--interrupt", is_flag=True, help="Cancel what runs by the spec before, and start over.")
+@click.option("--account", default=DEFAULT_ACCOUNT, show_default=True, help="The tenant.")
+@anywhere
+@invocation
+def update(
+    invocation: Invocation,
+    /,
+    table: str,
+    name: str,
+    defaults: tuple[str, ...],
+    interrupt: bool,
+    account: str,
+    **given: object,
+) -> None:
+    """Change when and how a job runs; what is not given stays as it is.
+
+    An iteration that is under way ends first, unless it is to be interrupted. What the target holds (key, columns,
+    where, target) cannot be changed so: see `job resync`.
+    """
+    changes = run_changes(given, defaults)
+    if not changes:
+        raise click.UsageError("Give what to change, as in --target-lag 30s")
+    with invocation.client() as client:
+        changed = client.update(table, name, changes, interrupt=interrupt, account=account)
+    if not render.show({"changed": changed}, invocation.output):
+        click.echo("updated" if changed else "is so already")
+
+
+@click.command()
+@choosing
+@anywhere
+@invocation
+def pause(invocation: Invocation, /, choice: Choice) -> None:
+    """Start no more iterations of a job until it is resumed.
+
+    T and N may be patterns, as 'sales.*'; without N it is all jobs of T.
+    """
+    job = choice.one()
+    if job is None:
+        change_matching(invocation, choice, ChangeVerb.PAUSE)
+        return
+    with invocation.client() as client:
+        changed = client.pause(job.table, job.name, account=job.account)
+    if not render.show({"changed": changed}, invocation.output):
+        click.echo("paused" if changed else "was paused already")
+
+
+@click.command()
+@choosing
+@anywhere
+@invocation
+def resume(invocation: Invocation, /, choice: Choice) -> None:
+    """Go on with a job that is paused, quarantined or failed.
+
+    T and N may be patterns, as 'sales.*'; without N it is all jobs of T.
+    """
+    job = choice.one()
+    if job is None:
+        change_matching(invocation, choice, ChangeVerb.RESUME)
+        return
+    with invocation.client() as client:
+        changed = client.resume(job.table, job.name, account=job.account)
+    if not render.show({"changed": changed}, invocation.output):
+        click.echo("resumed" if changed else "was not paused")
+
+
+@click.command()
+@choosing
+@click.option("--table", "new_table", type=TABLE, metavar="T", help="Of one job: where its source is now.")
+@click.option("--spec", metavar="JSON", help="Of one job: what its job_spec is to be; @FILE reads it from a file.")
+@anywhere
+@invocation
+def resync(invocation: Invocation, /, choice: Choice, new_table: str | None, spec: str | None) -> None:
+    """Build a job's target anew from its source.
+
+    Readers of the target see the old rows until the new ones are published, in one commit. A failed job is taken up
+    again, a paused one is built when it is resumed. A source that was dropped and made anew is followed.
+
+    T and N may be patterns, as 'sales.*'; without N it is all jobs of T.
+    """
+    job = choice.one()
+    if job is None:
+        if new_table or spec:
+            raise click.UsageError("--table and --spec are for one job: name it in full")
+        change_matching(invocation, choice, ChangeVerb.RESYNC)
+        return
+    with invocation.client() as client:
+        result = client.resync(
+            job.table, job.name, new_table=new_table or "", spec=_spec_text(spec), account=job.account
+        )
+    shown = {"job_id": result.job_id, "table_id": result.table_id, "warning": result.warning}
+    if render.show(shown, invocation.output):
+        return
+    click.echo(f"is made anew as {result.job_id}; `iscp-admin job wait` tells when it is done")
+    if result.warning:
+        click.echo(f"warning: {result.warning}")
+
+
+def _spec_text(spec: str | None) -> str:
+    if not spec or not spec.startswith("@"):
+        return spec or ""
+    try:
+        with open(spec[1:], encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"--spec: cannot read {spec[1:]}: {error}") from error

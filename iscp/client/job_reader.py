@@ -1,0 +1,153 @@
+"""The part of the Python client that reads: jobs and their history, waits for them, comparisons."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from iscp.adapters.grpc.admin import convert
+from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
+from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
+from iscp.core.api_requests import (
+    JobFilter,
+    JobName,
+)
+from iscp.core.api_views import JobView
+from iscp.core.errors import (
+    InvalidRequest,
+)
+from iscp.core.ids import DEFAULT_ACCOUNT
+from iscp.core.iteration import HistoryEntry
+from iscp.core.job_row import JobState, Reason
+from iscp.core.verification import VerifyReport
+from iscp.wire.v1 import admin_pb2 as pb
+from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
+
+E = TypeVar("E", bound=StrEnum)
+
+WAIT_MARGIN_S = 5.0
+"""What the answer to a wait may take beyond the wait itself; then the call has failed."""
+
+
+class JobReader:
+    """Changes nothing: every call may be repeated."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._admin = pb_grpc.AdminStub(caller.channel)
+
+    def jobs(
+        self,
+        *,
+        state: JobState | str | None = None,
+        reason: Reason | str | None = None,
+        table: str = "",
+        account: str = "",
+        table_pattern: str = "",
+        name_pattern: str = "",
+        limit: int = JobFilter().limit,
+    ) -> list[JobView]:
+        """The jobs that match all that is given, `limit` at the most; patterns are shell-style, as `sales.*`."""
+        wanted = _filter(account, table, state, reason, table_pattern, name_pattern)
+        request = pb.ListJobsRequest(format_version=FORMAT_VERSION, filter=convert.filter_to_wire(wanted), limit=limit)
+        pages = self._caller.call(listing(self._admin.ListJobs), request)
+        return [convert.job_from_wire(job) for page in pages for job in page.jobs]
+
+    def count(
+        self,
+        *,
+        state: JobState | str | None = None,
+        reason: Reason | str | None = None,
+        table: str = "",
+        account: str = "",
+        table_pattern: str = "",
+        name_pattern: str = "",
+    ) -> int:
+        """How many jobs match, as in `jobs`."""
+        wanted = convert.filter_to_wire(_filter(account, table, state, reason, table_pattern, name_pattern))
+        request = pb.CountJobsRequest(format_version=FORMAT_VERSION, filter=wanted)
+        return int(self._caller.call(self._admin.CountJobs, request).jobs)
+
+    def status(self, table: str, name: str, *, account: str = DEFAULT_ACCOUNT) -> JobView:
+        """Raises JobNotFound."""
+        job = convert.name_to_wire(JobName(table, name, account))
+        return convert.job_from_wire(
+            self._caller.call(self._admin.GetJob, pb.GetJobRequest(format_version=FORMAT_VERSION, job=job))
+        )
+
+    def wait(
+        self,
+        table: str,
+        name: str,
+        version: int | None = None,
+        *,
+        timeout_s: float = 60.0,
+        account: str = DEFAULT_ACCOUNT,
+    ) -> JobView:
+        """Return once the job has applied `version` (None: the table's newest at the call).
+
+        Raises TimedOut after `timeout_s`, JobFailed where it cannot come to that, JobNotFound.
+        """
+        job = convert.name_to_wire(JobName(table, name, account))
+
+        def attempt(request: pb.WaitJobRequest, *, timeout: float) -> Any:
+            request.timeout_s = max(0.0, timeout - WAIT_MARGIN_S)
+            return self._admin.WaitJob(request, timeout=timeout)
+
+        request = pb.WaitJobRequest(format_version=FORMAT_VERSION, job=job, version=version)
+        return convert.job_from_wire(self._caller.call(attempt, request, timeout_s=timeout_s + WAIT_MARGIN_S))
+
+    def verify(
+        self,
+        table: str,
+        name: str,
+        *,
+        repair: bool = False,
+        timeout_s: float = 600.0,
+        account: str = DEFAULT_ACCOUNT,
+    ) -> VerifyReport:
+        """Compare the job's target with its source at the job's watermark; with `repair` make it equal.
+
+        Raises TimedOut after `timeout_s`, and the comparison is given up then; JobFailed where there is nothing to
+        compare, PermanentError where nobody can tell, JobNotFound.
+        """
+        job = convert.name_to_wire(JobName(table, name, account))
+
+        def attempt(request: pb.VerifyJobRequest, *, timeout: float) -> Any:
+            request.timeout_s = max(0.0, timeout - WAIT_MARGIN_S)
+            return self._admin.VerifyJob(request, timeout=timeout)
+
+        request = pb.VerifyJobRequest(format_version=FORMAT_VERSION, job=job, repair=repair)
+        return convert.report_from_wire(self._caller.call(attempt, request, timeout_s=timeout_s + WAIT_MARGIN_S))
+
+    def history(self, table: str, name: str, *, limit: int = 20, account: str = DEFAULT_ACCOUNT) -> list[HistoryEntry]:
+        """The job's iterations, newest first."""
+        job = convert.name_to_wire(JobName(table, name, account))
+        request = pb.HistoryRequest(format_version=FORMAT_VERSION, job=job, limit=limit)
+        pages = self._caller.call(listing(self._admin.History), request)
+        return [convert.history_from_wire(entry) for page in pages for entry in page.entries]
+
+
+def _filter(
+    account: str,
+    table: str,
+    state: JobState | str | None,
+    reason: Reason | str | None,
+    table_pattern: str,
+    name_pattern: str,
+) -> JobFilter:
+    return JobFilter(
+        account=account,
+        table=table,
+        state=_member(JobState, state, "state") if state else None,
+        reason=_member(Reason, reason, "reason") if reason else None,
+        table_pattern=table_pattern,
+        name_pattern=name_pattern,
+    )
+
+
+def _member(kind: type[E], value: str, field: str) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        raise InvalidRequest(f"{value!r} is not known", field=field, remedy=f"Use {', '.join(kind)}") from None
