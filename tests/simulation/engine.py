@@ -28,12 +28,16 @@ from iscp.coordination.schedule.schedule_events import (
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.coordination.schedule.schedule_state import ScheduleTimes
 from iscp.core.config import BackoffConfig, ProbeConfig
-from iscp.core.errors import ErrorCode
+from iscp.core.errors import ErrorCode, IscpError
 from iscp.core.ids import ShardId
 from iscp.core.iteration import DataType, Iteration, JobOutcome
 from iscp.core.job_row import JobRow
 from iscp.core.start_rule import ProbeState
-from iscp.core.watermark import Position, Watermark
+from iscp.core.watermark import Position
+from iscp.ports.consumer import Consumed
+from iscp.ports.source import SourceRange
+from iscp.runtime.iteration.job_outcomes import applied, record_failure, unchanged
+from tests.simulation import poison
 from tests.simulation.sources import Commit, Kind
 from tests.simulation.violation import expect
 
@@ -221,11 +225,13 @@ class Run:
         world, row = self._world, self._left[0]
         position = self.stand(row)
         if position.job_id > row.job_id:
-            self._settle(row, position, ErrorCode.SUPERSEDED)
+            self._settle(_failed(row, position, ErrorCode.SUPERSEDED))
         elif self._random.random() < world.trouble.fail:
-            self._settle(row, position, ErrorCode.STORAGE)
+            self._settle(_failed(row, position, ErrorCode.STORAGE))
         elif world.happens(world.trouble.ruin):
-            self._settle(row, position, ErrorCode.SCHEMA_CHANGED)
+            self._settle(_failed(row, position, ErrorCode.SCHEMA_CHANGED))
+        elif world.happens(world.trouble.poison):
+            self._settle(record_failure(row, position, poison.error(world.aside)))
         elif position.job_id != row.job_id:
             claim = Commit(position.seq + 1, row.job_id, -1, -1, Kind.CLAIM, self._process.node_id)
             self._work(lambda: self.claim(row, claim))
@@ -241,7 +247,7 @@ class Run:
         since, to = position.watermark.version, self.iteration.to_version
         to = newest if to is None else min(to, newest)
         if to <= since:
-            self._settle(row, position, ErrorCode.OK)
+            self._settle(unchanged(row, position, SourceRange(since, position.watermark, row.key.table_id)))
             return
         kind = Kind.SNAPSHOT if since < 0 else Kind.TAIL
         commit = Commit(position.seq + 1, row.job_id, since, to, kind, self._process.node_id)
@@ -277,7 +283,7 @@ class Run:
     def commit(self, row: JobRow, commit: Commit) -> None:
         def landed(taken: bool) -> None:
             if taken:
-                self._settle(row, self._world.sink(row.key).position(), ErrorCode.OK, commit)
+                self._settle(self._applied(row, commit), JobCommitted)
             else:
                 self._conflict(row)
 
@@ -324,22 +330,37 @@ class Run:
         if self._tries < CONFLICT_TRIES_MAX:
             self._next()
         else:
-            self._settle(row, self._world.sink(row.key).position(), ErrorCode.CONFLICT)
+            self._settle(_failed(row, self._world.sink(row.key).position(), ErrorCode.CONFLICT))
 
-    def _settle(self, row: JobRow, position: Position, code: ErrorCode, commit: Commit | None = None) -> None:
+    def _applied(self, row: JobRow, commit: Commit) -> JobOutcome:
+        """As the runner takes what a consumer answers, which may be one of others'."""
+        world, position = self._world, self._world.sink(row.key).position()
+        poisoned = world.happens(world.trouble.poison)
+        consumed = poison.consumed(world.aside, position) if poisoned else Consumed(position, 1, 100)
+        data_type = DataType.SNAPSHOT if commit.kind is Kind.SNAPSHOT else DataType.TAIL
+        try:
+            return self.outcome(row, consumed, data_type, commit.since)
+        except Exception as error:  # noqa: BLE001  (as in `side_by_side.py`)
+            expect(poisoned, "what was applied to {} cannot be told: {}", row.key, error)
+            return record_failure(row, None, error)
+
+    def outcome(self, row: JobRow, consumed: Consumed, data_type: DataType, since: int) -> JobOutcome:
+        return applied(row, consumed, data_type, since, self._process.wall_s, "")
+
+    def _settle(self, outcome: JobOutcome, told: Callable[[JobOutcome], ScheduleEvent] | None = None) -> None:
         """This job's part is over; on to the next."""
         self._left.popleft()
         self._tries = 0
-        self._outcomes.append(_outcome(row, position, code, commit))
-        if commit is not None:
-            self._process.engine.give(JobCommitted(self._outcomes[-1]))
+        self._outcomes.append(outcome)
+        if told is not None:
+            self._process.engine.give(told(outcome))
         if not self._over:
             self._next()
 
     def _fail(self, code: ErrorCode) -> None:
         """What was not done is not done."""
         for row in self._left:
-            self._outcomes.append(_outcome(row, Position(), code, None))
+            self._outcomes.append(_failed(row, None, code))
         self._left.clear()
         self._end()
 
@@ -349,19 +370,5 @@ class Run:
             self._process.engine.ended(self, IterationEnded(self.iteration.number, tuple(self._outcomes)))
 
 
-def _outcome(row: JobRow, position: Position, code: ErrorCode, commit: Commit | None) -> JobOutcome:
-    """As `iscp/runtime/iteration/job_outcomes.py` makes them: never back."""
-    watermark, seq = row.watermark, row.seq
-    if position.job_id == row.job_id and position.watermark.version >= watermark.version:
-        watermark, seq = position.watermark, position.seq
-    elif watermark.version < 0:
-        seq = max(seq, position.seq)
-    return JobOutcome(
-        row=row,
-        watermark=Watermark(watermark.version, watermark.at_s),
-        seq=seq,
-        error_code=code,
-        error_msg="" if code == ErrorCode.OK else code.name.lower(),
-        data_type=DataType.SNAPSHOT if commit and commit.kind is Kind.SNAPSHOT else DataType.TAIL,
-        from_version=commit.since if commit else -1,
-    )
+def _failed(row: JobRow, position: Position | None, code: ErrorCode) -> JobOutcome:
+    return record_failure(row, position, IscpError(code.name.lower(), code=code))

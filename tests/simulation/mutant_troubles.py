@@ -141,3 +141,6 @@ PAUSES = replace(
 
 BUSY_ENGINES = replace(CROWD, version_rate=0.6, faults={Fault.LOSE_ETCD: 0.3}, busy=0.5, hang=0.1, long_s=8.0)
 """Nodes that register again before all of them has noticed that they had to stop."""
+
+FOREIGN_CODE = replace(CROWD, version_rate=0.5, poison=0.2)
+"""Consumers of others, which answer and raise what cannot be."""

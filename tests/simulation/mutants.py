@@ -54,6 +54,7 @@ from tests.simulation.dropped.owner_loop import (
     RevokesUnfenced,
 )
 from tests.simulation.dropped.sink import (
+    BelievesConsumers,
     BelievesTheDispatch,
     BlindSink,
     ClaimsNothing,
@@ -79,6 +80,7 @@ from tests.simulation.mutant_troubles import (
     CROWD,
     DEPOSITIONS,
     FALSE_OWNERS,
+    FOREIGN_CODE,
     LISTS,
     NODES_RESTART,
     OWNERS_CHANGE,
@@ -203,6 +205,7 @@ MUTANTS: dict[str, Mutant] = {
     "sink: claim commits": Mutant(replace(REAL, run=ClaimsNothing), REGISTRATIONS, seeds=(0, 3)),
     "run: lease before commits": Mutant(replace(REAL, run=Unguarded), seeds=(19, 20)),
     "run: cancel before commits": Mutant(replace(REAL, run=Uncancelled), seeds=(3, 24)),
+    "run: what consumers answer": Mutant(replace(REAL, run=BelievesConsumers), FOREIGN_CODE, seeds=(0,)),
     "run: the sink's position": Mutant(replace(REAL, run=BelievesTheDispatch), seeds=(14, 29)),
 }
 

@@ -67,6 +67,10 @@ NARROW = 0.1
 """Runs in which few messages may wait for another node, so that some are dropped."""
 
 
+FOREIGN = 0.2
+"""Runs with code of others, which says what cannot be."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trouble:
     """Rates are per second, chances for each message, answer, commit or iteration.
@@ -77,6 +81,7 @@ class Trouble:
     smallest; `grants_more`: etcd grants a longer one. `busy`: an engine takes in late what the worker orders, and hears
     late from sources. `ruin`: of faults that a person has to mend. `step_s`: what an event costs the owner, about.
     `inbox_max`: events that may wait for it (0: any number). `outgoing_max`: messages that may wait for one other node.
+    `poison`: consumers and nodes of others answer, raise and say what cannot be.
     `loaded`: all tables have jobs in the log from the beginning. `together`: all nodes start at about one moment, and
     nothing is wrong: then every shard starts once.
     """
@@ -110,6 +115,7 @@ class Trouble:
     step_s: float = 0.0
     inbox_max: int = 0
     outgoing_max: int = 0
+    poison: float = 0.0
     loaded: bool = False
     together: bool = False
 
@@ -143,6 +149,8 @@ def draw(random: Random, aside: Random, latest: Random) -> Trouble:
         trouble = replace(trouble, faults={**trouble.faults, Fault.SUSPEND: 0.02 + latest.random() * 0.2})
     if latest.random() < NARROW:
         trouble = replace(trouble, outgoing_max=latest.choice((2, 5, 20)))
+    if latest.random() < FOREIGN:
+        trouble = replace(trouble, poison=0.02 + latest.random() * 0.2)
     return trouble
 
 

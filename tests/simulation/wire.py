@@ -18,6 +18,7 @@ from iscp.coordination.membership.assignments import Holder
 from iscp.coordination.protocol.messages import Alive, NodeMessage, OwnerMessage
 from iscp.core.members import NodeRecord
 from iscp.wire.v1 import node_pb2 as pb
+from tests.simulation.poison import GARBAGE
 from tests.simulation.violation import expect
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ class Streams:
         self._expect_all_readable()
 
     def _expect_all_readable(self) -> None:
-        expect(self._quarantine.count == 0, "{} cannot read what another says", self._process.node_id)
+        unread = self._quarantine.count > 0 and not self._world.trouble_drawn.poison
+        expect(not unread, "{} cannot read what another says", self._process.node_id)
 
     def _put(self, waiting: WaitingMessages[M], message: M, to: str, hear: Callable[[Process], Hear]) -> None:
         if not isinstance(message, Alive):  # that it is there, a node says also when nothing happens
@@ -75,6 +77,8 @@ class Streams:
     def _send(self, waiting: WaitingMessages[M], to: str, hear: Callable[[Process], Hear]) -> None:
         source = self._process.node_id
         for frame in waiting.frames_of(waiting.take()):
+            if self._world.happens(self._world.trouble.poison):
+                frame.messages.insert(0, self._world.aside.choice(GARBAGE))
             self._world.wire.send(source, to, partial(_read, frame.SerializeToString(), source, hear))
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from iscp.core.errors import ErrorCode
+from iscp.core.iteration import DataType, JobOutcome
 from iscp.core.job_row import JobRow
 from iscp.core.watermark import Position, Watermark
+from iscp.ports.consumer import Consumed
 from tests.simulation.engine import Run
 from tests.simulation.sources import Commit, Kind, Sink
 
@@ -60,3 +62,11 @@ class BelievesTheDispatch(Run):
         if position.job_id == row.job_id and row.watermark.version >= 0:
             return replace(position, watermark=Watermark(row.watermark.version, 0.0))
         return position
+
+
+class BelievesConsumers(Run):
+    """What a consumer answers is passed on as it is."""
+
+    def outcome(self, row: JobRow, consumed: Consumed, data_type: DataType, since: int) -> JobOutcome:
+        position = consumed.position
+        return JobOutcome(row, position.watermark, position.seq, rows=consumed.rows, data_type=data_type)
