@@ -157,8 +157,15 @@ class Loopback:
     `cut`: node ids whose messages are lost, both ways. `rows`: the job log. `history`: what was recorded, in order.
     """
 
-    def __init__(self, times: CoordinationTimes = TIMES, random: Random | None = None, drop: float = 0.0) -> None:
+    def __init__(
+        self,
+        times: CoordinationTimes = TIMES,
+        random: Random | None = None,
+        drop: float = 0.0,
+        worker: type[WorkerMachine] = WorkerMachine,
+    ) -> None:
         self.times, self.random, self.drop = times, random, drop
+        self._worker_of = worker
         self.now_s = 100.0
         self.nodes: dict[str, Node] = {}
         self.owners: dict[str, OwnerMachine] = {}
@@ -192,7 +199,7 @@ class Loopback:
         for node_id in node_ids:
             epoch = self._epochs[node_id] = self._epochs.get(node_id, 0) + 1
             record = NodeRecord(node_id, epoch, f"{node_id}:1")
-            self.nodes[node_id] = Node(record, WorkerMachine(node_id, epoch, "1", self.times))
+            self.nodes[node_id] = Node(record, self._worker_of(node_id, epoch, "1", self.times))
             self.members[node_id] = record
         if tell:
             self._tell_members()

@@ -38,9 +38,10 @@ def error(random: Random) -> BaseException:
 def consumed(random: Random, position: Position) -> Consumed:
     """What a consumer answers that has committed: in types of NumPy's the right thing, or nothing like it."""
     mark, rows = position.watermark, 5
-    by_numpy = Watermark(np.int64(mark.version), np.float64(mark.at_s))
+    number: Any = np.int64
+    by_numpy = Watermark(number(mark.version), np.float64(mark.at_s))
     answers: tuple[Any, ...] = (
-        Consumed(replace(position, seq=np.int64(position.seq), watermark=by_numpy), np.int32(rows), np.uint64(100)),
+        Consumed(replace(position, seq=number(position.seq), watermark=by_numpy), number(rows), number(100)),
         Consumed(position, "5", 100),  # type: ignore[arg-type]
         Consumed(position, rows, -1),
         Consumed(position, 2**70, 100),
