@@ -97,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
     except IscpError as fault:
         print(f"iscp: {fault}", file=sys.stderr)  # noqa: T201
         return 1
-    print("Spark: made ready" if made else "Spark: ready")  # noqa: T201
+    print("Spark: prepared" if made else "Spark: ready")  # noqa: T201
     return 0
 
 
