@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
-from iscp.adapters.delta.log.commits import place
 from iscp.adapters.delta.selftest.self_test import kind_of, self_test
 from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.adapters.delta.storage.locations import place
 from iscp.core.config import NodeConfig
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from iscp.adapters.delta.log.commits import exists
+from iscp.adapters.delta.log.commits import table_exists
 from tests.e2e.evidence import assert_in_order
 from tests.e2e.harness import Cluster, assert_equal, read, upsert, wait_for
 from tests.e2e.load import Load
@@ -70,7 +70,7 @@ def test_a_target_that_is_gone_is_noticed_though_nobody_asks(cluster: Cluster, s
     cluster.settle(job)
     delete_all(job.target)
     wait_for("it is missed", lambda: cluster.node_events("target.doubted") > 0)
-    wait_for("it is built anew", lambda: exists(job.target) and cluster.status(job).lag_s == 0)
+    wait_for("it is built anew", lambda: table_exists(job.target) and cluster.status(job).lag_s == 0)
     cluster.settle(job)
     assert_equal(job.target, read(source))
 

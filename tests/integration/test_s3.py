@@ -10,7 +10,7 @@ from deltalake.exceptions import CommitFailedError
 from obstore.store import from_url
 
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.delta.log.commits import commit_file, commit_stamp, exists, log_of, newest_version, read_commit
+from iscp.adapters.delta.log.commits import commit_file, commit_stamp, log_of, newest_version, read_commit, table_exists
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.storage import files
@@ -31,7 +31,7 @@ def rows(*ids: int) -> pa.Table:
 
 
 def test_commits_are_read_and_listed(uri: str) -> None:
-    assert not exists(uri)
+    assert not table_exists(uri)
     assert read_commit(uri, 0) is None
     assert commit_stamp(uri, 0) is None
     with pytest.raises(TableNotFound):

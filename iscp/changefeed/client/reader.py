@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.log.commits import place
 from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
+from iscp.adapters.delta.storage.locations import place
 from iscp.changefeed.model.cursor import Cursor
 from iscp.changefeed.table.feed_purge import read_purged
 from iscp.changefeed.table.feed_table import FeedTable

@@ -27,11 +27,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from iscp.adapters.delta.log.commits import place
 from iscp.adapters.delta.log.delta_errors import MESSAGE_LENGTH_MAX, delta_faults
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage import files as storage
-from iscp.adapters.delta.storage.table_files import files_of, local_path
+from iscp.adapters.delta.storage.locations import local_path, place
+from iscp.adapters.delta.storage.table_files import files_of
 from iscp.changefeed.model.ulid import UlidPlace, parse_ulid
 from iscp.changefeed.spark.frame import spark_place
 from iscp.changefeed.spark.functions import listed, ulid_of, ulid_text_of

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.log.commits import place
 from iscp.adapters.delta.spark.spark_errors import spark_faults
-from iscp.adapters.delta.storage.files import on_s3
+from iscp.adapters.delta.storage.locations import on_s3, place
 from iscp.changefeed.model.cursor import Cursor
 from iscp.changefeed.spark.functions import listed
 from iscp.changefeed.spark.plan import FeedPlan

@@ -9,8 +9,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
-from iscp.adapters.delta.log.commits import place
 from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.storage.locations import place
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.changefeed.model.cursor import Cursor

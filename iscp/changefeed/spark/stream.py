@@ -22,8 +22,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from iscp.adapters.delta.log.commits import place
 from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.adapters.delta.storage.locations import place
 from iscp.adapters.delta.storage.table_files import files_of
 from iscp.changefeed.model.cursor import Cursor
 from iscp.changefeed.spark.partition import FeedPart, read_part

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
-from iscp.adapters.delta.log.commits import place
 from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.storage.locations import place
 from iscp.changefeed.table.feed_files import list_files
 from iscp.changefeed.table.feed_table import FeedTable
 

@@ -13,11 +13,12 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
-from iscp.adapters.delta.log.commits import commit_file, place
+from iscp.adapters.delta.log.commits import commit_file
 from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.conditional_writes import require_conditional_writes
-from iscp.adapters.delta.storage.table_files import local_path, sync
+from iscp.adapters.delta.storage.locations import local_path, place
+from iscp.adapters.delta.storage.table_files import sync
 from iscp.changefeed.table.feed_actions import TIMES_WITHOUT_ZONE, first_commit
 from iscp.core.errors import ConfigurationError, InvalidRequest
 

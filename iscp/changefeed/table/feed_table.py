@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from deltalake.transaction import RemoveAction
 
-from iscp.adapters.delta.log.commits import place
 from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.storage.conditional_writes import require_conditional_writes
 from iscp.adapters.delta.storage.durable_commits import DurableCommits
-from iscp.adapters.delta.storage.table_files import files_of, local_path, sync
+from iscp.adapters.delta.storage.locations import local_path, place
+from iscp.adapters.delta.storage.table_files import files_of, sync
 from iscp.changefeed.model.ulid import UlidPlace, ulid_text
 from iscp.changefeed.table.feed_actions import Action
 from iscp.changefeed.table.feed_log import FeedLog, numbers_of_text

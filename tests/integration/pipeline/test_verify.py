@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.adapters.delta.log.commits import commit_path
 from iscp.adapters.delta.sink.table_diff import Side
 from iscp.core.digest import ROWS_PER_RANGE, Ranges
 from iscp.core.errors import ErrorCode, JobFailed, PermanentError
 from iscp.core.iteration import DataType, Iteration, Purpose
 from iscp.core.job_row import JobRow
 from iscp.core.verification import Sample, VerifyReport
+from tests.fakes.commit_files import commit_path
 from tests.fakes.guards import OpenGuard
 
 from .conftest import Pipeline, rows

@@ -13,8 +13,8 @@ from iscp.adapters.delta.joblog.history_table import HistoryTable, set_damaged_a
 from iscp.adapters.delta.joblog.log_check import USED, Repaired, find_damage, is_there, repair
 from iscp.adapters.delta.joblog.log_opening import refuse_others_table, storage_error
 from iscp.adapters.delta.joblog.log_schema import LOG_SCHEMA, REQUESTS_KEPT_PER_JOB, last_entries, log_table
-from iscp.adapters.delta.log.commits import place
 from iscp.adapters.delta.storage import files as storage
+from iscp.adapters.delta.storage.locations import place
 from iscp.core.errors import InvariantBroken, JobLogDamaged, OutcomeUnknown
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobRow

@@ -23,7 +23,8 @@ from pyarrow.dataset import dataset
 from iscp.adapters.delta.joblog.log_opening import FOREIGN_ERRORS, bring_up_to_format, open_or_create, storage_error
 from iscp.adapters.delta.joblog.log_schema import FORMAT, FORMAT_PROPERTY, numbered, row_count_stats
 from iscp.adapters.delta.storage.durable_commits import DurableCommits
-from iscp.adapters.delta.storage.table_files import files_of, local_path, sync
+from iscp.adapters.delta.storage.locations import local_path
+from iscp.adapters.delta.storage.table_files import files_of, sync
 from iscp.core.errors import (
     InvariantBroken,
     JobLogDamaged,

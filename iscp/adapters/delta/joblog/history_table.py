@@ -25,9 +25,9 @@ from iscp.adapters.delta.joblog.log_schema import (
     history_entries,
     history_table,
 )
-from iscp.adapters.delta.log.commits import place
 from iscp.adapters.delta.storage import files as storage
-from iscp.adapters.delta.storage.table_files import files_of, local_path
+from iscp.adapters.delta.storage.locations import local_path, place
+from iscp.adapters.delta.storage.table_files import files_of
 from iscp.core.errors import ConfigurationError, HistoryDamaged, InvalidRequest, StorageError
 from iscp.core.iteration import HistoryEntry
 from iscp.core.untrusted_values import error_text

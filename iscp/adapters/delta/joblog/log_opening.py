@@ -10,7 +10,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from iscp.adapters.delta.joblog.log_schema import FORMAT, FORMAT_PROPERTY
 from iscp.adapters.delta.log.delta_errors import is_full
-from iscp.adapters.delta.storage.table_files import local_path
+from iscp.adapters.delta.storage.locations import local_path
 from iscp.core.errors import ConfigurationError, ErrorCode, StorageError
 
 # deltalake raises its own errors, and Python's for I/O and for what it cannot read.

@@ -6,11 +6,9 @@ A commit file is small and read whole (Delta protocol, section "Delta Log Entrie
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from iscp.adapters.delta.log.actions import (
@@ -24,9 +22,9 @@ from iscp.adapters.delta.log.actions import (
 )
 from iscp.adapters.delta.log.delta_errors import storage_faults
 from iscp.adapters.delta.storage import files
-from iscp.core.errors import InvalidRequest, TableNotFound
+from iscp.adapters.delta.storage.locations import place
+from iscp.core.errors import TableNotFound
 
-_READ_IN_TWO_WAYS = "%\\"
 # Commits, and all kinds of checkpoints; neither checksums nor compacted logs, which never are the newest.
 _VERSION_NAME = re.compile(r"(?P<version>\d{20})\.(?:json|(?P<checkpoint>checkpoint\.(?:.+\.)?(?:parquet|json)))")
 APP_ID = "iscp"
@@ -71,33 +69,6 @@ class ChangeFile:
     size: int | None
 
 
-def local_path(uri: str) -> Path:
-    """The directory of a local table; raises InvalidRequest for a URI of another store."""
-    path = uri.removeprefix("file://") if uri.startswith("file://") else uri.removeprefix("file:")
-    if "://" in path:
-        scheme = path.split("://", 1)[0]
-        raise InvalidRequest(
-            f"tables on {scheme} are not supported yet", field="table", remedy="Use a path, a file: URI or s3://"
-        )
-    if odd := next((sign for sign in _READ_IN_TWO_WAYS if sign in path), ""):
-        raise InvalidRequest(
-            f"{uri} has a {odd}, which delta-rs reads as another path than Spark",
-            field="table",
-            remedy="Use a path without it; blanks and other signs are written as they are",
-        )
-    return Path(os.path.abspath(path))
-
-
-def place(uri: str) -> str:
-    """The one spelling of where a table lies: an absolute path, or `s3://BUCKET/KEY`. Raises InvalidRequest."""
-    return files.s3_place(uri) if files.on_s3(uri) else str(local_path(uri))
-
-
-def commit_path(uri: str, version: int) -> Path:
-    """The commit file of a local table."""
-    return local_path(uri) / "_delta_log" / f"{version:020d}.json"
-
-
 def commit_file(uri: str, version: int) -> str:
     return f"{log_of(uri)}/{version:020d}.json"
 
@@ -129,7 +100,7 @@ def newest_version(uri: str) -> int:
     return max(versions)
 
 
-def exists(uri: str) -> bool:
+def table_exists(uri: str) -> bool:
     try:
         return newest_version(uri) >= 0
     except TableNotFound:

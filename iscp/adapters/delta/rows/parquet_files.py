@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from iscp.adapters.delta.log.commits import place
 from iscp.adapters.delta.log.delta_errors import storage_faults
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.locations import place
 from iscp.ports.source import ChangesUnavailableError
 
 _FIXED_BYTES = 17

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.locations import on_s3
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -113,7 +114,7 @@ def commit_file(log: str, version: int) -> str:
 
 def hadoop_uri(path: str) -> str:
     """What Hadoop's Path takes for a file: a local name as it is, as %20 would be no space to it."""
-    return path if files.on_s3(path) else f"file:{path}"
+    return path if on_s3(path) else f"file:{path}"
 
 
 def race(log: str, contenders: Sequence[Contender], versions: Iterable[int]) -> list[Round]:

@@ -20,6 +20,7 @@ from uuid import uuid4
 from iscp.adapters.delta.selftest.commit_race import DeltaRsContender, Round, StoreContender, breaches, hadoop_uri, race
 from iscp.adapters.delta.spark.jvm_launch import LOG_STORE
 from iscp.adapters.delta.storage import conditional_writes, files, s3_settings
+from iscp.adapters.delta.storage.locations import S3
 from iscp.core.errors import ErrorCode, IscpError, PermanentError, StorageError
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ class SelfTestReport:
 
 def kind_of(target: str) -> str:
     """What kind of place this is: one self-test holds for all of a kind, a mounted file system or a bucket."""
-    if target.startswith(files.S3):
-        return target[: target.index("/", len(files.S3))]
+    if target.startswith(S3):
+        return target[: target.index("/", len(S3))]
     return f"file:{_nearest(target).stat().st_dev}"
 
 
@@ -92,7 +93,7 @@ def self_test(spark: SparkSession, target: str, *, field: str, rounds: int = ROU
     StorageError where it could not be tried.
     """
     began_s = time.monotonic()
-    remote = target.startswith(files.S3)
+    remote = target.startswith(S3)
     beside = target.rpartition("/")[0] if remote else str(_nearest(target))
     scratch = f"{beside}/{SCRATCH_PREFIX}{uuid4().hex}"
     store = ON_S3 if remote else LOCAL

@@ -18,7 +18,7 @@ from deltalake.transaction import AddAction
 
 from iscp.adapters.delta.log.checkpoints import COMMITS, PROPERTIES, Checkpoints
 from iscp.adapters.delta.log.column_features import enable_features
-from iscp.adapters.delta.log.commits import APP_ID, commit_stamp, exists, newest_version, read_commit
+from iscp.adapters.delta.log.commits import APP_ID, commit_stamp, newest_version, read_commit, table_exists
 from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.table_features import (
     expiry_fault,
@@ -77,7 +77,7 @@ class DeltaSink:
             if first:
                 refuse_somebody_elses(self._uri, tag.base_version)
             self._commit_actions([], "append", tag)
-        elif exists(self._uri):
+        elif table_exists(self._uri):
             raise Conflict(f"{self._uri} has come to be meanwhile")
         else:
             self._create(schema_json, tag)

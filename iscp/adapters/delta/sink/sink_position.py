@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 
 from deltalake import DeltaTable
 
-from iscp.adapters.delta.log.commits import APP_ID, Commit, commit_stamp, log_of, newest_version, place, read_commit
+from iscp.adapters.delta.log.commits import APP_ID, Commit, commit_stamp, log_of, newest_version, read_commit
 from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.locations import place
 from iscp.core.errors import StorageError, TableNotFound
 from iscp.core.job_row import JobRow
 from iscp.core.watermark import DeadLetters, Position, Watermark

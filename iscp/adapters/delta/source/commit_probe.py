@@ -12,6 +12,7 @@ import json
 from iscp.adapters.delta.log.actions import is_count
 from iscp.adapters.delta.log.commits import log_of, version_of
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.locations import on_s3
 from iscp.core.errors import StorageError, TableNotFound
 from iscp.core.start_rule import ProbeState
 
@@ -23,7 +24,7 @@ class DeltaProbe:
     """Port CommitProbe; safe for threads."""
 
     def remote(self, table_uri: str) -> bool:
-        return files.on_s3(table_uri)
+        return on_s3(table_uri)
 
     def look(self, table_uri: str, seen: ProbeState) -> ProbeState:
         try:

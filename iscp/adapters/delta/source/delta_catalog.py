@@ -6,19 +6,19 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
-from iscp.adapters.delta.log.commits import APP_ID, local_path, log_of, newest_version, read_commit
+from iscp.adapters.delta.log.commits import APP_ID, log_of, newest_version, read_commit
 from iscp.adapters.delta.log.delta_errors import delta_faults, storage_faults
 from iscp.adapters.delta.log.table_features import target_fault
 from iscp.adapters.delta.source.open_table import BrokenLogError, BySpark, open_version
 from iscp.adapters.delta.source.spark_read import table_opener
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.locations import local_path, s3_place
 from iscp.adapters.delta.storage.nested_tables import table_around
 from iscp.core.column_identity import void_fields
 from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
@@ -103,15 +103,16 @@ class DeltaCatalog:
         """
         if not uri.strip():
             raise InvalidRequest("is empty", field="table", remedy="Give a path or a URI")
-        if files.on_s3(uri):
+        path = local_path(uri)
+        if path is None:
             if not self._s3:
                 raise InvalidRequest(
                     "lies on S3, for which the node is not set up",
                     field="table",
                     remedy="Use a path, or set storage.s3.region in the node's configuration",
                 )
-            return files.s3_place(uri)
-        return str(Path(local_path(uri)).resolve())
+            return s3_place(uri)
+        return str(path.resolve())
 
     def condition_fault(self, condition: str, table: TableDescription) -> str:
         return self._analyze(table.schema_json, condition) if self._analyze else ""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.locations import S3, on_s3
 from iscp.core.errors import ErrorCode, PermanentError, StorageError
 
 REMEDY = "Use a store that obeys If-None-Match: * on PUT, as AWS's does, and nothing between that drops it"
@@ -37,8 +38,8 @@ def require_conditional_writes(uri: str) -> None:
 
     Raises PermanentError where the store does not, StorageError where it could not be tried.
     """
-    if files.on_s3(uri):
-        bucket = uri.removeprefix(files.S3).partition("/")[0]
+    if on_s3(uri):
+        bucket = uri.removeprefix(S3).partition("/")[0]
         _require(_Store(bucket, os.environ.get("AWS_ENDPOINT_URL", ""), uri))
 
 

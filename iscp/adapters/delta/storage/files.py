@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
 import shutil
 import uuid
 from collections import deque
@@ -32,9 +31,7 @@ from obstore.exceptions import (
 )
 from obstore.store import S3Store
 
-from iscp.core.errors import InvalidRequest
-
-S3 = "s3://"
+from iscp.adapters.delta.storage.locations import S3
 
 CONNECT_TIMEOUT_S = 5
 """How long an object store may take to accept a connection; then the attempt has failed."""
@@ -48,36 +45,9 @@ RETRIES_MAX = 2
 RETRY_TIMEOUT_S = 10
 """No further attempt is begun so long after the first one began."""
 
-_S3_URI = re.compile(r"s3a?://(?P<bucket>[^/]*)/*(?P<key>.*)", re.DOTALL)
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-# Hadoop, delta-rs and obstore read all else in ways of their own: as a pattern, a fragment, or half of an escape.
-_KEY_PART = re.compile(r"(?!\.\.?$)[A-Za-z0-9._=@~-]+")
 _DUMP = "Debug source"
 """Where obstore's words end and its state begins."""
 _REASON_LENGTH_MAX = 500
-
-
-def on_s3(uri: str) -> bool:
-    """Whether the URI names a place on S3; `s3a`, as Hadoop has it, is the same."""
-    return uri.startswith((S3, "s3a://"))
-
-
-def s3_place(uri: str) -> str:
-    """The one spelling of a place on S3, `s3://BUCKET/KEY`. Raises InvalidRequest for what not all would read alike."""
-    found = _S3_URI.fullmatch(uri)
-    if found is None or not _BUCKET.fullmatch(found["bucket"]):
-        raise InvalidRequest(f"{uri} names no bucket", field="table", remedy="Write it as s3://BUCKET/KEY")
-    parts = [part for part in found["key"].split("/") if part]
-    if not parts:
-        raise InvalidRequest(f"{uri} is a whole bucket", field="table", remedy="Write it as s3://BUCKET/KEY")
-    for part in parts:
-        if not _KEY_PART.fullmatch(part):
-            raise InvalidRequest(
-                f"{part!r} is not a name that Spark and delta-rs read alike",
-                field="table",
-                remedy="Use letters, digits and . _ - = @ ~ in keys on S3",
-            )
-    return f"{S3}{found['bucket']}/{'/'.join(parts)}"
 
 
 def stamp(path: str) -> tuple[int, ...]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import posixpath
 
-from iscp.adapters.delta.log.commits import log_of, place
+from iscp.adapters.delta.log.commits import log_of
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.locations import on_s3, place
 
 LOOKED_AT_MAX = 1_000
 """Names below a new target among which tables are looked for; a table beyond them is not found."""
@@ -19,7 +20,7 @@ _LOG = "_delta_log"
 def table_around(uri: str) -> str:
     """A table above or below `uri`, which itself may be one; empty: none was found. Raises OSError, InvalidRequest."""
     path = place(uri)
-    above, roots = posixpath.dirname(path), 3 if files.on_s3(path) else 1
+    above, roots = posixpath.dirname(path), 3 if on_s3(path) else 1
     while above.count("/") >= roots and above != "/":
         if files.names(log_of(above)):
             return above

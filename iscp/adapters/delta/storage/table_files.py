@@ -9,13 +9,7 @@ from pathlib import Path
 import pyarrow.fs as pafs
 from deltalake.fs import DeltaStorageHandler
 
-from iscp.adapters.delta.log import commits
-from iscp.adapters.delta.storage.files import on_s3
-
-
-def local_path(uri: str) -> Path | None:
-    """The directory of a local table; None for one on S3. Raises InvalidRequest for a URI of another store."""
-    return None if on_s3(uri) else commits.local_path(uri)
+from iscp.adapters.delta.storage.locations import local_path
 
 
 def files_of(uri: str, options: Mapping[str, str] | None) -> pafs.FileSystem:

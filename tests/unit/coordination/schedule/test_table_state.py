@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from iscp.adapters.delta.log.commits import commit_path, read_commit
+from iscp.adapters.delta.log.commits import read_commit
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.coordination.schedule.table_state import RECREATED_AFTER_S, TrackedTable
 from iscp.coordination.schedule.tracked_job import TrackedJob
@@ -20,6 +20,7 @@ from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.start_rule import ProbeState
 from iscp.core.watermark import Watermark
+from tests.fakes.commit_files import commit_path
 
 
 def made(uri: str, at_s: float) -> None:

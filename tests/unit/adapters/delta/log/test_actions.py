@@ -15,19 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iscp.adapters.delta.log.actions import parse_actions, statistics_of
-from iscp.adapters.delta.log.commits import (
-    APP_ID,
-    commit_path,
-    read_added_files,
-    read_changed_files,
-    read_commit,
-    statistics_added,
-)
+from iscp.adapters.delta.log.commits import APP_ID, read_added_files, read_changed_files, read_commit, statistics_added
 from iscp.adapters.delta.rows.key_bounds import HeldKeys
 from iscp.adapters.delta.rows.parquet_files import Allowance
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, read_changes
 from iscp.core.errors import StorageError
 from iscp.ports.source import ChangesUnavailableError
+from tests.fakes.commit_files import commit_path
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 ADD = {"path": "a", "size": 1, "dataChange": True, "partitionValues": {}}

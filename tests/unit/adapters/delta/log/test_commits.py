@@ -11,16 +11,10 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from iscp.adapters.delta.log.commits import (
-    APP_ID,
-    commit_path,
-    commit_stamp,
-    exists,
-    local_path,
-    newest_version,
-    read_commit,
-)
+from iscp.adapters.delta.log.commits import APP_ID, commit_stamp, newest_version, read_commit, table_exists
+from iscp.adapters.delta.storage.locations import local_path
 from iscp.core.errors import InvalidRequest, StorageError, TableNotFound
+from tests.fakes.commit_files import commit_path
 
 CDF = {"delta.enableChangeDataFeed": "true"}
 
@@ -118,9 +112,9 @@ def test_rows_are_not_known_where_one_file_has_no_statistics(uri: str) -> None:
 def test_what_is_not_there_is_none(uri: str) -> None:
     assert read_commit(uri, 0) is None
     assert commit_stamp(uri, 0) is None
-    assert not exists(uri)
+    assert not table_exists(uri)
     write_deltalake(uri, rows(1))
-    assert exists(uri)
+    assert table_exists(uri)
     assert read_commit(uri, 1) is None
     assert commit_stamp(uri, 0) is not None
 
@@ -142,7 +136,7 @@ def test_what_is_not_a_table_is_told_with_a_remedy(tmp_path: Path, there: str) -
         (place / "_delta_log" if there == "empty log" else place).mkdir(parents=True)
     with pytest.raises(TableNotFound, match="Check the path"):
         newest_version(str(place))
-    assert not exists(str(place))
+    assert not table_exists(str(place))
 
 
 def test_another_file_of_the_same_name_has_another_stamp(uri: str) -> None:
@@ -194,5 +188,5 @@ def test_a_path_that_delta_rs_reads_as_another_is_refused(uri: str) -> None:
 def test_blanks_and_signs_are_part_of_a_path(tmp_path: Path) -> None:
     uri = str(tmp_path / "a b#{c}?+ü")
     write_deltalake(str(local_path(f"file://{uri}")), rows(1))
-    assert exists(uri)
+    assert table_exists(uri)
     assert DeltaTable(uri).to_pyarrow_table() == rows(1)

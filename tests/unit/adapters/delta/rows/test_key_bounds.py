@@ -12,7 +12,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import types as T
 
-from iscp.adapters.delta.log.commits import commit_path
 from iscp.adapters.delta.rows.key_bounds import (
     FOLLOWED_MAX,
     HeldKeys,
@@ -21,6 +20,7 @@ from iscp.adapters.delta.rows.key_bounds import (
     bounds_of_row,
     spanning,
 )
+from tests.fakes.commit_files import commit_path
 
 
 def rows(ids: list[int | None], names: list[str | None] | None = None) -> pa.Table:

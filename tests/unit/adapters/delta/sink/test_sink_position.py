@@ -16,13 +16,14 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iscp.adapters.delta.log.commits import APP_ID, commit_path
+from iscp.adapters.delta.log.commits import APP_ID
 from iscp.adapters.delta.sink.sink_position import PositionReader, tag_json
 from iscp.core.errors import StorageError
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow, JobStatus
 from iscp.core.watermark import DeadLetters, Position, Watermark
 from iscp.ports.sink import CommitTag
+from tests.fakes.commit_files import commit_path
 
 SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
 METADATA = {

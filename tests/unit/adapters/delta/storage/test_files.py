@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from iscp.adapters.delta.log.commits import commit_file, place
+from iscp.adapters.delta.log.commits import commit_file
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.locations import place, s3_place
 from iscp.core.errors import InvalidRequest
 
 
 @pytest.mark.parametrize("uri", ["s3://lake/a/b", "s3a://lake/a/b", "s3://lake/a/b/", "s3://lake//a//b"])
 def test_s3_is_spelled_one_way(uri: str) -> None:
-    assert place(uri) == files.s3_place(uri) == DeltaCatalog(s3=True).normalize(uri) == "s3://lake/a/b"
+    assert place(uri) == s3_place(uri) == DeltaCatalog(s3=True).normalize(uri) == "s3://lake/a/b"
     assert commit_file(uri, 7) == "s3://lake/a/b/_delta_log/00000000000000000007.json"
 
 

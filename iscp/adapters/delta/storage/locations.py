@@ -1,0 +1,63 @@
+"""Where a table lies, by its URI: a local directory, or a place on S3; and the one spelling of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from iscp.core.errors import InvalidRequest
+
+S3 = "s3://"
+_S3_URI = re.compile(r"s3a?://(?P<bucket>[^/]*)/*(?P<key>.*)", re.DOTALL)
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+# Hadoop, delta-rs and obstore read all else in ways of their own: as a pattern, a fragment, or half of an escape.
+_KEY_PART = re.compile(r"(?!\.\.?$)[A-Za-z0-9._=@~-]+")
+_READ_IN_TWO_WAYS = "%\\"
+
+
+def on_s3(uri: str) -> bool:
+    """Whether the URI names a place on S3; `s3a`, as Hadoop has it, is the same."""
+    return uri.startswith((S3, "s3a://"))
+
+
+def s3_place(uri: str) -> str:
+    """The one spelling of a place on S3, `s3://BUCKET/KEY`. Raises InvalidRequest for what not all would read alike."""
+    found = _S3_URI.fullmatch(uri)
+    if found is None or not _BUCKET.fullmatch(found["bucket"]):
+        raise InvalidRequest(f"{uri} names no bucket", field="table", remedy="Write it as s3://BUCKET/KEY")
+    parts = [part for part in found["key"].split("/") if part]
+    if not parts:
+        raise InvalidRequest(f"{uri} is a whole bucket", field="table", remedy="Write it as s3://BUCKET/KEY")
+    for part in parts:
+        if not _KEY_PART.fullmatch(part):
+            raise InvalidRequest(
+                f"{part!r} is not a name that Spark and delta-rs read alike",
+                field="table",
+                remedy="Use letters, digits and . _ - = @ ~ in keys on S3",
+            )
+    return f"{S3}{found['bucket']}/{'/'.join(parts)}"
+
+
+def local_path(uri: str) -> Path | None:
+    """The directory of a local table; None for one on S3. Raises InvalidRequest for a URI of another store."""
+    if on_s3(uri):
+        return None
+    path = uri.removeprefix("file://") if uri.startswith("file://") else uri.removeprefix("file:")
+    if "://" in path:
+        scheme = path.split("://", 1)[0]
+        raise InvalidRequest(
+            f"tables on {scheme} are not supported yet", field="table", remedy="Use a path, a file: URI or s3://"
+        )
+    if odd := next((sign for sign in _READ_IN_TWO_WAYS if sign in path), ""):
+        raise InvalidRequest(
+            f"{uri} has a {odd}, which delta-rs reads as another path than Spark",
+            field="table",
+            remedy="Use a path without it; blanks and other signs are written as they are",
+        )
+    return Path(os.path.abspath(path))
+
+
+def place(uri: str) -> str:
+    """The one spelling of where a table lies: an absolute path, or `s3://BUCKET/KEY`. Raises InvalidRequest."""
+    return s3_place(uri) if on_s3(uri) else str(local_path(uri))
