@@ -215,7 +215,7 @@ def test_the_disk_of_the_job_log_is_full(stand: Stand) -> None:
         status, said = stand.register(job.source, "refused")
         assert status == 1
         if stand.log_disk.mounted:
-            assert "remedy: Free space where the job log is kept" in said
+            assert "remedy: Free space on the disk that holds the table" in said
             # Nothing waits for the log: the sink is the truth about progress.
             upsert(job.source, rows(40, 20, "b"), ["id"])
             stand.cluster.settle(job)

@@ -125,7 +125,7 @@ def write_files(
     """
     frame = _fit_columns(frame, description.row)
     order = [_order(frame, *each) for each in order_by]
-    files, home = files_of(place(uri), None), spark_place(frame.sparkSession, uri)
+    files, home = files_of(place(uri)), spark_place(frame.sparkSession, uri)
     name = uuid.uuid4().hex
     staged, final = (f"{description.folder(shard)}/{kind}{name}" for kind in ("staged-", FILE_PREFIX))
     with _delete_after(f"{place(uri)}/{staged}"):

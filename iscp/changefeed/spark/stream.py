@@ -113,7 +113,7 @@ class _PartReader:
         if partition is None:  # of nothing at all, pyspark makes one that is none
             return
         assert isinstance(partition, PlannedPart)
-        for rows in read_part(files_of(self._uri, None), partition.part, to_arrow_schema(self._schema)):
+        for rows in read_part(files_of(self._uri), partition.part, to_arrow_schema(self._schema)):
             yield from rows.to_batches(BATCH_ROWS_MAX)
 
 

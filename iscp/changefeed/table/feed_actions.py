@@ -10,8 +10,7 @@ from deltalake.table import ProtocolVersions
 from deltalake.transaction import AddAction, RemoveAction
 
 from iscp import __version__
-
-COMMIT_ID = "iscp.commit_id"
+from iscp.adapters.delta.log.commits import COMMIT_ID
 
 TIMES_WITHOUT_ZONE = "timestampNtz"
 """The feature that a table needs for them, of its readers and of its writers."""

@@ -18,10 +18,11 @@ from deltalake import DeltaTable, Schema
 
 from iscp.adapters.delta.log.actions import is_whole, parse_actions
 from iscp.adapters.delta.log.checkpoints import Checkpoints
-from iscp.adapters.delta.log.commits import commit_file
+from iscp.adapters.delta.log.commits import COMMIT_ID, commit_file
 from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.log.next_version import counts
 from iscp.adapters.delta.storage import files
-from iscp.changefeed.table.feed_actions import COMMIT_ID, TIMES_WITHOUT_ZONE, Action, commit, with_feature
+from iscp.changefeed.table.feed_actions import TIMES_WITHOUT_ZONE, Action, commit, with_feature
 from iscp.changefeed.table.feed_schema import ROW, FeedDescription, described, has_times_without_zone
 from iscp.core.errors import ConfigurationError
 
@@ -118,13 +119,9 @@ class FeedLog:
         return True
 
     def goes_on_from(self, version: int) -> bool:
-        """Whether this commit, the one before and all later ones of the table, opened anew, are there.
-
-        Raises StorageError.
-        """
+        """Whether the log of the table, opened anew, has this commit. Raises StorageError."""
         self.reopen()
-        with delta_faults(f"read the feed {self._uri}"):
-            return all(files.exists(commit_file(self._uri, at)) for at in range(version - 1, self.version + 1))
+        return counts(self._uri, version)
 
     def tidy(self) -> None:
         """Make a checkpoint, and clean the log, if a commit of one's own was the one after which it is time."""

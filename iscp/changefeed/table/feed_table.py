@@ -90,7 +90,7 @@ class FeedTable:
     def __init__(self, uri: str, clock: Clock, failpoints: Failpoints) -> None:
         """Raises TableNotFound, ConfigurationError where the table is no feed, a newer iscp's, or not to be written."""
         self.uri = place(uri)
-        self.files = files_of(self.uri, None)
+        self.files = files_of(self.uri)
         self._clock = clock
         self._failpoints = failpoints
         self._path = local_path(self.uri)

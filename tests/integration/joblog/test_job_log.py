@@ -23,8 +23,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
-from iscp.adapters.delta.joblog.fenced_table import COMMIT_ID, FencedTable
+from iscp.adapters.delta.joblog.fenced_table import FencedTable
 from iscp.adapters.delta.joblog.log_schema import LOG_SCHEMA
+from iscp.adapters.delta.log.commits import COMMIT_ID
 from iscp.adapters.system.clock import SystemClock
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import Register, Registration

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from iscp.adapters.delta.joblog.fenced_table import FencedTable
 from iscp.adapters.delta.joblog.history_table import HistoryTable, set_damaged_aside
 from iscp.adapters.delta.joblog.log_check import USED, Repaired, find_damage, is_there, repair
-from iscp.adapters.delta.joblog.log_opening import refuse_others_table, storage_error
+from iscp.adapters.delta.joblog.log_opening import refuse_others_table
 from iscp.adapters.delta.joblog.log_schema import LOG_SCHEMA, REQUESTS_KEPT_PER_JOB, last_entries, log_table
+from iscp.adapters.delta.log.delta_errors import storage_error
 from iscp.adapters.delta.storage import files as storage
 from iscp.adapters.delta.storage.locations import place
 from iscp.core.errors import InvariantBroken, JobLogDamaged, OutcomeUnknown
@@ -54,7 +55,6 @@ class DeltaJobLog:
         uri: str,
         clock: Clock,
         failpoints: Failpoints,
-        storage_options: Mapping[str, str] | None = None,
         cluster: str = "",
         reached: Callable[[], int] = lambda: -1,
     ) -> None:
@@ -65,8 +65,8 @@ class DeltaJobLog:
         """
         self._base = base = uri.rstrip("/")
         self._reached = reached
-        self._log = FencedTable(f"{base}/{LOG_TABLE}", LOG_SCHEMA, clock, failpoints, storage_options, cluster)
-        self._history = HistoryTable(f"{base}/{HISTORY_TABLE}", clock, storage_options)
+        self._log = FencedTable(f"{base}/{LOG_TABLE}", LOG_SCHEMA, clock, failpoints, cluster=cluster)
+        self._history = HistoryTable(f"{base}/{HISTORY_TABLE}", clock)
         self._requests: dict[str, tuple[str, ...]] = {}
         self._commits = 0
         self._doubtful: tuple[list[tuple[JobRow, str]], str] | None = None

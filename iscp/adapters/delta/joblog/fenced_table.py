@@ -10,9 +10,9 @@ its put-if-absent succeeds, far behind the log's end. So a commit counts only on
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,8 +20,11 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 from pyarrow.dataset import dataset
 
-from iscp.adapters.delta.joblog.log_opening import FOREIGN_ERRORS, bring_up_to_format, open_or_create, storage_error
+from iscp.adapters.delta.joblog.log_opening import bring_up_to_format, open_or_create
 from iscp.adapters.delta.joblog.log_schema import FORMAT, FORMAT_PROPERTY, numbered, row_count_stats
+from iscp.adapters.delta.log.commits import COMMIT_ID
+from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, storage_error
+from iscp.adapters.delta.log.next_version import commits_after
 from iscp.adapters.delta.storage.durable_commits import DurableCommits
 from iscp.adapters.delta.storage.locations import local_path
 from iscp.adapters.delta.storage.table_files import files_of, sync
@@ -30,12 +33,12 @@ from iscp.core.errors import (
     JobLogDamaged,
     NotOwner,
     OutcomeUnknown,
+    StorageError,
     Unavailable,
 )
 from iscp.ports.system import Clock, Failpoints
 
 APP_ID = "iscp_owner"
-COMMIT_ID = "iscp.commit_id"
 FAILPOINT_CLAIM = "log.claim"
 FAILPOINT_COMMIT = "log.commit"
 FAILPOINT_COMMITTED = "log.committed"
@@ -82,7 +85,6 @@ class FencedTable:
         schema: pa.Schema,
         clock: Clock,
         failpoints: Failpoints,
-        storage_options: Mapping[str, str] | None = None,
         cluster: str = "",
     ) -> None:
         self._uri = uri
@@ -90,10 +92,9 @@ class FencedTable:
         self._schema = schema
         self._clock = clock
         self._failpoints = failpoints
-        self._options = storage_options
         self._path = local_path(uri)
         self._commits = DurableCommits(self._path, failpoints)
-        self._files = files_of(uri, storage_options)
+        self._files = files_of(uri)
         self._table: DeltaTable | None = None
         self._version = -1
         self._deposed = ""
@@ -114,7 +115,7 @@ class FencedTable:
             raise InvariantBroken("one instance of the job log serves one term")
         cause: BaseException | None = None
         for _ in range(ATTEMPTS_MAX):
-            table = open_or_create(self._uri, self._schema, TABLE_PROPERTIES, self._options, self._cluster)
+            table = open_or_create(self._uri, self._schema, TABLE_PROPERTIES, self._cluster)
             try:
                 bring_up_to_format(table, self._schema)
             except FOREIGN_ERRORS as error:  # another one does so too, or the storage fails
@@ -132,11 +133,11 @@ class FencedTable:
                 self._write(table, [], "append", commit_id, [Transaction(APP_ID, term)])
             except FOREIGN_ERRORS as error:
                 cause = error
-            table = open_or_create(self._uri, self._schema, TABLE_PROPERTIES, self._options)
-            ours = [c for c in table.history(max(1, table.version() - before)) if c.get(COMMIT_ID) == commit_id]
-            if ours:
+            table = open_or_create(self._uri, self._schema, TABLE_PROPERTIES)
+            ours = next((each for each in commits_after(self._uri, before) if each.commit_id == commit_id), None)
+            if ours is not None:
                 # Whatever has come after the claim is looked at by the first step that follows.
-                self._table, self._version, self.term = table, int(ours[0]["version"]), term
+                self._table, self._version, self.term = table, ours.version, term
                 self._sync_commit(self._version)
                 return term
             if table.version() == before:
@@ -215,7 +216,7 @@ class FencedTable:
             found = written and version == self._version + 1
             if not found and version != self._version:
                 found = self._look_at_others(table, version, commit_id)
-        except FOREIGN_ERRORS as error:
+        except (*FOREIGN_ERRORS, StorageError) as error:
             if self._doubt:
                 raise OutcomeUnknown(f"cannot look whether a commit to the job log came through: {error}") from error
             raise storage_error(error, "cannot read the job log") from error
@@ -230,17 +231,17 @@ class FencedTable:
             self._depose(f"the job log is of term {term}, ours is {self.term}")
         if version < self._version:
             self._depose(f"the job log went back from version {self._version} to {version}")
-        found, since = False, table.history(version - self._version)
+        found, since = False, list(islice(commits_after(self._uri, self._version), version - self._version))
         if len(since) < version - self._version:
             self._depose("commits of the job log were cleaned away before they were seen")
         for commit in since:
-            landed = commit.get(COMMIT_ID)
+            landed = commit.commit_id
             if landed and landed == commit_id:
                 found = True
-            elif self._doubt and landed == self._doubt.commit_id:
+            elif landed and self._doubt and landed == self._doubt.commit_id:
                 continue
-            elif commit.get("operation") not in _HARMLESS:
-                self._depose(f"version {commit.get('version')} of the job log is not ours")
+            elif commit.operation not in _HARMLESS:
+                self._depose(f"version {commit.version} of the job log is not ours")
         return found
 
     def _check(self) -> None:
@@ -297,7 +298,7 @@ class FencedTable:
         Called hourly, it leaves every file for an hour to those that still read an older version.
         """
         try:
-            table = DeltaTable(self._uri, storage_options=dict(self._options) if self._options else None)
+            table = DeltaTable(self._uri)
             unneeded = set(table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=True))
             doomed = sorted(unneeded & self._unneeded)[:TIDY_FILES_MAX]
             for name in doomed:

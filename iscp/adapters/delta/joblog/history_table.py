@@ -7,7 +7,7 @@ damaged is named and left as it is, and one that is gone begins anew.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.joblog.log_check import find_damage, is_there
-from iscp.adapters.delta.joblog.log_opening import FOREIGN_ERRORS, open_or_create, storage_error
+from iscp.adapters.delta.joblog.log_opening import open_or_create
 from iscp.adapters.delta.joblog.log_schema import (
     FORMAT,
     FORMAT_PROPERTY,
@@ -25,6 +25,7 @@ from iscp.adapters.delta.joblog.log_schema import (
     history_entries,
     history_table,
 )
+from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.storage import files as storage
 from iscp.adapters.delta.storage.locations import local_path, place
 from iscp.adapters.delta.storage.table_files import files_of
@@ -59,10 +60,9 @@ class HistoryTable:
     hold.
     """
 
-    def __init__(self, uri: str, clock: Clock, storage_options: Mapping[str, str] | None = None) -> None:
+    def __init__(self, uri: str, clock: Clock) -> None:
         self._uri = uri
         self._clock = clock
-        self._options = storage_options
         self._table: DeltaTable | None = None
         self._appends = 0
 
@@ -103,7 +103,7 @@ class HistoryTable:
     def _open(self) -> DeltaTable:
         there = self._is_there()
         try:
-            table = open_or_create(self._uri, HISTORY_SCHEMA, TABLE_PROPERTIES, self._options)
+            table = open_or_create(self._uri, HISTORY_SCHEMA, TABLE_PROPERTIES)
         except StorageError as error:
             raise self._fault(error.__cause__ or error, "cannot open the history") from error
         self._mark(there)
@@ -134,7 +134,7 @@ class HistoryTable:
     def _fault(self, error: BaseException, what: str, table: DeltaTable | None = None) -> StorageError:
         """What has raised `error`: a file that is damaged, by its name, or else the storage."""
         try:
-            found = find_fault(self._uri, table, self._options)
+            found = find_fault(self._uri, table)
         except OSError:
             found = ""
         return damaged(found) if found else storage_error(error, what)
@@ -155,7 +155,7 @@ def damaged(fault: str) -> HistoryDamaged:
     )
 
 
-def find_fault(uri: str, table: DeltaTable | None, options: Mapping[str, str] | None = None) -> str:
+def find_fault(uri: str, table: DeltaTable | None) -> str:
     """The first file of the history at `uri` that is damaged, and why; of `table`'s rows if it is given. Empty: none.
 
     Raises OSError where it cannot be looked at.
@@ -164,7 +164,7 @@ def find_fault(uri: str, table: DeltaTable | None, options: Mapping[str, str] | 
         return f"{found.path} {found.why}"
     if table is None:
         return ""
-    files = files_of(uri, options)
+    files = files_of(uri)
     for name in pa.table(table.get_add_actions()).column("path").to_pylist():
         try:
             with files.open_input_file(name) as file:

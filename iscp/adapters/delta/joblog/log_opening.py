@@ -9,30 +9,15 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from iscp.adapters.delta.joblog.log_schema import FORMAT, FORMAT_PROPERTY
-from iscp.adapters.delta.log.delta_errors import is_full
+from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.storage.locations import local_path
-from iscp.core.errors import ConfigurationError, ErrorCode, StorageError
-
-# deltalake raises its own errors, and Python's for I/O and for what it cannot read.
-FOREIGN_ERRORS = (DeltaError, OSError, ValueError, pa.ArrowException)
+from iscp.core.errors import ConfigurationError, StorageError
 
 CLUSTER_PROPERTY = "iscp.cluster"
 """Two clusters on one log would take the term from each other for ever."""
 
 
-def storage_error(error: BaseException, what: str) -> StorageError:
-    """A fault of the storage in iscp's words; a full disk gets its own code."""
-    full = is_full(error)
-    return StorageError(
-        f"{what}: {error}",
-        remedy="Free space where the job log is kept" if full else "",
-        code=ErrorCode.NO_SPACE if full else None,
-    )
-
-
-def open_or_create(
-    uri: str, schema: pa.Schema, properties: Mapping[str, str], options: Mapping[str, str] | None, cluster: str = ""
-) -> DeltaTable:
+def open_or_create(uri: str, schema: pa.Schema, properties: Mapping[str, str], cluster: str = "") -> DeltaTable:
     """The table at `uri`, made if it is not there; of several that make it at once all get the same.
 
     The directory that holds it must be there: a disk that is not mounted is not a first start. Raises StorageError,
@@ -41,10 +26,9 @@ def open_or_create(
     path = local_path(uri)
     if path is not None and not path.parent.is_dir():
         raise StorageError(f"there is no directory {path.parent}", remedy="Mount or create it")
-    storage_options = dict(options) if options else None
     try:
         try:
-            table = DeltaTable(uri, storage_options=storage_options)
+            table = DeltaTable(uri)
         except TableNotFoundError:
             try:
                 table = DeltaTable.create(
@@ -52,11 +36,10 @@ def open_or_create(
                     schema,
                     mode="error",
                     configuration={**properties, **({CLUSTER_PROPERTY: cluster} if cluster else {})},
-                    storage_options=storage_options,
                     raise_if_key_not_exists=False,
                 )
             except DeltaError:  # somebody else was first, or it shows at once what is wrong
-                table = DeltaTable(uri, storage_options=storage_options)
+                table = DeltaTable(uri)
     except FOREIGN_ERRORS as error:
         raise storage_error(error, f"cannot open {uri}") from error
     written = int(table.metadata().configuration.get(FORMAT_PROPERTY, 0))

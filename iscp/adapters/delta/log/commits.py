@@ -29,6 +29,8 @@ from iscp.core.errors import TableNotFound
 _VERSION_NAME = re.compile(r"(?P<version>\d{20})\.(?:json|(?P<checkpoint>checkpoint\.(?:.+\.)?(?:parquet|json)))")
 APP_ID = "iscp"
 """The application id of every sink: it belongs to the sink, so that two writers of one seq always conflict."""
+COMMIT_ID = "iscp.commit_id"
+"""Where a commit says by which id its writer finds it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class Commit:
     and where change data says what changed; `bytes` counts
     what a reader of its changes has to read. `only_adds`: it added rows and did nothing else to the data.
     `metadata_id` is set where the commit carries the table's metadata. `reshapes`: it carries metadata or protocol.
+    `commit_id` is empty where its writer gave it none.
     """
 
     version: int
@@ -52,6 +55,7 @@ class Commit:
     rows_added: int | None
     bytes: int
     reshapes: bool = False
+    commit_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +208,7 @@ def _summarize(version: int, actions: list[Action], modified_at_s: float) -> Com
         rows_added=_rows(adds) if not cdc else None,
         bytes=sum(body.get("size") or 0 for body in (cdc or adds + removes)),
         reshapes=bool(metadata) or "protocol" in by_kind,
+        commit_id=text_of(about, COMMIT_ID),
     )
 
 

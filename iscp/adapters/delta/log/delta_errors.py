@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pyarrow as pa
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from iscp.core.errors import (
@@ -21,6 +22,8 @@ MESSAGE_LENGTH_MAX = 1_000
 """Characters of another system's message that an error keeps; the rest is cut off, and its stack is in the log."""
 
 NO_SPACE = "No space left on device"
+# deltalake raises its own errors, and Python's for I/O and for what it cannot read.
+FOREIGN_ERRORS = (DeltaError, OSError, ValueError, pa.ArrowException)
 _FULL_TEXTS = (NO_SPACE, "Disk quota exceeded")
 
 
@@ -38,10 +41,8 @@ def storage_faults(what: str) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        full = is_full(error)
-        code = ErrorCode.NO_SPACE if full else ErrorCode.STORAGE
-        remedy = "Free space on it" if full else "Check the path and its permissions"
-        raise StorageError(f"cannot {what}: {error.strerror or error}", code=code, remedy=remedy) from error
+        remedy = "Check the path and its permissions"
+        raise storage_error(error, f"cannot {what}", error.strerror, remedy) from error
 
 
 @contextmanager
@@ -51,14 +52,12 @@ def delta_faults(what: str) -> Iterator[None]:
         yield
     except CommitFailedError as error:
         if is_full(error):
-            raise no_space(what, error) from error
+            raise storage_error(error, what) from error
         raise Conflict(f"{what}: another writer was first") from error
     except TableNotFoundError as error:
         raise TableNotFound(f"{what}: is not a Delta table", remedy="Check the path") from error
     except (DeltaError, OSError) as error:
-        if is_full(error):
-            raise no_space(what, error) from error
-        raise StorageError(f"{what}: {str(error)[:MESSAGE_LENGTH_MAX]}") from error
+        raise storage_error(error, what) from error
 
 
 class _Spent(threading.local):
@@ -82,5 +81,15 @@ def direct_work() -> Iterator[None]:
         spent.direct_s += time.perf_counter() - began_s
 
 
-def no_space(what: str, error: Exception) -> StorageError:
-    return StorageError(f"{what}: {NO_SPACE}", code=ErrorCode.NO_SPACE, remedy="Free space on it")
+def storage_error(error: BaseException, what: str, why: str | None = None, remedy: str = "") -> StorageError:
+    """A fault of the storage in iscp's words; a full disk gets its own code and remedy. One of iscp stays as it is.
+
+    `why`: instead of the error's own text.
+    """
+    if isinstance(error, StorageError):
+        return error
+    if is_full(error):
+        return StorageError(
+            f"{what}: {NO_SPACE}", code=ErrorCode.NO_SPACE, remedy="Free space on the disk that holds the table"
+        )
+    return StorageError(f"{what}: {(why or str(error))[:MESSAGE_LENGTH_MAX]}", remedy=remedy)

@@ -18,7 +18,7 @@ from deltalake.transaction import AddAction
 
 from iscp.adapters.delta.log.checkpoints import COMMITS, PROPERTIES, Checkpoints
 from iscp.adapters.delta.log.column_features import enable_features
-from iscp.adapters.delta.log.commits import APP_ID, commit_stamp, newest_version, read_commit, table_exists
+from iscp.adapters.delta.log.commits import APP_ID, table_exists
 from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.table_features import (
     expiry_fault,
@@ -221,21 +221,15 @@ class DeltaSink:
 
     def _confirm_commit(self, tag: CommitTag) -> Position:
         """The position after our commit; raises Conflict if another writer's carries the seq."""
-        winner = self._reader.winner(tag.seq, tag.base_version)
-        if winner is None or winner[1] != tag.attempt:
-            raise Conflict(f"seq {tag.seq} of {self._uri} was won by another writer")
-        if commit_stamp(self._uri, winner[0] + 1) is None and newest_version(self._uri) > winner[0]:
-            # A writer that slept for long can "win" a version whose commit file was cleaned away.
-            raise Conflict(f"the log of {self._uri} has gone on without seq {tag.seq}")
+        version = self._reader.confirm(tag)
         self._failpoints.reach("commit.after")
-        self._checkpoints.note_commit(winner[0])
-        commit = read_commit(self._uri, winner[0])
+        self._checkpoints.note_commit(version)
         return Position(
             seq=tag.seq,
             watermark=tag.watermark,
             job_id=tag.job_id,
             source_id=tag.source_id,
-            base_version=commit.version if commit else winner[0],
+            base_version=version,
             dead=tag.dead,
             column_ids=tag.column_ids,
         )

@@ -15,9 +15,10 @@ from deltalake import DeltaTable
 
 from iscp.adapters.delta.log.commits import APP_ID, Commit, commit_stamp, log_of, newest_version, read_commit
 from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.log.next_version import commits_after, counts
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import place
-from iscp.core.errors import StorageError, TableNotFound
+from iscp.core.errors import Conflict, StorageError, TableNotFound
 from iscp.core.job_row import JobRow
 from iscp.core.watermark import DeadLetters, Position, Watermark
 from iscp.ports.sink import CommitTag
@@ -193,15 +194,15 @@ class PositionReader:
         self._known, self._stamp = known, commit_stamp(self._uri, known.base_version)
         return known
 
-    def winner(self, seq: int, after_version: int) -> tuple[int, str] | None:
-        """(version, attempt) of the commit after `after_version` that carries `seq`; None: there is none."""
-        version = after_version + 1
-        while (commit := read_commit(self._uri, version)) is not None:
-            ours = _ours(commit)
-            if ours is not None and ours.position.seq == seq:
-                return version, ours.attempt
-            version += 1
-        return None
+    def confirm(self, tag: CommitTag) -> int:
+        """The version of the commit with this tag, once it was made; raises Conflict where it does not count."""
+        # Delta skips a seq silently that another writer has committed already: only the log says whose it is.
+        winner = next((each for each in commits_after(self._uri, tag.base_version) if each.seq == tag.seq), None)
+        if winner is None or (ours := _ours(winner)) is None or ours.attempt != tag.attempt:
+            raise Conflict(f"seq {tag.seq} of {self._uri} was won by another writer")
+        if not counts(self._uri, winner.version):
+            raise Conflict(f"the log of {self._uri} has gone on without seq {tag.seq}")
+        return winner.version
 
 
 def _foreign(commit: Commit) -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from iscp.adapters.delta.log.delta_errors import MESSAGE_LENGTH_MAX, is_full, no_space, spent
+from iscp.adapters.delta.log.delta_errors import MESSAGE_LENGTH_MAX, is_full, spent, storage_error
 from iscp.core.errors import (
     Canceled,
     Conflict,
@@ -85,7 +85,7 @@ def _translate(what: str, error: PySparkException | Py4JJavaError) -> IscpError:
     if any(mark in text for mark in _CANCELED):
         return Canceled(f"{what}: was canceled")
     if is_full(error):
-        return no_space(what, error)
+        return storage_error(error, what)
     if "DELTA_MULTIPLE_SOURCE_ROW_MATCHING" in text:
         return InvalidRequest(
             f"{what}: several rows share a key",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow.fs as pafs
@@ -12,12 +11,12 @@ from deltalake.fs import DeltaStorageHandler
 from iscp.adapters.delta.storage.locations import local_path
 
 
-def files_of(uri: str, options: Mapping[str, str] | None) -> pafs.FileSystem:
+def files_of(uri: str) -> pafs.FileSystem:
     """With paths as the table's log has them."""
     path = local_path(uri)
     if path is not None:
         return pafs.SubTreeFileSystem(str(path), pafs.LocalFileSystem())
-    return pafs.PyFileSystem(DeltaStorageHandler(uri, options=dict(options or {})))
+    return pafs.PyFileSystem(DeltaStorageHandler(uri, options={}))
 
 
 def sync(path: Path) -> None:

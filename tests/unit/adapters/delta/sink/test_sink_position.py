@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from iscp.adapters.delta.log.commits import APP_ID
 from iscp.adapters.delta.sink.sink_position import PositionReader, tag_json
-from iscp.core.errors import StorageError
+from iscp.core.errors import Conflict, StorageError
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow, JobStatus
 from iscp.core.watermark import DeadLetters, Position, Watermark
@@ -322,15 +322,34 @@ def test_an_unchanged_sink_is_not_opened_again(log: Log) -> None:
     assert reader.read(job()) == expected
 
 
-def test_the_winner_of_a_seq_is_who_carries_it_after_a_version(log: Log) -> None:
+def test_a_commit_is_confirmed_by_its_seq_and_attempt_behind_its_base(log: Log) -> None:
     log.ours()
     log.foreign()
     log.ours()
-    reader = PositionReader(log.uri)
-    assert reader.winner(1, -1) == (0, "try-1")
-    assert reader.winner(2, 0) == (2, "try-2")
-    assert reader.winner(2, 2) is None
-    assert reader.winner(3, -1) is None
+    reader, first, second = PositionReader(log.uri), log.tags[1], log.tags[2]
+    assert reader.confirm(first) == 0
+    assert reader.confirm(second) == 2
+    for lost in (
+        replace(second, attempt="try-other"),
+        replace(second, base_version=2),
+        replace(second, seq=3),
+    ):
+        with pytest.raises(Conflict, match="won by another writer"):
+            reader.confirm(lost)
+
+
+@pytest.mark.parametrize("cleaned", [2, 3], ids=["the last free version", "one further back"])
+def test_a_commit_where_the_log_was_cleaned_away_is_not_confirmed(log: Log, cleaned: int) -> None:
+    """A writer slept behind version 1 while others committed, and their log was cleaned: version 2 is free again."""
+    log.ours()
+    log.ours()
+    for _ in range(4):
+        log.foreign()
+    log.remove(upto=cleaned)
+    late = Log(log.uri, seq=2, version=1)
+    late.ours()
+    with pytest.raises(Conflict, match="has gone on without seq 3"):
+        PositionReader(log.uri).confirm(late.tags[3])
 
 
 # --- any sequence of commits -----------------------------------------------------------------------------------------
