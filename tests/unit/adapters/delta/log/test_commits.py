@@ -12,8 +12,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from iscp.adapters.delta.log.commits import APP_ID, commit_stamp, newest_version, read_commit, table_exists
-from iscp.adapters.delta.storage.locations import local_path
-from iscp.core.errors import InvalidRequest, StorageError, TableNotFound
+from iscp.core.errors import StorageError, TableNotFound
 from tests.fakes.commit_files import commit_path
 
 CDF = {"delta.enableChangeDataFeed": "true"}
@@ -151,42 +150,3 @@ def test_a_log_that_cannot_be_read_is_a_fault_of_the_storage(uri: str) -> None:
     commit_path(uri, 0).mkdir(parents=True)
     with pytest.raises(StorageError, match="cannot read"):
         read_commit(uri, 0)
-
-
-@pytest.mark.parametrize(
-    ("uri", "path"),
-    [
-        ("/a/b", "/a/b"),
-        ("/a/b/", "/a/b"),
-        ("/a/../b", "/b"),
-        ("file:///a/b", "/a/b"),
-        ("file:/a/b", "/a/b"),
-    ],
-)
-def test_paths_and_file_uris_are_spelled_one_way(uri: str, path: str) -> None:
-    assert local_path(uri) == Path(path)
-
-
-def test_a_relative_path_is_taken_from_where_the_process_stands() -> None:
-    assert local_path("tables/a") == Path.cwd() / "tables" / "a"
-
-
-@pytest.mark.parametrize("uri", ["s3://bucket/t", "abfss://c@a.dfs.core.windows.net/t", "hdfs://n/t"])
-def test_other_stores_are_refused_by_name(uri: str) -> None:
-    with pytest.raises(InvalidRequest, match=uri.split(":")[0]):
-        local_path(uri)
-
-
-@pytest.mark.parametrize("uri", ["/lake/a%20b", "file:///lake/a%20b", "/lake/a\\b"])
-def test_a_path_that_delta_rs_reads_as_another_is_refused(uri: str) -> None:
-    """It decodes escapes, so that the rows of one table would go into the log of another."""
-    with pytest.raises(InvalidRequest, match="reads as another path") as refused:
-        local_path(uri)
-    assert (refused.value.field, bool(refused.value.remedy)) == ("table", True)
-
-
-def test_blanks_and_signs_are_part_of_a_path(tmp_path: Path) -> None:
-    uri = str(tmp_path / "a b#{c}?+ü")
-    write_deltalake(str(local_path(f"file://{uri}")), rows(1))
-    assert table_exists(uri)
-    assert DeltaTable(uri).to_pyarrow_table() == rows(1)
