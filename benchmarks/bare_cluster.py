@@ -29,8 +29,8 @@ from iscp.core.errors import IscpError
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.runtime.owner.job_log_writer import LogWriter
-from iscp.runtime.owner.log_limits import LogLimits
+from iscp.runtime.owner.log.job_log_writer import LogWriter
+from iscp.runtime.owner.log.log_hooks import LogHooks
 
 WAIT_S = 120.0
 LOOK_S = 0.02
@@ -51,7 +51,7 @@ def fill_log(uri: str, shards: int) -> None:
     """Jobs on so many tables, one each, in a job log that is new."""
     joblog = DeltaJobLog(uri, SystemClock(), EnvironmentFailpoints({}), cluster="default")
     joblog.claim_term()
-    writer = LogWriter(joblog, JobBook(), SystemClock(), LogLimits(), lambda _: None, lambda _: None)
+    writer = LogWriter(joblog, JobBook(), SystemClock(), JobLogConfig(uri=""), LogHooks(lambda _: None, lambda _: None))
     writer.start()
     rows = [
         JobRow(

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from iscp import __version__
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
@@ -62,7 +62,7 @@ from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep
 from iscp.core.members import WIRE_FORMAT, NodeRecord
 from iscp.core.verification import VerifyReport
 from iscp.ports.catalog import TableDescription
-from iscp.ports.cluster import NodeCalls
+from iscp.ports.cluster import ClusterPorts, NodeCalls
 from iscp.runtime.admin.admin_service import OwnerAdmin
 from iscp.runtime.admin.cluster_views import ClusterViews
 from iscp.runtime.admin.operator_service import OwnerOperator
@@ -70,11 +70,11 @@ from iscp.runtime.admin.resharder import Resharder
 from iscp.runtime.loop.gc_tuning import collect_rarely
 from iscp.runtime.loop.threads import THREADS
 from iscp.runtime.node.lease_keeper import LeaseKeeper
-from iscp.runtime.node.node import Closes, Node
+from iscp.runtime.node.node import Closes, Node, NodeParts
 from iscp.runtime.owner.job_progress import ProgressSignal
-from iscp.runtime.owner.log_limits import LogLimits
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop
+from iscp.runtime.owner.owner_ports import JobLogAccess, OwnerHooks
 from iscp.runtime.worker.worker_loop import WorkerLoop
 
 TRACE = "BARE_NODE_TRACE"
@@ -211,6 +211,8 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
     membership = EtcdMembership(etcd, keys, clock, THREADS, ttl_s=ttl_s, margin_s=margin_s)
     election = EtcdElection(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s)
     overrides = EtcdOverrides(etcd, election, keys)
+    checkpoints, marks = EtcdCheckpoint(etcd, election, keys), EtcdLogMarks(etcd, election, keys)
+    cluster = ClusterPorts(membership, election, overrides, checkpoints, marks)
     times = replace(CoordinationTimes(), ttl_s=ttl_s, margin_s=margin_s)
     peers = Peers(
         config.etcd_prefix,
@@ -220,18 +222,17 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
     )
     owner = OwnerLoop(
         OwnerMachine(config.node_id, __version__, times, wire_format),
-        lambda: DeltaJobLog(config.log.uri, clock, EnvironmentFailpoints({}), cluster=config.cluster),
-        membership,
-        election,
-        overrides,
-        EtcdCheckpoint(etcd, election, keys),
-        EtcdLogMarks(etcd, election, keys),
+        JobLogAccess(
+            lambda: DeltaJobLog(config.log.uri, clock, EnvironmentFailpoints({}), cluster=config.cluster), config.log
+        ),
+        cluster,
         clock,
-        LogLimits(),
-        lambda to, message: worker.receive([message]) if to.node_id == config.node_id else peers.send(to, message),
-        peers.keep,
-        moved.tell,
-        broken,
+        OwnerHooks(
+            lambda to, message: worker.receive([message]) if to.node_id == config.node_id else peers.send(to, message),
+            peers.keep,
+            moved.tell,
+            broken,
+        ),
     )
     worker = WorkerLoop(
         lambda epoch: WorkerMachine(config.node_id, epoch, __version__, times, wire_format),
@@ -265,16 +266,11 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
     operator = OperatorServer(OwnerOperator(owner, overrides, AnyTable(), resharder))
     server = AdminServer(admin, config.listen, services=[served, operator], interceptors=[forwarding])
     threading.Thread(target=watch_terms, args=(owner, engine.counts), daemon=True).start()
-    parts = (keeper, owner, worker, engine, engine, moved, engine)
+    runs: Any = engine
     connections: list[Closes] = [nodes, peers, forwarding, etcd]
+    parts = NodeParts(server, keeper, owner, worker, runs, runs, runs, moved, connections)
     return Node(
-        config.node_id,
-        server,
-        membership,
-        election,
-        *parts,  # type: ignore[arg-type]
-        connections,
-        preflight=partial(refuse_misfit, config, record, membership),
+        config.node_id, membership, election, parts, preflight=partial(refuse_misfit, config, record, membership)
     )
 
 

@@ -34,12 +34,13 @@ from iscp.client.admin_client import Client
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import Pause, Register, Registration, Resume
 from iscp.core.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest
+from iscp.core.config import JobLogConfig
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow, JobStatus
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.watermark import Watermark
-from iscp.runtime.owner.job_log_writer import LogWriter
-from iscp.runtime.owner.log_limits import LogLimits
+from iscp.runtime.owner.log.job_log_writer import LogWriter
+from iscp.runtime.owner.log.log_hooks import LogHooks
 
 AIM_UPDATES_PER_S = 2_000
 AIM_P95_MS = 500
@@ -90,11 +91,12 @@ def toggle_for(seconds: float, threads: int, toggle: Callable[[int, bool], objec
 
 
 @contextmanager
-def log_at(root: str, limits: LogLimits | None = None) -> Iterator[LogWriter]:
+def log_at(root: str, config: JobLogConfig | None = None) -> Iterator[LogWriter]:
     joblog = DeltaJobLog(root, SystemClock(), EnvironmentFailpoints({}))
     joblog.claim_term()
     book = JobBook(joblog.load(), joblog.requests())
-    writer = LogWriter(joblog, book, SystemClock(), limits or LogLimits(), lambda _: None, lambda _: None)
+    hooks = LogHooks(lambda _: None, lambda _: None)
+    writer = LogWriter(joblog, book, SystemClock(), config or JobLogConfig(uri=root), hooks)
     writer.start()
     try:
         yield writer

@@ -46,12 +46,14 @@ from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.messages import Alive, DispatchTable, NodeMessage, OwnerMessage
 from iscp.coordination.protocol.timeouts import CoordinationTimes
+from iscp.core.config import JobLogConfig
 from iscp.core.errors import Unavailable
 from iscp.core.members import NodeRecord
 from iscp.core.ring import Ring
+from iscp.ports.cluster import ClusterPorts
 from iscp.runtime.loop.gc_tuning import collect_rarely
-from iscp.runtime.owner.log_limits import LogLimits
 from iscp.runtime.owner.owner_loop import OwnerLoop
+from iscp.runtime.owner.owner_ports import JobLogAccess, OwnerHooks
 from iscp.wire.v1 import node_pb2 as pb
 from tests.fakes.etcd import FakeCheckpoints, FakeElection, FakeEtcd, FakeLogMarks, FakeMembership, FakeOverrides
 from tests.fakes.prompt_nodes import EPOCH, answers, job_rows, node_records
@@ -221,18 +223,10 @@ def settle(root: str, tables: int, nodes: int) -> Measured:
 
     loop = OwnerLoop(
         OwnerMachine(records[0].node_id, "bench", TIMES),
-        lambda: DeltaJobLog(root, clock, EnvironmentFailpoints({})),
-        membership,
-        election,
-        FakeOverrides(etcd),
-        FakeCheckpoints(etcd),
-        FakeLogMarks(etcd),
+        JobLogAccess(lambda: DeltaJobLog(root, clock, EnvironmentFailpoints({})), JobLogConfig(uri=root)),
+        ClusterPorts(membership, election, FakeOverrides(etcd), FakeCheckpoints(etcd), FakeLogMarks(etcd)),
         clock,
-        LogLimits(),
-        send,
-        lambda members: None,
-        lambda: None,
-        lambda error: os._exit(3),
+        OwnerHooks(send, lambda members: None, lambda: None, lambda error: os._exit(3)),
     )
     streams.start()
     loop.start()

@@ -15,6 +15,7 @@ from iscp.adapters.etcd.override_keys import EtcdOverrides
 from iscp.adapters.etcd.server import production_warning
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.core.config import NodeConfig
+from iscp.ports.cluster import ClusterPorts
 from iscp.ports.system import Clock
 from iscp.runtime.loop.threads import THREADS
 
@@ -23,12 +24,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
+    """`ports`: what an owner uses of it."""
+
     etcd: EtcdClient
     membership: EtcdMembership
     election: EtcdElection
-    overrides: EtcdOverrides
-    checkpoints: EtcdCheckpoint
-    marks: EtcdLogMarks
+    ports: ClusterPorts
 
     @classmethod
     def connect(cls, config: NodeConfig, clock: Clock) -> Cluster:
@@ -39,4 +40,5 @@ class Cluster:
         election = EtcdElection(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s)
         membership = EtcdMembership(etcd, keys, clock, THREADS, ttl_s=ttl_s, margin_s=margin_s)
         stores = EtcdOverrides(etcd, election, keys), EtcdCheckpoint(etcd, election, keys)
-        return cls(etcd, membership, election, *stores, EtcdLogMarks(etcd, election, keys))
+        ports = ClusterPorts(membership, election, *stores, EtcdLogMarks(etcd, election, keys))
+        return cls(etcd, membership, election, ports)

@@ -18,13 +18,15 @@ from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.owner_parts import compose_owner_loop, compose_services
 from iscp.bootstrap.shard_parts import compose_engine, compose_target_looks
 from iscp.coordination.protocol.effects import ShardOrder
+from iscp.coordination.protocol.messages import OwnerMessage
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.members import NodeRecord
 from iscp.runtime.node.lease_keeper import LeaseKeeper
-from iscp.runtime.node.node import Node
+from iscp.runtime.node.node import Node, NodeParts
 from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.owner.node_clients import NodeClients
+from iscp.runtime.owner.owner_ports import OwnerHooks
 from iscp.runtime.worker.maintenance import UpkeepOrder
 from iscp.runtime.worker.worker_loop import WorkerLoop
 
@@ -36,14 +38,11 @@ def compose(on: Foundation) -> Node:
     times = replace(CoordinationTimes(), ttl_s=config.etcd.lease_ttl_s, margin_s=config.etcd.margin_s)
     record = NodeRecord(config.node_id, 0, config.address, os.getpid(), __version__, clock.now_s())
     peers = Peers(config.etcd_prefix, config.node_id, lambda node_id, messages: owner.receive(node_id, messages))
-    owner = compose_owner_loop(
-        on,
-        cluster,
-        times,
-        moved,
-        lambda to, message: worker.receive([message]) if to.node_id == config.node_id else peers.send(to, message),
-        peers.keep,
-    )
+
+    def send(to: NodeRecord, message: OwnerMessage) -> None:
+        worker.receive([message]) if to.node_id == config.node_id else peers.send(to, message)
+
+    owner = compose_owner_loop(on, cluster, times, OwnerHooks(send, peers.keep, moved.tell, on.on_broken))
     worker = WorkerLoop(
         lambda epoch: WorkerMachine(config.node_id, epoch, __version__, times),
         cluster.election,
@@ -66,7 +65,7 @@ def compose(on: Foundation) -> Node:
     forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id), log_fault=owner.log_fault)
     admin, operator = compose_services(on, cluster, moved, owner, nodes, looks)
     server = AdminServer(admin, config.listen, services=[served, operator], interceptors=[forwarding])
-    parts = (keeper, owner, worker, scheduler, executor, moved, upkeep)
-    preflight = partial(refuse_misfit, config, record, cluster.membership)
     ends = nodes, peers, forwarding, cluster.etcd
-    return Node(config.node_id, server, cluster.membership, cluster.election, *parts, ends, preflight)
+    parts = NodeParts(server, keeper, owner, worker, scheduler, executor, upkeep, moved, ends)
+    preflight = partial(refuse_misfit, config, record, cluster.membership)
+    return Node(config.node_id, cluster.membership, cluster.election, parts, preflight)

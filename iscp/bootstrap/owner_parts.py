@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-
 from iscp import __version__
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
@@ -13,49 +10,37 @@ from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.bootstrap.cluster_parts import Cluster
 from iscp.bootstrap.foundation import Foundation
 from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.messages import OwnerMessage
 from iscp.coordination.protocol.timeouts import CoordinationTimes
-from iscp.core.config import JobLogConfig
-from iscp.core.members import NodeRecord
 from iscp.runtime.admin.admin_service import OwnerAdmin
 from iscp.runtime.admin.cluster_views import ClusterViews
 from iscp.runtime.admin.operator_service import OwnerOperator
 from iscp.runtime.admin.resharder import Resharder
 from iscp.runtime.owner.job_progress import ProgressSignal
-from iscp.runtime.owner.log_limits import LogLimits
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop
+from iscp.runtime.owner.owner_ports import JobLogAccess, OwnerHooks
 from iscp.runtime.worker.target_probe import TargetLooks, WaitedTargets
 
 
-def compose_owner_loop(
-    on: Foundation,
-    cluster: Cluster,
-    times: CoordinationTimes,
-    moved: ProgressSignal,
-    send: Callable[[NodeRecord, OwnerMessage], None],
-    keep: Callable[[Sequence[NodeRecord]], None],
-) -> OwnerLoop:
+def compose_owner_loop(on: Foundation, cluster: Cluster, times: CoordinationTimes, hooks: OwnerHooks) -> OwnerLoop:
     config, clock = on.config, on.clock
-    return OwnerLoop(
-        OwnerMachine(config.node_id, __version__, times),
-        lambda: DeltaJobLog(config.log.uri, clock, on.failpoints, cluster=config.cluster, reached=cluster.marks.load),
-        cluster.membership,
-        cluster.election,
-        cluster.overrides,
-        cluster.checkpoints,
-        cluster.marks,
-        clock,
-        _limits_of(config.log),
-        send,
-        keep,
-        on_moved=moved.tell,
-        on_broken=on.on_broken,
-    )
+
+    def open_log() -> DeltaJobLog:
+        return DeltaJobLog(
+            config.log.uri, clock, on.failpoints, cluster=config.cluster, reached=cluster.ports.marks.load
+        )
+
+    machine = OwnerMachine(config.node_id, __version__, times)
+    return OwnerLoop(machine, JobLogAccess(open_log, config.log), cluster.ports, clock, hooks)
 
 
 def compose_services(
-    on: Foundation, cluster: Cluster, moved: ProgressSignal, owner: OwnerLoop, nodes: NodeClients, looks: TargetLooks
+    on: Foundation,
+    cluster: Cluster,
+    moved: ProgressSignal,
+    owner: OwnerLoop,
+    nodes: NodeClients,
+    looks: TargetLooks,
 ) -> tuple[OwnerAdmin, OperatorServer]:
     """What users and operators ask, as the owner answers it."""
     kind = on.kinds.kind
@@ -65,16 +50,4 @@ def compose_services(
     waited = WaitedTargets(looks)
     admin = OwnerAdmin(owner, catalog, kind, check_trigger, on.clock, moved, nodes, views.view, waited.fault)
     resharder = Resharder(owner, catalog, kind, admin.intake)
-    return admin, OperatorServer(OwnerOperator(owner, cluster.overrides, catalog, resharder))
-
-
-def _limits_of(config: JobLogConfig) -> LogLimits:
-    return replace(
-        LogLimits(),
-        status_delay_s=config.status_batch_s,
-        compact_commits=config.compact_commits,
-        compact_every_s=config.compact_interval_s,
-        flush_every_s=config.flush_interval_s,
-        collect_every_s=config.collect_interval_s,
-        dropped_kept_s=config.keep_dropped_s,
-    )
+    return admin, OperatorServer(OwnerOperator(owner, cluster.ports.overrides, catalog, resharder))

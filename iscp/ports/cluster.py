@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from iscp.coordination.membership.preferred_nodes import Overrides
@@ -146,3 +147,14 @@ class NodeCalls(Protocol):
 
     def counters(self) -> dict[str, int]:
         """The executor's counts, and others of the node's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPorts:
+    """What an owner uses of what the nodes of a cluster share."""
+
+    membership: MemberControl
+    election: ElectionKey
+    overrides: OverrideStore
+    checkpoints: CheckpointStore
+    marks: LogMarks

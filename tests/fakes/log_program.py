@@ -16,12 +16,13 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import Register, Registration
+from iscp.core.config import JobLogConfig
 from iscp.core.errors import IscpError
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
-from iscp.runtime.owner.job_log_writer import LogWriter
-from iscp.runtime.owner.log_limits import LogLimits
+from iscp.runtime.owner.log.job_log_writer import LogWriter
+from iscp.runtime.owner.log.log_hooks import LogHooks
 
 THREADS = 8
 
@@ -36,8 +37,8 @@ def main(uri: str, first: int, jobs: int) -> None:
     joblog = DeltaJobLog(uri, clock, EnvironmentFailpoints())
     joblog.claim_term()
     book = JobBook(joblog.load(), joblog.requests())
-    limits = LogLimits(compact_commits=20)
-    writer = LogWriter(joblog, book, clock, limits, lambda change: None, lambda error: None)
+    config = JobLogConfig(uri="", compact_commits=20)
+    writer = LogWriter(joblog, book, clock, config, LogHooks(lambda change: None, lambda error: None))
     writer.start()
     said = threading.Lock()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import inf
 
 from iscp.coordination.membership.assignments import ShardState
@@ -22,13 +21,15 @@ from iscp.coordination.protocol.messages import (
     Sync,
 )
 from iscp.coordination.protocol.timeouts import CoordinationTimes
+from iscp.core.config import JobLogConfig
 from iscp.core.ids import JobKey, ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, Reason
 from iscp.core.members import NodeRecord
 from iscp.core.watermark import Watermark
-from iscp.runtime.owner.log_limits import LogLimits
+from iscp.ports.cluster import ClusterPorts
 from iscp.runtime.owner.owner_loop import OwnerLoop
+from iscp.runtime.owner.owner_ports import JobLogAccess, OwnerHooks
 from tests.fakes.clock import FakeClock
 from tests.fakes.etcd import FakeCheckpoints, FakeElection, FakeEtcd, FakeLogMarks, FakeMembership, FakeOverrides
 from tests.fakes.joblog import FakeJobLog, LogStorage
@@ -78,18 +79,16 @@ class OwnerWorld:
         self.broken: list[Exception] = []
         self.owner = OwnerLoop(
             OwnerMachine("n-1", "v", TIMES),
-            self._open_log,
-            self.membership,
-            self.election,
-            FakeOverrides(self.etcd),
-            FakeCheckpoints(self.etcd),
-            FakeLogMarks(self.etcd),
+            JobLogAccess(self._open_log, JobLogConfig(uri="", status_batch_s=0.0)),
+            ClusterPorts(
+                self.membership,
+                self.election,
+                FakeOverrides(self.etcd),
+                FakeCheckpoints(self.etcd),
+                FakeLogMarks(self.etcd),
+            ),
             self.clock,
-            replace(LogLimits(), status_delay_s=0.0),
-            self._hear,
-            lambda members: None,
-            self._moved,
-            self.broken.append,
+            OwnerHooks(self._hear, lambda members: None, self._moved, self.broken.append),
         )
         self._term, self._sent, self._epoch = 0, 0, 1
 

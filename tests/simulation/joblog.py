@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from iscp.core.config import JobLogConfig
 from iscp.core.errors import NotOwner, OutcomeUnknown, StorageError
 from iscp.core.ids import JobKey
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobRow
-from iscp.runtime.owner.log_limits import LogLimits
+from iscp.runtime.owner.log.log_limits import LogLimits
 from tests.simulation.specs import spec_json
 from tests.simulation.violation import expect
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
-LIMITS = LogLimits(flush_every_s=5.0, retry_s=0.5, retry_max_s=2.0, compact_commits=20, tidy_every_s=20.0)
+CONFIG = JobLogConfig(uri="", flush_interval_s=5.0, compact_commits=20)
+LIMITS = LogLimits(retry_s=0.5, retry_max_s=2.0, tidy_every_s=20.0)
 STALLED_S = 0.5
 """How long a storage that does not answer is waited for."""
 

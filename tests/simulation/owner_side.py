@@ -29,12 +29,14 @@ from iscp.core.errors import InvariantBroken, IscpError, QueueFull
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow
 from iscp.core.members import Leader, Moment, NodeRecord
+from iscp.ports.cluster import ClusterPorts
 from iscp.runtime.loop.inbox import EVENTS_MAX
 from iscp.runtime.owner.checkpoint_saver import Checkpointer
-from iscp.runtime.owner.job_log_writer import LogWriter
+from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.owner_loop import OwnerLoop
+from iscp.runtime.owner.owner_ports import JobLogAccess, OwnerHooks
 from iscp.runtime.owner.revoker import Revoker
-from tests.simulation.joblog import LIMITS, TermLog
+from tests.simulation.joblog import CONFIG, LIMITS, TermLog
 from tests.simulation.owner_ports import (
     OwnerCheckpoints,
     OwnerElection,
@@ -73,18 +75,12 @@ class OwnerSide:
         checkpoints = OwnerCheckpoints(process)
         self.loop = built_of(parts.loop, parts.writer, parts.roll, parts.revoker)(  # type: ignore[arg-type]  # as above
             machine,
-            lambda: TermLog(process),
-            parts.membership(process),
-            self._elected_by,
-            self._overrides,
-            checkpoints,
-            OwnerMarks(process),
+            JobLogAccess(lambda: TermLog(process), CONFIG, LIMITS),
+            ClusterPorts(
+                parts.membership(process), self._elected_by, self._overrides, checkpoints, OwnerMarks(process)
+            ),
             ProcessClock(process),
-            LIMITS,
-            self._send,
-            lambda members: None,
-            self._look_at_checkpoint,
-            _broken,
+            OwnerHooks(self._send, lambda members: None, self._look_at_checkpoint, _broken),
             process.threads,
             process.world.trouble.inbox_max or EVENTS_MAX,
         )

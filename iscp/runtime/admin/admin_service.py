@@ -47,8 +47,8 @@ from iscp.ports.system import Clock
 from iscp.runtime.admin.job_lookup import JobLookup
 from iscp.runtime.admin.pending_requests import answer_of, answers_of
 from iscp.runtime.admin.request_validation import RequestValidator
-from iscp.runtime.owner.job_log_writer import LogWriter
 from iscp.runtime.owner.job_progress import ProgressSignal
+from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop
 

@@ -17,7 +17,7 @@ from iscp.core.job_row import JobRow
 from iscp.core.members import NodeRecord
 from iscp.ports.cluster import Membership
 from iscp.ports.system import Clock
-from iscp.runtime.owner.job_log_writer import LogWriter
+from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop
 

@@ -8,7 +8,7 @@ from iscp.core.errors import JobNotFound, TableNotFound
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow
 from iscp.ports.catalog import Catalog
-from iscp.runtime.owner.job_log_writer import LogWriter
+from iscp.runtime.owner.log.job_log_writer import LogWriter
 
 
 class JobLookup:

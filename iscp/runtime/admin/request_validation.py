@@ -25,7 +25,7 @@ from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import Adopting, Archiving, ConsumerKind
 from iscp.ports.system import Clock
 from iscp.runtime.iteration.read_policy import refuse_unfit
-from iscp.runtime.owner.job_log_writer import LogWriter
+from iscp.runtime.owner.log.job_log_writer import LogWriter
 
 JOB_NAME_LENGTH_MAX = 200
 """Characters of a job's name; a longer one is refused."""

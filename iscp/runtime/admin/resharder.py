@@ -13,7 +13,7 @@ from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.admin.job_lookup import JobLookup
 from iscp.runtime.admin.pending_requests import answer_of
 from iscp.runtime.admin.request_validation import RequestValidator
-from iscp.runtime.owner.job_log_writer import LogWriter
+from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.owner_loop import OwnerLoop
 
 TRIES_MAX = 3

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from iscp.core.errors import QueueFull
@@ -54,8 +55,23 @@ class Gathered(Generic[T]):
             return self._waiting.pop()
 
 
+@dataclass(frozen=True, slots=True)
+class Turns(Generic[E]):
+    """What an inbox's thread does: take an event, and tick when `next_due_s` has come (None: nothing is due)."""
+
+    take: Callable[[E], None]
+    tick: Callable[[], None]
+    next_due_s: Callable[[], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class InboxLimits:
+    events_max: int = EVENTS_MAX
+    put_wait_s: float = PUT_WAIT_S
+
+
 class Inbox(Generic[E]):
-    """Feeds `take` with events from many threads, one at a time, and calls `tick` when `next_due_s` has come.
+    """Takes events from many threads, one at a time, and ticks when something is due.
 
     Both run on the one thread of the inbox, so what stands behind them needs no lock. An exception there is a
     broken machine: `on_broken` is called, and no further event is taken.
@@ -68,22 +84,16 @@ class Inbox(Generic[E]):
         self,
         name: str,
         clock: Clock,
-        take: Callable[[E], None],
-        tick: Callable[[], None],
-        next_due_s: Callable[[], float | None],
+        turns: Turns[E],
         on_broken: Callable[[Exception], None],
-        events_max: int = EVENTS_MAX,
-        put_wait_s: float = PUT_WAIT_S,
+        limits: InboxLimits = InboxLimits(),
         threads: Threads = THREADS,
     ) -> None:
         self._name = name
         self._clock = clock
-        self._take = take
-        self._tick = tick
-        self._next_due_s = next_due_s
+        self._turns = turns
         self._on_broken = on_broken
-        self._events_max = events_max
-        self._put_wait_s = put_wait_s
+        self._limits = limits
         self._events: deque[E] = deque()
         self._closing = False
         self._arrived, self._room = threads.conditions(2)
@@ -95,7 +105,7 @@ class Inbox(Generic[E]):
     def put(self, event: E) -> None:
         """Raises QueueFull if the thread does not keep up for a long time; its own thread never waits."""
         with self._room:
-            if not self._own() and not self._room.wait_for(self._has_room, self._put_wait_s):
+            if not self._own() and not self._room.wait_for(self._has_room, self._limits.put_wait_s):
                 raise QueueFull(f"the inbox {self._name} does not keep up", remedy="Try again later")
             self._append(event)
 
@@ -119,9 +129,9 @@ class Inbox(Generic[E]):
 
         False: there was no event to take.
         """
-        due_s = self._next_due_s()
+        due_s = self._turns.next_due_s()
         if due_s is not None and due_s <= self._clock.monotonic_s():
-            self._tick()  # before the next event: a stream of them must not put it off
+            self._turns.tick()  # before the next event: a stream of them must not put it off
         return self._take_next()
 
     def _take_next(self) -> bool:
@@ -130,7 +140,7 @@ class Inbox(Generic[E]):
                 return False
             event = self._events.popleft()
             self._room.notify()
-        self._take(event)
+        self._turns.take(event)
         return True
 
     def _append(self, event: E) -> None:
@@ -139,7 +149,7 @@ class Inbox(Generic[E]):
             self._arrived.notify()
 
     def _has_room(self) -> bool:
-        return len(self._events) < self._events_max
+        return len(self._events) < self._limits.events_max
 
     def _own(self) -> bool:
         return self._thread.is_current()
@@ -154,7 +164,7 @@ class Inbox(Generic[E]):
 
     def _wait(self) -> bool:
         """Sleep until there is an event or a tick is due; False: it was closed, and all is taken."""
-        due_s = self._next_due_s()
+        due_s = self._turns.next_due_s()
         wait_s = None if due_s is None else max(0.0, due_s - self._clock.monotonic_s())
         with self._arrived:
             self._arrived.wait_for(lambda: self._events or self._closing, wait_s)

@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from iscp.core.errors import IscpError, JobLogDamaged, Unavailable
@@ -56,61 +57,60 @@ class Closes(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class NodeParts:
+    """What runs in a node; `connections` are closed last."""
+
+    server: Server
+    keeper: LeaseKeeper
+    owner: OwnerLoop
+    worker: WorkerLoop
+    scheduler: Scheduler
+    executor: Executor
+    upkeep: Upkeep
+    moved: ProgressSignal
+    connections: Sequence[Closes]
+
+
 class Node:
     """Ready when it has started: it is registered, an owner knows what it runs, and users are served."""
 
     def __init__(
         self,
         node_id: str,
-        server: Server,
         membership: Membership,
         election: Election,
-        keeper: LeaseKeeper,
-        owner: OwnerLoop,
-        worker: WorkerLoop,
-        scheduler: Scheduler,
-        executor: Executor,
-        moved: ProgressSignal,
-        upkeep: Upkeep,
-        connections: Sequence[Closes],
+        parts: NodeParts,
         preflight: Callable[[], None] = lambda: None,
     ) -> None:
         """`preflight` raises ConfigurationError where this node does not fit; other nodes can reach it by then."""
         self._node_id = node_id
-        self._server = server
         self._membership = membership
         self._election = election
-        self._keeper = keeper
-        self._owner = owner
-        self._worker = worker
-        self._scheduler = scheduler
-        self._executor = executor
-        self._moved = moved
-        self._upkeep = upkeep
-        self._connections = connections
+        self._parts = parts
         self._preflight = preflight
         self._unwatch: Callable[[], None] = lambda: None
 
     def start(self, stopping: threading.Event | None = None) -> None:
         """Raises ConfigurationError, Unavailable, JobLogDamaged. Once `stopping` is set it returns, ready or not."""
-        self._server.start()
+        self._parts.server.start()
         try:
             self._preflight()
-            self._keeper.start()
+            self._parts.keeper.start()
         except BaseException:
-            self._server.stop(0.0)
+            self._parts.server.stop(0.0)
             raise
-        self._scheduler.start(self._executor)
-        self._upkeep.start()
-        self._worker.start(self._keeper.epoch)
-        self._owner.start()
+        self._parts.scheduler.start(self._parts.executor)
+        self._parts.upkeep.start()
+        self._parts.worker.start(self._parts.keeper.epoch)
+        self._parts.owner.start()
         self._unwatch = self._membership.watch(self._members_changed)
-        self._election.campaign(self._node_id, self._owner.on_elected, self._owner.on_lost)
+        self._election.campaign(self._node_id, self._parts.owner.on_elected, self._parts.owner.on_lost)
         until_s = time.monotonic() + READY_WAIT_S
-        while not self._worker.wait_synced(READY_LOOK_S):
+        while not self._parts.worker.wait_synced(READY_LOOK_S):
             if stopping is not None and stopping.is_set():
                 return
-            if isinstance(fault := self._owner.log_fault(), JobLogDamaged):
+            if isinstance(fault := self._parts.owner.log_fault(), JobLogDamaged):
                 raise fault
             if time.monotonic() < until_s:
                 continue
@@ -118,12 +118,12 @@ class Node:
                 "no owner has taken this node in",
                 remedy="The log of the owner (`iscp-admin events`) says why; the owner must reach this node's address",
             )
-        self._server.ready()
-        log.info("node.ready", extra={"epoch": self._keeper.epoch})
+        self._parts.server.ready()
+        log.info("node.ready", extra={"epoch": self._parts.keeper.epoch})
 
     def _members_changed(self, members: tuple[NodeRecord, ...], moment: Moment) -> None:
-        self._keeper.on_members_changed(members)
-        self._owner.on_members_changed(members, moment)
+        self._parts.keeper.on_members_changed(members)
+        self._parts.owner.on_members_changed(members, moment)
 
     def stop(self, drain_s: float) -> None:
         """Hand over, or let what runs end, within `drain_s` in all; then tell the owner, write the log, leave.
@@ -133,20 +133,20 @@ class Node:
         until_s = time.monotonic() + drain_s
         if drain_s > 0:
             self._hand_over(until_s)
-        self._moved.close()
-        self._upkeep.close(GRACE_S)
+        self._parts.moved.close()
+        self._parts.upkeep.close(GRACE_S)
         left_s = max(0.0, until_s - time.monotonic())
-        self._executor.close(drain=left_s > 0, wait_s=left_s)
-        self._scheduler.close(GRACE_S)
+        self._parts.executor.close(drain=left_s > 0, wait_s=left_s)
+        self._parts.scheduler.close(GRACE_S)
         if drain_s > 0:
-            self._worker.flush(FLUSH_S)
-        self._server.stop(GRACE_S)  # until now, for the owner is told through it
-        self._worker.close()
+            self._parts.worker.flush(FLUSH_S)
+        self._parts.server.stop(GRACE_S)  # until now, for the owner is told through it
+        self._parts.worker.close()
         self._unwatch()
-        self._owner.close()
+        self._parts.owner.close()
         self._election.resign()
-        self._keeper.close()
-        for each in self._connections:
+        self._parts.keeper.close()
+        for each in self._parts.connections:
             each.close()
         log.info("node.stopped")
 
@@ -157,7 +157,7 @@ class Node:
                 return
             self._membership.leave()
             self._election.resign()
-            while not self._worker.wait_handed_over(HAND_OVER_LOOK_S):
+            while not self._parts.worker.wait_handed_over(HAND_OVER_LOOK_S):
                 if time.monotonic() >= until_s or not self._others_stay():
                     log.warning("node.not_handed_over")
                     return

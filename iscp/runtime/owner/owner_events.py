@@ -9,7 +9,7 @@ from iscp.coordination.protocol.messages import NodeMessage
 from iscp.core.ids import ShardId
 from iscp.core.members import Leader
 from iscp.runtime.loop.inbox import Gathered
-from iscp.runtime.owner.job_log_writer import LogWriter
+from iscp.runtime.owner.log.job_log_writer import LogWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +49,10 @@ class Heard:
 @dataclass(frozen=True, slots=True)
 class Members:
     """Who is registered has changed."""
+
+
+def merge_moved(before: dict[ShardId, bool], now: dict[ShardId, bool]) -> dict[ShardId, bool]:
+    """What moved before, with what moves now."""
+    for shard, decided in now.items():
+        before[shard] = decided or before.get(shard, False)
+    return before

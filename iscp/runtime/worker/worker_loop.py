@@ -37,7 +37,7 @@ from iscp.core.report_validation import exact_entry, exact_report
 from iscp.core.untrusted_values import error_text, shown
 from iscp.ports.cluster import Election
 from iscp.ports.system import Clock
-from iscp.runtime.loop.inbox import Inbox
+from iscp.runtime.loop.inbox import Inbox, Turns
 from iscp.runtime.loop.subscriptions import Subscriptions
 
 log = logging.getLogger(__name__)
@@ -83,9 +83,10 @@ class WorkerLoop:
         """Reports, entries of the history and looks at sources that were dead-lettered."""
         self._checks = ThreadPoolExecutor(1, "iscp-election-check")
         self._awaited: list[_Await] = []
-        self._inbox: Inbox[WorkerEvent | _Await | _OwnerHeard] = Inbox(
-            "iscp-worker", clock, self._take, lambda: self._take(Tick()), self._next_due_s, on_broken
+        turns: Turns[WorkerEvent | _Await | _OwnerHeard] = Turns(
+            self._take, lambda: self._take(Tick()), self._next_due_s
         )
+        self._inbox = Inbox("iscp-worker", clock, turns, on_broken)
 
     @property
     def owner_id(self) -> str:

@@ -13,7 +13,7 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.cli.iscp import iscp
 from iscp.core.errors import ErrorCode, HistoryDamaged
 from iscp.core.iteration import HistoryEntry
-from iscp.runtime.owner.history_writer import KEPT_WHILE_DAMAGED_MAX, HistoryWriter
+from iscp.runtime.owner.log.history_writer import KEPT_WHILE_DAMAGED_MAX, HistoryWriter
 from tests.fakes.damages import CONTENT, Damage, delete, delete_directory, truncate
 from tests.fakes.guards import ScriptedFailpoints
 

@@ -29,12 +29,13 @@ from iscp.adapters.delta.log.commits import COMMIT_ID
 from iscp.adapters.system.clock import SystemClock
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import Register, Registration
+from iscp.core.config import JobLogConfig
 from iscp.core.errors import ConfigurationError, InvariantBroken, NotOwner, StorageError
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobRow, JobState, Reason
 from iscp.core.watermark import Watermark
-from iscp.runtime.owner.job_log_writer import LogWriter
-from iscp.runtime.owner.log_limits import LogLimits
+from iscp.runtime.owner.log.job_log_writer import LogWriter
+from iscp.runtime.owner.log.log_hooks import LogHooks
 from tests.fakes.log_program import job
 
 ROOT = Path(__file__).parents[3]
@@ -362,7 +363,8 @@ def test_a_retry_after_the_owner_was_restarted_gets_the_first_answer_even_from_a
     for life in range(3):
         joblog = owner(tmp_path)
         book = JobBook(joblog.load(), joblog.requests())
-        writer = LogWriter(joblog, book, SystemClock(), LogLimits(), lambda change: None, lambda error: None)
+        hooks = LogHooks(lambda change: None, lambda error: None)
+        writer = LogWriter(joblog, book, SystemClock(), JobLogConfig(uri=""), hooks)
         writer.start()
         again = Registration(row._replace(job_id=f"life-{life}"), "the-request")
         answers.append(writer.submit(Register((again,))).result(10)[0])

@@ -29,12 +29,13 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import Pause, Register, Registration, Request, Resume, Unregister
 from iscp.core.api_views import RegisterResult
+from iscp.core.config import JobLogConfig
 from iscp.core.errors import IscpError, JobNotFound, OutcomeUnknown, StorageError
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobReport, JobRow, JobState
 from iscp.core.watermark import Watermark
-from iscp.runtime.owner.job_log_writer import LogWriter
-from iscp.runtime.owner.log_limits import LogLimits
+from iscp.runtime.owner.log.job_log_writer import LogWriter
+from iscp.runtime.owner.log.log_hooks import LogHooks
 from tests.fakes.clock import FakeClock
 from tests.fakes.log_program import job
 
@@ -96,7 +97,7 @@ def test_a_commit_that_is_repeated_behind_one_that_did_not_land_is_there_once(tm
 # A random history against a model
 
 KEYS = [job(number).key for number in range(3)]
-LIMITS = LogLimits(compact_commits=4, dropped_kept_s=1e12)
+CONFIG = JobLogConfig(uri="", compact_commits=4, keep_dropped_s=1e12)
 
 Jobs = dict[str, tuple[str, bool]]
 """By name: the job_id, and whether it is paused."""
@@ -188,7 +189,7 @@ class History:
         assert self.model.jobs == found.jobs
         assert self.model.requests.items() <= found.requests.items(), "a request is forgotten"
         self.waiting.clear()
-        return LogWriter(joblog, book, self.clock, LIMITS, lambda change: None, self.deposed)
+        return LogWriter(joblog, book, self.clock, CONFIG, LogHooks(lambda change: None, self.deposed))
 
     def deposed(self, error: IscpError) -> None:
         raise AssertionError(f"nobody else writes this log: {error}")
@@ -239,7 +240,7 @@ class History:
                 if number:
                     self.turn(pass_s=60.0)
                     self.losing.lose(FAILPOINT_COMMITTED, *[FAILPOINT_LOOK] * number)
-                self.turn(pass_s=LIMITS.compact_every_s)
+                self.turn(pass_s=CONFIG.compact_interval_s)
             case "crash", _:
                 self.writer = self.begin()
             case "lose", number:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from iscp.core.errors import IscpError
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobReport
-from iscp.runtime.owner.job_log_writer import LogWriter
+from iscp.runtime.owner.log.job_log_writer import LogWriter
 from tests.simulation.joblog import Log
 
 

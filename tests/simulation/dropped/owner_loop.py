@@ -7,7 +7,7 @@ from contextlib import suppress
 from iscp.core.errors import IscpError
 from iscp.core.ids import ShardId
 from iscp.core.members import Leader, NodeRecord
-from iscp.runtime.owner.job_log_writer import LogWriter
+from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.owner_loop import OwnerLoop
 from iscp.runtime.owner.revoker import Revoker
 from tests.simulation.owner_ports import OwnerMembership

@@ -19,7 +19,7 @@ from iscp.core.api_requests import (
 from iscp.core.errors import ErrorCode, InvalidRequest, JobNotFound, OutcomeUnknown, StorageError, TableNotFound
 from iscp.core.ids import ShardId
 from iscp.core.job_row import Reason
-from iscp.runtime.owner.log_limits import LogLimits
+from iscp.runtime.owner.log.log_limits import LogLimits
 from tests.fakes.desk import OTHER, TABLE, Desk, X, asked, request, spec
 from tests.fakes.owner import until
 

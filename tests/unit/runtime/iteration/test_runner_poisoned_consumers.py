@@ -38,7 +38,7 @@ from iscp.core.watermark import DeadLetters, Position, Watermark
 from iscp.core.watermark_record import position_of, record_key
 from iscp.ports.consumer import ConsumeContext, Retriever
 from iscp.runtime.iteration.runner import Runner
-from iscp.runtime.owner.history_writer import HistoryWriter
+from iscp.runtime.owner.log.history_writer import HistoryWriter
 from tests.fakes.guards import OpenGuard
 from tests.fakes.loopback import entry
 from tests.fakes.pipeline import FakeKind, FakeSource, fake_ports

@@ -10,7 +10,7 @@ import pytest
 
 from iscp.adapters.system.clock import SystemClock
 from iscp.core.errors import QueueFull
-from iscp.runtime.loop.inbox import EVENTS_MAX, PUT_WAIT_S, Gathered, Inbox
+from iscp.runtime.loop.inbox import EVENTS_MAX, PUT_WAIT_S, Gathered, Inbox, InboxLimits, Turns
 
 WAIT_S = 10.0
 STREAM_S = 2.0
@@ -27,7 +27,9 @@ class Machine:
         self.due_s: float | None = None
         self.broken: list[Exception] = []
         self._then = take
-        self.inbox: Inbox[object] = Inbox("test", self.clock, self.take, self.tick, lambda: self.due_s, self.break_off)
+        self.inbox: Inbox[object] = Inbox(
+            "test", self.clock, Turns(self.take, self.tick, lambda: self.due_s), self.break_off
+        )
 
     def take(self, event: object) -> None:
         self.threads.add(threading.current_thread().name)
@@ -127,7 +129,7 @@ def test_a_stream_of_events_does_not_keep_the_tick_from_coming() -> None:
 
 def test_a_machine_that_stays_due_still_takes_its_events() -> None:
     machine = Machine()
-    machine.inbox = Inbox("test", machine.clock, machine.take, lambda: None, lambda: 0.0, machine.break_off)
+    machine.inbox = Inbox("test", machine.clock, Turns(machine.take, lambda: None, lambda: 0.0), machine.break_off)
     machine.inbox.start()
     machine.inbox.put("heard")
     until(lambda: machine.taken == ["heard"])
@@ -155,7 +157,9 @@ def fill(machine: Machine) -> None:
 
 def test_a_full_inbox_refuses_what_comes_from_elsewhere_and_breaks_nothing() -> None:
     machine = Machine()
-    machine.inbox = Inbox("test", machine.clock, machine.take, machine.tick, lambda: None, machine.break_off, 3, 0.05)
+    machine.inbox = Inbox(
+        "test", machine.clock, Turns(machine.take, machine.tick, lambda: None), machine.break_off, InboxLimits(3, 0.05)
+    )
     for number in range(3):
         machine.inbox.put(number)
     with pytest.raises(QueueFull):
@@ -168,7 +172,9 @@ def test_a_full_inbox_refuses_what_comes_from_elsewhere_and_breaks_nothing() -> 
 
 def test_who_waits_for_room_goes_on_when_there_is_some() -> None:
     machine = Machine()
-    machine.inbox = Inbox("test", machine.clock, machine.take, machine.tick, lambda: None, machine.break_off, 1)
+    machine.inbox = Inbox(
+        "test", machine.clock, Turns(machine.take, machine.tick, lambda: None), machine.break_off, InboxLimits(1)
+    )
     machine.inbox.put("first")
     giver = threading.Thread(target=lambda: machine.inbox.put("second"))
     giver.start()

@@ -18,19 +18,20 @@ from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.schedule.schedule_events import WorkerNews
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.coordination.worker_machine import WorkerMachine
-from iscp.core.config import BackoffConfig, ProbeConfig, SchedulerConfig, UpkeepConfig
+from iscp.core.config import BackoffConfig, JobLogConfig, ProbeConfig, SchedulerConfig, UpkeepConfig
 from iscp.core.errors import ConfigurationError, JobLogDamaged, NotOwner, StorageError
 from iscp.core.ids import JobKey
 from iscp.core.iteration import Iteration, JobOutcome
 from iscp.core.job_row import JobRow
 from iscp.core.members import NodeRecord
 from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.ports.cluster import ClusterPorts
 from iscp.ports.system import Guard
 from iscp.runtime.node.lease_keeper import LeaseKeeper
-from iscp.runtime.node.node import READY_WAIT_S, Node
+from iscp.runtime.node.node import READY_WAIT_S, Node, NodeParts
 from iscp.runtime.owner.job_progress import ProgressSignal
-from iscp.runtime.owner.log_limits import LogLimits
 from iscp.runtime.owner.owner_loop import CLAIM_RETRY_S, OwnerLoop
+from iscp.runtime.owner.owner_ports import JobLogAccess, OwnerHooks
 from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.maintenance import Upkeep, UpkeepOrder
 from iscp.runtime.worker.scheduler import Scheduler
@@ -82,20 +83,15 @@ class World:
         self.runner = FakeRunner(self._iterate)
         membership, election = FakeMembership(self.etcd), FakeElection(self.etcd)
         broken = self.broken.append
+        cluster = ClusterPorts(
+            membership, election, FakeOverrides(self.etcd), FakeCheckpoints(self.etcd), FakeLogMarks(self.etcd)
+        )
         self.owner = owner = OwnerLoop(
             OwnerMachine("n-1", "v", TIMES),
-            lambda: FlakyLog(self.storage, self.claim_faults),
-            membership,
-            election,
-            FakeOverrides(self.etcd),
-            FakeCheckpoints(self.etcd),
-            FakeLogMarks(self.etcd),
+            JobLogAccess(lambda: FlakyLog(self.storage, self.claim_faults), JobLogConfig(uri="")),
+            cluster,
             clock,
-            LogLimits(),
-            lambda to, message: worker.receive([message]),
-            lambda members: None,
-            self.moved.tell,
-            broken,
+            OwnerHooks(lambda to, message: worker.receive([message]), lambda members: None, self.moved.tell, broken),
         )
         worker = WorkerLoop(
             lambda epoch: WorkerMachine("n-1", epoch, "v", TIMES),
@@ -124,20 +120,8 @@ class World:
         )
         worker.orders.subscribe(upkeep.give, *get_args(UpkeepOrder))
         self.server = Server(self)
-        self.node = Node(
-            "n-1",
-            self.server,
-            membership,
-            election,
-            keeper,
-            owner,
-            worker,
-            scheduler,
-            executor,
-            self.moved,
-            upkeep,
-            [self],
-        )
+        parts = NodeParts(self.server, keeper, owner, worker, scheduler, executor, upkeep, self.moved, [self])
+        self.node = Node("n-1", membership, election, parts)
 
     def _iterate(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
         self.began.set()

@@ -8,7 +8,7 @@ from iscp.coordination.jobs.job_requests import Unregister
 from iscp.coordination.protocol.messages import Acknowledge, Announce, DispatchTable
 from iscp.core.errors import InvariantBroken, JobLogDamaged, NotOwner, StorageError, Unavailable
 from iscp.core.ids import ShardId
-from iscp.runtime.owner.log_marker import EVERY_S as MARK_EVERY_S
+from iscp.runtime.owner.log.log_marker import EVERY_S as MARK_EVERY_S
 from iscp.runtime.owner.owner_loop import CLAIM_RETRY_S
 from tests.fakes.etcd import FakeElection
 from tests.fakes.joblog import LogStorage

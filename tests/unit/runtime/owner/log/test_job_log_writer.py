@@ -13,6 +13,7 @@ from iscp.coordination.jobs.book_change import BookChange
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import Pause, Register, Registration, Unregister
 from iscp.core.api_views import RegisterResult
+from iscp.core.config import JobLogConfig
 from iscp.core.errors import (
     InvalidRequest,
     InvariantBroken,
@@ -28,8 +29,9 @@ from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobReport, JobRow, JobState, Reason
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.watermark import Watermark
-from iscp.runtime.owner.job_log_writer import LogWriter
-from iscp.runtime.owner.log_limits import LogLimits
+from iscp.runtime.owner.log.job_log_writer import LogWriter
+from iscp.runtime.owner.log.log_hooks import LogHooks
+from iscp.runtime.owner.log.log_limits import LogLimits
 from tests.fakes.joblog import FakeJobLog, LogStorage
 
 TABLE = "t1"
@@ -53,6 +55,7 @@ class Owner:
     """A writer over a fake log, and what it has told."""
 
     storage: LogStorage = field(default_factory=LogStorage)
+    config: JobLogConfig = field(default_factory=lambda: JobLogConfig(uri=""))
     limits: LogLimits = field(default_factory=LogLimits)
     clock: StillClock = field(default_factory=StillClock)
     changes: list[BookChange] = field(default_factory=list)
@@ -62,7 +65,8 @@ class Owner:
         self.log = FakeJobLog(self.storage)
         self.log.claim_term()
         book = JobBook(self.log.load(), self.log.requests())
-        self.writer = LogWriter(self.log, book, self.clock, self.limits, self.changes.append, self.deposed.append)
+        hooks = LogHooks(self.changes.append, self.deposed.append)
+        self.writer = LogWriter(self.log, book, self.clock, self.config, hooks, self.limits)
 
     def register(self, *names: str, request_id: str = "") -> Future[tuple[RegisterResult, ...]]:
         return self.writer.submit(Register(tuple(Registration(row(name), request_id) for name in names)))
@@ -121,9 +125,8 @@ def test_an_answer_comes_after_the_commit_and_after_the_listener() -> None:
         owner.log,
         JobBook(),
         owner.clock,
-        owner.limits,
-        lambda change: seen.append((len(owner.storage.commits), future.done())),
-        owner.deposed.append,
+        owner.config,
+        LogHooks(lambda change: seen.append((len(owner.storage.commits), future.done())), owner.deposed.append),
     )
     future = owner.register("a")
     owner.writer.turn()
@@ -150,7 +153,7 @@ def test_statuses_are_coalesced_and_wait_for_their_delay_but_readers_see_them_at
     owner.writer.turn()
     assert owner.version("a") == 4
     assert len(owner.storage.commits) == 1
-    owner.pass_s(owner.limits.status_delay_s)
+    owner.pass_s(owner.config.status_batch_s)
     assert [len(commit) for commit in owner.storage.commits] == [1, 1]
     logged = owner.logged("a")
     assert logged is not None
@@ -165,7 +168,7 @@ def test_watermarks_alone_are_logged_by_the_hourly_flush_and_never_over_a_drop(o
     assert len(owner.storage.commits) == 1
     owner.writer.submit(Unregister(key("b")))
     owner.pass_s(1.0)
-    owner.pass_s(owner.limits.flush_every_s)
+    owner.pass_s(owner.config.flush_interval_s)
     owner.writer.turn()
     flushed, dropped = owner.logged("a"), owner.logged("b")
     assert flushed is not None
@@ -178,8 +181,8 @@ def test_a_failing_storage_fails_requests_writes_nothing_and_keeps_statuses_for_
     owner.registered("a")
     owner.report("a", 3, JobState.COMPLETED)
     owner.log.faults = [StorageError("the disk is full")] * 2
-    owner.pass_s(owner.limits.status_delay_s)  # plans the status
-    owner.pass_s(owner.limits.status_delay_s)  # fails
+    owner.pass_s(owner.config.status_batch_s)  # plans the status
+    owner.pass_s(owner.config.status_batch_s)  # fails
     failed = owner.register("b")
     owner.writer.turn()
     with pytest.raises(StorageError):
@@ -264,13 +267,13 @@ def test_a_retry_at_the_next_owner_gets_the_first_answer(owner: Owner) -> None:
 
 
 def test_the_log_is_compacted_by_commits_and_hourly() -> None:
-    owner = Owner(limits=LogLimits(compact_commits=3))
+    owner = Owner(config=JobLogConfig(uri="", compact_commits=3))
     for name in "abc":
         owner.registered(name)
     assert owner.log.compactions == 1
     owner.registered("d", "e")
     owner.registered("f")
-    owner.pass_s(owner.limits.compact_every_s)
+    owner.pass_s(owner.config.compact_interval_s)
     assert owner.log.compactions == 2
     assert len(owner.log.load()) == 6
 
@@ -279,15 +282,15 @@ def test_rows_dropped_for_more_than_a_day_are_collected_and_leave_the_log(owner:
     owner.registered("a", "b")
     owner.writer.submit(Unregister(key("a")))
     owner.writer.turn()
-    owner.pass_s(owner.limits.collect_every_s)
+    owner.pass_s(owner.config.collect_interval_s)
     assert len(owner.log.load()) == 2
-    owner.pass_s(owner.limits.dropped_kept_s)
+    owner.pass_s(owner.config.keep_dropped_s)
     assert [each.job_id for each in owner.log.load()] == ["id-b"]
 
 
 @pytest.mark.parametrize("fault", [StorageError("the disk is full"), OutcomeUnknown("the answer was lost")])
 def test_a_failing_compaction_is_tried_again_and_holds_nothing_up(fault: IscpError) -> None:
-    owner = Owner(limits=LogLimits(compact_commits=2))
+    owner = Owner(config=JobLogConfig(uri="", compact_commits=2))
     owner.registered("a")
     owner.log.compact_faults = [fault]
     owner.registered("b")
@@ -361,7 +364,7 @@ def test_what_is_due_as_it_closes_is_due_once() -> None:
     owner = Owner()
     owner.registered("a")
     owner.writer.close()
-    owner.pass_s(owner.limits.flush_every_s)
+    owner.pass_s(owner.config.flush_interval_s)
     assert owner.writer.turn() > 0.0
 
 
@@ -386,7 +389,7 @@ def test_what_breaks_in_a_listener_stops_the_writer_and_is_told(running: Callabl
         owner.deposed.append(error)
         told.set()
 
-    owner.writer = LogWriter(owner.log, JobBook(), owner.clock, owner.limits, broken, deposed)
+    owner.writer = LogWriter(owner.log, JobBook(), owner.clock, owner.config, LogHooks(broken, deposed))
     running(owner)
     future = owner.register("a")
     assert future.result(10)[0].created  # it is in the log, whatever happens afterwards

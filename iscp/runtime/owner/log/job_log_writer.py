@@ -7,165 +7,69 @@ are in the log; the rows of status reports are batched behind them, and nothing 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from threading import Lock
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
-from iscp.coordination.jobs.book_change import BookChange
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_changes import PendingChanges
-from iscp.coordination.jobs.job_requests import Pause, Register, Request, Resume, Unregister, Update
-from iscp.core.api_views import RegisterResult
+from iscp.core.config import JobLogConfig
 from iscp.core.errors import (
     InvariantBroken,
     IscpError,
     NotOwner,
     OutcomeUnknown,
-    QueueFull,
     TemporaryError,
     Unavailable,
 )
-from iscp.core.ids import JobKey
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobReport, JobRow, apply_report, combined
 from iscp.ports.job_log import JobLog
 from iscp.ports.system import Clock, Threads
 from iscp.runtime.loop.threads import THREADS
 from iscp.runtime.loop.timer import Timer
-from iscp.runtime.owner.history_writer import HistoryWriter
-from iscp.runtime.owner.log_batch import LogBatch
-from iscp.runtime.owner.log_limits import LogLimits
+from iscp.runtime.owner.log.history_writer import HistoryWriter
+from iscp.runtime.owner.log.log_batch import LogBatch
+from iscp.runtime.owner.log.log_hooks import LogHooks
+from iscp.runtime.owner.log.log_intake import LogIntake
+from iscp.runtime.owner.log.log_limits import LogLimits
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class LogWriter:
-    """Owns the book and writes the log, for one term.
-
-    `on_committed(change)` is called from the writer's thread after each commit, and when a report has moved rows;
-    requests are answered after it. `on_deposed(error)` is called once, when another owner was seen or an invariant
-    was found broken; everything pending has failed by then. `on_written` is told the log's version after each of
-    its commits. Reads go through `read`.
-    """
+class LogWriter(LogIntake):
+    """Owns the book and writes the log, for one term."""
 
     def __init__(
         self,
         joblog: JobLog,
         book: JobBook,
         clock: Clock,
-        limits: LogLimits,
-        on_committed: Callable[[BookChange], None],
-        on_deposed: Callable[[IscpError], None],
-        on_written: Callable[[int], None] = lambda version: None,
+        config: JobLogConfig,
+        hooks: LogHooks,
+        limits: LogLimits = LogLimits(),  # noqa: B008  (frozen)
         threads: Threads = THREADS,
     ) -> None:
-        self._log = joblog
-        self._book = book
+        history = HistoryWriter(joblog, clock, limits.retry_s, limits.tidy_every_s, threads)
+        super().__init__(joblog, book, history, limits, threads)
         self._clock = clock
-        self._limits = limits
-        self._on_committed = on_committed
-        self._on_deposed = on_deposed
-        self._on_written = on_written
-        self._book_lock = Lock()
-        (self._wake,) = threads.conditions(1)
-        self._requests: deque[tuple[Request, Future[Any]]] = deque()
-        self._reports: dict[tuple[str, bool], JobReport] = {}
-        self._closing = False
-        self._stopped: IscpError | None = None
+        self._config = config
+        self._hooks = hooks
         self._held: LogBatch | None = None
         self._taken: list[Future[Any]] = []
         self._failures = 0
         now_s = clock.monotonic_s()
         self._status_due_s: float | None = None
         self._retry_at_s = now_s
-        self._flush = Timer(limits.flush_every_s, now_s)
-        self._collect = Timer(limits.collect_every_s, now_s)
-        self._compact = Timer(limits.compact_every_s, now_s)
+        self._flush = Timer(config.flush_interval_s, now_s)
+        self._collect = Timer(config.collect_interval_s, now_s)
+        self._compact = Timer(config.compact_interval_s, now_s)
         self._compaction_wanted = False
-        self._history = HistoryWriter(joblog, clock, limits.retry_s, limits.tidy_every_s, threads)
         self.quarantined: Callable[[], int] = lambda: self._history.quarantined
         self._thread = threads.thread("iscp-log", self._run)
-
-    # From any thread
 
     def start(self) -> None:
         self._history.start()
         self._thread.start()
-
-    @overload
-    def submit(self, request: Register) -> Future[tuple[RegisterResult, ...]]: ...
-    @overload
-    def submit(self, request: Unregister | Pause | Resume | Update) -> Future[bool]: ...
-    @overload
-    def submit(self, request: Request) -> Future[Any]: ...
-    def submit(self, request: Request) -> Future[Any]:
-        """Answered once it is in the log.
-
-        Raises QueueFull, NotOwner, Unavailable (closing). The future fails with InvalidRequest or JobNotFound, with
-        StorageError (nothing was written), NotOwner, or OutcomeUnknown if the writer is closed before it could look.
-        """
-        (future,) = self.submit_all([request])
-        return future
-
-    def submit_all(self, requests: Sequence[Request]) -> list[Future[Any]]:
-        """As `submit`, each for itself; where that raises, none was taken."""
-        futures: list[Future[Any]] = [Future() for _ in requests]
-        with self._wake:
-            self._refuse_if_ended()
-            if len(self._requests) + len(requests) > self._limits.requests_max:
-                raise QueueFull(f"{len(self._requests)} requests wait for the job log", remedy="Try again later")
-            self._requests.extend(zip(requests, futures, strict=True))
-            self._wake.notify_all()
-        return futures
-
-    def report(
-        self,
-        reports: Iterable[JobReport],
-        history: Sequence[HistoryEntry] = (),
-        on_written: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Take reports of progress; never blocks, and says nothing once the writer has ended.
-
-        `on_written` is called once the history is in its table. Statuses are not waited for: the sinks tell where
-        every job stands, and the next report sets its row right.
-        """
-        with self._wake:
-            for report in reports:
-                # The last one with a status and the last one without it are enough, in the order they came.
-                key = (report.job_id, report.state is None and report.reason is None and report.status is None)
-                self._reports.pop(key, None)
-                self._reports[key] = report
-            self._wake.notify_all()
-        self._history.add(history, on_written)
-
-    def read(self, look: Callable[[JobBook], T]) -> T:
-        """What `look` finds in the book, which does not change meanwhile; it must be quick and keep no reference."""
-        with self._book_lock:
-            return look(self._book)
-
-    def job(self, key: JobKey) -> JobRow | None:
-        """The job as the last reports have it, also those that wait for a commit to end."""
-        return combined(rows) if (rows := self.rows(key)) else None
-
-    def rows(self, key: JobKey) -> list[JobRow]:
-        """As `job`, one for each range of its table."""
-        return [self._newest(row) for row in self.read(lambda book: book.rows_of(key))]
-
-    def _newest(self, row: JobRow) -> JobRow:
-        with self._wake:
-            waiting = [self._reports.get((row.job_id, only_moved)) for only_moved in (False, True)]
-        for report in filter(None, waiting):
-            row = apply_report(row, report) or row
-        return row
-
-    def history(self, job_id: str, limit: int) -> list[HistoryEntry]:
-        """Newest first, what is not written yet too. Raises StorageError."""
-        entries = [*self._history.pending(job_id), *self._log.history(job_id, limit)]
-        # One may have been written between the two looks; the table keeps microseconds.
-        return list({(entry.seq, round(entry.end_at_s * 1e6)): entry for entry in entries}.values())[:limit]
 
     def close(self) -> None:
         """Refuse what is new, write what is pending, and end, within a bounded time."""
@@ -177,13 +81,7 @@ class LogWriter:
         self._stop(Unavailable("the job log's writer is closed"))
         self._history.close()
 
-    def _refuse_if_ended(self) -> None:
-        if self._stopped is not None:
-            raise self._stopped
-        if self._closing:
-            raise Unavailable("the job log's writer is closing")
-
-    # The writer's thread
+    # --- the writer's thread -------------------------------------------------------------------------------------
 
     def turn(self) -> float:
         """Do all that is due; answers after how many seconds there may be more to do (0: at once)."""
@@ -207,9 +105,9 @@ class LogWriter:
             return
         with self._book_lock:
             change = self._book.apply(reports.values())
-        self._plan_statuses(now_s + self._limits.status_delay_s)
+        self._plan_statuses(now_s + self._config.status_batch_s)
         if change.rows:
-            self._on_committed(change)
+            self._hooks.on_committed(change)
 
     def _plan_statuses(self, at_s: float) -> None:
         if not self._book.due(1):
@@ -224,7 +122,7 @@ class LogWriter:
             self._plan_statuses(now_s)
         if self._collect.fires(now_s):
             with self._book_lock:
-                gone = self._book.collect(self._clock.now_s() - self._limits.dropped_kept_s)
+                gone = self._book.collect(self._clock.now_s() - self._config.keep_dropped_s)
             self._compaction_wanted |= gone > 0
         if self._compact.fires(now_s):
             self._compaction_wanted |= self._log.commits_since_compaction > 1
@@ -266,7 +164,7 @@ class LogWriter:
             self._held = None
             self._failures = 0 if rows else self._failures
             if rows:
-                self._on_written(self._log.version)
+                self._hooks.on_written(self._log.version)
             self._apply_commit(batch, now_s)
 
     def _apply_commit(self, batch: LogBatch, now_s: float) -> None:
@@ -277,13 +175,13 @@ class LogWriter:
         self._plan_statuses(now_s)
         try:
             if change.rows:
-                self._on_committed(change)
+                self._hooks.on_committed(change)
         finally:
             for future, answer in batch.answers:
                 future.set_result(answer)
 
     def _compact_if_wanted(self, now_s: float) -> None:
-        if not self._compaction_wanted and self._log.commits_since_compaction < self._limits.compact_commits:
+        if not self._compaction_wanted and self._log.commits_since_compaction < self._config.compact_commits:
             return
         rows = self._book.rows()
         try:
@@ -293,7 +191,7 @@ class LogWriter:
         except TemporaryError as error:
             self._back_off(now_s, error)
         else:
-            self._on_written(self._log.version)
+            self._hooks.on_written(self._log.version)
             with self._book_lock:
                 self._book.mark_logged(rows)
             self._compaction_wanted = False
@@ -316,7 +214,7 @@ class LogWriter:
         due_s = [self._flush.due_s, self._collect.due_s, self._compact.due_s]
         if self._status_due_s is not None:
             due_s.append(max(self._status_due_s, self._retry_at_s))
-        if self._compaction_wanted or self._log.commits_since_compaction >= self._limits.compact_commits:
+        if self._compaction_wanted or self._log.commits_since_compaction >= self._config.compact_commits:
             due_s.append(self._retry_at_s)
         return max(0.0, min(due_s) - now_s)
 
@@ -345,7 +243,7 @@ class LogWriter:
         self._fail_taken(error)
         if self._stop(error):
             log.warning("log.deposed", extra={"error": str(error)})
-            self._on_deposed(error)
+            self._hooks.on_deposed(error)
 
     def _fail_taken(self, error: IscpError) -> None:
         """Fail what the current batch has not answered; only ever called from the writer's thread."""
@@ -354,18 +252,3 @@ class LogWriter:
         for future in self._taken:
             if not future.done():
                 future.set_exception(error)
-
-    def _stop(self, error: IscpError) -> bool:
-        """Take nothing more and fail what waits; False if it was stopped already."""
-        with self._wake:
-            if self._stopped is not None:
-                return False
-            self._stopped = error
-            waiting = list(self._requests)
-            self._requests.clear()
-            self._reports.clear()
-            self._wake.notify_all()
-        for _, future in waiting:
-            if future.set_running_or_notify_cancel():
-                future.set_exception(error)
-        return True

@@ -1,0 +1,124 @@
+"""The side of an owner's loop that other threads use: what they hand in, and what they read at any time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Self, TypeVar
+
+from iscp.coordination.membership.registered_nodes import Roll
+from iscp.coordination.owner_machine import OwnerMachine
+from iscp.coordination.protocol.events import MoveAsked, OverridesChanged, OwnerEvent, RebalanceAsked
+from iscp.coordination.protocol.messages import NodeMessage, SourceSeen
+from iscp.core.errors import IscpError, JobLogDamaged, NotOwner, QueueFull, Unavailable
+from iscp.core.ids import ShardId
+from iscp.core.members import Leader, Moment, NodeRecord
+from iscp.ports.system import Clock
+from iscp.runtime.loop.inbox import Gathered, Inbox
+from iscp.runtime.owner.log.job_log_writer import LogWriter
+from iscp.runtime.owner.log.log_marker import LogMarker
+from iscp.runtime.owner.owner_events import Asked, Committed, Heard, Lost, Members, Won
+from iscp.runtime.owner.unread import Unread
+
+T = TypeVar("T")
+
+_Snapshot = tuple[tuple[NodeRecord, ...], Moment]
+LoopEvent = OwnerEvent | Won | Lost | Committed | Asked | Heard | Members
+
+
+class OwnerIntake:
+    """All that is here is written by the loop's thread alone.
+
+    `seen` maps shards to what their nodes last saw of the sources; like `machine`, it is read through `ask`.
+    `claim_fault`: why the last claim failed, until one succeeds.
+    """
+
+    _inbox: Inbox[LoopEvent]
+
+    def __init__(self, machine: OwnerMachine, clock: Clock, roll: Roll, marker: LogMarker) -> None:
+        self.machine = machine
+        self.seen: dict[ShardId, SourceSeen] = {}
+        self.leader: Leader | None = None
+        self.writer: LogWriter | None = None
+        self.claim_fault: IscpError | None = None
+        self._last_writer: LogWriter | None = None
+        self._last_address = "", ""
+        self._roll = roll
+        self._marker = marker
+        self._unread = Unread(clock)
+        self._registered: Gathered[_Snapshot] = Gathered(lambda before, now: now)
+
+    def on_elected(self, leader: Leader) -> None:
+        self._inbox.post(Won(leader))
+
+    def on_lost(self) -> None:
+        self._inbox.post(Lost())
+
+    def on_members_changed(self, members: tuple[NodeRecord, ...], moment: Moment) -> None:
+        """These are registered as of that moment of etcd."""
+        if self._registered.add((members, moment)):
+            self._inbox.post(Members())
+
+    def receive(self, node_id: str, messages: Sequence[NodeMessage]) -> None:
+        """Raises QueueFull where the loop does not keep up: the node repeats what it was not answered."""
+        came_s = self._unread.note()
+        try:
+            self._inbox.put(Heard(node_id, messages, came_s))
+        except QueueFull:
+            self._unread.mark_read(came_s)
+            raise
+
+    def tell(self, event: OverridesChanged | MoveAsked | RebalanceAsked) -> None:
+        """What an operator has said; without effect between terms."""
+        self._inbox.put(event)
+
+    def ask(self, look: Callable[[Self], T], timeout_s: float = 5.0) -> T:
+        """What `look` finds, on the loop's own thread; raises Unavailable where that is busy for long."""
+        answer: Future[T] = Future()
+
+        def answer_asker() -> None:
+            try:
+                answer.set_result(look(self))
+            except Exception as error:  # noqa: BLE001  (it belongs to whoever asked)
+                answer.set_exception(error)
+
+        self._inbox.put(Asked(answer_asker))
+        try:
+            return answer.result(timeout_s)
+        except TimeoutError as error:
+            raise Unavailable("the owner begins or ends a term", remedy="Try again in a moment") from error
+
+    @property
+    def members(self) -> tuple[NodeRecord, ...]:
+        return self._roll.members
+
+    def address_of(self, node_id: str, here: str) -> str | None:
+        """Where a node is, or was as long as it was a member; None if it is `here`, or has never been heard of."""
+        if node_id in ("", here):
+            return None
+        known = next((record.address for record in self.members if record.node_id == node_id), None)
+        if known is not None:
+            self._last_address = node_id, known
+        return known or (self._last_address[1] if self._last_address[0] == node_id else None)
+
+    def current_writer(self) -> LogWriter:
+        """The writer of the present term; raises NotOwner between terms."""
+        if (writer := self.writer) is None:
+            raise NotOwner(f"no owner has claimed the job log yet: {self.log_fault() or 'try again in a moment'}")
+        return writer
+
+    def log_fault(self) -> IscpError | None:
+        """Why nobody can claim the job log, here or at the node that leads. Between terms etcd is asked."""
+        return self.claim_fault or (self._marker.fault() if self.writer is None else None)
+
+    def last_writer(self) -> LogWriter:
+        """For reading: as `current_writer`, but between terms the last one, whose book does not change any more."""
+        writer = self.writer or self._last_writer
+        if writer is None or isinstance(self.claim_fault, JobLogDamaged):  # no book is true of a log that is damaged
+            return self.current_writer()
+        return writer
+
+    @property
+    def quarantined(self) -> int:
+        """Entries of the history that this node could not write as an owner, in its last term."""
+        return self._last_writer.quarantined() if self._last_writer else 0

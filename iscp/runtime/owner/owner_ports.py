@@ -1,0 +1,35 @@
+"""What an owner's loop is given: the job log, and whom it tells what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from iscp.coordination.protocol.messages import OwnerMessage
+from iscp.core.config import JobLogConfig
+from iscp.core.members import NodeRecord
+from iscp.ports.job_log import JobLog
+from iscp.runtime.owner.log.log_limits import LogLimits
+
+
+@dataclass(frozen=True, slots=True)
+class JobLogAccess:
+    """`open` gives a log for one term."""
+
+    open: Callable[[], JobLog]
+    config: JobLogConfig
+    limits: LogLimits = field(default_factory=LogLimits)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerHooks:
+    """All but `on_broken` are called on the loop's thread, which they must not hold up.
+
+    `keep` is told to whom the loop goes on to `send`: the members during a term, nobody between terms; `on_moved` that
+    rows have moved; `on_broken` what ended the loop.
+    """
+
+    send: Callable[[NodeRecord, OwnerMessage], None]
+    keep: Callable[[Sequence[NodeRecord]], None]
+    on_moved: Callable[[], None]
+    on_broken: Callable[[Exception], None]
