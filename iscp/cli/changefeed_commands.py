@@ -78,7 +78,7 @@ def tail(
 @_prefix
 @_output
 def incidents(uri: str, etcd: str, prefix: str, output: str) -> None:
-    """Show how many writers of each shard were found to be gone in the midst of their turn, and who found the last."""
+    """Show how many writers of each shard were found to be gone while they held the lock, and who found the last."""
     with _open_feed(uri, etcd, prefix) as changefeed:
         found = sorted(changefeed.incidents(), key=lambda each: int(each.shard))
     if output == "json":

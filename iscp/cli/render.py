@@ -157,11 +157,11 @@ def _upkeep(figures: UpkeepFigures | None) -> str:
     if figures is None:
         return ""
     counts = {"completed": figures.completed, "failed": figures.failed, "timeout": figures.timeout}
-    told = [f"{count} {name}" for name, count in (counts | {"rejected": figures.rejected}).items() if count]
-    told += [name for name in ("running", "waiting", "hanging", "quarantined") if getattr(figures, name)]
-    told += [f"next {moment(figures.next_at_s)}"] if figures.next_at_s else []
+    parts = [f"{count} {name}" for name, count in (counts | {"rejected": figures.rejected}).items() if count]
+    parts += [name for name in ("running", "waiting", "hanging", "quarantined") if getattr(figures, name)]
+    parts += [f"next {moment(figures.next_at_s)}"] if figures.next_at_s else []
     fault = f"  error {figures.error_code} {figures.error_msg}" if figures.error_code else ""
-    return ", ".join(told) + fault
+    return ", ".join(parts) + fault
 
 
 def show_history(entries: Sequence[HistoryEntry]) -> None:

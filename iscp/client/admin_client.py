@@ -122,7 +122,7 @@ class Client(JobReader):
         spec: str | Mapping[str, Any] = "",
         account: str = DEFAULT_ACCOUNT,
     ) -> RegisterResult:
-        """Build the job's target anew, from `new_table` if its source is there now, with `spec` if that is to change.
+        """Rebuild the job's target, from `new_table` if its source is there now, with `spec` if that is to change.
 
         Readers of the target see its old rows until the new ones are published. The job goes on under the new job_id
         in the answer, a failed one too; a paused one stays so, and is built when it is resumed. Raises JobNotFound.
@@ -176,7 +176,7 @@ class Client(JobReader):
         return [convert.outcome_from_wire(one) for one in response.outcomes]
 
     def notify(self, table: str) -> int:
-        """Tell that the table has just changed; answers how many jobs are on it."""
+        """Report that the table has just changed, so that it is probed at once; returns how many jobs are on it."""
         return int(
             self._caller.call(self._admin.Notify, pb.NotifyRequest(format_version=FORMAT_VERSION, table=table)).jobs
         )

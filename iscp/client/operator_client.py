@@ -46,7 +46,7 @@ class OperatorClient:
         return self._change_shards(ShardVerb.PIN, table, range_id, node_id)
 
     def unpin(self, table: str, *, range_id: int = 0) -> int:
-        """How many were pinned; they go home with the next rebalance."""
+        """How many were pinned; they return to their preferred nodes with the next rebalance."""
         return self._change_shards(ShardVerb.UNPIN, table, range_id, "")
 
     def split(self, table: str, *, range_id: int = 0) -> int:
@@ -64,7 +64,7 @@ class OperatorClient:
         return int(self._caller.call(self._operator.Reshard, request, changes=True).ranges)
 
     def rebalance(self, *, dry_run: bool = False) -> list[PlacedShard]:
-        """Bring home what is elsewhere than it should be; with `dry_run` only say what that is."""
+        """Move shards to their preferred nodes; with `dry_run` only say which."""
         request = pb.RebalanceRequest(format_version=FORMAT_VERSION, dry_run=dry_run)
         return _shards(self._caller.call(listing(self._operator.Rebalance), request, changes=not dry_run))
 

@@ -65,6 +65,13 @@ class ErrorCode(IntEnum):
         return 0 < self < PERMANENT_FROM
 
 
+_VERBS = frozenset(
+    {"are", "cannot", "changes", "do", "does", "ends", "goes", "has", "have", "holds", "is", "leaves", "lies", "must"}
+    | {"names", "says", "was", "would"}
+)
+"""With one of these begins a message whose subject is its field: `spec.trigger.name` with `is missing`."""
+
+
 class IscpError(Exception):
     """Base of all errors of iscp.
 
@@ -82,9 +89,18 @@ class IscpError(Exception):
         if code is not None:
             self.code = code
 
+    @property
+    def sentence(self) -> str:
+        """What is wrong, with its subject: a message that begins with a verb says it of `field`."""
+        return f"{self.field} {self.message}" if self._says_it_of_the_field() else self.message
+
     def __str__(self) -> str:
-        head = f"{self.field}: {self.message}" if self.field else self.message
+        named = not self.field or self._says_it_of_the_field()
+        head = self.sentence if named else f"{self.field}: {self.message}"
         return f"{head}. {self.remedy}" if self.remedy else head
+
+    def _says_it_of_the_field(self) -> bool:
+        return bool(self.field) and self.message.partition(" ")[0] in _VERBS
 
 
 class TemporaryError(IscpError):

@@ -23,6 +23,7 @@ from iscp.core.spec import (
     TriggerType,
     default_of,
 )
+from iscp.core.untrusted_values import shown
 
 
 @lru_cache(maxsize=4096)
@@ -36,7 +37,7 @@ def parse_spec(text: str) -> JobSpec:
     except (json.JSONDecodeError, RecursionError) as error:
         raise InvalidRequest(f"is not JSON: {error}", field="spec") from error
     if not isinstance(root, dict):
-        raise InvalidRequest("must be an object", field="spec")
+        raise _wrong(root, "an object", "spec", 'Write it as in {"iteration": {…}}')
     _refuse_unknown(root, "spec", {"trigger", "target_lag", "independent", "iteration"})
     path = "spec.iteration"
     iteration = _section(root, "iteration", path, {"priority", "consumer", "enable_cdf", "adopt_from", *POLICIES})
@@ -128,7 +129,7 @@ def _object(value: Any, path: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise InvalidRequest("must be an object", field=path, remedy='Write it as in {"name": "value"}')
+        raise _wrong(value, "an object", path, 'Write it as in {"name": "value"}')
     return value
 
 
@@ -144,7 +145,7 @@ def _names(value: Any, path: str) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
-        raise InvalidRequest("must be a list of column names", field=path, remedy='Write it as in ["a", "b"]')
+        raise _wrong(value, "a list of column names", path, 'Write it as in ["a", "b"]')
     if len(set(value)) != len(value):
         raise InvalidRequest("names a column twice", field=path, remedy="Name each column once")
     return tuple(value)
@@ -154,13 +155,13 @@ def _text(value: Any, path: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise InvalidRequest("must be a text", field=path, remedy="Quote it")
+        raise _wrong(value, "a text", path, "Quote it")
     return value
 
 
 def _flag(value: Any, path: str) -> bool:
     if value is not None and not isinstance(value, bool):
-        raise InvalidRequest("must be true or false", field=path, remedy="Write it without quotes, or leave it out")
+        raise _wrong(value, "true or false", path, "Write it without quotes, or leave it out")
     return bool(value)
 
 
@@ -168,15 +169,13 @@ def _seconds(value: Any, path: str) -> float | None:
     if value is None:
         return None
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not isfinite(value) or value <= 0:
-        raise InvalidRequest("must be a number of seconds above 0", field=path, remedy="Write it as in 60 or 0.5")
+        raise _wrong(value, "a number of seconds above 0", path, "Write it as in 60 or 0.5")
     return float(value)
 
 
 def _version(value: Any, path: str) -> int | None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-        raise InvalidRequest(
-            "must be a version of the source", field=path, remedy="Give the one whose rows the target holds, as 12"
-        )
+        raise _wrong(value, "a version of the source", path, "Give the one whose rows the target holds, as 12")
     return value
 
 
@@ -184,7 +183,9 @@ def _choice(kind: type[E], value: Any, path: str) -> E:
     if value is None:
         return default_of(kind)
     if not isinstance(value, str) or value not in set(kind):
-        raise InvalidRequest(f"{value!r} is not known here", field=path, remedy=f"Use one of {', '.join(kind)}")
+        raise InvalidRequest(
+            f"is {shown(value)}, which is not known here", field=path, remedy=f"Use one of {', '.join(kind)}"
+        )
     return kind(value)
 
 
@@ -192,9 +193,10 @@ def _priority(value: Any) -> int:
     if value is None:
         return 0
     if not isinstance(value, int) or isinstance(value, bool) or not PRIORITY_MIN <= value <= PRIORITY_MAX:
-        raise InvalidRequest(
-            f"must be a whole number from {PRIORITY_MIN} to {PRIORITY_MAX}",
-            field="spec.iteration.priority",
-            remedy="Higher goes first; leave it out for 0",
-        )
+        wanted = f"a whole number from {PRIORITY_MIN} to {PRIORITY_MAX}"
+        raise _wrong(value, wanted, "spec.iteration.priority", "Higher goes first; leave it out for 0")
     return value
+
+
+def _wrong(value: Any, wanted: str, path: str, remedy: str) -> InvalidRequest:
+    return InvalidRequest(f"is {shown(value)}: must be {wanted}", field=path, remedy=remedy)

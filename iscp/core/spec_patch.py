@@ -15,6 +15,7 @@ from typing import Any
 from iscp.core.errors import InvalidRequest
 from iscp.core.spec import JobSpec, TriggerType
 from iscp.core.spec_parsing import parse_spec
+from iscp.core.untrusted_values import shown
 
 _OPAQUE = "options"
 """Belongs to a consumer or trigger of the user's: replaced as a whole, not field by field."""
@@ -27,7 +28,9 @@ def changed_spec(current_json: str, changes_json: str) -> JobSpec:
     except (json.JSONDecodeError, RecursionError) as error:
         raise InvalidRequest(f"is not JSON: {error}", field="spec") from error
     if not isinstance(changes, dict):
-        raise InvalidRequest("must be an object", field="spec", remedy='Write it as in {"target_lag": 60}')
+        raise InvalidRequest(
+            f"is {shown(changes)}: must be an object", field="spec", remedy='Write it as in {"target_lag": 60}'
+        )
     before = parse_spec(current_json)
     current = json.loads(current_json)
     trigger = changes.get("trigger")
@@ -56,5 +59,5 @@ def _refuse_another_target(before: JobSpec, after: JobSpec) -> None:
             raise InvalidRequest(
                 "cannot be changed while the target holds rows by it",
                 field=f"spec.iteration.consumer.{each.name}",
-                remedy="Have the target built anew: `iscp-admin job resync` takes another spec",
+                remedy="Have the target rebuilt: `iscp-admin job resync` takes another spec",
             )

@@ -43,7 +43,7 @@ RESYNCS_AT_ONCE = 8
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 @click.option("--prune", is_flag=True, help="Delete the jobs of the files' accounts that no file names.")
-@click.option("--resync", is_flag=True, help="Build targets anew where what they hold changes.")
+@click.option("--resync", is_flag=True, help="Rebuild targets where what they hold changes.")
 @click.option("--yes", is_flag=True, help="Do not ask before jobs are deleted.")
 @anywhere
 @invocation
@@ -162,8 +162,8 @@ def _show(
         click.echo(f"{each['action']} {each['name']} on {each['table']}{changes}")
     for one in failed:
         click.echo(f"{one['name']} on {one['table']}: {one['error']}", err=True)
-    said = ", ".join(f"{number} {action}" for action, number in counts(steps).items())
-    click.echo(f"{'would be ' if dry_run else ''}{said}" + (f", {len(failed)} refused" if failed else ""))
+    summary = ", ".join(f"{number} {action}" for action, number in counts(steps).items())
+    click.echo(f"{'would be ' if dry_run else ''}{summary}" + (f", {len(failed)} refused" if failed else ""))
 
 
 @click.command()

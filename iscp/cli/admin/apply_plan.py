@@ -45,7 +45,7 @@ class PlanFault:
 def steps_for(
     wanted: Sequence[Wanted], checked: Sequence[CheckedJob], *, resync: bool
 ) -> tuple[list[Step], list[PlanFault]]:
-    """A step for each that can be had, a fault for each other; `resync`: targets may be built anew."""
+    """A step for each that can be had, a fault for each other; `resync`: targets may be rebuilt."""
     steps, faults, places = [], [], dict[tuple[str, str, str], str]()
     for each, found in zip(wanted, checked, strict=True):
         step = _step(each.request, found)
@@ -87,7 +87,7 @@ def _refusal(step: Step, resync: bool) -> PermanentError | None:
     return InvalidRequest(
         f"changes what the target holds ({'; '.join(step.changes)})",
         field="spec",
-        remedy="Apply with --resync: the target is built anew, and readers see the old rows until then",
+        remedy="Apply with --resync: the target is rebuilt, and readers see the old rows until then",
     )
 
 

@@ -91,7 +91,7 @@ class _Tally:
 
 
 def change_matching(invocation: Invocation, choice: Choice, verb: ChangeVerb) -> None:
-    """Ask, change all jobs that match, each for itself, and tell the counts; exit status 1 if any was refused."""
+    """Ask, change all jobs that match, each for itself, and print the counts; exit status 1 if any was refused."""
     with invocation.client() as client:
         jobs = _matching(client, choice)
         if choice.dry_run or not jobs:
@@ -115,7 +115,7 @@ def _matching(client: Client, choice: Choice) -> list[JobView]:
 
 
 def _change(verb: ChangeVerb, job: JobView) -> JobChange:
-    # By the table's id: of one that was dropped and made anew there may be jobs under both.
+    # By the table's id: of one that was dropped and recreated there may be jobs under both.
     return JobChange(verb, JobName(job.table_id, job.name, job.account), uuid4().hex)
 
 
@@ -146,8 +146,8 @@ def _show(invocation: Invocation, tally: _Tally, verb: ChangeVerb) -> None:
         return
     for each in refused:
         click.echo(f"{each['name']} on {each['table']}: {each['error']}. {each['remedy']}", err=True)
-    asked = tally.changed + tally.unchanged + len(refused)
-    left = f", {tally.matched - asked} not asked for" if asked < tally.matched else ""
+    attempted = tally.changed + tally.unchanged + len(refused)
+    left = f", {tally.matched - attempted} not attempted" if attempted < tally.matched else ""
     done = f"{verb}: {job_words(tally.changed)} changed, {tally.unchanged} were so already, {len(refused)} refused"
     click.echo(done + left)
 

@@ -109,10 +109,10 @@ def resume(invocation: Invocation, /, choice: Choice) -> None:
 @anywhere
 @invocation
 def resync(invocation: Invocation, /, choice: Choice, new_table: str | None, spec: str | None) -> None:
-    """Build a job's target anew from its source.
+    """Rebuild a job's target from its source.
 
     Readers of the target see the old rows until the new ones are published, in one commit. A failed job is taken up
-    again, a paused one is built when it is resumed. A source that was dropped and made anew is followed.
+    again, a paused one is built when it is resumed. A source that was dropped and recreated is followed.
 
     T and N may be patterns, as 'sales.*'; without N it is all jobs of T.
     """
@@ -129,7 +129,7 @@ def resync(invocation: Invocation, /, choice: Choice, new_table: str | None, spe
     shown = {"job_id": result.job_id, "table_id": result.table_id, "warning": result.warning}
     if render.show(shown, invocation.output):
         return
-    click.echo(f"is made anew as {result.job_id}; `iscp-admin job wait` tells when it is done")
+    click.echo(f"is being rebuilt as {result.job_id}; `iscp-admin job wait` returns when it is done")
     if result.warning:
         click.echo(f"warning: {result.warning}")
 

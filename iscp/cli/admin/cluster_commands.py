@@ -19,7 +19,7 @@ from iscp.core.errors import TemporaryError, TimedOut
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client
 
-DRAIN_LOOK_S = 0.5
+DRAIN_POLL_S = 0.5
 """Pause between two checks how many shards a drained node still holds."""
 
 FOLLOW_WAIT_S = 20.0
@@ -69,9 +69,11 @@ def uncordon(invocation: Invocation, /, node_id: str) -> None:
     )
 
 
-def _change_node(invocation: Invocation, node_id: str, tell: Callable[[Client], bool], now: str, already: str) -> None:
+def _change_node(
+    invocation: Invocation, node_id: str, change: Callable[[Client], bool], now: str, already: str
+) -> None:
     with invocation.client() as client:
-        changed = tell(client)
+        changed = change(client)
     if not render.show({"node": node_id, "changed": changed}, invocation.output):
         click.echo(f"{node_id} {now if changed else already}")
 
@@ -90,7 +92,7 @@ def drain(invocation: Invocation, /, node_id: str, wait: bool, timeout_s: float)
         while wait and shards:
             if time.monotonic() >= until_s:
                 raise TimedOut(f"{node_id} still holds {shards} shards", remedy="It goes on; see `iscp-admin status`")
-            time.sleep(DRAIN_LOOK_S)
+            time.sleep(DRAIN_POLL_S)
             with suppress(TemporaryError):  # the owner is changing
                 shards = client.operator.drain(node_id)
     if not render.show({"node": node_id, "shards": shards}, invocation.output):
@@ -146,7 +148,7 @@ def pin(invocation: Invocation, /, table: str, node_id: str, range_id: int) -> N
 @anywhere
 @invocation
 def unpin(invocation: Invocation, /, table: str, range_id: int) -> None:
-    """Take back `pin`; the table goes home with the next rebalance."""
+    """Take back `pin`; the table returns to its preferred node with the next rebalance."""
     with invocation.client() as client:
         changed = client.operator.unpin(table, range_id=range_id)
     if not render.show({"table": table, "changed": changed}, invocation.output):
@@ -204,7 +206,7 @@ def _show_placement(invocation: Invocation, table: str | None, *, ring: bool) ->
 @anywhere
 @invocation
 def rebalance(invocation: Invocation, /, dry_run: bool) -> None:
-    """Bring home now what is elsewhere than it should be; it happens by itself once the nodes have settled."""
+    """Move shards to their preferred nodes now; it happens by itself once the nodes have settled."""
     with invocation.client() as client:
         moves = client.operator.rebalance(dry_run=dry_run)
     if not render.show([dataclasses.asdict(each) for each in moves], invocation.output):
@@ -230,7 +232,7 @@ def _following(client: Client) -> Iterator[list[EventView]]:
         with suppress(TemporaryError):  # the owner is changing: the next one's follow
             some = client.operator.events(last, wait_s=FOLLOW_WAIT_S if last else 0.0)
         if not some:
-            time.sleep(DRAIN_LOOK_S)
+            time.sleep(DRAIN_POLL_S)
         last = some[-1] if some else last
         yield some
 

@@ -111,7 +111,7 @@ def count(invocation: Invocation, /, **wanted: Any) -> None:
 @anywhere
 @invocation
 def status(invocation: Invocation, /, table: str, name: str, account: str) -> None:
-    """Show how a job stands: what is applied, its lag, its last error."""
+    """Show a job's status: what is applied, its lag, its last error."""
     with invocation.client() as client:
         found = client.status(table, name, account=account)
     if not render.show(render.job_row(found), invocation.output):

@@ -29,7 +29,7 @@ class _Root(click.Group):
         try:
             return super().invoke(ctx)
         except IscpError as error:
-            click.echo(f"error: {error.message}", err=True)
+            click.echo(f"error: {error.sentence}", err=True)
             if error.field:
                 click.echo(f"  field: {error.field}", err=True)
             if error.remedy:
@@ -41,7 +41,7 @@ class _Root(click.Group):
 @click.version_option(__version__, prog_name=PROGRAM)
 @anywhere
 def cli() -> None:
-    """Ask an iscp cluster, and tell it what to keep fresh."""
+    """Manage the jobs and nodes of an iscp cluster."""
 
 
 for command in (job, apply, export, node, shard, ring, rebalance, events):
@@ -53,7 +53,7 @@ for command in (job, apply, export, node, shard, ring, rebalance, events):
 @anywhere
 @invocation
 def notify(invocation: Invocation, /, table: str) -> None:
-    """Tell that table T has just changed: look at it now."""
+    """Report that table T has just changed: it is probed at once."""
     with invocation.client() as client:
         jobs = client.notify(table)
     if not render.show({"jobs": jobs}, invocation.output):

@@ -46,7 +46,7 @@ _OPTIONS = (
     click.option("--target-lag", type=DURATION, metavar="D", help="By how much the target may lie behind, as in 30s."),
     click.option("--priority", type=click.IntRange(PRIORITY_MIN, PRIORITY_MAX), metavar="P", help="Higher goes first."),
     click.option("--change-source", type=_choice(ChangeMode), help="How changes are read.  [default: auto]"),
-    click.option("--on-replace", type=_choice(OnReplace), help="If the source is made anew.  [default: fail]"),
+    click.option("--on-replace", type=_choice(OnReplace), help="If the source is recreated.  [default: fail]"),
     click.option("--on-duplicate", type=_choice(OnDuplicate), help="If rows share a key.  [default: dead_letter]"),
     click.option(
         "--on-schema-change", type=_choice(OnSchemaChange), help="If columns change otherwise.  [default: evolve]"

@@ -1,6 +1,6 @@
 """What a target must hold, computed from the source table alone, and how far behind it was.
 
-None of it uses code that derives targets: it is what tells whether that code is right.
+None of it uses code that derives targets: it is what shows whether that code is right.
 """
 
 from __future__ import annotations

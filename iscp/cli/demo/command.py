@@ -46,7 +46,7 @@ def run(days: int, as_json: bool, nodes: int = 1, chaos: bool = False) -> int:
             results, kills = _play(root, view, nodes, chaos)
         verified = all(each.equal for each in results)
         if not verified:
-            # Somebody will want to look.
+            # Kept, as somebody will want to look into them.
             kept = Path(tempfile.mkdtemp(prefix="iscp-demo-kept-"))
             shutil.move(root / "lake", kept)
             view.console.print(f"The tables are kept in {kept}")
@@ -141,7 +141,7 @@ def _replay(days: Sequence[Day], sources: Sources, jobs: Sequence[DemoJob], clie
 
 
 def _tell(sources: Sources, client: Client) -> None:
-    """A writer that tells is heard at once; one that does not is found by the node's own looking."""
+    """A writer that notifies is probed at once; one that does not is found by the node's own probes."""
     with suppress(TemporaryError):
         client.notify(sources.flights)
         client.notify(sources.weather)

@@ -19,7 +19,7 @@ from pyarrow import csv
 from iscp.core.errors import ConfigurationError
 
 KEY = ("year", "month", "day", "carrier", "flight", "origin")
-"""Tells flights apart: 336,776 rows, none twice."""
+"""Identifies a flight: 336,776 rows, none twice."""
 DEPARTURE = ("dep_time", "dep_delay")
 ARRIVAL = ("arr_time", "arr_delay", "air_time")
 

@@ -88,8 +88,8 @@ class Follower:
         if code:
             raise TimedOut(f"the feed's reader has failed: {tail(self._root / 'log')}")
         with pa.ipc.open_file(self._root / "rows.arrow") as file:
-            told = json.loads((self._root / "told.json").read_text())
-            return Replayed(file.read_all(), told["changes"], told["in_order"])
+            summary = json.loads((self._root / "summary.json").read_text())
+            return Replayed(file.read_all(), summary["changes"], summary["in_order"])
 
     def stop(self) -> None:
         self._child.kill()
@@ -116,7 +116,7 @@ def main(uri: str, root: Path) -> None:
     rows = replay.rows()
     with pa.OSFile(str(root / "rows.arrow"), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as file:
         file.write_table(rows)
-    (root / "told.json").write_text(json.dumps({"changes": replay.changes, "in_order": replay.in_order}))
+    (root / "summary.json").write_text(json.dumps({"changes": replay.changes, "in_order": replay.in_order}))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ _PLAIN_EVERY = 10
 
 @dataclass(slots=True)
 class View:
-    """The replay as it stands."""
+    """The progress of the replay."""
 
     console: Console
     days: int

@@ -33,12 +33,12 @@ class _Signals:
     """The first signal asks the loop to end, a second one interrupts whatever goes on."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.requested:
             raise Stopped
-        self.asked = True
+        self.requested = True
 
 
 @contextmanager
@@ -76,12 +76,12 @@ def run(
 
 def _keep_up(stack: LocalCluster, signals: _Signals, as_json: bool) -> None:
     stack.start()
-    told = False
-    while not signals.asked:
+    announced = False
+    while not signals.requested:
         stack.tick()
-        if not told and stack.serving():
+        if not announced and stack.serving():
             _tell(stack, as_json)
-            told = True
+            announced = True
         time.sleep(POLL_S)
 
 

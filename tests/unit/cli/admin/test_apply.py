@@ -134,7 +134,7 @@ def test_what_the_target_holds_is_changed_with_resync_only(run: Run, service: Fa
     (files / "orders.yaml").write_text(ORDERS.replace("'open'", "'paid'").replace("priority: 5", "priority: 6"))
     refused = run("apply", "-f", str(files))
     assert (refused.exit_code, refused.stdout) == (1, "")
-    assert f"{files}/orders.yaml[1]: spec: changes what the target holds" in refused.stderr
+    assert f"{files}/orders.yaml[1]: spec changes what the target holds" in refused.stderr
     assert "where: \"state = 'open'\" → \"state = 'paid'\"" in refused.stderr
     assert "--resync" in refused.stderr
     assert {verb: service.asked.get(verb, 0) for verb in ("register", "resync")} == {"register": 1, "resync": 0}
@@ -169,7 +169,7 @@ def test_prune_deletes_only_what_no_file_names_in_the_accounts_of_the_files(run:
     ("name", "text", "told"),
     [
         ("a.yaml", f"{{table: {MISSING}/t, name: a, target: /z}}", "a.yaml[0]: table: there is no Delta table at"),
-        ("a.yaml", "{table: /lake/orders, name: copy, target: /z}", "name: is the job at"),
+        ("a.yaml", "{table: /lake/orders, name: copy, target: /z}", "name is the job at"),
         ("a.yaml", "{table: /t, name: a}", "a.yaml[0].target"),
         ("a.yaml", "{table: /t, name: a, target: /z, every: soon}", "a.yaml[0].every"),
         ("a.yaml", "{table: /t, name: a, target: /z, pause: true}", "a.yaml[0].pause"),

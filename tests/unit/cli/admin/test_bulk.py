@@ -104,7 +104,7 @@ def test_what_was_done_before_a_failure_is_told(run: Run, service: Picky) -> Non
     service.calls_max = 1
     failed = run("job", "pause", "/many", "--yes")
     assert failed.exit_code == 1
-    assert failed.stdout == "pause: 2000 jobs changed, 0 were so already, 0 refused, 1 not asked for\n"
+    assert failed.stdout == "pause: 2000 jobs changed, 0 were so already, 0 refused, 1 not attempted\n"
     assert "the disk is full" in failed.stderr
 
 
