@@ -25,6 +25,11 @@ HOLLOW_NAMES = re.compile(r"manager|helper|util|handler", re.IGNORECASE)
 
 NAMES_OF_THE_DESIGN = frozenset({"RefreshHandler", "PurgeHandler"})
 
+PARTICIPLE = re.compile(
+    r"(?!(feed|heed|need|seed|exceed|proceed|speed|embed)$)([a-z]+ed|begun|bound|brought|built|chosen|done|drawn|found"
+    r"|frozen|given|gone|held|kept|known|left|lent|lost|made|met|said|seen|sent|shown|spent|taken|told|withdrawn|written)"
+)
+
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
 PATCHING = re.compile(r"\bmock\.patch|\bunittest import mock|monkeypatch\.(setattr|setitem|delattr)\b")
 SKIPPING = re.compile(r"\bmark\.(skip|xfail)\b|\bmark\.skipif\((?!sys\.platform)|pytest\.(skip|xfail|importorskip)\(")
@@ -83,6 +88,29 @@ def code_lines(source: str) -> int:
         for line in range(token.start[0], token.end[0] + 1)
     }
     return len(held - docstring_lines(ast.parse(source)))
+
+
+def effects(tree: ast.Module) -> list[str]:
+    """What functions do that are named by a participle, which is for values: each such function, and how it shows."""
+    found = []
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef) or not PARTICIPLE.fullmatch(
+            function.name.lstrip("_").split("_")[0]
+        ):
+            continue
+        if isinstance(function.returns, ast.Constant) and function.returns.value is None:
+            found.append(f"{function.name} answers nothing")
+        if any(isinstance(each, ast.Name) and each.id == "contextmanager" for each in function.decorator_list):
+            found.append(f"{function.name} begins and ends something")
+        for node in ast.walk(function):
+            match node:
+                case ast.Attribute(value=ast.Name(id="self"), ctx=ast.Store(), attr=name):
+                    found.append(f"{function.name} sets {name}")
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="log"))):
+                    found.append(f"{function.name} logs")
+                case _:
+                    pass
+    return found
 
 
 def long_functions() -> dict[str, int]:
@@ -170,6 +198,35 @@ def test_names_say_something() -> None:
         if isinstance(node, ast.ClassDef) and HOLLOW_NAMES.search(node.name) and node.name not in NAMES_OF_THE_DESIGN
     ]
     assert hollow == []
+
+
+def test_what_acts_is_named_by_a_verb() -> None:
+    assert [f"{path.name}: {each}" for path in modules() for each in effects(ast.parse(path.read_text()))] == []
+
+
+def test_a_participle_that_acts_is_found() -> None:
+    tree = ast.parse(
+        """
+class Log:
+    def moved(self) -> bool: return self._at > 0
+    def landed(self) -> bool:
+        self._at += 1
+        return True
+    def closed(self) -> None: ...
+    def feed(self) -> None: ...
+@contextmanager
+def locked() -> Iterator[None]: ...
+def told(error: Exception) -> str:
+    log.info("told")
+    return str(error)
+"""
+    )
+    assert sorted(effects(tree)) == [
+        "closed answers nothing",
+        "landed sets _at",
+        "locked begins and ends something",
+        "told logs",
+    ]
 
 
 def test_nothing_is_left_unfinished() -> None:

@@ -80,7 +80,7 @@ class Changefeed:
         self._readings = Pool(lambda: FeedReader(opened()))
         # Arrow loads pandas for its first array, if that is there; it would take up most of a writer's first turn.
         pa.array([0])
-        with self._tables.lent() as table:
+        with self._tables.lend() as table:
             self.uri = table.uri
             self._description = table.description
 
@@ -166,7 +166,7 @@ class Changefeed:
         was purged), StorageError.
         """
         start = self._usable(cursor)
-        with self._readings.lent() as reading:
+        with self._readings.lend() as reading:
             return reading.page(start, limit)
 
     def follow(
@@ -209,7 +209,7 @@ class Changefeed:
     @contextmanager
     def _reading(self) -> Iterator[FeedReader]:
         self._refuse_closed()
-        with self._readings.lent() as reading:
+        with self._readings.lend() as reading:
             yield reading
 
     # --- what is kept in etcd, and what is kept at all -------------------------------------------------------------
@@ -244,7 +244,7 @@ class Changefeed:
 
     def _purge_batch(self, bounds: dict[int, str], now_ms: int, dry_run: bool) -> PurgedFiles:
         for attempt in _retrying():
-            with attempt, self._tables.lent() as table:
+            with attempt, self._tables.lend() as table:
                 return purge_files(table, bounds, now_ms, dry_run=dry_run)
         raise AssertionError("tenacity gives up by raising")
 

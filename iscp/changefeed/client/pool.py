@@ -22,7 +22,7 @@ class Pool(Generic[T]):
         self._lock = threading.Lock()
 
     @contextmanager
-    def lent(self) -> Iterator[T]:
+    def lend(self) -> Iterator[T]:
         """One for the `with` block, which nobody else has meanwhile; let go where the block raises."""
         with self._lock:
             one = self._idle.pop() if self._idle else None

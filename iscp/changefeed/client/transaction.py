@@ -86,7 +86,7 @@ class Transaction:
             raise InvalidRequest("the transaction was used before", field="transaction", remedy="Begin another one")
         self._thread = threading.get_ident()
         with ExitStack() as entered:
-            self._table = entered.enter_context(self._tables.lent())
+            self._table = entered.enter_context(self._tables.lend())
             entered.callback(self._table.tidy)  # when the line has gone on
             entered.enter_context(_alone(self._table.description.feed_id, self._shard))
             if self._line is not None:

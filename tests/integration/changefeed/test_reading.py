@@ -307,7 +307,7 @@ def test_files_that_a_compaction_took_away_are_no_loss(opened: Opened, uri: str)
     feed = opened()
     for number in range(4):
         feed.append(0, rows_of("a", number))
-    with feed._readings.lent() as reading:
+    with feed._readings.lend() as reading:
         page = reading.page(None, 10)
         DeltaTable(uri).optimize.compact()
         DeltaTable(uri).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)

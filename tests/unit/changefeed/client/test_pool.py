@@ -11,18 +11,18 @@ from iscp.changefeed.client.pool import KEPT_MAX, Pool
 def test_one_is_lent_again_when_it_is_back() -> None:
     numbers = count()
     kept = Pool(lambda: next(numbers))
-    with kept.lent() as one, kept.lent() as other:
+    with kept.lend() as one, kept.lend() as other:
         assert (one, other) == (0, 1)
-    with kept.lent() as again:
+    with kept.lend() as again:
         assert again == 0, "the one that came back last"
 
 
 def test_one_in_whose_use_something_failed_is_let_go() -> None:
     numbers = count()
     kept = Pool(lambda: next(numbers))
-    with suppress(ValueError), kept.lent():
+    with suppress(ValueError), kept.lend():
         raise ValueError
-    with kept.lent() as another:
+    with kept.lend() as another:
         assert another == 1
 
 
@@ -31,7 +31,7 @@ def test_no_more_are_kept_than_so_many() -> None:
     kept = Pool(lambda: next(numbers))
     with ExitStack() as stack:
         for _ in range(KEPT_MAX + 3):
-            stack.enter_context(kept.lent())
+            stack.enter_context(kept.lend())
     with ExitStack() as stack:
-        lent = [stack.enter_context(kept.lent()) for _ in range(KEPT_MAX + 1)]
+        lent = [stack.enter_context(kept.lend()) for _ in range(KEPT_MAX + 1)]
     assert lent[-1] == KEPT_MAX + 3
