@@ -6,11 +6,10 @@ reads those). What is written here about a setting is what `docs/configuration.m
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, get_type_hints
+from typing import Any
 
 from iscp.core.iteration import Bounds
 
@@ -21,10 +20,6 @@ DIRECT_BYTES_MAX = 8 * 1024**2
 """Bytes of the files whose changes are read without Spark, where `spark.direct_bytes_max` is not given; others go to
 Spark.
 """
-
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
-_URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?/?")
-_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d{1,5})")
 
 
 def about(text: str, *, least: float | None = None, above: float | None = None) -> dict[str, Any]:
@@ -210,143 +205,3 @@ class NodeConfig:
     def etcd_prefix(self) -> str:
         """What all of this cluster's keys begin with."""
         return f"{self.etcd.prefix.rstrip('/')}/{self.cluster}"
-
-
-@dataclass(frozen=True, slots=True)
-class SettingFault:
-    """What is wrong with one setting, and what to do about it."""
-
-    path: str
-    message: str
-    remedy: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting as documented; `default` is MISSING where it must be given."""
-
-    path: str
-    kind: Any
-    default: Any
-    text: str
-    least: float | None = None
-    above: float | None = None
-
-    @property
-    def required(self) -> bool:
-        return self.default is MISSING
-
-
-_BOUNDS_TEXT = {
-    "rows_max": "Most rows that one iteration takes",
-    "bytes_max": "Most bytes (of files read) that one iteration takes",
-    "versions_max": "Most source versions that one iteration takes",
-}
-
-
-def settings(of: type = NodeConfig, parent: str = "") -> Iterator[Setting]:
-    """Every setting below `of`, sections after the plain ones, each by its path (`etcd.lease_ttl_s`)."""
-    hints = get_type_hints(of)
-    sections = []
-    for each in fields(of):
-        path, kind = parent + each.name, hints[each.name]
-        if is_dataclass(kind) and isinstance(kind, type):
-            sections.append((kind, f"{path}."))
-        elif of is Bounds:
-            yield Setting(path, kind, each.default, _BOUNDS_TEXT[each.name], least=1)
-        else:
-            known = each.metadata
-            default = each.default if each.default_factory is MISSING else each.default_factory()
-            yield Setting(path, kind, default, known["about"], known["least"], known["above"])
-    for kind, path in sections:
-        yield from settings(kind, path)
-
-
-def port_of(address: str) -> int | None:
-    """The port of HOST:PORT, or None if it is not one."""
-    found = _ADDRESS.fullmatch(address)
-    return int(found["port"]) if found and int(found["port"]) < 65_536 else None
-
-
-def range_fault(setting: Setting, value: object) -> SettingFault | None:
-    """Whether a number lies within its setting's bounds; anything else passes."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    if value != value or value in (float("inf"), float("-inf")):
-        return SettingFault(setting.path, f"{value} is not a finite number")
-    if setting.least is not None and value < setting.least:
-        return SettingFault(setting.path, f"{value:g} is too small", f"Give {setting.least:g} or more")
-    if setting.above is not None and value <= setting.above:
-        return SettingFault(setting.path, f"{value:g} is too small", f"Give more than {setting.above:g}")
-    return None
-
-
-def faults(config: NodeConfig) -> list[SettingFault]:
-    """What no single number's bounds can tell: forms of names and addresses, and settings that must agree."""
-    return [
-        *_name_faults(config),
-        *_address_faults(config),
-        *_etcd_faults(config.etcd),
-        *_storage_faults(config),
-        *_order_faults(config),
-    ]
-
-
-def _name_faults(config: NodeConfig) -> Iterator[SettingFault]:
-    for path, name in (("node_id", config.node_id), ("cluster", config.cluster)):
-        if not _NAME.fullmatch(name):
-            yield SettingFault(
-                path, f"{name!r} is not a name", "Use up to 128 letters, digits, dots, dashes and underscores"
-            )
-    if not config.log.uri:
-        yield SettingFault("log.uri", "is empty", "Name a directory or URI that all nodes of the cluster share")
-
-
-def _address_faults(config: NodeConfig) -> Iterator[SettingFault]:
-    listed = [("listen", config.listen), *((("advertise", config.advertise),) if config.advertise else ())]
-    listed += [(f"etcd.endpoints.{n}", endpoint) for n, endpoint in enumerate(config.etcd.endpoints)]
-    for path, address in listed:
-        if port_of(address) is None:
-            yield SettingFault(path, f"{address!r} is not an address", "Write HOST:PORT, as 127.0.0.1:2379")
-    if not config.etcd.endpoints:
-        yield SettingFault("etcd.endpoints", "is empty", "Name at least one member of etcd, as 127.0.0.1:2379")
-
-
-def _etcd_faults(etcd: EtcdConfig) -> Iterator[SettingFault]:
-    if not etcd.prefix.startswith("/"):
-        yield SettingFault("etcd.prefix", f"{etcd.prefix!r} does not begin with /", "Write it as /iscp")
-    if etcd.margin_s >= etcd.lease_ttl_s:
-        yield SettingFault("etcd.margin_s", "leaves no time to write in", "Give less than etcd.lease_ttl_s")
-    if etcd.password and not etcd.user:
-        yield SettingFault("etcd.user", "is missing beside etcd.password", "Name the user")
-    if bool(etcd.cert_file) != bool(etcd.key_file):
-        missing = "etcd.key_file" if etcd.cert_file else "etcd.cert_file"
-        yield SettingFault(missing, "is missing", "A client certificate and its key go together")
-    elif etcd.cert_file and not etcd.ca_file:
-        yield SettingFault(
-            "etcd.ca_file", "is missing", "Name the authorities to trust; TLS is used where they are given"
-        )
-
-
-def _storage_faults(config: NodeConfig) -> Iterator[SettingFault]:
-    s3 = config.storage.s3
-    if s3.endpoint and not _URL.fullmatch(s3.endpoint):
-        yield SettingFault(
-            "storage.s3.endpoint", f"{s3.endpoint!r} is not a URL", "Write https://HOST or https://HOST:PORT"
-        )
-    if s3.endpoint and not s3.used:
-        yield SettingFault(
-            "storage.s3.region", "is missing beside storage.s3.endpoint", "Write us-east-1 if it has none"
-        )
-    written = [("log.uri", config.log.uri)]
-    written += [(f"storage.self_test.{n}", uri) for n, uri in enumerate(config.storage.self_test)]
-    for path, uri in written:
-        if uri.startswith(("s3://", "s3a://")) and not s3.used:
-            yield SettingFault(path, f"{uri} lies on S3", "Set storage.s3.region")
-
-
-def _order_faults(config: NodeConfig) -> Iterator[SettingFault]:
-    if config.probe.interval_min_s > config.probe.interval_max_s:
-        yield SettingFault("probe.interval_max_s", "is less than probe.interval_min_s", "Give the same or more")
-    if config.backoff.base_s > config.backoff.cap_s:
-        yield SettingFault("backoff.cap_s", "is less than backoff.base_s", "Give the same or more")

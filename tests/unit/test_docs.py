@@ -26,10 +26,10 @@ from iscp.cli.admin.main import cli as iscp_admin
 from iscp.cli.iscp import iscp
 from iscp.coordination.protocol.messages import Announce, Checkpoint, Sync
 from iscp.core.api_views import EventView, JobView, LeftOutJob, NodeView, PlacedShard, ShardView
-from iscp.core.config import settings
 from iscp.core.errors import ErrorCode
 from iscp.core.iteration import DataType, HistoryEntry
 from iscp.core.job_row import JobStatus
+from iscp.core.setting_list import settings
 from iscp.core.verification import Comparison, Sample
 from iscp.core.watermark_record import WatermarkRecord
 from tests.limits import DOCUMENT, document

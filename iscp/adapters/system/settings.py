@@ -18,8 +18,10 @@ from typing import Any, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from iscp.core.config import NodeConfig, Setting, SettingFault, faults, range_fault, settings
+from iscp.core.config import NodeConfig
+from iscp.core.config_faults import SettingFault, faults, range_fault
 from iscp.core.errors import ConfigurationError
+from iscp.core.setting_list import Setting, settings
 
 VARIABLE_PREFIX = "ISCP_"
 NOT_SETTINGS = frozenset({"ISCP_ETCD", "ISCP_ENDPOINT", "ISCP_CACHE", "ISCP_FAILPOINTS", "ISCP_IVY_SETTINGS"})

@@ -22,7 +22,8 @@ from iscp.changefeed.etcd.locks import EtcdFeedLocks
 from iscp.changefeed.model.lock_queue import QueueLimits
 from iscp.changefeed.table.feed_schema import create_feed_table
 from iscp.changefeed.table.feed_table import FeedTable
-from iscp.core.config import EtcdConfig, port_of
+from iscp.core.config import EtcdConfig
+from iscp.core.config_faults import port_of
 from iscp.core.errors import InvalidRequest
 from iscp.ports.system import Clock, Failpoints
 

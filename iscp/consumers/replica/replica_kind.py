@@ -6,18 +6,12 @@ by difference: the source's rows at a version against the target's own, by key.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
-
-from iscp.consumers.replica.commit_tag import commit_tag
-from iscp.consumers.replica.dead_letter import ROWS_MAX, DeadLetterBox, Shared, dead_letter_uri, find_shared_keys
+from iscp.consumers.replica.dead_letter import DeadLetterBox, dead_letter_uri
 from iscp.consumers.replica.replica_check import ReplicaCheck
-from iscp.consumers.replica.shared_keys import matches
+from iscp.consumers.replica.replica_consumer import ReplicaConsumer, unwritable_name
 from iscp.consumers.validation import (
     CONSUMER_PATH,
     VOID,
@@ -26,26 +20,15 @@ from iscp.consumers.validation import (
     normalized_target,
     wanted_columns,
 )
-from iscp.core.column_identity import other_columns
-from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError, TableNotFound
-from iscp.core.iteration import DataType
+from iscp.core.errors import ErrorCode, InvalidRequest, TableNotFound
 from iscp.core.job_row import JobRow
-from iscp.core.netting import Op
-from iscp.core.spec import ConsumerSpec, JobSpec, OnDuplicate, OnSchemaChange
-from iscp.core.sql_names import DEAD_LETTER_SUFFIX, OP, quoted
-from iscp.core.watermark import NO_DEAD_LETTERS, NOTHING_APPLIED, DeadLetters, Position, Watermark
+from iscp.core.spec import ConsumerSpec
+from iscp.core.sql_names import DEAD_LETTER_SUFFIX
 from iscp.ports.catalog import Catalog, TableDescription
-from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs, Retriever
-from iscp.ports.sink import CommitTag, Sink
-from iscp.ports.source import Changes, ChangesUnavailableError
+from iscp.ports.consumer import ConsumerEnvironment, Needs
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
-
-# Of these types, also within others, Spark cannot tell whether two values are equal.
-_UNCOMPARED = re.compile(r':"(map|variant)"')
+    pass
 
 
 class ReplicaKind:
@@ -90,7 +73,7 @@ class ReplicaKind:
             )
         check_columns(spec, source, catalog)
         held = tuple(name for name, kind in source.columns.items() if kind != VOID)
-        if unwritable := _unwritable(spec.columns or held):
+        if unwritable := unwritable_name(spec.columns or held):
             raise InvalidRequest(
                 f"would keep the column {unwritable!r}, whose name a target cannot have",
                 field=f"{CONSUMER_PATH}.columns",
@@ -116,11 +99,6 @@ class ReplicaKind:
         return ReplicaCheck(
             row.spec.consumer, environment.sink(row.spec.consumer.target), self.open(row, environment).filtered
         )
-
-
-def _unwritable(names: Sequence[str]) -> str:
-    """A name that a table without mapped names cannot have (Delta's own rule); empty: there is none."""
-    return next((name for name in names if any(sign in name for sign in " ,;{}()\n\t=")), "")
 
 
 def _refuse_unusable(target: str, catalog: Catalog) -> None:
@@ -160,209 +138,3 @@ def _refuse_unlike(spec: ConsumerSpec, source: TableDescription, target: TableDe
             remedy="Choose the job's columns as the table has them, or leave out adopt_from to have a new one built",
             code=ErrorCode.TARGET_UNUSABLE,
         )
-
-
-class ReplicaConsumer:
-    """Keeps one replica (ports RenewingConsumer, TidyingConsumer)."""
-
-    def __init__(self, spec: JobSpec, sink: Sink, dead: DeadLetterBox | None) -> None:
-        self._policies = spec
-        self._spec = spec.consumer
-        self._sink = sink
-        self._dead = dead
-
-    def position(self, row: JobRow) -> Position:
-        position = self._sink.position(row)
-        if self._dead is None:
-            return position
-        if position.dead.rows and self._policies.on_duplicate is OnDuplicate.STOP and not position.void:
-            return replace(position, void="rows were left out, which is not allowed any more")
-        return self._dead.check_position(row, position)
-
-    def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
-        kept = self._kept(source)
-        context.guard.check()
-        tag = commit_tag(context, "claim", NOTHING_APPLIED, Watermark())
-        return self._sink.claim(kept.schema.json(), tag, first=context.row.watermark.version < 0)
-
-    def renew(self, context: ConsumeContext, watermark: Watermark) -> Position:
-        if not self._sink.overtaken:
-            return context.position
-        context.guard.check()
-        tag = commit_tag(context, "renewal", watermark.version, watermark)
-        return self._sink.renew(tag) or context.position
-
-    def tidy(self) -> None:
-        self._sink.tidy()
-
-    def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:
-        tag = commit_tag(context, retriever.data_type.value, retriever.from_version, retriever.to)
-        if retriever.data_type is DataType.TAIL:
-            return self._tail(context, retriever, tag)
-        wanted = self.filtered(retriever.snapshot)
-        self._refuse_unwritable(wanted)
-        if retriever.data_type is DataType.DIFFERENCE:
-            self._refuse_changed_schema(context, wanted)
-        shared = self._find_shared(wanted)
-        try:
-            letters, rows = None, 0
-            if shared is not None:
-                (wanted, letters), rows = shared.split(wanted, self._spec.key), shared.rows
-            tag = replace(tag, dead=self._keep_dead(context, letters, rows, retriever.to))
-            return self._write_whole(context, retriever.data_type, wanted, tag)
-        finally:
-            if shared is not None:
-                shared.release()
-
-    def _write_whole(self, context: ConsumeContext, kind: DataType, wanted: DataFrame, tag: CommitTag) -> Consumed:
-        # One that was built once loses no row any more, whatever became of its log. A resync is another registration.
-        built = kind is DataType.DIFFERENCE or context.row.watermark.version >= 0
-        if built and not self._spec.key:
-            position, rows = self._sink.append_lacking(wanted, tag, context.guard)
-            return Consumed(position, rows, 0)
-        schema = wanted.schema.json()
-        if not self._sink.schema_matches(schema):
-            return Consumed(self._sink.replace(wanted, tag, context.guard), 0, 0)
-        if kind is DataType.DIFFERENCE and not _UNCOMPARED.search(schema):
-            return self._difference(context, wanted, tag)
-        manifest = self._sink.stage(wanted, tag)
-        return Consumed(self._sink.publish([manifest], tag, context.guard), manifest.rows, manifest.bytes)
-
-    def _tail(self, context: ConsumeContext, retriever: Retriever, tag: CommitTag) -> Consumed:
-        changes = retriever.changes(self._spec.key, self._spec.where)
-        if (
-            self._dead
-            and context.position.dead.rows
-            and self._dead.holds_keys_of(context, changes.frame, self._spec.key)
-        ):
-            # Which of the rows is left, if any, only the source can tell.
-            raise ChangesUnavailableError("a key has changed that rows shared")
-        append = self._appendable(changes, tag)
-        position = self._write_directly(context, changes, tag, append)
-        if position is None:
-            frame = self._kept(changes.frame, OP)
-            self._refuse_unlike(frame.drop(OP).schema)
-            if append:
-                new = frame.where(F.col(OP) == Op.INSERT).drop(OP)
-                position = self._sink.append(new, tag, context.guard, changes.reread)
-            else:
-                position = self._sink.merge(context.session, frame, self._spec.key, tag, context.guard, changes.reread)
-        return Consumed(position, changes.rows, 0)
-
-    def _write_directly(
-        self, context: ConsumeContext, changes: Changes, tag: CommitTag, append: bool
-    ) -> Position | None:
-        """Few rows, without Spark; None where that cannot be."""
-        if changes.table is None:
-            return None
-        rows = self._kept_rows(changes.table)
-        self._refuse_unlike(from_arrow_schema(rows.drop_columns([OP]).schema, prefer_timestamp_ntz=True))
-        if append:
-            return self._sink.append_rows(rows, tag, context.guard)
-        return self._sink.merge_rows(rows, self._spec.key, tag, context.guard)
-
-    def _refuse_unlike(self, schema: StructType) -> None:
-        fits = self._sink.schema_matches if self._spec.key else self._sink.takes
-        if not fits(schema.json()):
-            raise ChangesUnavailableError("the source's columns are not the target's any more")
-
-    def _appendable(self, changes: Changes, tag: CommitTag) -> bool:
-        """Whether rows can be added without a look at those that are there: no changed key can be among them."""
-        if changes.updates or changes.deletes:
-            return False
-        return not self._spec.key or self._sink.lacks(changes.bounds, tag.base_version)
-
-    def _difference(self, context: ConsumeContext, wanted: DataFrame, tag: CommitTag) -> Consumed:
-        """What the target lacks, has too much, or has otherwise than the source, as ordinary changes."""
-        key = self._spec.key
-        held = self._read_held(context, wanted)
-        if (doubled := find_shared_keys(held, key)) is not None:
-            # A merge cannot take away one of two rows with one key.
-            doubled.release()
-            return Consumed(self._sink.replace(wanted, tag, context.guard), 0, 0)
-        frame = _differing(wanted, held, key).persist()
-        try:
-            rows = frame.count()
-            position = self._sink.merge(context.session, frame, key, tag, context.guard)
-        finally:
-            frame.unpersist(blocking=False)
-        return Consumed(position, rows, 0)
-
-    def _read_held(self, context: ConsumeContext, wanted: DataFrame) -> DataFrame:
-        return self._sink.rows(context.session).select(*[F.col(quoted(name)) for name in wanted.columns])
-
-    def _kept(self, frame: DataFrame, *besides: str) -> DataFrame:
-        """The job's columns, and those `besides`."""
-        if not self._spec.columns:
-            return frame
-        return frame.select(*[F.col(quoted(name)) for name in (*self._spec.columns, *besides)])
-
-    def _kept_rows(self, rows: pa.Table) -> pa.Table:
-        if not self._spec.columns:
-            return rows
-        names = {name.lower(): name for name in rows.schema.names}
-        kept = [*self._spec.columns, OP]
-        return rows.select([names[name.lower()] for name in kept]).rename_columns(kept)
-
-    def filtered(self, frame: DataFrame) -> DataFrame:
-        return self._kept(frame.where(self._spec.where) if self._spec.where else frame)
-
-    def _find_shared(self, frame: DataFrame) -> Shared | None:
-        """The keys that rows share, if they are to be set aside; raises PermanentError where the job is to stop."""
-        shared = find_shared_keys(frame, self._spec.key) if self._spec.key else None
-        stops = self._policies.on_duplicate is OnDuplicate.STOP
-        if shared is None or (not stops and shared.rows <= ROWS_MAX):
-            return shared
-        shared.release()
-        raise PermanentError(
-            f"{shared.rows} rows of the source share a key, as {shared.examples}"
-            + ("" if stops else f"; at most {ROWS_MAX} are set aside"),
-            field=f"{CONSUMER_PATH}.key",
-            remedy="Choose a key that is unique, or mend the source",
-            code=ErrorCode.DUPLICATE_KEY,
-        )
-
-    def _keep_dead(self, context: ConsumeContext, letters: DataFrame | None, rows: int, to: Watermark) -> DeadLetters:
-        return self._dead.keep(context, letters, rows, to) if self._dead else NO_DEAD_LETTERS
-
-    def _refuse_unwritable(self, wanted: DataFrame) -> None:
-        if unwritable := _unwritable(wanted.columns):
-            raise PermanentError(
-                f"the source has a column {unwritable!r} now, whose name a target cannot have",
-                field=f"{CONSUMER_PATH}.columns",
-                remedy="Rename it; or register the job anew with the columns to keep",
-                code=ErrorCode.SCHEMA_CHANGED,
-            )
-
-    def _refuse_changed_schema(self, context: ConsumeContext, wanted: DataFrame) -> None:
-        """With `on_schema_change` stop: a column that is gone, or of another type; new ones are always followed."""
-        # Where others wrote to the target it may be the target's columns that have changed.
-        if self._policies.on_schema_change is not OnSchemaChange.STOP or context.position.void:
-            return
-        now = {field.name.lower(): field.dataType.simpleString() for field in wanted.schema.fields}
-        held = {field.name: field.dataType.simpleString() for field in self._sink.rows(context.session).schema.fields}
-        before = context.position.column_ids
-        others = () if before is None else other_columns(before, context.column_ids, held)
-        changed = [f"{name} {kind}" for name, kind in held.items() if now.get(name.lower()) != kind or name in others]
-        if changed:
-            raise PermanentError(
-                f"the source has no column {', '.join(changed)} any more"
-                + (", but another one of that name" if others else ""),
-                field="spec.iteration.on_schema_change",
-                remedy="Bring it back; or build the target anew with `iscp-admin job resync`; or set it to evolve",
-                code=ErrorCode.SCHEMA_CHANGED,
-            )
-
-
-def _differing(wanted: DataFrame, held: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Rows of `wanted` that `held` lacks or has otherwise (op `u`), and keys that only `held` has (op `d`)."""
-    w, h = wanted.withColumn("_iscp_w", F.lit(1)).alias("w"), held.withColumn("_iscp_h", F.lit(1)).alias("h")
-    same = matches("w", "h", wanted.columns)
-    joined = w.join(h, matches("w", "h", key), "full_outer")
-    joined = joined.where(F.col("_iscp_w").isNull() | F.col("_iscp_h").isNull() | ~same)
-    gone = F.col("_iscp_w").isNull()
-    columns = [
-        F.when(gone, F.col(f"h.{quoted(name)}")).otherwise(F.col(f"w.{quoted(name)}")).alias(name)
-        for name in wanted.columns
-    ]
-    return joined.select(*columns, F.when(gone, "d").otherwise("u").alias(OP))

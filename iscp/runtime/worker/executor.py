@@ -20,11 +20,9 @@ from iscp.core.untrusted_values import named_error
 from iscp.ports.engine import IterationRunner
 from iscp.ports.system import Clock
 from iscp.runtime.worker.fair_queue import IterationQueue
+from iscp.runtime.worker.run_guard import CANCELED, TIMED_OUT, RunGuard
 
 log = logging.getLogger(__name__)
-
-_CANCELED = "the iteration was cancelled"
-_TIMED_OUT = "the iteration took too long"
 
 IDLE_WAIT_S = 60.0
 """The executor's watch looks at least so often; it is woken for everything that it has to know."""
@@ -42,35 +40,6 @@ class Counters:
     timeout: int = 0
     canceled: int = 0
     rejected: int = 0
-
-
-class RunGuard:
-    """Port Guard for one run. Once its end was ordered, or its epoch is over, it never lets anything through again."""
-
-    def __init__(self, clock: Clock, lease_check: Callable[[int], None], timeout_s: float, epoch: int = 0) -> None:
-        self._clock = clock
-        self._lease_check = lease_check
-        self._epoch = epoch
-        self._canceled = False
-        self.due_s = clock.monotonic_s() + timeout_s if timeout_s > 0 else None
-
-    def cancel(self) -> None:
-        self._canceled = True
-
-    @property
-    def canceled(self) -> bool:
-        return self._canceled
-
-    @property
-    def timed_out(self) -> bool:
-        return self.due_s is not None and self._clock.monotonic_s() >= self.due_s
-
-    def check(self) -> None:
-        if self._canceled:
-            raise Canceled(_CANCELED)
-        if self.timed_out:
-            raise TimedOut(_TIMED_OUT)
-        self._lease_check(self._epoch)
 
 
 class _Run:
@@ -92,7 +61,7 @@ def _blamed(run: _Run, ended: IterationEnded) -> IterationEnded:
     """What failed because the run's end was ordered says why it was ordered, not how Spark put it."""
     if run.stop_due_s is None:
         return ended
-    why = Canceled(_CANCELED) if run.guard.canceled else TimedOut(_TIMED_OUT)
+    why = Canceled(CANCELED) if run.guard.canceled else TimedOut(TIMED_OUT)
     if ended.error is not None:
         return replace(ended, error=why) if ended.error.code in _EFFECTS_OF_AN_END else ended
     outcomes = (

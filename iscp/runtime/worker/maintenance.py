@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, TypeVar, assert_never
 
 from iscp.coordination.protocol.effects import StartShard, StopAllShards, StopShard, UpdateShard
@@ -26,10 +25,11 @@ from iscp.core.job_row import JobRow
 from iscp.core.key_ranges import WHOLE
 from iscp.core.maintenance_figures import JobUpkeep
 from iscp.core.next_time import wait_until_s
-from iscp.core.untrusted_values import error_code, error_text, exact_name, named_error, shown
+from iscp.core.untrusted_values import error_text
 from iscp.ports.consumer import ConsumerKind, PurgeHandler, RefreshHandler
 from iscp.ports.system import Clock
 from iscp.runtime.loop.notifier import Notifier
+from iscp.runtime.worker.maintenance_answers import parse_refresh, to_error
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +38,6 @@ REFRESH_INTERVAL_S = 1.0
 
 PURGE_INTERVAL_S = 60.0
 """Least time between two purges of what a kind of consumer holds of a table."""
-
-TABLES_READ_MAX = 1_000
-"""Tables that one refresh may say to have read; with more its answer is an error."""
 
 T = TypeVar("T", bound=Hashable)
 UpkeepOrder = StartShard | UpdateShard | StopShard | StopAllShards
@@ -245,7 +242,7 @@ class Upkeep:
             return self._clock.now_s() + REFRESH_INTERVAL_S  # given up meanwhile, and forgotten when this ends
         kind = row.spec.consumer.kind
         answer: object = self._find_offer(kind, RefreshHandler).refresh(row)
-        table_ids, next_at_s = _read_of(answer)
+        table_ids, next_at_s = parse_refresh(answer)
         with self._lock:
             for table_id in table_ids:  # what was held for it may be let go of
                 self._purges.hasten((kind, table_id), self._clock.monotonic_s())
@@ -271,7 +268,7 @@ class Upkeep:
             self._lease_check()
             result = wait_until_s(call(item), self._clock.now_s())
         except BaseException as error:  # noqa: BLE001  (whatever a handler raises is its own fault)
-            result = _translated(error)
+            result = to_error(error)
         self._settle(what, turns, item, result)
 
     def _settle(self, what: str, turns: UpkeepTurns[T], item: T, result: float | IscpError) -> None:
@@ -282,29 +279,6 @@ class Upkeep:
             told = {"item": str(item), "error": error_text(result), "code": int(result.code)}
             log.warning(_FAILED[what], extra={**told, "again_s": round(again_s, 3)})
         self._wake.notify()
-
-
-def _translated(error: BaseException) -> IscpError:
-    if isinstance(error, IscpError):
-        code = error_code(error)
-        return (TemporaryError if code.temporary else PermanentError)(error_text(error), code=code)
-    return TemporaryError(named_error(error), code=ErrorCode.CONSUMER_FAILED)
-
-
-def _read_of(answer: Any) -> tuple[list[str], object]:
-    """The tables that a refresh has read, and when it wants to come again. Raises PermanentError."""
-    why = f"refresh() answers {shown(answer)}, and no pair of table ids and a time"
-    try:
-        table_ids, next_at_s = answer
-        if isinstance(table_ids, str):
-            raise TypeError("the ids are one text")
-        found = [exact_name(each, "a table's id") for each in islice(table_ids, TABLES_READ_MAX + 1)]
-        if len(found) > TABLES_READ_MAX:
-            raise ValueError(f"there are more than {TABLES_READ_MAX} ids")
-    except (ValueError, TypeError) as error:
-        remedy = "Fix the consumer's refresh"
-        raise PermanentError(f"{why}: {error_text(error)}", remedy=remedy, code=ErrorCode.CONSUMER_BROKEN) from error
-    return found, next_at_s
 
 
 def _purge_of(row: JobRow) -> Purge:

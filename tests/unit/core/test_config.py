@@ -7,20 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from iscp.core.config import (
-    BackoffConfig,
-    EtcdConfig,
-    JobLogConfig,
-    NodeConfig,
-    ProbeConfig,
-    S3Config,
-    Setting,
-    StorageConfig,
-    faults,
-    port_of,
-    range_fault,
-    settings,
-)
+from iscp.core.config import BackoffConfig, EtcdConfig, JobLogConfig, NodeConfig, ProbeConfig, S3Config, StorageConfig
+from iscp.core.config_faults import faults, port_of, range_fault
+from iscp.core.setting_list import Setting, settings
 
 VALID = NodeConfig(node_id="n-1", log=JobLogConfig(uri="/lake/iscp"))
 UNITLESS = {  # counts, and what is no number

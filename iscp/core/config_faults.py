@@ -1,0 +1,113 @@
+"""What is wrong with a configuration, beyond the types of its settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from iscp.core.config import EtcdConfig, NodeConfig
+from iscp.core.setting_list import Setting
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
+_URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?/?")
+_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d{1,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class SettingFault:
+    """What is wrong with one setting, and what to do about it."""
+
+    path: str
+    message: str
+    remedy: str = ""
+
+
+def port_of(address: str) -> int | None:
+    """The port of HOST:PORT, or None if it is not one."""
+    found = _ADDRESS.fullmatch(address)
+    return int(found["port"]) if found and int(found["port"]) < 65_536 else None
+
+
+def range_fault(setting: Setting, value: object) -> SettingFault | None:
+    """Whether a number lies within its setting's bounds; anything else passes."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    if value != value or value in (float("inf"), float("-inf")):
+        return SettingFault(setting.path, f"{value} is not a finite number")
+    if setting.least is not None and value < setting.least:
+        return SettingFault(setting.path, f"{value:g} is too small", f"Give {setting.least:g} or more")
+    if setting.above is not None and value <= setting.above:
+        return SettingFault(setting.path, f"{value:g} is too small", f"Give more than {setting.above:g}")
+    return None
+
+
+def faults(config: NodeConfig) -> list[SettingFault]:
+    """What no single number's bounds can tell: forms of names and addresses, and settings that must agree."""
+    return [
+        *_name_faults(config),
+        *_address_faults(config),
+        *_etcd_faults(config.etcd),
+        *_storage_faults(config),
+        *_order_faults(config),
+    ]
+
+
+def _name_faults(config: NodeConfig) -> Iterator[SettingFault]:
+    for path, name in (("node_id", config.node_id), ("cluster", config.cluster)):
+        if not _NAME.fullmatch(name):
+            yield SettingFault(
+                path, f"{name!r} is not a name", "Use up to 128 letters, digits, dots, dashes and underscores"
+            )
+    if not config.log.uri:
+        yield SettingFault("log.uri", "is empty", "Name a directory or URI that all nodes of the cluster share")
+
+
+def _address_faults(config: NodeConfig) -> Iterator[SettingFault]:
+    listed = [("listen", config.listen), *((("advertise", config.advertise),) if config.advertise else ())]
+    listed += [(f"etcd.endpoints.{n}", endpoint) for n, endpoint in enumerate(config.etcd.endpoints)]
+    for path, address in listed:
+        if port_of(address) is None:
+            yield SettingFault(path, f"{address!r} is not an address", "Write HOST:PORT, as 127.0.0.1:2379")
+    if not config.etcd.endpoints:
+        yield SettingFault("etcd.endpoints", "is empty", "Name at least one member of etcd, as 127.0.0.1:2379")
+
+
+def _etcd_faults(etcd: EtcdConfig) -> Iterator[SettingFault]:
+    if not etcd.prefix.startswith("/"):
+        yield SettingFault("etcd.prefix", f"{etcd.prefix!r} does not begin with /", "Write it as /iscp")
+    if etcd.margin_s >= etcd.lease_ttl_s:
+        yield SettingFault("etcd.margin_s", "leaves no time to write in", "Give less than etcd.lease_ttl_s")
+    if etcd.password and not etcd.user:
+        yield SettingFault("etcd.user", "is missing beside etcd.password", "Name the user")
+    if bool(etcd.cert_file) != bool(etcd.key_file):
+        missing = "etcd.key_file" if etcd.cert_file else "etcd.cert_file"
+        yield SettingFault(missing, "is missing", "A client certificate and its key go together")
+    elif etcd.cert_file and not etcd.ca_file:
+        yield SettingFault(
+            "etcd.ca_file", "is missing", "Name the authorities to trust; TLS is used where they are given"
+        )
+
+
+def _storage_faults(config: NodeConfig) -> Iterator[SettingFault]:
+    s3 = config.storage.s3
+    if s3.endpoint and not _URL.fullmatch(s3.endpoint):
+        yield SettingFault(
+            "storage.s3.endpoint", f"{s3.endpoint!r} is not a URL", "Write https://HOST or https://HOST:PORT"
+        )
+    if s3.endpoint and not s3.used:
+        yield SettingFault(
+            "storage.s3.region", "is missing beside storage.s3.endpoint", "Write us-east-1 if it has none"
+        )
+    written = [("log.uri", config.log.uri)]
+    written += [(f"storage.self_test.{n}", uri) for n, uri in enumerate(config.storage.self_test)]
+    for path, uri in written:
+        if uri.startswith(("s3://", "s3a://")) and not s3.used:
+            yield SettingFault(path, f"{uri} lies on S3", "Set storage.s3.region")
+
+
+def _order_faults(config: NodeConfig) -> Iterator[SettingFault]:
+    if config.probe.interval_min_s > config.probe.interval_max_s:
+        yield SettingFault("probe.interval_max_s", "is less than probe.interval_min_s", "Give the same or more")
+    if config.backoff.base_s > config.backoff.cap_s:
+        yield SettingFault("backoff.cap_s", "is less than backoff.base_s", "Give the same or more")
