@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from iscp.coordination.membership.dispatch_window import AWAITED_MIN
 from iscp.coordination.protocol.messages import DispatchTable
+from iscp.core import key_ranges
 from iscp.core.ids import JobKey, ShardId, TableEpoch
 from iscp.core.job_row import JobRow
 from iscp.runtime.owner.checkpoint_saver import Checkpointer
@@ -61,7 +62,7 @@ class Checks:
         for other in self._world.processes.values():
             if other is process or not other.registration.confirmed:
                 continue
-            if shard in other.engine.writable:
+            if any(overlap(shard, each) for each in other.engine.writable):
                 expect(False, "{} runs at {} and at {}, and both may write", shard, process.node_id, other.node_id)
 
     @property
@@ -99,3 +100,8 @@ class Checks:
             if row.drop_at_s is None:
                 expect(row.key not in wanted, "{} is registered twice", row.key)
                 wanted.add(row.key)
+
+
+def overlap(one: ShardId, other: ShardId) -> bool:
+    """Whether they have keys in common."""
+    return one.table_id == other.table_id and key_ranges.overlaps(one.range_id, other.range_id)

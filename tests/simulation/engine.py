@@ -75,8 +75,8 @@ class Engine:
         self._tick_at_s = float("inf")
 
     def notify(self, table: str) -> None:
-        if ShardId(table) in self.shards:
-            self.give(Notified(ShardId(table)))
+        for shard in sorted(each for each in self.shards if each.table_id == table):
+            self.give(Notified(shard))
 
     @property
     def has_orders(self) -> bool:
@@ -128,7 +128,7 @@ class Engine:
                 case Probe(shard, uri, seen):
                     self._answer(ProbeAnswered(shard, uri, self._look(shard, seen)))
                 case Submit(iteration):
-                    self._runs[iteration.number] = run = self._world.parts.run(self._process, iteration)
+                    self._runs[iteration.number] = run = self._world.run_of(self._process, iteration)
                     self._waiting.append(IterationStarted(iteration.number))
                     run.begin()
                 case CancelIteration(number):
@@ -222,14 +222,16 @@ class Run:
         if not self._left:
             self._end()
             return
-        world, row = self._world, self._left[0]
-        position = self.stand(row)
+        self.on_row(self._left[0])
+
+    def on_row(self, row: JobRow) -> None:
+        world, position = self._world, self.stand(row)
         if position.job_id > row.job_id:
-            self._settle(_failed(row, position, ErrorCode.SUPERSEDED))
+            self._settle(failed(row, position, ErrorCode.SUPERSEDED))
         elif self._random.random() < world.trouble.fail:
-            self._settle(_failed(row, position, ErrorCode.STORAGE))
+            self._settle(failed(row, position, ErrorCode.STORAGE))
         elif world.happens(world.trouble.ruin):
-            self._settle(_failed(row, position, ErrorCode.SCHEMA_CHANGED))
+            self._settle(failed(row, position, ErrorCode.SCHEMA_CHANGED))
         elif world.happens(world.trouble.poison):
             self._settle(record_failure(row, position, poison.error(world.aside)))
         elif position.job_id != row.job_id:
@@ -276,29 +278,37 @@ class Run:
             if taken:
                 self._next()
             else:
-                self._conflict(row)
+                self.conflict(row)
 
-        self._commit(row, commit, landed, lambda: setattr(sink, "begun", max(sink.begun, row.job_id)))
+        def land() -> bool:
+            if taken := sink.land(commit):
+                sink.begun = max(sink.begun, row.job_id)
+            return taken
+
+        self.commit_by(row, sink.name, land, landed)
 
     def commit(self, row: JobRow, commit: Commit) -> None:
+        sink = self._world.sink(row.key)
+
         def landed(taken: bool) -> None:
             if taken:
-                self._settle(self._applied(row, commit), JobCommitted)
+                self._settle(self._applied(row, commit), self.committed)
             else:
-                self._conflict(row)
+                self.conflict(row)
 
-        self._commit(row, commit, landed, lambda: None)
+        self.commit_by(row, sink.name, lambda: sink.land(commit), landed)
 
-    def _commit(self, row: JobRow, commit: Commit, landed: Callable[[bool], None], taken: Callable[[], None]) -> None:
+    def commit_by(self, row: JobRow, name: str, land: Callable[[], bool], landed: Callable[[bool], None]) -> None:
+        """Through the guard; `land` is then called some time later, and `landed` told what it answered."""
         refused = self.guard()
         if refused:
             self._fail(refused)
             return
-        process, world, sink = self._process, self._world, self._world.sink(row.key)
-        expect(process.registration.confirmed, "{} begins a commit to {} without a lease", process.node_id, sink.name)
+        process, world = self._process, self._world
+        expect(process.registration.confirmed, "{} begins a commit to {} without a lease", process.node_id, name)
         over = self.iteration.epoch != process.registration.record.epoch
-        expect(not over, "{} begins a commit to {} under an epoch that is over", process.node_id, sink.name)
-        expect(not self._canceled, "{} begins a commit to {} that was to end", process.node_id, sink.name)
+        expect(not over, "{} begins a commit to {} under an epoch that is over", process.node_id, name)
+        expect(not self._canceled, "{} begins a commit to {} that was to end", process.node_id, name)
         self._landing = True
         self._step_number += 1
         number = self._step_number
@@ -311,26 +321,24 @@ class Run:
                 else:
                     landed(was_taken)
 
-        def land() -> None:
-            world.note(process.node_id, f"lands {commit}")
-            was_taken = sink.land(commit)
-            if was_taken:
-                taken()
+        def land_now() -> None:
+            was_taken = land()
+            world.note(process.node_id, f"lands in {name} for {row.job_id}: {was_taken}")
             process.after(0.0, lambda: answered(was_taken))
 
-        process.after_in_spark(self._lag_s(), land)
+        process.after_in_spark(self._lag_s(), land_now)
 
     def _lag_s(self) -> float:
         if self._random.random() < self._world.trouble.zombie:
             return self._random.random() * LANDS_LATE_S
         return 0.002 + self._random.random() * 0.05
 
-    def _conflict(self, row: JobRow) -> None:
+    def conflict(self, row: JobRow) -> None:
         self._tries += 1
         if self._tries < CONFLICT_TRIES_MAX:
             self._next()
         else:
-            self._settle(_failed(row, self._world.sink(row.key).position(), ErrorCode.CONFLICT))
+            self._settle(failed(row, self.stand(row), ErrorCode.CONFLICT))
 
     def _applied(self, row: JobRow, commit: Commit) -> JobOutcome:
         """As the runner takes what a consumer answers, which may be one of others'."""
@@ -343,6 +351,8 @@ class Run:
         except Exception as error:  # noqa: BLE001  (as in `side_by_side.py`)
             expect(poisoned, "what was applied to {} cannot be told: {}", row.key, error)
             return record_failure(row, None, error)
+
+    committed = JobCommitted
 
     def outcome(self, row: JobRow, consumed: Consumed, data_type: DataType, since: int) -> JobOutcome:
         return applied(row, consumed, data_type, since, self._process.wall_s, "")
@@ -360,7 +370,7 @@ class Run:
     def _fail(self, code: ErrorCode) -> None:
         """What was not done is not done."""
         for row in self._left:
-            self._outcomes.append(_failed(row, None, code))
+            self._outcomes.append(failed(row, None, code))
         self._left.clear()
         self._end()
 
@@ -370,5 +380,5 @@ class Run:
             self._process.engine.ended(self, IterationEnded(self.iteration.number, tuple(self._outcomes)))
 
 
-def _failed(row: JobRow, position: Position | None, code: ErrorCode) -> JobOutcome:
+def failed(row: JobRow, position: Position | None, code: ErrorCode) -> JobOutcome:
     return record_failure(row, position, IscpError(code.name.lower(), code=code))

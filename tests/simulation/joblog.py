@@ -85,7 +85,7 @@ class Log:
         if before is not None:
             expect(row.seq >= before.seq, "the log's row of {} goes back from {} to {}", row.key, before.seq, row.seq)
             expect(before.drop_at_s is None, "{} is written over its end", row.key)
-        sink = self._world.sink(row.key)
+        sink = self._world.sink_of(row)
         if sink.job_id == row.job_id:
             told = row.watermark.version
             expect(told <= sink.content, "the log has {} at {}, ahead of its sink at {}", row.key, told, sink.content)

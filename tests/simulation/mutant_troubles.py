@@ -144,3 +144,14 @@ BUSY_ENGINES = replace(CROWD, version_rate=0.6, faults={Fault.LOSE_ETCD: 0.3}, b
 
 FOREIGN_CODE = replace(CROWD, version_rate=0.5, poison=0.2)
 """Consumers of others, which answer and raise what cannot be."""
+
+SPLITS = replace(
+    CROWD,
+    shards=2,
+    version_rate=0.4,
+    wishes={Wish.SPLIT: 0.3, Wish.MERGE: 0.3, Wish.MOVE: 0.2},
+    faults={Fault.KILL: 0.05, Fault.LOSE_ETCD: 0.05},
+    zombie=0.2,
+    hang=0.05,
+)
+"""Tables that are split and merged while commits of their former ranges are under way."""

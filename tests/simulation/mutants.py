@@ -56,6 +56,7 @@ from tests.simulation.dropped.owner_loop import (
 from tests.simulation.dropped.sink import (
     BelievesConsumers,
     BelievesTheDispatch,
+    BlindRanges,
     BlindSink,
     ClaimsNothing,
     GuardsAnyEpoch,
@@ -90,6 +91,7 @@ from tests.simulation.mutant_troubles import (
     REVOCATIONS,
     SHARDS_MOVE,
     SLOW_ETCD,
+    SPLITS,
     STALLED_LOG,
     SUSPENSIONS,
     TOGETHER,
@@ -202,6 +204,7 @@ MUTANTS: dict[str, Mutant] = {
     "log: rest while it closes": Mutant(replace(REAL, writer=StaysDueAtItsEnd), seeds=(214, 263)),
     "job ids: order over clock steps": Mutant(replace(REAL, job_id=by_the_clock_alone), seeds=(3, 73)),
     "sink: compare-and-set": Mutant(replace(REAL, sink=BlindSink), seeds=(6, 28)),
+    "sink: records of ranges": Mutant(replace(REAL, ranged_sink=BlindRanges), SPLITS, seeds=(0,)),
     "sink: claim commits": Mutant(replace(REAL, run=ClaimsNothing), REGISTRATIONS, seeds=(0, 3)),
     "run: lease before commits": Mutant(replace(REAL, run=Unguarded), seeds=(19, 20)),
     "run: cancel before commits": Mutant(replace(REAL, run=Uncancelled), seeds=(3, 24)),

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from iscp.coordination.jobs.job_requests import Pause, Register, Registration, Resume, Resync, Unregister, Update
+from iscp.coordination.jobs.reshard import Reshard
 from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.coordination.protocol.events import MoveAsked, RebalanceAsked
 from iscp.core.ids import JobKey, ShardId
@@ -16,6 +17,11 @@ from tests.simulation.trouble import Wish
 if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
+
+RANGES = 4
+"""A table that has so many is not split further."""
+
+ONE_RANGE = 0.6
 
 JOBS = (("default", "j"), ("default", "k"), ("other", "x"))
 """Accounts and names: those of one account may share iterations."""
@@ -36,6 +42,8 @@ class Operators:
         account, name = random.choice(JOBS[: 2 if self._world.trouble.accounts == 1 else None])
         key = JobKey(account, random.choice(self._world.tables), name)
         shard = ShardId(key.table_id)
+        if self._world.sharded and owner.owner.leads:
+            shard = ShardId(key.table_id, self._world.aside.choice(owner.owner.ranges(key.table_id)))
         self._world.note("operators", f"{wish} {key.table_id}.{key.job_name} {node_id} at {owner.node_id}")
         match wish:
             case Wish.REGISTER:
@@ -50,6 +58,8 @@ class Operators:
                 owner.owner.submit(Resume(key))
             case Wish.RESYNC:
                 self.resync(owner, key)
+            case Wish.SPLIT | Wish.MERGE:
+                self.reshard(owner, shard, merge=wish is Wish.MERGE)
             case Wish.MOVE:
                 owner.owner.ask(MoveAsked(shard, node_id))
             case Wish.REBALANCE:
@@ -63,18 +73,31 @@ class Operators:
             if row.drop_at_s is None and (row.paused or row.failed_for_good):
                 owner.owner.submit(Resume(row.key))
 
+    def reshard(self, owner: Process, shard: ShardId, *, merge: bool) -> None:
+        """As `iscp/runtime/admin/resharder.py` asks for it: of one range, or of all."""
+        if not owner.owner.leads or (not merge and len(owner.owner.ranges(shard.table_id)) >= RANGES):
+            return
+        seen = frozenset(
+            row.registration for row in owner.owner.rows if row.drop_at_s is None and row.key.table_id == shard.table_id
+        )
+        range_id = shard.range_id if self._world.happens(ONE_RANGE) else 0
+        job_id = self.job_id(owner, owner.owner.last_job_id)
+        owner.owner.submit(Reshard(shard.table_id, merge, range_id, seen, job_id))
+
     def resync(self, owner: Process, key: JobKey) -> None:
         if owner.owner.leads and (seen := owner.owner.job(key)) is not None:
             job_id = self.job_id(owner, owner.owner.last_job_id)
             row = JobRow(key, job_id, seen.spec_json, key.table_id, f"/{key.table_id}", create_at_s=owner.wall_s)
-            owner.owner.submit(Resync(seen, Registration(row)))
+            owner.owner.submit(Resync(seen, Registration(row, sharded=self._world.sharded)))
 
     def register(self, owner: Process, key: JobKey) -> None:
         """Under the next id by the owner's clock, which may step back."""
         if not owner.owner.leads:
             return
         row = JobRow(key, self.job_id(owner, owner.owner.last_job_id), spec_json(key), key.table_id, f"/{key.table_id}")
-        owner.owner.submit(Register((Registration(row._replace(create_at_s=owner.wall_s)),)))
+        owner.owner.submit(
+            Register((Registration(row._replace(create_at_s=owner.wall_s), sharded=self._world.sharded),))
+        )
 
     def job_id(self, owner: Process, last: str) -> str:
         """As `iscp/runtime/admin/request_validation.py` draws it."""

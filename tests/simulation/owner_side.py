@@ -104,6 +104,9 @@ class OwnerSide:
     def rows(self) -> list[JobRow]:
         return self._read(lambda book: list(book.rows()))
 
+    def ranges(self, table_id: str) -> tuple[int, ...]:
+        return self._read(lambda book: book.ranges(table_id))
+
     def job(self, key: JobKey) -> JobRow | None:
         return self._read(lambda book: book.get(key))
 

@@ -21,6 +21,7 @@ from tests.simulation.engine import Run
 from tests.simulation.joblog import Log
 from tests.simulation.lease import Lease
 from tests.simulation.owner_ports import OwnerMembership
+from tests.simulation.ranged import RangedSink
 from tests.simulation.registration import Registration
 from tests.simulation.sources import Sink
 
@@ -59,6 +60,7 @@ class Parts:
     candidacy: type[Candidacy] = Candidacy
     run: type[Run] = Run
     sink: type[Sink] = Sink
+    ranged_sink: type[RangedSink] = RangedSink
     roll: type[Roll] = Roll
     reads: type[MemberReads] = MemberReads
     checkpoint: type[GlobalCheckpoint] = GlobalCheckpoint

@@ -198,7 +198,7 @@ def _wrong(world: World, apart: bool) -> str:
     wanted = {row.key: row for row in world.log.rows.values() if row.drop_at_s is None}
     placed = world.placed()
     for key, row in wanted.items():
-        sink, newest = world.sink(key), world.sources[key.table_id]
+        sink, newest = world.sink_of(row), world.sources[key.table_id]
         if sink.job_id != row.job_id or sink.content < newest:
             return f"the sink of {key.table_id}.{key.job_name} is at {sink.content} of {newest}, of {sink.job_id}"
         if (row.watermark.version, row.seq) != (sink.content, sink.seq):
@@ -207,13 +207,13 @@ def _wrong(world: World, apart: bool) -> str:
             )
     for shard in {assignment.shard for assignment in machine.assignments} | placed.keys():
         where = placed.get(shard, [])
-        if len(where) != any(key.table_id == shard.table_id for key in wanted):
+        if len(where) != any(key.shard == shard for key in wanted):
             return f"{shard} is at {where}"
         if not apart and machine.term is not None and where not in ([], [machine.term.placement.target(shard)]):
             return f"{shard} is at {where}, and should be at {machine.term.placement.target(shard)}"
     if not apart and (waiting := _unfinished(world)):
         return waiting
-    missing = {key.table_id for key in wanted} - {shard.table_id for shard in placed}
+    missing = {key.shard for key in wanted} - placed.keys()
     if missing:
         return f"{missing} run nowhere"
     return "" if apart or machine.settled else "the owner is not settled"

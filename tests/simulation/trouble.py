@@ -51,11 +51,15 @@ class Wish(StrEnum):
     UNCORDON = "uncordon"
     MOVE = "move"
     REBALANCE = "rebalance"
+    SPLIT = "split"
+    MERGE = "merge"
 
 
 LATER_FAULTS = (Fault.RESTORE_ETCD,)
 NOT_AT_FIRST = (*LATER_FAULTS, Fault.SUSPEND)
 LATER_WISHES = (Wish.PAUSE, Wish.RESUME, Wish.RESYNC)
+SHARDED_WISHES = (Wish.SPLIT, Wish.MERGE)
+NOT_WISHED = (*LATER_WISHES, *SHARDED_WISHES)
 MORE = 0.6
 """Runs in which what came to be simulated later is drawn too."""
 
@@ -66,6 +70,9 @@ SLEEPY = 0.1
 NARROW = 0.1
 """Runs in which few messages may wait for another node, so that some are dropped."""
 
+
+SHARDED = 0.2
+"""Runs in which tables are split and merged."""
 
 FOREIGN = 0.2
 """Runs with code of others, which says what cannot be."""
@@ -151,6 +158,9 @@ def draw(random: Random, aside: Random, latest: Random) -> Trouble:
         trouble = replace(trouble, outgoing_max=latest.choice((2, 5, 20)))
     if latest.random() < FOREIGN:
         trouble = replace(trouble, poison=0.02 + latest.random() * 0.2)
+    if latest.random() < SHARDED:
+        split = {wish: 0.02 * 10.0 ** latest.random() for wish in SHARDED_WISHES}
+        trouble = replace(trouble, wishes={**trouble.wishes, **split})
     return trouble
 
 
@@ -185,7 +195,7 @@ def _draw(random: Random) -> Trouble:
         faults={
             fault: rate for fault in Fault if fault not in NOT_AT_FIRST and (rate := _sometimes(random, 0.01, 0.15))
         },
-        wishes={wish: rate for wish in Wish if wish not in LATER_WISHES and (rate := _sometimes(random, 0.02, 0.15))},
+        wishes={wish: rate for wish in Wish if wish not in NOT_WISHED and (rate := _sometimes(random, 0.02, 0.15))},
         version_rate=0.02 * 15.0 ** random.random(),
         drop=_sometimes(random, 0.005, 0.2),
         double=_sometimes(random, 0.01, 0.3),
@@ -210,7 +220,7 @@ def _draw_busy(random: Random) -> Trouble:
     return Trouble(
         nodes=random.choice((2, 5, 12)),
         shards=random.choice((10, 40)),
-        wishes={wish: rate for wish in Wish if wish not in LATER_WISHES and (rate := _sometimes(random, 0.02, 0.5))},
+        wishes={wish: rate for wish in Wish if wish not in NOT_WISHED and (rate := _sometimes(random, 0.02, 0.5))},
         version_rate=0.01 * 10.0 ** random.random(),
         double=_sometimes(random, 0.01, 0.3),
         step_s=0.01 * 30.0 ** random.random(),

@@ -11,13 +11,16 @@ from random import Random
 from greenlet import getcurrent
 
 from iscp.core.ids import JobKey, ShardId
+from iscp.core.iteration import Iteration
 from iscp.core.job_row import JobRow
 from tests.simulation.agenda import Agenda
 from tests.simulation.checks import Checks
+from tests.simulation.engine import Run
 from tests.simulation.etcd import Etcd, Link
 from tests.simulation.operators import Operators
 from tests.simulation.parts import REAL, Parts
 from tests.simulation.process import Process
+from tests.simulation.ranged import RangedRun, RangedSink, RangeOfSink
 from tests.simulation.sources import Sink
 from tests.simulation.trouble import Fault, Trouble, Wish
 from tests.simulation.wire import Wire
@@ -66,6 +69,8 @@ class World:
         self._awake_until_s: dict[str, float] = {}
         self.calm = False
         self._sinks: dict[JobKey, Sink] = {}
+        self._ranged: dict[JobKey, RangedSink] = {}
+        self.sharded = Wish.SPLIT in trouble.wishes
         self._rates = {node_id: 1.0 + random.uniform(-1.0, 1.0) * trouble.drift for node_id in self.node_ids}
         self._wall_offsets = dict.fromkeys(self.node_ids, 0.0)
         self._number = 0
@@ -98,9 +103,22 @@ class World:
             sink.committed_s = self._committed_s[key.table_id]
         return sink
 
+    def ranged_sink(self, key: JobKey) -> RangedSink:
+        return self._ranged.setdefault(key.job, self.parts.ranged_sink(key))
+
+    def sink_of(self, row: JobRow) -> Sink | RangeOfSink:
+        """What the row's keys stand at."""
+        return RangeOfSink(self.ranged_sink(row.key), row) if self.sharded else self.sink(row.key)
+
+    def run_of(self, process: Process, iteration: Iteration) -> Run:
+        return RangedRun(process, iteration) if self.sharded else self.parts.run(process, iteration)
+
+    def committed_s(self, table: str, version: int) -> float:
+        return self._committed_s[table][version]
+
     def applied_up_to_s(self, row: JobRow) -> float:
         """Unix time up to which this registration has really applied all that was committed."""
-        sink, committed_s = self.sink(row.key), self._committed_s[row.key.table_id]
+        sink, committed_s = self.sink_of(row), self._committed_s[row.key.table_id]
         following = sink.content + 1 if sink.job_id == row.job_id else 0
         return committed_s[following] if following < len(committed_s) else inf
 

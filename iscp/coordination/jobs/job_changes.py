@@ -40,7 +40,7 @@ from iscp.coordination.jobs.reshard import (
 from iscp.coordination.jobs.table_copies import with_own_table_id
 from iscp.coordination.jobs.table_paths import Places
 from iscp.core.api_views import RegisterResult
-from iscp.core.errors import Conflict, InvalidRequest, JobNotFound
+from iscp.core.errors import Conflict, InvalidRequest, JobNotFound, TableNotFound
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow, Reason
 from iscp.core.key_ranges import WHOLE
@@ -219,6 +219,8 @@ class PendingChanges:
             return len(ranges)
         if {row.registration for row in rows} != request.seen:
             raise Conflict("the table's jobs were changed meanwhile", remedy="Ask again")
+        if not rows:
+            raise TableNotFound(f"{request.table_id} has no jobs", field="table", remedy="See `iscp-admin job list`")
         done = changes(ranges, request.merge, request.range_id)
         self._stage_all(list(rows_after(rows, done, request.job_id, self._now_s)), request.request_id)
         return len({row.key.range_id for row in self._on(request.table_id)})

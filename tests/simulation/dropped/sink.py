@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from iscp.core.errors import ErrorCode
 from iscp.core.iteration import DataType, JobOutcome
 from iscp.core.job_row import JobRow
 from iscp.core.watermark import Position, Watermark
+from iscp.core.watermark_record import record_key
 from iscp.ports.consumer import Consumed
+from iscp.runtime.iteration.apply.change_reader import IterationRetriever
+from iscp.runtime.iteration.job_run import JobRun
 from tests.simulation.engine import Run
+from tests.simulation.ranged import RangedSink
 from tests.simulation.sources import Commit, Kind, Sink
 
 
@@ -70,3 +75,10 @@ class BelievesConsumers(Run):
     def outcome(self, row: JobRow, consumed: Consumed, data_type: DataType, since: int) -> JobOutcome:
         position = consumed.position
         return JobOutcome(row, position.watermark, position.seq, rows=consumed.rows, data_type=data_type)
+
+
+class BlindRanges(RangedSink):
+    """A range's record is put whatever has become of those that it goes on from."""
+
+    def put(self, work: JobRun, retriever: IterationRetriever, txn: Any) -> None:
+        txn.put(record_key(work.row.key, work.row.spec.consumer.target), retriever.record.to_json())

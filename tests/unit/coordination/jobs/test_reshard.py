@@ -7,7 +7,7 @@ import pytest
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import Pause, Register, Resync, Unregister, Update
 from iscp.coordination.jobs.reshard import Reshard
-from iscp.core.errors import Conflict, InvalidRequest
+from iscp.core.errors import Conflict, InvalidRequest, TableNotFound
 from iscp.core.ids import ShardId
 from iscp.core.job_row import JobState, JobStatus, Reason
 from iscp.core.key_ranges import RANGES_MAX
@@ -108,6 +108,13 @@ def test_ranges_that_are_not_there_are_refused_and_nothing_changes(merge: bool, 
         reshard(book, "04", merge, range_id)
     assert (refused.value.field, bool(refused.value.remedy)) == ("range", True)
     assert book.rows() == before
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_a_table_whose_last_job_went_meanwhile_is_not_found(merge: bool) -> None:
+    """Nobody splits or merges what nobody reads; it was looked up while there was a job."""
+    with pytest.raises(TableNotFound, match="t1 has no jobs"):
+        reshard(JobBook([]), "01", merge)
 
 
 def test_there_is_a_smallest_range_and_a_whole() -> None:
