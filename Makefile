@@ -17,13 +17,13 @@ test-fast:  ## What needs no Spark: two minutes
 test-full:  ## The long tests too, and both commands in a bare root (needs root)
 	@scripts/test --full
 
-simulate: setup  ## Clusters under random trouble, on all cores: make simulate SEEDS=1000000
+simulate: setup  ## Clusters under random faults, on all cores: make simulate SEEDS=1000000
 	@.venv/bin/python -m tests.simulation --seeds $(SEEDS)
 
 demo:  ## The main job on real data: make demo ARGS="--days 30 --json"
 	@scripts/demo $(ARGS)
 
-lint: setup  ## Lint and formatting, with what can be mended mended
+lint: setup  ## Lint and formatting, and fixes what can be fixed automatically
 	@.venv/bin/ruff check --fix .
 	@.venv/bin/ruff format .
 	@.venv/bin/lint-imports
@@ -31,8 +31,10 @@ lint: setup  ## Lint and formatting, with what can be mended mended
 types: setup  ## Types
 	@.venv/bin/mypy
 
-generate: setup  ## Generates the wire code from proto/ and builds the log store's jar
+generate: setup  ## Generates the wire code, the limits and the diagrams, and builds the log store's jar
 	@scripts/generate
+	@scripts/generate-limits
+	@scripts/generate-diagrams
 	@jvm/build
 
 bench: setup  ## One benchmark, as JSON: make bench NAME=startup
