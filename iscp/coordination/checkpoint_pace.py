@@ -38,7 +38,7 @@ class CheckpointPace:
         self._repeat_wait_s = self._times.next_resend_s(self._times.resend_s)
 
     def take_due(self, outbox: Outbox, now_s: float) -> Iterator[Chunk]:
-        """What is to be sent now: first what is repeated, then what is cut anew."""
+        """What is to be sent now: first what is repeated, then what is cut now."""
         if outbox.chunks and now_s >= self._repeat_due_s:
             yield from tuple(outbox.chunks)
             self._repeat_due_s = now_s + self._repeat_wait_s

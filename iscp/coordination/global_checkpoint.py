@@ -2,10 +2,10 @@
 
 Invariant: what was committed to its source up to the checkpoint is applied by every wanted job but those left out,
 which are listed. Left out are jobs that are not built, paused or failed for good, and jobs that are catching up: those
-that came to count (built, resumed, made anew by a resync, a split or a merge) when they had applied less than the
+that came to count (built, resumed, rebuilt by a resync, a split or a merge) when they had applied less than the
 checkpoint says. It never goes back, so it cannot take them in before they have reached it.
 
-A job that has applied all that was there when its source was looked at is resolved up to that look, else up to the last
+A job that has applied all that was there when its source was probed is resolved up to that probe, else up to the last
 commit that it has applied. One that counted once and only has much to do is still applied up to the checkpoint, though
 that cannot be seen of it now: the checkpoint waits for it.
 """
@@ -36,7 +36,7 @@ def resolved_at_s(row: JobRow, seen: SourceSeen | None) -> float:
 class GlobalCheckpoint:
     """The least of all shards' times, which never goes back. A change costs the logarithm of the number of shards.
 
-    `at_s` is what was told last: a commit time (Unix seconds), 0 before there is one. `catching_up`: the job_ids of
+    `at_s` is what was reported last: a commit time (Unix seconds), 0 before there is one. `catching_up`: the job_ids of
     those that count and have not reached it, of shards that have any.
     """
 
@@ -50,7 +50,7 @@ class GlobalCheckpoint:
     def take(self, shard: ShardId, jobs: Sequence[JobRow], seen: SourceSeen | None) -> None:
         """What is known of the shard now; no jobs: it is not wanted any more.
 
-        `seen`: None until this term has heard of a look at the source. Nobody knows before how far its jobs are
+        `seen`: None until this term has heard of a probe of the source. Nobody knows before how far its jobs are
         behind: the checkpoint waits.
         """
         before = self._covered.get(shard, ())

@@ -84,7 +84,7 @@ def _check_assignment(term: Term, assignment: Assignment) -> None:
         case ShardState.RUNNING:
             require(answers and not is_delete, "{} runs and is to stop", shard)
         case ShardState.DRAINING:
-            require(is_delete or not answers, "{} drains, and nobody asks for it", shard)
+            require(is_delete or not answers, "{} drains, and no operation stops it", shard)
         case _:
             pass
     require(assignment.wanted or state is ShardState.DRAINING, "{} is {}, and nobody wants it", shard, state)
@@ -97,7 +97,7 @@ def _check_peer(term: Term, peer: Peer) -> None:
     require(not peer.queue or bool(peer.in_flight) or name in term.turns, "what waits for {} is never sent", name)
     require(peer.recorded <= peer.accepted, "{}: more was recorded than came in", name)
     ordered = [*peer.queue, *peer.in_flight]
-    require(peer.phase is PeerPhase.SYNCED or not ordered, "{} is told things before its Sync", name)
+    require(peer.phase is PeerPhase.SYNCED or not ordered, "{} has operations before its Sync", name)
     for epoch in (operation.table_epoch for operation in peer.in_flight.values()):
         require(epoch.owner_rev == term.owner_rev and epoch.counter <= term.counter, "{} is not of this term", epoch)
     for shard in ordered:

@@ -4,7 +4,7 @@ Decides placements and when it is safe to place. Knows nothing of clocks, channe
 
 - Nothing is placed before every registered node has sent Sync; one that does not in time has its lease revoked.
 - A shard is free only by its node's word, or when the node's lease has ended and the grace is over.
-- What a node is told is told again until confirmed; a node that never answers is revoked, so that none can hold
+- What is sent to a node is sent again until confirmed; a node that never answers is revoked, so that none can hold
   up the others.
 - Messages of another term, of another epoch of the node, or under another table_epoch change nothing. Reports
   count only from the node that holds the shard; history counts always: it is what the sinks have seen.
@@ -78,7 +78,7 @@ class OwnerMachine:
 
     @property
     def settled(self) -> bool:
-        """Whether all is `running`, nothing is to move, and no node is to be told anything."""
+        """Whether all is `running`, nothing is to move, and nothing is to be sent to a node."""
         term = self.term
         if term is None or term.plan is not None:
             return False

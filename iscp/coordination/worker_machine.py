@@ -1,4 +1,4 @@
-"""A node's side of the protocol: whom to obey, what to run, what to tell.
+"""A node's side of the protocol: which owner to obey, what to run, what to report.
 
 Decides which shards the engine takes in and gives up, and when a report may be forgotten. Knows nothing of
 clocks, channels, Spark or etcd. Rules:
@@ -6,7 +6,7 @@ clocks, channels, Spark or etcd. Rules:
 - An owner is obeyed only after the election key has confirmed its Announce; from then on no lower owner_rev is.
 - For each shard the newest table_epoch wins, also over operations that are delayed until after a removal.
 - A shard counts as removed only when its work has stopped and its last reports are recorded at the owner.
-- Whatever ends without the owner's asking is told by a new Sync.
+- What ends without an order of the owner is reported by a new Sync.
 - Without a confirmed lease nothing is started.
 """
 
@@ -190,7 +190,7 @@ class WorkerMachine:
         elif table_epoch > held.table_epoch and not removing:
             held.table_epoch = table_epoch
             self._out.append(UpdateShard(shard, table_epoch, message.jobs))
-        # To be started while it is still stopping: not yet; the owner asks again.
+        # To be started while it is still stopping: not yet; the owner sends it again.
         self._respond(shard, table_epoch, held.state)
 
     def _accept_dispatch_of_absent(self, message: DispatchTable) -> None:
@@ -255,7 +255,7 @@ class WorkerMachine:
         self.lease_held = True
         self._begin_sync()
 
-    # --- what to tell ------------------------------------------------------------------------------------------
+    # --- what to report ------------------------------------------------------------------------------------------
 
     def _send(self, message: NodeMessage) -> None:
         self._out.append(SendToOwner(self.owner_id, message))

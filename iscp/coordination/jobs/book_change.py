@@ -13,7 +13,7 @@ from iscp.core.job_row import JobRow
 class BookChange:
     """What has moved: `rows` as they are now (`drop_at_s` set where a job has gone).
 
-    `shards` are those whose set of jobs, or what is wanted of one of them, was decided anew; where only progress was
+    `shards` are those whose set of jobs, or what is wanted of one of them, was decided again; where only progress was
     reported they are empty.
     """
 
@@ -22,7 +22,7 @@ class BookChange:
 
     @property
     def moved(self) -> dict[ShardId, bool]:
-        """Whose jobs have moved, and whether they were decided anew."""
+        """Whose jobs have moved, and whether they were decided again."""
         return {row.key.shard: False for row in self.rows} | dict.fromkeys(self.shards, True)
 
 

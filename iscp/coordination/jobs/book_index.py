@@ -1,6 +1,6 @@
 """Where the book's jobs keep what they keep, and what the tables that they are on are called.
 
-Each index is made when it is first asked for, of all rows: a new owner has no time for them.
+Each index is built when it is first needed, of all rows: a new owner has no time for them.
 """
 
 from __future__ import annotations

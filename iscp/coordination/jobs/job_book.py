@@ -1,7 +1,7 @@
-"""The owner's book of jobs: the current row of each, and what of it the job log still has to be told.
+"""The owner's book of jobs: the current row of each, and what of it the job log does not have yet.
 
-Decisions (see Draft) take effect here once the log has them. Reports of progress move the book at once, for the sink
-is the truth about them, and their rows follow at the log's pace. It knows no clock, no threads and no storage.
+Decisions (see PendingChanges) take effect here once the log has them. Reports of progress move the book at once, for
+the sink is the truth about them, and their rows follow at the log's pace. It knows no clock, no threads and no storage.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class JobBook:
     def tables_called(self, name: str) -> tuple[str, ...]:
         """The ids of tables with jobs that have this URI, were called so at a registration, or have this id by now.
 
-        The newest first. There are several where a table was dropped and made anew: each job is on the one that it was
+        The newest first. There are several where a table was dropped and recreated: each job is on the one that it was
         registered on.
         """
         return self._index.tables_called(name)
@@ -142,7 +142,7 @@ class JobBook:
     # Reports
 
     def apply(self, reports: Iterable[JobReport]) -> BookChange:
-        """Move the rows that reports tell of; late, doubled and foreign ones change nothing."""
+        """Apply reports to the rows that they are about; late, doubled and foreign ones change nothing."""
         moved: dict[str, JobRow] = {}
         for report in reports:
             row = self._jobs.get(report.key)

@@ -1,4 +1,4 @@
-"""What users ask of jobs, and what each request means on top of the book.
+"""What each request of users means on top of the book.
 
 A draft holds decisions that the log does not have yet: each is made against the book and those before it in the
 draft, which is then committed or thrown away as a whole.
@@ -163,7 +163,7 @@ class PendingChanges:
         return self._create(replace(item, row=row))
 
     def _resync(self, seen: JobRow, item: Registration) -> RegisterResult:
-        """The job's row ends and another begins, in one commit: the node claims the target for it, and builds it anew.
+        """The job's row ends and another begins, in one commit: the node claims the target for it, and rebuilds it.
 
         The seq goes on, so that what is still under way for the old registration fails at the sink.
         """

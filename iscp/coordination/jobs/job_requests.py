@@ -1,4 +1,4 @@
-"""What users ask of jobs, and what a request makes of a job's row."""
+"""The requests of users, and what each makes of a job's row."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Resync:
-    """Make `job` anew as `item`, under a new job_id and perhaps on another table. Answered with a RegisterResult.
+    """Rebuild the job of `seen` as `item`, under a new job_id and perhaps on another table. Answered with a
+    RegisterResult.
 
     `seen` is the job's row as it was when `item` was checked; one that was decided about since is a Conflict.
     """

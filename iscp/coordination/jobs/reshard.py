@@ -87,7 +87,7 @@ def refuse_split(row: JobRow, ranges: Collection[int]) -> None:
         raise InvalidRequest(
             f"{row.table_name} is split into {len(ranges)} ranges, each of which goes its own way",
             field="table",
-            remedy=f"`iscp-admin shard merge {row.table_name}` until it is whole, and ask again",
+            remedy=f"`iscp-admin shard merge {row.table_name}` until it is whole, and then repeat this request",
         )
 
 

@@ -1,6 +1,6 @@
 """Which id the jobs of a table are known by, where copies of a table carry the same id.
 
-A table that was copied keeps the id in its metadata. What is placed, looked at and reported is an id's, so the jobs of
+A table that was copied keeps the id in its metadata. What is placed, probed and reported is an id's, so the jobs of
 one id have to be on one table: where its first job lies. Each copy of it elsewhere gets an id of its own.
 """
 

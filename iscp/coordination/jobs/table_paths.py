@@ -1,4 +1,4 @@
-"""Where jobs keep and read tables, by path: what lies above and below one is found without a look at all the others.
+"""Where jobs keep and read tables, by path: what lies above and below one is found without reading all the others.
 
 A VACUUM of a table deletes what lies in its directory and is not its own, so that no target is ever above or below a
 place that another job keeps or reads.
@@ -14,9 +14,9 @@ _PATHS = ("/", "s3://")
 
 
 class Places:
-    """Which jobs have which place, by their ids. To change or ask it costs with a path's depth, not with their number.
+    """Which jobs have which place, by their ids. A change or a lookup costs with a path's depth, not with their number.
 
-    A place may be any text; only paths lie above or below one another. With `letters` each of them stands for the table
+    A place may be any text; only paths lie above or below one another. With `letters` each of them is for the table
     of its dead letters too.
     """
 

@@ -7,7 +7,7 @@ from itertools import islice
 
 
 class UnloggedRows:
-    """Where only a watermark has moved the log need not be told soon: such a row is due after `flush`."""
+    """Where only a watermark has moved the log need not be written soon: such a row is due after `flush`."""
 
     def __init__(self) -> None:
         self._due: dict[str, None] = {}

@@ -118,7 +118,7 @@ class Assignments:
     """All shards that are wanted or held. Every change of state goes through `take`, `turn` and `free`.
 
     Wanted ones that nobody holds are `unplaced` or, by their tables, `blocked`: what is in the way of those has to end
-    first, and they are not looked at before.
+    first, and they are not considered before.
     """
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ class Assignments:
     def in_the_way(self, shard: ShardId) -> ShardId | None:
         """Another shard that some node still has and that shares keys with it: until then it is not to be placed.
 
-        Costs nothing but a look for tables that are not split.
+        Costs one lookup for tables that are not split.
         """
         if shard.table_id not in self._parts:
             return None

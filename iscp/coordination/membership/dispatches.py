@@ -18,7 +18,7 @@ from iscp.core.errors import InvariantBroken
 from iscp.core.ids import ShardId
 
 TURN_MAX = 32
-"""Dispatches sent to a node before other nodes have their turn; they travel together."""
+"""Dispatches sent to a node before those to other nodes are; they travel together."""
 
 FOUND = {
     NodeShardState.ADDING: ShardEvent.FIND_STARTING,
@@ -28,7 +28,7 @@ FOUND = {
 
 
 def peer_of(term: Term, assignment: Assignment) -> Peer:
-    """The node that is to be told of a shard; raises InvariantBroken where there is nobody to tell."""
+    """The node that holds a shard; raises InvariantBroken where it is not there."""
     peer = term.peers.get(assignment.holder.node_id) if assignment.holder else None
     if peer is None or peer.holder != assignment.holder:
         raise InvariantBroken(
@@ -44,7 +44,7 @@ def order(term: Term, peer: Peer, shard: ShardId, *, is_delete: bool) -> None:
         peer.queue[shard] = is_delete
         term.turns[peer.record.node_id] = None
         return
-    # Patience with a node does not begin anew with each change of a job.
+    # Patience with a node does not start over with each change of a job.
     sent_s = replaced.sent_s if replaced.is_delete == is_delete else term.own_time_s(peer, term.now_s)
     term.expect_no_answer(replaced)
     _begin(term, peer, shard, is_delete, sent_s, replaced.heard_s)
@@ -58,7 +58,7 @@ def drain(term: Term, assignment: Assignment) -> None:
 
 
 def send_queued(term: Term) -> None:
-    """To the nodes in turns, as many as may be in flight; none while `listening`, as a new owner has enough to read."""
+    """To node after node, as many as may be in flight; none while `listening`: a new owner has enough to read."""
     if term.listening or not term.turns:
         return
     room, at_node_max = term.window.room, operations_max(len(term.peers))

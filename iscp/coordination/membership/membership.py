@@ -1,4 +1,4 @@
-"""The owner and its nodes' lives: asking each what it runs, giving up on one, waiting until it cannot write."""
+"""The owner and its nodes' lives: having each report what it runs, giving up on one, waiting until it cannot write."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def join(term: Term, record: NodeRecord, *, founding: bool) -> None:
     if not founding and not doubted:
         term.settle()
     if before is not None and back:
-        # Its key was gone for a while. Its checkpoints go on from where they were, and it tells what it still has.
+        # Its key was gone for a while. Its checkpoints go on from where they were, and it reports what it still has.
         peer.accepted, peer.recorded = before.accepted, before.recorded
     term.departed.pop(peer.holder, None)  # also where a restored etcd brings back a life before the last one
     term.peers[record.node_id] = peer
@@ -57,7 +57,7 @@ def join(term: Term, record: NodeRecord, *, founding: bool) -> None:
 
 
 def _refuse_reused(term: Term, peer: Peer) -> None:
-    """Its messages could not be told from those of the former life; the node registers again, under a higher epoch."""
+    """Its messages look like those of the former life; the node registers again, under a higher epoch."""
     revoke(term, peer, f"has epoch {peer.record.epoch} of a former life, as etcd was restored from a backup")
 
 
@@ -86,7 +86,7 @@ def listen(term: Term, peer: Peer, due_s: float = inf) -> None:
     """
     if not term.current(peer) or peer.phase is PeerPhase.REVOKED or term.times.alive_s == inf:
         return
-    # One sum for both, or rounding could have it look again at once, for ever.
+    # One sum for both, or rounding could have it check again at once, for ever.
     deadline_s = peer.heard_s + term.times.sync_deadline_s
     if term.late_s(due_s):
         again_s = term.now_s + term.times.resend_s

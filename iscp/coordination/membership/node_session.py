@@ -126,7 +126,7 @@ class Peer:
     def awaited(self) -> bool:
         """Whether nothing may be placed before its Sync.
 
-        Nodes that nobody can reach register again and again: two in turns would hold up all others for ever. A
+        Nodes that nobody can reach register again and again: two alternating ones would hold up all others for ever. A
         life that began in this term runs only what this owner has dispatched to it.
         """
         return self.unknown and not self.doubted

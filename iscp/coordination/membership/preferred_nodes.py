@@ -17,7 +17,7 @@ RINGS_KEPT_MAX = 4
 class Overrides:
     """What operators have said of nodes and shards. It outlives owners and the nodes' lives.
 
-    `cordoned` nodes take no further shards, `draining` ones give up those that they have besides. `pins`: the node
+    `cordoned` nodes take no further shards, `draining` ones also give up those that they have. `pins`: the node
     that a shard should be on whatever the ring says.
     """
 
@@ -38,7 +38,7 @@ def ring_of(nodes: frozenset[str]) -> Ring:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The nodes that may take shards, their ring, and the overrides. Made anew when one of these changes.
+    """The nodes that may take shards, their ring, and the overrides. Replaced when one of these changes.
 
     Invariant: the ring is that of these nodes, or None: it is still to be built.
     """

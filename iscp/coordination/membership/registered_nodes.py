@@ -35,8 +35,8 @@ class Roll:
         long as the longest lease of anybody who was or is a member, `ttl_s` at the least, and `margin_s`.
 
         An owner that `begins` after another waits for `margin_s` since a lease has ended, as one would have that was
-        there: it cannot know what that node ran. Nor does it know whose lease had ended right before it first looked,
-        or before it looked again after it had lost sight of the store.
+        there: it cannot know what that node ran. Nor does it know whose lease had ended right before it first read
+        them, or before it read them again after it had lost sight of the store.
         """
         if moment.restores > self.moment.restores:
             ttls_s = (record.ttl_s for record in (*self.members, *members))

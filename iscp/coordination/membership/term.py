@@ -45,11 +45,11 @@ class Term:
 
     Nothing is placed before `hold_until_s` (a lost node may still write) and `settled_at_s` (members are changing).
     `awaiting`: nothing is placed, as some node has yet to say what it runs. `listening`: so has one that was there when
-    the term began; nobody is told anything until all of those are heard. `ring_asked`: the nodes whose ring is being
-    built; nor is anything placed before it is. `unplaced`: what is left of a pass over all that nobody holds.
+    the term began; nothing is sent to any node until all of those are heard. `ring_asked`: the nodes whose ring is
+    being built; nor is anything placed before it is. `unplaced`: what is left of a pass over all that nobody holds.
 
-    `turns`: the nodes that something may be sent to of what waits for them, in the order in which they get it.
-    `asked`: moves that were asked for, and where to. `plan`: what is to move, as the policies say it when asked, with
+    `turns`: the nodes with queued dispatches that may be sent, in the order in which they are served.
+    `asked`: moves that operators requested, and where to. `plan`: what is to move, as the policies yield it, with
     `next_move` taken from it already; `moving`: what has been begun of it and does not run elsewhere yet.
     """
 
@@ -152,7 +152,7 @@ class Term:
             self.timers.at(until_s, wake)
 
     def free(self, assignment: Assignment) -> None:
-        """Its holder has it no more: it may be placed anew, or is forgotten."""
+        """Its holder has it no more: it may be placed again, or is forgotten."""
         self.assignments.free(assignment)
         if not assignment.wanted:
             self.moving.pop(assignment.shard, None)

@@ -1,4 +1,4 @@
-"""What a machine has to look at again, and when: a heap, so that what is idle costs nothing."""
+"""What a machine has to check again, and when: a heap, so that what is idle costs nothing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 
 
 def wake() -> None:
-    """For a time at which the machine has to look again, and nothing else."""
+    """For a time at which the machine has to step, and nothing else."""
 
 
 class Timers:
     """Actions by due time, then in the order they were set.
 
-    None can be cancelled: each looks whether it still counts.
+    None can be cancelled: each checks whether it still counts.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """What moves, and how much of it at a time: carries out what the policies want.
 
-A move is a drain, a wait for the node's word, and a dispatch. Policies are asked anew when the members, or what
+A move is a drain, a wait for the node's word, and a dispatch. Policies are evaluated again when the members, or what
 operators have said, have changed, and only then.
 """
 
@@ -28,7 +28,7 @@ MOVES_MAX = 16
 
 
 def reconsider(term: Term) -> None:
-    """Members, or what is wanted of them, have changed: ask the policies anew."""
+    """Members, or what is wanted of them, have changed: evaluate the policies again."""
     term.look_round()
     before = term.placement
     term.placement = replace(before, eligible=eligible(term))
@@ -39,13 +39,13 @@ def reconsider(term: Term) -> None:
 
 
 def take_ring(term: Term, ring: Ring) -> None:
-    """Unless the nodes have changed since it was asked for."""
+    """Unless the nodes have changed since it was requested."""
     if ring.node_ids == tuple(sorted(term.placement.eligible)):
         term.placement = replace(term.placement, ring=ring)
 
 
 def _knows_where(term: Term) -> bool:
-    """Whether there is a ring to go by, which is asked for when it is needed: nodes are heard one after the other."""
+    """Whether there is a ring to go by, which is requested when it is needed: nodes are heard one after the other."""
     placement = term.placement
     if placement.ring is None and term.ring_asked != placement.eligible:
         term.ring_asked = placement.eligible
@@ -54,7 +54,7 @@ def _knows_where(term: Term) -> bool:
 
 
 def rebalance_at(term: Term, at_s: float) -> None:
-    """Bring home what is elsewhere, from `at_s` on; puts off what was to be done so before."""
+    """Move shards to their preferred nodes from `at_s` on; replaces an earlier time."""
     term.rebalance_at_s, term.rebalancing = at_s, False
     term.timers.at(at_s, partial(_rebalance, term, at_s))
 
@@ -116,7 +116,7 @@ def _policies(term: Term) -> Iterator[Move | None]:
 
 
 def _begin(term: Term, each: Move) -> None:
-    """Have the shard stopped, unless things have changed since the policy looked."""
+    """Have the shard stopped, unless things have changed since the policy decided."""
     term.asked.pop(each.shard, None)
     assignment = term.assignments.get(each.shard)
     if assignment is None or not assignment.wanted:

@@ -82,7 +82,7 @@ class SendTo:
 
 @dataclass(frozen=True, slots=True)
 class RevokeLease:
-    """End this node's lease; asked again until the node is gone from the members.
+    """End this node's lease; repeated until the node is gone from the members.
 
     Only while the election key still has `election_revision`: a deposed owner that does not know it hears from
     nobody and would revoke everybody. And leave a trace in etcd that lasts for TTL + margin, from which the next
@@ -117,7 +117,7 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What the owner has seen or decided, of which node or shard, and why; for those who ask."""
+    """What the owner has seen or decided, of which node or shard, and why; for views."""
 
     what: Decision
     node_id: str
@@ -129,7 +129,7 @@ class Decided:
 class BuildRing:
     """Build the ring of these nodes, which takes a while where they are many, and give RingBuilt.
 
-    One that is asked for later makes those before it needless.
+    One that is requested later makes those before it needless.
     """
 
     nodes: frozenset[str]

@@ -24,7 +24,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class FromOwner:
-    """A message came in from whoever says to be the owner."""
+    """A message came in from a node that says it is the owner."""
 
     message: OwnerMessage
 
@@ -73,7 +73,7 @@ class LeaseEnded:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRegained:
-    """The node is confirmed again, under `epoch` (a new one if it had to register anew)."""
+    """The node is confirmed again, under `epoch` (a new one if it had to register again)."""
 
     epoch: int
 
@@ -175,7 +175,7 @@ class MoveAsked:
 
 @dataclass(frozen=True, slots=True)
 class RebalanceAsked:
-    """Bring home now what is elsewhere than it should be."""
+    """Move shards to their preferred nodes now."""
 
 
 @dataclass(frozen=True, slots=True)

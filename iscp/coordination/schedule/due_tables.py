@@ -1,4 +1,4 @@
-"""Tables by the time at which they have to be looked at, so that a pass costs only what is due."""
+"""Tables by the time at which they have to be visited, so that a pass costs only what is due."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DueTables:
         """Never in the past, and never nothing: raises InvariantBroken if `due_s` is no time."""
         due_s = max(due_s, now_s)
         if not isfinite(due_s):
-            raise InvariantBroken(f"{table.uri} would never be looked at again")
+            raise InvariantBroken(f"{table.uri} would never be visited again")
         if due_s == table.due_s:
             return
         if table.due_s == inf:

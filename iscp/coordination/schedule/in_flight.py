@@ -1,4 +1,4 @@
-"""Iterations between their submission and their end, and when it is to be told that they wait or run."""
+"""Iterations between their submission and their end, and when it is reported that they wait or run."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class InFlightIteration:
 
 
 class InFlightIterations:
-    """Invariant: a job is in one flight at most.
+    """Invariant: a job is in one iteration at most.
 
-    A flight is announced (`pending`, then `running`) only when it is not over `announce_s` after its submission:
+    A run is announced (`pending`, then `running`) only when it is not over `announce_s` after its submission:
     most are.
     """
 
@@ -54,11 +54,11 @@ class InFlightIterations:
         purpose: Purpose = Purpose.APPLY,
     ) -> Iteration:
         self._numbers += 1
-        table.flights += 1
+        table.in_flight += 1
         for job in jobs:
-            if job.flight:
+            if job.in_flight:
                 raise InvariantBroken(f"{job.row.key} would be in two iterations")
-            job.flight, job.stale = self._numbers, job.stale and purpose is not Purpose.APPLY
+            job.in_flight, job.stale = self._numbers, job.stale and purpose is not Purpose.APPLY
         iteration = Iteration(
             number=self._numbers,
             table_id=table.shard.table_id,
@@ -80,27 +80,27 @@ class InFlightIterations:
 
     def verifying(self, job: TrackedJob) -> bool:
         """Whether the job's target is being compared: the table's others need not wait for that."""
-        flight = self._open.get(job.flight)
-        return flight is not None and flight.iteration.purpose is not Purpose.APPLY
+        run = self._open.get(job.in_flight)
+        return run is not None and run.iteration.purpose is not Purpose.APPLY
 
     def note_started(self, number: int, now_s: float, at_s: float) -> None:
-        flight = self._open.get(number)
-        if flight is not None:
-            flight.started_at_s = at_s
-            if flight.pending_reported:
+        run = self._open.get(number)
+        if run is not None:
+            run.started_at_s = at_s
+            if run.pending_reported:
                 heapq.heappush(self._announce, (now_s + self._announce_s, number))
 
     def end(self, number: int) -> InFlightIteration | None:
-        flight = self._open.pop(number, None)
-        if flight is not None:
-            flight.table.flights -= 1
-            flight.table.moved = True
-        return flight
+        run = self._open.pop(number, None)
+        if run is not None:
+            run.table.in_flight -= 1
+            run.table.moved = True
+        return run
 
     def of_job(self, table: TrackedTable, key: JobKey) -> int:
         """The number of the iteration that a job of this name is still in, whichever registration; 0: none."""
-        flights = self._open.values() if table.flights else ()
-        mine = (flight.iteration for flight in flights if flight.table is table)
+        flights = self._open.values() if table.in_flight else ()
+        mine = (run.iteration for run in flights if run.table is table)
         return next((its.number for its in mine if any(row.key == key for row in its.jobs)), 0)
 
     def take_outdated(self, job: TrackedJob) -> int:
@@ -108,9 +108,9 @@ class InFlightIterations:
         if not job.awaited_spec or job.awaited_spec != job.row.spec_json:
             return 0
         job.awaited_spec = ""
-        flight = self._open.get(job.flight)
-        mine = (row for row in flight.iteration.jobs if row.key == job.row.key) if flight else ()
-        return job.flight if any(row.spec_json != job.row.spec_json for row in mine) else 0
+        run = self._open.get(job.in_flight)
+        mine = (row for row in run.iteration.jobs if row.key == job.row.key) if run else ()
+        return job.in_flight if any(row.spec_json != job.row.spec_json for row in mine) else 0
 
     def next_due_s(self) -> float | None:
         """When the next one is to be announced."""
@@ -126,22 +126,22 @@ class InFlightIterations:
         return self._open[heapq.heappop(self._announce)[1]]
 
 
-def announcement(flight: InFlightIteration) -> list[JobReport]:
-    """What is told of the flight's jobs: that they wait, or run."""
-    if flight.canceled:
+def announcement(run: InFlightIteration) -> list[JobReport]:
+    """The reports that the iteration's jobs wait, or run."""
+    if run.canceled:
         return []
-    started = flight.started_at_s > 0
-    flight.pending_reported = not started
+    started = run.started_at_s > 0
+    run.pending_reported = not started
     event = JobEvent.START if started else JobEvent.QUEUE
     reports = []
-    for job in flight.table.jobs:
-        running = job.flight == flight.iteration.number and job.row.job_id not in flight.settled
+    for job in run.table.jobs:
+        running = job.in_flight == run.iteration.number and job.row.job_id not in run.settled
         if running and not job.row.paused:
-            to_version = flight.iteration.to_version
+            to_version = run.iteration.to_version
             status = JobStatus(
                 from_version=job.row.watermark.version,
                 to_version=-1 if to_version is None else to_version,
-                start_at_s=flight.started_at_s,
+                start_at_s=run.started_at_s,
                 doubted_at_s=job.doubted_at_s,
             )
             reason = job.reported_reason if job.failures else Reason.NONE

@@ -28,7 +28,8 @@ def apply_triggers(
 ) -> list[JobReport]:
     """Forget waits that are over, and let the jobs' triggers say whether they hold anything back.
 
-    What a trigger of the user's own does wrong is its job's fault, and holds up no other: it is asked again by backoff.
+    What a trigger of the user's own does wrong is its job's fault, and holds up no other: it is called again by
+    backoff.
     """
     reports: list[JobReport | None] = []
     for job in (job for job in table.jobs if job.runnable):
@@ -55,14 +56,12 @@ def _record_trigger_failure(
 
 
 class Settlement:
-    """Turns one flight's outcomes into the jobs' new state."""
+    """Turns one iteration's outcomes into the jobs' new state."""
 
-    def __init__(
-        self, node_id: str, backoff: BackoffConfig, flight: InFlightIteration, now_s: float, at_s: float
-    ) -> None:
+    def __init__(self, node_id: str, backoff: BackoffConfig, run: InFlightIteration, now_s: float, at_s: float) -> None:
         self._node_id = node_id
         self._backoff = backoff
-        self._flight = flight
+        self._run = run
         self._now_s = now_s
         self._at_s = at_s
         self.reports: list[JobReport] = []
@@ -74,13 +73,13 @@ class Settlement:
         """`outcomes` by job_id; a job without one has failed by `error`."""
         code = error.code if error else ErrorCode.INTERNAL
         message = str(error or "the iteration gave no outcome")
-        iteration, table = self._flight.iteration, self._flight.table
+        iteration, table = self._run.iteration, self._run.table
         table.waiting = True
         ran = {row.job_id for row in iteration.jobs}
         for job in table.jobs:
-            if job.flight != iteration.number:
+            if job.in_flight != iteration.number:
                 continue
-            job.flight = 0
+            job.in_flight = 0
             if job.row.job_id not in ran:
                 continue
             row = job.row
@@ -91,7 +90,7 @@ class Settlement:
                 self.settle_verification(job, outcome)
 
     def settle(self, job: TrackedJob, outcome: JobOutcome, draw: float) -> None:
-        if job.row.job_id in self._flight.settled:
+        if job.row.job_id in self._run.settled:
             return
         before = job.row
         job.row = before._replace(watermark=outcome.watermark, seq=outcome.seq)
@@ -106,7 +105,7 @@ class Settlement:
             self._record_failure(job, outcome, code, message, draw)
 
     def settle_verification(self, job: TrackedJob, outcome: JobOutcome) -> None:
-        """Of a comparison nothing is told but a repair that it led to; how the job stands otherwise it does not say."""
+        """Of a comparison only a repair that it led to is reported; it says nothing else of the job."""
         if outcome.seq == job.row.seq:
             return
         job.row = job.row._replace(watermark=outcome.watermark, seq=outcome.seq)
@@ -116,15 +115,15 @@ class Settlement:
 
     def _stalled(self, before: JobRow, outcome: JobOutcome) -> bool:
         """Whether what was known to be outstanding still is, all of it: going on at once would never end."""
-        target = self._flight.iteration.to_version
-        wanted = self._flight.newest if target is None else target
+        target = self._run.iteration.to_version
+        wanted = self._run.newest if target is None else target
         after, steps = outcome.watermark, (outcome.watermark.step, before.watermark.step)
         stands = after.version == before.watermark.version and steps[0] == steps[1]
         return after.version < 0 or (stands and after.version < wanted)
 
     def _record_success(self, job: TrackedJob, outcome: JobOutcome, committed: bool) -> None:
-        target = self._flight.iteration.to_version
-        job.near = outcome.watermark.version >= (self._flight.newest if target is None else target)
+        target = self._run.iteration.to_version
+        job.near = outcome.watermark.version >= (self._run.newest if target is None else target)
         job.failures, job.retry_at_s, job.doubted_at_s, job.file_lost = 0, 0.0, 0.0, False
         self._record_run(job, up_to_date=job.near)
         if committed or (job.reported_state, job.reported_reason) != (JobState.COMPLETED, Reason.NONE):
@@ -139,7 +138,7 @@ class Settlement:
     def _record_interruption(self, job: TrackedJob, draw: float) -> None:
         job.near = False
         job.stale = True  # what it was started for may not show in any version
-        if not self._flight.canceled:
+        if not self._run.canceled:
             job.wait(self._now_s, jittered_s(self._backoff.base_s, draw))
         if job.reported_state in (JobState.PENDING, JobState.RUNNING):
             self.reports.append(job.report(JobEvent.INTERRUPT, job.reported_reason))
@@ -152,7 +151,7 @@ class Settlement:
         job.file_lost = code == ErrorCode.FILE_LOST
         self._record_run(job, up_to_date=False)
         job.failures += 1
-        if 0 <= self._flight.newest <= outcome.watermark.version:
+        if 0 <= self._run.newest <= outcome.watermark.version:
             # Nothing was outstanding: it ran to see whether its target is right, and that is not known now.
             job.doubted_at_s = job.doubted_at_s or self._at_s
         if code >= PERMANENT_FROM:
@@ -166,13 +165,13 @@ class Settlement:
 
     def _record_run(self, job: TrackedJob, *, up_to_date: bool) -> None:
         if job.pace is not None:
-            job.pace.record_run(self._flight.started_at_s, self._now_s, self._at_s, up_to_date=up_to_date)
+            job.pace.record_run(self._run.started_at_s, self._now_s, self._at_s, up_to_date=up_to_date)
 
     def _status(self, outcome: JobOutcome, code: int, message: str) -> JobStatus:
         return JobStatus(
             from_version=outcome.from_version,
             to_version=outcome.watermark.version,
-            start_at_s=self._flight.started_at_s,
+            start_at_s=self._run.started_at_s,
             end_at_s=self._at_s,
             error_code=int(code),
             error_msg=message,
@@ -195,7 +194,7 @@ class Settlement:
             seq=outcome.seq,
             from_version=outcome.from_version,
             to_version=outcome.watermark.version,
-            start_at_s=self._flight.started_at_s,
+            start_at_s=self._run.started_at_s,
             end_at_s=self._at_s,
             source_commit_at_s=outcome.watermark.at_s,
             error_code=int(code),

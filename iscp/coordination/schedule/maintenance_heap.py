@@ -1,7 +1,7 @@
 """What has to be done again and again, each at its own time (after the heaps of TiDB MVS): refreshes, or purges.
 
 It knows neither clock nor threads, and nothing of what is done: only when, and that one thing is done once at a time.
-What is due and has no slot yet waits in a line (iscp.coordination.schedule.maintenance_queue).
+What is due and has no slot yet waits in a queue (iscp.coordination.schedule.maintenance_queue).
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class UpkeepHeap(Generic[T]):
             self._wait(item, min(found.due_s, max(now_s, found.earliest_s)))
 
     def take_due(self, now_s: float) -> list[T]:
-        """All whose time has come, the longest overdue first; each waits for its turn until `begin` or `reject`."""
+        """All whose time has come, the longest overdue first; each waits for a slot until `begin` or `reject`."""
         taken = []
         while (due_s := self.next_due_s()) is not None and due_s <= now_s:
             item = heapq.heappop(self._heap)[2]
@@ -161,7 +161,7 @@ class UpkeepHeap(Generic[T]):
         return taken
 
     def begin(self, item: T) -> bool:
-        """It has its turn. False: it was given up meanwhile, and is forgotten."""
+        """It gets a slot. False: it was given up meanwhile, and is forgotten."""
         found = self._items[item]
         if not found.wanted:
             del self._items[item]
@@ -184,7 +184,7 @@ class UpkeepHeap(Generic[T]):
         return self._again(item, now_s)
 
     def reject(self, item: T, error: IscpError, now_s: float) -> float:
-        """It gets no turn now; after how long it is tried again."""
+        """It gets no slot now; after how long it is tried again."""
         found = self._items[item]
         found.rejected += 1
         found.error = error

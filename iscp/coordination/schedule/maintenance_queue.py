@@ -1,4 +1,4 @@
-"""Whose turn it is among refreshes, or purges, that are due: fair between accounts, and past those that do not end.
+"""Which of the refreshes, or purges, that are due is begun next: fair between accounts, and past those that do not end.
 
 Nothing can end a thread that runs code of others. One that takes long therefore leaves its slot to the next, and only
 so many may do so: what is one kind of consumer's fault must not take the node's threads from the others.
@@ -21,8 +21,8 @@ LONG_MAX = 64
 """As LONG_OF_KIND_MAX, of all kinds together."""
 
 
-class UpkeepLine(Generic[T]):
-    """Invariants: an item stands in the line, has a slot, or has left it and runs on; at most `at_once` have slots."""
+class UpkeepQueue(Generic[T]):
+    """Invariants: an item is in the queue, has a slot, or has left it and runs on; at most `at_once` have slots."""
 
     def __init__(self, at_once: int) -> None:
         self._at_once = at_once
@@ -52,7 +52,7 @@ class UpkeepLine(Generic[T]):
     def next(self) -> T | None:
         """One that has a slot from now on, until `end` or `leave`; None where no slot is free, or nobody may begin.
 
-        It is of the account that has the fewest at work, and of those of the one whose turn was longest ago.
+        It is of the account that has the fewest at work, and of those of the one that was served longest ago.
         """
         if len(self._in_slots) >= self._at_once:
             return None
@@ -60,16 +60,16 @@ class UpkeepLine(Generic[T]):
         if not able:
             return None
         about = min(able, key=lambda each: self._running_of[each[0]])  # the first of them, in their order
-        line = self._waiting.pop(about)
-        item = line.popleft()
-        if line:
-            self._waiting[about] = line  # at the end: all others have their turn before
+        queue = self._waiting.pop(about)
+        item = queue.popleft()
+        if queue:
+            self._waiting[about] = queue  # at the end: all others are served before
         self._in_slots.add(item)
         self._running_of[about[0]] += 1
         return item
 
     def _held_back(self, kind: str) -> bool:
-        """Whether those of the kind wait in the line; what hangs is not waited for, but `refused` by."""
+        """Whether those of the kind wait in the queue; what hangs is not waited for, but `refused` by."""
         full = self._long_of[kind] >= LONG_OF_KIND_MAX or len(self._long) >= LONG_MAX
         return full and not self._exhausted(kind)
 
@@ -77,7 +77,7 @@ class UpkeepLine(Generic[T]):
         return self._given_up_of[kind] >= LONG_OF_KIND_MAX or len(self._given_up) >= LONG_MAX
 
     def refused(self, item: T) -> bool:
-        """Whether one that has just had its turn is not to be begun, for those that hang."""
+        """Whether one that has just got a slot is not to be begun, for those that hang."""
         return self._exhausted(self._about[item][1])
 
     def leave(self, item: T) -> None:

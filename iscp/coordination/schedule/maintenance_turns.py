@@ -1,7 +1,7 @@
 """Refreshes, or purges, of one node: which begin now, which are given up, and when each is done again. A pure machine.
 
 Rules: one thing is done once at a time, also where it hangs; one that takes too long leaves its slot to others;
-whatever one does, all others have their turn, as long as threads last (iscp.coordination.schedule.maintenance_queue).
+whatever one does, all others are served, as long as threads last (iscp.coordination.schedule.maintenance_queue).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import inf
 from typing import Generic, TypeVar
 
 from iscp.coordination.schedule.maintenance_heap import UpkeepHeap
-from iscp.coordination.schedule.maintenance_queue import UpkeepLine
+from iscp.coordination.schedule.maintenance_queue import UpkeepQueue
 from iscp.core.config import BackoffConfig, UpkeepConfig
 from iscp.core.errors import IscpError, QueueFull, TimedOut
 from iscp.core.maintenance_figures import UpkeepFigures
@@ -40,7 +40,7 @@ class UpkeepTurns(Generic[T]):
         self, interval_s: float, config: UpkeepConfig, backoff: BackoffConfig, draw: Callable[[], float]
     ) -> None:
         self._heap: UpkeepHeap[T] = UpkeepHeap(interval_s, backoff, draw)
-        self._line: UpkeepLine[T] = UpkeepLine(config.concurrency)
+        self._queue: UpkeepQueue[T] = UpkeepQueue(config.concurrency)
         self._timeout_s = config.timeout_s if config.timeout_s > 0 else inf
         self._slot_s = min(SLOT_S, self._timeout_s)
         self._about: dict[T, tuple[str, str]] = {}
@@ -50,11 +50,11 @@ class UpkeepTurns(Generic[T]):
     @property
     def running(self) -> int:
         """All that have not ended and were not given up."""
-        return self._line.running
+        return self._queue.running
 
     @property
     def hanging(self) -> int:
-        return self._line.hanging
+        return self._queue.hanging
 
     def add(self, item: T, account: str, kind: str, now_s: float) -> None:
         """Due at once; one that is there keeps its time. `kind`: of consumer, which answers for it."""
@@ -72,23 +72,23 @@ class UpkeepTurns(Generic[T]):
         self._heap.hasten(item, now_s)
 
     def turn(self, now_s: float) -> Turn[T]:
-        """Each of `begin` is being done from now on, until `end` is told of it."""
+        """Each of `begin` is being done from now on, until `end` is called."""
         for item in _due(self._leaves_s, now_s):
-            self._line.leave(item)
+            self._queue.leave(item)
         given_up = _due(self._until_s, now_s)
         for item in given_up:
-            self._line.give_up(item)
+            self._queue.give_up(item)
             self._heap.give_up(item, TimedOut(f"it was given up after {self._timeout_s:g} s, and has not ended"))
         for item in self._heap.take_due(now_s):
-            self._line.put(item, *self._about[item])
+            self._queue.put(item, *self._about[item])
         begin, rejected = [], []
-        while (next_one := self._line.next()) is not None:
-            if next_one in self._heap and self._line.refused(next_one):
-                self._line.end(next_one)
+        while (next_one := self._queue.next()) is not None:
+            if next_one in self._heap and self._queue.refused(next_one):
+                self._queue.end(next_one)
                 self._heap.reject(next_one, QueueFull("too many of its kind hang: it is not begun"), now_s)
                 rejected.append(next_one)
             elif not self._heap.begin(next_one):
-                self._line.end(next_one)
+                self._queue.end(next_one)
             else:
                 self._leaves_s[next_one] = now_s + self._slot_s
                 self._until_s[next_one] = now_s + self._timeout_s
@@ -100,7 +100,7 @@ class UpkeepTurns(Generic[T]):
 
         Of one that was given up the result counts for nothing.
         """
-        self._line.end(item)
+        self._queue.end(item)
         self._leaves_s.pop(item, None)
         if self._until_s.pop(item, None) is None:
             return self._heap.end_late(item, now_s)

@@ -1,7 +1,7 @@
-"""What the schedule sees, and what it asks for.
+"""The events and effects of the schedule.
 
 It stands behind the worker machine: the worker's effects on shards are its events as they are, and what it has to
-tell the worker (ShardStarted, ShardStopped, Reports, Seen) are the worker's events.
+report to the worker (ShardStarted, ShardStopped, Reports, Seen) are the worker's events.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TargetAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ProbeAnswered:
-    """The answer to Probe, always: `state` is the very object that was asked with where nothing moved."""
+    """The answer to Probe, always: `state` is the very object that the probe had where nothing moved."""
 
     shard: ShardId
     uri: str
@@ -153,7 +153,7 @@ class CancelIteration:
 
 @dataclass(frozen=True, slots=True)
 class VerifyAnswered:
-    """For whoever asked under `ask_id`."""
+    """For the caller that waits under `ask_id`."""
 
     ask_id: str
     answer: VerifyReport | IscpError

@@ -1,11 +1,12 @@
-"""When what runs on this node: which sources are asked, which iterations start, when a shard has really stopped.
+"""When what runs on this node: which sources are probed, which iterations start, when a shard has really stopped.
 
-A pure machine: events in, effects out, time and random numbers passed in. `now_s` is monotonic, and everything that
-is due goes by it; `at_s` is Unix time, and is only reported. What starts is decided by `core.trigger`; when it is
-asked is decided here. Cost: a step touches one table, a Tick only tables that are due, and at most `due_max` of them.
+A pure machine: events in, effects out, time and random numbers passed in. `now_s` is monotonic, and everything that is
+due goes by it; `at_s` is Unix time, and is only reported. What starts is decided by `core.start_rule`; when it is
+evaluated is decided here. Cost: a step touches one table, a Tick only tables that are due, and at most `due_max` of
+them.
 
-- A source is asked every `interval_min_s`, and ever more rarely while it is idle; a change, a notify or a change of
-  its jobs brings it back. After an iteration it is asked at once.
+- A source is probed every `interval_min_s`, and ever more rarely while it is idle; a change, a notify or a change of
+  its jobs brings it back. After an iteration it is probed at once.
 - `pending` and `running` are reported only of iterations that are not over after `announce_s`: most are, and the
   log would otherwise take three rows for one.
 - A shard has stopped when its last iteration has ended and its outcome is reported, not when that was ordered.
@@ -43,7 +44,7 @@ from iscp.core.verification import VerifyAsk
 
 
 class Schedule:
-    """Invariants: a job is in one flight at most; every table that has jobs and no Probe out has a due time.
+    """Invariants: a job is in one iteration at most; every table that has jobs and no Probe out has a due time.
 
     `draw` gives random numbers, uniform in [0, 1); `ask_trigger` has to answer at once.
     """
@@ -77,9 +78,9 @@ class Schedule:
             case VerifyAsked(ask):
                 self._verify(ask)
             case VerifyWithdrawn(_, ask_id):
-                state.cancel(state.asks.withdraw(ask_id))
+                state.cancel(state.verify_queue.withdraw(ask_id))
             case IterationStarted(number):
-                state.flights.note_started(number, state.now_s, state.at_s)
+                state.in_flight.note_started(number, state.now_s, state.at_s)
             case JobCommitted(outcome):
                 self._record_commit(outcome)
             case IterationEnded(number, outcomes, error):
@@ -93,14 +94,14 @@ class Schedule:
     def next_due_s(self) -> float | None:
         """When the next Tick is due; None while nothing is."""
         state = self._state
-        announce_s = state.flights.next_due_s()
+        announce_s = state.in_flight.next_due_s()
         return min((due_s for due_s in (state.due.next_due_s(), announce_s) if due_s is not None), default=None)
 
     def _interrupt_job(self, shard: ShardId, job_id: str, spec_json: str) -> None:
         state = self._state
         for job in (job for table in state.shards.get(shard, ()) for job in table.jobs if job.row.job_id == job_id):
             job.awaited_spec = spec_json
-            state.cancel(state.flights.take_outdated(job))
+            state.cancel(state.in_flight.take_outdated(job))
 
     def _notify_shard(self, shard: ShardId, targets: bool) -> None:
         state = self._state
@@ -116,19 +117,19 @@ class Schedule:
                 break
         else:
             return
-        if not table.asked or (state.stopping and event.shard in state.stopping):
+        if not table.probing or (state.stopping and event.shard in state.stopping):
             return
-        table.asked = False
+        table.probing = False
         if event.state is not None:
             table.note_probe_time()
         if event.targets:
-            state.report(table, table.take_looks(event.targets, state.at_s))
+            state.report(table, table.take_targets(event.targets, state.at_s))
         if event.state is None:
             message = str(event.error or "no answer")
             table.note_unreachable(state.backoff, state.now_s, state.draw())
             state.report(table, table.fault_reports(message, state.at_s))
         elif event.state is table.seen and not table.fault and not table.again:
-            # All that an idle table costs beside the look itself.
+            # All that an idle table costs besides the probe itself.
             table.rest(state.probe, state.now_s, state.draw())
             table_visits.visit(state, table)
             told = table.reported
@@ -150,41 +151,41 @@ class Schedule:
                 break
             table_visits.visit(state, table)
         for _ in range(state.times.due_max):
-            flight = state.flights.pop_due(state.now_s)
-            if flight is None:
+            run = state.in_flight.pop_due(state.now_s)
+            if run is None:
                 break
-            state.report(flight.table, announcement(flight))
+            state.report(run.table, announcement(run))
 
     def _verify(self, ask: VerifyAsk) -> None:
         state = self._state
         for table in state.shards.get(ask.shard, ()) if ask.shard not in state.stopping else ():
             if any(job.row.job_id == ask.job_id for job in table.jobs):
-                state.asks.put(ask)
+                state.verify_queue.put(ask)
                 table.wake = True
                 table_visits.visit(state, table)
                 return
         state.out.append(not_here(ask))
 
     def _record_commit(self, outcome: JobOutcome) -> None:
-        """Tell of it at once: whoever waits for the job need not wait for the others of its iteration."""
+        """Reported at once: a caller that waits for the job need not wait for the others of its iteration."""
         state = self._state
         for table in state.shards.get(outcome.row.key.shard, ()):
             for job in table.jobs:
-                flight = state.flights.get(job.flight) if job.row.job_id == outcome.row.job_id else None
-                if flight is not None:
-                    settlement = Settlement(state.node_id, state.backoff, flight, state.now_s, state.at_s)
+                run = state.in_flight.get(job.in_flight) if job.row.job_id == outcome.row.job_id else None
+                if run is not None:
+                    settlement = Settlement(state.node_id, state.backoff, run, state.now_s, state.at_s)
                     settlement.settle(job, outcome, state.draw())
-                    flight.settled.add(job.row.job_id)
+                    run.settled.add(job.row.job_id)
                     state.report(table, settlement.reports, settlement.history)
 
     def _end_iteration(self, number: int, outcomes: tuple[JobOutcome, ...], error: IscpError | None) -> None:
         state = self._state
-        flight = state.flights.end(number)
-        if flight is None:
+        run = state.in_flight.end(number)
+        if run is None:
             return
-        table = flight.table
-        self._settle(flight, {outcome.row.job_id: outcome for outcome in outcomes}, error)
-        state.out += state.asks.answers(number, outcomes, error)
+        table = run.table
+        self._settle(run, {outcome.row.job_id: outcome for outcome in outcomes}, error)
+        state.out += state.verify_queue.answers(number, outcomes, error)
         if table.shard in state.stopping:
             shard_orders.finish_stop(state, table.shard)
             return
@@ -192,8 +193,8 @@ class Schedule:
         state.report_seen(table)
         shard_orders.forget_empty(state, table.shard)
 
-    def _settle(self, flight: InFlightIteration, outcomes: dict[str, JobOutcome], error: IscpError | None) -> None:
+    def _settle(self, run: InFlightIteration, outcomes: dict[str, JobOutcome], error: IscpError | None) -> None:
         state = self._state
-        settlement = Settlement(state.node_id, state.backoff, flight, state.now_s, state.at_s)
+        settlement = Settlement(state.node_id, state.backoff, run, state.now_s, state.at_s)
         settlement.settle_all(outcomes, error, state.draw)
-        state.report(flight.table, settlement.reports, settlement.history)
+        state.report(run.table, settlement.reports, settlement.history)

@@ -14,7 +14,7 @@ from iscp.coordination.schedule.schedule_events import (
 )
 from iscp.coordination.schedule.table_state import TrackedTable
 from iscp.coordination.schedule.trigger_timing import AskTrigger
-from iscp.coordination.schedule.verify_queue import VerifyAsks
+from iscp.coordination.schedule.verify_queue import VerifyQueue
 from iscp.core.config import BackoffConfig, ProbeConfig
 from iscp.core.ids import ShardId
 from iscp.core.iteration import HistoryEntry
@@ -32,7 +32,7 @@ class ScheduleTimes:
     """Least time between two reports that a source has not moved."""
 
     due_max: int = 1_000
-    """Due tables that one Tick looks at; the next one goes on with the others."""
+    """Due tables that one Tick visits; the next one goes on with the others."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class ScheduleState:
     """`out` gathers the effects of the step at `now_s` (monotonic), which is `at_s` in Unix time.
 
     `shards`: the tables of each that runs here, until it has stopped; `stopping`: those that are to. `held`: while
-    iterations are held back, the tables that would have been looked at; None while they are not.
+    iterations are held back, the tables that would have been visited; None while they are not.
     """
 
     node_id: str
@@ -49,11 +49,11 @@ class ScheduleState:
     draw: Callable[[], float]
     times: ScheduleTimes
     ask_trigger: AskTrigger
-    flights: InFlightIterations
+    in_flight: InFlightIterations
     shards: dict[ShardId, list[TrackedTable]] = field(default_factory=dict)
     due: DueTables = field(default_factory=DueTables)
     stopping: set[ShardId] = field(default_factory=set)
-    asks: VerifyAsks = field(default_factory=VerifyAsks)
+    verify_queue: VerifyQueue = field(default_factory=VerifyQueue)
     held: dict[TrackedTable, None] | None = None
     now_s: float = 0.0
     at_s: float = 0.0
@@ -69,7 +69,7 @@ class ScheduleState:
             self.out.append(Seen(news))
 
     def cancel(self, number: int) -> None:
-        flight = self.flights.get(number)
-        if flight is not None and not flight.canceled:
-            flight.canceled = True
+        run = self.in_flight.get(number)
+        if run is not None and not run.canceled:
+            run.canceled = True
             self.out.append(CancelIteration(number))

@@ -24,7 +24,7 @@ def carry_out(
         case StartShard(shard, _, jobs, epoch):
             if shard in state.stopping:
                 raise InvariantBroken(f"shard {shard} is started while it is stopping")
-            state.flights.epoch = epoch  # what was started under a former one is stopping by now
+            state.in_flight.epoch = epoch  # what was started under a former one is stopping by now
             _take_jobs(state, shard, jobs)
             state.out.append(ShardStarted(shard))
         case UpdateShard(shard, _, jobs):
@@ -74,18 +74,18 @@ def _replace_jobs(state: ScheduleState, table: TrackedTable, rows: list[JobRow])
             del before[row.key]
             changed = row.spec_json != job.row.spec_json
             corrections += [report for report in [job.take(row, state.backoff)] if report]
-            state.cancel(state.flights.take_outdated(job))
+            state.cancel(state.in_flight.take_outdated(job))
         else:
             changed, job = True, TrackedJob(row, state.backoff)
-            # A job made anew waits until its former registration's iteration has really ended.
-            job.flight = state.flights.of_job(table, row.key)
+            # A job that was registered again waits until its former registration's iteration has really ended.
+            job.in_flight = state.in_flight.of_job(table, row.key)
             corrections += [report for report in [job.correction()] if report]
         if changed:
             job.go_by_spec(state.now_s, state.at_s)
         table.jobs.append(job)
     for gone in before.values():
-        state.cancel(gone.flight)
-        state.out += state.asks.give_up(gone.row.job_id)
+        state.cancel(gone.in_flight)
+        state.out += state.verify_queue.give_up(gone.row.job_id)
     table.update_target_lag()
     state.report(table, corrections)
     if table.jobs and table.seen is None and table.top >= 0:
@@ -99,23 +99,23 @@ def _stop(state: ScheduleState, shard: ShardId) -> None:
     state.stopping.add(shard)
     tables = state.shards.get(shard, [])
     for job in (job for table in tables for job in table.jobs):
-        state.out += state.asks.give_up(job.row.job_id)
+        state.out += state.verify_queue.give_up(job.row.job_id)
     for table in tables:
         state.due.clear(table)
         if state.held:
             state.held.pop(table, None)
     # The last first: what still waits must not run in a slot that one before it leaves.
-    for number in sorted({job.flight for table in tables for job in table.jobs}, reverse=True):
+    for number in sorted({job.in_flight for table in tables for job in table.jobs}, reverse=True):
         state.cancel(number)
     finish_stop(state, shard)
 
 
 def finish_stop(state: ScheduleState, shard: ShardId) -> None:
-    if not any(table.flights for table in state.shards.get(shard, ())):
+    if not any(table.in_flight for table in state.shards.get(shard, ())):
         state.shards.pop(shard, None)
         state.stopping.discard(shard)
         state.out.append(ShardStopped(shard))
 
 
 def forget_empty(state: ScheduleState, shard: ShardId) -> None:
-    state.shards[shard] = [table for table in state.shards[shard] if table.jobs or table.flights]
+    state.shards[shard] = [table for table in state.shards[shard] if table.jobs or table.in_flight]

@@ -1,7 +1,7 @@
 """What the schedule keeps of each table.
 
-Decides how a source's answers change the pace at which it is asked, and what is told of it; when tables are looked
-at is the schedule's business. A hundred thousand of these lie idle in one node: slots, and nothing that can be
+Decides how a source's answers change the pace at which it is probed, and what is reported of it; when tables are
+visited is the schedule's business. A hundred thousand of these lie idle in one node: slots, and nothing that can be
 derived.
 """
 
@@ -44,30 +44,30 @@ source counts as recreated.
 class TrackedTable:
     """The jobs of one shard on one URI, and what is known of that source.
 
-    Invariants: `asked` while a Probe is unanswered; `due_s` is the time at which the table is looked at (inf: not
-    before something happens); `flights` counts iterations that have not ended. `wake`: it has to be decided again
-    what starts. `waiting`: some job may have to wait for a time. `again`: what is asked now may be answered from
-    before a change. `moved`: an iteration ended since the source was asked. `behind_at_s`: Unix time of the oldest
+    Invariants: `probing` while a Probe is unanswered; `due_s` is the time at which the table is visited (inf: not
+    before something happens); `in_flight` counts iterations that have not ended. `wake`: it has to be decided again
+    what starts. `waiting`: some job may have to wait for a time. `again`: what is probed now may be answered from
+    before a change. `moved`: an iteration ended since the source was probed. `behind_at_s`: Unix time of the oldest
     commit that some job has not applied, as far as known (0: none). `target_lag_s`: the smallest of its jobs'.
-    `looked_at_s`: Unix time at which the source was asked for the last answer that came (0: not yet).
-    `targets_at_s`: when the targets are doubted, if the source stands still until then (0: it has not stood still yet).
-    `rested`: the source stood still when it was last asked; the targets are looked at with it then.
+    `probed_at_s`: Unix time of the probe whose answer came last (0: not yet).
+    `targets_at_s`: when the targets are doubted, if the source does not move until then (0: it has moved ever since).
+    `rested`: the source had not moved when it was last probed; the targets are probed with it then.
     """
 
     __slots__ = (
         "again",
-        "asked",
-        "asked_at_s",
         "behind_at_s",
         "due_s",
         "fault",
-        "flights",
+        "in_flight",
         "interval_s",
         "jobs",
-        "looked_at_s",
         "moved",
         "probe_at_s",
         "probe_failures",
+        "probe_sent_at_s",
+        "probed_at_s",
+        "probing",
         "reported",
         "rested",
         "seen",
@@ -87,15 +87,15 @@ class TrackedTable:
         self.interval_s = 0.0
         self.probe_at_s = 0.0
         self.due_s = inf
-        self.asked = False
-        self.asked_at_s = 0.0
-        self.looked_at_s = 0.0
+        self.probing = False
+        self.probe_sent_at_s = 0.0
+        self.probed_at_s = 0.0
         self.again = False
         self.wake = False
         self.waiting = False
         self.moved = False
         self.rested = False
-        self.flights = 0
+        self.in_flight = 0
         self.probe_failures = 0
         self.fault = ""
         self.behind_at_s = 0.0
@@ -116,17 +116,17 @@ class TrackedTable:
         at_s = inf
         if self.waiting:
             for job in self.jobs:
-                if 0.0 < job.waits_until_s < at_s and not job.flight and job.runnable:
+                if 0.0 < job.waits_until_s < at_s and not job.in_flight and job.runnable:
                     at_s = job.waits_until_s
             self.waiting = at_s < inf
         return at_s
 
     def bring_back(self, config: ProbeConfig, now_s: float) -> None:
-        """Something has happened: ask at once, and often again."""
+        """Something has happened: probe at once, and often again."""
         self.interval_s = config.interval_min_s
         self.probe_at_s = now_s
         self.wake = True
-        self.again = self.asked
+        self.again = self.probing
         self.rested = False
 
     def update_target_lag(self) -> None:
@@ -139,26 +139,26 @@ class TrackedTable:
         lag_s = min(TARGET_LAG_S if job.target_lag_s is None else job.target_lag_s for job in jobs)
         return max(self.behind_at_s or at_s, applied_at_s) + lag_s
 
-    def ask(self, at_s: float) -> Probe:
-        self.asked, self.again, self.moved = True, False, False
-        self.asked_at_s = at_s
+    def begin_probe(self, at_s: float) -> Probe:
+        self.probing, self.again, self.moved = True, False, False
+        self.probe_sent_at_s = at_s
         idle = [job for job in self.jobs if job.idle] if self.rested else ()
         return Probe(self.shard, self.uri, self.seen, tuple([TargetAsk(job.row, job.target) for job in idle]))
 
     def note_probe_time(self) -> None:
-        """What the answer says was so when the source was asked, and perhaps not any more when the answer came."""
-        self.looked_at_s = self.asked_at_s
+        """What the answer says was so when the source was probed, and perhaps not any more when the answer came."""
+        self.probed_at_s = self.probe_sent_at_s
 
-    def take_looks(self, answers: Sequence[TargetAnswer], at_s: float) -> list[JobReport]:
+    def take_targets(self, answers: Sequence[TargetAnswer], at_s: float) -> list[JobReport]:
         """What was found at targets; jobs whose target is in doubt have to run."""
         found = {answer.job_id: answer for answer in answers}
-        taken = [job.take_look(found[job.row.job_id], at_s) for job in self.jobs if job.row.job_id in found]
+        taken = [job.take_target(found[job.row.job_id], at_s) for job in self.jobs if job.row.job_id in found]
         reports = [report for report in taken if report]
         self.wake |= bool(reports)
         return reports
 
     def rest(self, config: ProbeConfig, now_s: float, draw: float) -> None:
-        """The source has not moved; ask ever more rarely."""
+        """The source has not moved; probe ever more rarely."""
         limit_s = min(config.interval_max_s, max(PROBE_LEAST_S, self.target_lag_s / 2))
         interval_s = min(self.interval_s, limit_s)
         # Due times lie on a grid: one wake-up serves all tables due about then.
@@ -170,14 +170,14 @@ class TrackedTable:
             self._doubt_now_and_then(now_s, draw)
 
     def _doubt_now_and_then(self, now_s: float, draw: float) -> None:
-        # At first at a time of its own, as all tables of a node begin to stand still together.
+        # At first at a time of its own, as all tables of a node come to rest together.
         wait_s = TARGETS_EVERY_S * (1.0 if self.targets_at_s else (1 + draw) / 2)
         if self.targets_at_s:
             self.doubt_targets()
         self.targets_at_s = now_s + wait_s
 
     def doubt_targets(self) -> None:
-        """Every job has to run, even if the source stands still: an iteration begins with a look at the target."""
+        """Every job has to run, even if the source does not move: an iteration begins by checking the target."""
         self.wake = True
         for job in self.jobs:
             job.stale = True
@@ -200,9 +200,9 @@ class TrackedTable:
         self.again, self.wake, self.rested = False, True, False
 
     def _looks_recreated(self, state: ProbeState) -> bool:
-        """Whether, at a first look, the version that was applied last was written long after it was applied.
+        """Whether, at a first probe, the version that was applied last was written long after it was applied.
 
-        Nobody looked while it may have been made anew. That a copied file looks so too costs one iteration.
+        No probe ran while it may have been recreated. That a copied file seems so too costs one iteration.
         """
         marks = [job.row.watermark for job in self.jobs]
         applied_at_s = max((mark.at_s for mark in marks if mark.version == state.version), default=0.0)
@@ -221,7 +221,7 @@ class TrackedTable:
         self.fault = message
         reports = []
         for job in self.jobs:
-            if job.runnable and not job.flight and not job.faults:
+            if job.runnable and not job.in_flight and not job.faults:
                 version = job.row.watermark.version
                 status = JobStatus(version, version, at_s, at_s, ErrorCode.STORAGE, message)
                 reports.append(job.report(JobEvent.FAIL, Reason.RETRYING, status))
@@ -236,9 +236,9 @@ class TrackedTable:
 
     def report_seen(self, at_s: float, every_s: float) -> SourceSeen | None:
         """What is known of the source: when it moved, when a lag begins or ends, and every now and then."""
-        if self.seen is None or self.fault or not self.looked_at_s:
+        if self.seen is None or self.fault or not self.probed_at_s:
             return None
-        lag_s = self._lag_s(self.seen, self.looked_at_s)
+        lag_s = self._lag_s(self.seen, self.probed_at_s)
         told = self.reported
         if (
             told is not None
@@ -247,7 +247,7 @@ class TrackedTable:
             and 0 <= at_s - told.checked_at_s < every_s
         ):
             return None
-        self.reported = SourceSeen(self.shard, self.seen.version, self.looked_at_s, lag_s)
+        self.reported = SourceSeen(self.shard, self.seen.version, self.probed_at_s, lag_s)
         return self.reported
 
     def _lag_s(self, seen: ProbeState, at_s: float) -> float:

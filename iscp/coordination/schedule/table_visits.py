@@ -1,4 +1,4 @@
-"""Looking at a table: what starts, whether its source is probed, and when it is looked at again."""
+"""Visiting a table: what starts, whether its source is probed, and when it is visited next."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def bring_back(state: ScheduleState, table: TrackedTable) -> None:
 
 
 def visit(state: ScheduleState, table: TrackedTable) -> None:
-    """Start what can start, ask what is to be asked, and set when to look again."""
+    """Start what can start, probe the source if it is due, and set when to visit it next."""
     if not table.jobs or (state.stopping and table.shard in state.stopping):
         state.due.clear(table)
         return
@@ -29,10 +29,10 @@ def visit(state: ScheduleState, table: TrackedTable) -> None:
     if table.wake or retry_at_s <= state.now_s:
         _start_iterations(state, table)
         retry_at_s = table.retry_at_s()
-    if not table.asked and table.probe_at_s <= state.now_s:
-        state.out.append(table.ask(state.at_s))
-    due_s = retry_at_s if table.asked else min(table.probe_at_s, retry_at_s)
-    if table.asked and due_s == inf:
+    if not table.probing and table.probe_at_s <= state.now_s:
+        state.out.append(table.begin_probe(state.at_s))
+    due_s = retry_at_s if table.probing else min(table.probe_at_s, retry_at_s)
+    if table.probing and due_s == inf:
         state.due.clear(table)
     else:
         state.due.set(table, due_s, state.now_s)
@@ -46,7 +46,7 @@ def _start_iterations(state: ScheduleState, table: TrackedTable) -> None:
         state.held[table] = None
         return
     _start_verifying(state, table, served=False)
-    jobs = [job for job in table.jobs if job.runnable and not state.flights.verifying(job)]
+    jobs = [job for job in table.jobs if job.runnable and not state.in_flight.verifying(job)]
     candidates = [job.candidate(state.now_s) for job in jobs]
     for start in decide(candidates, table.newest):
         _submit(state, table, [jobs[index] for index in start.jobs], start.to_version)
@@ -54,9 +54,9 @@ def _start_iterations(state: ScheduleState, table: TrackedTable) -> None:
 
 
 def _start_verifying(state: ScheduleState, table: TrackedTable, served: bool) -> None:
-    for job in table.jobs if state.asks else ():
-        if not job.flight and state.asks.is_awaited(job.row.job_id, served):
-            purpose = state.asks.begin(job.row.job_id, state.flights.next_number())
+    for job in table.jobs if state.verify_queue else ():
+        if not job.in_flight and state.verify_queue.is_awaited(job.row.job_id, served):
+            purpose = state.verify_queue.begin(job.row.job_id, state.in_flight.next_number())
             _submit(state, table, [job], None, purpose)
 
 
@@ -68,7 +68,7 @@ def _submit(
     purpose: Purpose = Purpose.APPLY,
 ) -> None:
     if purpose is Purpose.APPLY:
-        state.asks.note_applied(job.row.job_id for job in jobs)
+        state.verify_queue.note_applied(job.row.job_id for job in jobs)
     deadline_s = table.deadline_s(jobs, state.at_s)
-    iteration = state.flights.begin(table, jobs, to_version, deadline_s, state.now_s, purpose)
+    iteration = state.in_flight.begin(table, jobs, to_version, deadline_s, state.now_s, purpose)
     state.out.append(Submit(iteration))

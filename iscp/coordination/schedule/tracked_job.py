@@ -1,7 +1,7 @@
 """What the schedule keeps of each job.
 
-Decides what is told of a job, and whether it may start something; when it does is the schedule's business. A hundred
-thousand of these lie idle in one node: slots, and nothing that can be derived.
+Decides what is reported of a job, and whether it may start something; when it does is the schedule's business. A
+hundred thousand of these lie idle in one node: slots, and nothing that can be derived.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _UNFINISHED = frozenset({JobState.PENDING, JobState.RUNNING, JobState.CANCELED})
 class TrackedJob:
     """A job as this node runs it.
 
-    `row` is as it was given, but with the newest watermark and seq that are known here. Invariants: `flight` is the
+    `row` is as it was given, but with the newest watermark and seq that are known here. Invariants: `in_flight` is the
     number of the iteration that it waits for or takes part in (0: none), so there is never more than one;
     `company`, `target_lag_s` and `pace` (None: whenever the source is ahead) are what the spec says of when it runs;
     `retry_at_s` is 0 or the time before which it starts nothing; `failures` counts those in a row. `awaited_spec`: the
@@ -75,7 +75,7 @@ class TrackedJob:
         "failed",
         "failures",
         "file_lost",
-        "flight",
+        "in_flight",
         "near",
         "pace",
         "reported_reason",
@@ -89,7 +89,7 @@ class TrackedJob:
 
     def __init__(self, row: JobRow, backoff: BackoffConfig) -> None:
         self.row = row
-        self.flight = 0
+        self.in_flight = 0
         self.retry_at_s = 0.0
         self.near = False
         self.file_lost = False
@@ -120,7 +120,7 @@ class TrackedJob:
     def idle(self) -> bool:
         """Built, and nothing is known that it has to do."""
         built = self.row.watermark.version >= 0
-        return built and not (self.flight or self.failures or self.stale) and self.runnable
+        return built and not (self.in_flight or self.failures or self.stale) and self.runnable
 
     @property
     def faults(self) -> int:
@@ -133,7 +133,7 @@ class TrackedJob:
         return self.retry_at_s or (self.pace.held_until_s if self.pace else 0.0)
 
     def go_by_spec(self, now_s: float, at_s: float) -> None:
-        """The job is new here, or its spec has changed. One that cannot be read is told of by its next iteration."""
+        """The job is new here, or its spec has changed. One that cannot be read is reported by its next iteration."""
         try:
             spec = run_spec(self.row.spec_json)
         except IscpError:
@@ -167,7 +167,7 @@ class TrackedJob:
         return Candidate(
             account=self.row.key.account,
             watermark=self.row.watermark.version,
-            busy=self.flight != 0 or self.retry_at_s > now_s,
+            busy=self.in_flight != 0 or self.retry_at_s > now_s,
             failing=self.failures > 0,
             near=self.near,
             stale=self.stale,
@@ -176,10 +176,10 @@ class TrackedJob:
         )
 
     def take(self, row: JobRow, backoff: BackoffConfig) -> JobReport | None:
-        """`row` is this registration's as the owner has it now; what it lacks of the progress here is told again.
+        """`row` is this registration's as the owner has it now; what it lacks of the progress here is reported again.
 
-        An owner may have ended before it wrote that down, and a source that stays idle would never tell. A row without
-        the fault that was reported says that a person wants another try.
+        An owner may have ended before it wrote that down, and a source that stays idle would never lead to a report. A
+        row without the fault that was reported says that a person wants another try.
         """
         clean = row.state is not JobState.ERROR and row.reason is Reason.NONE
         stuck = self.failed or quarantined(backoff, self.faults)
@@ -195,7 +195,7 @@ class TrackedJob:
         self.row = row
         return None
 
-    def take_look(self, answer: TargetAnswer, at_s: float) -> JobReport | None:
+    def take_target(self, answer: TargetAnswer, at_s: float) -> JobReport | None:
         """What was found at its target; an iteration that runs by now knows better."""
         if not self.idle:
             return None

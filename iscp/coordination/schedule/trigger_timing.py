@@ -2,9 +2,9 @@
 
 Periodic: when `interval_s` have gone by since the job last came up to date. Jobs that share go by the clock instead,
 at the multiples of their interval: so they come due together, whenever each was made, and once one iteration has
-brought each to the newest version they are at one watermark and go on in one. Custom: a class is asked.
+brought each to the newest version they are at one watermark and go on in one. Custom: a class decides.
 
-Nothing is outstanding while the source stands still: then nobody asks, and no time is waited for.
+Nothing is outstanding while the source does not move: then no trigger is called, and no time is waited for.
 """
 
 from __future__ import annotations

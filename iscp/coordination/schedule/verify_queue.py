@@ -1,4 +1,4 @@
-"""Who waits for which job's target to be compared with its source. Pure; a part of the schedule."""
+"""Which callers wait for which job's target to be compared with its source. Pure; a part of the schedule."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from iscp.core.iteration import JobOutcome, Purpose
 from iscp.core.verification import VerifyAsk
 
 
-class VerifyAsks:
+class VerifyQueue:
     """Asks that wait, by job, and those that an iteration answers.
 
     One iteration answers all that wait for the same of a job. A job that was just verified goes on with its changes
-    first: whoever asks without end cannot stop it.
+    first: a caller that requests without end cannot stop it.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[VerifyAsk]] = {}
-        self._flying: dict[int, tuple[VerifyAsk, ...]] = {}
+        self._answering: dict[int, tuple[VerifyAsk, ...]] = {}
         self._served: set[str] = set()
 
     def __bool__(self) -> bool:
@@ -37,7 +37,7 @@ class VerifyAsks:
         """The iteration `number` answers the first that waits, and those that want the same."""
         waiting = self._waiting.pop(job_id)
         repair = waiting[0].repair
-        self._flying[number] = tuple(ask for ask in waiting if ask.repair is repair)
+        self._answering[number] = tuple(ask for ask in waiting if ask.repair is repair)
         if others := deque(ask for ask in waiting if ask.repair is not repair):
             self._waiting[job_id] = others
         self._served.add(job_id)
@@ -49,7 +49,7 @@ class VerifyAsks:
 
     def answers(self, number: int, outcomes: Sequence[JobOutcome], error: IscpError | None) -> list[VerifyAnswered]:
         """What an iteration that ended has to say to those who wait for it."""
-        asks = self._flying.pop(number, ())
+        asks = self._answering.pop(number, ())
         found = next((outcome.verified for outcome in outcomes), None)
         answer = error or found or IscpError("the iteration gave no outcome")
         return [VerifyAnswered(ask.ask_id, answer) for ask in asks]
@@ -67,10 +67,10 @@ class VerifyAsks:
             else:
                 del self._waiting[job_id]
                 break
-        for number, asks in self._flying.items():
+        for number, asks in self._answering.items():
             if any(ask.ask_id == ask_id for ask in asks):
-                self._flying[number] = tuple(ask for ask in asks if ask.ask_id != ask_id)
-                return 0 if self._flying[number] else number
+                self._answering[number] = tuple(ask for ask in asks if ask.ask_id != ask_id)
+                return 0 if self._answering[number] else number
         return 0
 
 

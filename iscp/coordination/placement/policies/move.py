@@ -1,4 +1,4 @@
-"""A shard goes where somebody asked it to go. It is not pinned there."""
+"""A shard goes where an operator has requested it. It is not pinned there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from iscp.coordination.membership.term import Move, Term
 
 
 def move(term: Term) -> Iterator[Move | None]:
-    """The moves asked for and not yet begun, in that order."""
+    """The moves requested and not yet begun, in that order."""
     for shard, to in list(term.asked.items()):
         yield Move(shard, to, Cause.ASKED)

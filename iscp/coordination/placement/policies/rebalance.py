@@ -1,6 +1,6 @@
-"""Shards go home: where they are pinned, else where the ring says, once the members have settled.
+"""Shards go to their preferred nodes: where they are pinned, else where the ring says, once the members have settled.
 
-The ring is consistent and even, so that whoever joins gets his share and no shard moves between the others.
+The ring is consistent and even, so that a node that joins gets its share and no shard moves between the others.
 """
 
 from __future__ import annotations
