@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 from uuid import uuid4
 
-from iscp.adapters.grpc.admin import convert
+from iscp.adapters.grpc.admin import convert, convert_views
 from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION, Tls
 from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
 from iscp.client.job_reader import JobReader
@@ -183,7 +183,7 @@ class Client(JobReader):
 
     def cluster(self) -> ClusterView:
         request = pb.GetClusterRequest(format_version=FORMAT_VERSION)
-        return convert.cluster_from_wire(self._caller.call(listing(self._admin.GetCluster), request))
+        return convert_views.cluster_from_wire(self._caller.call(listing(self._admin.GetCluster), request))
 
     def _change(self, method: Callable[..., Any], job: JobName) -> bool:
         request = pb.ChangeJobRequest(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from iscp.adapters.grpc.admin import convert
+from iscp.adapters.grpc.admin import convert, convert_views
 from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
 from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
 from iscp.core.api_requests import (
@@ -51,7 +51,7 @@ class JobReader:
         wanted = _filter(account, table, state, reason, table_pattern, name_pattern)
         request = pb.ListJobsRequest(format_version=FORMAT_VERSION, filter=convert.filter_to_wire(wanted), limit=limit)
         pages = self._caller.call(listing(self._admin.ListJobs), request)
-        return [convert.job_from_wire(job) for page in pages for job in page.jobs]
+        return [convert_views.job_from_wire(job) for page in pages for job in page.jobs]
 
     def count(
         self,
@@ -71,7 +71,7 @@ class JobReader:
     def status(self, table: str, name: str, *, account: str = DEFAULT_ACCOUNT) -> JobView:
         """Raises JobNotFound."""
         job = convert.name_to_wire(JobName(table, name, account))
-        return convert.job_from_wire(
+        return convert_views.job_from_wire(
             self._caller.call(self._admin.GetJob, pb.GetJobRequest(format_version=FORMAT_VERSION, job=job))
         )
 
@@ -95,7 +95,7 @@ class JobReader:
             return self._admin.WaitJob(request, timeout=timeout)
 
         request = pb.WaitJobRequest(format_version=FORMAT_VERSION, job=job, version=version)
-        return convert.job_from_wire(self._caller.call(attempt, request, timeout_s=timeout_s + WAIT_MARGIN_S))
+        return convert_views.job_from_wire(self._caller.call(attempt, request, timeout_s=timeout_s + WAIT_MARGIN_S))
 
     def verify(
         self,
@@ -118,14 +118,14 @@ class JobReader:
             return self._admin.VerifyJob(request, timeout=timeout)
 
         request = pb.VerifyJobRequest(format_version=FORMAT_VERSION, job=job, repair=repair)
-        return convert.report_from_wire(self._caller.call(attempt, request, timeout_s=timeout_s + WAIT_MARGIN_S))
+        return convert_views.report_from_wire(self._caller.call(attempt, request, timeout_s=timeout_s + WAIT_MARGIN_S))
 
     def history(self, table: str, name: str, *, limit: int = 20, account: str = DEFAULT_ACCOUNT) -> list[HistoryEntry]:
         """The job's iterations, newest first."""
         job = convert.name_to_wire(JobName(table, name, account))
         request = pb.HistoryRequest(format_version=FORMAT_VERSION, job=job, limit=limit)
         pages = self._caller.call(listing(self._admin.History), request)
-        return [convert.history_from_wire(entry) for page in pages for entry in page.entries]
+        return [convert_views.history_from_wire(entry) for page in pages for entry in page.entries]
 
 
 def _filter(

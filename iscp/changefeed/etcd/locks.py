@@ -20,7 +20,8 @@ from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.etcd_errors import EtcdLeaseGoneError
 from iscp.adapters.etcd.keys import CURSORS, Keys
 from iscp.adapters.etcd.lease import EtcdLease
-from iscp.adapters.etcd.values import Changed, Compare, EventType, Get, KeyValue, Put
+from iscp.adapters.etcd.values import Changed, Compare, EventType, Get, Put
+from iscp.changefeed.etcd.incident_values import incidents_of, report_of
 from iscp.changefeed.model.lock_queue import IncidentReport, Incidents
 from iscp.core.errors import (
     ConfigurationError,
@@ -231,7 +232,7 @@ class EtcdFeedLocks:
 
     def incidents(self, feed: str, shard: str) -> Incidents:
         """A linearizable read; ConfigurationError where what is written there is no count."""
-        return _incidents(self._client.get(self._incidents_key(feed, shard)))
+        return incidents_of(self._client.get(self._incidents_key(feed, shard)))
 
     def raise_incidents(self, feed: str, shard: str, seen: Incidents) -> Incidents:
         key = self._incidents_key(feed, shard)
@@ -248,7 +249,7 @@ class EtcdFeedLocks:
             return self.incidents(feed, shard)
         if result.succeeded:
             return Incidents(seen.count + 1, result.revision)
-        return _incidents(next(iter(result.results[0]), None))
+        return incidents_of(next(iter(result.results[0]), None))
 
     def list_incidents(self, feed: str) -> tuple[IncidentReport, ...]:
         prefix = self._keys.changefeed(_name(feed, "feed"))
@@ -258,7 +259,7 @@ class EtcdFeedLocks:
             if rest != "incidents" or shard == CURSORS:
                 continue
             try:
-                reports.append(_report(shard, kv))
+                reports.append(report_of(shard, kv))
             except ConfigurationError as error:
                 log.warning("etcd.feed_lock.unreadable_count", extra={"key": kv.key, "reason": error.message})
         return tuple(reports)
@@ -284,22 +285,3 @@ def _name(text: str, field: str) -> str:
             f"{text!r} is no id", field=field, remedy="Up to 128 letters, digits, and, but first, any of '-_.'"
         )
     return text
-
-
-def _incidents(kv: KeyValue | None) -> Incidents:
-    return Incidents(_report("", kv).count, kv.mod_revision) if kv else Incidents()
-
-
-def _report(shard: str, kv: KeyValue) -> IncidentReport:
-    try:
-        fields = json.loads(kv.value)
-        return IncidentReport(
-            shard=shard,
-            count=int(fields["count"]),
-            raised_at_s=float(fields["raised_at_s"]),
-            raised_by=str(fields["raised_by"]),
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(
-            f"holds no count of incidents: {error!r}", field=kv.key, remedy="Delete the key in etcd: it begins at 0"
-        ) from error

@@ -8,35 +8,30 @@ from Spark's partitions are not: partitions may be computed anew, with other row
 from __future__ import annotations
 
 import re
-import time
 import uuid
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from iscp.adapters.delta.log.delta_errors import MESSAGE_LENGTH_MAX, delta_faults
+from iscp.adapters.delta.log.delta_errors import MESSAGE_LENGTH_MAX
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage import files as storage
 from iscp.adapters.delta.storage.locations import local_path, place
 from iscp.adapters.delta.storage.table_files import files_of
-from iscp.changefeed.model.ulid import UlidPlace, parse_ulid
+from iscp.changefeed.model.ulid import UlidPlace
 from iscp.changefeed.spark.frame import spark_place
 from iscp.changefeed.spark.functions import listed, ulid_of, ulid_text_of
+from iscp.changefeed.spark.written_files import FileFooter, check_adds, number_of, read_footers
 from iscp.changefeed.table.feed_schema import KEY, NET, OPERATION, ROW, ULID, ULID_TEXT, VERSION, FeedDescription
-from iscp.changefeed.table.file_writer import FILE_PREFIX, GROUP_ROWS, file_stats
+from iscp.changefeed.table.file_writer import FILE_PREFIX, GROUP_ROWS
 from iscp.core.errors import Conflict, EngineError, InvalidRequest
 from iscp.core.sql_names import quoted
 
@@ -49,8 +44,6 @@ FILE_ROWS = 1024 * 1024
 SPLIT_BYTES = 128 * 1024**2
 """Bytes of a sorted file that one task copies into the feed; a larger one is split between tasks."""
 
-FOOTER_READERS = 8
-"""Threads that read the footers of the files that were written; more files queue."""
 
 _METADATA, _NUMBER = "_metadata", "_number"
 _UNORDERED = ("map<", "variant")
@@ -89,25 +82,6 @@ _SESSION = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Rows of a file, with the first and the last text of their ulids."""
-
-    rows: int
-    first: str
-    last: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Footer:
-    """What a file says of itself; `groups`: of one with ulids."""
-
-    path: str
-    size: int
-    rows: int
-    groups: tuple[_Group, ...] = ()
-
-
 def write_files(
     frame: DataFrame,
     uri: str,
@@ -133,7 +107,7 @@ def write_files(
             ordered = frame.orderBy(*order) if order else frame
             row = F.struct(*_checked(frame, description.row))
             ordered.select(row.alias(ROW)).write.options(**_SORTED).parquet(f"{home}/{staged}")
-        sorted_files = sorted(_footers(files, staged), key=lambda file: _number(file.path))
+        sorted_files = sorted(read_footers(files, staged), key=lambda file: number_of(file.path))
         count = sum(file.rows for file in sorted_files)
         if not count:
             return [], 0
@@ -144,9 +118,9 @@ def write_files(
                 numbered = _numbered(rows, sorted_files, description, first, operation)
                 numbered.write.options(**_FINAL).parquet(f"{home}/{final}")
             _delete_checksums(place(uri), final)
-            filled = [file for file in _footers(files, final) if file.groups]
+            filled = [file for file in read_footers(files, final) if file.groups]
             written = sorted(filled, key=lambda file: file.groups[0].first)
-            return list(_adds(written, description.partition(shard), first, count)), count
+            return list(check_adds(written, description.partition(shard), first, count)), count
 
 
 @contextmanager
@@ -255,12 +229,12 @@ def _open_sorted(frame: DataFrame, directory: str) -> DataFrame:
 
 
 def _numbered(
-    rows: DataFrame, files: Sequence[_Footer], description: FeedDescription, first: UlidPlace, operation: str
+    rows: DataFrame, files: Sequence[FileFooter], description: FeedDescription, first: UlidPlace, operation: str
 ) -> DataFrame:
     count = sum(file.rows for file in files)
-    before = [0] * (_number(files[-1].path) + 1)
+    before = [0] * (number_of(files[-1].path) + 1)
     for file, total in zip(files, accumulate(file.rows for file in files), strict=True):
-        before[_number(file.path)] = total - file.rows
+        before[number_of(file.path)] = total - file.rows
     name = F.col(f"{_METADATA}.file_name")
     at = files[0].path.rpartition("/")[2].index("-") + 2
     digits = F.substring(name, at, F.locate("-", name, at) - at)
@@ -282,48 +256,3 @@ def _numbered(
 
 def _of_row(name: str) -> Column:
     return F.col(f"{ROW}.{quoted(name)}")
-
-
-def _number(path: str) -> int:
-    """Of a sorted file: that of the partition that it was."""
-    return int(path.rpartition("/")[2].split("-")[1])
-
-
-def _footers(files: pafs.FileSystem, directory: str) -> list[_Footer]:
-    """Of all files in a directory. Raises StorageError."""
-    with delta_faults(f"look into {directory}"):
-        found = files.get_file_info(pafs.FileSelector(directory))
-        paths = [each.path for each in found if each.is_file and each.path.endswith(".parquet")]
-        with ThreadPoolExecutor(FOOTER_READERS, "iscp-feed-footer") as pool:
-            return list(pool.map(partial(_footer, files), paths))
-
-
-def _footer(files: pafs.FileSystem, path: str) -> _Footer:
-    with files.open_input_file(path) as stream:
-        size = stream.size()
-        found = pq.read_metadata(stream)
-    names = [found.schema.column(number).path for number in range(len(found.schema))]
-    if ULID_TEXT not in names:
-        return _Footer(path, size, found.num_rows)
-    column = names.index(ULID_TEXT)
-    groups = map(found.row_group, range(found.num_row_groups))
-    bounds = ((group.num_rows, group.column(column).statistics) for group in groups)
-    return _Footer(path, size, found.num_rows, tuple(_Group(rows, each.min, each.max) for rows, each in bounds))
-
-
-def _adds(
-    files: Sequence[_Footer], partition: dict[str, str | None], first: UlidPlace, count: int
-) -> Iterator[AddAction]:
-    """Raises EngineError unless the files have all ulids from `first` on, each once."""
-    at, rows = first, 0
-    for file in files:
-        begins = at
-        for group in file.groups:
-            if (parse_ulid(group.first), parse_ulid(group.last)) != (at.ulid(), at.ulid(group.rows - 1)):
-                raise EngineError(f"{file.path} has other ulids than those of its rows")
-            at = at.after(group.rows)
-        at_ms, stats = int(time.time() * 1000), file_stats(begins, file.rows)
-        yield AddAction(file.path, file.size, partition, at_ms, True, stats)
-        rows += file.rows
-    if rows != count:
-        raise EngineError(f"{rows} rows were written of {count} that were sorted")

@@ -11,6 +11,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.changefeed.table.feed_files import groups_between
 from iscp.changefeed.table.feed_schema import FEED, SHARD, ULID_TEXT
 
 
@@ -43,9 +44,6 @@ def part_columns(files: pafs.FileSystem, part: FeedPart, names: Sequence[str]) -
             files.open_input_file(path) as stream,
             pq.ParquetFile(stream) as file,
         ):
-            column = file.schema_arrow.names.index(ULID_TEXT)
-            for number in range(file.num_row_groups):
-                bounds = file.metadata.row_group(number).column(column).statistics
-                if bounds is None or not bounds.has_min_max or (bounds.max > part.after and bounds.min <= part.upto):
-                    group = file.read_row_group(number, columns=list(names))
-                    yield group.filter((ulids > part.after) & (ulids <= part.upto))
+            for number in groups_between(file, part.after, part.upto):
+                group = file.read_row_group(number, columns=list(names))
+                yield group.filter((ulids > part.after) & (ulids <= part.upto))

@@ -5,11 +5,12 @@ Each commit brings files of its own, behind all others of their shard; but a com
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from iscp.changefeed.table.feed_schema import FEED, SHARD, ULID_TEXT
@@ -79,6 +80,15 @@ def list_files(table: DeltaTable) -> pa.Table:
     }
     found = pa.table(columns)
     return found.set_column(found.column_names.index("shard"), "shard", found["shard"].cast(pa.int32()))
+
+
+def groups_between(file: pq.ParquetFile, after: str, upto: str = BEHIND_ALL) -> Iterator[int]:
+    """The row groups that may have ulids behind `after` and up to `upto`; all of a file that says no bounds."""
+    column = file.schema_arrow.names.index(ULID_TEXT)
+    for number in range(file.num_row_groups):
+        bounds = file.metadata.row_group(number).column(column).statistics
+        if bounds is None or not bounds.has_min_max or (bounds.max > after and bounds.min <= upto):
+            yield number
 
 
 def overlapping(files: Sequence[FeedFile]) -> list[list[FeedFile]]:

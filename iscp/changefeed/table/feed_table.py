@@ -30,13 +30,12 @@ from iscp.changefeed.table.feed_actions import Action
 from iscp.changefeed.table.feed_log import FeedLog, numbers_of_text
 from iscp.changefeed.table.feed_schema import FeedDescription
 from iscp.changefeed.table.file_writer import FeedDraft, FeedRows
+from iscp.changefeed.table.widening import lacking_columns
 from iscp.core.errors import (
     ConfigurationError,
     Conflict,
-    ErrorCode,
     IscpError,
     OutcomeUnknown,
-    PermanentError,
     StorageError,
     Unavailable,
 )
@@ -133,14 +132,14 @@ class FeedTable:
         """
         with self._turn:
             self._log.look()
-            if not (lacking := _lacking(self.description.row, row)):
+            if not (lacking := lacking_columns(self.description.row, row)):
                 return
             require_conditional_writes(self.uri)
             change = _Change(self._log.widened(lacking), {}, {}, {}, self._log.opened_at)
             self._commit(change, self._clock.monotonic_s() + SLEPT_S)
             self._sync_log()
             self._log.reopen()
-            if _lacking(self.description.row, row):
+            if lacking_columns(self.description.row, row):
                 raise Conflict(f"the log of {self.uri} was cleaned while a commit slept", remedy="Begin it again")
 
     def draft(self) -> FeedDraft:
@@ -285,27 +284,6 @@ class FeedTable:
             self._durable.sync(self._log.version, content=False)
         except OSError as error:
             raise OutcomeUnknown(f"cannot tell whether a commit to {self.uri} lasts: {error}") from error
-
-
-def _lacking(held: pa.Schema, wanted: pa.Schema) -> list[pa.Field]:
-    """What `wanted` has beyond `held`, whatever the case of the names. Raises PermanentError for another type."""
-    there = {each.name.lower(): each.type for each in held}
-    for each in wanted:
-        if (kind := there.get(each.name.lower(), each.type)) != each.type and not _takes(kind, each.type):
-            raise PermanentError(
-                f"column {each.name} is of type {each.type} now, the feed has {kind}",
-                remedy="Bring the type back, or register the job anew on another feed",
-                code=ErrorCode.SCHEMA_CHANGED,
-            )
-    return [each.with_nullable(True) for each in wanted if each.name.lower() not in there]
-
-
-def _takes(held: pa.DataType, given: pa.DataType) -> bool:
-    """Whether a number of one type can be kept as another."""
-    for kind in (pa.types.is_signed_integer, pa.types.is_floating):
-        if kind(held) and kind(given):
-            return bool(held.bit_width >= given.bit_width)
-    return False
 
 
 def _above(folder: str) -> list[str]:

@@ -8,7 +8,7 @@ compaction has left may be in any order, and is read whole.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.log.delta_errors import delta_faults
-from iscp.changefeed.table.feed_files import BEFORE_ALL, FeedFile, FeedFiles, overlapping
+from iscp.changefeed.table.feed_files import BEFORE_ALL, FeedFile, FeedFiles, groups_between, overlapping
 from iscp.changefeed.table.feed_schema import FEED, SHARD, ULID_TEXT
 from iscp.changefeed.table.file_writer import FILE_PREFIX
 from iscp.core.errors import InvalidRequest
@@ -131,7 +131,7 @@ class _OrderedFile:
         ):
             self._metadata = file.metadata
             found, rows = [file.schema_arrow.empty_table()], 0
-            for number in self._groups_behind(file, after):
+            for number in groups_between(file, after):
                 if number != self._number:
                     self._number, self._group = number, file.read_row_group(number, use_threads=False)
                 passed = pc.sum(pc.less_equal(self._group[ULID_TEXT], after)).as_py()
@@ -140,13 +140,6 @@ class _OrderedFile:
                 if rows == limit:
                     break
         return pa.concat_tables(found)
-
-    def _groups_behind(self, file: pq.ParquetFile, after: str) -> Iterator[int]:
-        column = file.schema_arrow.names.index(ULID_TEXT)
-        for number in range(file.num_row_groups):
-            bounds = file.metadata.row_group(number).column(column).statistics
-            if bounds is None or not bounds.has_min_max or bounds.max > after:
-                yield number
 
 
 def _in_order(found: list[pa.Table], schema: pa.Schema) -> pa.Table:

@@ -14,7 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 import iscp
-from iscp.adapters.grpc.admin.admin_server import HISTORY_LIMIT_MAX, AdminServer
+from iscp.adapters.grpc.admin.admin_server import AdminServer
+from iscp.adapters.grpc.admin.admin_servicer import HISTORY_LIMIT_MAX
 from iscp.adapters.grpc.channel import retrying_caller
 from iscp.adapters.grpc.channel.endpoint import CHANGES_MAX, REGISTRATIONS_MAX, SPEC_BYTES_MAX, Tls
 from iscp.client.admin_client import Client

@@ -22,6 +22,7 @@ from pyarrow.dataset import dataset
 
 from iscp.adapters.delta.joblog.log_opening import bring_up_to_format, open_or_create
 from iscp.adapters.delta.joblog.log_schema import FORMAT, FORMAT_PROPERTY, numbered, row_count_stats
+from iscp.adapters.delta.joblog.orphan_files import OrphanFiles
 from iscp.adapters.delta.log.commits import COMMIT_ID
 from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.log.next_version import commits_after
@@ -48,8 +49,6 @@ ATTEMPTS_MAX = 20
 Unavailable.
 """
 
-TIDY_FILES_MAX = 1_000_000
-"""Files that one pass deletes; the next pass takes the others."""
 
 # What keeps a table in order without changing what is in it: an operator may do it beside the owner.
 _HARMLESS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "FSCK"})
@@ -99,7 +98,7 @@ class FencedTable:
         self._version = -1
         self._deposed = ""
         self._doubt: _Doubt | None = None
-        self._unneeded: set[str] = set()
+        self._orphans = OrphanFiles(uri)
         self.term = 0
 
     @property
@@ -293,17 +292,5 @@ class FencedTable:
             self._depose(f"version {version} of the job log may not outlive a power loss: {error}")
 
     def tidy(self) -> int:
-        """Delete what the call before this one found unneeded already, orphans of failed commits too; commits nothing.
-
-        Called hourly, it leaves every file for an hour to those that still read an older version.
-        """
-        try:
-            table = DeltaTable(self._uri)
-            unneeded = set(table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=True))
-            doomed = sorted(unneeded & self._unneeded)[:TIDY_FILES_MAX]
-            for name in doomed:
-                self._files.delete_file(name)
-        except FOREIGN_ERRORS as error:
-            raise storage_error(error, "cannot tidy the job log") from error
-        self._unneeded = unneeded.difference(doomed)
-        return len(doomed)
+        """As `OrphanFiles.delete`."""
+        return self._orphans.delete()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
-from iscp.adapters.grpc.admin.maintenance_codec import upkeep_from_wire, upkeep_to_wire
 from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
 from iscp.adapters.grpc.channel.grpc_errors import detail_of, error_of
 from iscp.core.api_requests import (
@@ -21,18 +20,11 @@ from iscp.core.api_requests import (
 from iscp.core.api_views import (
     Action,
     CheckedJob,
-    ClusterView,
-    JobView,
-    LeftOutJob,
-    NodeView,
     RegisterResult,
-    ShardView,
 )
 from iscp.core.errors import InvalidRequest, PermanentError
 from iscp.core.ids import DEFAULT_ACCOUNT
-from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobState, JobStatus, Reason
-from iscp.core.verification import Comparison, Sample, VerifyReport
+from iscp.core.job_row import JobState, Reason
 from iscp.wire.v1 import admin_pb2 as pb
 
 PAGE_BYTES_MAX = 512 * 1024
@@ -53,51 +45,6 @@ _ACTION_TO_WIRE = {action: pb.Action.Value(f"ACTION_{action.name}") for action i
 _ACTION_FROM_WIRE = {number: action for action, number in _ACTION_TO_WIRE.items()}
 
 _CHECKED_FIELDS = ("table_id", "spec_json", "job_id", "there_id", "there_json")
-_STATUS_FIELDS = (
-    "from_version",
-    "to_version",
-    "start_at_s",
-    "end_at_s",
-    "error_code",
-    "error_msg",
-    "rows",
-    "bytes",
-    "dead_letters",
-    "warning",
-)
-_JOB_FIELDS = (
-    "account",
-    "table_id",
-    "table",
-    "name",
-    "job_id",
-    "spec_json",
-    "applied_version",
-    "applied_at_s",
-    "source_version",
-    "checked_at_s",
-    "lag_s",
-    "seq",
-    "create_at_s",
-    "node_id",
-    "late",
-    "ranges",
-)
-_HISTORY_FIELDS = tuple(field.name for field in pb.HistoryEntry.DESCRIPTOR.fields)
-_REPORT_FIELDS = ("version", "seq", "void", "repaired")
-_COMPARISON_FIELDS = (
-    "rows_source",
-    "rows_target",
-    "ranges",
-    "ranges_differing",
-    "missing",
-    "extra",
-    "different",
-    "shared",
-)
-_NODE_FIELDS = tuple(field.name for field in pb.Node.DESCRIPTOR.fields)
-_SHARD_FIELDS = tuple(field.name for field in pb.Shard.DESCRIPTOR.fields)
-_LEFT_OUT_FIELDS = tuple(field.name for field in pb.LeftOut.DESCRIPTOR.fields)
 _RESULT_FIELDS = tuple(field.name for field in pb.RegisterResult.DESCRIPTOR.fields)
 
 
@@ -257,93 +204,3 @@ def filter_from_wire(message: pb.JobFilter, limit: int) -> JobFilter:
         if getattr(message, name) and known is None:
             raise InvalidRequest(f"{getattr(message, name)} is not known here", field=f"filter.{name}")
     return wanted
-
-
-def job_to_wire(job: JobView) -> pb.Job:
-    return pb.Job(
-        state=STATE_TO_WIRE[job.state],
-        reason=REASON_TO_WIRE[job.reason],
-        status=pb.JobStatus(**fields_of(job.status, _STATUS_FIELDS)),
-        upkeep=upkeep_to_wire(job.upkeep),
-        **fields_of(job, _JOB_FIELDS),
-    )
-
-
-def job_from_wire(message: pb.Job) -> JobView:
-    """Raises PermanentError where the node is newer and speaks of states unknown here."""
-    state, reason = STATE_FROM_WIRE.get(message.state), REASON_FROM_WIRE.get(message.reason)
-    if state is None or reason is None:
-        raise PermanentError(
-            f"the node reports state {message.state}, reason {message.reason}, which are not known here",
-            remedy="Use a client as new as the node",
-        )
-    return JobView(
-        state=state,
-        reason=reason,
-        status=JobStatus(**fields_of(message.status, _STATUS_FIELDS)),
-        upkeep=upkeep_from_wire(message.upkeep),
-        **fields_of(message, _JOB_FIELDS),
-    )
-
-
-def history_to_wire(entry: HistoryEntry) -> pb.HistoryEntry:
-    return pb.HistoryEntry(**fields_of(entry, _HISTORY_FIELDS))
-
-
-def history_from_wire(message: pb.HistoryEntry) -> HistoryEntry:
-    return HistoryEntry(**fields_of(message, _HISTORY_FIELDS))
-
-
-def report_to_wire(report: VerifyReport) -> pb.VerifyReport:
-    samples = [pb.VerifySample(fault=one.fault, key=one.key, columns=one.columns) for one in report.comparison.samples]
-    return pb.VerifyReport(
-        **fields_of(report, _REPORT_FIELDS), **fields_of(report.comparison, _COMPARISON_FIELDS), samples=samples
-    )
-
-
-def report_from_wire(message: pb.VerifyReport) -> VerifyReport:
-    samples = tuple(Sample(one.fault, one.key, tuple(one.columns)) for one in message.samples)
-    comparison = Comparison(**fields_of(message, _COMPARISON_FIELDS), samples=samples)
-    return VerifyReport(**fields_of(message, _REPORT_FIELDS), comparison=comparison)
-
-
-def cluster_to_wire(cluster: ClusterView) -> Iterator[pb.ClusterPage]:
-    """The first page tells everything but the shards, which follow in as many as it takes."""
-    head = pb.Cluster(
-        format_version=FORMAT_VERSION,
-        owner=cluster.owner,
-        owner_rev=cluster.owner_rev,
-        nodes=[pb.Node(**fields_of(node, _NODE_FIELDS)) for node in cluster.nodes],
-        jobs=cluster.jobs,
-        lag_max_s=cluster.lag_max_s,
-        counters=cluster.counters,
-        checkpoint_at_s=cluster.checkpoint_at_s,
-        left_out=[pb.LeftOut(**fields_of(each, _LEFT_OUT_FIELDS)) for each in cluster.left_out],
-        left_out_count=cluster.left_out_count,
-        moving=cluster.moving,
-    )
-    yield pb.ClusterPage(cluster=head)
-    for page in pages(pb.Shard(**fields_of(shard, _SHARD_FIELDS)) for shard in cluster.shards):
-        yield pb.ClusterPage(shards=page)
-
-
-def cluster_from_wire(messages: Iterable[pb.ClusterPage]) -> ClusterView:
-    head = pb.Cluster()
-    shards: list[ShardView] = []
-    for message in messages:
-        if message.HasField("cluster"):
-            head = message.cluster
-        shards += (ShardView(**fields_of(shard, _SHARD_FIELDS)) for shard in message.shards)
-    return ClusterView(
-        owner=head.owner,
-        owner_rev=head.owner_rev,
-        nodes=tuple(NodeView(**fields_of(node, _NODE_FIELDS)) for node in head.nodes),
-        shards=tuple(shards),
-        jobs=head.jobs,
-        lag_max_s=head.lag_max_s,
-        counters=dict(head.counters),
-        checkpoint_at_s=head.checkpoint_at_s,
-        left_out=tuple(LeftOutJob(**fields_of(each, _LEFT_OUT_FIELDS)) for each in head.left_out),
-        left_out_count=head.left_out_count,
-        moving=head.moving,
-    )

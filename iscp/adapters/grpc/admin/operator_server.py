@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import grpc
 
-from iscp.adapters.grpc.admin.admin_server import check_format
+from iscp.adapters.grpc.admin.admin_servicer import check_format
 from iscp.adapters.grpc.admin.convert import pages
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
 from iscp.core.api_requests import NodeVerb, ShardVerb

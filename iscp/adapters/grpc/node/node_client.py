@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from iscp.adapters.grpc.admin import convert
+from iscp.adapters.grpc.admin import convert_views
 from iscp.adapters.grpc.admin.maintenance_codec import upkeep_from_wire
 from iscp.adapters.grpc.channel.call_metadata import Meant, open_channel
 from iscp.adapters.grpc.channel.endpoint import Tls
@@ -85,7 +85,7 @@ class RemoteNode:
         try:
             while True:
                 try:
-                    return convert.report_from_wire(call.result(ALIVE_LOOK_S))
+                    return convert_views.report_from_wire(call.result(ALIVE_LOOK_S))
                 except grpc.FutureTimeoutError:
                     if not alive():
                         raise Unavailable("the comparison was given up: the caller is gone") from None

@@ -18,7 +18,7 @@ from typing import Any
 
 import grpc
 
-from iscp.adapters.grpc.admin import convert
+from iscp.adapters.grpc.admin import convert_views
 from iscp.adapters.grpc.admin.maintenance_codec import upkeep_to_wire
 from iscp.adapters.grpc.channel.call_metadata import Meant, meant_of, refuse_other
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
@@ -225,7 +225,7 @@ class NodeServer:
                 timeout_s = _waiting_s(request.timeout_s, context.time_remaining())
                 shard, repair = _shard(request.shard), request.repair
                 report = self._calls.verify(shard, request.job_id, repair, timeout_s, context.is_active)
-                return convert.report_to_wire(report)
+                return convert_views.report_to_wire(report)
             finally:
                 self._verifies.release()
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iscp.adapters.grpc.admin import convert
+from iscp.adapters.grpc.admin import convert, convert_views
 from iscp.core.api_requests import JobFilter, JobName, RegisterRequest, UpdateRequest
 from iscp.core.api_views import ClusterView, JobView, RegisterResult
 from iscp.core.errors import InvalidRequest, PermanentError
@@ -55,8 +55,8 @@ def over_the_wire(message: Any) -> Any:
         ),
         (st.builds(UpdateRequest, job=NAMES), convert.update_to_wire, convert.update_from_wire),
         (st.builds(RegisterResult), convert.result_to_wire, convert.result_from_wire),
-        (JOBS, convert.job_to_wire, convert.job_from_wire),
-        (st.builds(HistoryEntry, error_code=CODES), convert.history_to_wire, convert.history_from_wire),
+        (JOBS, convert_views.job_to_wire, convert_views.job_from_wire),
+        (st.builds(HistoryEntry, error_code=CODES), convert_views.history_to_wire, convert_views.history_from_wire),
     ],
     ids=["name", "registration", "update", "result", "job", "history"],
 )
@@ -77,8 +77,8 @@ def test_a_filter_comes_back_the_same(wanted: JobFilter) -> None:
 
 @given(st.builds(ClusterView))
 def test_a_cluster_comes_back_the_same(cluster: ClusterView) -> None:
-    pages = [over_the_wire(page) for page in convert.cluster_to_wire(cluster)]
-    assert convert.cluster_from_wire(pages) == cluster
+    pages = [over_the_wire(page) for page in convert_views.cluster_to_wire(cluster)]
+    assert convert_views.cluster_from_wire(pages) == cluster
 
 
 def test_an_unset_account_is_the_default_one() -> None:
@@ -94,7 +94,7 @@ def test_states_of_a_newer_version_are_refused_not_guessed() -> None:
     with pytest.raises(InvalidRequest, match=r"filter\.state"):
         convert.filter_from_wire(filter_of_newer, 0)
     with pytest.raises(PermanentError, match="as new as the node"):
-        convert.job_from_wire(pb.Job.FromString(b"\x38\x63"))  # state = 99
+        convert_views.job_from_wire(pb.Job.FromString(b"\x38\x63"))  # state = 99
 
 
 @given(st.lists(st.integers(0, 2 * convert.PAGE_BYTES_MAX), max_size=8))

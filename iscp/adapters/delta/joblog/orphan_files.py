@@ -1,0 +1,37 @@
+"""Files below the job log's table that no version of it needs: replaced ones, and those of commits that failed."""
+
+from __future__ import annotations
+
+from deltalake import DeltaTable
+
+from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, storage_error
+from iscp.adapters.delta.storage.table_files import files_of
+
+TIDY_FILES_MAX = 1_000_000
+"""Files that one pass deletes; the next pass takes the others."""
+
+
+class OrphanFiles:
+    """Those of one table; from one thread."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._files = files_of(uri)
+        self._unneeded: set[str] = set()
+
+    def delete(self) -> int:
+        """Delete what the call before this one found unneeded already, and how many that were; commits nothing.
+
+        Called hourly, it leaves every file for an hour to those that still read an older version, and to a commit
+        that is on its way. Raises StorageError.
+        """
+        try:
+            table = DeltaTable(self._uri)
+            unneeded = set(table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=True))
+            doomed = sorted(unneeded & self._unneeded)[:TIDY_FILES_MAX]
+            for name in doomed:
+                self._files.delete_file(name)
+        except FOREIGN_ERRORS as error:
+            raise storage_error(error, "cannot tidy the job log") from error
+        self._unneeded = unneeded.difference(doomed)
+        return len(doomed)

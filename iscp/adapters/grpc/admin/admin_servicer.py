@@ -1,0 +1,196 @@
+"""Answers the calls of the service `Admin`: checks what came, asks an AdminService, and converts what it says."""
+
+# ruff: noqa: N802  (the methods have the wire's names)
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+
+from iscp.adapters.grpc.admin import convert, convert_views
+from iscp.adapters.grpc.channel.endpoint import (
+    CHANGES_MAX,
+    FORMAT_VERSION,
+    REGISTRATIONS_MAX,
+    SPEC_BYTES_MAX,
+    WAIT_TIMEOUT_MAX_S,
+)
+from iscp.adapters.grpc.channel.grpc_errors import translate_errors
+from iscp.core.api_requests import ChangeVerb, JobChange
+from iscp.core.errors import InvalidRequest, IscpError, QueueFull
+from iscp.ports.admin import AdminService
+from iscp.wire.v1 import admin_pb2 as pb
+from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
+
+HISTORY_LIMIT = 20
+"""Entries of a job's history in an answer whose request gives no limit."""
+
+
+HISTORY_LIMIT_MAX = 10_000
+"""Entries of a job's history that a request may ask for; more is refused."""
+
+
+def check_format(format_version: int) -> None:
+    if format_version > FORMAT_VERSION:
+        raise InvalidRequest(
+            f"{format_version} is newer than this node's {FORMAT_VERSION}",
+            field="format_version",
+            remedy="Upgrade the nodes before the clients",
+        )
+
+
+def _check_number(number: int, most: int, field: str) -> None:
+    if number > most:
+        raise InvalidRequest(
+            f"{number} are more than the {most} of one call", field=field, remedy="Send them in several calls"
+        )
+
+
+def _check_spec(spec_json: str, field: str) -> None:
+    if len(spec_json) > SPEC_BYTES_MAX:
+        raise InvalidRequest(f"has {len(spec_json)} characters, more than {SPEC_BYTES_MAX}", field=field)
+
+
+def _check_registrations(registrations: list[pb.Registration]) -> None:
+    _check_number(len(registrations), REGISTRATIONS_MAX, "registrations")
+    for number, registration in enumerate(registrations):
+        _check_spec(registration.spec_json, f"registrations[{number}].spec_json")
+
+
+class JobServicer(pb_grpc.AdminServicer):
+    """The service's methods, each with the wire's values."""
+
+    def __init__(self, service: AdminService, waits_max: int) -> None:
+        self._service = service
+        self._waits_max = waits_max
+        self._waits = threading.BoundedSemaphore(waits_max)
+
+    def Register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.RegisterResponse:
+        with translate_errors(context, "register"):
+            check_format(request.format_version)
+            registrations = list(request.registrations)
+            _check_registrations(registrations)
+            results = self._service.register([convert.registration_from_wire(one) for one in registrations])
+            return pb.RegisterResponse(results=[convert.result_to_wire(one) for one in results])
+
+    def Check(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.CheckResponse:
+        with translate_errors(context, "check"):
+            check_format(request.format_version)
+            registrations = list(request.registrations)
+            _check_registrations(registrations)
+            checked = self._service.check([convert.registration_from_wire(one) for one in registrations])
+            return pb.CheckResponse(checked=[convert.checked_to_wire(one) for one in checked])
+
+    def Unregister(self, request: pb.ChangeJobRequest, context: grpc.ServicerContext) -> pb.ChangeJobResponse:
+        return self._change(ChangeVerb.UNREGISTER, request, context)
+
+    def Pause(self, request: pb.ChangeJobRequest, context: grpc.ServicerContext) -> pb.ChangeJobResponse:
+        return self._change(ChangeVerb.PAUSE, request, context)
+
+    def Resume(self, request: pb.ChangeJobRequest, context: grpc.ServicerContext) -> pb.ChangeJobResponse:
+        return self._change(ChangeVerb.RESUME, request, context)
+
+    def _change(
+        self, verb: ChangeVerb, request: pb.ChangeJobRequest, context: grpc.ServicerContext
+    ) -> pb.ChangeJobResponse:
+        with translate_errors(context, verb):
+            check_format(request.format_version)
+            change = JobChange(verb, convert.name_from_wire(request.job), request.request_id)
+            (outcome,) = self._service.change([change])
+            if isinstance(outcome, IscpError):
+                raise outcome
+            return pb.ChangeJobResponse(changed=outcome)
+
+    def Resync(self, request: pb.ResyncRequest, context: grpc.ServicerContext) -> pb.ResyncResponse:
+        with translate_errors(context, "resync"):
+            check_format(request.format_version)
+            _check_spec(request.spec_json, "spec_json")
+            result = self._service.resync(convert.resync_from_wire(request))
+            return pb.ResyncResponse(job_id=result.job_id, table_id=result.table_id, warning=result.warning)
+
+    def ChangeJobs(self, request: pb.ChangeJobsRequest, context: grpc.ServicerContext) -> pb.ChangeJobsResponse:
+        with translate_errors(context, "change"):
+            check_format(request.format_version)
+            _check_number(len(request.changes), CHANGES_MAX, "changes")
+            outcomes = self._service.change(convert.changes_from_wire(request.changes))
+            return pb.ChangeJobsResponse(outcomes=[convert.outcome_to_wire(one) for one in outcomes])
+
+    def UpdateJobs(self, request: pb.UpdateJobsRequest, context: grpc.ServicerContext) -> pb.ChangeJobsResponse:
+        with translate_errors(context, "update"):
+            check_format(request.format_version)
+            _check_number(len(request.updates), CHANGES_MAX, "updates")
+            for number, update in enumerate(request.updates):
+                _check_spec(update.changes_json, f"updates[{number}].changes_json")
+            outcomes = self._service.update([convert.update_from_wire(one) for one in request.updates])
+            return pb.ChangeJobsResponse(outcomes=[convert.outcome_to_wire(one) for one in outcomes])
+
+    def ListJobs(self, request: pb.ListJobsRequest, context: grpc.ServicerContext) -> Iterator[pb.JobPage]:
+        with translate_errors(context, "list"):
+            check_format(request.format_version)
+            jobs = self._service.list_jobs(convert.filter_from_wire(request.filter, request.limit))
+            for page in convert.pages(convert_views.job_to_wire(job) for job in jobs):
+                yield pb.JobPage(jobs=page)
+
+    def CountJobs(self, request: pb.CountJobsRequest, context: grpc.ServicerContext) -> pb.CountJobsResponse:
+        with translate_errors(context, "count"):
+            check_format(request.format_version)
+            return pb.CountJobsResponse(jobs=self._service.count_jobs(convert.filter_from_wire(request.filter, 0)))
+
+    def GetJob(self, request: pb.GetJobRequest, context: grpc.ServicerContext) -> pb.Job:
+        with translate_errors(context, "status"):
+            check_format(request.format_version)
+            return convert_views.job_to_wire(self._service.status(convert.name_from_wire(request.job)))
+
+    def WaitJob(self, request: pb.WaitJobRequest, context: grpc.ServicerContext) -> pb.Job:
+        with translate_errors(context, "wait"):
+            check_format(request.format_version)
+            version = request.version if request.HasField("version") else None
+            if version is not None and version < 0:
+                raise InvalidRequest("must be 0 or more", field="version", remedy="Leave it out for the newest")
+            with self._waiting(request.timeout_s, context) as timeout_s:
+                job = convert.name_from_wire(request.job)
+                return convert_views.job_to_wire(self._service.wait(job, version, timeout_s, context.is_active))
+
+    def VerifyJob(self, request: pb.VerifyJobRequest, context: grpc.ServicerContext) -> pb.VerifyReport:
+        with translate_errors(context, "verify"):
+            check_format(request.format_version)
+            with self._waiting(request.timeout_s, context) as timeout_s:
+                job = convert.name_from_wire(request.job)
+                report = self._service.verify(job, request.repair, timeout_s, context.is_active)
+                return convert_views.report_to_wire(report)
+
+    @contextmanager
+    def _waiting(self, timeout_s: float, context: grpc.ServicerContext) -> Iterator[float]:
+        """One of the places for calls that may take long; gives how long this one may."""
+        if not 0 <= timeout_s <= WAIT_TIMEOUT_MAX_S:
+            raise InvalidRequest(f"must be 0 to {WAIT_TIMEOUT_MAX_S:.0f} seconds", field="timeout_s")
+        if not self._waits.acquire(blocking=False):
+            raise QueueFull(f"{self._waits_max} waits are under way already", remedy="Wait for fewer jobs at a time")
+        try:
+            # A caller who has gone holds a place no longer than its own deadline.
+            remaining_s = context.time_remaining()
+            yield timeout_s if remaining_s is None else min(timeout_s, remaining_s)
+        finally:
+            self._waits.release()
+
+    def History(self, request: pb.HistoryRequest, context: grpc.ServicerContext) -> Iterator[pb.HistoryPage]:
+        with translate_errors(context, "history"):
+            check_format(request.format_version)
+            if request.limit > HISTORY_LIMIT_MAX:
+                raise InvalidRequest(f"must be at most {HISTORY_LIMIT_MAX}", field="limit")
+            entries = self._service.history(convert.name_from_wire(request.job), request.limit or HISTORY_LIMIT)
+            for page in convert.pages(convert_views.history_to_wire(entry) for entry in entries):
+                yield pb.HistoryPage(entries=page)
+
+    def Notify(self, request: pb.NotifyRequest, context: grpc.ServicerContext) -> pb.NotifyResponse:
+        with translate_errors(context, "notify"):
+            check_format(request.format_version)
+            return pb.NotifyResponse(jobs=self._service.notify(request.table))
+
+    def GetCluster(self, request: pb.GetClusterRequest, context: grpc.ServicerContext) -> Iterator[pb.ClusterPage]:
+        with translate_errors(context, "cluster"):
+            check_format(request.format_version)
+            yield from convert_views.cluster_to_wire(self._service.cluster())
