@@ -65,7 +65,10 @@ from iscp.ports.catalog import TableDescription
 from iscp.ports.cluster import ClusterPorts, NodeCalls
 from iscp.runtime.admin.admin_service import OwnerAdmin
 from iscp.runtime.admin.cluster_views import ClusterViews
+from iscp.runtime.admin.job_views import JobViews
+from iscp.runtime.admin.job_wait import JobWaiter
 from iscp.runtime.admin.operator_service import OwnerOperator
+from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.admin.resharder import Resharder
 from iscp.runtime.loop.gc_tuning import collect_rarely
 from iscp.runtime.loop.threads import THREADS
@@ -259,10 +262,12 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
     nodes = NodeClients(owner, calls_of)
     views = ClusterViews(owner, membership, nodes, clock)
     kinds = ConsumerRegistry(())
-    around = clock, moved, nodes, views.view
-    admin = OwnerAdmin(owner, AnyTable(), kinds.kind, lambda trigger: None, *around, lambda rows: None)
+    intake = RequestValidator(AnyTable(), kinds.kind, lambda trigger: None, clock)
+    jobs = JobViews(owner, nodes, kinds.kind, clock)
+    waiter = JobWaiter(owner, nodes, AnyTable(), jobs, clock, moved, lambda rows: None)
+    admin = OwnerAdmin(owner, AnyTable(), intake, jobs, waiter, nodes, views.view)
     forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id))
-    resharder = Resharder(owner, AnyTable(), kinds.kind, admin.intake)
+    resharder = Resharder(owner, AnyTable(), kinds.kind, intake)
     operator = OperatorServer(OwnerOperator(owner, overrides, AnyTable(), resharder))
     server = AdminServer(admin, config.listen, services=[served, operator], interceptors=[forwarding])
     threading.Thread(target=watch_terms, args=(owner, engine.counts), daemon=True).start()

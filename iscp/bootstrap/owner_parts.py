@@ -13,7 +13,10 @@ from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.runtime.admin.admin_service import OwnerAdmin
 from iscp.runtime.admin.cluster_views import ClusterViews
+from iscp.runtime.admin.job_views import JobViews
+from iscp.runtime.admin.job_wait import JobWaiter
 from iscp.runtime.admin.operator_service import OwnerOperator
+from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.admin.resharder import Resharder
 from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.owner.node_clients import NodeClients
@@ -46,8 +49,9 @@ def compose_services(
     kind = on.kinds.kind
     catalog = DeltaCatalog.of(on.spark.root, s3=on.config.storage.s3.used)
     check_trigger = TriggerRegistry(on.config.triggers.allow).check
-    views = ClusterViews(owner, cluster.membership, nodes, on.clock)
-    waited = WaitedTargets(looks)
-    admin = OwnerAdmin(owner, catalog, kind, check_trigger, on.clock, moved, nodes, views.view, waited.fault)
-    resharder = Resharder(owner, catalog, kind, admin.intake)
+    cluster_views = ClusterViews(owner, cluster.membership, nodes, on.clock)
+    intake, views = RequestValidator(catalog, kind, check_trigger, on.clock), JobViews(owner, nodes, kind, on.clock)
+    waiter = JobWaiter(owner, nodes, catalog, views, on.clock, moved, WaitedTargets(looks).fault)
+    admin = OwnerAdmin(owner, catalog, intake, views, waiter, nodes, cluster_views.view)
+    resharder = Resharder(owner, catalog, kind, intake)
     return admin, OperatorServer(OwnerOperator(owner, cluster.ports.overrides, catalog, resharder))

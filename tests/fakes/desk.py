@@ -15,10 +15,12 @@ from iscp.core.job_row import JobRow, JobState, JobStatus, Reason
 from iscp.core.spec import TriggerSpec
 from iscp.ports.catalog import TableDescription
 from iscp.runtime.admin.admin_service import OwnerAdmin
+from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.worker.verify_requests import VerifyDesk
 from tests.fakes.nodes import FakeCalls, nodes_and_views
 from tests.fakes.owner import OwnerWorld, until
+from tests.fakes.owner_admin import owner_admin
 from tests.fakes.pipeline import FakeCatalog, FakeKind
 from tests.fakes.targets import FakeTargets
 
@@ -57,16 +59,22 @@ class Desk:
         self.targets = FakeTargets()
         self.notified, self.interrupted = self.calls.notified, self.calls.interrupted
         self.nodes, self.views = nodes_and_views(self.world.owner, self.world.membership, self.world.clock, self.calls)
-        self.admin = OwnerAdmin(
+        self.intake = RequestValidator(self.catalog, self.find_kind, self.check_trigger, self.world.clock)
+        self.admin = self.new_admin(self.intake)
+
+    def new_admin(self, intake: RequestValidator | None = None) -> OwnerAdmin:
+        """As another node would have it, which remembers nothing of the ids it gave, unless `intake` does."""
+        return owner_admin(
             self.world.owner,
             self.catalog,
             self.find_kind,
-            self.check_trigger,
             self.world.clock,
-            self.moved,
             self.nodes,
             self.views.view,
+            self.moved,
+            self.check_trigger,
             self.targets.fault,
+            intake,
         )
 
     def find_kind(self, name: str) -> FakeKind:

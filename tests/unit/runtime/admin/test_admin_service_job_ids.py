@@ -8,9 +8,9 @@ from collections.abc import Callable
 from iscp.core.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest, ResyncRequest
 from iscp.ports.catalog import TableDescription
 from iscp.runtime.admin.admin_service import OwnerAdmin
-from iscp.runtime.owner.job_progress import ProgressSignal
 from tests.fakes.nodes import nodes_and_views
 from tests.fakes.owner import OwnerWorld
+from tests.fakes.owner_admin import owner_admin
 from tests.fakes.pipeline import FakeCatalog, FakeKind
 
 FAST = TableDescription("t-1", "fast", "/tables/fast", 7, 1.0, {"id": "long"})
@@ -36,17 +36,7 @@ class SlowCatalog(FakeCatalog):
 def admin_of(world: OwnerWorld, catalog: SlowCatalog) -> OwnerAdmin:
     world.lead()
     nodes, views = nodes_and_views(world.owner, world.membership, world.clock)
-    return OwnerAdmin(
-        world.owner,
-        catalog,
-        lambda name: FakeKind(),
-        lambda trigger: None,
-        world.clock,
-        ProgressSignal(),
-        nodes,
-        views.view,
-        lambda rows: None,
-    )
+    return owner_admin(world.owner, catalog, lambda name: FakeKind(), world.clock, nodes, views.view)
 
 
 def test_a_registration_that_came_and_went_while_another_was_checked_has_the_earlier_id() -> None:

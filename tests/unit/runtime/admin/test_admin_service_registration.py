@@ -20,7 +20,6 @@ from iscp.core.errors import (
     TableNotFound,
 )
 from iscp.core.job_row import JobState, JobStatus, Reason
-from iscp.runtime.admin.admin_service import OwnerAdmin
 from iscp.runtime.admin.request_validation import JOB_NAME_LENGTH_MAX
 from tests.fakes.desk import OTHER, TABLE, Desk, X, asked, request, spec
 from tests.fakes.owner import until
@@ -141,17 +140,7 @@ def test_ids_sort_by_time_also_when_the_clock_steps_back_and_the_owner_changes(d
     writer = desk.world.owner.writer
     desk.world.etcd.depose()
     until(lambda: desk.world.owner.writer not in (None, writer))
-    other = OwnerAdmin(  # of another node: it remembers nothing
-        desk.world.owner,
-        desk.catalog,
-        desk.find_kind,
-        desk.check_trigger,
-        desk.world.clock,
-        desk.moved,
-        desk.nodes,
-        desk.views.view,
-        desk.targets.fault,
-    )
+    other = desk.new_admin()  # of another node
     ids.append(other.register([request("d")])[0].job_id)
     assert ids == sorted(set(ids))
 

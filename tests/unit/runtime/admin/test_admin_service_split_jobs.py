@@ -31,7 +31,7 @@ class Split(Desk):
         (self.registered,) = self.admin.register([type(job)(job.job, KEYED % "x")])
         until(self.world.runs)
         self.reach(self.row(), 5)
-        resharder = Resharder(self.world.owner, self.catalog, self.find_kind, self.admin.intake)
+        resharder = Resharder(self.world.owner, self.catalog, self.find_kind, self.intake)
         assert resharder.reshard(False, "t-1", 0, "r-1") == ("t-1", (2, 3))
         assert resharder.reshard(False, "t-1", 3, "r-2") == ("t-1", RANGES)
         until(self.all_run)

@@ -22,7 +22,7 @@ from iscp.core.errors import (
 )
 from iscp.core.ids import ShardId
 from iscp.core.job_row import JobRow, JobState, JobStatus, Reason
-from iscp.runtime.admin.admin_service import ALIVE_LOOK_S
+from iscp.runtime.admin.job_wait import ALIVE_LOOK_S
 from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.owner.log.log_limits import LogLimits
 from tests.fakes.desk import TABLE, Desk, Waiter, X, asked, fail, request

@@ -9,10 +9,10 @@ import pytest
 from iscp.core.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest
 from iscp.core.errors import Unavailable
 from iscp.ports.catalog import TableDescription
-from iscp.runtime.admin.admin_service import OwnerAdmin
 from iscp.runtime.owner.job_progress import ProgressSignal
 from tests.fakes.nodes import nodes_and_views
 from tests.fakes.owner import OwnerWorld, until
+from tests.fakes.owner_admin import owner_admin
 from tests.fakes.pipeline import FakeCatalog, FakeKind
 
 TABLE = TableDescription("t-1", "orders", "/tables/orders", 7, 1.0, {"id": "long"})
@@ -29,17 +29,8 @@ def test_the_lag_of_a_paused_job_grows_while_its_table_has_none() -> None:
     world, moved = OwnerWorld(), ProgressSignal()
     world.lead()
     nodes, views = nodes_and_views(world.owner, world.membership, world.clock)
-    admin = OwnerAdmin(
-        world.owner,
-        FakeCatalog(TABLE),
-        lambda name: FakeKind(),
-        lambda trigger: None,
-        world.clock,
-        moved,
-        nodes,
-        views.view,
-        lambda rows: None,
-    )
+    catalog = FakeCatalog(TABLE)
+    admin = owner_admin(world.owner, catalog, lambda name: FakeKind(), world.clock, nodes, views.view, moved)
     spec = {"iteration": {"consumer": {"kind": "replica", "target": "/targets/x"}}}
     admin.register([RegisterRequest(X, json.dumps(spec))])
     until(world.runs)

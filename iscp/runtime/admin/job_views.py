@@ -1,0 +1,123 @@
+"""Jobs as users see them: the owner's rows, with what its loop knows of their sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from iscp.coordination.protocol.messages import SourceSeen
+from iscp.core.api_views import JobView
+from iscp.core.errors import (
+    InvalidRequest,
+)
+from iscp.core.ids import ShardId
+from iscp.core.job_row import JobRow
+from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep, summed
+from iscp.core.start_rule import run_spec
+from iscp.ports.consumer import ConsumerKind, PurgeHandler, RefreshHandler
+from iscp.ports.system import Clock
+from iscp.runtime.owner.node_clients import NodeClients
+from iscp.runtime.owner.owner_loop import OwnerLoop
+
+
+class JobViews:
+    """Between terms they are as of the end of the last one."""
+
+    def __init__(
+        self, owner: OwnerLoop, nodes: NodeClients, kinds: Callable[[str], ConsumerKind], clock: Clock
+    ) -> None:
+        self._owner = owner
+        self._nodes = nodes
+        self._kinds = kinds
+        self._clock = clock
+
+    def with_upkeep(self, row: JobRow) -> JobView:
+        return replace(self.of([row])[0], upkeep=self._upkeep(row))
+
+    def of(self, rows: Sequence[JobRow]) -> list[JobView]:
+        writer = self._owner.last_writer()
+        tables = {row.key.table_id for row in rows}
+        shards = writer.read(lambda book: {each: book.ranges(each) for each in tables})
+
+        def look(loop: OwnerLoop) -> dict[str, tuple[str, SourceSeen | None]]:
+            return {each: _looked_at(loop, [ShardId(each, n) for n in shards[each]]) for each in tables}
+
+        known = self._owner.ask(look)
+        return [self._view(row, len(shards[row.key.table_id]), *known[row.key.table_id]) for row in rows]
+
+    def _view(self, row: JobRow, ranges: int, node_id: str, seen: SourceSeen | None) -> JobView:
+        source_version = max(seen.source_version if seen else -1, row.watermark.version)
+        lag_s = self._lag_s(row, seen, held=bool(node_id))
+        return JobView(
+            account=row.key.account,
+            table_id=row.key.table_id,
+            table=row.table_name,
+            name=row.key.job_name,
+            job_id=row.job_id,
+            spec_json=row.spec_json,
+            state=row.state,
+            reason=row.reason,
+            applied_version=row.watermark.version,
+            applied_at_s=row.watermark.at_s,
+            source_version=source_version,
+            checked_at_s=seen.checked_at_s if seen else 0.0,
+            lag_s=lag_s,
+            seq=row.seq,
+            status=row.status,
+            create_at_s=row.create_at_s,
+            node_id=node_id,
+            late=self._late(row, lag_s),
+            ranges=ranges,
+        )
+
+    def _late(self, row: JobRow, lag_s: float) -> bool:
+        try:
+            spec = run_spec(row.spec_json)
+        except InvalidRequest:  # damaged in the job log: its iterations say so, and its place in a list is not theirs
+            return False
+        if spec is None or spec.target_lag_s is None:
+            return False
+        return (lag_s if row.watermark.version >= 0 else self._clock.now_s() - row.create_at_s) > spec.target_lag_s
+
+    def _lag_s(self, row: JobRow, seen: SourceSeen | None, held: bool) -> float:
+        """How stale the job is; a job that is up to date with what was last seen is so as of that look.
+
+        A target in doubt is stale since the doubt. While no node holds the table, nobody looks: then the time since the
+        last look counts as lag.
+        """
+        if seen is None:
+            return -1.0
+        if doubted_at_s := row.status.doubted_at_s:
+            return max(0.001, self._clock.now_s() - doubted_at_s)
+        if row.watermark.version >= seen.source_version:
+            return 0.0 if held else max(0.0, self._clock.now_s() - seen.checked_at_s)
+        # The table's own figure is of its slowest job; no job is staler than that, or than its own watermark.
+        table_s = seen.lag_s + (self._clock.now_s() - seen.checked_at_s)
+        own_s = self._clock.now_s() - row.watermark.at_s if row.watermark.version >= 0 else table_s
+        # A paused job does not count among those of the table: only its own watermark tells how far it has fallen back.
+        return max(0.0, own_s if row.paused else min(table_s, own_s))
+
+    def _upkeep(self, row: JobRow) -> JobUpkeep:
+        """As the nodes that run it say, which are asked only where the job's consumer has any."""
+        try:
+            kind = self._kinds(row.spec.consumer.kind)
+        except InvalidRequest:  # the job's own status tells it
+            return NO_UPKEEP
+        if not isinstance(kind, (RefreshHandler, PurgeHandler)):
+            return NO_UPKEEP
+        rows = self._owner.last_writer().read(lambda book: book.rows_of(row.key))
+        told = [self._nodes.upkeep(each.key.shard, each.job_id) for each in rows]
+        refreshes, purges = [each.refresh for each in told], [each.purge for each in told]
+        return JobUpkeep(summed(list(filter(None, refreshes))), summed(list(filter(None, purges))))
+
+
+def _looked_at(loop: OwnerLoop, shards: Sequence[ShardId]) -> tuple[str, SourceSeen | None]:
+    """Who runs a table (of several ranges: all of them; nobody, if one is not held), and what it was seen to be.
+
+    Of several looks it is the one that tells of the greatest lag.
+    """
+    held = [loop.machine.assignments.get(shard) for shard in shards]
+    nodes = [each.holder.node_id if each and each.holder else "" for each in held]
+    looks = [seen for shard in shards if (seen := loop.seen.get(shard)) is not None]
+    seen = max(looks, key=lambda each: (each.lag_s, -each.checked_at_s), default=None)
+    return ",".join(sorted(set(nodes))) if all(nodes) else "", seen if len(looks) == len(shards) else None

@@ -1,0 +1,106 @@
+"""Waits, for users, until a job has applied a version, or until its target has been compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from iscp.coordination.jobs.reshard import refuse_split
+from iscp.core.api_views import JobView
+from iscp.core.errors import (
+    IscpError,
+    JobFailed,
+    TimedOut,
+    Unavailable,
+)
+from iscp.core.ids import ShardId
+from iscp.core.job_row import JobRow
+from iscp.core.verification import VerifyReport, refuse_unverifiable
+from iscp.ports.catalog import Catalog
+from iscp.ports.system import Clock
+from iscp.runtime.admin.job_views import JobViews
+from iscp.runtime.owner.job_progress import ProgressSignal
+from iscp.runtime.owner.log.job_log_writer import LogWriter
+from iscp.runtime.owner.node_clients import NodeClients
+from iscp.runtime.owner.owner_loop import OwnerLoop
+
+ALIVE_LOOK_S = 1.0
+"""Pause between two checks whether a waiting caller is still there."""
+
+
+class JobWaiter:
+    """`target_fault` looks at a job's target, by its rows: why it does not hold what they say. It is asked before a
+    version is said to be applied.
+    """
+
+    def __init__(
+        self,
+        owner: OwnerLoop,
+        nodes: NodeClients,
+        catalog: Catalog,
+        views: JobViews,
+        clock: Clock,
+        moved: ProgressSignal,
+        target_fault: Callable[[Sequence[JobRow]], IscpError | None],
+    ) -> None:
+        self._owner = owner
+        self._nodes = nodes
+        self._catalog = catalog
+        self._views = views
+        self._clock = clock
+        self._moved = moved
+        self._target_fault = target_fault
+
+    def wait(self, row: JobRow, version: int | None, timeout_s: float, alive: Callable[[], bool]) -> JobView:
+        """Of the newest version of the source where `version` is None. Raises JobFailed, TimedOut, Unavailable."""
+        until_s = self._clock.monotonic_s() + timeout_s
+        wanted = self._catalog.newest_version(row.table_uri) if version is None else version
+        self._notify(row, False)
+        fault: IscpError | None = None
+        while True:
+            seen = self._moved.count()
+            current = self._owner.last_writer().job(row.key)
+            if current is not None and current.job_id == row.job_id and current.watermark.version >= wanted:
+                before, fault = fault, self._target_fault(self._owner.last_writer().rows(row.key))
+                if fault is None:
+                    return self._views.of([current])[0]
+                if before is None:
+                    self._notify(row, True)
+            _refuse_hopeless(row, current, fault)
+            if self._moved.closed or not alive():
+                raise Unavailable("the wait was given up: the node stops, or the caller is gone")
+            left_s = until_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                at = f"the job is at {current.watermark.version if current else -1}"
+                why = str(fault) if fault else at
+                raise TimedOut(f"version {wanted} was not applied within {timeout_s:.3g} s; {why}")
+            self._moved.wait(seen, min(left_s, ALIVE_LOOK_S))
+
+    def verify(self, row: JobRow, repair: bool, timeout_s: float, alive: Callable[[], bool]) -> VerifyReport:
+        writer = self._owner.current_writer()
+        refuse_unverifiable(row, repair)
+        refuse_split(row, writer.read(lambda book: book.ranges(row.key.table_id)))
+        still = lambda: alive() and not self._moved.closed  # noqa: E731
+        return self._nodes.verify(row.key.shard, row.job_id, repair, timeout_s, still)
+
+    def _notify(self, row: JobRow, targets: bool) -> None:
+        for shard in shards_of(self._owner.last_writer(), [row.key.table_id]):
+            self._nodes.notify(shard, targets)
+
+
+def shards_of(writer: LogWriter, tables: Iterable[str]) -> list[ShardId]:
+    """The shards of all ranges of these tables."""
+    return writer.read(lambda book: [ShardId(each, number) for each in tables for number in book.ranges(each)])
+
+
+def _refuse_hopeless(asked: JobRow, current: JobRow | None, fault: IscpError | None) -> None:
+    """Raise JobFailed where waiting cannot help; `fault`: what was found at the target."""
+    why, remedy = "", ""
+    if current is None or current.job_id != asked.job_id:
+        why = "was dropped, or made anew"
+    elif current.paused:
+        why, remedy = "is paused", "Resume it with `iscp-admin job resume`"
+    elif current.failed_for_good:
+        why, remedy = f"has failed: {current.status.error_msg}", "Mend it, then `iscp-admin job resume`"
+    if why:
+        seen = f", and {fault.message}" if fault else ""
+        raise JobFailed(f"the job {asked.key.job_name!r} {why}{seen}", remedy=remedy)

@@ -1,0 +1,39 @@
+"""The owner's answers to users, put together as a node does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from iscp.core.api_views import ClusterView
+from iscp.core.errors import IscpError
+from iscp.core.job_row import JobRow
+from iscp.core.spec import TriggerSpec
+from iscp.ports.catalog import Catalog
+from iscp.ports.consumer import ConsumerKind
+from iscp.ports.system import Clock
+from iscp.runtime.admin.admin_service import OwnerAdmin
+from iscp.runtime.admin.job_views import JobViews
+from iscp.runtime.admin.job_wait import JobWaiter
+from iscp.runtime.admin.request_validation import RequestValidator
+from iscp.runtime.owner.job_progress import ProgressSignal
+from iscp.runtime.owner.log.job_log_writer import LogWriter
+from iscp.runtime.owner.node_clients import NodeClients
+from iscp.runtime.owner.owner_loop import OwnerLoop
+
+
+def owner_admin(
+    owner: OwnerLoop,
+    catalog: Catalog,
+    kinds: Callable[[str], ConsumerKind],
+    clock: Clock,
+    nodes: NodeClients,
+    cluster: Callable[[LogWriter], ClusterView],
+    moved: ProgressSignal | None = None,
+    check_trigger: Callable[[TriggerSpec], None] = lambda trigger: None,
+    target_fault: Callable[[Sequence[JobRow]], IscpError | None] = lambda rows: None,
+    intake: RequestValidator | None = None,
+) -> OwnerAdmin:
+    intake = intake or RequestValidator(catalog, kinds, check_trigger, clock)
+    views = JobViews(owner, nodes, kinds, clock)
+    waiter = JobWaiter(owner, nodes, catalog, views, clock, moved or ProgressSignal(), target_fault)
+    return OwnerAdmin(owner, catalog, intake, views, waiter, nodes, cluster)
