@@ -34,7 +34,7 @@ AT_S_LEAST, AT_S_MOST = -62_135_596_800.0, 253_402_300_799.0
 """The first second of the year 1 and the last of 9999, beyond which calendars do not go."""
 
 CODE_MOST = 2**31 - 1
-"""The greatest error code; a greater one counts as INTERNAL."""
+"""The greatest error code; of an error with a greater one the code of its class counts."""
 
 _GAP = " […] "
 Check = Callable[[Any, str], Any]

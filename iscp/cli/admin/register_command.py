@@ -15,7 +15,7 @@ from iscp.core.spec_fields import to_spec_json
 from iscp.core.spec_parsing import parse_spec
 
 ADOPT_WAIT_S = 3_600.0
-"""How long `register --adopt-from` waits for the comparison of two large tables; the job goes on after it."""
+"""How long `register --adopt` waits for the comparison of two large tables; the job goes on after it."""
 
 
 @click.command()

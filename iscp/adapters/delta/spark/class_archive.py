@@ -24,7 +24,7 @@ ARCHIVES_MAX = 4
 """Class archives of other Javas and jars that are kept, some 100 MB each; the oldest are deleted."""
 
 BASE_TIMEOUT_S = 120.0
-"""How long Java may take to write the archive of its own classes; then Spark starts without an archive."""
+"""How long Java may take to write the archive of its own classes; then the warm-up fails."""
 
 
 class ClassArchive:

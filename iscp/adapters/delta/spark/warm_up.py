@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 ARCHIVE_TIMEOUT_S = 180.0
 """How long the JVM may take to write the class archive at its end, some 10 s on an idle machine; then it is killed, and
-there is no archive.
+the warm-up fails.
 """
 
 

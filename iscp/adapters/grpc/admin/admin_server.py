@@ -39,7 +39,7 @@ WAITS_MAX = 200
 """Waits at a time; one more is refused with QUEUE_FULL."""
 
 QUEUED_MAX = 2_000
-"""Calls that may queue for a thread; one more is refused with RESOURCE_EXHAUSTED, and clients retry it."""
+"""Calls that may queue for a thread; one more is refused with RESOURCE_EXHAUSTED."""
 
 
 _SERVICE_NAME = pb.DESCRIPTOR.services_by_name["Admin"].full_name
