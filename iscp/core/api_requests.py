@@ -1,4 +1,4 @@
-"""What users and operators ask of iscp: the values behind the requests of `Admin` and `Operator`."""
+"""What users and operators request of iscp: the values behind the requests of `Admin` and `Operator`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RegisterRequest:
 
 @dataclass(frozen=True, slots=True)
 class ResyncRequest:
-    """Build a job's target anew from its source; the job goes on under a new job_id.
+    """Rebuild a job's target from its source; the job goes on under a new job_id.
 
     `table`: where its source is now (empty: where it was, whichever table is there); `spec_json`: what its spec is to
     be (empty: what it is).
@@ -57,7 +57,7 @@ class UpdateRequest:
 
 
 class ChangeVerb(StrEnum):
-    """What is asked of a job that is there."""
+    """A change of a job that is there."""
 
     UNREGISTER = "unregister"
     PAUSE = "pause"

@@ -1,4 +1,4 @@
-"""What users and operators are told: the values behind the answers of `Admin` and `Operator`."""
+"""What users and operators are shown: the values behind the answers of `Admin` and `Operator`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class JobView:
     oldest commit not yet applied; -1 while it is not known. While no node holds the table (`node_id` is empty), the
     time since `checked_at_s` counts as lag. `late`: it lies behind by more than its target lag (while it is not built:
     since it was registered). `ranges`: into how many its table is split; the job is then as the range that lags most,
-    and that stands worst. `upkeep` is there where one job is asked for, and not in lists.
+    and that is in the worst state. `upkeep` is there where one job is requested, and not in lists.
     """
 
     account: str
@@ -87,7 +87,7 @@ class JobView:
 class NodeView:
     """`state`: `joining`, `ready`, `cordoned`, `draining`, `leaving` or `revoked`.
 
-    `lease_age_s`: since its lease was renewed (-1: not known); `in_flight`: what it was told to start or to stop and
+    `lease_age_s`: since its lease was renewed (-1: not known); `in_flight`: what it was ordered to start or to stop and
     has not confirmed. The queue is -1 where the node did not answer.
     """
 
@@ -118,7 +118,7 @@ class ShardView:
 class LeftOutJob:
     """A job that the global checkpoint does not speak for; `why`: `unbuilt`, `paused`, `failed`, or `catching up`.
 
-    A job that was resumed, or made anew, is catching up until it has reached the checkpoint.
+    A job that was resumed, or rebuilt, is catching up until it has reached the checkpoint.
     """
 
     table: str

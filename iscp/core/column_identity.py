@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 ColumnIds = Mapping[str, str]
-"""By a column's name in lower case what tells it, and all that is within it, from others that have its name. Columns
-that are not there are as their names say: those of a table without mapped names, and those from before it had them."""
+"""By a column's name in lower case what distinguishes it, and all that is within it, from others that have its name.
+Columns that are not there are as their names say: those of a table without mapped names, and those from before it had
+them."""
 
 COLLATIONS = "__COLLATIONS"
 """Where a field's metadata says how its texts compare, and those within it."""

@@ -43,7 +43,7 @@ def range_fault(setting: Setting, value: object) -> SettingFault | None:
 
 
 def faults(config: NodeConfig) -> list[SettingFault]:
-    """What no single number's bounds can tell: forms of names and addresses, and settings that must agree."""
+    """What no single number's bounds can check: forms of names and addresses, and settings that must agree."""
     return [
         *_name_faults(config),
         *_address_faults(config),

@@ -15,7 +15,7 @@ from iscp.core.errors import ErrorCode, TemporaryError
 from iscp.core.untrusted_values import exact_float, shown
 
 ASK_AGAIN_S = 0.1
-"""Least time until a trigger is asked again, whatever time it answers, unless something happens."""
+"""Least time until a trigger is called again, whatever time it answers, unless something happens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Which parts of two tables differ, told by digests of ranges of their keys.
+"""Which parts of two tables differ, found by digests of ranges of their keys.
 
 A range is a class of keys: those whose hash leaves one remainder modulo the number of ranges. Twice as many ranges
 are halves of the former ones, so that what differs can be narrowed without keeping anything.
@@ -7,7 +7,7 @@ How sure is it? A range's digest is its number of rows and the exact sums of two
 depend on the rows' order, and a row that is there twice counts twice, which it would not in an exclusive or. If the
 rows of a range differ as multisets, some row's hash has one value at the most for which the sums agree: by chance
 that is 1 of 2^64 for one hash, and about 1 of 2^128 for both. That is beyond what disks and memory promise. The hashes
-are not cryptographic: who writes a target in order to deceive can find rows that look equal.
+are not cryptographic: who writes a target in order to deceive can find rows that seem equal.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Digests = Mapping[int, Digest]
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """`number` classes of keys. Only those that are in one of the classes `within`, modulo `of`, are looked at (`of` 1:
+    """`number` classes of keys. Only those that are in one of the classes `within`, modulo `of`, are compared (`of` 1:
     all). `narrowings`: how often they were cut already.
     """
 
@@ -66,9 +66,9 @@ class Unequal:
     rows: int
 
     def narrower(self) -> Ranges | None:
-        """The ranges to look at next; None: the rows of those that differ are to be read.
+        """The ranges to compare next; None: the rows of those that differ are to be read.
 
-        Where most differ, finer ones would too: a look at them would be in vain.
+        Where most differ, finer ones would too: comparing them would be in vain.
         """
         looked_at = self.ranges.number // self.ranges.of * len(self.ranges.within)
         if (

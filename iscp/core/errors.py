@@ -163,7 +163,7 @@ class Unavailable(TemporaryError):
 
 
 class OutcomeUnknown(TemporaryError):
-    """The answer was lost: what was asked may or may not have happened. Look before asking again."""
+    """The answer was lost: the change may or may not have been made. Check before repeating the request."""
 
     code = ErrorCode.OUTCOME_UNKNOWN
 
@@ -211,7 +211,7 @@ class StorageError(TemporaryError):
 
 
 class FileLost(StorageError):
-    """A data file that a table's log names is gone or damaged: what is asked again is the same until that changes."""
+    """A data file that a table's log names is gone or damaged: a retry finds the same until that changes."""
 
     code = ErrorCode.FILE_LOST
 

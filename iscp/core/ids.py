@@ -41,7 +41,7 @@ def next_job_id(now_s: float, last: str) -> str:
 
     `last` is the greatest id in the job log (empty: none). The order is what keeps a former registration's work
     from taking a sink back: only a later id may claim. Ids begin with the time, so that they stay in order even
-    over a job log that was started anew.
+    over a job log that was recreated.
     """
     ms = max(int(now_s * 1000), int(last[:12], 16) + 1 if last else 0)
     return f"{ms:012x}"

@@ -55,7 +55,7 @@ class Bounds:
 class Iteration:
     """Work for the runner: bring `jobs` of one table to `to_version` (None: the newest), or what `purpose` says.
 
-    Invariant: all jobs are of the table `table_id` at `table_uri`. `number` tells iterations of a node apart. `epoch`:
+    Invariant: all jobs are of the table `table_id` at `table_uri`. `number` identifies an iteration of a node. `epoch`:
     the node's life under which it may write; not under a later one, for by then another node may have the shard.
     """
 

@@ -152,7 +152,7 @@ class JobRow(NamedTuple):
     """One row of the job log.
 
     Invariants: `job_id` is unique for each row that ever began; `drop_at_s` is None while the job is wanted; `seq` is
-    the last iteration's number; times are Unix seconds. Specs and statuses stay JSON until somebody asks, which
+    the last iteration's number; times are Unix seconds. Specs and statuses stay JSON until somebody reads them, which
     keeps a hundred thousand rows cheap. `origin`: of a row that a split, a merge or a registration on a split table
     made, the registration that it goes on with (empty: it is one itself).
     """
@@ -225,7 +225,7 @@ def apply_report(row: JobRow, report: JobReport) -> JobRow | None:
 
     A report of another registration (`job_id`) or of a dropped job is ignored, and so is one whose seq, or with the
     same seq whose watermark, lies behind the row's: reports may come late, doubled or out of order. Only a later seq
-    may have a lower watermark: of a job that follows a source made anew. A pause that was asked for is not undone by
+    may have a lower watermark: of a job that follows a recreated source. A pause that was requested is not undone by
     an iteration which ends after it.
     """
     if row.job_id != report.job_id or row.drop_at_s is not None:
@@ -252,7 +252,7 @@ def apply_report(row: JobRow, report: JobReport) -> JobRow | None:
 def combined(rows: Sequence[JobRow]) -> JobRow:
     """A job's rows, one for each range of its table, as the one job that its users see.
 
-    It has come as far as the range that lags most, and stands as badly as the one that stands worst, whose status it
+    It has come as far as the range that lags most, and its state is the worst of theirs, whose status it
     has, with the rows and bytes of all.
     """
     worst = max(rows, key=lambda row: (_BADNESS.index(row.state), _REASONS.index(row.reason)))

@@ -14,7 +14,7 @@ class UpkeepFigures:
 
     `hanging`: it runs, and was given up as it took too long. `quarantined`: it keeps failing, or has failed for good,
     and is tried rarely. `error_code` and `error_msg` are the last one's, OK and empty after a success. `next_at_s` is
-    Unix time, 0 while it runs or waits for its turn.
+    Unix time, 0 while it runs or waits for a slot.
     """
 
     submitted: int = 0
@@ -33,7 +33,7 @@ class UpkeepFigures:
 
 @dataclass(frozen=True, slots=True)
 class JobUpkeep:
-    """None: the job's consumer offers no such thing, or nobody could be asked."""
+    """None: the job's consumer offers no such thing, or no node could be reached."""
 
     refresh: UpkeepFigures | None = None
     purge: UpkeepFigures | None = None

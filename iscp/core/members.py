@@ -38,7 +38,7 @@ class NodeRecord:
     """One registered node: `epoch` is one process life, `lease_id` the etcd lease that its key hangs on.
 
     `leaving`: it stops in order, and waits until others have what it runs. `ttl_s`: the lease's TTL as etcd has granted
-    it, which may be longer than was asked for; 0: the node is of a version that does not say.
+    it, which may be longer than was requested; 0: the node is of a version that does not say.
     """
 
     node_id: str

@@ -8,7 +8,7 @@ removed another, or if there are more, rows share the key, or shared it; which o
 changes, only from the source's rows. Values are never compared, so that this holds for all types.
 
 What no change shows is a row that was there before the range and stays there. So each operation also says how many rows
-the key had before, and holds only if that is so. Whoever applies it has to look: a target that holds a key's row, or
+the key had before, and holds only if that is so. Whoever applies it has to check: a target that holds a key's row, or
 the source as it is after the range.
 """
 

@@ -1,17 +1,17 @@
-"""What the rows of a range have reached in a sink, whoever wrote them: as the records of overlapping ranges tell it.
+"""What the rows of a range have reached in a sink, whoever wrote them: as the records of overlapping ranges have it.
 
 A sharded sink keeps one record for each range that was ever committed to it. A range that a split or a merge has made
 has none of its own at first. What its rows have reached then follows from those of the ranges that they belonged to:
 
 - Of one registration at most one range is wanted for a key at a time, and a range's first commit fences all records
   that overlap it. So for each key the record with the latest (job_id, seq), of those that overlap it and are of the
-  same registration, is of the last commit that had to do with the key: the key stands at its watermark, however often
+  same registration, is of the last commit that had to do with the key: the key is at its watermark, however often
   the table was split and merged since, and whichever of these ranges ever committed anything.
 - Records of other registrations, earlier ones, say nothing of the rows that this one wants: they are only fenced.
 - A record of a later job_id that overlaps, or a fence of one on the own record, says that the range is somebody else's.
 
 That holds as of one moment. So the first commit compares all these records, those that are not there too, with what was
-read, in the very transaction that writes its own: had any of them moved, it begins anew. A fence is a mark on a record
+read, in the very transaction that writes its own: had any of them moved, it starts over. A fence is a mark on a record
 and leaves its watermark alone, so that the other half of a split still finds it.
 """
 
@@ -28,7 +28,7 @@ from iscp.core.watermark_record import WatermarkRecord, parse_record
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a range whose keys all stand where `record` says."""
+    """A part of a range whose keys are all at the position of `record`."""
 
     range_id: int
     record: WatermarkRecord
@@ -43,7 +43,7 @@ def established(row: JobRow, text: str | None) -> WatermarkRecord | None:
 
 
 def pieces(row: JobRow, texts: Mapping[int, str | None]) -> list[Piece]:
-    """The fewest parts of the row's range that each stand at one place; none: some of its keys were never applied.
+    """The fewest parts of the row's range that are each at one position; none: some of its keys were never applied.
 
     `texts`: the records of the range and of all that overlap it. Raises Superseded.
     """

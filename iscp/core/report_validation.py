@@ -76,7 +76,7 @@ def exact_watermark(found: object) -> Watermark:
 
 
 def exact_position(found: object) -> Position:
-    """Where a sink says that it stands."""
+    """The position that a sink reports."""
     if not isinstance(found, Position):
         raise ValueError(f"it is {shown(found)}, which is no Position")
     if not isinstance(found.dead, DeadLetters):

@@ -1,6 +1,6 @@
 """Where the consistent-hash ring wants a shard. It only prefers: a dispatch alone makes it so.
 
-A ring is never changed, but built anew from the sorted members; then equal members give equal rings. That is cheap, as
+A ring is never changed, but rebuilt from the sorted members; then equal members give equal rings. That is cheap, as
 what costs most, each node's points, does not depend on the others and is kept: a ring of 1,000 nodes is one merge of
 1,000 sorted runs.
 """

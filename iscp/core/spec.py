@@ -36,7 +36,7 @@ class ChangeMode(StrEnum):
 
 
 class OnReplace(StrEnum):
-    """What follows when the source was dropped and created anew."""
+    """What follows when the source was dropped and recreated."""
 
     FAIL = "fail"
     FOLLOW = "follow"
@@ -86,7 +86,7 @@ class JobSpec:
     `target_lag_s`: by how much the target may lie behind its source before the job counts as late. `independent`:
     the default trigger, but in iterations of the job's own. `enable_cdf`: a source without a change data feed is
     altered to have one. `adopt_from`: the target is there and holds the source's rows at this version; the job's first
-    iteration looks whether it does, and goes on from there.
+    iteration checks that, and goes on from there.
     """
 
     consumer: ConsumerSpec

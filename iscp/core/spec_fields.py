@@ -92,7 +92,7 @@ def _at(place: Any, path: Sequence[str]) -> Any:
 
 
 def to_spec_json(fields: Mapping[str, Any]) -> str:
-    """The same as JSON; only the node looks whether it holds. Raises InvalidRequest where it cannot be written."""
+    """The same as JSON; only the node checks whether it holds. Raises InvalidRequest where it cannot be written."""
     try:
         return json.dumps(nest(fields), separators=(",", ":"))
     except ValueError as error:

@@ -30,7 +30,7 @@ from iscp.core.untrusted_values import shown
 def parse_spec(text: str) -> JobSpec:
     """Read a `job_spec` (JSON).
 
-    Raises InvalidRequest with the path of the first fault; whether tables and columns exist is not looked at here.
+    Raises InvalidRequest with the path of the first fault; whether tables and columns exist is not checked here.
     """
     try:
         root = json.loads(text)

@@ -1,9 +1,10 @@
 """Which iterations of a table start now (after MatrixOne ISCP's "select candidate iterations").
 
 Jobs of one account on a table keep one watermark and share iterations, unless their trigger says otherwise. Decides
-only from what it is handed; when it is asked again, and what a job's failures mean in time, is the schedule's business.
+only from what it is handed; when it is evaluated again, and what a job's failures mean in time, is the schedule's
+business.
 
-1. A new job starts its first iteration at once, alone, without a look at the source: to the others' watermark,
+1. A new job starts its first iteration at once, alone, without a probe of the source: to the others' watermark,
    so that they go on together, or to now. The others do not wait for it.
 2. The jobs at the highest watermark (the leaders) share one iteration to now when the source is ahead, none of
    them is busy, and no job that is near lags.
@@ -60,9 +61,9 @@ def company_of(spec: JobSpec | None) -> SharingGroup:
 class ProbeState:
     """What was last seen of a source.
 
-    `stamp` is the identity of the newest commit file (inode and time, or ETag); empty: not looked at yet, only
+    `stamp` is the identity of the newest commit file (inode and time, or ETag); empty: not probed yet, only
     the version is known. `since_s`: when the first of the commits that came with the last change was made, or, at a
-    first look that finds just the version that was known, this one (Unix seconds; 0: not known).
+    first probe that finds just the version that was known, this one (Unix seconds; 0: not known).
     """
 
     version: int

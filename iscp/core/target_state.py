@@ -12,7 +12,7 @@ from iscp.core.start_rule import ProbeState
 class TargetSeen:
     """`state` is that of the log at `uri` when the target was found to hold what was applied to it.
 
-    Without a URI there is nothing that can be looked at at the cost of a `stat`.
+    Without a URI there is nothing that can be probed at the cost of a `stat`.
     """
 
     uri: str = ""
@@ -21,7 +21,7 @@ class TargetSeen:
 
 @dataclass(frozen=True, slots=True)
 class TargetAsk:
-    """A job's target is to be looked at, going on from `seen` (None: for the first time)."""
+    """A job's target is to be probed, going on from `seen` (None: for the first time)."""
 
     row: JobRow
     seen: TargetSeen | None

@@ -1,7 +1,7 @@
 """Texts and numbers that others hand over (code of theirs, another node, a store), checked before they are believed.
 
 Whatever the value is and does, these functions raise ValueError or nothing: an exception whose `__str__` raises, a text
-of 100 MB, a number that only looks like one. Texts are made fit to be kept: bounded, valid UTF-8, printable. Numbers
+of 100 MB, a number that only seems to be one. Texts are made fit to be kept: bounded, valid UTF-8, printable. Numbers
 are never guessed: a wrong one is refused by its name.
 """
 
@@ -67,7 +67,7 @@ def shown(value: object) -> str:
         value = value[:SHOWN_CHARS_MAX] if type(value) in (str, bytes) else _class_name(value)
     try:
         return printable(str.__str__(repr(value)), SHOWN_CHARS_MAX)
-    except BaseException:  # noqa: BLE001  (whatever foreign code raises when it is looked at)
+    except BaseException:  # noqa: BLE001  (whatever foreign code raises when it is read)
         return f"a value of {_class_name(value)}"
 
 
@@ -155,7 +155,7 @@ def _converted(value: object, name: str, convert: Callable[[Any], object], wante
         raise _wrong(value, name, wanted)
     try:
         return convert(value)
-    except BaseException:  # noqa: BLE001  (whatever foreign code raises when it is asked for its value)
+    except BaseException:  # noqa: BLE001  (whatever foreign code raises when its value is read)
         raise _wrong(value, name, wanted) from None
 
 

@@ -1,4 +1,4 @@
-"""What it means to compare a job's target with its source: what is asked, what is told, and when it is refused."""
+"""What it means to compare a job's target with its source: the request, the report, and when it is refused."""
 
 from __future__ import annotations
 

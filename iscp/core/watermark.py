@@ -1,4 +1,4 @@
-"""How far a job's sink has come, as the sink itself tells it."""
+"""How far a job's sink has come, as the sink itself says."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NO_DEAD_LETTERS = DeadLetters()
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a sink stands: the seq of its last commit and the watermark in that commit.
+    """The position of a sink: the seq of its last commit and the watermark in that commit.
 
     Invariants: `seq` >= 0, it is 0 only for a sink that was never claimed; `job_id` and `source_id` are those of
     the commit that carries `seq`. `void` says why the rows cannot be trusted to equal the source at the

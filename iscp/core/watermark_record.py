@@ -1,4 +1,4 @@
-"""What a sink with transactions of its own keeps beside its data: where it stands, as one text.
+"""What a sink with transactions of its own keeps beside its data: its position, as one text.
 
 It goes into the very transaction of the data (after MatrixOne ISCP's DataRetriever.UpdateWatermark), and is all that
 the next iteration needs: the seq to compare and set, the watermark to go on from, and whose commit it was.
@@ -23,9 +23,9 @@ FORMAT = 2
 class WatermarkRecord:
     """One commit of a sink: its number, the range that it applied, for which registration and from which source.
 
-    `attempt` is unique: it tells our commit from another writer's with the same seq. `origin`: the registration that
-    its job goes on with over splits and merges of its table (empty: it is the first). `fenced_by`: the later one that
-    has taken over keys of this range, whose former writers' commits are to fail (empty: nobody has).
+    `attempt` is unique: it distinguishes our commit from another writer's with the same seq. `origin`: the registration
+    that its job goes on with over splits and merges of its table (empty: it is the first). `fenced_by`: the later one
+    that has taken over keys of this range, whose former writers' commits are to fail (empty: nobody has).
     """
 
     seq: int
@@ -54,7 +54,7 @@ class WatermarkRecord:
 
     @property
     def position(self) -> Position:
-        """Where a sink stands whose last commit this is."""
+        """The position of a sink whose last commit this is."""
         return Position(self.seq, self.watermark, self.last_job_id, self.source_id, base_version=self.seq)
 
 
@@ -74,13 +74,13 @@ def parse_record(text: str) -> WatermarkRecord:
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise PermanentError(
             f"the sink's watermark record cannot be read ({error_text(error)}): {shown(text)}",
-            remedy="Put back what was written there, or empty the sink and its record: it is then built anew",
+            remedy="Put back what was written there, or empty the sink and its record: it is then rebuilt",
             code=ErrorCode.CONSUMER_BROKEN,
         ) from error
 
 
 def position_of(text: str | None) -> Position:
-    """Where a sink stands that holds this record; None: it was never written to."""
+    """The position of a sink that holds this record; None: it was never written to."""
     return parse_record(text).position if text else Position(base_version=NOTHING_APPLIED)
 
 
