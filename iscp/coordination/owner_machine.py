@@ -22,7 +22,7 @@ from iscp.coordination.membership.assignments import HELD, Assignments, ShardSta
 from iscp.coordination.membership.dispatch_window import Window
 from iscp.coordination.membership.node_session import Peer, PeerEvent, PeerPhase
 from iscp.coordination.membership.preferred_nodes import Placement
-from iscp.coordination.membership.term import Term
+from iscp.coordination.membership.term import OwnerIdentity, Term
 from iscp.coordination.placement import planner
 from iscp.coordination.protocol.effects import Decided, Decision, OwnerEffect, RecordCheckpoint, SendTo
 from iscp.coordination.protocol.events import (
@@ -125,12 +125,11 @@ def _place(term: Term) -> None:
 
 
 def _begin(owner: OwnerMachine, times: CoordinationTimes, event: Elected, now_s: float, read_s: float) -> Term:
-    node_id, revision, window = owner.node_id, event.election_revision, Window(times.resend_s / 2)
-    term = Term(
-        node_id, owner.version, times, event.owner_rev, revision, now_s, read_s, window, wire_format=owner.wire_format
-    )
+    identity = OwnerIdentity(owner.node_id, owner.version, owner.wire_format)
+    revision, window = event.election_revision, Window(times.resend_s / 2)
+    term = Term(identity, times, event.owner_rev, revision, now_s, read_s, window)
     term.placement = Placement(overrides=event.overrides)
-    term.out.append(Decided(Decision.TERM, node_id, why=f"elected as {event.election_revision}"))
+    term.out.append(Decided(Decision.TERM, owner.node_id, why=f"elected as {event.election_revision}"))
     for shard, jobs in event.wanted.items():
         term.assignments.want(shard, jobs)
     term.hold(now_s + event.hold_s)

@@ -151,8 +151,8 @@ class JobBook:
                 continue
             self._install(changed)
             moved[changed.job_id] = changed
-            told = report.state is not None or report.reason is not None or report.status is not None
-            self._unlogged.add(changed.job_id, due=told)
+            has_status = report.state is not None or report.reason is not None or report.status is not None
+            self._unlogged.add(changed.job_id, due=has_status)
         return BookChange(rows=tuple(moved.values()))
 
     def due(self, limit: int) -> list[JobRow]:

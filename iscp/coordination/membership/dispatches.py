@@ -146,9 +146,9 @@ def reconcile(term: Term, peer: Peer, shards: tuple[NodeShard, ...]) -> None:
     way gets a new table_epoch: an answer from before the Sync may still come, and would be taken for one to it.
     """
     before = list(term.assignments.held_by(peer.holder))
-    for told in shards:
-        _take_over(term, peer, told)
-    there = {told.shard for told in shards} if before else set()
+    for reported in shards:
+        _take_over(term, peer, reported)
+    there = {reported.shard for reported in shards} if before else set()
     for shard in before:
         assignment = term.assignments[shard]
         if shard not in there and assignment.state in HELD:
@@ -163,15 +163,15 @@ def reconcile(term: Term, peer: Peer, shards: tuple[NodeShard, ...]) -> None:
             order(term, peer, shard, is_delete=True)
 
 
-def _take_over(term: Term, peer: Peer, told: NodeShard) -> None:
-    assignment = term.assignments.get(told.shard) or term.assignments.stray(told.shard)
+def _take_over(term: Term, peer: Peer, reported: NodeShard) -> None:
+    assignment = term.assignments.get(reported.shard) or term.assignments.stray(reported.shard)
     if assignment.holder is None:
-        event = FOUND[told.state] if assignment.wanted else ShardEvent.FIND_STOPPING
+        event = FOUND[reported.state] if assignment.wanted else ShardEvent.FIND_STOPPING
         term.assignments.take(assignment, peer.holder, event)
         # Also what runs is dispatched again: its rows may have changed while there was no owner.
-        order(term, peer, told.shard, is_delete=assignment.state is ShardState.DRAINING)
+        order(term, peer, reported.shard, is_delete=assignment.state is ShardState.DRAINING)
     elif assignment.holder != peer.holder:
-        term.copies.add(told.shard, peer.holder)
-        order(term, peer, told.shard, is_delete=True)
-    elif told.state is NodeShardState.REMOVING and assignment.state in HELD:
+        term.copies.add(reported.shard, peer.holder)
+        order(term, peer, reported.shard, is_delete=True)
+    elif reported.state is NodeShardState.REMOVING and assignment.state in HELD:
         drain(term, assignment)

@@ -63,9 +63,9 @@ def _refuse_reused(term: Term, peer: Peer) -> None:
 
 def refuse_stranger(term: Term, peer: Peer, wire_format: int) -> bool:
     """Whether this owner does not understand the node, which is then given up on."""
-    if understands(wire_format, term.wire_format):
+    if understands(wire_format, term.identity.wire_format):
         return False
-    revoke(term, peer, f"speaks wire format {wire_format}, not {term.wire_format}")
+    revoke(term, peer, f"speaks wire format {wire_format}, not {term.identity.wire_format}")
     return True
 
 
@@ -114,7 +114,8 @@ def _urge(term: Term, peer: Peer, wait_s: float = 0.0, due_s: float = inf) -> No
         if late_s:  # the Sync may be there, and only has to be heard
             wait_s = term.times.resend_s
         else:
-            announce = Announce(term.node_id, term.owner_rev, term.election_revision, term.version, term.wire_format)
+            of = term.identity
+            announce = Announce(of.node_id, term.owner_rev, term.election_revision, of.version, of.wire_format)
             term.out.append(SendTo(peer.record, announce))
             wait_s = term.times.next_resend_s(wait_s or term.times.resend_s)
         again_s = min(term.now_s + wait_s, deadline_s)

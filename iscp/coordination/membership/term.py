@@ -36,6 +36,15 @@ class Move:
     urgent: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class OwnerIdentity:
+    """Who the owner is, and what it understands."""
+
+    node_id: str
+    version: str
+    wire_format: int = WIRE_FORMAT
+
+
 @dataclass(slots=True)
 class Term:
     """`out` gathers the effects of the step at `now_s`; all that came in before `read_s` has been read.
@@ -53,15 +62,13 @@ class Term:
     `next_move` taken from it already; `moving`: what has been begun of it and does not run elsewhere yet.
     """
 
-    node_id: str
-    version: str
+    identity: OwnerIdentity
     times: CoordinationTimes
     owner_rev: int
     election_revision: int
     now_s: float
     read_s: float
     window: Window
-    wire_format: int = WIRE_FORMAT
     out: list[OwnerEffect] = field(default_factory=list)
     peers: dict[str, Peer] = field(default_factory=dict)
     assignments: Assignments = field(default_factory=Assignments)

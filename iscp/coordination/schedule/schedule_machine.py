@@ -132,8 +132,8 @@ class Schedule:
             # All that an idle table costs besides the probe itself.
             table.rest(state.probe, state.now_s, state.draw())
             table_visits.visit(state, table)
-            told = table.reported
-            if told is None or not 0 <= state.at_s - told.checked_at_s < state.times.seen_every_s:
+            reported = table.reported
+            if reported is None or not 0 <= state.at_s - reported.checked_at_s < state.times.seen_every_s:
                 state.report_seen(table)
             return
         else:

@@ -231,20 +231,20 @@ class TrackedTable:
         if not self.fault:
             return ()
         self.fault = ""
-        told = (job for job in self.jobs if job.runnable and not job.faults and job.reported_state is JobState.ERROR)
-        return tuple(job.report(JobEvent.RECOVER, Reason.NONE) for job in told)
+        failed = (job for job in self.jobs if job.runnable and not job.faults and job.reported_state is JobState.ERROR)
+        return tuple(job.report(JobEvent.RECOVER, Reason.NONE) for job in failed)
 
     def report_seen(self, at_s: float, every_s: float) -> SourceSeen | None:
         """What is known of the source: when it moved, when a lag begins or ends, and every now and then."""
         if self.seen is None or self.fault or not self.probed_at_s:
             return None
         lag_s = self._lag_s(self.seen, self.probed_at_s)
-        told = self.reported
+        reported = self.reported
         if (
-            told is not None
-            and told.source_version == self.seen.version
-            and (told.lag_s > 0) == (lag_s > 0)
-            and 0 <= at_s - told.checked_at_s < every_s
+            reported is not None
+            and reported.source_version == self.seen.version
+            and (reported.lag_s > 0) == (lag_s > 0)
+            and 0 <= at_s - reported.checked_at_s < every_s
         ):
             return None
         self.reported = SourceSeen(self.shard, self.seen.version, self.probed_at_s, lag_s)
