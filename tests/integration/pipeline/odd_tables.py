@@ -103,6 +103,13 @@ def with_column(name: str, changes: dict[str, Any], *features: str, readers: boo
 
 def collate(uri: str, column: str) -> None:
     """A commit that gives the texts of a column a collation, as an ALTER TABLE of a later Delta does."""
+    alter(uri, column, {"metadata": {"__COLLATIONS": {column: "spark.UTF8_LCASE"}}}, writers=("collations",))
+
+
+def alter(
+    uri: str, column: str, changes: dict[str, Any], readers: tuple[str, ...] = (), writers: tuple[str, ...] = ()
+) -> None:
+    """A commit that changes a column's type or metadata, and adds the table features that this needs."""
     metadata = next(
         action["metaData"]
         for file in reversed(_commits(uri))
@@ -112,8 +119,9 @@ def collate(uri: str, column: str) -> None:
     schema = json.loads(metadata["schemaString"])
     for each in schema["fields"]:
         if each["name"] == column:
-            each["metadata"] = {"__COLLATIONS": {column: "spark.UTF8_LCASE"}}
-    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["changeDataFeed", "collations"]}
+            each.update(changes)
+    reader = {"minReaderVersion": 3, "readerFeatures": [*readers]} if readers else {"minReaderVersion": 1}
+    protocol = {**reader, "minWriterVersion": 7, "writerFeatures": ["changeDataFeed", *readers, *writers]}
     actions = {"protocol": protocol}, {"metaData": {**metadata, "schemaString": json.dumps(schema)}}
     newest = int(newest_commit(uri).stem)
     lines = "".join(json.dumps(action) + "\n" for action in actions)

@@ -20,6 +20,7 @@ from iscp.core.errors import (
     FileLost,
     InvalidRequest,
     IscpError,
+    PermanentError,
     StorageError,
     Unavailable,
 )
@@ -31,6 +32,8 @@ _CANCELED = ("cancelled part of cancelled job group", "SPARK_JOB_CANCELLED", "wa
 # How Delta and Spark say that a file of a table cannot be had, and which: a path may hold blanks and dots.
 _FILE = re.compile(r"Encountered error while reading file (?P<file>.+?)\.\s+(?:File does not exist|SQLSTATE)")
 _NO_FILE = re.compile(r"java\.io\.FileNotFoundException: (?:File )?(?P<file>\S.*?)(?: does not exist| \(|$)", re.M)
+_LEADING = re.compile(r"^file:/*")
+_NO_URI = "java.net.URISyntaxException"
 _UNREAD = ("FAILED_READ_FILE", "java.io.FileNotFoundException")
 # What a query refuses itself (`raise_error`), also while it reads a file, whose fault it is not.
 _RAISED = "USER_RAISED_EXCEPTION"
@@ -94,6 +97,13 @@ def _translate(what: str, error: PySparkException | Py4JJavaError) -> IscpError:
             code=ErrorCode.DUPLICATE_KEY,
         )
     log.info("spark.failed", extra={"what": what, "stack": text[:STACK_LENGTH_MAX]})
+    if _NO_URI in text:
+        return PermanentError(
+            f"{what}: the log names a file by a path that is no URI, which Spark does not read "
+            f"({_sentences(text)[-1]})"[:MESSAGE_LENGTH_MAX],
+            remedy="Have its writer encode the path; or copy the rows to a new table, as deltalake can",
+            code=ErrorCode.TABLE_UNREADABLE,
+        )
     if _RAISED not in text and any(mark in text for mark in _UNREAD):
         return _unread(what, text)
     return EngineError(f"{what}: {': '.join(_sentences(text))}"[:MESSAGE_LENGTH_MAX])
@@ -101,8 +111,9 @@ def _translate(what: str, error: PySparkException | Py4JJavaError) -> IscpError:
 
 def _unread(what: str, text: str) -> StorageError:
     """A file of a table that is gone, damaged, or not to be read: which, and why."""
-    found = _FILE.search(text) or _NO_FILE.search(text)
-    file = found["file"].removeprefix("file:") if found else "a file of the table"
+    # What is read with a data file, as its deletion vector, is what may be missing.
+    found = _NO_FILE.search(text) or _FILE.search(text)
+    file = _LEADING.sub("/", found["file"]) if found else "a file of the table"
     if any(mark in text for mark in _DENIED):
         why, remedy = "may not be read: permission denied", "Let the user that nodes run as read it"
         return StorageError(f"{file} {why}: {what} failed", remedy=remedy)

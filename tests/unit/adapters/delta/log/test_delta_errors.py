@@ -163,6 +163,15 @@ WRITING = "org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed whil
             "/lake/a table/part.0.parquet is not there: do it failed.",
         ),
         (
+            f"{NOT_THERE}{FRAMES}\nCaused by: java.io.FileNotFoundException: File file:/lake/a table/dv_1.bin does not "
+            f"exist{FRAMES}",
+            "/lake/a table/dv_1.bin is not there: do it failed.",
+        ),
+        (
+            f"java.io.FileNotFoundException: File file:///lake/part-0.parquet does not exist{FRAMES}",
+            "/lake/part-0.parquet is not there: do it failed.",
+        ),
+        (
             f"{WRITING}{FRAMES}\nCaused by: {DAMAGED}{FRAMES}",
             "/lake/t/part-0.parquet cannot be read (file:/lake/t/part-0.parquet is not a Parquet file. "
             "Expected magic number): do it failed.",
