@@ -6,14 +6,16 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from deltalake import write_deltalake
 
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog, repair_job_log
 from iscp.adapters.system.clock import SystemClock
 from iscp.cli.iscp import iscp
 from iscp.core.errors import ErrorCode, JobLogDamaged
-from tests.fakes.damages import CONTENT, Damage, delete, truncate
+from tests.fakes.damages import CONTENT, Damage, delete, replaced_by, truncate
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job
 
@@ -92,6 +94,40 @@ def test_a_damaged_log_is_refused_by_the_files_name_and_goes_on_when_it_is_resto
         jobs_of(home, reached)
     assert raised.value.code == ErrorCode.JOB_LOG_DAMAGED
     assert "backup" in raised.value.remedy
+    path.write_bytes(kept)
+    assert jobs_of(home, reached) == JOBS
+
+
+def of_another_cluster(home: Path, path: Path) -> Path:
+    other = home.parent / "other"
+    other.mkdir()
+    joblog = opened(other)
+    joblog.claim_term()
+    for number in range(JOBS):
+        joblog.append([job(number)], [""])
+    return other / "iscp_log" / "_delta_log" / path.name
+
+
+def of_another_version(home: Path, path: Path) -> Path:
+    return path.with_name(f"{version_of(path) - 1:020d}.json")
+
+
+def of_another_table(home: Path, path: Path) -> Path:
+    write_deltalake(str(home.parent / "lake"), pa.table({"id": [1]}))
+    return home.parent / "lake" / "_delta_log" / f"{0:020d}.json"
+
+
+@pytest.mark.parametrize("whose", [of_another_cluster, of_another_version, of_another_table])
+@pytest.mark.parametrize("file", [last, before_the_last])
+def test_a_whole_commit_that_is_not_this_logs_is_refused(
+    home: Path, file: Callable[[Path], Path], whose: Callable[[Path, Path], Path]
+) -> None:
+    path, reached = file(home), version_of(last(home))
+    kept = path.read_bytes()
+    replaced_by(whose(home, path))(path)
+    with pytest.raises(JobLogDamaged, match=path.name) as raised:
+        jobs_of(home, reached)
+    assert "is a commit of another table" in str(raised.value) or "is the commit of version" in str(raised.value)
     path.write_bytes(kept)
     assert jobs_of(home, reached) == JOBS
 

@@ -16,7 +16,7 @@ from iscp.core.iteration import DataType
 from iscp.core.job_row import JobRow
 from iscp.core.watermark import Watermark
 
-from .conftest import BOTH_WAYS, Pipeline, rows
+from .conftest import BOTH_WAYS, DIRECTLY, Pipeline, rows
 
 pytestmark = pytest.mark.spark
 
@@ -67,6 +67,7 @@ def test_a_column_that_the_source_drops_stays_in_the_archive(pipeline: Pipeline)
     assert held(pipeline, "id", "v") == Counter({(id_, "x"): 1 for id_ in range(50)} | {(100, None): 1})
 
 
+@DIRECTLY
 def test_an_archive_without_a_column_goes_on_without_spark(pipeline: Pipeline) -> None:
     """The source is replaced by one that has neither the column nor mapped names."""
     job = pipeline.job("log")

@@ -20,6 +20,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 from pyarrow.dataset import dataset
 
+from iscp.adapters.delta.joblog.log_check import COMMIT_TABLE, COMMIT_VERSION
 from iscp.adapters.delta.joblog.log_opening import bring_up_to_format, open_or_create
 from iscp.adapters.delta.joblog.log_schema import FORMAT, FORMAT_PROPERTY, numbered, row_count_stats
 from iscp.adapters.delta.joblog.orphan_files import OrphanFiles
@@ -279,7 +280,13 @@ class FencedTable:
             mode,
             table.schema(),
             commit_properties=CommitProperties(
-                custom_metadata={COMMIT_ID: commit_id}, max_commit_retries=0, app_transactions=txns or None
+                custom_metadata={
+                    COMMIT_ID: commit_id,
+                    COMMIT_TABLE: str(table.metadata().id),
+                    COMMIT_VERSION: str(table.version() + 1),
+                },
+                max_commit_retries=0,
+                app_transactions=txns or None,
             ),
         )
         self._failpoints.reach(FAILPOINT_COMMITTED)

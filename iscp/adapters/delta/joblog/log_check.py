@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from enum import Enum
-from typing import assert_never
+from typing import Any, assert_never
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +21,9 @@ from iscp.core.errors import JobLogDamaged
 
 USED = "iscp_log.used"
 """The file beside the log that says that there was one."""
+
+COMMIT_TABLE, COMMIT_VERSION = "iscp.table", "iscp.version"
+"""In what a commit of the job log says of itself (not those of earlier versions of iscp, nor the history's)."""
 
 _RESTORE = "Restore it from a backup of the job log"
 
@@ -95,9 +98,17 @@ def find_damage(uri: str, reached: int = -1) -> Damage | None:
     for version in range(checkpoint + 1, newest + 1):
         if version not in since:
             return Damage(f"{log}/{version:020d}.json", "is missing")
-    faults = [(version, why) for version in since if (why := _fault(f"{log}/{version:020d}.json"))]
-    if checkpoint >= 0 and (why := _checkpoint_fault(f"{log}/{checkpoint:020d}.checkpoint.parquet")):
-        return Damage(f"{log}/{checkpoint:020d}.checkpoint.parquet", why)
+    table_id = ""
+    if checkpoint >= 0:
+        table_id, why = _read_checkpoint(path := f"{log}/{checkpoint:020d}.checkpoint.parquet")
+        if why:
+            return Damage(path, why)
+    faults = []
+    for version in since:
+        told_id, why = _read_commit(f"{log}/{version:020d}.json", version, table_id)
+        table_id = table_id or told_id
+        if why:
+            faults.append((version, why))
     if faults:
         version, why = faults[0]
         at_end = len(faults) == 1 and version == newest and version > 0
@@ -115,25 +126,43 @@ def _checkpoint_of(name: str) -> int | None:
     return version_of(name, checkpoints=True) if whole else None
 
 
-def _fault(path: str) -> str:
+def _read_commit(path: str, version: int, table_id: str) -> tuple[str, str]:
+    """The id of the table that it is of, as far as it says so, and what is wrong with it; each empty: nothing.
+
+    `table_id`: that of the log (empty: not known yet).
+    """
     try:
-        lines = [line for line in files.read(path)[0].splitlines() if line.strip()]
-        whole = bool(lines) and all(isinstance(json.loads(line), dict) for line in lines)
+        actions = [json.loads(line) for line in files.read(path)[0].splitlines() if line.strip()]
     except FileNotFoundError:
-        return ""  # cleaned away meanwhile, behind a later checkpoint
+        return "", ""  # cleaned away meanwhile, behind a later checkpoint
     except ValueError:
-        whole = False
-    return "" if whole else "is not a whole commit"
+        actions = []
+    if not actions or not all(isinstance(action, dict) for action in actions):
+        return "", "is not a whole commit"
+    about, metadata = (_body(actions, kind) for kind in ("commitInfo", "metaData"))
+    told_id = str(metadata.get("id") or about.get(COMMIT_TABLE) or "")
+    if told_id and table_id and told_id != table_id:
+        return told_id, f"is a commit of another table ({told_id})"
+    if about.get(COMMIT_VERSION, str(version)) != str(version):
+        return told_id, f"is the commit of version {about[COMMIT_VERSION]}"
+    return told_id, ""
 
 
-def _checkpoint_fault(path: str) -> str:
+def _body(actions: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    found = next((action[kind] for action in actions if kind in action), None)
+    return found if isinstance(found, dict) else {}
+
+
+def _read_checkpoint(path: str) -> tuple[str, str]:
+    """As `_read_commit`."""
     try:
-        pq.read_table(pa.BufferReader(files.read(path)[0]), columns=["txn"])
+        rows = pq.read_table(pa.BufferReader(files.read(path)[0]), columns=["txn", "metaData"])
     except FileNotFoundError:
-        return ""
+        return "", ""
     except pa.ArrowException as error:
-        return f"cannot be read ({error})"
-    return ""
+        return "", f"cannot be read ({error})"
+    ids = (metadata["id"] for metadata in rows["metaData"].to_pylist() if metadata)
+    return str(next(ids, "")), ""
 
 
 def repair(uri: str, reached: int) -> Repaired | None:
