@@ -196,6 +196,19 @@ def test_a_file_that_cannot_be_had_is_one_fault_wherever_it_shows_and_is_named_f
         assert len(str(found)) < 1_500
 
 
+def test_a_path_that_is_no_uri_is_a_fault_that_lasts() -> None:
+    said = "Illegal character in scheme name at index 4: time=1971-07-22T03:06:40.000000Z/part-0.parquet"
+    for text in (
+        f"[FAILED_EXECUTE_UDF] `CanonicalPathFunction`: java.net.URISyntaxException: {said}. SQLSTATE: 39000"
+        f"{FRAMES}\nCaused by: java.net.URISyntaxException: {said}{FRAMES}",
+        f"{DAMAGED}\nCaused by: java.net.URISyntaxException: {said}{FRAMES}",
+    ):
+        found = translated(spark_faults, java(text))
+        assert found.code is ErrorCode.TABLE_UNREADABLE
+        assert "time=1971-07-22T03:06:40.000000Z/part-0.parquet" in str(found)
+        assert "at org.apache" not in str(found)
+
+
 def test_what_a_query_refuses_itself_is_no_files_fault_where_it_shows_while_one_is_read() -> None:
     own = f"org.apache.spark.SparkRuntimeException: [USER_RAISED_EXCEPTION] iscp-misfit-0.1.{FRAMES}"
     for text in (own, f"{DAMAGED.partition('Caused by')[0]}Caused by: {own}"):

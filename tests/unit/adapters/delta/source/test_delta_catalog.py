@@ -177,6 +177,7 @@ def test_a_table_that_deltalake_does_not_open_is_opened_by_spark_or_refused_by_i
         ("[DELTA_INVALID_PROTOCOL_VERSION] …", "a newer protocol"),
         ("[DELTA_STATE_RECOVER_ERROR] The metadata …", "log that cannot be read"),
         ("[DELTA_VERSIONS_NOT_CONTIGUOUS] …", "log that cannot be read"),
+        ("[DELTA_UNSUPPORTED_TYPE_CHANGE_IN_SCHEMA] … from TINYINT to DECIMAL(4,1)", r"of a type .* DECIMAL\(4,1\)"),
         ("[DELTA_PATH_BASED_ACCESS_TO_CATALOG_MANAGED_TABLE_BLOCKED] …", "managed by a catalog"),
     ):
         with pytest.raises(InvalidRequest, match=why) as refused:
