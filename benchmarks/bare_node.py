@@ -211,12 +211,12 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
     wire_format = int(os.environ.get(WIRE, WIRE_FORMAT))
     etcd = EtcdClient(EtcdSettings.of(config.etcd), clock)
     ttl_s, margin_s = config.etcd.lease_ttl_s, config.etcd.margin_s
-    membership = EtcdMembership(etcd, keys, clock, THREADS, ttl_s=ttl_s, margin_s=margin_s)
-    election = EtcdElection(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s)
+    membership = EtcdMembership(etcd, keys, clock, THREADS, lease_ttl_s=ttl_s, margin_s=margin_s)
+    election = EtcdElection(etcd, keys, clock, lease_ttl_s=ttl_s, margin_s=margin_s)
     overrides = EtcdOverrides(etcd, election, keys)
     checkpoints, marks = EtcdCheckpoint(etcd, election, keys), EtcdLogMarks(etcd, election, keys)
     cluster = ClusterPorts(membership, election, overrides, checkpoints, marks)
-    times = replace(CoordinationTimes(), ttl_s=ttl_s, margin_s=margin_s)
+    times = replace(CoordinationTimes(), lease_ttl_s=ttl_s, margin_s=margin_s)
     peers = Peers(
         config.etcd_prefix,
         config.node_id,

@@ -66,7 +66,7 @@ def leading_idly(cluster: BareCluster) -> Iterator[EtcdClient]:
     """Nobody else leads meanwhile."""
     clock, keys = SystemClock(), Keys(cluster.members[0].config.etcd_prefix)
     with EtcdClient(EtcdSettings((cluster.etcd.endpoint,)), clock) as etcd:
-        election, elected = EtcdElection(etcd, keys, clock, ttl_s=TTL_S, margin_s=MARGIN_S), threading.Event()
+        election, elected = EtcdElection(etcd, keys, clock, lease_ttl_s=TTL_S, margin_s=MARGIN_S), threading.Event()
         election.campaign("bench", lambda leader: elected.set(), lambda: None)
         assert elected.wait(30.0)
         try:

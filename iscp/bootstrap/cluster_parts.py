@@ -36,9 +36,9 @@ class Cluster:
         etcd = EtcdClient(EtcdSettings.of(config.etcd), clock)
         if warning := production_warning(etcd.status().version):
             log.warning("etcd.version", extra={"warning": warning})
-        keys, ttl_s, margin_s = Keys(config.etcd_prefix), config.etcd.lease_ttl_s, config.etcd.margin_s
-        election = EtcdElection(etcd, keys, clock, ttl_s=ttl_s, margin_s=margin_s)
-        membership = EtcdMembership(etcd, keys, clock, THREADS, ttl_s=ttl_s, margin_s=margin_s)
+        keys, lease_ttl_s, margin_s = Keys(config.etcd_prefix), config.etcd.lease_ttl_s, config.etcd.margin_s
+        election = EtcdElection(etcd, keys, clock, lease_ttl_s=lease_ttl_s, margin_s=margin_s)
+        membership = EtcdMembership(etcd, keys, clock, THREADS, lease_ttl_s=lease_ttl_s, margin_s=margin_s)
         stores = EtcdOverrides(etcd, election, keys), EtcdCheckpoint(etcd, election, keys)
         ports = ClusterPorts(membership, election, *stores, EtcdLogMarks(etcd, election, keys))
         return cls(etcd, membership, election, ports)

@@ -35,7 +35,7 @@ def compose(on: Foundation) -> Node:
     """A node on its adapters, not started."""
     config, clock, moved = on.config, on.clock, ProgressSignal()
     cluster = Cluster.connect(config, clock)
-    times = replace(CoordinationTimes(), ttl_s=config.etcd.lease_ttl_s, margin_s=config.etcd.margin_s)
+    times = replace(CoordinationTimes(), lease_ttl_s=config.etcd.lease_ttl_s, margin_s=config.etcd.margin_s)
     record = NodeRecord(config.node_id, 0, config.address, os.getpid(), __version__, clock.now_s())
     peers = Peers(config.etcd_prefix, config.node_id, lambda node_id, messages: owner.receive(node_id, messages))
 

@@ -64,7 +64,13 @@ from iscp.core.members import Leader, NodeRecord
 from iscp.core.watermark import Watermark
 
 TIMES = CoordinationTimes(
-    ttl_s=5.0, margin_s=1.0, sync_deadline_s=4.0, operation_deadline_s=30.0, settle_s=0.5, resend_s=1.0, alive_s=inf
+    lease_ttl_s=5.0,
+    margin_s=1.0,
+    sync_deadline_s=4.0,
+    operation_deadline_s=30.0,
+    settle_s=0.5,
+    resend_s=1.0,
+    alive_s=inf,
 )
 """Without `Alive`, so that silence can be told."""
 STEPS_MAX = 20_000
@@ -208,14 +214,14 @@ class Loopback:
         """The process is gone; its key stays until the TTL is over."""
         record = self.nodes.pop(node_id).record
         self.owners.pop(node_id, None)
-        self.later(self.times.ttl_s, lambda: self._expire(record))
+        self.later(self.times.lease_ttl_s, lambda: self._expire(record))
 
     def lose_etcd(self, node_id: str) -> None:
         """The node cannot renew its lease from now on; it notices before etcd does."""
         node = self.nodes[node_id]
         record = node.record
-        self.later(self.times.ttl_s - self.times.margin_s, lambda: self._lease_lost(node))
-        self.later(self.times.ttl_s, lambda: self._expire(record))
+        self.later(self.times.lease_ttl_s - self.times.margin_s, lambda: self._lease_lost(node))
+        self.later(self.times.lease_ttl_s, lambda: self._expire(record))
 
     def regain(self, node_id: str) -> None:
         """Register again after a lost lease, under a new epoch."""
@@ -472,10 +478,10 @@ class Loopback:
             return
         if self.leader is None or self.leader.revision != election_revision:
             return
-        self._revoked_until_s = self.now_s + self.times.ttl_s + self.times.margin_s
+        self._revoked_until_s = self.now_s + self.times.lease_ttl_s + self.times.margin_s
         node = self.nodes.get(record.node_id)
         if node is not None and node.record.epoch == record.epoch:
-            self.later(self.times.ttl_s - self.times.margin_s, lambda: self._lease_lost(node))
+            self.later(self.times.lease_ttl_s - self.times.margin_s, lambda: self._lease_lost(node))
         self._expire(record)
 
     def _lease_lost(self, node: Node) -> None:

@@ -26,7 +26,7 @@ from tests.simulation.registration import Registration
 from tests.simulation.sources import Sink
 
 TIMES = CoordinationTimes(
-    ttl_s=5.0,
+    lease_ttl_s=5.0,
     margin_s=1.0,
     sync_deadline_s=4.0,
     operation_deadline_s=12.0,

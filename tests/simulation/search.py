@@ -63,7 +63,7 @@ from tests.simulation.violation import ViolationError
 # A tick leads to the first repetition (after twice `resend_s`) and not to a deadline, whose revoked nodes come back
 # under new epochs without end.
 TIMES = CoordinationTimes(
-    ttl_s=4.0,
+    lease_ttl_s=4.0,
     margin_s=1.0,
     sync_deadline_s=3.0,
     operation_deadline_s=3.0,
@@ -159,7 +159,7 @@ class Search:
         state.clocks[node_id] = 0.0
         state.told[node_id] = members = tuple(state.members.values())
         writing = any(life.writes and name not in state.members for name, life in state.lives.items())
-        hold_s = TIMES.ttl_s + TIMES.margin_s if writing else 0.0
+        hold_s = TIMES.lease_ttl_s + TIMES.margin_s if writing else 0.0
         self._owner_step(state, node_id, Elected(rev, 100 + rev, members, self._wanted(state), hold_s))
 
     def _wanted(self, state: State) -> dict[ShardId, tuple[JobRow, ...]]:

@@ -76,7 +76,7 @@ def test_a_node_that_dies_in_the_middle_of_a_move_leaves_nothing_stuck() -> None
             node.engine.slow = False
         if "n2" in cluster.nodes:
             cluster.finish("n2")
-        cluster.run(3 * TIMES.ttl_s)
+        cluster.run(3 * TIMES.lease_ttl_s)
         assert set(cluster.running()) == {"flights"}, victims
 
 
@@ -111,7 +111,7 @@ def test_a_restart_within_the_ttl_leaves_no_ghost() -> None:
     cluster.kill("n2")
     cluster.run(0.5)
     cluster.start("n2")
-    cluster.run(2 * TIMES.ttl_s)
+    cluster.run(2 * TIMES.lease_ttl_s)
     assert cluster.running() == {"flights": "n2"}
     assert cluster.nodes["n2"].worker.shards.keys() == {ShardId("flights")}
     assert cluster.owner.settled
@@ -125,7 +125,7 @@ def test_the_drained_node_takes_everything_when_it_is_the_only_one_left() -> Non
     assert cluster.running() == {"flights": "n1"}
     cluster.kill("n1")
     cluster.elect("n2")
-    cluster.run(3 * TIMES.ttl_s)
+    cluster.run(3 * TIMES.lease_ttl_s)
     assert cluster.running() == {"flights": "n2"}
 
 

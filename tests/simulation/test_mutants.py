@@ -52,7 +52,7 @@ def _join_a_former_owner(worker: type[WorkerMachine]) -> None:
     cluster.run(6)
     assert cluster.running() == {"flights": "n2"}
     cluster.kill("n2")
-    cluster.run(TIMES.ttl_s - 0.5)
+    cluster.run(TIMES.lease_ttl_s - 0.5)
     cluster.elect("n3")
     cluster.run(5)
     cluster.start("n4")

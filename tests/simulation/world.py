@@ -64,7 +64,8 @@ class World:
         self.links = dict.fromkeys(self.node_ids, Link.OPEN)
         self.processes: dict[str, Process] = {}
         self.ttls_s = {
-            node_id: parts.times.ttl_s * (1.0 + self.aside.random() * trouble.ttl_spread) for node_id in self.node_ids
+            node_id: parts.times.lease_ttl_s * (1.0 + self.aside.random() * trouble.ttl_spread)
+            for node_id in self.node_ids
         }
         self._awake_until_s: dict[str, float] = {}
         self.calm = False

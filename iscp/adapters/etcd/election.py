@@ -33,11 +33,11 @@ RESIGN_WAIT_S = 15.0
 class EtcdElection:
     """The port `Election` on etcd. `campaign` runs in a thread of its own until `resign`."""
 
-    def __init__(self, client: EtcdClient, keys: Keys, clock: Clock, *, ttl_s: float, margin_s: float) -> None:
+    def __init__(self, client: EtcdClient, keys: Keys, clock: Clock, *, lease_ttl_s: float, margin_s: float) -> None:
         self._client = client
         self._keys = keys
         self._clock = clock
-        self._ttl_s = ttl_s
+        self._lease_ttl_s = lease_ttl_s
         self._margin_s = margin_s
         self._closed = threading.Event()
         self._lock = threading.Lock()
@@ -122,7 +122,7 @@ class EtcdElection:
         self._lease = lease = EtcdLease(
             self._client,
             self._clock,
-            ttl_s=self._ttl_s,
+            ttl_s=self._lease_ttl_s,
             margin_s=self._margin_s,
             on_lapsed=self._interrupt,
         )

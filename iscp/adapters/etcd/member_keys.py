@@ -61,7 +61,7 @@ class EtcdMembership:
         clock: Clock,
         threads: Threads,
         *,
-        ttl_s: float,
+        lease_ttl_s: float,
         margin_s: float,
         nodes_max: int = NODES_MAX,
     ) -> None:
@@ -69,7 +69,7 @@ class EtcdMembership:
         self._client = client
         self._keys = keys
         self._clock = clock
-        self._ttl_s = ttl_s
+        self._lease_ttl_s = lease_ttl_s
         self._margin_s = margin_s
         self._lease: EtcdLease | None = None
         self._record: NodeRecord | None = None
@@ -95,7 +95,7 @@ class EtcdMembership:
         lease = EtcdLease(
             self._client,
             self._clock,
-            ttl_s=self._ttl_s,
+            ttl_s=self._lease_ttl_s,
             margin_s=self._margin_s,
             on_lapsed=on_lapsed,
             on_gone=on_gone,
@@ -163,7 +163,7 @@ class EtcdMembership:
 
     def revoke(self, record: NodeRecord, put_fenced: Callable[[str, bytes, int], object]) -> None:
         """End this life's lease, and leave a trace for as long as the node may go on writing without knowing it."""
-        trace_id, _ = self._client.grant(math.ceil((record.ttl_s or self._ttl_s) + self._margin_s + REVOKING_S))
+        trace_id, _ = self._client.grant(math.ceil((record.ttl_s or self._lease_ttl_s) + self._margin_s + REVOKING_S))
         key = self._keys.revocation(record.node_id, record.epoch)
         put_fenced(key, str(record.lease_id).encode(), trace_id)
         self._client.revoke(record.lease_id)
@@ -171,7 +171,7 @@ class EtcdMembership:
     def hold_s(self) -> float:
         """Revoke surely what former owners began to; for how long such a node may still write, at the most."""
         traces = self._client.list_prefix(self._keys.revoked).items
-        hold_s = self._ttl_s + self._margin_s if traces else 0.0
+        hold_s = self._lease_ttl_s + self._margin_s if traces else 0.0
         for kv in traces:
             # The trace lasts as long as that node may go on writing, by its own lease's TTL, and a time for revoking.
             hold_s = max(hold_s, self._client.read_granted_ttl(kv.lease_id) - REVOKING_S)
@@ -185,7 +185,7 @@ class EtcdMembership:
         """By node id: seconds since the lease was renewed, to the second; of leases that have ended, nothing."""
         left_s = {record: self._client.time_to_live(record.lease_id) for record in records}
         return {
-            record.node_id: max(0.0, (record.ttl_s or math.ceil(self._ttl_s)) - left)
+            record.node_id: max(0.0, (record.ttl_s or math.ceil(self._lease_ttl_s)) - left)
             for record, left in left_s.items()
             if left >= 0
         }

@@ -117,7 +117,7 @@ def _marks_at(config: NodeConfig, stopped: bool = False) -> Iterator[EtcdLogMark
     clock, keys = SystemClock(), Keys(config.etcd_prefix)
     client = EtcdClient(EtcdSettings.of(config.etcd), clock)
     try:
-        election = EtcdElection(client, keys, clock, ttl_s=config.etcd.lease_ttl_s, margin_s=config.etcd.margin_s)
+        election = EtcdElection(client, keys, clock, lease_ttl_s=config.etcd.lease_ttl_s, margin_s=config.etcd.margin_s)
         leader = None if stopped else election.leader()
         if leader is not None:
             raise ConfigurationError(

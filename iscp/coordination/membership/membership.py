@@ -49,8 +49,8 @@ def join(term: Term, record: NodeRecord, *, founding: bool) -> None:
     term.peers[record.node_id] = peer
     term.look_round()
     term.out.append(Decided(Decision.JOIN, record.node_id, why=f"epoch {record.epoch} at {record.address}"))
-    if not refuse_stranger(term, peer, record.wire_format) and not ttls_fit(record.ttl_s, term.times.ttl_s):
-        revoke(term, peer, f"has a lease of {record.ttl_s:g} s, which does not go with {term.times.ttl_s:g} s")
+    if not refuse_stranger(term, peer, record.wire_format) and not ttls_fit(record.ttl_s, term.times.lease_ttl_s):
+        revoke(term, peer, f"has a lease of {record.ttl_s:g} s, which does not go with {term.times.lease_ttl_s:g} s")
     if reused:
         _refuse_reused(term, peer)
     _urge(term, peer)

@@ -146,7 +146,7 @@ class Term:
 
     def grace_s(self, record: NodeRecord) -> float:
         """For how long a node may still write whose lease was ended by another's hand: by the TTL of its own lease."""
-        return (record.ttl_s or self.times.ttl_s) + self.times.margin_s
+        return (record.ttl_s or self.times.lease_ttl_s) + self.times.margin_s
 
     def next_table_epoch(self) -> TableEpoch:
         self.counter += 1

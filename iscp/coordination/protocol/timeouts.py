@@ -10,7 +10,7 @@ from math import inf
 class CoordinationTimes:
     """Durations in seconds."""
 
-    ttl_s: float = 10.0
+    lease_ttl_s: float = 10.0
     """How long a node's lease lasts without renewal; `etcd.lease_ttl_s` sets it."""
 
     margin_s: float = 2.0
@@ -50,8 +50,8 @@ class CoordinationTimes:
         return min(2 * waited_s, self.resend_max_s)
 
     def __post_init__(self) -> None:
-        if not 0 < self.margin_s < self.ttl_s:
-            raise ValueError("margin_s must lie between 0 and ttl_s")
+        if not 0 < self.margin_s < self.lease_ttl_s:
+            raise ValueError("margin_s must lie between 0 and lease_ttl_s")
         if not 0 < self.resend_s < self.sync_deadline_s <= self.operation_deadline_s:
             raise ValueError("0 < resend_s < sync_deadline_s <= operation_deadline_s must hold")
         if 2 * self.alive_s > self.sync_deadline_s and self.alive_s < inf:

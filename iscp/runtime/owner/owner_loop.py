@@ -182,7 +182,7 @@ class OwnerLoop(OwnerIntake):
 
     def _take_roll(self, members: tuple[NodeRecord, ...], moment: Moment, begins: bool = False, /) -> float:
         times = self.machine.times
-        return self._roll.take(members, moment, self._clock.monotonic_s(), times.margin_s, times.ttl_s, begins)
+        return self._roll.take(members, moment, self._clock.monotonic_s(), times.margin_s, times.lease_ttl_s, begins)
 
     def _new_writer(self, joblog: JobLog, book: JobBook) -> LogWriter:
         moved: Gathered[dict[ShardId, bool]] = Gathered(merge_moved)

@@ -28,7 +28,7 @@ class Candidate:
 
     def __init__(self, node_id: str, client: EtcdClient, keys: Keys, clock: Clock, ttl_s: float) -> None:
         self.node_id = node_id
-        self.election = EtcdElection(client, keys, clock, ttl_s=ttl_s, margin_s=0.5)
+        self.election = EtcdElection(client, keys, clock, lease_ttl_s=ttl_s, margin_s=0.5)
         self.told: list[Leader | None] = []
 
     def run(self) -> Candidate:

@@ -35,7 +35,7 @@ class Term:
     def __init__(self, client: EtcdClient, clock: Clock, prefix: str) -> None:
         self.prefix = prefix
         self.keys = Keys(configured(EtcdConfig(prefix=prefix), "/").etcd_prefix)
-        self.election = EtcdElection(client, self.keys, clock, ttl_s=2.0, margin_s=0.5)
+        self.election = EtcdElection(client, self.keys, clock, lease_ttl_s=2.0, margin_s=0.5)
         self.marks = EtcdLogMarks(client, self.election, self.keys)
         elected, terms = threading.Event(), list[Leader]()
 

@@ -37,7 +37,7 @@ def join(client: EtcdClient, clock: Clock, prefix: str) -> Iterator[Join]:
     with ExitStack() as stack:
 
         def joined() -> EtcdMembership:
-            membership = EtcdMembership(client, Keys(prefix), clock, THREADS, ttl_s=TTL_S, margin_s=MARGIN_S)
+            membership = EtcdMembership(client, Keys(prefix), clock, THREADS, lease_ttl_s=TTL_S, margin_s=MARGIN_S)
             stack.callback(membership.deregister)
             return membership
 
@@ -68,7 +68,7 @@ def test_one_node_more_than_a_cluster_may_have_is_refused_and_leaves_nothing(
     client: EtcdClient, clock: Clock, prefix: str
 ) -> None:
     """Also where several come at once: as many as fit stay, and those are the ones that came first."""
-    limits = {"ttl_s": TTL_S, "margin_s": MARGIN_S}
+    limits = {"lease_ttl_s": TTL_S, "margin_s": MARGIN_S}
     nodes = [EtcdMembership(client, Keys(prefix), clock, THREADS, nodes_max=3, **limits) for _ in range(6)]
     refused: list[str] = []
 
@@ -196,7 +196,7 @@ def test_a_watch_lists_anew_after_a_wipe(
 ) -> None:
     """Whatever the watch cannot tell it reads."""
     keys, client = Keys("/c"), connect(server.endpoint)
-    node = EtcdMembership(client, keys, clock, THREADS, ttl_s=2, margin_s=0.5)
+    node = EtcdMembership(client, keys, clock, THREADS, lease_ttl_s=2, margin_s=0.5)
     lease: EtcdLease = node.register(record("a"))
     seen: list[list[str]] = []
     stop = node.watch(lambda members, _: seen.append([member.node_id for member in members]))
@@ -242,7 +242,7 @@ def test_an_etcd_that_was_restored_from_a_backup_is_followed_again(
 ) -> None:
     """Its revisions go back. Where they have passed the former ones before anybody looks, it has lost an epoch."""
     keys, client = Keys("/c"), connect(server.endpoint)
-    node = EtcdMembership(client, keys, clock, THREADS, ttl_s=20, margin_s=0.5)
+    node = EtcdMembership(client, keys, clock, THREADS, lease_ttl_s=20, margin_s=0.5)
     seen: list[tuple[list[str], Moment]] = []
     stop = node.watch(lambda members, moment: seen.append(([member.node_id for member in members], moment)))
     client.put("/elsewhere", b"")

@@ -23,7 +23,7 @@ from iscp.runtime.loop.threads import THREADS
 
 @pytest.fixture
 def term(client: EtcdClient, clock: Clock, prefix: str) -> Iterator[tuple[EtcdOverrides, Leader]]:
-    election = EtcdElection(client, Keys(prefix), clock, ttl_s=2.0, margin_s=0.5)
+    election = EtcdElection(client, Keys(prefix), clock, lease_ttl_s=2.0, margin_s=0.5)
     elected, terms = threading.Event(), list[Leader]()
 
     def lead(leader: Leader) -> None:
@@ -90,7 +90,7 @@ def test_a_checkpoint_that_is_none_is_computed_anew(
 ) -> None:
     keys = Keys(prefix)
     client.put(keys.checkpoint, value)
-    store = EtcdCheckpoint(client, EtcdElection(client, keys, clock, ttl_s=2.0, margin_s=0.5), keys)
+    store = EtcdCheckpoint(client, EtcdElection(client, keys, clock, lease_ttl_s=2.0, margin_s=0.5), keys)
     assert store.load() == 0.0
 
 
@@ -116,7 +116,7 @@ def test_a_node_that_is_none_is_no_member_and_hides_no_other(
     client: EtcdClient, clock: Clock, prefix: str, value: bytes
 ) -> None:
     keys = Keys(prefix)
-    membership = EtcdMembership(client, keys, clock, THREADS, ttl_s=2.0, margin_s=0.5)
+    membership = EtcdMembership(client, keys, clock, THREADS, lease_ttl_s=2.0, margin_s=0.5)
     client.put(keys.node("n1"), NODE)
     client.put(keys.node("n2"), value)
     client.put(f"{keys.revoked}n9/1", b"no lease")
@@ -128,4 +128,4 @@ def test_an_epoch_that_is_none_is_an_error_that_says_so(client: EtcdClient, cloc
     keys = Keys(prefix)
     client.put(keys.epoch("n1"), b"x")
     with pytest.raises(ConfigurationError, match="holds no epoch"):
-        EtcdMembership(client, keys, clock, THREADS, ttl_s=2.0, margin_s=0.5).next_epoch("n1")
+        EtcdMembership(client, keys, clock, THREADS, lease_ttl_s=2.0, margin_s=0.5).next_epoch("n1")

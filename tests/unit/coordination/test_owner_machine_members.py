@@ -74,7 +74,7 @@ def test_a_node_that_misses_the_deadline_is_revoked_and_its_lease_waited_out() -
     assert dispatches(driver.step(Tick(), 1.0)) == []
     assert driver.sync(N2) == [], "what a condemned node says does not count"
     driver.step(MembersChanged((N1,)))
-    assert dispatches(driver.step(Tick(), TIMES.ttl_s + TIMES.margin_s - 0.1)) == []
+    assert dispatches(driver.step(Tick(), TIMES.lease_ttl_s + TIMES.margin_s - 0.1)) == []
     assert len(dispatches(driver.step(Tick(), 0.1))) == 1
 
 
@@ -171,7 +171,7 @@ def test_a_node_that_is_cut_off_while_all_is_quiet_is_not_relied_on() -> None:
     cluster.run(10)
     assert set(cluster.running().values()) == {"n1", "n2"}
     cluster.cut.add("n2")
-    cluster.run(TIMES.sync_deadline_s + TIMES.ttl_s + TIMES.margin_s + 2.0)
+    cluster.run(TIMES.sync_deadline_s + TIMES.lease_ttl_s + TIMES.margin_s + 2.0)
     assert set(cluster.running().values()) == {"n1"}
     assert len(cluster.running()) == 8
 
