@@ -16,4 +16,22 @@ CONF = {
     "spark.sql.codegen.wholeStage": "false",
     # Else VACUUM lists in 10,000 tasks.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    # Nobody looks at the plans of queries that were run.
+    "spark.sql.ui.explainMode": "simple",
+    # Expressions would be compiled for plans that are run once.
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
+
+QUICKER_CONF = {
+    **CONF,
+    # Room for what a query leaves behind: fewer collections, each of which costs by what lives on.
+    "spark.driver.extraJavaOptions": " ".join((*JAVA_OPTIONS, "-Xms1536m", "-Xmn768m")),
+    # Plans that are made again between their stages, each of them a job of its own: a seventh of all that is computed.
+    # Nodes have it, and so have those of the end-to-end tests.
+    "spark.sql.adaptive.enabled": "false",
+    # To so many it would cut them down.
+    "spark.sql.shuffle.partitions": "1",
+    # Else every commit by Spark reads all that the snapshot holds, to write it down once more beside the commit.
+    "spark.databricks.delta.allFilesInCrc.enabled": "false",
+}
+"""For tests of how rows get from tables to tables, whatever plan Spark makes of it."""

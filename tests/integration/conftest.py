@@ -9,7 +9,7 @@ import pytest
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.adapters.system.free_port import free_port
 from tests import quick_spark
-from tests.fakes.s3 import FakeS3, asking, s3_server
+from tests.fakes.s3 import FakeS3, asking, delete_all, s3_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,19 +21,25 @@ def s3_to_be() -> FakeS3:
     return FakeS3(free_port())
 
 
-@pytest.fixture(scope="module")
-def s3(s3_to_be: FakeS3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeS3]:
-    """An empty bucket, on a server of its own, to which this process goes too."""
-    with s3_server(tmp_path_factory.mktemp("s3") / "log", s3_to_be), asking(s3_to_be):
+@pytest.fixture(scope="session")
+def s3_up(s3_to_be: FakeS3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeS3]:
+    with s3_server(tmp_path_factory.mktemp("s3") / "log", s3_to_be):
         yield s3_to_be
+
+
+@pytest.fixture(scope="module")
+def s3(s3_up: FakeS3) -> Iterator[FakeS3]:
+    """An empty bucket, to which this process goes too."""
+    with asking(s3_up):
+        delete_all(s3_up.uri(""))
+        yield s3_up
 
 
 @pytest.fixture(scope="session")
 def spark_runtime(tmp_path_factory: pytest.TempPathFactory, s3_to_be: FakeS3) -> Iterator[SparkRuntime]:
-    # Interpreted, too, for expressions would be compiled for plans that are run once.
-    conf = {**quick_spark.CONF, "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    work_dir = tmp_path_factory.mktemp("spark")
     with asking(s3_to_be):  # the JVM inherits who asks
-        settings = SparkSettings(work_dir=tmp_path_factory.mktemp("spark"), conf=conf, s3=s3_to_be.config)
+        settings = SparkSettings(work_dir=work_dir, conf=quick_spark.QUICKER_CONF, s3=s3_to_be.config)
         runtime = SparkRuntime.start(settings)
     yield runtime
     runtime.stop()

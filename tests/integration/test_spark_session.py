@@ -7,15 +7,18 @@ import os
 import signal
 import subprocess
 import sys
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from iscp.adapters.delta.spark.java import machine_bundle
 from iscp.adapters.delta.spark.jvm_launch import LOG_STORE
+from tests import quick_spark
 from tests.processes import gone_within
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from iscp.adapters.delta.spark.session import SparkRuntime
@@ -26,19 +29,27 @@ pytestmark = pytest.mark.spark
 CHILD = """
 import json, os, pathlib, signal, sys, threading, time
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
-conf = json.loads(os.environ.get("TEST_CONF", "{}"))
+conf = json.loads(os.environ["TEST_CONF"])
 def start():
     return SparkRuntime.start(
         SparkSettings(work_dir=pathlib.Path(sys.argv[1]), driver_memory_mb=512, master="local[2]", conf=conf)
     )
 def say(**what):
     print(json.dumps(what), flush=True)
+def work(runtime):
+    runtime.root.range(10**12).selectExpr("sum(sqrt(id))").collect()
+def await_work(runtime):
+    while not runtime.root.sparkContext.statusTracker().getActiveStageIds():
+        time.sleep(0.01)
 """
 
 
-def child(work_dir: Path, program: str, **environ: str) -> subprocess.Popen[str]:
+def child(
+    work_dir: Path, program: str, conf: Mapping[str, str] = MappingProxyType({}), **environ: str
+) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", CHILD + program, str(work_dir)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environ})
+    variables = os.environ | {"TEST_CONF": json.dumps({**quick_spark.CONF, **conf})} | environ
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables)
 
 
 def said(running: subprocess.Popen[str]) -> dict[str, object]:
@@ -107,8 +118,8 @@ def test_kill_9_of_python_leaves_no_java(tmp_path: Path) -> None:
         tmp_path,
         """
 runtime = start()
-threading.Thread(target=lambda: runtime.root.range(10**12).selectExpr("sum(sqrt(id))").collect()).start()
-time.sleep(2)
+threading.Thread(target=work, args=[runtime]).start()
+await_work(runtime)
 say(pid=runtime.pid)
 time.sleep(60)
 """,
@@ -127,14 +138,14 @@ def test_a_killed_jvm_frees_who_waits_and_another_can_be_started(tmp_path: Path)
         """
 runtime = start()
 ended = []
-def work():
+def worker_of(runtime):
     try:
-        runtime.root.range(10**12).selectExpr("sum(sqrt(id))").collect()
+        work(runtime)
     except Exception as fault:
         ended.append(type(fault).__name__)
-worker = threading.Thread(target=work)
+worker = threading.Thread(target=worker_of, args=[runtime])
 worker.start()
-time.sleep(2)
+await_work(runtime)
 began = time.monotonic()
 runtime.kill()
 worker.join(10)
@@ -176,7 +187,7 @@ say(
 runtime.stop()
 """,
         SPARK_CONF_DIR=str(conf_dir),
-        TEST_CONF=json.dumps({"spark.sql.session.timeZone": "Europe/Paris", "spark.odd": "a=b \\ c: é"}),
+        conf={"spark.sql.session.timeZone": "Europe/Paris", "spark.odd": "a=b \\ c: é"},
     )
     assert said(running) == {
         "partitions": "5",
