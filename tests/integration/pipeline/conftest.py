@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,10 @@ from iscp.runtime.iteration.runner import Runner
 from iscp.runtime.iteration.sink_pool import SinkPool
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 
+from .templates import Templates
+
 ROWS = 50
+TEMPLATES = Templates()
 
 BOTH_WAYS = pytest.mark.parametrize("pipeline", ["direct", "spark"], indirect=True)
 """Tails are taken without Spark, as changes as small as these are, and by Spark, as large ones are."""
@@ -63,10 +67,14 @@ class Pipeline:
         self.engine = SparkEngine(runtime.root, runtime.new_session)
         self.by_spark = table_opener(runtime.root)
         self.source = f"{root}/source"
-        write_deltalake(self.source, rows(range(ROWS)), configuration={"delta.enableChangeDataFeed": "true"})
+        TEMPLATES.source("rows", self.source, self._write_source)
         self.failpoints = ScriptedFailpoints()
         self.runner = self.new_runner(self.failpoints)
         self._numbers = itertools.count(1)
+        self._read: tuple[tuple[str, list[tuple[str, int]]], pa.Table] | None = None
+
+    def _write_source(self) -> None:
+        write_deltalake(self.source, rows(range(ROWS)), configuration={"delta.enableChangeDataFeed": "true"})
 
     def new_environment(self, failpoints: ScriptedFailpoints) -> SinkPool:
         return SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: uri, SystemClock(), failpoints)
@@ -107,6 +115,31 @@ class Pipeline:
         iteration = Iteration(next(self._numbers), jobs[0].key.table_id, self.source, jobs, to_version=to)
         return list((runner or self.runner).run(iteration, OpenGuard()))
 
+    def build(self, *jobs: JobRow) -> list[JobOutcome]:
+        """As two runs of jobs that have never run, of which the second has nothing to do.
+
+        For tests that are about what comes after it: what the first writes is copied where it was made before.
+        """
+
+        def build() -> None:
+            for outcome in self.run(*jobs):
+                assert (outcome.error_msg, outcome.dead_letters) == ("", 0)
+
+        specs = ", ".join(f"{job.job_id} {job.spec_json}" for job in jobs).replace(str(self.root), "")
+        targets = [self.target(job.key.job_name) for job in jobs]
+        TEMPLATES.targets(specs, self.source, targets, build)
+        return self.run(*jobs)
+
+    def create(self, *statements: str) -> None:
+        """Another source, made by Spark SQL, in which SOURCE stands for it: copied where it was made before."""
+
+        def create() -> None:
+            shutil.rmtree(self.source)
+            for statement in statements:
+                self.sql(statement)
+
+        TEMPLATES.source("; ".join(statements), self.source, create)
+
     def upsert(self, ids: range | list[int], value: str) -> None:
         (
             DeltaTable(self.source)
@@ -141,14 +174,23 @@ class Pipeline:
 
     def assert_equal_by_spark(self, name: str, columns: tuple[str, ...] = ()) -> None:
         """As `assert_equal`, for sources that not everyone can read, and with the columns' order."""
-        with self.engine.session() as session:
-            source = session.read.format("delta").load(self.source)
-            expected = (source.select(*[f"`{column}`" for column in columns]) if columns else source).toArrow()
+        expected = self._source_by_spark()
+        if columns:
+            places = {column.lower(): place for place, column in enumerate(expected.column_names)}
+            expected = expected.select([places[column.lower()] for column in columns])
         target = DeltaTable(self.target(name)).to_pyarrow_table()
         assert [column.lower() for column in target.column_names] == [
             column.lower() for column in expected.column_names
         ]
         assert _values(target) == _values(expected)
+
+    def _source_by_spark(self) -> pa.Table:
+        """Read once for all targets that are compared with it."""
+        log = sorted((file.name, file.stat().st_mtime_ns) for file in Path(self.source, "_delta_log").iterdir())
+        if self._read is None or self._read[0] != (self.source, log):
+            with self.engine.session() as session:
+                self._read = (self.source, log), session.read.format("delta").load(self.source).toArrow()
+        return self._read[1]
 
     def commits(self, name: str) -> list[Commit]:
         """The target's commits, oldest first."""

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 def test_two_runners_of_one_job_in_turns_at_the_worst_moment(pipeline: Pipeline) -> None:
     """Another runner commits the same seq right before our commit: ours is skipped, seen, and started over."""
     job = pipeline.job("target", key=("id",))
-    pipeline.run(job)
+    pipeline.build(job)
     pipeline.upsert(range(10), "first")
     other = pipeline.new_runner(ScriptedFailpoints())
     pipeline.failpoints.once("commit.before", lambda: pipeline.run(job, runner=other))
@@ -37,7 +37,7 @@ def test_two_runners_of_one_job_in_turns_at_the_worst_moment(pipeline: Pipeline)
 def test_two_runners_side_by_side(pipeline: Pipeline, appends: bool) -> None:
     job = pipeline.job("target", key=("id",))
     runners = [pipeline.new_runner(ScriptedFailpoints()) for _ in range(2)]
-    pipeline.run(job)
+    pipeline.build(job)
     for step in range(4):
         if appends:
             pipeline.insert(range(100 + step * 10, 110 + step * 10))
@@ -60,7 +60,7 @@ def test_a_late_commit_of_a_former_registration_fails(pipeline: Pipeline, first:
     """A job is deleted and created again while an iteration of the old one is about to commit."""
     old, new = pipeline.job("target", 1, key=("id",)), pipeline.job("target", 2, key=("id",), where="id < 5")
     if not first:
-        pipeline.run(old)
+        pipeline.build(old)
         pipeline.insert(range(100, 110))
     other = pipeline.new_runner(ScriptedFailpoints())
     pipeline.failpoints.once("commit.before", lambda: pipeline.run(new, runner=other))
@@ -75,7 +75,7 @@ def test_a_commit_on_a_state_that_others_changed_meanwhile_is_mended(pipeline: P
     over; Spark's stands on a state that it did not see, and the rows are found at the next look, behind it.
     """
     job = pipeline.job("target", key=("id",))
-    pipeline.run(job)
+    pipeline.build(job)
     pipeline.insert(range(100, 110))
     pipeline.failpoints.once(
         "commit.before",
@@ -92,7 +92,7 @@ def test_a_commit_on_a_state_that_others_changed_meanwhile_is_mended(pipeline: P
 @BY_SPARK
 def test_a_cancel_between_two_spark_jobs_commits_nothing_afterwards(pipeline: Pipeline) -> None:
     job = pipeline.job("target", key=("id",))
-    pipeline.run(job)
+    pipeline.build(job)
     pipeline.upsert(range(20), "changed")
     before = len(pipeline.commits("target"))
     iteration = Iteration(77_001, job.key.table_id, pipeline.source, (job,))
@@ -110,7 +110,7 @@ def test_a_cancel_between_two_spark_jobs_commits_nothing_afterwards(pipeline: Pi
 def test_a_shut_guard_lets_nothing_be_committed(pipeline: Pipeline) -> None:
     """The guard is asked right before the commit: a lease that can no longer be confirmed ends the work there."""
     job = pipeline.job("target", key=("id",))
-    pipeline.run(job)
+    pipeline.build(job)
     pipeline.upsert(range(20), "changed")
     before, guard = len(pipeline.commits("target")), OpenGuard()
     pipeline.failpoints.once("commit.before", lambda: setattr(guard, "shut", True))
@@ -122,7 +122,7 @@ def test_a_shut_guard_lets_nothing_be_committed(pipeline: Pipeline) -> None:
 @BOTH_WAYS
 def test_a_registration_goes_on_from_the_seq_of_the_one_before(pipeline: Pipeline) -> None:
     old = pipeline.job("target", 1, key=("id",))
-    seq = pipeline.run(old)[0].seq
+    seq = pipeline.build(old)[0].seq
     new = old._replace(job_id="target-2")
     outcome = pipeline.run(new)[0]
     assert (outcome.data_type, outcome.seq) == (DataType.SNAPSHOT, seq + 2)

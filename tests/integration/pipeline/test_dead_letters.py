@@ -101,7 +101,7 @@ def test_only_rows_that_pass_the_filter_count(pipeline: Pipeline) -> None:
 def test_a_crash_between_the_two_commits(pipeline: Pipeline, place: str, changes: int) -> None:
     """Before or after the dead letters' commit, when keys become shared and when they are no more."""
     job = pipeline.job("full", key=("id",))
-    pipeline.run(job)
+    pipeline.build(job)
 
     def crash() -> None:
         raise RuntimeError("killed")
@@ -132,7 +132,7 @@ def test_a_crash_between_the_two_commits(pipeline: Pipeline, place: str, changes
 
 def test_a_job_that_stops_at_them_and_one_that_is_told_to(pipeline: Pipeline) -> None:
     stops = pipeline.job("stops", key=("id",), policies={"on_duplicate": OnDuplicate.STOP})
-    pipeline.run(stops)
+    pipeline.build(stops)
     pipeline.insert([3], "again")
     outcome = pipeline.run(stops)[0]
     assert (outcome.error_code, outcome.watermark.version) == (ErrorCode.DUPLICATE_KEY, 0)

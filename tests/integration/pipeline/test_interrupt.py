@@ -88,7 +88,7 @@ def test_an_interrupted_iteration_commits_nothing_and_starts_over_by_the_new_spe
     pipeline: Pipeline, runner: Recording, desk: Desk
 ) -> None:
     registered = pipeline.job("target", key=("id",))
-    built = pipeline.run(registered)[0]
+    built = pipeline.build(registered)[0]
     row = registered._replace(watermark=built.watermark, seq=built.seq)
     pipeline.upsert(range(20), "changed")
     before, shard = len(pipeline.commits("target")), ShardId(row.key.table_id)

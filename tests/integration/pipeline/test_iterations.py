@@ -44,7 +44,7 @@ def test_snapshot_then_tail_with_columns_and_filter(pipeline: Pipeline) -> None:
 
 def test_net_inserts_are_appended_without_a_merge(pipeline: Pipeline) -> None:
     job = pipeline.job("full", key=("id",))
-    pipeline.run(job)
+    pipeline.build(job)
     pipeline.insert(range(100, 120))
     pipeline.run(job)
     pipeline.assert_equal("full")
@@ -53,7 +53,7 @@ def test_net_inserts_are_appended_without_a_merge(pipeline: Pipeline) -> None:
 
 def test_append_only_keeps_every_row_ever_inserted(pipeline: Pipeline) -> None:
     job = pipeline.job("log")
-    pipeline.run(job)
+    pipeline.build(job)
     pipeline.insert(range(100, 110))
     pipeline.insert(range(110, 120))
     outcome = pipeline.run(job)[0]
@@ -63,7 +63,7 @@ def test_append_only_keeps_every_row_ever_inserted(pipeline: Pipeline) -> None:
 
 def test_a_commit_without_rows_moves_only_the_watermark(pipeline: Pipeline) -> None:
     job = pipeline.job("full", key=("id",))
-    pipeline.run(job)
+    pipeline.build(job)
     pipeline.insert(range(100, 110))
     pipeline.run(job)
     before = len(pipeline.commits("full"))
@@ -75,7 +75,7 @@ def test_a_commit_without_rows_moves_only_the_watermark(pipeline: Pipeline) -> N
 def test_bounds_cut_a_long_range_and_the_rest_follows(pipeline: Pipeline) -> None:
     job = pipeline.job("full", key=("id",))
     runner = pipeline.new_runner(pipeline.failpoints, Bounds(versions_max=2))
-    pipeline.run(job, runner=runner)
+    pipeline.build(job)
     for start in (100, 110, 120, 130, 140):
         pipeline.insert(range(start, start + 10))
     reached = [pipeline.run(job, runner=runner)[0].watermark.version for _ in range(3)]
@@ -87,7 +87,7 @@ def test_null_keys_are_matched_and_not_doubled(pipeline: Pipeline) -> None:
     import pyarrow as pa
 
     job = pipeline.job("full", key=("id",))
-    pipeline.run(job)
+    pipeline.build(job)
     null_row = pa.table({"id": pa.array([None], pa.int64()), "v": ["a"], "g": pa.array([1], pa.int64())})
     write_deltalake(pipeline.source, null_row, mode="append")
     pipeline.run(job)
@@ -106,7 +106,7 @@ def test_rows_that_share_a_key_are_refused_by_name(pipeline: Pipeline) -> None:
 
 def test_a_source_without_change_data_feed_is_followed_by_difference(pipeline: Pipeline) -> None:
     job = pipeline.job("full", key=("id",))
-    pipeline.run(job)
+    pipeline.build(job)
     DeltaTable(pipeline.source).alter.set_table_properties({"delta.enableChangeDataFeed": "false"})
     DeltaTable(pipeline.source).update({"v": "'unseen'"}, predicate="id < 10")
     outcome = pipeline.run(job)[0]
@@ -116,7 +116,7 @@ def test_a_source_without_change_data_feed_is_followed_by_difference(pipeline: P
 
 def test_a_fault_of_one_job_does_not_hold_up_the_other(pipeline: Pipeline) -> None:
     good, bad = pipeline.job("good", key=("id",)), pipeline.job("bad", key=("id",))
-    pipeline.run(good, bad)
+    pipeline.build(good, bad)
     pipeline.upsert([1], "changed")
     Path(pipeline.root, "bad", "_delta_log", "00000000000000000002.json").write_text("not json")
     outcomes = pipeline.run(good, bad)
@@ -127,7 +127,7 @@ def test_a_fault_of_one_job_does_not_hold_up_the_other(pipeline: Pipeline) -> No
 
 def test_a_column_that_is_added_or_lost_is_followed(pipeline: Pipeline) -> None:
     job, chosen = pipeline.job("full", key=("id",)), pipeline.job("chosen", key=("id",), columns=("id", "v"))
-    pipeline.run(job, chosen)
+    pipeline.build(job, chosen)
     table = rows(range(100, 110)).append_column("extra", [["e"] * 10])
     write_deltalake(pipeline.source, table, mode="append", schema_mode="merge")
     outcomes = pipeline.run(job, chosen)
@@ -145,7 +145,7 @@ def test_a_source_restored_from_a_backup_and_written_on_is_not_taken_for_the_log
     pipeline: Pipeline, tmp_path: Path
 ) -> None:
     job = pipeline.job("full", key=("id",))
-    pipeline.run(job)
+    pipeline.build(job)
     backup = shutil.copytree(pipeline.source, tmp_path / "backup")
     pipeline.insert([500], "lost with the restore")
     pipeline.run(job)
@@ -165,7 +165,7 @@ def test_large_changes_are_reduced_by_spark_to_the_same(pipeline: Pipeline) -> N
     """The way for ranges that do not fit this process, on the same history as the small one."""
     small, large = pipeline.job("small", key=("id",)), pipeline.job("large", key=("id",))
     by_spark = pipeline.new_runner(pipeline.failpoints, small_bytes_max=-1)
-    pipeline.run(small)
+    pipeline.build(small)
     pipeline.run(large, runner=by_spark)
     pipeline.upsert(range(40, 60), "changed")
     pipeline.delete("id = 5 OR id = 6")

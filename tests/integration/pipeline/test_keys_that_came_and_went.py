@@ -71,7 +71,7 @@ def test_the_row_that_is_left_is_in_the_target(pipeline: Pipeline) -> None:
         pipeline.job("stops", key=("id",), policies={"on_duplicate": OnDuplicate.STOP}),
         pipeline.job("some", key=("id",), where="g < 5"),
     ]
-    pipeline.run(*jobs)
+    pipeline.build(*jobs)
     for key, event in EVENTS.items():
         event(pipeline, key)
         pipeline.insert([200 + key], "there is something to append")
@@ -82,7 +82,7 @@ def test_the_row_that_is_left_is_in_the_target(pipeline: Pipeline) -> None:
 @BOTH_WAYS
 def test_what_really_came_and_went_needs_no_comparison(pipeline: Pipeline) -> None:
     job = pipeline.job("full", key=("id",))
-    pipeline.run(job)
+    pipeline.build(job)
     pipeline.delete("id = 20")
     pipeline.run(job)
     for value, others in (("only that", []), ("that and more", [80, 81])):

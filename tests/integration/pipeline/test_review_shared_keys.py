@@ -37,7 +37,7 @@ def test_shared_keys_are_refused_and_followed_once_they_are_mended(
     stop = {"on_duplicate": OnDuplicate.STOP}
     small, large = (pipeline.job(name, key=("id",), policies=stop) for name in ("small", "large"))
     by_spark = pipeline.new_runner(pipeline.failpoints, small_bytes_max=-1)
-    pipeline.run(small, large)
+    pipeline.build(small, large)
     event(pipeline)
     for outcome in [*pipeline.run(small), *pipeline.run(large, runner=by_spark)]:
         assert (outcome.error_code, outcome.watermark.version) == (ErrorCode.DUPLICATE_KEY, 0)

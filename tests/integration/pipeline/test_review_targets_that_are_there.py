@@ -50,7 +50,7 @@ def test_an_empty_one_without_all_that_is_taken(pipeline: Pipeline) -> None:
 
 def test_one_that_has_become_so_since_is_never_published_to(pipeline: Pipeline) -> None:
     job = pipeline.job("target", key=("id",))
-    pipeline.run(job)
+    pipeline.build(job)
     pipeline.sql(
         f"ALTER TABLE delta.`{pipeline.target('target')}` SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
     )
@@ -87,7 +87,7 @@ def test_a_claim_that_nobody_heard_of_is_found_by_the_next_attempt(pipeline: Pip
 
 def test_a_job_that_was_built_has_its_place_and_builds_anew_what_became_of_it(pipeline: Pipeline) -> None:
     job, uri = pipeline.job("target", key=("id",)), pipeline.target("target")
-    outcome = pipeline.run(job)[0]
+    outcome = pipeline.build(job)[0]
     shutil.rmtree(uri)
     write_deltalake(uri, rows(range(3), "theirs"))
     assert pipeline.run(job._replace(seq=outcome.seq, watermark=outcome.watermark))[0].ok
@@ -95,6 +95,6 @@ def test_a_job_that_was_built_has_its_place_and_builds_anew_what_became_of_it(pi
 
 
 def test_a_target_within_a_table_is_refused(pipeline: Pipeline) -> None:
-    pipeline.run(pipeline.job("target", key=("id",)))
+    pipeline.build(pipeline.job("target", key=("id",)))
     with pytest.raises(InvalidRequest, match="within the directory of the table"):
         pipeline.job("target/inner", key=("id",))

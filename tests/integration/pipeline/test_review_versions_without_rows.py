@@ -30,7 +30,7 @@ def after(row: JobRow, outcome: JobOutcome) -> JobRow:
 def test_more_of_them_than_one_iteration_takes(pipeline: Pipeline) -> None:
     runner = pipeline.new_runner(pipeline.failpoints, Bounds(versions_max=2))
     job = pipeline.job("full", key=("id",))
-    job = after(job, pipeline.run(job, runner=runner)[0])
+    job = after(job, pipeline.build(job)[0])
     empty_commits(pipeline, 5)
     pipeline.insert([900])
     reached = []
@@ -43,7 +43,7 @@ def test_more_of_them_than_one_iteration_takes(pipeline: Pipeline) -> None:
 
 def test_a_fault_after_them_reaches_the_owners_book(pipeline: Pipeline) -> None:
     job = pipeline.job("full", key=("id",), policies={"on_duplicate": OnDuplicate.STOP})
-    job = after(job, pipeline.run(job)[0])
+    job = after(job, pipeline.build(job)[0])
     empty_commits(pipeline, 1)
     job = after(job, pipeline.run(job)[0])
     pipeline.insert([900, 900])

@@ -35,7 +35,7 @@ def follow(pipeline: Pipeline, *jobs: JobRow, expected: DataType | None = None) 
 
 def test_overwrites_and_restores_are_read_from_the_change_data_feed(pipeline: Pipeline) -> None:
     job = pipeline.job("full", key=("id",))
-    pipeline.run(job)
+    pipeline.build(job)
     pipeline.upsert([1, 2], "changed")
     write_deltalake(pipeline.source, rows(range(10, 70), "overwritten"), mode="overwrite")
     follow(pipeline, job, expected=DataType.TAIL)
@@ -79,7 +79,7 @@ def test_commits_without_rows_are_passed_over(pipeline: Pipeline) -> None:
 
 def test_changes_that_were_vacuumed_or_cleaned_away_unread(pipeline: Pipeline) -> None:
     job = pipeline.job("full", key=("id",))
-    pipeline.run(job)
+    pipeline.build(job)
     pipeline.upsert(range(5), "changed")
     pipeline.delete("id = 20")
     pipeline.insert([100])
@@ -104,7 +104,7 @@ def test_changes_that_were_vacuumed_or_cleaned_away_unread(pipeline: Pipeline) -
 
 def test_a_change_data_feed_that_was_off_for_a_while_or_never_on(pipeline: Pipeline) -> None:
     job = pipeline.job("full", key=("id",))
-    pipeline.run(job)
+    pipeline.build(job)
     feed = "ALTER TABLE SOURCE SET TBLPROPERTIES (delta.enableChangeDataFeed = {})"
     pipeline.sql(feed.format("false"))
     pipeline.upsert(range(5), "unseen")
@@ -132,7 +132,7 @@ def test_a_change_data_feed_that_was_off_for_a_while_or_never_on(pipeline: Pipel
 def test_replaced_while_the_log_goes_on_and_restored_past_that(pipeline: Pipeline) -> None:
     """CREATE OR REPLACE changes the table's id, and RESTORE changes it back."""
     job = pipeline.job("full", key=("id",))
-    pipeline.run(job)
+    pipeline.build(job)
     replacing = f"CREATE OR REPLACE TABLE SOURCE USING delta TBLPROPERTIES ({'{}'}) AS SELECT "
     feed = "delta.enableChangeDataFeed = true"
     before = DeltaTable(pipeline.source).metadata().id

@@ -20,7 +20,7 @@ class CrashError(Exception):
 def test_a_large_commit_is_applied_step_by_step_and_goes_on_where_it_was(pipeline: Pipeline) -> None:
     """By key with updates, inserts and deletes in one commit; append-only, where each updated row is a new one."""
     keyed, appended = pipeline.job("keyed", key=("id",)), pipeline.job("appended", columns=("v",))
-    pipeline.run(keyed, appended)
+    pipeline.build(keyed, appended)
     pipeline.upsert(range(25, 125), "large")
     pipeline.upsert(range(3), "behind it")
     large = read_commit(pipeline.source, 1)

@@ -68,7 +68,7 @@ def test_a_target_that_was_changed_by_others_comes_out_equal(
 ) -> None:
     job = pipeline.job("target", key=("id",) if keyed else ())
     for step in range(3):
-        outcome = pipeline.run(job)[0]
+        outcome = (pipeline.run if step else pipeline.build)(job)[0]
         job = job._replace(seq=outcome.seq, watermark=outcome.watermark)
         pipeline.insert(range(100 + step * 10, 110 + step * 10))
     event(pipeline.target("target"))
@@ -98,7 +98,7 @@ def assert_all_there(pipeline: Pipeline, besides: int) -> None:
 def test_another_node_sees_what_was_done_to_the_target(pipeline: Pipeline) -> None:
     """A runner without a memory of the sink finds the same faults in its log."""
     job = pipeline.job("target", key=("id",))
-    pipeline.run(job)
+    pipeline.build(job)
     pipeline.insert(range(100, 110))
     pipeline.run(job)
     written_to(pipeline.target("target"))
@@ -110,7 +110,7 @@ def test_another_node_sees_what_was_done_to_the_target(pipeline: Pipeline) -> No
 def test_optimize_and_vacuum_of_the_target_cost_nothing(pipeline: Pipeline) -> None:
     job = pipeline.job("target", key=("id",))
     for step in range(3):
-        pipeline.run(job)
+        (pipeline.run if step else pipeline.build)(job)
         pipeline.insert(range(100 + step * 10, 110 + step * 10))
     target = DeltaTable(pipeline.target("target"))
     target.optimize.compact()
@@ -125,7 +125,7 @@ def test_a_target_whose_log_was_cleaned(pipeline: Pipeline, row_knows: bool) -> 
     the rows are compared, otherwise there is a new snapshot.
     """
     job = pipeline.job("target", key=("id",))
-    pipeline.run(job)
+    pipeline.build(job)
     pipeline.insert(range(100, 110))
     outcome = pipeline.run(job)[0]
     known = job._replace(seq=outcome.seq, watermark=outcome.watermark) if row_knows else job
@@ -154,7 +154,7 @@ def cleaned(uri: str) -> None:
 def test_an_idle_target_that_is_looked_at_now_and_then_outlives_its_log(pipeline: Pipeline, looks: bool) -> None:
     """OPTIMIZE by others, and the log cleaned up to that: whoever looked in between has said anew where it stands."""
     job, uri = pipeline.job("target", key=("id",)), pipeline.target("target")
-    first = pipeline.run(job)[0]
+    first = pipeline.build(job)[0]
     job = job._replace(seq=first.seq, watermark=first.watermark)
     before = DeltaTable(uri).version()
     assert pipeline.run(job)[0].seq == first.seq
@@ -179,7 +179,7 @@ def test_an_idle_target_that_is_looked_at_now_and_then_outlives_its_log(pipeline
 @pytest.mark.parametrize(("name", "value"), [("columnMapping.mode", "name"), ("enableDeletionVectors", "true")])
 def test_a_target_that_cannot_be_said_anew_is_left_as_it_is(pipeline: Pipeline, name: str, value: str) -> None:
     job, uri = pipeline.job("target", key=("id",)), pipeline.target("target")
-    first = pipeline.run(job)[0]
+    first = pipeline.build(job)[0]
     pipeline.sql(f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ('delta.{name}' = '{value}')")
     still = pipeline.run(job)[0]
     assert (still.error_msg, still.seq) == ("", first.seq)

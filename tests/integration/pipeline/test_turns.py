@@ -170,7 +170,7 @@ def test_a_column_that_another_node_has_added_is_seen_by_the_one_that_comes_back
     here, there = (pipeline.new_runner(ScriptedFailpoints()) for _ in range(2))
     job = pipeline.job("target", key=("id",))
     before = DeltaTable(pipeline.source).to_pyarrow_table()
-    pipeline.run(job, runner=here)
+    pipeline.build(job)
     pipeline.upsert([1], "a")
     assert pipeline.run(job, runner=here)[0].data_type is DataType.TAIL
     pipeline.sql("ALTER TABLE SOURCE ADD COLUMNS (more STRING)")

@@ -35,7 +35,7 @@ def test_a_file_that_is_gone_or_damaged(
 ) -> None:
     job = pipeline.job("j", key=key)
     if version:
-        (built,) = pipeline.run(job)
+        (built,) = pipeline.build(job)
         assert built.ok
         pipeline.insert([100])
     file = only_file(pipeline, version)

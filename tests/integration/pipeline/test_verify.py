@@ -126,7 +126,7 @@ def test_only_columns_that_are_kept_are_read_and_rows_only_within_ranges(pipelin
 
 def test_an_append_only_target_is_told_while_the_source_only_grows(pipeline: Pipeline) -> None:
     job = pipeline.job("log")
-    pipeline.run(job)
+    pipeline.build(job)
     pipeline.insert([100, 101])
     pipeline.run(job)
     assert verify(pipeline, job).equal
@@ -152,7 +152,7 @@ def test_what_cannot_be_compared_is_said(pipeline: Pipeline) -> None:
     job = pipeline.job("full", key=("id",))
     with pytest.raises(JobFailed, match="not built yet"):
         verify(pipeline, job)
-    pipeline.run(job)
+    pipeline.build(job)
     pipeline.upsert([1], "changed")
     source = DeltaTable(pipeline.source)
     source.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
