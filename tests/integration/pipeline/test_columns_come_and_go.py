@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
 import pytest
@@ -24,74 +23,70 @@ VALUES = {
 
 
 @pytest.mark.parametrize("kind", FEATURES)
-@pytest.mark.parametrize("key", [("id",), ()], ids=["key", "no key"])
-def test_a_column_that_needs_a_feature_of_the_target(pipeline: Pipeline, kind: str, key: tuple[str, ...]) -> None:
-    job = pipeline.job("copy", key=key)
-    pipeline.run(job)
+def test_a_column_that_needs_a_feature_of_the_target(pipeline: Pipeline, kind: str) -> None:
+    jobs = [pipeline.job("keyed", key=("id",)), pipeline.job("log")]
+    pipeline.build(*jobs)
     pipeline.sql(f"ALTER TABLE SOURCE SET TBLPROPERTIES ('delta.feature.{FEATURES[kind]}' = 'supported')")
     pipeline.sql(f"ALTER TABLE SOURCE ADD COLUMN n {kind}")
     pipeline.sql(f"INSERT INTO SOURCE VALUES (100, 'x', 1, {VALUES[kind]})")
-    (outcome,) = pipeline.run(job)
-    assert (outcome.error_code, outcome.error_msg) == (0, "")
+    for outcome in pipeline.run(*jobs):
+        assert (outcome.error_code, outcome.error_msg) == (0, "")
     pipeline.sql(f"INSERT INTO SOURCE VALUES (101, 'x', 1, {VALUES[kind]})")
-    for runner in (
-        pipeline.runner,
-        pipeline.new_runner(pipeline.failpoints),
-    ):  # one that knows the target, one that asks
-        pipeline.sql(f"INSERT INTO SOURCE SELECT 102 + count(*), 'x', 1, {VALUES[kind]} FROM SOURCE")
-        (outcome,) = pipeline.run(job, runner=runner)
-        assert (outcome.error_msg, outcome.data_type, outcome.warning) == ("", DataType.TAIL, "")
+    # One that knows the target, one that asks.
+    for id_, runner in ((102, pipeline.runner), (103, pipeline.new_runner(pipeline.failpoints))):
+        pipeline.sql(f"INSERT INTO SOURCE VALUES ({id_}, 'x', 1, {VALUES[kind]})")
+        for outcome in pipeline.run(*jobs, runner=runner):
+            assert (outcome.error_msg, outcome.data_type, outcome.warning) == ("", DataType.TAIL, "")
     with pipeline.engine.session() as session:
-        source, target = (
+        source, *targets = (
             session.read.format("delta").load(uri).selectExpr("id", "v", "g", "to_json(struct(n)) AS n").collect()
-            for uri in (pipeline.source, pipeline.target("copy"))
+            for uri in (pipeline.source, *(pipeline.target(job.key.job_name) for job in jobs))
         )
-    assert sorted(source) == sorted(target)
+    for target in targets:
+        assert sorted(source) == sorted(target)
+
+
+NAMING: dict[str, tuple[dict[str, Any], str]] = {
+    "in_its_key": ({"key": ("id", "g")}, "key"),
+    "in_its_filter": ({"key": ("id",), "where": "g < 9"}, "where"),
+    "in_its_filter_without_a_key": ({"where": "g < 9"}, "where"),
+    "in_its_columns": ({"key": ("id",), "columns": ("id", "g")}, "columns"),
+}
+"""Jobs that name the column `g`, and the field in which they do."""
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize(
-    ("spec", "lost", "field"),
-    [
-        ({"key": ("id", "g")}, "g", "key"),
-        ({"key": ("id",), "where": "g < 9"}, "g", "where"),
-        ({"where": "g < 9"}, "g", "where"),
-        ({"key": ("id",), "columns": ("id", "g")}, "g", "columns"),
-    ],
-)
-@pytest.mark.parametrize("change", ["DROP COLUMN {}", "RENAME COLUMN {} TO other"])
-def test_a_column_that_a_job_names_and_the_source_loses(
-    pipeline: Pipeline, spec: dict[str, Any], lost: str, field: str, change: str
-) -> None:
-    """By changes, by a comparison, at a build, and once it is back."""
+@pytest.mark.parametrize("change", ["DROP COLUMN g", "RENAME COLUMN g TO other"])
+def test_a_column_that_jobs_name_and_the_source_loses(pipeline: Pipeline, change: str) -> None:
+    """By changes, by a comparison, at a build, and once it is back; a job that does not name it goes on."""
     pipeline.sql("ALTER TABLE SOURCE SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     pipeline.sql("ALTER TABLE SOURCE RENAME COLUMN g TO aside")
     pipeline.sql("ALTER TABLE SOURCE RENAME COLUMN aside TO g")
-    job = pipeline.job("copy", **spec)
+    jobs = [pipeline.job(name, **spec) for name, (spec, _) in NAMING.items()]
     other = pipeline.job("other", key=("id",), columns=("id", "v"))
-    pipeline.run(job, other)
-    pipeline.sql(f"ALTER TABLE SOURCE {change.format(lost)}")
+    built = pipeline.run(*jobs, other)
+    assert [outcome.error_msg for outcome in built] == [""] * len(built)
+    pipeline.sql(f"ALTER TABLE SOURCE {change}")
     pipeline.sql("DELETE FROM SOURCE WHERE id = 3")
-    anew = job._replace(job_id="copy-2")
-    for row in (job, job, anew):
-        outcome, fine = pipeline.run(row, other)
-        assert (outcome.error_code, fine.error_msg) == (ErrorCode.SCHEMA_CHANGED, ""), outcome.error_msg
-        assert outcome.error_msg.startswith(
-            f"spec.iteration.consumer.{field}: the source has no column {lost} any more"
-        )
-        assert "job resync" in outcome.error_msg
+    anew = [job._replace(job_id=f"{job.key.job_name}-2") for job in jobs]
+    for rows in (jobs, jobs, anew):
+        *outcomes, fine = pipeline.run(*rows, other)
+        assert fine.error_msg == ""
+        for outcome, (_, field) in zip(outcomes, NAMING.values(), strict=True):
+            assert outcome.error_code == ErrorCode.SCHEMA_CHANGED, outcome.error_msg
+            assert outcome.error_msg.startswith(f"spec.iteration.consumer.{field}: the source has no column g any more")
+            assert "job resync" in outcome.error_msg
 
 
 @BOTH_WAYS
 def test_void_columns_are_not_kept_and_cost_no_comparison(pipeline: Pipeline) -> None:
-    shutil.rmtree(pipeline.source)
-    pipeline.sql(
+    pipeline.create(
         "CREATE TABLE SOURCE (id BIGINT, nothing VOID, v STRING, s STRUCT<x:INT,y:VOID>) USING delta "
-        "TBLPROPERTIES (delta.enableChangeDataFeed=true)"
+        "TBLPROPERTIES (delta.enableChangeDataFeed=true)",
+        "INSERT INTO SOURCE VALUES (1, NULL, 'x', NULL)",
     )
-    pipeline.sql("INSERT INTO SOURCE VALUES (1, NULL, 'x', NULL)")
     keyed, log = pipeline.job("keyed", key=("id",)), pipeline.job("log")
-    pipeline.run(keyed, log)
+    pipeline.build(keyed, log)
     pipeline.sql("INSERT INTO SOURCE VALUES (2, NULL, 'y', named_struct('x', 1, 'y', NULL))")
     outcomes = pipeline.run(keyed, log)
     assert [(outcome.error_msg, outcome.data_type) for outcome in outcomes] == [("", DataType.TAIL)] * 2

@@ -74,11 +74,10 @@ def test_the_commit_of_a_frozen_writer_fails_when_it_wakes(uri: str, tmp_path: P
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("shards", [1, 2])
-def test_eight_write_at_once_while_some_are_frozen_and_killed(uri: str, tmp_path: Path, shards: int) -> None:
-    """And a reader that follows sees each row once, in its shard's order."""
-    chance = random.Random(shards)
-    writers = [Writer(uri, n % shards, f"w{n}", tmp_path) for n in range(8)]
+def test_eight_write_at_once_while_some_are_frozen_and_killed(uri: str, tmp_path: Path) -> None:
+    """Six to one shard, and two to another; a reader that follows sees each row once, in its shard's order."""
+    chance = random.Random(2)
+    writers = [Writer(uri, n % 4 // 3, f"w{n}", tmp_path) for n in range(8)]
     seen: list[tuple[int, str]] = []
     cursor: dict[int, str] = {}
     frozen: Writer | None = None
@@ -105,9 +104,9 @@ def test_eight_write_at_once_while_some_are_frozen_and_killed(uri: str, tmp_path
         cursor = dict(page.cursor)
     rows = read(uri).rows
     assert len(seen) == len(set(seen)) == len(rows) > 8 * ROWS
-    for shard in range(shards):
+    for shard in range(2):
         mine = [ulid for each, ulid in seen if each == shard]
-        assert mine == sorted(mine)
+        assert mine == sorted(mine) != []
 
 
 def until(true: Callable[[], object], timeout_s: float = 60.0) -> None:
