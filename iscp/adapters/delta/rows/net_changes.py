@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.window import Window
 
 from iscp.core.netting import ABSENT_AFTER, NET_OPS, Op
@@ -47,6 +48,11 @@ def fits_arrow(schema: T.StructType, key: Sequence[str]) -> bool:
         and not (isinstance(field.dataType, T.StringType) and field.dataType.collation != "UTF8_BINARY")
         for field in schema.fields
     )
+
+
+def arrow_schema(schema: T.StructType) -> pa.Schema:
+    """These columns as pyspark gives them to Arrow, each of which may be null."""
+    return pa.schema([pa.field(field.name, to_arrow_type(field.dataType)) for field in schema.fields])
 
 
 def net_by_arrow(raw: pa.Table, key: Sequence[str]) -> pa.Table:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_type
 
+from iscp.adapters.delta.rows.net_changes import arrow_schema
 from iscp.adapters.delta.sink.schema_evolution import UnlikeSchemaError, alike, unified
 
 
@@ -26,7 +26,7 @@ class Columns:
 
     @cached_property
     def _arrow(self) -> pa.Schema:
-        return pa.schema([pa.field(field.name, to_arrow_type(field.dataType)) for field in self.schema.fields])
+        return arrow_schema(self.schema)
 
     @cached_property
     def _kinds(self) -> dict[str, pa.DataType]:

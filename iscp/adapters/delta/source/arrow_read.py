@@ -6,7 +6,6 @@ What cannot be read so for certain (other layouts, older calendars, types that A
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from pyspark.sql import types as T
 
 from iscp.adapters.delta.log.commits import ChangeFile, Commit
 from iscp.adapters.delta.log.delta_errors import direct_work
-from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, fits_arrow
+from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, arrow_schema, fits_arrow
 from iscp.adapters.delta.rows.parquet_files import Allowance, ParquetRows, TooLargeError
 from iscp.core.column_identity import COLLATIONS, ColumnIds, collated_columns, column_ids
 from iscp.core.errors import StorageError
@@ -31,21 +30,6 @@ _MAPPING = "delta.columnMapping.mode"
 FEATURES_READ = frozenset({"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 # Columns whose strings compare, or are read, in a way of their own.
 _SPECIAL = ("__CHAR_VARCHAR_TYPE_STRING", COLLATIONS)
-_ARROW_TYPES: dict[str, pa.DataType] = {
-    "byte": pa.int8(),
-    "short": pa.int16(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "string": pa.string(),
-    "boolean": pa.bool_(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "binary": pa.binary(),
-}
-_DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
 _STAMPS_BYTES, _NULL_BYTES = 48, 16
 """What a change's kind, version and time take in memory in each row, and a column that its file does not have."""
 # Of these types a partition's value is written in one way only.
@@ -134,7 +118,7 @@ def read_changes(
     """
     if (by_cdf and not shape.cdf_on) or not shape.readable(columns) or any(commit.reshapes for commit, _ in commits):
         raise NotDirectError
-    schema = pa.schema([pa.field(name, _arrow_type(shape.fields[name]["type"])) for name in columns])
+    schema = arrow_schema(shape.selected(columns))
     with direct_work(), _unfit_left_to_spark():
         parts = [
             _stamped(_read_file(uri, file, shape, schema, allowance), file.change, commit)
@@ -216,8 +200,3 @@ def _stamped(rows: pa.Table, change: str, commit: Commit) -> pa.Table:
     at = pa.scalar(round(commit.committed_at_s * 1_000_000), pa.timestamp("us", "UTC"))
     rows = rows.append_column(COMMIT_VERSION, pa.repeat(pa.scalar(commit.version, pa.int64()), len(rows)))
     return rows.append_column(COMMIT_TIMESTAMP, pa.repeat(at, len(rows)))
-
-
-def _arrow_type(name: str) -> pa.DataType:
-    decimal = _DECIMAL.fullmatch(name)
-    return pa.decimal128(int(decimal[1]), int(decimal[2])) if decimal else _ARROW_TYPES[name]
