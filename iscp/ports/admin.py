@@ -59,7 +59,7 @@ class AdminService(Protocol):
         """Compare the job's target with its source at its watermark, after whatever runs of the job.
 
         Given up, and the work with it, after `timeout_s` or when `alive` says that nobody waits. Raises TimedOut,
-        JobFailed (not built, failed; paused and `repair`), PermanentError (it cannot be told), JobNotFound.
+        JobFailed (not built, failed; paused and `repair`), PermanentError (it cannot be known), JobNotFound.
         """
 
     def history(self, job: JobName, limit: int) -> list[HistoryEntry]:

@@ -45,7 +45,7 @@ class Catalog(Protocol):
         """`table`: a path, a URI, or `db.table` of the configured catalog."""
 
     def has_version(self, uri: str, version: int) -> bool:
-        """Whether the log still tells of this version."""
+        """Whether the log still has this version."""
 
     def newest_version(self, uri: str) -> int:
         """At a cost that does not follow the table's size, unlike `describe`."""
@@ -72,7 +72,7 @@ class CommitProbe(Protocol):
     def look(self, table_uri: str, seen: ProbeState) -> ProbeState:
         """The newest version, going on from `seen`; `seen` itself where nothing moved.
 
-        Of a `seen` without a stamp only the version is known; a version lower than it means a log started anew.
+        Of a `seen` without a stamp only the version is known; a version lower than it means a recreated log.
         """
 
     def first_look(self, table_uri: str) -> ProbeState: ...

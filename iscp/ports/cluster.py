@@ -82,7 +82,7 @@ class ElectionKey(Protocol):
 
 
 class Election(ElectionKey, Protocol):
-    """One owner at a time, as far as etcd can tell; the job log's fence makes it certain."""
+    """One owner at a time, as far as etcd knows; the job log's fence makes it certain."""
 
     def campaign(self, node_id: str, on_elected: Callable[[Leader], None], on_lost: Callable[[], None]) -> None:
         """Run for owner until closed; both callbacks come from one thread, in order."""

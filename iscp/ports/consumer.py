@@ -79,7 +79,7 @@ class Retriever(Protocol):
 
     @property
     def deletes(self) -> DataFrame:
-        """Keys to take away, with `_commit_version` and `_commit_timestamp`; none in a SNAPSHOT."""
+        """Keys to delete, with `_commit_version` and `_commit_timestamp`; none in a SNAPSHOT."""
 
     def all(self) -> DataFrame:
         """Every change in order: the job's columns, `_change_type`, `_commit_version` and `_commit_timestamp`.
@@ -160,7 +160,7 @@ class RenewingConsumer(Consumer, Protocol):
     """Keeps a sink whose log is cleaned in time, and the commit that says how far the sink has come with it."""
 
     def renew(self, context: ConsumeContext, watermark: Watermark) -> Position:
-        """The position, said anew by an empty commit if it may be lost otherwise; asked while the source stands still.
+        """The position, repeated by an empty commit if it may be lost otherwise; asked while the source stands still.
 
         Raises Conflict where another writer won the seq.
         """
@@ -171,16 +171,16 @@ class TidyingConsumer(Consumer, Protocol):
     """Has work after its commits that nobody should have to wait for."""
 
     def tidy(self) -> None:
-        """Called after a commit, when those who wait for it were told. Raises nothing."""
+        """Called after a commit, after those who wait for it were notified. Raises nothing."""
 
 
 class Check(Protocol):
-    """Compares one job's sink with the rows that it should hold, and mends it."""
+    """Compares one job's sink with the rows that it should hold, and repairs it."""
 
     def compare(self, context: ConsumeContext, source: DataFrame) -> AbstractContextManager[Compared]:
         """Raises ChangesUnavailable where the source's rows cannot be read, PermanentError where nothing compares."""
 
-    def mend(self, context: ConsumeContext, compared: Compared, watermark: Watermark) -> Consumed:
+    def repair(self, context: ConsumeContext, compared: Compared, watermark: Watermark) -> Consumed:
         """Make it equal in one commit at seq + 1; raises Conflict, and PermanentError where that cannot be done."""
 
     def adopt(self, context: ConsumeContext, watermark: Watermark) -> Position:
@@ -204,10 +204,10 @@ class Adopting(Checked, Protocol):
 
 @runtime_checkable
 class Archiving(Protocol):
-    """A kind of consumer some of whose targets hold more than their source: building them anew would lose that."""
+    """A kind of consumer some of whose targets hold more than their source: rebuilding them would lose that."""
 
     def refuse_held(self, spec: ConsumerSpec, catalog: Catalog) -> None:
-        """At a first registration, which would build it anew; raises InvalidRequest. `spec` was validated."""
+        """At a first registration, which would rebuild it; raises InvalidRequest. `spec` was validated."""
 
 
 class ConsumerEnvironment(Protocol):
@@ -256,7 +256,7 @@ class ConsumerKind(Protocol):
         """Raises InvalidRequest with the field's path below `spec.iteration.consumer`."""
 
     def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
-        """The one spelling of the job's target, by which two jobs of one target are told; empty: it has none."""
+        """The one spelling of the job's target, by which two jobs of one target are recognized; empty: it has none."""
 
     def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
         """The source columns that have to be read for this job."""

@@ -1,4 +1,4 @@
-"""What stands behind the gRPC service `Operator`: what operators ask about nodes and shards, and tell them."""
+"""What stands behind the gRPC service `Operator`: what operators ask about nodes and shards, and order."""
 
 from __future__ import annotations
 

@@ -60,13 +60,13 @@ class Manifest:
 class Compared:
     """How a target differs from the rows that it should hold, and the changes that would make it equal.
 
-    `mending` is as Changes.frame, and besides: `n`, the row is inserted though its key is there (and taken away by a
-    `d`). Without a key it has the rows to be appended, each as `i`; rows too many nothing takes away. None: no range
+    `repair` is as Changes.frame, and besides: `n`, the row is inserted though its key is there (and removed by a
+    `d`). Without a key it has the rows to be appended, each as `i`; rows too many nothing removes. None: no range
     differs.
     """
 
     comparison: Comparison
-    mending: DataFrame | None = None
+    repair: DataFrame | None = None
 
 
 class Sink(Protocol):
@@ -89,7 +89,7 @@ class Sink(Protocol):
         """
 
     def renew(self, tag: CommitTag) -> Position | None:
-        """An empty commit that says the position anew. None: others have made of the table what takes none."""
+        """An empty commit that repeats the position. None: others have made of the table what takes none."""
 
     def schema_matches(self, schema_json: str) -> bool:
         """Whether the target's columns are those of `schema_json` (a Spark schema), in any order."""
@@ -98,7 +98,7 @@ class Sink(Protocol):
         """Whether rows of `schema_json` can be appended to the target as it is; columns that they lack are null."""
 
     def lacks(self, bounds: KeyBounds, version: int) -> bool:
-        """Whether no row of the table's own `version` can have a key within `bounds`, told without reading rows."""
+        """Whether no row of the table's own `version` can have a key within `bounds`, found without reading rows."""
 
     def rows(self, session: SparkSession) -> DataFrame: ...
 
@@ -129,10 +129,10 @@ class Sink(Protocol):
     ) -> Position:
         """`frame` and `reread` as in Changes. Raises ChangesUnavailable."""
 
-    def mend(
+    def repair(
         self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
     ) -> Position:
-        """`frame` as in Compared.mending."""
+        """`frame` as in Compared.repair."""
 
     def append_rows(self, rows: pa.Table, tag: CommitTag, guard: Guard) -> Position | None:
         """As `append`, without Spark. None: this is for Spark to do, and nothing was done."""

@@ -297,8 +297,8 @@ class FakeCheck:
         )
         yield Compared(said, source)
 
-    def mend(self, context: ConsumeContext, compared: Compared, watermark: Watermark) -> Consumed:
-        rows: Any = compared.mending
+    def repair(self, context: ConsumeContext, compared: Compared, watermark: Watermark) -> Consumed:
+        rows: Any = compared.repair
         done = self._target.commit("repair", context.position.seq + 1, context, watermark, dict(rows))
         return Consumed(done, 1, 0)
 

@@ -26,7 +26,7 @@ class EtcdCheckpoint:
         found = self._client.get(self._key)
         try:
             return exact_float(float(found.value), "the global checkpoint") if found else 0.0
-        except ValueError as error:  # it is computed anew, from the jobs' watermarks
+        except ValueError as error:  # it is computed again, from the jobs' watermarks
             log.warning("etcd.checkpoint.unreadable", extra={"reason": error_text(error)})
             return 0.0
 

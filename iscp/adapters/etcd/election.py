@@ -62,7 +62,7 @@ class EtcdElection:
         self._thread.start()
 
     def resign(self) -> None:
-        """Stop running; the owner is told `on_lost` first, and then gives way at once."""
+        """Stop running; the owner is notified by `on_lost` first, and then gives way at once."""
         self._closed.set()
         self._interrupt()
         thread = self._thread
@@ -169,7 +169,7 @@ class EtcdElection:
         return not self._closed.is_set() and lease.valid(self._clock.monotonic_s())
 
     def _until_deleted(self, lease: EtcdLease, key: str, start_revision: int) -> None:
-        """Return when it may have been deleted, when interrupted, or when the watch cannot tell: look again."""
+        """Return when it may have been deleted, when interrupted, or when the watch cannot say: probe again."""
         watch = self._client.watch(key, start_revision=start_revision)
         with self._lock:
             self._watch = watch

@@ -1,6 +1,6 @@
 """What etcd keeps of the job log: up to which version it was written, and why the owner cannot begin with it.
 
-Either tells of the other's loss: the log of etcd's, which goes on from nothing, and etcd of the log's.
+Either shows the other's loss: the log of etcd's, which goes on from nothing, and etcd of the log's.
 """
 
 from __future__ import annotations

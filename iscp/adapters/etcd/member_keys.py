@@ -135,7 +135,7 @@ class EtcdMembership:
         self._client.txn((ours,), (Put(key, encoded(replace(self._record, leaving=True)), lease_id),))
 
     def deregister(self) -> None:
-        """Leave at once; if etcd cannot be told, the lease runs out."""
+        """Leave at once; if etcd cannot be reached, the lease runs out."""
         lease, self._lease = self._lease, None
         if lease is not None:
             _revoke_quietly(lease)

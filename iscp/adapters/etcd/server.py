@@ -77,7 +77,7 @@ def etcd_version(binary: Path) -> str:
 
 
 def production_warning(version: str) -> str:
-    """What to tell whoever runs this version for more than a trial; empty if there is nothing to say."""
+    """What to report to whoever runs this version for more than a trial; empty if there is nothing to say."""
     if re.fullmatch(r"3\.5\.[012]", version):
         return (
             f"etcd {version} can corrupt its data when it is killed (etcd#13766): "

@@ -182,9 +182,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """Events after the last one delivered are gone: list anew and watch from there. It ends the watch.
+    """Events after the last one delivered are gone: list again and watch from there. It ends the watch.
 
-    `revision` is the oldest that can still be read, or 0 where the store itself was made anew.
+    `revision` is the oldest that can still be read, or 0 where the store itself was recreated.
     """
 
     revision: int

@@ -3,7 +3,7 @@
 It resumes after the last event it *delivered*. The revision in a response's header does not serve for that: it is
 the store's, which may be ahead of the events sent so far; nor do progress notices (etcd#15220 sent them too early).
 So a watch on which little happens can be found compacted after a restart though it missed nothing: it then says
-Compacted, and the consumer lists anew, which is right at any time.
+Compacted, and the consumer lists again, which is right at any time.
 
 There is neither a queue nor a thread: the one who iterates pulls from the stream, whose flow control holds the
 server back, and etcd keeps what a slow watcher has not taken.

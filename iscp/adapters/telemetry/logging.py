@@ -24,7 +24,7 @@ TEXT_CHARS_MAX = 32_000
 """Characters of one field in a line of the log; of a longer one the middle is left out."""
 
 _QUIET = {"py4j": logging.WARNING, "grpc": logging.WARNING}
-"""Libraries that tell at INFO what concerns nobody."""
+"""Libraries that log at INFO what concerns nobody."""
 
 
 def _extra(record: logging.LogRecord) -> Iterator[tuple[str, Any]]:

@@ -130,7 +130,7 @@ class Changefeed:
         return Transaction(self._tables, shard, line, self._clock, self._failpoints)
 
     def append(self, shard: int, rows: Rows, order_by: OrderBy = (), operation: object = "insert") -> Ulids:
-        """One transaction of one append, without standing in line: tried again where another commit was first.
+        """One transaction of one append, without waiting in the lock queue: tried again where another commit was first.
 
         For few writers of a shard. Raises InvalidRequest, Conflict (after all tries: nothing was written),
         StorageError and Unavailable (neither was it then), OutcomeUnknown.
@@ -147,7 +147,7 @@ class Changefeed:
 
     def _in_line(self, table: FeedTable, shard: int) -> HeldLock:
         """The writer's turn. An incident is another one's end, and the line goes on under another lock at once."""
-        etcd = self._require_etcd("wait in line")
+        etcd = self._require_etcd("wait for a lock")
         for attempt in Retrying(
             retry=retry_if_exception_type(FeedIncident), stop=stop_after_attempt(INCIDENTS_MAX), reraise=True
         ):

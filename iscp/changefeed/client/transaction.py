@@ -1,6 +1,6 @@
 """One commit to one shard of a changefeed, made by a thread of an application.
 
-The writers of a shard stand in line, so that they do not fail each other; that a commit is right is up to its
+The writers of a shard wait in a lock queue, so that they do not fail each other; that a commit is right is up to its
 compare-and-set alone.
 """
 

@@ -79,7 +79,7 @@ class EtcdFeedCursors:
         if kv is not None and kv.value == put.value:
             return _parse(name, kv)
         if (kv.mod_revision if kv else 0) == revision:
-            raise OutcomeUnknown(f"cannot tell whether cursor {name} is stored", remedy="Get it again")
+            raise OutcomeUnknown(f"it is not known whether cursor {name} is stored", remedy="Get it again")
         raise _moved(name)
 
     def _key(self, name: str) -> str:
@@ -107,5 +107,5 @@ def _parse(name: str, kv: KeyValue) -> StoredCursor:
         return StoredCursor(name, Cursor.parse(fields["cursor"]), kv.mod_revision, float(fields["stored_at_s"]))
     except (ValueError, KeyError, TypeError, InvalidRequest) as error:
         raise ConfigurationError(
-            f"holds no cursor: {error!r}", field=kv.key, remedy="Delete the key in etcd, and store the cursor anew"
+            f"holds no cursor: {error!r}", field=kv.key, remedy="Delete the key in etcd, and store the cursor again"
         ) from error

@@ -84,7 +84,7 @@ class Cursor(Mapping[int, str]):
             raise CursorBehind(
                 f"rows of shard {behind[0]} that come next were purged, the last of them {gone[behind[0]]}",
                 field="cursor",
-                remedy=f"Begin anew from what is left, behind {first}",
+                remedy=f"Begin again from what is left, behind {first}",
                 first_cursor=first,
             )
 

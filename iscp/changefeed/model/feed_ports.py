@@ -1,4 +1,4 @@
-"""What the writers of a changefeed need: of a shard, to stand in line; of a job, the feed's table.
+"""What the writers of a changefeed need: of a shard, its lock queue; of a job, the feed's table.
 
 The line: locks, and the count of incidents in their names.
 """
@@ -31,7 +31,7 @@ class FeedLocks(Protocol):
     """The lines of one writer process. Raises Unavailable, OutcomeUnknown; InvalidRequest for a name that is none."""
 
     def try_lock(self, feed: str, shard: str, incidents: int, wait_s: float) -> HeldLock | None:
-        """Stand in line for the lock of this count, for `wait_s` at most; None: in vain, and no longer in line."""
+        """Queue for the lock of this count, for `wait_s` at most; None: in vain, and out of the queue again."""
 
     def incidents(self, feed: str, shard: str) -> Incidents: ...
 

@@ -2,7 +2,7 @@
 
 Rows are sorted into files beside the feed's own first. A row's number is how many rows are in the files before its
 own, and its place there: whatever Spark does again when it writes them for good, it is the same. Numbers that come
-from Spark's partitions are not: partitions may be computed anew, with other rows, as soon as an executor is lost.
+from Spark's partitions are not: partitions may be computed again, with other rows, as soon as an executor is lost.
 """
 
 from __future__ import annotations

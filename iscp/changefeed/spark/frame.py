@@ -40,7 +40,7 @@ def frame_behind(spark: SparkSession, uri: str, cursor: Cursor | None) -> DataFr
 
 
 def spark_place(spark: SparkSession, uri: str) -> str:
-    """Where a table lies, as Hadoop has it here: its name for S3 is `s3a`, unless it was told otherwise; and a path may
+    """Where a table lies, as Hadoop has it here: its name for S3 is `s3a`, unless it was set otherwise; and a path may
     be one of another file system."""
     at = place(uri)
     if not on_s3(at):

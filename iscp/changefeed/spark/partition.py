@@ -1,4 +1,4 @@
-"""A part of a changefeed, and how an executor reads it; loads little, as each worker of Spark's does it anew."""
+"""A part of a changefeed, and how an executor reads it; loads little, as each worker of Spark's does it again."""
 
 from __future__ import annotations
 

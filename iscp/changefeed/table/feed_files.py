@@ -31,7 +31,7 @@ _ACTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class FeedFile:
-    """`first` and `last`: bounds of its ulids, as texts. `size` is in bytes; `rows` None: the log does not tell."""
+    """`first` and `last`: bounds of its ulids, as texts. `size` is in bytes; `rows` None: the log does not say."""
 
     path: str
     size: int

@@ -2,7 +2,7 @@
 
 deltalake's own commit brings a snapshot of all files along, twice for each commit, which costs with the table's size. A
 writer of a feed needs no file but its own: it reads the commits since, by their names, and puts the next one there if
-none is. A number comes with the rows of its commit and stays through checkpoints; looking one up anew reads the log
+none is. A number comes with the rows of its commit and stays through checkpoints; looking one up again reads the log
 from its last checkpoint on, so that is done once.
 """
 
@@ -70,7 +70,7 @@ class FeedLog:
         """Go to the newest version. Raises StorageError, and ConfigurationError as when it was opened."""
         with delta_faults(f"read the feed {self._uri}"):
             stamp = files.stamp(commit_file(self._uri, self.version))
-            # Cleaned away, or of a log that was made anew: then so may be the next one.
+            # Cleaned away, or of a log that was recreated: then so may be the next one.
             if not stamp or (self._stamp and stamp != self._stamp):
                 self.reopen()
                 return
@@ -119,7 +119,7 @@ class FeedLog:
         return True
 
     def goes_on_from(self, version: int) -> bool:
-        """Whether the log of the table, opened anew, has this commit. Raises StorageError."""
+        """Whether the log of the table, opened again, has this commit. Raises StorageError."""
         self.reopen()
         return counts(self._uri, version)
 

@@ -6,7 +6,7 @@ version after the last one known. Where another shard's commit took that version
 the next one; where the shard's own state has moved, the commit fails: so ulids become visible in their order.
 
 A log that is cleaned has free versions at its beginning, and a writer that slept for long would find one free. What
-took long therefore counts only once the table was opened anew after it.
+took long therefore counts only once the table was opened again after it.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class FeedTable:
         if landed is not None:
             return landed
         if failed is None or self._path is None:  # where what was given up may still arrive
-            raise OutcomeUnknown(f"cannot tell whether a commit to {self.uri} comes through: {failed}") from failed
+            raise OutcomeUnknown(f"it is not known whether a commit to {self.uri} comes through: {failed}") from failed
         with delta_faults(f"commit to the feed {self.uri}"):
             raise failed
 
@@ -283,7 +283,7 @@ class FeedTable:
         try:
             self._durable.sync(self._log.version, content=False)
         except OSError as error:
-            raise OutcomeUnknown(f"cannot tell whether a commit to {self.uri} lasts: {error}") from error
+            raise OutcomeUnknown(f"it is not known whether a commit to {self.uri} lasts: {error}") from error
 
 
 def _above(folder: str) -> list[str]:

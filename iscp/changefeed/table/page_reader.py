@@ -115,7 +115,7 @@ class PageReader:
 
 
 class _OrderedFile:
-    """A file whose rows are in the order of their ulids, in row groups that tell their bounds."""
+    """A file whose rows are in the order of their ulids, in row groups that state their bounds."""
 
     def __init__(self, files: pafs.FileSystem, path: str) -> None:
         self._files = files

@@ -17,7 +17,7 @@ def lacking_columns(held: pa.Schema, wanted: pa.Schema) -> list[pa.Field]:
         if (kind := there.get(each.name.lower(), each.type)) != each.type and not _takes(kind, each.type):
             raise PermanentError(
                 f"column {each.name} is of type {each.type} now, the feed has {kind}",
-                remedy="Bring the type back, or register the job anew on another feed",
+                remedy="Bring the type back, or register the job again on another feed",
                 code=ErrorCode.SCHEMA_CHANGED,
             )
     return [each.with_nullable(True) for each in wanted if each.name.lower() not in there]

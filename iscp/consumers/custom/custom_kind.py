@@ -135,7 +135,7 @@ class CustomKind:
             raise InvalidRequest(
                 f"the consumer {self.name!r} cannot check it: {named_error(error)}",
                 field=CONSUMER_PATH,
-                remedy="See what it says of its target and options, or mend its check",
+                remedy="See what it says of its target and options, or repair its check",
                 code=ErrorCode.CONSUMER_BROKEN,
             ) from error
 

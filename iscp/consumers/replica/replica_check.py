@@ -1,4 +1,4 @@
-"""Compares a replica with its source's rows, mends what differs, and takes over a table that holds them already."""
+"""Compares a replica with its source's rows, repairs what differs, and takes over a table that holds them already."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class ReplicaCheck:
         shared.release()
         return shared.split(wanted, key)[0]
 
-    def mend(self, context: ConsumeContext, compared: Compared, watermark: Watermark) -> Consumed:
-        said, frame = compared.comparison, compared.mending
+    def repair(self, context: ConsumeContext, compared: Compared, watermark: Watermark) -> Consumed:
+        said, frame = compared.comparison, compared.repair
         if not self._spec.key and said.extra:
             raise PermanentError(
                 f"{said.extra} rows are too many, and without a key none of them can be taken away alone",
@@ -60,7 +60,7 @@ class ReplicaCheck:
             # Others have written, and all is equal again: the commit says so.
             return Consumed(self._sink.claim("", tag), 0, 0)
         rows = said.missing + said.extra + said.different
-        return Consumed(self._sink.mend(context.session, frame, self._spec.key, tag, context.guard), rows, 0)
+        return Consumed(self._sink.repair(context.session, frame, self._spec.key, tag, context.guard), rows, 0)
 
     def adopt(self, context: ConsumeContext, watermark: Watermark) -> Position:
         context.guard.check()

@@ -198,7 +198,7 @@ class ReplicaConsumer:
             f"{shared.rows} rows of the source share a key, as {shared.examples}"
             + ("" if stops else f"; at most {ROWS_MAX} are set aside"),
             field=f"{CONSUMER_PATH}.key",
-            remedy="Choose a key that is unique, or mend the source",
+            remedy="Choose a key that is unique, or repair the source",
             code=ErrorCode.DUPLICATE_KEY,
         )
 

@@ -75,7 +75,7 @@ class Verifier:
                 seq, rows = position.seq, 0
                 repairs = iteration.purpose is Purpose.REPAIR and not (said.equal and not position.void)
                 if repairs:
-                    done = check.mend(context, compared, position.watermark)
+                    done = check.repair(context, compared, position.watermark)
                     seq, rows = done.position.seq, done.rows
         report = VerifyReport(position.watermark.version, seq, said, position.void, repaired=repairs)
         return JobOutcome(

@@ -1,7 +1,7 @@
 """`iscp_history`: the table of iterations, appended to in batches and without a fence.
 
 An iteration that a deposed owner still writes down has taken place; nothing is decided by this table. So one that is
-damaged is named and left as it is, and one that is gone begins anew.
+damaged is named and left as it is, and one that is gone begins again, empty.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class HistoryTable:
         if path is not None and not path.is_dir():
             self._table = None
         if self._table is None:
-            # With an open table deltalake would make the directories anew that are away, the job log's own with them:
+            # With an open table deltalake would recreate the directories that are gone, the job log's own with them:
             # an owner that starts then would find no log there, and begin an empty one.
             self._table = self._open()
         try:

@@ -66,7 +66,7 @@ def refuse_others_table(uri: str, cluster: str) -> None:
     try:
         _refuse_other(DeltaTable(uri), uri, cluster)
     except FOREIGN_ERRORS:
-        return  # whoever opens it will tell
+        return  # whoever opens it reports what is wrong
 
 
 def _refuse_other(table: DeltaTable, uri: str, cluster: str) -> None:

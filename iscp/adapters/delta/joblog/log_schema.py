@@ -134,7 +134,7 @@ _HISTORY_VALUES: Mapping[str, Callable[[HistoryEntry], Any]] = {
 
 
 def _lists(texts: Sequence[Sequence[str]]) -> pa.Array:
-    """Lists of texts, put together flat: a Python list for each row would keep the garbage collector busy."""
+    """Lists of texts, put together flat: a Python list for each row would put the garbage collector under load."""
     offsets = pa.array(accumulate(map(len, texts), initial=0), pa.int32(), size=len(texts) + 1)
     return pa.ListArray.from_arrays(offsets, pa.array(chain.from_iterable(texts), pa.string()))
 

@@ -20,7 +20,7 @@ Action = dict[str, dict[str, Any]]
 
 _FILES = ("add", "remove", "cdc")
 _KINDS = frozenset((*_FILES, "metaData", "protocol", "commitInfo", "txn", "domainMetadata", "sidecar"))
-_REMEDY = "Restore the file from a backup; or make the table anew, and resync its jobs (a target: move it away)"
+_REMEDY = "Restore the file from a backup; or recreate the table, and resync its jobs (a target: move it away)"
 TEXT_LENGTH_MAX = 200
 """Characters of an operation's name that messages show; the rest is cut off."""
 

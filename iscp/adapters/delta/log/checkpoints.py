@@ -1,4 +1,4 @@
-"""Checkpoints of the logs that are written here, made when those who wait for a commit were told of it.
+"""Checkpoints of the logs that are written here, made after those who wait for a commit were notified.
 
 Delta makes one within every tenth commit, which then ends seconds after it can be read. So a table that is made here
 leaves it to others only after many commits: they are to find a short log as well, should they go on with the table.

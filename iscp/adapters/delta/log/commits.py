@@ -152,7 +152,7 @@ def _change_files(by_kind: dict[str, list[dict[str, Any]]]) -> list[ChangeFile]:
 
 
 def _merged_nothing(by_kind: dict[str, list[dict[str, Any]]]) -> bool:
-    """A merge without an effect may have written files anew; Delta's readers of changes leave them out too."""
+    """A merge without an effect may have rewritten files; Delta's readers of changes leave them out too."""
     about = (by_kind.get("commitInfo") or [{}])[0]
     metrics = about.get("operationMetrics") or {}
     if about.get("operation") != "MERGE" or not isinstance(metrics, dict):

@@ -42,7 +42,7 @@ _Ends = tuple[Any, ...] | None
 
 
 def bounded(schema: T.StructType, key: Sequence[str]) -> list[str]:
-    """Those of the key's columns whose bounds can be told."""
+    """Those of the key's columns whose bounds can be known."""
     keys = {name.lower() for name in key}
     return [
         field.name
@@ -113,7 +113,7 @@ class HeldKeys:
         return any(_apart(self._held[name], ends) for name, ends in bounds.items())
 
     def _follow(self, version: int) -> bool:
-        """Go on to `version` commit by commit; False: that is not possible, or would cost more than to begin anew."""
+        """Go on to `version` commit by commit; False: that is not possible, or would cost more than to start over."""
         if not 0 <= version - self._version <= FOLLOWED_MAX or commit_stamp(self._uri, self._version) != self._stamp:
             return False
         for later in range(self._version + 1, version + 1):

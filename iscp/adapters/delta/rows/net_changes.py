@@ -111,7 +111,7 @@ def each_key(raw: DataFrame, key: Sequence[str]) -> DataFrame:
 
 
 def each_by_itself(raw: DataFrame) -> DataFrame:
-    """Takes and gives what `net_by_spark` does, where each row tells its key's net change without a look at others."""
+    """Takes and gives what `net_by_spark` does, where each row has its key's net change without a look at others."""
     kind = F.col(CHANGE_TYPE)
     op = F.when(kind == "insert", Op.INSERT).when(kind == "delete", Op.DELETE).otherwise(Op.UPDATE)
     return raw.where(kind != "update_preimage").withColumn(OP, op).drop(CHANGE_TYPE)

@@ -48,7 +48,7 @@ class Breach(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One raced version: who was told to have won it, and what its file holds in the end (None: no file)."""
+    """One raced version: who was reported to have won it, and what its file holds in the end (None: no file)."""
 
     version: int
     winners: frozenset[str]

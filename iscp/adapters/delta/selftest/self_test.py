@@ -126,7 +126,7 @@ def require_fair(outcomes: Sequence[Round], directory: str, field: str, remedy: 
 
 
 def verdict(fault: Exception, message: str, field: str, remedy: str, *, remote: bool = False) -> IscpError:
-    """A disk that is full, or a machine too busy to answer, says nothing of the file system: it is asked again.
+    """A disk that is full, or a machine under too much load, says nothing of the file system: it is tried again.
 
     So is a `remote` store, whatever it says but that it knows no conditions.
     """
@@ -176,7 +176,7 @@ def _require_refusal(own: StoreContender, scratch: str, store: _TestedStore, fie
 def _own_store(spark: SparkSession, log: str, store: _TestedStore) -> Any:
     """The log store that Spark has for such places, if it is the package's.
 
-    A race cannot be relied on to tell: Delta's default loses too seldom to show in a few rounds.
+    A race cannot be relied on to show it: Delta's default loses too seldom to show in a few rounds.
     """
     jvm: Any = spark._jvm
     stores = getattr(getattr(jvm.org.apache.spark.sql.delta.storage, "LogStore$"), "MODULE$")

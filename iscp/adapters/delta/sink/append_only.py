@@ -52,7 +52,7 @@ def lacking(wanted: DataFrame, held: DataFrame) -> Iterator[Lacking]:
     """
     union = _union(held.schema, wanted.schema)
     with comparing(*comparable(wanted, held), ()) as compared:
-        missing = compared.mending if compared.mending is not None else held.limit(0)
+        missing = compared.repair if compared.repair is not None else held.limit(0)
         new = conformed(missing.drop(OP), union)
         way = _way(held.schema, union)
         frame = conformed(held, union).unionByName(new) if way is Way.REWRITE else new

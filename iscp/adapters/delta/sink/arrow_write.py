@@ -1,4 +1,4 @@
-"""Writes few rows into a target without Spark: deltalake commits at exactly the version that it is told, or not.
+"""Writes few rows into a target without Spark: deltalake commits at exactly the version that it is given, or not.
 
 Only where the outcome is the same as Spark's: tables without features of their own, keys without nulls.
 """

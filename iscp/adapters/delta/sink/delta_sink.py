@@ -1,8 +1,8 @@
 """A Delta table that a job keeps, written by compare-and-set on its seq (port Sink).
 
 Data and watermark go into one commit: `txn` (iscp, seq) and user metadata with the range. Of two writers of one
-seq one wins; Delta tells the other so if they overlap, and skips it silently if it comes later. So after every
-commit the log is asked whose commit carries the seq. Spark writes the rows of merges and appends; claims and the
+seq one wins; Delta reports a conflict to the other if they overlap, and skips it silently if it comes later. So after
+every commit the log is asked whose commit carries the seq. Spark writes the rows of merges and appends; claims and the
 publishing of staged files go through deltalake, which commits at exactly the next version or not at all.
 """
 
@@ -183,7 +183,7 @@ class DeltaSink:
         merge_by_spark(session, self._uri, frame, key, tag, reread, besides)
         return self._confirm_commit(tag)
 
-    def mend(
+    def repair(
         self, session: SparkSession, frame: DataFrame, key: Sequence[str], tag: CommitTag, guard: Guard
     ) -> Position:
         if not key:

@@ -52,7 +52,7 @@ def tag_json(tag: CommitTag) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Ours:
-    """One of our commits, as its user metadata tells it."""
+    """One of our commits, as its user metadata describes it."""
 
     version: int
     position: Position
@@ -119,7 +119,7 @@ class PositionReader:
         return self._advance(self._from_log(row, seq, newest))
 
     def _refuse_no_place(self, error: TableNotFound) -> None:
-        """Where the target cannot be built anew until somebody has made room for it."""
+        """Where the target cannot be rebuilt until somebody has made room for it."""
         path = place(self._uri)
         if not files.parent_is_there(path):
             raise StorageError(
@@ -127,7 +127,7 @@ class PositionReader:
             ) from error
         if files.is_file(path) or files.is_file(log_of(self._uri)):
             raise StorageError(
-                f"there is a file in the place of the target {self._uri}", remedy="Move it away: it is built anew"
+                f"there is a file in the place of the target {self._uri}", remedy="Move it away: the target is rebuilt"
             ) from error
 
     def _last_seq(self, newest: int) -> int | None:
@@ -174,7 +174,7 @@ class PositionReader:
         """Our commit, void where somebody wrote between the state that it was made on and itself."""
         for version in range(ours.base_version + 1, ours.version):
             commit = read_commit(self._uri, version)
-            # Cleaned away unseen, as for a reader that was not there: nobody can tell that it was harmless.
+            # Cleaned away unseen, as for a reader that was not there: nobody knows that it was harmless.
             void = _foreign(commit) if commit is not None else f"version {version} of the target is not there to check"
             if void:
                 return replace(ours.position, void=void)

@@ -60,7 +60,7 @@ def merge_by_spark(
         settings |= _AS_IT_IS
     matches = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(name)}" for name in key) + besides
     values = {quoted(name): F.col(f"s.{quoted(name)}") for name in frame.columns if name != OP}
-    # Either rows of the source share the key, or the target is not what it seems: a difference will tell.
+    # Either rows of the source share the key, or the target is not what it seems: a difference will show.
     taken = {quoted(key[0]): F.raise_error(F.lit(KEY_TAKEN))}
     with _reading(reread), _merging(uri):
         try:

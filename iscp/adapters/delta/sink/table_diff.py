@@ -39,13 +39,13 @@ _LOW_BITS = 0xFFFFFFFF
 
 @contextmanager
 def comparing(wanted: DataFrame, held: DataFrame, key: Sequence[str]) -> Iterator[Compared]:
-    """How `held` differs from `wanted`, and what mends it; both have the same columns, in any order.
+    """How `held` differs from `wanted`, and what repairs it; both have the same columns, in any order.
 
     Raises ChangesUnavailable where the rows of `wanted` cannot be read any more.
     """
     held = held.select(*[F.col(quoted(name)) for name in wanted.columns])
     with spark_faults("count the target's rows"):
-        ranges = ranges_for(held.count())  # told by statistics
+        ranges = ranges_for(held.count())  # by statistics alone
     sides = Side(wanted, key), Side(held, key)
     found, rows = _narrow_ranges(sides, ranges)
     said = Comparison(*rows, ranges=found.ranges.number, ranges_differing=len(found.differing))
@@ -151,7 +151,7 @@ def _count_differences(said: Comparison, differing: DataFrame, schema: T.StructT
         shown = wrong.limit(SAMPLES_MAX).select(*_sample_columns(schema, keyed)).collect()
     samples = tuple(Sample(row[0], row[1], tuple(row[2])) for row in shown)
     found = dict(zip(counts, map(int, counted), strict=True))
-    return Compared(replace(said, samples=samples, **found), _mending(wrong, schema, keyed))
+    return Compared(replace(said, samples=samples, **found), _repair(wrong, schema, keyed))
 
 
 def _sample_columns(schema: T.StructType, keyed: bool) -> list[Column]:
@@ -170,7 +170,7 @@ def _differ(field: T.StructField) -> Column:
     return wanted != held
 
 
-def _mending(differing: DataFrame, schema: T.StructType, keyed: bool) -> DataFrame:
+def _repair(differing: DataFrame, schema: T.StructType, keyed: bool) -> DataFrame:
     """Changes that make the target equal, as for a sink's merge; without a key the rows to be appended."""
     if keyed:
         ops = (

@@ -93,7 +93,7 @@ class Shape:
         return T.StructType.fromJson({"type": "struct", "fields": plain})
 
     def readable(self, columns: Sequence[str]) -> bool:
-        """Whether these columns of the table's files can be read without Spark, and their changes be told."""
+        """Whether these columns of the table's files can be read without Spark, and their changes be known."""
         special = any(mark in (self.fields[name].get("metadata") or {}) for name in columns for mark in _SPECIAL)
         return (
             self.configuration.get(_MAPPING, "none") == "none"

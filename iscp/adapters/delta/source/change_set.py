@@ -67,7 +67,7 @@ _STAMP_FIELDS = (
 class DeltaChangeSet:
     """The wanted columns, `_change_type` and the stamps of all changes; `schema` is that of the wanted columns.
 
-    A small range is held in this process as `rows`, a large one is Spark's `frame`, and kept by it if so told: for one
+    A small range is held in this process as `rows`, a large one is Spark's `frame`, and kept by it on request: for one
     reader it costs less to read again the columns that are needed than to keep them all.
     """
 

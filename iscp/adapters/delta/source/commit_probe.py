@@ -1,7 +1,7 @@
 """Asks a Delta log whether it has moved, at the cost of two `stat`s (on S3: two HEAD requests) where it has not.
 
 The next commit's file is asked for by its name. That it is not there can also mean that it was cleaned away, or that
-the log was made anew at a lower version: so the last commit file seen must still be the same one (its inode, or
+the log was recreated at a lower version: so the last commit file seen must still be the same one (its inode, or
 ETag, and time; a new file may get an old inode). If it is not, the log is looked at from the start.
 """
 

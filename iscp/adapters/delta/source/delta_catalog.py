@@ -1,4 +1,4 @@
-"""Finds Delta tables by path, URI, or name in a catalog of Spark, and tells what they are (port Catalog)."""
+"""Finds Delta tables by path, URI, or name in a catalog of Spark, and describes them (port Catalog)."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def _explained(error: IscpError, fault: str) -> IscpError:
         return BrokenLogError(
             f"has a log that cannot be read ({error.message})",
             field="table",
-            remedy="Restore the log's missing files from a backup, or make the table anew",
+            remedy="Restore the log's missing files from a backup, or recreate the table",
         )
     return error
 

@@ -1,7 +1,7 @@
 """What iscp itself asks of a store: small files, their identity, and what lies in a directory.
 
 A file is named by one string: an absolute path, or `s3://BUCKET/KEY`. Decides how either is asked; knows nothing of
-Delta. Whatever goes wrong is an OSError. S3 is told by the environment (`AWS_*`) where it is and who asks, as
+Delta. Whatever goes wrong is an OSError. The environment (`AWS_*`) says where S3 is and who asks, as
 deltalake is: so both always ask the same store. `iscp.adapters.delta.storage.s3_settings` puts there what the
 configuration says.
 """

@@ -1,4 +1,4 @@
-"""How those who go to S3 are told where it is: delta-rs and obstore by the environment, Spark by its settings.
+"""Where those who use S3 find it: delta-rs and obstore by the environment, Spark by its settings.
 
 Who asks is never written down here: credentials come from the environment, a web identity, a container or an instance,
 which all three understand.
@@ -59,7 +59,7 @@ def _own_name_resolves() -> bool:
 def s3_conf(config: S3Config, environ: Mapping[str, str], buffer_dir: Path | None) -> dict[str, str]:
     """Settings of Spark; none where S3 is not used. `buffer_dir`: where what is uploaded is gathered (None: Hadoop's).
 
-    `s3` is the one spelling inside, so Hadoop is told that its `s3a` is meant.
+    `s3` is the one spelling inside, so Hadoop is configured to take it for its `s3a`.
     """
     if not config.used:
         return {}

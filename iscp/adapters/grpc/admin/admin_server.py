@@ -61,7 +61,7 @@ class Service(Protocol):
 class AdminServer:
     """The gRPC server of a node: `Admin`, health and reflection, and `services` beside them.
 
-    `address` is HOST:PORT; port 0 takes any free one, and after `start` the property `address` tells which.
+    `address` is HOST:PORT; port 0 takes any free one, and after `start` the property `address` says which.
     At most `max_workers` calls and `waits_max` waits run at a time. `interceptors` see every call first.
     """
 
@@ -115,7 +115,7 @@ class AdminServer:
         self._server.start()
 
     def ready(self) -> None:
-        """Tell users that they are served."""
+        """Report to health checks that users are served."""
         self._health.set(_SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
         log.info("admin.serving", extra={"address": self._address})
 

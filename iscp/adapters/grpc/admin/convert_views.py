@@ -137,7 +137,7 @@ def report_from_wire(message: pb.VerifyReport) -> VerifyReport:
 
 
 def cluster_to_wire(cluster: ClusterView) -> Iterator[pb.ClusterPage]:
-    """The first page tells everything but the shards, which follow in as many as it takes."""
+    """The first page holds everything but the shards, which follow in as many as it takes."""
     head = pb.Cluster(
         format_version=FORMAT_VERSION,
         owner=cluster.owner,

@@ -55,7 +55,7 @@ _PREFIXES = tuple(
 )
 # What each connection says for itself.
 _OF_ONE_CONNECTION = frozenset({"user-agent", "host", "content-type", "te"})
-# gRPC tells of no deadline as of one that is far away.
+# gRPC reports a call without a deadline as one whose deadline is far away.
 _NO_DEADLINE_S = 1e9
 
 
@@ -107,7 +107,7 @@ class _Caller:
 class Forwarding(grpc.ServerInterceptor):  # type: ignore[misc]
     """Give it to AdminServer as one of its `interceptors`.
 
-    `route` tells the address of the owner if that is another node; None if it is this one, or nobody knows. It is
+    `route` gives the address of the owner if that is another node; None if it is this one, or nobody knows. It is
     asked with every call and every attempt, by gRPC's own thread: it must not wait. `log_fault`: why nobody can claim
     the job log; asked, by a call's own thread, where the owner does not answer: none will while the log is damaged.
     """

@@ -96,7 +96,7 @@ def translate_errors(context: grpc.ServicerContext, verb: str, service: str = "a
 
 
 def error_of(detail: pb.ErrorDetail) -> IscpError:
-    """The error that a detail tells of; of an unknown kind (a newer node's) at least whose move is next."""
+    """The error that a detail describes; of an unknown kind (a newer node's) at least whose move is next."""
     code: ErrorCode | None
     try:
         code = ErrorCode(detail.code)

@@ -27,7 +27,7 @@ BACKOFF_MAX_S = 2.0
 """Longest pause between two attempts."""
 
 # The owner is changing, or the node is restarting: soon another answer is to be had. Asking again is safe, as a
-# change carries its request_id. (Not Unavailable's siblings: a full disk does not mend itself within seconds.)
+# change carries its request_id. (Not Unavailable's siblings: a full disk does not repair itself within seconds.)
 _RETRIED = (Unavailable, NotOwner, LeaseLost, OutcomeUnknown)
 
 _OPTIONS = (
@@ -94,7 +94,7 @@ class Caller:
 
 
 def listing(method: Callable[..., Any]) -> Callable[..., list[Any]]:
-    """A streamed answer as a list, so that a retry begins it anew."""
+    """A streamed answer as a list, so that a retry starts from its beginning."""
 
     def call(request: Any, *, timeout: float) -> list[Any]:
         return list(method(request, timeout=timeout))

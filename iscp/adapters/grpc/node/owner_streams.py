@@ -171,7 +171,7 @@ class _Peer:
                 log.exception("peer.not_heard", extra=self._named())
 
     def _note(self, error: IscpError) -> None:
-        """A refusal needs a person: it is told each time, and logged where it is another one than the last."""
+        """A refusal needs a person: it is reported each time, and logged where it is another one than the last."""
         if self._closed.is_set():
             return
         if not isinstance(error, PermanentError):
@@ -191,7 +191,7 @@ class Peers:
 
     `cluster` is its name with the prefix in etcd. `heard` is given what a node says, in order, by a thread of that
     node; while it does not return, the node is held back; what it raises is logged, and that batch is lost.
-    `on_refused` is told each time that a node refuses the stream.
+    `on_refused` is called each time that a node refuses the stream.
     """
 
     def __init__(
