@@ -1,0 +1,121 @@
+"""The log of a source that is damaged: what a range holds is said as it is, or refused with the table and the file."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from iscp.adapters.delta.source.change_source import DeltaChangeSource
+from iscp.core.errors import ErrorCode, StorageError
+from iscp.core.iteration import Bounds
+from iscp.core.watermark import Watermark
+from iscp.ports.source import ChangesUnavailableError, SourceRange
+from tests.fakes.damages import CONTENT, Damage, delete, link_to_itself, replaced_by
+
+APPLIED, CHECKPOINT, NEWEST = 4, 2, 7
+
+
+def write(uri: str) -> str:
+    for version in range(NEWEST + 1):
+        rows = pa.table({"id": [version]})
+        write_deltalake(uri, rows, mode="append", configuration={"delta.enableChangeDataFeed": "true"})
+        if version == CHECKPOINT:
+            DeltaTable(uri).create_checkpoint()
+    return uri
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table and another one."""
+    lake = tmp_path_factory.mktemp("lake")
+    write(str(lake / "orders"))
+    write(str(lake / "other"))
+    return lake
+
+
+@pytest.fixture
+def lake(pristine: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(pristine, tmp_path / "lake"))
+
+
+def resolved(lake: Path, source: DeltaChangeSource) -> tuple[SourceRange, tuple[str, ...]]:
+    uri = str(lake / "orders")
+    span = source.resolve(uri, Watermark(APPLIED, 0.0), None, Bounds())
+    return replace(span, from_at_s=0.0), source.columns(uri, span.last_version)
+
+
+def commit(version: int) -> Callable[[Path], Path]:
+    def path(lake: Path) -> Path:
+        return lake / "orders" / "_delta_log" / f"{version:020d}.json"
+
+    path.__name__ = f"commit {version}"
+    return path
+
+
+def checkpoint(lake: Path) -> Path:
+    return lake / "orders" / "_delta_log" / f"{CHECKPOINT:020d}.checkpoint.parquet"
+
+
+def last_checkpoint(lake: Path) -> Path:
+    return lake / "orders" / "_delta_log" / "_last_checkpoint"
+
+
+FILES = (commit(NEWEST), commit(NEWEST - 1), commit(APPLIED), commit(0), checkpoint, last_checkpoint)
+DAMAGES = (*CONTENT, delete, link_to_itself)
+MATRIX = [(file, damage) for file in FILES for damage in DAMAGES]
+
+
+@pytest.mark.parametrize("knows", [False, True], ids=["opened anew", "known before"])
+@pytest.mark.parametrize(("file", "damage"), MATRIX, ids=[f"{f.__name__}-{d.__name__}" for f, d in MATRIX])
+def test_a_damaged_log(lake: Path, file: Callable[[Path], Path], damage: Damage, knows: bool) -> None:
+    source, whole = DeltaChangeSource(), resolved(lake, DeltaChangeSource())
+    if knows:
+        source.at(str(lake / "orders"), APPLIED)
+    path = file(lake)
+    kept = path.read_bytes()
+    damage(path)
+    try:
+        found = resolved(lake, source)
+    except StorageError as error:
+        said = str(error)
+        assert path.name in said or str(lake / "orders") in said
+        if error.code == ErrorCode.LOG_CORRUPT:
+            assert str(path) in said
+    except ChangesUnavailableError:
+        if damage is not delete:
+            raise
+    else:
+        if damage is delete and path.name == f"{NEWEST:020d}.json":
+            assert found[0].to.version == NEWEST - 1, "that there was another one nobody knows"
+        else:
+            assert found == whole, "what is passed over must not matter"
+    path.unlink(missing_ok=True)
+    path.write_bytes(kept)
+    assert resolved(lake, source) == whole
+
+
+@pytest.mark.parametrize("version", [NEWEST, NEWEST - 1])
+@pytest.mark.parametrize("damage", [*CONTENT, link_to_itself])
+def test_a_commit_that_is_outstanding_is_named_by_its_file(lake: Path, version: int, damage: Damage) -> None:
+    path, source = commit(version)(lake), DeltaChangeSource()
+    source.at(str(lake / "orders"), APPLIED)
+    damage(path)
+    with pytest.raises(StorageError, match=str(path)):
+        resolved(lake, source)
+    assert source.resolve(str(lake / "other"), Watermark(APPLIED, 0.0), None, Bounds()).to.version == NEWEST
+
+
+def test_a_first_commit_of_another_table_is_another_table(lake: Path) -> None:
+    """With its id, by which the jobs of the one that was there stop."""
+    whole = resolved(lake, DeltaChangeSource())
+    replaced_by(lake / "other" / "_delta_log" / f"{0:020d}.json")(commit(NEWEST)(lake))
+    span, _ = resolved(lake, DeltaChangeSource())
+    assert span.table_id != whole[0].table_id
+    assert span.table_id == str(DeltaTable(str(lake / "other")).metadata().id)
+    assert span.reshapes
