@@ -281,6 +281,15 @@ def test_answers_have_the_fields_that_are_documented(kind: Any, begins: str, ren
     assert set(told.split(", ")) == {renamed.get(each.name, each.name) for each in fields(kind)}
 
 
+def test_threads_have_the_names_that_are_documented() -> None:
+    rows = re.findall(r"^\| (`iscp-.+?) \| `([\w/.]+)`", (ROOT / "docs/threads.md").read_text(), re.MULTILINE)
+    assert len(rows) > 10
+    for names, file in rows:
+        for name in _SPAN.findall(names):
+            fixed = re.sub(r"(-n|…)$", "", name)
+            assert f'"{fixed}' in sources()[file] or name.removeprefix("iscp-") in sources()[file], name
+
+
 def test_the_keys_in_etcd_are_those_of_the_code() -> None:
     cells = re.findall(r"^\| (`.+?`) \|", (ROOT / "docs/etcd-keys.md").read_text(), re.MULTILINE)
     told = {key for cell in cells for key in _SPAN.findall(cell)}
