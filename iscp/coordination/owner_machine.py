@@ -117,10 +117,15 @@ class OwnerMachine:
 
 
 def _place(term: Term) -> None:
-    """What is free goes to nodes that may take it by now: one that was just given up on may not."""
+    """What is free goes to nodes that may take it by now: one that was just given up on may not.
+
+    While a node is awaited nothing moves: all nodes are looked at once, when the last of them is heard.
+    """
     if term.changed:
-        term.changed = False
-        planner.reconsider(term)
+        term.look_round()
+        if not term.awaiting:
+            term.changed = False
+            planner.reconsider(term)
     planner.place(term)
 
 

@@ -110,6 +110,8 @@ def _copied_term(term: Term) -> Term:
         epochs={name: dict(each) for name, each in term.epochs.items()},
         copies=SecondCopies(),
         asked=term.asked.copy(),
+        to_await=term.to_await.copy(),
+        to_hear=term.to_hear.copy(),
         moving=dict(term.moving),
         assignments=_copied_assignments(term.assignments),
         timers=Timers(),

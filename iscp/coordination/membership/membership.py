@@ -47,6 +47,9 @@ def join(term: Term, record: NodeRecord, *, founding: bool) -> None:
         peer.accepted, peer.recorded = before.accepted, before.recorded
     term.departed.pop(peer.holder, None)  # also where a restored etcd brings back a life before the last one
     term.peers[record.node_id] = peer
+    term.to_await.append(record.node_id)
+    if founding:
+        term.to_hear.append(record.node_id)
     term.look_round()
     term.out.append(Decided(Decision.JOIN, record.node_id, why=f"epoch {record.epoch} at {record.address}"))
     if not refuse_stranger(term, peer, record.wire_format) and not ttls_fit(record.ttl_s, term.times.lease_ttl_s):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -54,8 +54,9 @@ class Term:
 
     Nothing is placed before `hold_until_s` (a lost node may still write) and `settled_at_s` (members are changing).
     `awaiting`: nothing is placed, as some node has yet to say what it runs. `listening`: so has one that was there when
-    the term began; nothing is sent to any node until all of those are heard. `ring_asked`: the nodes whose ring is
-    being built; nor is anything placed before it is. `unplaced`: what is left of a pass over all that nobody holds.
+    the term began; nothing is sent to any node until all of those are heard. `to_await`, `to_hear`: the nodes that may
+    be the reason for either, in the order in which they came. `ring_asked`: the nodes whose ring is being built; nor is
+    anything placed before it is. `unplaced`: what is left of a pass over all that nobody holds.
 
     `turns`: the nodes with queued dispatches that may be sent, in the order in which they are served.
     `asked`: moves that operators requested, and where to. `plan`: what is to move, as the policies yield it, with
@@ -88,6 +89,8 @@ class Term:
     changed: bool = False
     awaiting: bool = False
     listening: bool = False
+    to_await: deque[str] = field(default_factory=deque)
+    to_hear: deque[str] = field(default_factory=deque)
     rebalancing: bool = False
     rebalance_at_s: float | None = None
     counter: int = 0
@@ -113,10 +116,21 @@ class Term:
         return self.peers.get(peer.record.node_id) is peer
 
     def look_round(self) -> None:
-        """Whose Sync is missing, now that a node has come, has gone or has been heard."""
-        unheard = [peer for peer in self.peers.values() if peer.unknown]
-        self.awaiting = any(peer.awaited for peer in unheard)
-        self.listening = any(peer.founding for peer in unheard)
+        """Whether a Sync is missing, now that a node has come, has gone or has been heard.
+
+        Who is not awaited any more never is again in that life: each is passed over once, however many there are.
+        """
+        while self.to_await and not self._is_awaited(self.to_await[0]):
+            self.to_await.popleft()
+        while self.to_hear and not self._is_unheard_founder(self.to_hear[0]):
+            self.to_hear.popleft()
+        self.awaiting, self.listening = bool(self.to_await), bool(self.to_hear)
+
+    def _is_awaited(self, node_id: str) -> bool:
+        return (peer := self.peers.get(node_id)) is not None and peer.awaited
+
+    def _is_unheard_founder(self, node_id: str) -> bool:
+        return (peer := self.peers.get(node_id)) is not None and peer.unknown and peer.founding
 
     def late_s(self, due_s: float) -> float:
         """How long the owner itself stood still when something was due; 0 where that is not much.

@@ -29,7 +29,6 @@ MOVES_MAX = 16
 
 def reconsider(term: Term) -> None:
     """Members, or what is wanted of them, have changed: evaluate the policies again."""
-    term.look_round()
     before = term.placement
     term.placement = replace(before, eligible=eligible(term))
     if term.placement.eligible != before.eligible:

@@ -8,7 +8,8 @@ import pytest
 
 from iscp.coordination.membership.assignments import ShardState
 from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.messages import NodeShard, NodeShardState
+from iscp.coordination.protocol.events import Elected, FromNode
+from iscp.coordination.protocol.messages import NodeShard, NodeShardState, Sync
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.core.ids import TableEpoch
 from iscp.core.members import NodeRecord
@@ -96,3 +97,20 @@ def copies(machine: OwnerMachine) -> int:
 def test_what_is_done_for_a_table_does_not_grow_with_their_number(history: Callable[[int], int]) -> None:
     few, many = history(FEW) / FEW, history(MANY) / MANY
     assert many <= GROWTH_MAX * few
+
+
+def hear_nodes(count: int) -> int:
+    """A new owner, with nothing to place, is told by all its nodes what they run."""
+    machine = CountedOwner("n-0", "v", TIMES)
+    nodes = node_records(count)
+    machine.step(Elected(1, 101, tuple(sorted(nodes)), {}), 1.0)
+    for node in nodes:
+        machine.step(FromNode(node.node_id, Sync(1, node.epoch, "v", 1, 0, 1, 0, ())), 1.0)
+    assert machine.term is not None
+    assert len(machine.term.placement.eligible) == count
+    return machine.effort.lines
+
+
+def test_what_is_done_for_a_node_does_not_grow_with_their_number() -> None:
+    few, many = 20, 160
+    assert hear_nodes(many) / many <= GROWTH_MAX * hear_nodes(few) / few
