@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from iscp.adapters.etcd.member_watch import MemberReads, MemberWatch, encoded
+from iscp.adapters.etcd.keys import encoded
+from iscp.adapters.etcd.member_watch import MemberReads, MemberWatch
 from iscp.adapters.etcd.values import Changed, Compacted, EventType, KeyValue, Listing, WatchEvent, WatchItem
 from iscp.core.members import Moment, NodeRecord
 from tests.simulation.etcd import KEYS, RELIST_S, Change, Etcd, Item, Link

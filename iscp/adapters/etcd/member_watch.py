@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Protocol
 
 from iscp.adapters.etcd.etcd_errors import EtcdCompactedError
-from iscp.adapters.etcd.keys import Keys
+from iscp.adapters.etcd.keys import Keys, epoch_of, snapshot_of
 from iscp.adapters.etcd.values import Changed, Compacted, EventType, KeyValue, Listing, Progress, WatchItem
 from iscp.core.errors import ConfigurationError, IscpError
 from iscp.core.members import Moment, NodeRecord
-from iscp.core.untrusted_values import error_text, exact_float, exact_int, exact_name, named_error, printable
 from iscp.ports.system import Threads
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
 RELIST_PAUSE_S = 0.5
 """Pause before the members are listed again after that failed."""
 
@@ -248,64 +245,3 @@ class MemberWatch:
         self._pause(REDELIVER_PAUSE_S)
         with self._changed:
             self._delivered = None
-
-
-def encoded(record: NodeRecord) -> bytes:
-    """The value of a node's key."""
-    return json.dumps(
-        {
-            "format": FORMAT,
-            "node_id": record.node_id,
-            "epoch": record.epoch,
-            "address": record.address,
-            "pid": record.pid,
-            "version": record.version,
-            "started_at_s": record.started_at_s,
-            "wire_format": record.wire_format,
-            "leaving": record.leaving,
-            "ttl_s": record.ttl_s,
-        }
-    ).encode()
-
-
-def snapshot_of(known: Iterable[KeyValue]) -> tuple[NodeRecord, ...]:
-    """The records, sorted; those that cannot be read are passed over."""
-    return tuple(sorted(record for kv in known if (record := _decode(kv)) is not None))
-
-
-def epoch_of(kv: KeyValue | None) -> int:
-    """The last epoch that was given to a node, by its key; 0 without one. Raises ConfigurationError."""
-    try:
-        return exact_int(int(kv.value), "the epoch") if kv else 0
-    except ValueError as error:
-        raise ConfigurationError(
-            f"the key {printable(kv.key if kv else '')} in etcd holds no epoch: {error_text(error)}",
-            remedy="Put a number there that is greater than any epoch that the node had, and start it again",
-        ) from error
-
-
-def _decode(kv: KeyValue) -> NodeRecord | None:
-    try:
-        fields = json.loads(kv.value)
-        return NodeRecord(
-            node_id=_require_name(fields["node_id"], "node_id"),
-            epoch=exact_int(fields["epoch"], "epoch"),
-            address=_require_name(fields["address"], "address"),
-            pid=exact_int(fields["pid"], "pid"),
-            version=exact_name(fields["version"], "version"),
-            started_at_s=exact_float(fields["started_at_s"], "started_at_s"),
-            lease_id=kv.lease_id,
-            wire_format=exact_int(fields.get("wire_format", 1), "wire_format"),
-            leaving=bool(fields.get("leaving", False)),
-            ttl_s=exact_float(fields.get("ttl_s", 0.0), "ttl_s", 0.0),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = named_error(error)
-        log.warning("etcd.members.unreadable_record", extra={"key": printable(kv.key), "reason": reason})
-        return None
-
-
-def _require_name(value: object, name: str) -> str:
-    if not (text := exact_name(value, name)):
-        raise ValueError(f"{name} is empty")
-    return text

@@ -30,14 +30,7 @@ from iscp.adapters.delta.log.next_version import commits_after
 from iscp.adapters.delta.storage.durable_commits import DurableCommits
 from iscp.adapters.delta.storage.locations import local_path
 from iscp.adapters.delta.storage.table_files import files_of, sync
-from iscp.core.errors import (
-    InvariantBroken,
-    JobLogDamaged,
-    NotOwner,
-    OutcomeUnknown,
-    StorageError,
-    Unavailable,
-)
+from iscp.core.errors import InvariantBroken, JobLogDamaged, NotOwner, OutcomeUnknown, StorageError, Unavailable
 from iscp.ports.system import Clock, Failpoints
 
 APP_ID = "iscp_owner"
