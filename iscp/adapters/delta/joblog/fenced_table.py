@@ -187,6 +187,7 @@ class FencedTable:
             self._doubt = _Doubt(commit_id, must_follow_up=not replace)
             if self.catch_up(commit_id, written=cause is None):
                 return
+            # Others moved the table: the same file goes to the next version. Nobody did: the storage refused it.
             if cause is not None and self._version == before:
                 self._discard(name)
                 raise storage_error(cause, "cannot commit to the job log") from cause
