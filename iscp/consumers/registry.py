@@ -77,6 +77,6 @@ def _unusable(entry: EntryPoint, why: str) -> InvalidRequest:
     return InvalidRequest(
         f"the consumer {entry.name!r} ({entry.value}) {why}",
         field=_FIELD,
-        remedy="Mend or reinstall its package on every node, and restart them",
+        remedy="Repair or reinstall its package on every node, and restart them",
         code=ErrorCode.CONSUMER_BROKEN,
     )

@@ -125,7 +125,7 @@ class DeltaFeedCommit:
         if read_purged(self._table):
             raise PermanentError(
                 f"{self._table.uri} was purged: what its readers hold cannot be told from it",
-                remedy="Register the job anew, on another feed",
+                remedy="Register the job again, on another feed",
                 code=ErrorCode.FEED_PURGED,
             )
         key = [F.col(quoted(name)) for name in self._table.description.key]

@@ -50,9 +50,9 @@ class ReplicaCheck:
         said, frame = compared.comparison, compared.repair
         if not self._spec.key and said.extra:
             raise PermanentError(
-                f"{said.extra} rows are too many, and without a key none of them can be taken away alone",
+                f"{said.extra} rows are too many, and without a key none of them can be removed alone",
                 field="repair",
-                remedy="Have the target built anew with `iscp-admin job resync`",
+                remedy="Have the target rebuilt with `iscp-admin job resync`",
                 code=ErrorCode.TARGET_UNUSABLE,
             )
         tag = commit_tag(context, "repair", watermark.version, watermark)

@@ -188,7 +188,7 @@ class ReplicaConsumer:
         return self._kept(frame.where(self._spec.where) if self._spec.where else frame)
 
     def _find_shared(self, frame: DataFrame) -> Shared | None:
-        """The keys that rows share, if they are to be set aside; raises PermanentError where the job is to stop."""
+        """The keys that rows share, if they are to be dead-lettered; raises PermanentError where the job is to stop."""
         shared = find_shared_keys(frame, self._spec.key) if self._spec.key else None
         stops = self._policies.on_duplicate is OnDuplicate.STOP
         if shared is None or (not stops and shared.rows <= ROWS_MAX):
@@ -196,7 +196,7 @@ class ReplicaConsumer:
         shared.release()
         raise PermanentError(
             f"{shared.rows} rows of the source share a key, as {shared.examples}"
-            + ("" if stops else f"; at most {ROWS_MAX} are set aside"),
+            + ("" if stops else f"; at most {ROWS_MAX} are dead-lettered"),
             field=f"{CONSUMER_PATH}.key",
             remedy="Choose a key that is unique, or repair the source",
             code=ErrorCode.DUPLICATE_KEY,
@@ -210,7 +210,7 @@ class ReplicaConsumer:
             raise PermanentError(
                 f"the source has a column {unwritable!r} now, whose name a target cannot have",
                 field=f"{CONSUMER_PATH}.columns",
-                remedy="Rename it; or register the job anew with the columns to keep",
+                remedy="Rename it; or register the job again with the columns to keep",
                 code=ErrorCode.SCHEMA_CHANGED,
             )
 
@@ -229,7 +229,7 @@ class ReplicaConsumer:
                 f"the source has no column {', '.join(changed)} any more"
                 + (", but another one of that name" if others else ""),
                 field="spec.iteration.on_schema_change",
-                remedy="Bring it back; or build the target anew with `iscp-admin job resync`; or set it to evolve",
+                remedy="Bring it back; or rebuild the target with `iscp-admin job resync`; or set it to evolve",
                 code=ErrorCode.SCHEMA_CHANGED,
             )
 

@@ -1,6 +1,6 @@
 """A replica: a Delta table that holds the source's rows, by key, with chosen columns and a filter.
 
-Without a key it is append-only and holds every row ever inserted. What cannot be followed by changes is mended
+Without a key it is append-only and holds every row ever inserted. What cannot be followed by changes is repaired
 by difference: the source's rows at a version against the target's own, by key.
 """
 
@@ -52,7 +52,7 @@ class ReplicaKind:
             return
         if not there.empty:
             raise InvalidRequest(
-                f"{there.uri} holds rows already, which an append-only job would build anew, without those that the "
+                f"{there.uri} holds rows already, which an append-only job would rebuild, without those that the "
                 "source has lost",
                 field=f"{CONSUMER_PATH}.target",
                 remedy="Go on with it by adopt_from (`--adopt --from-version`); or choose a new path, or empty it",
@@ -67,7 +67,7 @@ class ReplicaKind:
         target = check_target(spec, source, catalog)
         if target.endswith(DEAD_LETTER_SUFFIX):
             raise InvalidRequest(
-                f"ends in {DEAD_LETTER_SUFFIX}, as tables do in which rows are set aside",
+                f"ends in {DEAD_LETTER_SUFFIX}, as tables do in which rows are dead-lettered",
                 field=f"{CONSUMER_PATH}.target",
                 remedy="Choose another path",
             )

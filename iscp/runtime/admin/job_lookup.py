@@ -16,7 +16,7 @@ class JobLookup:
         self._catalog = catalog
 
     def table_ids(self, writer: LogWriter, table: str) -> tuple[str, ...]:
-        """A table that has jobs, by id, name, or path; several, the newest first, where it was dropped and made anew.
+        """A table that has jobs, by id, name, or path; several, the newest first, where it was dropped and recreated.
 
         Raises TableNotFound where it has no jobs.
         """

@@ -96,11 +96,11 @@ def _refuse_hopeless(asked: JobRow, current: JobRow | None, fault: IscpError | N
     """Raise JobFailed where waiting cannot help; `fault`: what was found at the target."""
     why, remedy = "", ""
     if current is None or current.job_id != asked.job_id:
-        why = "was dropped, or made anew"
+        why = "was dropped, or replaced by a resync"
     elif current.paused:
         why, remedy = "is paused", "Resume it with `iscp-admin job resume`"
     elif current.failed_for_good:
-        why, remedy = f"has failed: {current.status.error_msg}", "Mend it, then `iscp-admin job resume`"
+        why, remedy = f"has failed: {current.status.error_msg}", "Repair it, then `iscp-admin job resume`"
     if why:
         seen = f", and {fault.message}" if fault else ""
         raise JobFailed(f"the job {asked.key.job_name!r} {why}{seen}", remedy=remedy)

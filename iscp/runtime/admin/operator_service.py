@@ -253,4 +253,5 @@ def _why(term: Term, assignment: Assignment, target: str) -> str:
         return f"is being stopped: {assignment.why}"
     if holder.node_id in term.placement.overrides.draining:
         return "waits to be drained"
-    return f"{assignment.why}; goes home with the next rebalance" if assignment.why else "waits for the next rebalance"
+    waits = "moves to its preferred node with the next rebalance"
+    return f"{assignment.why}; {waits}" if assignment.why else waits

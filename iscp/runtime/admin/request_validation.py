@@ -1,4 +1,4 @@
-"""What users want registered or made anew, checked against the catalog and the consumer before anything is written."""
+"""What users want registered or resynced, checked against the catalog and the consumer before anything is written."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class RequestValidator:
             )
 
     def _refuse_held(self, spec: JobSpec) -> None:
-        """A first registration is not to build a target anew that holds what its source has lost."""
+        """A first registration is not to rebuild a target that holds what its source has lost."""
         kind = self._kinds(spec.consumer.kind)
         if isinstance(kind, Archiving) and spec.adopt_from is None:
             kind.refuse_held(spec.consumer, self._catalog)
@@ -233,7 +233,7 @@ def _unkept(spec: JobSpec, source: TableDescription) -> str:
 
 
 def action_for(there: JobRow, wanted: JobRow) -> Action:
-    """What makes the job `there` as it is `wanted`: what its target holds can only be built anew."""
+    """What makes the job `there` as it is `wanted`: what its target holds can only be rebuilt."""
     before, after = there.spec, wanted.spec
     if there.key.table_id != wanted.key.table_id or before.consumer != after.consumer:
         return Action.RESYNC

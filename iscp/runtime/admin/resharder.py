@@ -56,7 +56,7 @@ class Resharder:
         found = tuple(dict.fromkeys(self._finder.table_ids(writer, table)))
         if len(found) > 1:
             raise InvalidRequest(
-                f"{table} was dropped and made anew, and has jobs on each: {', '.join(found)}",
+                f"{table} was dropped and recreated, and has jobs on each: {', '.join(found)}",
                 field="table",
                 remedy="Name the id of the one that is meant",
             )

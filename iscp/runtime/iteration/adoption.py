@@ -87,6 +87,6 @@ def _unlike(version: int, said: Comparison) -> PermanentError:
         f"the target does not hold the source's rows at version {version}: {said}{shared}",
         field=FIELD,
         remedy="Nothing was written. Repair the target and resume the job; or delete it and register it with the right "
-        "version; or have the target built by `iscp-admin job resync`",
+        "version; or have the target rebuilt by `iscp-admin job resync`",
         code=ErrorCode.ADOPT_DIFFERS,
     )

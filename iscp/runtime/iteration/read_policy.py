@@ -53,10 +53,10 @@ def warning(spec: JobSpec, span: SourceRange, compared: str = "", rebuilt: str =
     """What the user of a job is told after an iteration: that it costs more than it needs to, and why.
 
     `compared`: why changes did not do where all rows were compared; empty: the policy says so. `rebuilt`: why the
-    target was built anew.
+    target was rebuilt.
     """
     if rebuilt:
-        return f"the target was built anew: {rebuilt}"
+        return f"the target was rebuilt: {rebuilt}"
     if spec.change_source is ChangeMode.AUTO and not span.cdf_on:
         off = "the change data feed of the source is off: what is not appended is found by comparing"
         return off if spec.enable_cdf else f"{off}. {_TURN_ON}, or have the job do so (enable_cdf)"
@@ -104,7 +104,7 @@ def same_log(positions: Iterable[Position], span: SourceRange) -> bool:
 
 
 def refuse_anew(spec: JobSpec, position: Position, now: SourceRange, applied_at_s: Callable[[], float]) -> None:
-    """Where the log was started anew, and the job is not to follow that.
+    """Where the log was recreated, and the job is not to follow that.
 
     A table that was replaced has another id, but its log goes on: the commit at the watermark is the same.
     `applied_at_s` looks for the time of that commit now (0: it is not there any more).
@@ -115,7 +115,7 @@ def refuse_anew(spec: JobSpec, position: Position, now: SourceRange, applied_at_
     at_s = 0.0 if lower else applied_at_s()
     if at_s and not _other_time(position, at_s):
         return
-    version, fault = position.watermark.version, "the source was dropped and created anew"
+    version, fault = position.watermark.version, "the source was dropped and recreated"
     if lower:
         fault += f"; its log ends at version {now.to.version}, before {version}"
     elif not at_s:

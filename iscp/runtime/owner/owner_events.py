@@ -26,7 +26,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """`moved`: shards, and whether their jobs were decided anew or have only got on."""
+    """`moved`: shards, and whether their jobs were decided again or have only progressed."""
 
     writer: LogWriter
     moved: Gathered[dict[ShardId, bool]]

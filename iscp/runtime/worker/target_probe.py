@@ -113,4 +113,4 @@ class WaitedTargets:
 
 def _lost(row: JobRow, why: str) -> TargetLost:
     place = target_of(row.spec_json) or f"of {row.key.job_name}"
-    return TargetLost(f"the target {place} does not hold what was applied to it: {why}", remedy="It is built anew")
+    return TargetLost(f"the target {place} does not hold what was applied to it: {why}", remedy="It is rebuilt")

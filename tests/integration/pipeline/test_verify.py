@@ -138,7 +138,7 @@ def test_an_append_only_target_is_told_while_the_source_only_grows(pipeline: Pip
     write_deltalake(pipeline.target("log"), rows([5], "x"), mode="append")
     report = verify(pipeline, job)
     assert (counts(report), report.comparison.samples) == ((0, 1, 0), (Sample("extra", '{"id":5,"v":"x","g":5}'),))
-    with pytest.raises(PermanentError, match="without a key none of them can be taken away"):
+    with pytest.raises(PermanentError, match="without a key none of them can be removed"):
         verify(pipeline, job, Purpose.REPAIR)
     pipeline.insert([102])
     pipeline.run(job)  # made anew, as others have written

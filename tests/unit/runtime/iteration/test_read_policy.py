@@ -63,7 +63,7 @@ def test_cdf_is_refused_at_once_where_the_feed_is_off(configured: dict[str, str]
     [
         (SPAN, 10.0, ""),
         (replace(SPAN, table_id="t-2"), 10.0, ""),  # replaced, and the log goes on
-        (replace(SPAN, table_id="t-2"), 11.0, "created anew"),
+        (replace(SPAN, table_id="t-2"), 11.0, "recreated"),
         # The commit is gone: nobody can tell that the log goes on.
         (replace(SPAN, table_id="t-2"), 0.0, "does not show whether it goes on"),
         (SPAN, 11.0, ""),  # restored from a backup, and written on

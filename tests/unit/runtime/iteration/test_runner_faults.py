@@ -220,7 +220,7 @@ def test_a_target_that_is_gone_is_built_anew_and_the_job_says_why(
     bench.target(row).rows = {}
     (outcome,) = bench.run(built)
     assert outcome.ok
-    assert outcome.warning == "the target was built anew: the target is not there"
+    assert outcome.warning == "the target was rebuilt: the target is not there"
     assert outcome.seq > built.seq
     bench.assert_fresh(row)
     assert [record.message for record in caplog.records].count("target.rebuilt") == 1
