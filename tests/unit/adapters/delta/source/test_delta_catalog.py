@@ -61,7 +61,7 @@ def test_a_path_is_normalized_whether_or_not_a_table_is_there() -> None:
 
 @pytest.mark.parametrize("table", ["", "  "])
 def test_an_empty_name_is_refused(table: str) -> None:
-    with pytest.raises(InvalidRequest, match="table: is empty"):
+    with pytest.raises(InvalidRequest, match="table is empty"):
         DeltaCatalog().describe(table)
 
 
