@@ -82,9 +82,8 @@ class Iteration:
 class JobOutcome:
     """What an iteration did for one job; on an error `watermark` and `seq` are the sink's last known.
 
-    `target_commit_at_s` is when the sink's commit was done (Unix seconds; 0: nothing was committed). `dead_letters`:
-    how many rows the target leaves out. `source_id`: the table that the target is of, empty where that was not seen.
-    `warning`: what the job's user should know, though nothing is wrong.
+    `dead_letters`: how many rows the target leaves out. `source_id`: the table that the target is of, empty where that
+    was not seen. `warning`: what the job's user should know, though nothing is wrong.
     `verified`: what a comparison found, if that was the purpose.
     """
 
@@ -97,7 +96,6 @@ class JobOutcome:
     bytes: int = 0
     data_type: DataType = DataType.TAIL
     from_version: int = -1
-    target_commit_at_s: float = 0.0
     verified: VerifyReport | None = None
     dead_letters: int = 0
     warning: str = ""

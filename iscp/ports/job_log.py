@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobReport, JobRow
+from iscp.core.job_row import JobRow
 
 if TYPE_CHECKING:
     pass
@@ -54,9 +54,3 @@ class JobLog(Protocol):
 
     def history(self, job_id: str, limit: int) -> list[HistoryEntry]:
         """Newest first."""
-
-
-class ReportSink(Protocol):
-    """Where a node's reports go: to the owner, through the worker machine."""
-
-    def report(self, table_id: str, reports: Sequence[JobReport], history: Sequence[HistoryEntry]) -> None: ...

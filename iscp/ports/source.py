@@ -22,18 +22,16 @@ class SourceRange:
     `to` is the watermark afterwards. With `steps` above 0 only a part of the one commit in it is taken: the changes
     whose keys are of class `step` of so many.
 
-    `first_commit_at_s` is the commit time of the first version in it (Unix seconds), `from_at_s` that of
-    `from_version` (0: not known any more). `inserts_only`: no commit in it took a row away; `changes_data` is False
-    where none has rows or metadata; `bytes` are of the files to read. `cdf_on`: its last version has the change data
-    feed. `column_ids` are those of its last version, and `collated` its columns with texts that compare in a way of
-    their own; `reshapes`: a commit in it may have changed the columns.
+    `from_at_s` is the commit time of `from_version` (Unix seconds; 0: not known any more). `inserts_only`: no commit in
+    it took a row away; `changes_data` is False where none has rows or metadata; `bytes` are of the files to read.
+    `cdf_on`: its last version has the change data feed. `column_ids` are those of its last version, and `collated` its
+    columns with texts that compare in a way of their own; `reshapes`: a commit in it may have changed the columns.
     """
 
     from_version: int
     to: Watermark
     table_id: str
     more: bool = False
-    first_commit_at_s: float = 0.0
     from_at_s: float = 0.0
     bytes: int = 0
     changes_data: bool = False

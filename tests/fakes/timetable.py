@@ -213,10 +213,6 @@ class Timetable:
         self.targets.looks.clear()
 
 
-def with_reason(row: JobRow, **changes: object) -> JobRow:
-    return row._replace(**changes)  # type: ignore[arg-type]
-
-
 def seen(world: Timetable) -> list[tuple[int, float]]:
     return [(news.seen.source_version, news.seen.lag_s) for news in world.news if isinstance(news, Seen)]
 

@@ -355,7 +355,7 @@ class Run:
     committed = JobCommitted
 
     def outcome(self, row: JobRow, consumed: Consumed, data_type: DataType, since: int) -> JobOutcome:
-        return applied(row, consumed, data_type, since, self._process.wall_s, "")
+        return applied(row, consumed, data_type, since, "")
 
     def _settle(self, outcome: JobOutcome, told: Callable[[JobOutcome], ScheduleEvent] | None = None) -> None:
         """This job's part is over; on to the next."""

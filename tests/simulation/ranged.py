@@ -174,7 +174,7 @@ class RangedRun(Run):
         )
 
     def _told(self, row: JobRow, record: WatermarkRecord, kind: DataType) -> JobOutcome:
-        return applied(row, Consumed(record.position, 1, 100), kind, record.from_version, self._process.wall_s, "")
+        return applied(row, Consumed(record.position, 1, 100), kind, record.from_version, "")
 
 
 def _span(row: JobRow, to: Watermark) -> SourceRange:

@@ -157,9 +157,6 @@ class EtcdClient:
         return Status(
             version=answer.version,
             member_id=answer.header.member_id,
-            leader_id=answer.leader,
-            raft_term=answer.raftTerm,
-            db_bytes=answer.dbSize,
             errors=tuple(answer.errors),
         )
 

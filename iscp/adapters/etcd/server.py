@@ -69,13 +69,6 @@ def find_etcd(environ: Mapping[str, str] = os.environ) -> Path:
     )
 
 
-def etcd_version(binary: Path) -> str:
-    """Such as "3.5.1"; empty if it does not say."""
-    shown = subprocess.run([str(binary), "--version"], capture_output=True, text=True, timeout=30, check=False)
-    found = re.search(r"etcd Version: (\S+)", shown.stdout)
-    return found.group(1) if found else ""
-
-
 def production_warning(version: str) -> str:
     """What to report to whoever runs this version for more than a trial; empty if there is nothing to say."""
     if re.fullmatch(r"3\.5\.[012]", version):

@@ -147,9 +147,6 @@ class Listing:
 class Status:
     version: str
     member_id: int
-    leader_id: int
-    raft_term: int
-    db_bytes: int
     errors: tuple[str, ...]
 
 

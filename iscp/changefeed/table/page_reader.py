@@ -47,11 +47,6 @@ class _Sorted:
     rows: pa.Table
 
 
-def read_page(table: DeltaTable, files: pafs.FileSystem, cursor: Mapping[int, str], limit: int) -> FeedPage:
-    """As of `PageReader`, once."""
-    return PageReader(files).page(table, cursor, limit)
-
-
 class PageReader:
     """Reads pages, one after the other, of one table; not to be used from several threads at once."""
 

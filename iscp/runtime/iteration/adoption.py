@@ -76,7 +76,6 @@ class Adopter:
             watermark=span.to,
             seq=position.seq,
             data_type=DataType.DIFFERENCE,
-            target_commit_at_s=ports.clock.now_s(),
             source_id=position.source_id,
         )
 

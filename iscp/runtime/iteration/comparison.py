@@ -85,7 +85,6 @@ class Verifier:
             rows=rows,
             data_type=DataType.DIFFERENCE,
             from_version=position.watermark.version,
-            target_commit_at_s=self._ports.clock.now_s() if repairs else 0.0,
             verified=report,
         )
 

@@ -16,10 +16,8 @@ from iscp.ports.source import ChangesUnavailableError, SourceRange
 log = logging.getLogger(__name__)
 
 
-def applied(
-    row: JobRow, consumed: Consumed, data_type: DataType, from_version: int, at_s: float, warning: str
-) -> JobOutcome:
-    """Its sink has committed, at `at_s` (Unix seconds). Raises ValueError where the consumer answers what cannot be."""
+def applied(row: JobRow, consumed: Consumed, data_type: DataType, from_version: int, warning: str) -> JobOutcome:
+    """Its sink has committed. Raises ValueError where the consumer answers what cannot be."""
     position = exact_position(consumed.position)
     return JobOutcome(
         row=row,
@@ -29,7 +27,6 @@ def applied(
         bytes=exact_int(consumed.bytes, "bytes"),
         data_type=data_type,
         from_version=from_version,
-        target_commit_at_s=at_s,
         dead_letters=position.dead.rows,
         warning=printable(warning),
         source_id=position.source_id,

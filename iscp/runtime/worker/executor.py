@@ -133,15 +133,6 @@ class Executor:
                 self._order_end(run)
             return False
 
-    def resize(self, concurrency: int) -> None:
-        """From now on so many at once; what runs beyond that ends by itself."""
-        if concurrency < 1:
-            raise ValueError("concurrency must be 1 or more")
-        with self._lock:
-            self._concurrency = concurrency
-            self._start_threads()
-            self._changed.notify_all()
-
     def counters(self) -> Counters:
         with self._lock:
             return Counters(running=len(self._runs), waiting=len(self._queue), **self._counts)
@@ -191,10 +182,10 @@ class Executor:
             self._emit(ended)
 
     def _next(self) -> _Run | None:
-        """The next iteration to run; None ends the thread: it is one too many, or the executor closed."""
+        """The next iteration to run; None ends the thread: the executor closed."""
         with self._lock:
             while True:
-                if self._closed or self._threads > self._concurrency:
+                if self._closed:
                     self._threads -= 1
                     self._changed.notify_all()
                     return None

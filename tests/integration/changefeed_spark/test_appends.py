@@ -17,7 +17,7 @@ from iscp.changefeed.model.ulid import UlidPlace, begin, ulid_text
 from iscp.changefeed.spark.bulk_write import write_files
 from iscp.changefeed.table.feed_schema import create_feed_table
 from iscp.changefeed.table.file_writer import FILE_PREFIX, GROUP_ROWS
-from iscp.changefeed.table.page_reader import READ_ROWS_MAX, read_page
+from iscp.changefeed.table.page_reader import READ_ROWS_MAX, PageReader
 from iscp.core.errors import EngineError, InvalidRequest, IscpError
 from tests.fakes.s3 import FakeS3
 from tests.integration.changefeed_spark.conftest import DRAWN, SCHEMA, Appended, opened
@@ -46,7 +46,7 @@ def commit(uri: str, frame: DataFrame, order_by: Order = (), shard: int = 0, ope
 
 def read(uri: str) -> pa.Table:
     table = DeltaTable(uri)
-    return read_page(table, opened(uri).files, {}, READ_ROWS_MAX).rows
+    return PageReader(opened(uri).files).page(table, {}, READ_ROWS_MAX).rows
 
 
 def ids(uri: str) -> list[int]:

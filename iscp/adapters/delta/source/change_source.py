@@ -79,7 +79,6 @@ class DeltaChangeSource:
             version,
             at,
             shape.table_id,
-            first_commit_at_s=at.at_s,
             from_at_s=at.at_s,
             cdf_on=shape.cdf_on,
             column_ids=shape.column_ids,
@@ -104,7 +103,6 @@ class DeltaChangeSource:
             done if final else Watermark(from_version, since.at_s, since.step + 1, steps),
             shape.table_id,
             more=last.version < wanted or not final,
-            first_commit_at_s=taken[0].committed_at_s,
             from_at_s=from_at_s,
             bytes=sum(commit.bytes for commit in taken),
             # Columns may have come, gone or been renamed without a row.

@@ -77,8 +77,7 @@ class ApplyRun:
         consumed: Consumed = work.consumer.consume(self.ports.context(session, work, span, self.guard), handed)
         # From here on it is in the sink: whatever fails is no reason to apply it again, as the sink's position says.
         self.ports.failpoints.reach("report.before")
-        now_s = self.ports.clock.now_s()
-        outcome = applied(work.row, consumed, handed.data_type, handed.from_version, now_s, warning)
+        outcome = applied(work.row, consumed, handed.data_type, handed.from_version, warning)
         if work.whole:
             self.on_committed(outcome)
         if isinstance(work.consumer, TidyingConsumer):

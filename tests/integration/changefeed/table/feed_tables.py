@@ -11,7 +11,7 @@ from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.changefeed.model.ulid import begin
 from iscp.changefeed.table.feed_table import FeedShardState, FeedTable
 from iscp.changefeed.table.file_writer import FeedRows
-from iscp.changefeed.table.page_reader import READ_ROWS_MAX, FeedPage, read_page
+from iscp.changefeed.table.page_reader import READ_ROWS_MAX, FeedPage, PageReader
 from tests.fakes.feed_program import ROWS, rows_of
 
 INSERTS = pa.array(["insert"] * ROWS)
@@ -28,7 +28,7 @@ def append(feed: FeedTable, shard: int, who: str, number: int = 0, now_ms: int =
 
 
 def read(uri: str, cursor: dict[int, str] | None = None, limit: int = READ_ROWS_MAX) -> FeedPage:
-    return read_page(DeltaTable(uri), SubTreeFileSystem(uri, LocalFileSystem()), cursor or {}, limit)
+    return PageReader(SubTreeFileSystem(uri, LocalFileSystem())).page(DeltaTable(uri), cursor or {}, limit)
 
 
 def told(rows: pa.Table) -> list[tuple[str, int, int]]:

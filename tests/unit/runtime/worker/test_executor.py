@@ -115,26 +115,6 @@ def test_no_more_run_at_once_than_there_are_slots(make: Make) -> None:
     assert bench.runner.most_running == 3
 
 
-def test_slots_grow_and_shrink_while_running(make: Make) -> None:
-    runner = GatedRunner()
-    bench = make(runner)
-    bench.submit(*(iteration(n) for n in range(1, 8)))
-    until(lambda: bench.counted(running=1, waiting=6))
-    bench.executor.resize(3)
-    until(lambda: bench.counted(running=3, waiting=4))
-    bench.executor.resize(1)
-    for number in runner.order[:2]:
-        runner.gate(number).set()
-    bench.ends(2)
-    time.sleep(0.05)
-    assert bench.counted(running=1, waiting=4)
-    runner.gate(runner.order[2]).set()
-    until(lambda: len(runner.order) == 4)
-    assert bench.counted(running=1, waiting=3)
-    with pytest.raises(ValueError, match="1 or more"):
-        bench.executor.resize(0)
-
-
 def test_higher_priority_then_earlier_deadline_then_first_come(make: Make) -> None:
     runner = GatedRunner()
     bench = make(runner)
@@ -370,12 +350,11 @@ def test_after_close_everything_is_turned_away_and_nothing_breaks(make: Make) ->
     assert bench.executor.close(drain=True, wait_s=WAIT_S)
     assert bench.executor.submit(iteration(2)) == iteration(2)
     assert not bench.executor.cancel(2)
-    bench.executor.resize(5)
     assert bench.executor.close(drain=True, wait_s=WAIT_S)
     assert bench.counted(rejected=1, submitted=1)
 
 
-def test_submits_and_cancels_and_resizes_at_once_lose_nothing(make: Make) -> None:
+def test_submits_and_cancels_at_once_lose_nothing(make: Make) -> None:
     bench = make(FakeRunner(), concurrency=4, queue_max=100_000)
     over: list[int] = []
 
@@ -384,8 +363,6 @@ def test_submits_and_cancels_and_resizes_at_once_lose_nothing(make: Make) -> Non
             bench.submit(iteration(number, account=str(number % 3)))
             if number % 5 == 0 and bench.executor.cancel(number):
                 over.append(number)
-            if number % 50 == 0:
-                bench.executor.resize(1 + number // 50 % 6)
 
     clients = [threading.Thread(target=client, args=(first,)) for first in (1, 1_001, 2_001)]
     for each in clients:

@@ -60,7 +60,7 @@ PERIODIC = JobSpec(ConsumerSpec("replica", "/copy"), TriggerSpec(TriggerType.PER
 FAILING = ROW._replace(
     spec_json=PERIODIC, state=JobState.ERROR, reason=Reason.RETRYING, status_json=JobStatus(error_code=9).to_json()
 )
-NODE, OWNER = NodeRecord("n1", 1, "x:1"), NodeRecord("n0", 1, "o:1")
+NODE = NodeRecord("n1", 1, "x:1")
 
 REPORTED = ShardCheckpoint(
     A, (report(ROW, 2, JobState.ERROR, "full"),), (entry(ROW, 2, "n1", "full"),), SourceSeen(A, 3, 4.0, 1.0)
