@@ -115,7 +115,7 @@ STALLED_LOG = replace(SHARDS_MOVE, faults={Fault.STALL_LOG: 0.2}, hang=0.3, long
 """Shards that take long to stop, as what they have reported cannot be recorded."""
 
 
-BURST = Trouble(nodes=4, shards=1_000, length_s=20.0, version_rate=0.0001, step_s=0.02, loaded=True)
+BURST = Trouble(nodes=4, shards=1_400, length_s=10.0, version_rate=0.0001, step_s=0.02, loaded=True)
 """Many tables at once, and an owner that takes in few answers in the time in which all could come."""
 
 
