@@ -138,7 +138,7 @@ DAMAGES: list[tuple[Callable[[Target], None], type[IscpError], int, str]] = [
     (delete_log, TargetLost, ErrorCode.TARGET_LOST, "not there"),
     (lose_last_commit, TargetLost, ErrorCode.TARGET_LOST, "holds nothing|is at version"),
     (truncate, StorageError, ErrorCode.LOG_CORRUPT, "00000000000000000001.json, line 1"),
-    (empty, TargetLost, ErrorCode.TARGET_LOST, "version 1 of the target is empty"),
+    (empty, StorageError, ErrorCode.LOG_CORRUPT, "00000000000000000001.json, is empty"),
     (garble, StorageError, ErrorCode.LOG_CORRUPT, "00000000000000000001.json, line 1"),
     (zero, StorageError, ErrorCode.LOG_CORRUPT, "00000000000000000001.json, line 1"),
     (put_a_file_there, StorageError, ErrorCode.STORAGE, "Not a directory|there is a file"),

@@ -149,7 +149,7 @@ def test_a_resync_takes_another_table_and_spec_and_is_made_once(client: Client, 
     assert client.change_many([JobChange(ChangeVerb.RESYNC, JobName("/u", "a"))]) == [True]
     with pytest.raises(core.JobNotFound):
         client.resync("/t", "a")
-    with pytest.raises(core.InvalidRequest, match="spec_json: has"):
+    with pytest.raises(core.InvalidRequest, match="spec_json has"):
         client.resync("/u", "a", spec="x" * (SPEC_BYTES_MAX + 1))
 
 
