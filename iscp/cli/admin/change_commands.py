@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from iscp.cli import render
@@ -10,6 +12,11 @@ from iscp.cli.admin.spec_options import RUN_OPTIONS, run_changes, run_options
 from iscp.cli.arguments import TABLE, Invocation, anywhere, invocation
 from iscp.core.api_requests import ChangeVerb
 from iscp.core.ids import DEFAULT_ACCOUNT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from iscp.client.admin_client import Client
 
 
 @click.command()
@@ -73,14 +80,7 @@ def pause(invocation: Invocation, /, choice: Choice) -> None:
 
     T and N may be patterns, as 'sales.*'; without N it is all jobs of T.
     """
-    job = choice.one()
-    if job is None:
-        change_matching(invocation, choice, ChangeVerb.PAUSE)
-        return
-    with invocation.client() as client:
-        changed = client.pause(job.table, job.name, account=job.account)
-    if not render.show({"changed": changed}, invocation.output):
-        click.echo("paused" if changed else "was paused already")
+    _change(invocation, choice, ChangeVerb.PAUSE, lambda client: client.pause, "paused", "was paused already")
 
 
 @click.command()
@@ -92,14 +92,26 @@ def resume(invocation: Invocation, /, choice: Choice) -> None:
 
     T and N may be patterns, as 'sales.*'; without N it is all jobs of T.
     """
+    _change(invocation, choice, ChangeVerb.RESUME, lambda client: client.resume, "resumed", "was not paused")
+
+
+def _change(
+    invocation: Invocation,
+    choice: Choice,
+    verb: ChangeVerb,
+    call: Callable[[Client], Callable[..., bool]],
+    done: str,
+    unchanged: str,
+) -> None:
+    """`call`: the client's method of the same verb, for one job."""
     job = choice.one()
     if job is None:
-        change_matching(invocation, choice, ChangeVerb.RESUME)
+        change_matching(invocation, choice, verb)
         return
     with invocation.client() as client:
-        changed = client.resume(job.table, job.name, account=job.account)
+        changed = call(client)(job.table, job.name, account=job.account)
     if not render.show({"changed": changed}, invocation.output):
-        click.echo("resumed" if changed else "was not paused")
+        click.echo(done if changed else unchanged)
 
 
 @click.command()

@@ -19,7 +19,7 @@ from iscp.adapters.grpc.channel.endpoint import (
     WAIT_TIMEOUT_MAX_S,
 )
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
-from iscp.core.api_requests import ChangeVerb, JobChange
+from iscp.core.api_requests import ChangeVerb, JobChange, RegisterRequest
 from iscp.core.errors import InvalidRequest, IscpError, QueueFull
 from iscp.ports.admin import AdminService
 from iscp.wire.v1 import admin_pb2 as pb
@@ -54,10 +54,12 @@ def _check_spec(spec_json: str, field: str) -> None:
         raise InvalidRequest(f"has {len(spec_json)} characters, more than {SPEC_BYTES_MAX}", field=field)
 
 
-def _check_registrations(registrations: list[pb.Registration]) -> None:
-    _check_number(len(registrations), REGISTRATIONS_MAX, "registrations")
-    for number, registration in enumerate(registrations):
+def _read_registrations(request: pb.RegisterRequest) -> list[RegisterRequest]:
+    check_format(request.format_version)
+    _check_number(len(request.registrations), REGISTRATIONS_MAX, "registrations")
+    for number, registration in enumerate(request.registrations):
         _check_spec(registration.spec_json, f"registrations[{number}].spec_json")
+    return [convert.registration_from_wire(one) for one in request.registrations]
 
 
 class JobServicer(pb_grpc.AdminServicer):
@@ -70,18 +72,12 @@ class JobServicer(pb_grpc.AdminServicer):
 
     def Register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.RegisterResponse:
         with translate_errors(context, "register"):
-            check_format(request.format_version)
-            registrations = list(request.registrations)
-            _check_registrations(registrations)
-            results = self._service.register([convert.registration_from_wire(one) for one in registrations])
+            results = self._service.register(_read_registrations(request))
             return pb.RegisterResponse(results=[convert.result_to_wire(one) for one in results])
 
     def Check(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.CheckResponse:
         with translate_errors(context, "check"):
-            check_format(request.format_version)
-            registrations = list(request.registrations)
-            _check_registrations(registrations)
-            checked = self._service.check([convert.registration_from_wire(one) for one in registrations])
+            checked = self._service.check(_read_registrations(request))
             return pb.CheckResponse(checked=[convert.checked_to_wire(one) for one in checked])
 
     def Unregister(self, request: pb.ChangeJobRequest, context: grpc.ServicerContext) -> pb.ChangeJobResponse:
