@@ -335,7 +335,8 @@ def test_the_callers_time_goes_with_the_call(entry: pb_grpc.AdminStub, cluster: 
     cluster.owned_by(cluster.serve(owner))
     error = failed(lambda: entry.WaitJob(pb.WaitJobRequest(timeout_s=600.0), timeout=3.0))
     assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert 0 < owner.timeout_s <= 3.0
+    # What is left travels with two or three digits, rounded up, and is rounded again by each node that forwards it.
+    assert 0 < owner.timeout_s <= 3.0 * 1.02
     assert owner.left.wait(WAIT_S)
 
 
