@@ -20,6 +20,7 @@ from iscp.changefeed.model.cursor import Cursor
 from iscp.changefeed.model.ulid import parse_ulid, ulid_time_ms
 from iscp.cli import render
 from iscp.cli.arguments import DURATION, TABLE
+from iscp.cli.drawing import table
 from iscp.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def incidents(uri: str, etcd: str, prefix: str, output: str) -> None:
             click.echo(json.dumps({"shard": int(each.shard), "count": each.count, **about}))
     else:
         rows = [(each.shard, str(each.count), render.moment(each.raised_at_s), each.raised_by) for each in found]
-        render.table(("SHARD", "INCIDENTS", "LAST", "FOUND BY"), rows)
+        table(("SHARD", "INCIDENTS", "LAST", "FOUND BY"), rows)
 
 
 @feed.command()
@@ -105,7 +106,7 @@ def cursors(uri: str, etcd: str, prefix: str, output: str) -> None:
             click.echo(json.dumps({"name": each.name, "stored_at_s": each.stored_at_s, "cursor": cursor}))
     else:
         rows = [(each.name, render.moment(each.stored_at_s), each.cursor.text) for each in found]
-        render.table(("NAME", "STORED", "CURSOR"), rows)
+        table(("NAME", "STORED", "CURSOR"), rows)
 
 
 @feed.command()

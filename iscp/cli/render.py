@@ -15,13 +15,11 @@ from typing import Any
 
 import click
 
+from iscp.cli.drawing import pairs, table
 from iscp.core.api_requests import RegisterRequest
-from iscp.core.api_views import ClusterView, JobView, PlacedShard, RegisterResult
+from iscp.core.api_views import ClusterView, EventView, JobView, PlacedShard, RegisterResult
 from iscp.core.iteration import HistoryEntry
 from iscp.core.maintenance_figures import UpkeepFigures
-
-PIPE_WIDTH = 400
-"""Characters of a table's line where no terminal says how wide it is, so that pipes see whole values."""
 
 LEFT_OUT_SHOWN_MAX = 5
 """Jobs shown that the global checkpoint leaves out; of others their number is shown."""
@@ -251,37 +249,10 @@ def show_placement(shards: Sequence[PlacedShard], *, ring: bool) -> None:
     table(columns, rows)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        drawn.add_row(*(Text(cell, overflow="fold") for cell in row))
-    _print(drawn)
-
-
-def pairs(values: dict[str, str]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(box=None, pad_edge=False, show_header=False)
-    for name, value in values.items():
-        if value:
-            drawn.add_row(Text(name, style="bold"), Text(value, overflow="fold"))
-    _print(drawn)
-
-
-def _print(drawn: Any) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=PIPE_WIDTH)
-    with console.capture() as capture:
-        console.print(drawn)
-    for line in capture.get().splitlines():
-        click.echo(line if console.is_terminal else line.rstrip())
+def event_line(event: EventView) -> str:
+    number = f"{event.owner_rev}.{event.number}"
+    subject = " ".join(each for each in (event.node_id, event.shard) if each)
+    return f"{moment(event.at_s)}  {number:8} {event.what:8} {subject}  {event.why}"
 
 
 def version(number: int) -> str:

@@ -253,6 +253,12 @@ class FakeAdmin:
             key = self._key(JobName(table, name, account))
             self._jobs[key] = replace(self._jobs[key], late=True)
 
+    def show(self, table: str, name: str, account: str = "default", **fields: Any) -> None:
+        """The job is as these fields of its view say."""
+        with self._moved:
+            key = self._key(JobName(table, name, account))
+            self._jobs[key] = replace(self._jobs[key], **fields)
+
     def apply(self, table: str, name: str, version: int, account: str = "default", **status: Any) -> None:
         """An iteration of the job ends at `version`."""
         with self._moved:

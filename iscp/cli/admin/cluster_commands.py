@@ -245,6 +245,4 @@ def _show_events(some: list[EventView], output: str) -> None:
         elif output == "yaml":
             render.show([row], output)
         else:
-            number = f"{event.owner_rev}.{event.number}"
-            subject = " ".join(each for each in (event.node_id, event.shard) if each)
-            click.echo(f"{render.moment(event.at_s)}  {number:8} {event.what:8} {subject}  {event.why}")
+            click.echo(render.event_line(event))

@@ -11,6 +11,7 @@ from iscp.cli.admin.change_commands import pause, resume, resync, unregister, up
 from iscp.cli.admin.register_command import register
 from iscp.cli.admin.verify_command import verify
 from iscp.cli.arguments import DURATION, TABLE, TABLES, Invocation, anywhere, invocation
+from iscp.cli.monitor.describe_command import describe
 from iscp.core.api_requests import JobFilter
 from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.job_row import JobState, Reason
@@ -137,7 +138,7 @@ def wait(invocation: Invocation, /, table: str, name: str, version: int | None, 
         click.echo(f"version {found.applied_version} is applied")
 
 
-for command in (register, unregister, update, pause, resume, resync, verify):
+for command in (register, unregister, update, pause, resume, resync, verify, describe):
     job.add_command(command)
 
 

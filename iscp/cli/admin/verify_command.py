@@ -8,6 +8,7 @@ import click
 
 from iscp.cli import render
 from iscp.cli.arguments import DURATION, TABLE, Invocation, anywhere, invocation
+from iscp.cli.drawing import pairs, table
 from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.verification import VerifyReport
 
@@ -49,7 +50,7 @@ def report_row(report: VerifyReport) -> render.Row:
 def show_report(report: VerifyReport) -> None:
     said = report.comparison
     verdict = "equal" if report.equal else "repaired" if report.repaired else "different"
-    render.pairs(
+    pairs(
         {
             "verdict": f"{verdict}, at version {report.version}",
             "rows": f"{said.rows_source} in the source, {said.rows_target} in the target",
@@ -64,4 +65,4 @@ def show_report(report: VerifyReport) -> None:
     )
     if said.samples:
         rows = [(sample.fault, sample.key, ", ".join(sample.columns)) for sample in said.samples]
-        render.table(("FAULT", "KEY", "COLUMNS"), rows)
+        table(("FAULT", "KEY", "COLUMNS"), rows)

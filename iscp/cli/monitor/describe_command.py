@@ -1,0 +1,114 @@
+"""`iscp-admin job describe`: all that is known of one job, on one page."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from iscp.cli import render
+from iscp.cli.arguments import TABLE, Invocation, anywhere, invocation
+from iscp.cli.monitor.next_start import next_start, warnings_of
+from iscp.core.api_views import EventView, JobView, PlacedShard
+from iscp.core.ids import DEFAULT_ACCOUNT, ShardId
+from iscp.core.iteration import HistoryEntry
+
+if TYPE_CHECKING:
+    from iscp.client.admin_client import Client
+
+EVENTS_SHOWN_MAX = 5
+"""Events of a job's table that `job describe` shows, the newest; `iscp-admin events` shows all."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class JobDescription:
+    """`iterations` are the newest first; `events` are those of the job's shards, the oldest first."""
+
+    job: JobView
+    next_start: str
+    warnings: tuple[str, ...]
+    shards: tuple[PlacedShard, ...]
+    iterations: tuple[HistoryEntry, ...]
+    events: tuple[EventView, ...]
+
+
+@click.command()
+@click.argument("table", type=TABLE, metavar="T")
+@click.argument("name", metavar="N")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=5, show_default=True, help="How many iterations.")
+@click.option("--account", default=DEFAULT_ACCOUNT, show_default=True, help="The tenant.")
+@anywhere
+@invocation
+def describe(invocation: Invocation, /, table: str, name: str, limit: int, account: str) -> None:
+    """Show all that is known of a job: spec, state, warnings, next start, place, iterations, events."""
+    with invocation.client() as client:
+        described = describe_job(client, client.status(table, name, account=account), limit)
+    if not render.show(description_row(described), invocation.output):
+        show_description(described)
+
+
+def describe_job(client: Client, job: JobView, iterations: int) -> JobDescription:
+    shards = client.operator.placement(job.table_id)
+    mine = {_shard_name(shard) for shard in shards}
+    events = [event for event in client.operator.events() if event.shard in mine]
+    return JobDescription(
+        job=job,
+        next_start=next_start(job, time.time()),
+        warnings=tuple(warnings_of(job, shards)),
+        shards=tuple(shards),
+        iterations=tuple(client.history(job.table_id, job.name, limit=iterations, account=job.account)),
+        events=tuple(events[-EVENTS_SHOWN_MAX:]),
+    )
+
+
+def _shard_name(shard: PlacedShard) -> str:
+    return str(ShardId(shard.table_id, shard.range_id))
+
+
+def description_row(described: JobDescription) -> render.Row:
+    return {
+        "job": render.job_row(described.job),
+        "next_start": described.next_start,
+        "warnings": list(described.warnings),
+        "shards": [dataclasses.asdict(each) for each in described.shards],
+        "iterations": [render.history_row(each) for each in described.iterations],
+        "events": [dataclasses.asdict(each) for each in described.events],
+    }
+
+
+def show_description(described: JobDescription) -> None:
+    render.show_job(dataclasses.replace(described.job, spec_json=""))
+    click.echo("\nnext start")
+    click.echo(f"  {described.next_start}")
+    click.echo("\nspec")
+    for line in _spec_lines(described.job.spec_json):
+        click.echo(f"  {line}")
+    if described.warnings:
+        click.echo("\nwarnings")
+        for warning in described.warnings:
+            click.echo(f"  {warning}")
+    click.echo("\nwhere it runs")
+    render.show_placement(described.shards, ring=True)
+    click.echo("\nlast iterations")
+    if described.iterations:
+        render.show_history(described.iterations)
+    else:
+        click.echo("none yet")
+    if described.events:
+        click.echo("\nevents of its table")
+        for event in described.events:
+            click.echo(render.event_line(event))
+
+
+def _spec_lines(spec_json: str) -> list[str]:
+    """As a job file has it."""
+    import yaml
+
+    from iscp.core.spec_fields import flatten
+
+    try:
+        return str(yaml.safe_dump(flatten(spec_json), sort_keys=False, allow_unicode=True)).splitlines()
+    except (ValueError, RecursionError, AttributeError):  # one that was damaged in the job log
+        return [spec_json]

@@ -1,0 +1,77 @@
+"""What is said of a job's next start, against what the schedule does in that state."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from iscp.cli.monitor.next_start import next_start
+from iscp.core.api_views import JobView
+from iscp.core.job_row import JobState, JobStatus, Reason
+
+NOW_S = 1_000_000.0
+ENDED_S = 999_900.0
+
+
+def a_job(trigger: dict[str, Any] | None = None, **fields: Any) -> JobView:
+    spec = {"iteration": {"consumer": {"kind": "replica", "target": "/copy"}}}
+    given: dict[str, Any] = {
+        "account": "default",
+        "table_id": "t-1",
+        "table": "/t",
+        "name": "a",
+        "job_id": "j",
+        "spec_json": json.dumps(spec | ({"trigger": trigger} if trigger else {})),
+        "state": JobState.COMPLETED,
+        "reason": Reason.NONE,
+        "applied_version": 7,
+        "applied_at_s": ENDED_S,
+        "source_version": 7,
+        "checked_at_s": NOW_S,
+        "lag_s": 0.0,
+        "seq": 1,
+        "status": JobStatus(end_at_s=ENDED_S),
+        "create_at_s": 0.0,
+        "node_id": "n-1",
+    }
+    return JobView(**given | fields)
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        (a_job(reason=Reason.PAUSED, state=JobState.ERROR), "not before `iscp-admin job resume`: the job is paused"),
+        (a_job(state=JobState.RUNNING), "an iteration is running"),
+        (a_job(state=JobState.PENDING), "an iteration is queued"),
+        (a_job(state=JobState.ERROR, status=JobStatus(error_code=10_001)), "the error is permanent"),
+        (a_job(state=JobState.ERROR, reason=Reason.QUARANTINED), "backoff.quarantine_s"),
+        (a_job(state=JobState.ERROR, reason=Reason.RETRYING), "a retry with growing pauses"),
+        (a_job(node_id=""), "when a node has been given the table"),
+        (a_job(applied_version=-1), "at once: the first iteration"),
+        (a_job(), "at the source's next commit after 7, together with"),
+        (a_job(source_version=8), "now, as the source is ahead, together with"),
+        (a_job({"job_type": "greedy"}), "of its own (trigger greedy)"),
+        (a_job({"job_type": "custom", "name": "nightly"}), "when the trigger 'nightly' says so"),
+    ],
+)
+def test_each_state_and_trigger_has_its_sentence(job: JobView, words: str) -> None:
+    assert words in next_start(job, NOW_S)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "source_version", "words"),
+    [
+        ({"interval": 600}, 8, "at 1970-01-12 13:55:00Z (trigger periodic, every 600.0 s)"),
+        ({"interval": 600}, 7, "not before 1970-01-12 13:55:00Z"),
+        ({"interval": 60}, 8, "now (trigger periodic"),
+        ({"interval": 60}, 7, "at the source's next commit"),
+        ({"interval": 600, "share": True}, 8, "at 1970-01-12 13:50:00Z (trigger periodic, every 600.0 s, together"),
+    ],
+)
+def test_a_period_counts_from_the_last_iteration_or_goes_by_the_clock(
+    schedule: dict[str, Any], source_version: int, words: str
+) -> None:
+    job = a_job({"job_type": "periodic", "schedule": schedule}, source_version=source_version)
+    assert words in next_start(job, NOW_S)
