@@ -41,7 +41,9 @@ NOT_LIMITS = frozenset(
         # how something is estimated, spread or shown
         "GRIDS_PER_INTERVAL",
         "ITEM_BYTES",
+        "GAP_WIDTH",
         "PIPE_WIDTH",
+        "SHORT_WIDTH",
         "REFILL",
         "SHARDS_DEFAULT",
         "VNODES",

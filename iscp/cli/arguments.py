@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from iscp.cli.json_path import parse_path
 from iscp.core.name_patterns import is_pattern
 
 if TYPE_CHECKING:
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-OUTPUTS = ("table", "json", "yaml")
+OUTPUTS = ("table", "wide", "json", "yaml", "name")
+JSONPATH = "jsonpath="
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -35,6 +38,12 @@ class Invocation:
 
     endpoint: str | None = None
     output: str = "table"
+    pause: Callable[[float], None] = time.sleep
+
+    @property
+    def wide(self) -> bool:
+        """Whether all columns of a table are to be shown, however narrow the terminal is."""
+        return self.output == "wide"
 
     def client(self) -> Client:
         from iscp.client.admin_client import Client
@@ -116,6 +125,21 @@ def split_columns(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
+class OutputType(click.ParamType):  # type: ignore[type-arg]
+    name = "format"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value in OUTPUTS:
+            return str(value)
+        if not value.startswith(JSONPATH):
+            self.fail(f"{value!r} is not one of {', '.join(OUTPUTS)} and {JSONPATH}PATH", param, ctx)
+        try:
+            parse_path(value.removeprefix(JSONPATH))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
 DURATION, TABLE, TABLES, COLUMNS = DurationType(), TableType(), TablesType(), ColumnsType()
 
 
@@ -149,10 +173,11 @@ def anywhere(command: F) -> F:
         click.option(
             "-o",
             "--output",
-            type=click.Choice(OUTPUTS),
+            type=OutputType(),
+            metavar="FORMAT",
             expose_value=False,
             callback=_set_output,
-            help="How to show the answer; by default as a table.",
+            help="table (the default), wide, json, yaml, name, or jsonpath=PATH, as in jsonpath=.status.rows.",
         ),
     ):
         command = option(command)

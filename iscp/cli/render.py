@@ -8,21 +8,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
+from iscp.cli.arguments import JSONPATH
 from iscp.cli.drawing import pairs, table
+from iscp.cli.json_path import parse_path, values_at
 from iscp.core.api_requests import RegisterRequest
-from iscp.core.api_views import ClusterView, EventView, JobView, PlacedShard, RegisterResult
+from iscp.core.api_views import ClusterView, EventView, JobView, RegisterResult
 from iscp.core.iteration import HistoryEntry
 from iscp.core.maintenance_figures import UpkeepFigures
-
-LEFT_OUT_SHOWN_MAX = 5
-"""Jobs shown that the global checkpoint leaves out; of others their number is shown."""
+from iscp.core.spec_fields import flatten
 
 Row = dict[str, Any]
 
@@ -85,8 +84,16 @@ def checkpoint_lag_s(cluster: ClusterView) -> float:
 
 
 def show(value: Any, output: str) -> bool:
-    """Print `value` as JSON or YAML; False where a table is wanted, which is the caller's to draw."""
-    if output == "json":
+    """Print `value` as JSON, as YAML, by name or in part; False where a table is wanted, which is the caller's to draw.
+
+    Raises click.UsageError where it has no names, or no such part.
+    """
+    if output.startswith(JSONPATH):
+        _show_part(value, output.removeprefix(JSONPATH))
+    elif output == "name":
+        for row in value if isinstance(value, list) else [value]:
+            click.echo(_name_of(row))
+    elif output == "json":
         click.echo(json.dumps(value, indent=2, ensure_ascii=False))
     elif output == "yaml":
         import yaml
@@ -97,13 +104,33 @@ def show(value: Any, output: str) -> bool:
     return True
 
 
+def _show_part(value: Any, path: str) -> None:
+    try:
+        found = values_at(value, parse_path(path))
+    except LookupError as error:
+        raise click.UsageError(f"-o {JSONPATH}{path}: {error.args[0]}") from error
+    for each in found:
+        click.echo(each if isinstance(each, str) else json.dumps(each, ensure_ascii=False))
+
+
+def _name_of(row: Row) -> str:
+    """What commands name it by: of a job T and N, with a tab between; of a node N; of a shard T."""
+    if "table" in row and "name" in row:
+        return f"{row['table']}\t{row['name']}"
+    for field in ("id", "table"):
+        if field in row:
+            return str(row[field])
+    raise click.UsageError("-o name: the answer is of no job, node or table")
+
+
 def lag(job: JobView) -> str:
     return f"{seconds(job.lag_s)} late" if job.late else seconds(job.lag_s)
 
 
-def show_jobs(jobs: Sequence[JobView]) -> None:
+def show_jobs(jobs: Sequence[JobView], *, wide: bool = False) -> None:
+    more = ("ACCOUNT", "NODE", "ITERATIONS", "CHECKED", "TARGET") if wide else ()
     table(
-        ("TABLE", "NAME", "STATE", "REASON", "APPLIED", "SOURCE", "LAG", "DEAD", "ERROR"),
+        ("TABLE", "NAME", "STATE", "REASON", "APPLIED", "SOURCE", "LAG", "DEAD", *more, "ERROR"),
         [
             (
                 job.table,
@@ -114,11 +141,21 @@ def show_jobs(jobs: Sequence[JobView]) -> None:
                 version(job.source_version),
                 lag(job),
                 str(job.status.dead_letters or ""),
+                *((job.account, job.node_id, str(job.seq), moment(job.checked_at_s), _target(job)) if wide else ()),
                 job.status.error_msg,
             )
             for job in jobs
         ],
+        spare=("SOURCE", "APPLIED", "DEAD", "REASON"),
+        wide=wide,
     )
+
+
+def _target(job: JobView) -> str:
+    try:
+        return str(flatten(job.spec_json or "{}").get("target", ""))
+    except (ValueError, RecursionError, AttributeError):  # one that was damaged in the job log hides no other
+        return ""
 
 
 def show_job(job: JobView) -> None:
@@ -162,7 +199,7 @@ def _upkeep(figures: UpkeepFigures | None) -> str:
     return ", ".join(parts) + fault
 
 
-def show_history(entries: Sequence[HistoryEntry]) -> None:
+def show_history(entries: Sequence[HistoryEntry], *, wide: bool = False) -> None:
     table(
         ("SEQ", "KIND", "FROM", "TO", "ENDED", "TOOK", "ROWS", "BYTES", "NODE", "ERROR"),
         [
@@ -180,73 +217,9 @@ def show_history(entries: Sequence[HistoryEntry]) -> None:
             )
             for entry in entries
         ],
+        spare=("BYTES", "NODE", "FROM", "KIND", "TOOK"),
+        wide=wide,
     )
-
-
-def show_cluster(cluster: ClusterView) -> None:
-    row = cluster_row(cluster)
-    pairs(
-        {
-            "owner": f"{cluster.owner}  (owner_rev {cluster.owner_rev})",
-            "jobs": str(cluster.jobs),
-            "shards": _shards_by_state(cluster),
-            "greatest lag": seconds(cluster.lag_max_s),
-            "checkpoint": f"{moment(cluster.checkpoint_at_s)}  {seconds(checkpoint_lag_s(cluster))} behind",
-            "left out of it": _left_out(cluster),
-            "queue": ", ".join(f"{count} {name}" for name, count in row["queue"].items()),
-        }
-    )
-    show_nodes(cluster)
-
-
-def _shards_by_state(cluster: ClusterView) -> str:
-    states = Counter(shard.state for shard in cluster.shards)
-    parts = [f"{count} {state}" for state, count in sorted(states.items())]
-    return ", ".join([*parts, *([f"{cluster.moving} of them moving"] if cluster.moving else [])]) or "0"
-
-
-def _left_out(cluster: ClusterView) -> str:
-    some = ", ".join(f"{job.table} {job.name} ({job.why})" for job in cluster.left_out[:LEFT_OUT_SHOWN_MAX])
-    more = cluster.left_out_count - min(len(cluster.left_out), LEFT_OUT_SHOWN_MAX)
-    return f"{some} and {more} more" if more else some
-
-
-def show_nodes(cluster: ClusterView) -> None:
-    table(
-        ("NODE", "STATE", "ADDRESS", "PID", "EPOCH", "VERSION", "LEASE", "SHARDS", "IN FLIGHT", "WAITING", "RUNNING"),
-        [
-            (
-                node.node_id + (" *" if node.node_id == cluster.owner else ""),
-                node.state,
-                node.address,
-                str(node.pid),
-                str(node.epoch),
-                node.version,
-                seconds(node.lease_age_s),
-                str(node.shards),
-                str(node.in_flight),
-                version(node.queue_waiting),
-                version(node.queue_running),
-            )
-            for node in cluster.nodes
-        ],
-    )
-
-
-def show_placement(shards: Sequence[PlacedShard], *, ring: bool) -> None:
-    """Where shards are; with `ring` also where they should be."""
-    columns = ("TABLE", "RANGE", "STATE", "NODE", *(("PREFERRED", "PINNED", "WHY") if ring else ()))
-    rows = [
-        (
-            shard.table or shard.table_id,
-            str(shard.range_id),
-            shard.state,
-            shard.node_id or "-",
-            *((shard.preferred, shard.pinned, shard.why) if ring else ()),
-        )
-        for shard in shards
-    ]
-    table(columns, rows)
 
 
 def event_line(event: EventView) -> str:

@@ -45,10 +45,14 @@ class JobReader:
         account: str = "",
         table_pattern: str = "",
         name_pattern: str = "",
+        late: bool = False,
         limit: int = JobFilter().limit,
     ) -> list[JobView]:
-        """The jobs that match all that is given, `limit` at the most; patterns are shell-style, as `sales.*`."""
-        wanted = _filter(account, table, state, reason, table_pattern, name_pattern)
+        """The jobs that match all that is given, `limit` at the most; patterns are shell-style, as `sales.*`.
+
+        `late`: only those that lag by more than their target lag.
+        """
+        wanted = _filter(account, table, state, reason, table_pattern, name_pattern, late)
         request = pb.ListJobsRequest(format_version=FORMAT_VERSION, filter=convert.filter_to_wire(wanted), limit=limit)
         pages = self._caller.call(listing(self._admin.ListJobs), request)
         return [convert_views.job_from_wire(job) for page in pages for job in page.jobs]
@@ -62,9 +66,10 @@ class JobReader:
         account: str = "",
         table_pattern: str = "",
         name_pattern: str = "",
+        late: bool = False,
     ) -> int:
         """How many jobs match, as in `jobs`."""
-        wanted = convert.filter_to_wire(_filter(account, table, state, reason, table_pattern, name_pattern))
+        wanted = convert.filter_to_wire(_filter(account, table, state, reason, table_pattern, name_pattern, late))
         request = pb.CountJobsRequest(format_version=FORMAT_VERSION, filter=wanted)
         return int(self._caller.call(self._admin.CountJobs, request).jobs)
 
@@ -135,6 +140,7 @@ def _filter(
     reason: Reason | str | None,
     table_pattern: str,
     name_pattern: str,
+    late: bool,
 ) -> JobFilter:
     return JobFilter(
         account=account,
@@ -143,6 +149,7 @@ def _filter(
         reason=_member(Reason, reason, "reason") if reason else None,
         table_pattern=table_pattern,
         name_pattern=name_pattern,
+        late=late,
     )
 
 

@@ -81,7 +81,7 @@ ChangeOutcome = bool | PermanentError
 @dataclass(frozen=True, slots=True)
 class JobFilter:
     """Empty fields do not filter. `limit` bounds what one answer carries; for the patterns see
-    iscp.core.name_patterns."""
+    iscp.core.name_patterns. `late`: only those that lag by more than their target lag."""
 
     account: str = ""
     table: str = ""
@@ -90,6 +90,7 @@ class JobFilter:
     limit: int = 10_000
     table_pattern: str = ""
     name_pattern: str = ""
+    late: bool = False
 
 
 class NodeVerb(StrEnum):

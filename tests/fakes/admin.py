@@ -340,6 +340,7 @@ class FakeAdmin:
             and wanted.table in ("", job.table, job.table_id)
             and wanted.state in (None, job.state)
             and wanted.reason in (None, job.reason)
+            and (job.late or not wanted.late)
             and fnmatchcase(job.table, wanted.table_pattern or "*")
             and fnmatchcase(job.name, wanted.name_pattern or "*")
         ]

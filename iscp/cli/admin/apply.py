@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 import click
@@ -13,6 +13,7 @@ import click
 from iscp.cli import render
 from iscp.cli.admin.bulk import MATCHES_MAX, job_words
 from iscp.cli.arguments import TABLES, Invocation, anywhere, invocation
+from iscp.cli.confirm import confirm
 from iscp.core.api_requests import ChangeVerb, JobChange, UpdateRequest
 from iscp.core.api_views import Action, CheckedJob
 from iscp.core.errors import IscpError, PermanentError
@@ -63,7 +64,7 @@ def apply(
         if not dry_run and doomed and not yes:
             for step in doomed:
                 click.echo(f"  {step.job.name} on {step.table}", err=True)
-            click.confirm(f"delete {job_words(len(doomed))} that no file names?", abort=True, err=True)
+            confirm(f"delete {job_words(len(doomed))} that no file names?")
         refused = [] if dry_run else _carry_out(client, steps)
     _show(invocation, steps, refused, dry_run=dry_run)
     if refused:
@@ -176,7 +177,7 @@ def export(invocation: Invocation, /, tables: str, names: str, account: str) -> 
     """Print jobs as a file that `apply` takes; T and N may be patterns, as 'sales.*'."""
     from iscp.cli.admin.job_file import entry_of, to_yaml
 
-    on = {"table_pattern" if is_pattern(tables) else "table": "" if tables == "*" else tables}
+    on: dict[str, Any] = {"table_pattern" if is_pattern(tables) else "table": "" if tables == "*" else tables}
     with invocation.client() as client:
         jobs = client.jobs(**on, name_pattern="" if names == "*" else names, account=account, limit=MATCHES_MAX)
     entries = [entry_of(job) for job in sorted(jobs, key=lambda job: (job.account, job.table, job.name))]

@@ -12,6 +12,7 @@ import click
 
 from iscp.cli import render
 from iscp.cli.arguments import TABLES, Invocation
+from iscp.cli.confirm import confirm
 from iscp.core.api_requests import ChangeOutcome, ChangeVerb, JobChange, JobName
 from iscp.core.api_views import JobView
 from iscp.core.errors import PermanentError
@@ -110,7 +111,7 @@ def change_matching(invocation: Invocation, choice: Choice, verb: ChangeVerb) ->
 
 
 def _matching(client: Client, choice: Choice) -> list[JobView]:
-    on_table = {"table_pattern" if is_pattern(choice.table) else "table": choice.table}
+    on_table: dict[str, Any] = {"table_pattern" if is_pattern(choice.table) else "table": choice.table}
     return client.jobs(**on_table, name_pattern=choice.name or "", account=choice.account, limit=MATCHES_MAX)
 
 
@@ -129,7 +130,7 @@ def _confirm(verb: ChangeVerb, jobs: Sequence[JobView]) -> None:
         click.echo(f"  {job.name} on {job.table}", err=True)
     if len(jobs) > SHOWN_MAX:
         click.echo(f"  and {len(jobs) - SHOWN_MAX} more (--dry-run shows all)", err=True)
-    click.confirm(f"{verb} {job_words(len(jobs))}?", abort=True, err=True)
+    confirm(f"{verb} {job_words(len(jobs))}?")
 
 
 def _show_matching(invocation: Invocation, jobs: Sequence[JobView]) -> None:

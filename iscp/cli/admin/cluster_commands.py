@@ -13,6 +13,8 @@ import click
 
 from iscp.cli import render
 from iscp.cli.arguments import DURATION, TABLE, Invocation, anywhere, invocation
+from iscp.cli.cluster_tables import show_nodes, show_placement
+from iscp.cli.monitor.watch_option import watched
 from iscp.core.api_views import EventView
 from iscp.core.errors import TemporaryError, TimedOut
 
@@ -37,6 +39,7 @@ def node() -> None:
 
 
 @node.command("list")
+@watched
 @anywhere
 @invocation
 def node_list(invocation: Invocation, /) -> None:
@@ -44,7 +47,7 @@ def node_list(invocation: Invocation, /) -> None:
     with invocation.client() as client:
         cluster = client.cluster()
     if not render.show(render.cluster_row(cluster)["nodes"], invocation.output):
-        render.show_nodes(cluster)
+        show_nodes(cluster, wide=invocation.wide)
 
 
 @node.command()
@@ -107,6 +110,7 @@ def shard() -> None:
 
 @shard.command("list")
 @click.argument("table", type=TABLE, metavar="[T]", required=False, default=None)
+@watched
 @anywhere
 @invocation
 def shard_list(invocation: Invocation, /, table: str | None) -> None:
@@ -187,6 +191,7 @@ def _reshard(invocation: Invocation, table: str, change: Callable[[Client], int]
 
 @click.command()
 @click.argument("table", type=TABLE, metavar="[T]", required=False, default=None)
+@watched
 @anywhere
 @invocation
 def ring(invocation: Invocation, /, table: str | None) -> None:
@@ -198,7 +203,7 @@ def _show_placement(invocation: Invocation, table: str | None, *, ring: bool) ->
     with invocation.client() as client:
         shards = client.operator.placement(table or "")
     if not render.show([dataclasses.asdict(each) for each in shards], invocation.output):
-        render.show_placement(shards, ring=ring)
+        show_placement(shards, ring=ring, wide=invocation.wide)
 
 
 @click.command()
@@ -210,7 +215,7 @@ def rebalance(invocation: Invocation, /, dry_run: bool) -> None:
     with invocation.client() as client:
         moves = client.operator.rebalance(dry_run=dry_run)
     if not render.show([dataclasses.asdict(each) for each in moves], invocation.output):
-        render.show_placement(moves, ring=True)
+        show_placement(moves, ring=True, wide=invocation.wide)
         click.echo(f"{len(moves)} shards {'would move' if dry_run else 'move'}")
 
 
@@ -242,7 +247,5 @@ def _show_events(some: list[EventView], output: str) -> None:
         row: dict[str, Any] = dataclasses.asdict(event)
         if output == "json":
             click.echo(json.dumps(row))
-        elif output == "yaml":
-            render.show([row], output)
-        else:
+        elif not render.show([row] if output == "yaml" else row, output):
             click.echo(render.event_line(event))

@@ -7,11 +7,14 @@ from typing import Any
 import click
 
 from iscp.cli import render
+from iscp.cli.admin.bulk import MATCHES_MAX
 from iscp.cli.admin.change_commands import pause, resume, resync, unregister, update
 from iscp.cli.admin.register_command import register
 from iscp.cli.admin.verify_command import verify
 from iscp.cli.arguments import DURATION, TABLE, TABLES, Invocation, anywhere, invocation
 from iscp.cli.monitor.describe_command import describe
+from iscp.cli.monitor.job_order import Order, SortType, sorted_jobs
+from iscp.cli.monitor.watch_option import watched
 from iscp.core.api_requests import JobFilter
 from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.job_row import JobState, Reason
@@ -53,13 +56,20 @@ def job() -> None:
 _state = click.option("--state", type=click.Choice([state.value for state in JobState]))
 _reason = click.option("--reason", type=click.Choice([reason.value for reason in Reason]))
 _of_table = click.option("--table", type=TABLE, metavar="T", default=None, help="Only jobs on this table.")
+_late = click.option("--late", is_flag=True, help="Only jobs that lag by more than their target lag.")
+_failed = click.option("--failed", is_flag=True, help="Only jobs whose last iteration failed: --state error.")
 _tables = click.argument("tables", type=TABLES, metavar="[T]", default="*")
 _names = click.argument("names", metavar="[N]", default="*")
 _of_account = click.option("--account", metavar="A", default="", help="Only jobs of this tenant.")
 
 
-def _filter(tables: str, names: str, table: str | None, **wanted: Any) -> dict[str, Any]:
+def _filter(
+    tables: str, names: str, table: str | None, failed: bool, state: str | None, **wanted: Any
+) -> dict[str, Any]:
     """As `Client.jobs` takes it; T without a pattern is one table, by whichever of its names."""
+    if failed and state not in (None, JobState.ERROR):
+        raise click.UsageError(f"--failed is --state {JobState.ERROR}: it cannot go with --state {state}")
+    wanted["state"] = JobState.ERROR if failed else state
     if not is_pattern(tables):
         if table:
             raise click.UsageError("Give the table once: as T, or by --table")
@@ -75,15 +85,20 @@ def _filter(tables: str, names: str, table: str | None, **wanted: Any) -> dict[s
 @_reason
 @_of_table
 @_of_account
+@_late
+@_failed
+@click.option("--sort-by", type=SortType(), metavar="[-]FIELD", help="As in lag_s, or -status.rows: greatest first.")
 @click.option("--limit", type=click.IntRange(1), default=JobFilter().limit, show_default=True)
+@watched
 @anywhere
 @invocation
-def list_jobs(invocation: Invocation, /, limit: int, **wanted: Any) -> None:
+def list_jobs(invocation: Invocation, /, limit: int, sort_by: Order | None, **wanted: Any) -> None:
     """Show jobs, all or those that match; T and N may be patterns, as 'sales.*'."""
     with invocation.client() as client:
-        jobs = client.jobs(**_filter(**wanted), limit=limit)
+        jobs = client.jobs(**_filter(**wanted), limit=MATCHES_MAX if sort_by else limit)
+    jobs = sorted_jobs(jobs, sort_by)[:limit] if sort_by else jobs
     if not render.show([render.job_row(one) for one in jobs], invocation.output):
-        render.show_jobs(jobs)
+        render.show_jobs(jobs, wide=invocation.wide)
     if len(jobs) == limit:
         click.echo(f"shown are the first {limit}; --limit raises it", err=True)
 
@@ -95,6 +110,9 @@ def list_jobs(invocation: Invocation, /, limit: int, **wanted: Any) -> None:
 @_reason
 @_of_table
 @_of_account
+@_late
+@_failed
+@watched
 @anywhere
 @invocation
 def count(invocation: Invocation, /, **wanted: Any) -> None:
@@ -109,6 +127,7 @@ def count(invocation: Invocation, /, **wanted: Any) -> None:
 @_table
 @_name
 @_account
+@watched
 @anywhere
 @invocation
 def status(invocation: Invocation, /, table: str, name: str, account: str) -> None:
@@ -147,6 +166,7 @@ for command in (register, unregister, update, pause, resume, resync, verify, des
 @_name
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
 @_account
+@watched
 @anywhere
 @invocation
 def history(invocation: Invocation, /, table: str, name: str, limit: int, account: str) -> None:
@@ -154,4 +174,4 @@ def history(invocation: Invocation, /, table: str, name: str, limit: int, accoun
     with invocation.client() as client:
         entries = client.history(table, name, limit=limit, account=account)
     if not render.show([render.history_row(entry) for entry in entries], invocation.output):
-        render.show_history(entries)
+        render.show_history(entries, wide=invocation.wide)

@@ -16,6 +16,8 @@ from iscp.cli.admin.apply import apply, export
 from iscp.cli.admin.cluster_commands import events, node, rebalance, ring, shard
 from iscp.cli.admin.job_commands import job
 from iscp.cli.arguments import TABLE, Invocation, anywhere, invocation
+from iscp.cli.cluster_tables import show_cluster
+from iscp.cli.monitor.watch_option import watched
 from iscp.core.errors import ErrorCode, IscpError
 
 PROGRAM = "iscp-admin"
@@ -61,6 +63,7 @@ def notify(invocation: Invocation, /, table: str) -> None:
 
 
 @cli.command()
+@watched
 @anywhere
 @invocation
 def status(invocation: Invocation, /) -> None:
@@ -68,7 +71,7 @@ def status(invocation: Invocation, /) -> None:
     with invocation.client() as client:
         cluster = client.cluster()
     if not render.show(render.cluster_row(cluster), invocation.output):
-        render.show_cluster(cluster)
+        show_cluster(cluster, wide=invocation.wide)
 
 
 @cli.command()

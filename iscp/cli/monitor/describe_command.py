@@ -10,7 +10,9 @@ import click
 
 from iscp.cli import render
 from iscp.cli.arguments import TABLE, Invocation, anywhere, invocation
+from iscp.cli.cluster_tables import show_placement
 from iscp.cli.monitor.next_start import next_start, warnings_of
+from iscp.cli.monitor.watch_option import watched
 from iscp.core.api_views import EventView, JobView, PlacedShard
 from iscp.core.ids import DEFAULT_ACCOUNT, ShardId
 from iscp.core.iteration import HistoryEntry
@@ -39,6 +41,7 @@ class JobDescription:
 @click.argument("name", metavar="N")
 @click.option("--limit", type=click.IntRange(1, 1_000), default=5, show_default=True, help="How many iterations.")
 @click.option("--account", default=DEFAULT_ACCOUNT, show_default=True, help="The tenant.")
+@watched
 @anywhere
 @invocation
 def describe(invocation: Invocation, /, table: str, name: str, limit: int, account: str) -> None:
@@ -46,7 +49,7 @@ def describe(invocation: Invocation, /, table: str, name: str, limit: int, accou
     with invocation.client() as client:
         described = describe_job(client, client.status(table, name, account=account), limit)
     if not render.show(description_row(described), invocation.output):
-        show_description(described)
+        show_description(described, wide=invocation.wide)
 
 
 def describe_job(client: Client, job: JobView, iterations: int) -> JobDescription:
@@ -78,7 +81,7 @@ def description_row(described: JobDescription) -> render.Row:
     }
 
 
-def show_description(described: JobDescription) -> None:
+def show_description(described: JobDescription, *, wide: bool = False) -> None:
     render.show_job(dataclasses.replace(described.job, spec_json=""))
     click.echo("\nnext start")
     click.echo(f"  {described.next_start}")
@@ -90,10 +93,10 @@ def show_description(described: JobDescription) -> None:
         for warning in described.warnings:
             click.echo(f"  {warning}")
     click.echo("\nwhere it runs")
-    render.show_placement(described.shards, ring=True)
+    show_placement(described.shards, ring=True, wide=wide)
     click.echo("\nlast iterations")
     if described.iterations:
-        render.show_history(described.iterations)
+        render.show_history(described.iterations, wide=wide)
     else:
         click.echo("none yet")
     if described.events:

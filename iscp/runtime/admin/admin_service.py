@@ -174,9 +174,14 @@ class OwnerAdmin:
     # --- questions ---------------------------------------------------------------------------------------------
 
     def list_jobs(self, wanted: JobFilter) -> list[JobView]:
-        return self._views.of(self._select(wanted))
+        if not wanted.late:
+            return self._views.of(self._select(wanted))
+        views = self._views.of(self._select(replace(wanted, limit=sys.maxsize)))
+        return [view for view in views if view.late][: wanted.limit]
 
     def count_jobs(self, wanted: JobFilter) -> int:
+        if wanted.late:
+            return len(self.list_jobs(replace(wanted, limit=sys.maxsize)))
         if wanted.table_pattern or wanted.name_pattern:
             return len(self._select(replace(wanted, limit=sys.maxsize)))
         writer = self._owner.last_writer()

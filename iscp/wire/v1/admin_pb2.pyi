@@ -589,6 +589,7 @@ class JobFilter(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     TABLE_PATTERN_FIELD_NUMBER: _builtins.int
     NAME_PATTERN_FIELD_NUMBER: _builtins.int
+    LATE_FIELD_NUMBER: _builtins.int
     account: _builtins.str
     table: _builtins.str
     state: Global___JobState.ValueType
@@ -596,6 +597,8 @@ class JobFilter(_message.Message):
     table_pattern: _builtins.str
     """Shell-style, as `sales.*`: the table as it was registered or as it lies; the job's name."""
     name_pattern: _builtins.str
+    late: _builtins.bool
+    """Only those that lag by more than their target lag."""
     def __init__(
         self,
         *,
@@ -605,10 +608,11 @@ class JobFilter(_message.Message):
         reason: Global___Reason.ValueType = ...,
         table_pattern: _builtins.str = ...,
         name_pattern: _builtins.str = ...,
+        late: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "name_pattern", b"name_pattern", "reason", b"reason", "state", b"state", "table", b"table", "table_pattern", b"table_pattern"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "late", b"late", "name_pattern", b"name_pattern", "reason", b"reason", "state", b"state", "table", b"table", "table_pattern", b"table_pattern"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -186,6 +186,7 @@ def filter_to_wire(wanted: JobFilter) -> pb.JobFilter:
         reason=REASON_TO_WIRE[wanted.reason] if wanted.reason else pb.REASON_UNSPECIFIED,
         table_pattern=wanted.table_pattern,
         name_pattern=wanted.name_pattern,
+        late=wanted.late,
     )
 
 
@@ -199,6 +200,7 @@ def filter_from_wire(message: pb.JobFilter, limit: int) -> JobFilter:
         limit=limit or JobFilter().limit,
         table_pattern=message.table_pattern,
         name_pattern=message.name_pattern,
+        late=message.late,
     )
     for name, known in (("state", wanted.state), ("reason", wanted.reason)):
         if getattr(message, name) and known is None:

@@ -98,8 +98,13 @@ def test_a_job_past_its_target_lag_is_late_and_so_is_one_that_takes_longer_to_bu
     assert not desk.admin.status(X).late
     desk.world.clock.advance(31.0)
     assert desk.admin.status(X).late
+    desk.admin.register([request("a"), request("b")])
+    late = JobFilter(late=True, limit=1)
+    assert [job.name for job in desk.admin.list_jobs(late)] == ["x"], "those that are in time do not use up the limit"
+    assert desk.admin.count_jobs(late) == 1
     desk.admin.update([UpdateRequest(X, '{"target_lag":60}')])
     assert not desk.admin.status(X).late
+    assert desk.admin.count_jobs(late) == 0
 
 
 def test_lag_counts_the_time_in_which_nobody_looks(desk: Desk) -> None:

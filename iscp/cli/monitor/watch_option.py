@@ -1,0 +1,75 @@
+"""`-w/--watch`: a command that shows something shows it again and again."""
+
+from __future__ import annotations
+
+import functools
+import io
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from typing import Any, TypeVar
+
+import click
+
+from iscp.cli.arguments import Invocation
+from iscp.core.errors import TemporaryError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+WATCH_EVERY_S = 2.0
+"""Pause between two answers of `--watch`; what comes and goes between them is not seen."""
+
+
+class _Frame(io.StringIO):
+    """What one round prints, drawn as for where it will be shown."""
+
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+def watched(command: F) -> F:
+    """Give a command the option --watch; with it the command is run until Ctrl-C."""
+
+    @functools.wraps(command)
+    def run(*args: Any, watch: bool, **given: Any) -> Any:
+        if not watch:
+            return command(*args, **given)
+        invocation = click.get_current_context().ensure_object(Invocation)
+        try:
+            _repeat(lambda: command(*args, **given), invocation)
+        except KeyboardInterrupt:
+            return None
+
+    option = click.option("-w", "--watch", is_flag=True, help="Show it again whenever it changes, until Ctrl-C.")
+    return option(run)  # type: ignore[return-value]
+
+
+def _repeat(show: Callable[[], object], invocation: Invocation) -> None:
+    """On a terminal each answer replaces the one before; elsewhere those that differ follow each other."""
+    terminal = sys.stdout.isatty()
+    last: str | None = None
+    while True:
+        frame = _Frame(terminal)
+        try:
+            with redirect_stdout(frame):
+                show()
+        except TemporaryError as error:  # the owner is changing, or the node is restarted
+            click.echo(f"error: {error.sentence}; trying again", err=True)
+        else:
+            if (drawn := frame.getvalue()) != last:
+                _print(drawn, first=last is None, terminal=terminal, output=invocation.output)
+                last = drawn
+        invocation.pause(WATCH_EVERY_S)
+
+
+def _print(drawn: str, *, first: bool, terminal: bool, output: str) -> None:
+    if terminal:
+        click.clear()
+    elif not first:
+        click.echo("---" if output == "yaml" else "", nl=output not in ("json", "name"))
+    click.echo(drawn, nl=False)
+    sys.stdout.flush()
