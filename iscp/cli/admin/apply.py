@@ -12,6 +12,7 @@ import click
 
 from iscp.cli import render
 from iscp.cli.admin.bulk import MATCHES_MAX, job_words
+from iscp.cli.admin.error_words import field_in_file, show_error
 from iscp.cli.arguments import TABLES, Invocation, anywhere, invocation
 from iscp.cli.confirm import confirm
 from iscp.core.api_requests import ChangeVerb, JobChange, UpdateRequest
@@ -59,7 +60,7 @@ def apply(
 
     wanted = read_paths(paths)
     with invocation.client() as client:
-        steps = _plan(client, wanted, prune=prune, resync=resync)
+        steps = _plan(client, wanted, invocation.output, prune=prune, resync=resync)
         doomed = [step for step in steps if step.action == "delete"]
         if not dry_run and doomed and not yes:
             for step in doomed:
@@ -71,7 +72,7 @@ def apply(
         raise click.exceptions.Exit(1)
 
 
-def _plan(client: Client, wanted: Sequence[Wanted], *, prune: bool, resync: bool) -> list[Step]:
+def _plan(client: Client, wanted: Sequence[Wanted], output: str, *, prune: bool, resync: bool) -> list[Step]:
     from iscp.adapters.grpc.channel.endpoint import REGISTRATIONS_MAX
     from iscp.cli.admin.apply_plan import prunable, steps_for
 
@@ -80,17 +81,24 @@ def _plan(client: Client, wanted: Sequence[Wanted], *, prune: bool, resync: bool
         checked += client.check_many([each.request for each in batch], timeout_s=CHECK_TIMEOUT_S)
     steps, faults = steps_for(wanted, checked, resync=resync)
     if faults:
-        _refuse(faults)
+        _refuse(faults, output)
     if prune:
         for account in sorted({each.request.job.account for each in wanted}):
             steps += prunable(steps, client.jobs(account=account, limit=MATCHES_MAX))
     return steps
 
 
-def _refuse(faults: Sequence[PlanFault]) -> None:
+def _refuse(faults: Sequence[PlanFault], output: str) -> None:
     for fault in faults:
-        click.echo(f"{fault.place}: {fault.error}", err=True)
-    click.echo(f"error: {job_words(len(faults))} refused; nothing was written", err=True)
+        error = fault.error
+        error.field = field_in_file(error.field)
+        if output == "json":
+            error.message, error.field = error.sentence, f"{fault.place}.{error.field}".rstrip(".")
+            show_error(error, output)
+        else:
+            click.echo(f"{fault.place}: {error}", err=True)
+    if output != "json":
+        click.echo(f"error: {job_words(len(faults))} refused; nothing was written", err=True)
     raise click.exceptions.Exit(1)
 
 

@@ -63,12 +63,12 @@ def steps_for(
 def _step(request: RegisterRequest, checked: CheckedJob) -> Step:
     job = request.job
     name = JobName(checked.there_id or job.table, job.name, job.account)
-    changes = tuple(_changes(checked)) if checked.there_id else ()
+    changes = tuple(changes_of(checked)) if checked.there_id else ()
     return Step(checked.action.value, name, job.table, changes, request, checked)
 
 
-def _changes(checked: CheckedJob) -> Iterator[str]:
-    """In words, field by field."""
+def changes_of(checked: CheckedJob) -> Iterator[str]:
+    """What differs between the job that is there and what it is to be, in words, field by field."""
     if checked.there_id != checked.table_id:
         yield f"table: {checked.there_id} → {checked.table_id}"
     before, after = flatten(checked.there_json), flatten(checked.spec_json)

@@ -8,6 +8,7 @@ import click
 
 from iscp.cli import render
 from iscp.cli.admin.bulk import Choice, change_matching, choosing
+from iscp.cli.admin.error_words import options_named
 from iscp.cli.admin.spec_options import RUN_OPTIONS, run_changes, run_options
 from iscp.cli.arguments import TABLE, Invocation, anywhere, invocation
 from iscp.core.api_requests import ChangeVerb
@@ -65,7 +66,7 @@ def update(
     changes = run_changes(given, defaults)
     if not changes:
         raise click.UsageError("Give what to change, as in --target-lag 30s")
-    with invocation.client() as client:
+    with invocation.client() as client, options_named("T"):
         changed = client.update(table, name, changes, interrupt=interrupt, account=account)
     if not render.show({"changed": changed}, invocation.output):
         click.echo("updated" if changed else "is so already")

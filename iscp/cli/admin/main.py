@@ -1,7 +1,7 @@
 """`iscp-admin`: what operators and users ask of a cluster.
 
 Starts at once: no JVM, and gRPC, YAML and rich only where a command needs them.
-Exit status: 0 done, 1 failed, 2 wrong usage, 3 out of time.
+The exit statuses are those of `ExitStatus`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from iscp import __version__
 from iscp.cli import render
 from iscp.cli.admin.apply import apply, export
 from iscp.cli.admin.cluster_commands import events, node, rebalance, ring, shard
+from iscp.cli.admin.error_words import exit_status, show_error, show_usage_error
+from iscp.cli.admin.exit_status import ExitStatus
 from iscp.cli.admin.job_commands import job
 from iscp.cli.arguments import TABLE, Invocation, anywhere, invocation
 from iscp.cli.cluster_tables import show_cluster
 from iscp.cli.monitor.watch_option import watched
-from iscp.core.errors import ErrorCode, IscpError
+from iscp.core.errors import IscpError
 
 PROGRAM = "iscp-admin"
-FAILED, OUT_OF_TIME = 1, 3
 
 
 class _Root(click.Group):
@@ -31,12 +32,13 @@ class _Root(click.Group):
         try:
             return super().invoke(ctx)
         except IscpError as error:
-            click.echo(f"error: {error.sentence}", err=True)
-            if error.field:
-                click.echo(f"  field: {error.field}", err=True)
-            if error.remedy:
-                click.echo(f"  remedy: {error.remedy}", err=True)
-            ctx.exit(OUT_OF_TIME if error.code is ErrorCode.TIMEOUT else FAILED)
+            show_error(error, ctx.ensure_object(Invocation).output)
+            ctx.exit(exit_status(error))
+        except click.UsageError as error:
+            if ctx.ensure_object(Invocation).output != "json":
+                raise
+            show_usage_error(error)
+            ctx.exit(ExitStatus.WRONG_USAGE)
 
 
 @click.group(cls=_Root, context_settings={"help_option_names": ["-h", "--help"]})

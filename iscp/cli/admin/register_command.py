@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from typing import IO, Any
+from collections.abc import Collection, Sequence
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from iscp.cli import render
+from iscp.cli.admin.apply_plan import changes_of
+from iscp.cli.admin.error_words import option_of, options_named, places_named, show_error
+from iscp.cli.admin.exit_status import ExitStatus
 from iscp.cli.admin.spec_options import OBJECT, run_options
 from iscp.cli.arguments import COLUMNS, TABLE, Invocation, anywhere, invocation
 from iscp.core.api_requests import JobName, RegisterRequest
+from iscp.core.api_views import Action, CheckedJob, RegisterResult
+from iscp.core.errors import PermanentError
 from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.spec_fields import to_spec_json
 from iscp.core.spec_parsing import parse_spec
+
+if TYPE_CHECKING:
+    from iscp.client.admin_client import Client
 
 ADOPT_WAIT_S = 3_600.0
 """How long `register --adopt` waits for the comparison of two large tables; the job goes on after it."""
@@ -36,15 +45,17 @@ ADOPT_WAIT_S = 3_600.0
 @anywhere
 @invocation
 def register(invocation: Invocation, /, file: IO[str] | None, **given: object) -> None:
-    """Create a job; one that is there already is left as it is.
+    """Create a job; one that is there already is left as it is, and if it is another one, the exit status is 1.
 
     With --adopt an existing table becomes the target as it is: its rows are compared with the source's at
     --from-version. If they differ, nothing is written, the difference is shown, and the exit status is 1.
     """
     requests = _requests(file, _fold_shards({name: value for name, value in given.items() if value is not None}))
-    with invocation.client() as client:
+    places = [f"{file.name}[{number}]" for number in range(len(requests))] if file else []
+    with invocation.client() as client, places_named(places) if file else options_named():
         results = client.register_many(requests)
-        if given.get("adopt"):
+        unlike = _unlike(client, requests, results)
+        if given.get("adopt") and not unlike:
             job = requests[0].job
             client.wait(
                 job.table,
@@ -54,12 +65,48 @@ def register(invocation: Invocation, /, file: IO[str] | None, **given: object) -
                 account=job.account,
             )
     rows = [render.register_row(request, result) for request, result in zip(requests, results, strict=True)]
-    if render.show(rows if file else rows[0], invocation.output):
-        return
-    for row in rows:
-        click.echo(f"{row['name']} on {row['table']}: {'created' if row['created'] else 'exists already'}")
+    if not render.show(rows if file else rows[0], invocation.output):
+        _show(rows, unlike)
+    for error in unlike.values():
+        show_error(error, invocation.output)
+    if unlike:
+        raise click.exceptions.Exit(ExitStatus.FAILED)
+
+
+def _show(rows: Sequence[render.Row], unlike: Collection[int]) -> None:
+    for number, row in enumerate(rows):
+        if number not in unlike:
+            click.echo(f"{row['name']} on {row['table']}: {'created' if row['created'] else 'exists already'}")
         if row["warning"]:
             click.echo(f"warning: {row['warning']}")
+
+
+def _unlike(
+    client: Client, requests: Sequence[RegisterRequest], results: Sequence[RegisterResult]
+) -> dict[int, PermanentError]:
+    """Those, by their number, whose name another job has: how that one differs, and what to do about it."""
+    there = [number for number, result in enumerate(results) if not result.created]
+    if not there:
+        return {}
+    checked = client.check_many([requests[number] for number in there])
+    found = ((number, _difference(requests[number].job, each)) for number, each in zip(there, checked, strict=True))
+    return {number: error for number, error in found if error is not None}
+
+
+def _difference(job: JobName, checked: CheckedJob) -> PermanentError | None:
+    told = f"{job.name} on {job.table} exists already, and was left as it is"
+    if checked.error is not None:
+        refused = checked.error
+        refused.field = option_of(refused.field)
+        return PermanentError(f"{told}; as it was given it is refused: {refused.sentence}", remedy=refused.remedy)
+    match checked.action:
+        case Action.UPDATE:
+            remedy = "Change it by `iscp-admin job update`, or name another"
+        case Action.RESYNC:
+            remedy = "Rebuild its target by `iscp-admin apply --resync` or `iscp-admin job resync`, or name another"
+        case _:
+            return None
+    return PermanentError(f"{told}; it differs ({'; '.join(changes_of(checked))})", field="--name", remedy=remedy)
 
 
 def _fold_shards(given: dict[str, Any]) -> dict[str, Any]:

@@ -7,12 +7,11 @@ import dataclasses
 import click
 
 from iscp.cli import render
+from iscp.cli.admin.exit_status import ExitStatus
 from iscp.cli.arguments import DURATION, TABLE, Invocation, anywhere, invocation
 from iscp.cli.drawing import pairs, table
 from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.verification import VerifyReport
-
-DIFFERS = 1
 
 
 @click.command()
@@ -26,14 +25,15 @@ DIFFERS = 1
 def verify(invocation: Invocation, /, table: str, name: str, repair: bool, timeout_s: float, account: str) -> None:
     """Compare a job's target with its source.
 
-    Exit status 0 if they are equal or were made so, 1 if they differ, 3 if that takes longer than --timeout.
+    Exit status 0 if they are equal or were made so, 4 if they differ, 1 if they could not be compared, 3 if that takes
+    longer than --timeout.
     """
     with invocation.client() as client:
         report = client.verify(table, name, repair=repair, timeout_s=timeout_s, account=account)
     if not render.show(report_row(report), invocation.output):
         show_report(report)
     if not (report.equal or report.repaired):
-        click.get_current_context().exit(DIFFERS)
+        click.get_current_context().exit(ExitStatus.DIFFERS)
 
 
 def report_row(report: VerifyReport) -> render.Row:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from hypothesis import given
 
-from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.cli.admin.apply_plan import Step, update_json
 from iscp.cli.admin.job_file import entry_of, read_jobs, to_yaml
-from iscp.cli.admin.main import cli
 from iscp.core.api_requests import JobFilter, JobName, RegisterRequest
 from iscp.core.api_views import CheckedJob
 from iscp.core.spec import JobSpec
@@ -32,23 +30,6 @@ ORDERS = """
 - {table: /lake/orders, name: open, target: /x/open, key: [id], where: state = 'open', priority: 5}
 """
 ITEMS = "{table: sales.items, name: copy, target: /x/items, trigger: periodic, every: 10m, target_lag: 30}\n"
-
-
-@pytest.fixture
-def service() -> FakeAdmin:
-    return FakeAdmin()
-
-
-@pytest.fixture
-def run(service: FakeAdmin) -> Iterator[Run]:
-    server = AdminServer(service, "127.0.0.1:0")
-    server.start()
-
-    def run(*arguments: str, stdin: str = "") -> Result:
-        return CliRunner().invoke(cli, ["--endpoint", server.address, *arguments], input=stdin)
-
-    yield run
-    server.stop(grace_s=0)
 
 
 @pytest.fixture
@@ -210,3 +191,11 @@ def test_an_update_makes_any_spec_the_one_that_is_wanted(before: JobSpec, wanted
     after = replace(wanted, consumer=before.consumer)
     step = Step("update", JobName("t-1", "a"), "/t", checked=CheckedJob(spec_json=after.to_json()))
     assert changed_spec(before.to_json(), update_json(step)) == after
+
+
+def test_faults_are_json_where_the_answer_is(run: Run) -> None:
+    refused = run("apply", "-f", "-", "-o", "json", stdin=f"[{{table: {MISSING}/x, name: a, target: /x}}]")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    error = json.loads(refused.stderr)["error"]
+    assert (error["name"], error["field"]) == ("TABLE_NOT_FOUND", "stdin[0].table")
+    assert error["message"] == f"there is no Delta table at {MISSING}/x"

@@ -1,0 +1,92 @@
+"""Errors on the command line: in the words of what was typed, as text or as JSON, and with which exit status."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import click
+
+from iscp.cli.admin.exit_status import ExitStatus
+from iscp.core.errors import ErrorCode, IscpError
+from iscp.core.spec_fields import flat_name
+
+_OPTIONS = {
+    "account": "--account",
+    "adopt_from": "--from-version",
+    "job.account": "--account",
+    "job.name": "--name",
+    "spec.iteration.consumer.options.shards": "--shards",
+}
+_REQUEST = re.compile(r"requests\[(\d+)\]\.")
+
+
+@contextmanager
+def options_named(table: str = "--table") -> Iterator[None]:
+    """What the node refuses is said of the option that it came from: `--key`, not `spec.iteration.consumer.key`.
+
+    `table`: what the command calls the source.
+    """
+    try:
+        yield
+    except IscpError as error:
+        path = _REQUEST.sub("", error.field)
+        error.field = table if path == "table" else option_of(path)
+        raise
+
+
+@contextmanager
+def places_named(places: Sequence[str]) -> Iterator[None]:
+    """What the node refuses is said of the place in the files that it came from: `job.yaml[1].key`."""
+    try:
+        yield
+    except IscpError as error:
+        found = _REQUEST.match(error.field)
+        number = int(found[1]) if found else 0
+        if error.field and (found or len(places) == 1) and number < len(places):
+            error.field = f"{places[number]}.{field_in_file(_REQUEST.sub('', error.field))}"
+        raise
+
+
+def field_in_file(path: str) -> str:
+    """What a job file calls the field at `path`."""
+    return flat_name(path.removeprefix("job."))
+
+
+def option_of(path: str) -> str:
+    """The option for the field at `path`; the path where there is none."""
+    flat = flat_name(path)
+    return _OPTIONS.get(path) or _OPTIONS.get(flat) or (path if flat == path else f"--{flat.replace('_', '-')}")
+
+
+def exit_status(error: IscpError) -> ExitStatus:
+    return ExitStatus.OUT_OF_TIME if error.code is ErrorCode.TIMEOUT else ExitStatus.FAILED
+
+
+def show_error(error: IscpError, output: str) -> None:
+    """On stderr: with `-o json` one object, otherwise (YAML too) lines for people."""
+    if output == "json":
+        about = {"code": int(error.code), "name": error.code.name, "field": error.field}
+        _show_json(about | {"message": error.sentence, "remedy": error.remedy})
+        return
+    click.echo(f"error: {error.sentence}", err=True)
+    if error.field:
+        click.echo(f"  field: {error.field}", err=True)
+    if error.remedy:
+        click.echo(f"  remedy: {error.remedy}", err=True)
+
+
+def show_usage_error(error: click.UsageError) -> None:
+    """As `show_error` has it with `-o json`."""
+    code = ErrorCode.INVALID_REQUEST
+    param = error.param.opts[0] if isinstance(error, click.BadParameter) and error.param else ""
+    remedy = f"See `{error.ctx.command_path} --help`" if error.ctx else ""
+    _show_json(
+        {"code": int(code), "name": code.name, "field": param, "message": error.format_message(), "remedy": remedy}
+    )
+
+
+def _show_json(about: dict[str, object]) -> None:
+    click.echo(json.dumps({"error": about}, ensure_ascii=False), err=True)

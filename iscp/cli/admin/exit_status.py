@@ -1,0 +1,13 @@
+"""What the exit statuses of `iscp-admin` mean (docs/operations.md)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitStatus(IntEnum):
+    FAILED = 1
+    WRONG_USAGE = 2
+    OUT_OF_TIME = 3
+    DIFFERS = 4
+    """It was compared, and source and target are not equal."""
