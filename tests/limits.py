@@ -32,6 +32,7 @@ NOT_LIMITS = frozenset(
         "EXIT_JOB_LOG_DAMAGED",
         "NOTHING_APPLIED",
         "PERMANENT_FROM",
+        "STALE",
         "WHOLE",
         # the layout of ids and numbers
         "DRAWN_BYTES",

@@ -12,6 +12,7 @@ from iscp.cli.admin.change_commands import pause, resume, resync, unregister, up
 from iscp.cli.admin.register_command import register
 from iscp.cli.admin.verify_command import verify
 from iscp.cli.arguments import DURATION, TABLE, TABLES, Invocation, anywhere, invocation
+from iscp.cli.monitor.check_command import check
 from iscp.cli.monitor.describe_command import describe
 from iscp.cli.monitor.job_order import Order, SortType, sorted_jobs
 from iscp.cli.monitor.watch_option import watched
@@ -157,7 +158,7 @@ def wait(invocation: Invocation, /, table: str, name: str, version: int | None, 
         click.echo(f"version {found.applied_version} is applied")
 
 
-for command in (register, unregister, update, pause, resume, resync, verify, describe):
+for command in (register, unregister, update, pause, resume, resync, verify, describe, check):
     job.add_command(command)
 
 
