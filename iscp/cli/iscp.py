@@ -10,6 +10,7 @@ import click
 from iscp import __version__
 from iscp.cli.changefeed_commands import feed
 from iscp.cli.node.log_command import log
+from iscp.core.config import ADMIN_PORT
 from iscp.core.errors import EXIT_JOB_LOG_DAMAGED, IscpError, JobLogDamaged
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
@@ -80,6 +81,34 @@ def up(nodes: int, data: Path, port: int | None, as_json: bool) -> None:
     from iscp.cli.node.up import run
 
     sys.exit(run(data, port, as_json, nodes))
+
+
+@iscp.command()
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(".iscp"),
+    show_default=True,
+    metavar="DIR",
+    help="The directory of `iscp up`.",
+)
+@click.option("--port", type=click.IntRange(1, 65_535), default=ADMIN_PORT, show_default=True, metavar="P")
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    metavar="FILE",
+    help="A node's configuration, to look at what that node needs instead.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a list of what was found.")
+def doctor(data: Path, port: int, file: Path | None, as_json: bool) -> None:
+    """Look whether this machine can run a node, and say what to do if not.
+
+    Exit status 0 if nothing stands in the way, also if there are warnings; 1 if there is a fault.
+    """
+    from iscp.cli.doctor.doctor_command import run
+
+    sys.exit(run(data, file, port, as_json))
 
 
 @iscp.command()

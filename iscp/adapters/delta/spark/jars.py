@@ -84,6 +84,12 @@ def delta_jars(cache_dir: Path, java: Java, environ: Mapping[str, str]) -> list[
     return _resolve(_DELTA, cache_dir, java, environ)
 
 
+def missing_delta_jars(cache_dir: Path) -> list[str]:
+    """The names of Delta's jars that `cache_dir` lacks, or that are not what they should be there; fetches nothing."""
+    wanted = _DELTA.read_sums()
+    return _wrong(_home(cache_dir, wanted), wanted)
+
+
 def s3_jars(cache_dir: Path, java: Java, environ: Mapping[str, str]) -> list[Path]:
     """Hadoop's S3A and what it needs, as `delta_jars` (10 MB)."""
     return _resolve(_S3, cache_dir, java, environ)
@@ -91,7 +97,7 @@ def s3_jars(cache_dir: Path, java: Java, environ: Mapping[str, str]) -> list[Pat
 
 def _resolve(jars: _JarSet, cache_dir: Path, java: Java, environ: Mapping[str, str]) -> list[Path]:
     wanted = jars.read_sums()
-    home = cache_dir / f"jars-{_digest(repr(sorted(wanted.items())).encode())[:16]}"
+    home = _home(cache_dir, wanted)
     if not _wrong(home, wanted):
         return _paths(home, wanted)
     cache_dir.mkdir(parents=True, exist_ok=True)
@@ -99,6 +105,10 @@ def _resolve(jars: _JarSet, cache_dir: Path, java: Java, environ: Mapping[str, s
         if _wrong(home, wanted):
             _fill(home, jars, java, environ)
     return _paths(home, wanted)
+
+
+def _home(cache_dir: Path, wanted: Mapping[str, str]) -> Path:
+    return cache_dir / f"jars-{_digest(repr(sorted(wanted.items())).encode())[:16]}"
 
 
 def _paths(home: Path, wanted: Mapping[str, str]) -> list[Path]:

@@ -1,0 +1,130 @@
+"""`iscp doctor`: whether this machine can run a node, and what to do if not; offline, and without a node's packages."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from iscp.cli.doctor.examination import Examined, Verdict, fault
+
+if TYPE_CHECKING:
+    from iscp.core.config import NodeConfig
+
+_STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAULT: "red"}
+
+
+def run(data: Path, file: Path | None, port: int, as_json: bool) -> int:
+    """Print what is found; the exit status: 1 if there is a fault."""
+    found = list(_examine_node(file) if file else _examine_up(data, port))
+    counts = Counter(each.verdict for each in found)
+    if as_json:
+        click.echo(json.dumps([asdict(each) for each in found], indent=2, ensure_ascii=False))
+    else:
+        _show(found, counts)
+    return 1 if counts[Verdict.FAULT] else 0
+
+
+def _show(found: Sequence[Examined], counts: Counter[Verdict]) -> None:
+    width = max(len(each.subject) for each in found)
+    for each in found:
+        colour = None if os.environ.get("NO_COLOR") else _STYLES[each.verdict]
+        click.echo(f"{click.style(f'{each.verdict:7}', fg=colour)}  {each.subject:{width}}  {each.found}")
+        if each.remedy:
+            click.echo(f"{'':7}  {'':{width}}  remedy: {each.remedy}")
+    warnings, faults = counts[Verdict.WARNING], counts[Verdict.FAULT]
+    click.echo(f"{len(found)} looked at: {counts[Verdict.OK]} ok, {warnings} with a warning, {faults} with a fault")
+
+
+def _examine_up(data: Path, port: int) -> Iterator[Examined]:
+    """What `iscp up` on this directory needs."""
+    from iscp.cli.doctor import machine, programs
+    from iscp.core.config import SparkConfig
+
+    yield from _examine_any(SparkConfig().driver_memory_mb)
+    yield programs.examine_etcd_binary(os.environ)
+    yield machine.examine_disk("data", data)
+    yield from machine.examine_links("data", data)
+    yield machine.examine_port(port, _holder(data, port))
+
+
+def _holder(data: Path, port: int) -> str:
+    """Who runs on the directory, if that port is one of its last start; empty: nobody is known to."""
+    from iscp.cli.node.data_directory import Layout, hold_directory
+    from iscp.core.errors import ConfigurationError
+
+    layout = Layout(data.absolute())
+    try:
+        ours = port in json.loads(layout.ports.read_text())["nodes"]
+        if ours:
+            with hold_directory(layout):
+                return ""
+    except (OSError, ValueError, LookupError):
+        return ""
+    except ConfigurationError:
+        return f"`iscp up` on {layout.root}"
+    return ""
+
+
+def _examine_node(file: Path) -> Iterator[Examined]:
+    """What `iscp node --config` needs."""
+    from iscp.adapters.delta.storage.locations import on_s3
+    from iscp.adapters.system.clock import SystemClock
+    from iscp.cli.doctor import machine, programs
+
+    config = _load(file)
+    if isinstance(config, Examined):
+        yield from _examine_any(0)
+        yield config
+        return
+    yield from _examine_any(config.spark.driver_memory_mb)
+    yield programs.examine_etcd_members(config.etcd, SystemClock())
+    for what, uri in (("log.uri", config.log.uri), *(("storage.self_test", uri) for uri in config.storage.self_test)):
+        if not on_s3(uri):
+            yield from _examine_directory(what, Path(uri.removeprefix("file:")))
+    if config.data_dir:
+        yield machine.examine_disk("data_dir", Path(config.data_dir))
+    yield machine.examine_port(int(config.listen.rpartition(":")[2]))
+
+
+def _examine_directory(what: str, directory: Path) -> Iterator[Examined]:
+    from iscp.cli.doctor import machine
+
+    if not directory.is_dir():
+        yield fault(what, f"{directory} is not there", "Mount it, or make it: a node never does")
+        return
+    yield machine.examine_disk(what, directory)
+    yield from machine.examine_links(what, directory)
+
+
+def _load(file: Path) -> NodeConfig | Examined:
+    from iscp.core.errors import ConfigurationError
+
+    try:
+        from iscp.adapters.system.settings import load_settings
+    except ImportError as error:
+        return fault("configuration", f"cannot be read: {error}", "pip install 'iscp[node]'")
+    try:
+        return load_settings(file, os.environ)
+    except ConfigurationError as error:
+        return fault("configuration", error.message, error.remedy)
+
+
+def _examine_any(heap_mb: int) -> Iterator[Examined]:
+    from iscp.adapters.delta.spark.jvm_launch import default_cache_dir
+    from iscp.adapters.system.open_files import raise_open_files_limit
+    from iscp.cli.doctor import machine, programs
+
+    yield machine.examine_python()
+    yield programs.examine_packages()
+    yield programs.examine_java(os.environ)
+    yield from programs.examine_jars(default_cache_dir(os.environ))
+    yield machine.examine_memory(machine.memory_bytes(), heap_mb)
+    yield machine.examine_open_files(raise_open_files_limit())
+    yield machine.examine_clock(machine.clock_state())

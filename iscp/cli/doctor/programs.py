@@ -1,0 +1,103 @@
+"""Looks at the programs that a node needs: its packages, Java, the jars, etcd. Starts only what says its version."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+
+from iscp.adapters.delta.spark.jars import IVY_SETTINGS, log_store_jar, missing_delta_jars
+from iscp.adapters.delta.spark.java import find_java
+from iscp.adapters.etcd.server import find_etcd, production_warning
+from iscp.adapters.etcd.values import EtcdSettings
+from iscp.cli.doctor.examination import Examined, fault, ok, warning
+from iscp.core.config import EtcdConfig
+from iscp.core.errors import ConfigurationError, IscpError
+from iscp.ports.system import Clock
+
+VERSION_TIMEOUT_S = 10.0
+"""How long an etcd binary may take to say its version; then `iscp doctor` calls it a fault."""
+
+_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?(?:==([^;,\s]+))?[^;]*;.*extra == ['\"]node['\"]")
+_INSTALL = "pip install 'iscp[node]'"
+
+
+def examine_packages(requirements: list[str] | None = None) -> Examined:
+    """The packages of the extra `node`, those that are pinned by their version. `requirements`: by default ours."""
+    wanted = metadata.requires("iscp") or [] if requirements is None else requirements
+    faults, there = [], 0
+    for name, version in _pinned(wanted):
+        try:
+            found = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            faults.append(f"{name} is missing")
+            continue
+        there += 1
+        if version and found != version:
+            faults.append(f"{name} is {found}, not {version}")
+    if faults:
+        return fault("packages", "; ".join(faults), f"{_INSTALL}; without them only `iscp-admin` and the client work")
+    return ok("packages", f"all {there} of a node")
+
+
+def _pinned(requirements: list[str]) -> Iterator[tuple[str, str]]:
+    for each in requirements:
+        if found := _REQUIREMENT.match(each):
+            yield found[1], found[2] or ""
+
+
+def examine_java(environ: Mapping[str, str]) -> Examined:
+    try:
+        java = find_java(environ)
+    except ConfigurationError as error:
+        return fault("Java", error.message, error.remedy)
+    return ok("Java", f"{java.release} ({java.build}) at {java.home}")
+
+
+def examine_jars(cache_dir: Path) -> list[Examined]:
+    store = log_store_jar()
+    built = ok("log store", str(store)) if store else fault("log store", "its jar is not there", "Run jvm/build")
+    missing = missing_delta_jars(cache_dir)
+    if not missing:
+        return [ok("Delta's jars", f"whole, in {cache_dir}"), built]
+    found = f"{len(missing)} of them are missing or damaged in {cache_dir}"
+    fetch = "`python -m iscp.adapters.delta.spark.warm_up` fetches them, as the first start does: it needs the network"
+    return [warning("Delta's jars", found, f"{fetch}; {IVY_SETTINGS} names another repository"), built]
+
+
+def examine_etcd_binary(environ: Mapping[str, str]) -> Examined:
+    """The one that `iscp up` would start."""
+    try:
+        binary = find_etcd(environ)
+    except ConfigurationError as error:
+        return fault("etcd", error.message, error.remedy)
+    try:
+        said = subprocess.run(
+            [binary, "--version"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        return fault("etcd", f"{binary} does not run ({error})", "Install etcd 3.5.4 or later, or name it in ISCP_ETCD")
+    version = re.search(r"etcd Version: (\S+)", said)
+    return _of_version(version[1] if version else "of an unknown version", f"at {binary}")
+
+
+def examine_etcd_members(config: EtcdConfig, clock: Clock) -> Examined:
+    """The cluster that a configuration names."""
+    from iscp.adapters.etcd.client import EtcdClient
+
+    where = ", ".join(config.endpoints)
+    try:
+        with EtcdClient(EtcdSettings.of(config), clock) as etcd:
+            version = etcd.status(timeout_s=config.request_timeout_s).version
+    except (IscpError, OSError) as error:
+        return fault("etcd", f"{where}: {error}", "Start it, or correct etcd.endpoints and what TLS and passwords need")
+    return _of_version(version, f"at {where}")
+
+
+def _of_version(version: str, where: str) -> Examined:
+    found, _, advice = production_warning(version).partition(": ")
+    if found:
+        return warning("etcd", f"{found}, {where}", f"{advice[:1].upper()}{advice[1:]}")
+    return ok("etcd", f"{version} {where}")

@@ -1,0 +1,88 @@
+"""`iscp doctor`: its table, its JSON and its exit status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from iscp.adapters.system.free_port import free_port
+from iscp.cli.iscp import iscp
+from iscp.cli.node.data_directory import Layout, hold_directory
+
+
+def doctor(*arguments: str, **environ: str) -> Result:
+    return CliRunner().invoke(iscp, ["doctor", *arguments], env=environ)
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> str:
+    binary = tmp_path / "etcd"
+    binary.write_text("#!/bin/sh\necho 'etcd Version: 3.5.9'\n")
+    binary.chmod(0o755)
+    return str(binary)
+
+
+def test_a_machine_that_can_run_a_node_ends_with_0(tmp_path: Path, etcd: str) -> None:
+    result = doctor("--data", str(tmp_path / "data"), "--port", str(free_port()), ISCP_ETCD=etcd)
+    assert result.exit_code == 0, result.output
+    for subject in (
+        "Python",
+        "packages",
+        "Java",
+        "Delta's jars",
+        "memory",
+        "clock",
+        "etcd",
+        "hard links of data",
+        "port",
+    ):
+        assert subject in result.stdout
+    assert "0 with a fault" in result.stdout.splitlines()[-1]
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_fault_ends_with_1_and_has_its_remedy(tmp_path: Path) -> None:
+    result = doctor("--data", str(tmp_path), "--json", ISCP_ETCD="/no/etcd")
+    assert result.exit_code == 1
+    (fault,) = [each for each in json.loads(result.stdout) if each["verdict"] == "fault" and each["subject"] == "etcd"]
+    assert fault["remedy"] == "Give the path of an etcd binary"
+
+
+def test_a_cluster_that_runs_on_the_directory_may_have_its_port(tmp_path: Path, etcd: str) -> None:
+    import socket
+
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        options = ("--data", str(tmp_path), "--port", str(port), "--json")
+        assert doctor(*options, ISCP_ETCD=etcd).exit_code == 1
+        layout = Layout(tmp_path)
+        layout.ports.write_text(json.dumps({"nodes": [port]}))
+        assert doctor(*options, ISCP_ETCD=etcd).exit_code == 1, "nobody holds the directory"
+        with hold_directory(layout):
+            assert doctor(*options, ISCP_ETCD=etcd).exit_code == 0
+
+
+def test_a_configuration_is_looked_at_with_all_that_it_names(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(
+        f'node_id = "n"\nlisten = "127.0.0.1:{free_port()}"\n[log]\nuri = "{tmp_path}/none"\n'
+        f'[etcd]\nendpoints = ["127.0.0.1:1"]\nrequest_timeout_s = 0.3\n[storage]\nself_test = ["{tmp_path}"]\n'
+    )
+    result = doctor("--config", str(file), "--json")
+    found = {each["subject"]: each for each in json.loads(result.stdout)}
+    assert result.exit_code == 1
+    assert found["log.uri"]["verdict"] == found["etcd"]["verdict"] == "fault"
+    assert found["hard links of storage.self_test"]["verdict"] == "ok"
+
+
+def test_a_configuration_that_cannot_be_read_is_one_fault_among_what_was_found(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text("nodeid = 1\n")
+    found = {each["subject"]: each for each in json.loads(doctor("--config", str(file), "--json").stdout)}
+    assert found["configuration"]["verdict"] == "fault"
+    assert "Java" in found
