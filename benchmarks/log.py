@@ -36,7 +36,7 @@ from iscp.coordination.jobs.job_requests import Pause, Register, Registration, R
 from iscp.core.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest
 from iscp.core.config import JobLogConfig
 from iscp.core.ids import JobKey
-from iscp.core.job_row import JobRow, JobStatus
+from iscp.core.job_row import JobRow, JobStatus, LogEntry
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.watermark import Watermark
 from iscp.runtime.owner.log.job_log_writer import LogWriter
@@ -184,10 +184,10 @@ def load_100k_s(root: Path) -> float:
     writer = DeltaJobLog(str(root), SystemClock(), EnvironmentFailpoints({}))
     writer.claim_term()
     rows = [job_row(number) for number in range(LOAD_JOBS)]
-    writer.append(rows, [f"request-{number}" for number in range(LOAD_JOBS)])
+    writer.append([LogEntry(row, f"request-{number}") for number, row in enumerate(rows)])
     writer.compact(rows)
     for number in range(LOAD_COMMITS):
-        writer.append(rows[number * 10 : number * 10 + 10], [""] * 10)
+        writer.append([LogEntry(row) for row in rows[number * 10 : number * 10 + 10]])
     del rows
     begin_s = time.monotonic()
     joblog = DeltaJobLog(str(root), SystemClock(), EnvironmentFailpoints({}))

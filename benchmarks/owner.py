@@ -48,6 +48,7 @@ from iscp.coordination.protocol.messages import Alive, DispatchTable, NodeMessag
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.core.config import JobLogConfig
 from iscp.core.errors import Unavailable
+from iscp.core.job_row import LogEntry
 from iscp.core.members import NodeRecord
 from iscp.core.ring import Ring
 from iscp.ports.cluster import ClusterPorts
@@ -198,7 +199,7 @@ def write_log(root: str, tables: int) -> None:
     joblog.claim_term()
     rows = job_rows(tables)
     while batch := list(islice(rows, COMMIT_ROWS)):
-        joblog.append(batch, [""] * len(batch))
+        joblog.append([LogEntry(row) for row in batch])
 
 
 def settle(root: str, tables: int, nodes: int) -> Measured:

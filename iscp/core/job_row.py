@@ -204,6 +204,13 @@ class JobRow(NamedTuple):
         return self.state is JobState.ERROR and self.status.error_code >= 10_000
 
 
+class LogEntry(NamedTuple):
+    """A row as it is appended to the job log. `request_id`: the request that it answers; empty: it answers none."""
+
+    row: JobRow
+    request_id: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class JobReport:
     """What the node that runs a job says of it; a batch of them travels in a Checkpoint.

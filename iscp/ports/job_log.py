@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobRow
-
-if TYPE_CHECKING:
-    pass
+from iscp.core.job_row import JobRow, LogEntry
 
 
 class JobLog(Protocol):
@@ -34,10 +31,10 @@ class JobLog(Protocol):
     def load(self) -> list[JobRow]:
         """The last row of every registration (`job_id`), oldest first, dropped ones too until they are collected."""
 
-    def append(self, rows: Sequence[JobRow], request_ids: Sequence[str]) -> None:
-        """Commit at exactly the next version; `request_ids` run parallel to `rows` ("": none).
+    def append(self, entries: Sequence[LogEntry]) -> None:
+        """Commit at exactly the next version.
 
-        After OutcomeUnknown the next append must carry the same rows: it finds out, and commits them if need be.
+        After OutcomeUnknown the next append must carry the same entries: it finds out, and commits them if need be.
         """
 
     def requests(self) -> Mapping[str, str]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.system.clock import SystemClock
 from iscp.core.errors import StorageError
+from iscp.core.job_row import LogEntry
 from tests.fakes.log_program import job
 
 
@@ -36,11 +37,11 @@ def main(uri: str) -> None:
     joblog = DeltaJobLog(uri, SystemClock(), disk)
     joblog.claim_term()
     joblog.load()
-    joblog.append([job(0)], ["r0"])
+    joblog.append([LogEntry(job(0), "r0")])
     for bytes_max in (0, 1_000, resource.RLIM_INFINITY):
         disk.armed = bytes_max == resource.RLIM_INFINITY
         attempts: tuple[Callable[[], None], ...] = (
-            lambda: joblog.append([job(1)], ["r1"]),
+            lambda: joblog.append([LogEntry(job(1), "r1")]),
             lambda: joblog.compact([job(1)]),
         )
         for attempt in attempts:
@@ -53,7 +54,7 @@ def main(uri: str) -> None:
             limit_files(resource.RLIM_INFINITY)
             print(outcome, flush=True)  # noqa: T201
     disk.armed = False
-    joblog.append([job(2)], ["r2"])
+    joblog.append([LogEntry(job(2), "r2")])
     print(*sorted(row.key.job_name for row in joblog.load()), flush=True)  # noqa: T201
 
 
@@ -64,10 +65,10 @@ def fail_behind_a_commit(uri: str) -> None:
     joblog = DeltaJobLog(uri, SystemClock(), disk)
     joblog.claim_term()
     for number in range(17):
-        joblog.append([job(number)], [""])
+        joblog.append([LogEntry(job(number))])
     disk.armed = True
     try:
-        joblog.append([job(17)], [""])
+        joblog.append([LogEntry(job(17))])
     finally:
         limit_files(resource.RLIM_INFINITY)
     print("written", flush=True)  # noqa: T201

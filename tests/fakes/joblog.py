@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from iscp.core.errors import InvariantBroken, IscpError, NotOwner
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobRow
+from iscp.core.job_row import JobRow, LogEntry
 
 
 @dataclass
@@ -15,7 +15,7 @@ class LogStorage:
     """What is durable: the term, the entries, the history; `commits` holds the rows of each append."""
 
     term: int = 0
-    entries: list[tuple[JobRow, str]] = field(default_factory=list)
+    entries: list[LogEntry] = field(default_factory=list)
     commits: list[list[JobRow]] = field(default_factory=list)
     history: list[HistoryEntry] = field(default_factory=list)
     version: int = -1
@@ -36,7 +36,7 @@ class FakeJobLog:
         self.compactions = 0
         self.tidied = 0
         self._since = 0
-        self._in_doubt: list[tuple[JobRow, str]] | None = None
+        self._in_doubt: Sequence[LogEntry] | None = None
         self._landed = False
 
     @property
@@ -64,9 +64,8 @@ class FakeJobLog:
     def requests(self) -> Mapping[str, str]:
         return {request_id: row.job_id for row, request_id in self.storage.entries if request_id}
 
-    def append(self, rows: Sequence[JobRow], request_ids: Sequence[str]) -> None:
+    def append(self, entries: Sequence[LogEntry]) -> None:
         self._check()
-        entries = list(zip(rows, request_ids, strict=True))
         if self._in_doubt is not None:
             if self._in_doubt != entries:
                 raise InvariantBroken("another commit while one is in doubt")
@@ -78,7 +77,7 @@ class FakeJobLog:
         self._in_doubt = None
         self.storage.entries += entries
         self.storage.version += 1
-        self.storage.commits.append(list(rows))
+        self.storage.commits.append([entry.row for entry in entries])
         self._since += 1
         if self.landed_faults:
             self._in_doubt, self._landed = entries, True
@@ -89,7 +88,7 @@ class FakeJobLog:
         if self.compact_faults:
             raise self.compact_faults.pop(0)
         requests = {row.job_id: request_id for row, request_id in self.storage.entries if request_id}
-        self.storage.entries = [(row, requests.get(row.job_id, "")) for row in rows]
+        self.storage.entries = [LogEntry(row, requests.get(row.job_id, "")) for row in rows]
         self.compactions += 1
         self.storage.version += 1
         self._since = 0

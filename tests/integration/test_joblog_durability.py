@@ -10,6 +10,7 @@ import pytest
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.system.clock import SystemClock
 from iscp.core.errors import NotOwner, StorageError
+from iscp.core.job_row import LogEntry
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job
 
@@ -26,7 +27,7 @@ class Stand:
         self.disk = ScriptedFailpoints()
         self.log = self.opened()
         self.log.claim_term()
-        self.log.append([job(1)], [""])
+        self.log.append([LogEntry(job(1))])
 
     def opened(self) -> DeltaJobLog:
         return DeltaJobLog(str(self.home), SystemClock(), self.disk)
@@ -48,7 +49,7 @@ def test_a_commit_whose_sync_failed_is_written_anew_before_it_is_acknowledged(st
         break_down()
 
     stand.disk.once(FAILPOINT_SYNC, note_and_break_down)
-    stand.log.append([job(2)], [""])
+    stand.log.append([LogEntry(job(2))])
     assert [stand.inode(stand.log.version)] != seen
     assert len(stand.log.load()) == 2
 
@@ -61,7 +62,7 @@ def test_a_commit_that_cannot_be_made_durable_is_not_acknowledged_and_the_next_c
     version = stand.log.version + 1
     for _ in range(2):  # nor when it is asked for again
         with pytest.raises(NotOwner, match=f"version {version} .* may not outlive a power loss"):
-            stand.log.append([job(2)], [""])
+            stand.log.append([LogEntry(job(2))])
     seen = stand.inode(version)
     stand.disk.once(FAILPOINT_REWRITE, break_down)
     with pytest.raises(StorageError, match="durable"):

@@ -17,6 +17,7 @@ from iscp.adapters.delta.storage import files
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.core.errors import NotOwner, StorageError, TableNotFound
+from iscp.core.job_row import LogEntry
 from tests.fakes.log_program import job
 from tests.fakes.s3 import FakeS3, asking
 
@@ -87,12 +88,12 @@ def test_the_job_log_lies_there_too(uri: str) -> None:
     """Terms, rows and compaction; of two owners the earlier one is deposed."""
     early = DeltaJobLog(uri, SystemClock(), EnvironmentFailpoints())
     assert early.claim_term() == 1
-    early.append([job(0)], ["r0"])
+    early.append([LogEntry(job(0), "r0")])
     late = DeltaJobLog(uri, SystemClock(), EnvironmentFailpoints())
     assert late.claim_term() == 2
     with pytest.raises(NotOwner):
-        early.append([job(1)], ["r1"])
-    late.append([job(2)], ["r2"])
+        early.append([LogEntry(job(1), "r1")])
+    late.append([LogEntry(job(2), "r2")])
     late.compact(late.load())
     assert sorted(row.key.job_name for row in late.load()) == ["j0", "j2"]
 

@@ -13,7 +13,7 @@ from iscp.core.config import JobLogConfig
 from iscp.core.errors import NotOwner, OutcomeUnknown, StorageError
 from iscp.core.ids import JobKey
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobRow
+from iscp.core.job_row import JobRow, LogEntry
 from iscp.runtime.owner.log.log_limits import LogLimits
 from tests.simulation.specs import spec_json
 from tests.simulation.violation import expect
@@ -134,11 +134,11 @@ class TermLog:
     def requests(self) -> Mapping[str, str]:
         return {}
 
-    def append(self, rows: Sequence[JobRow], request_ids: Sequence[str]) -> None:
+    def append(self, entries: Sequence[LogEntry]) -> None:
+        rows = [entry.row for entry in entries]
         world, unknown = self._world, OutcomeUnknown("the job log's storage does not answer")
-        number, before = self._in_doubt or (world.number(), list(rows))
-        expect(before == list(rows), "another commit is made while one is in doubt")
-        expect(len(rows) == len(request_ids), "{} rows have {} request ids", len(rows), len(request_ids))
+        number, before = self._in_doubt or (world.number(), rows)
+        expect(before == rows, "another commit is made while one is in doubt")
         try:
             self._wait(unknown)
             if not world.log.append(self._term, number, rows):

@@ -26,14 +26,6 @@ class BookChange:
         return {row.key.shard: False for row in self.rows} | dict.fromkeys(self.shards, True)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One row to be appended to the log."""
-
-    row: JobRow
-    request_id: str
-
-
 def by_shard(rows: Iterable[JobRow]) -> dict[ShardId, tuple[JobRow, ...]]:
     """What each shard has to run, of rows among which are dropped ones."""
     first: dict[ShardId, tuple[JobRow, ...]] = {}

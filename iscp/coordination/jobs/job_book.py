@@ -11,7 +11,7 @@ from itertools import chain, islice
 from operator import attrgetter
 
 from iscp.coordination.jobs.answered_requests import AnsweredRequests
-from iscp.coordination.jobs.book_change import BookChange, Entry
+from iscp.coordination.jobs.book_change import BookChange
 from iscp.coordination.jobs.book_index import BookIndex
 from iscp.coordination.jobs.job_counts import JobCounts
 from iscp.coordination.jobs.split_tables import SplitTables
@@ -19,7 +19,7 @@ from iscp.coordination.jobs.table_paths import Places
 from iscp.coordination.jobs.unlogged_rows import UnloggedRows
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import JobKey, ShardId
-from iscp.core.job_row import JobReport, JobRow, JobState, Reason, apply_report, combined
+from iscp.core.job_row import JobReport, JobRow, JobState, LogEntry, Reason, apply_report, combined
 from iscp.core.key_ranges import WHOLE
 
 
@@ -185,7 +185,7 @@ class JobBook:
         """The job_id that an earlier request was about."""
         return self._requests.get(request_id)
 
-    def commit(self, entries: Iterable[Entry]) -> BookChange:
+    def commit(self, entries: Iterable[LogEntry]) -> BookChange:
         """The log has these entries of a draft: they take effect."""
         shards: dict[ShardId, None] = {}
         rows: dict[str, JobRow] = {}

@@ -11,7 +11,6 @@ from dataclasses import replace
 from itertools import chain
 from typing import assert_never
 
-from iscp.coordination.jobs.book_change import Entry
 from iscp.coordination.jobs.book_index import target_of
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import (
@@ -42,7 +41,7 @@ from iscp.coordination.jobs.table_paths import Places
 from iscp.core.api_views import RegisterResult
 from iscp.core.errors import Conflict, InvalidRequest, JobNotFound, TableNotFound
 from iscp.core.ids import JobKey
-from iscp.core.job_row import JobRow, Reason
+from iscp.core.job_row import JobRow, LogEntry, Reason
 from iscp.core.key_ranges import WHOLE
 from iscp.core.spec_parsing import parse_spec
 
@@ -63,7 +62,7 @@ class PendingChanges:
         self._requests: dict[str, JobRow] = {}
         self._split: set[str] = set()  # tables with rows of ranges among `entries`
         self._uris: dict[str, str] = {}  # of tables whose first job is among `entries`
-        self.entries: list[Entry] = []
+        self.entries: list[LogEntry] = []
 
     def decide(self, request: Request) -> Answer:
         """Raises InvalidRequest or JobNotFound."""
@@ -230,7 +229,7 @@ class PendingChanges:
             self._stage(row, "" if number else request_id)
 
     def _stage(self, row: JobRow, request_id: str) -> None:
-        self.entries.append(Entry(row, request_id))
+        self.entries.append(LogEntry(row, request_id))
         self._changed[row.key] = row
         if row.key.range_id != WHOLE:
             self._split.add(row.key.table_id)

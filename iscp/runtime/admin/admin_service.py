@@ -21,7 +21,6 @@ from iscp.core.api_requests import (
 )
 from iscp.core.api_views import CheckedJob, ClusterView, JobView, RegisterResult
 from iscp.core.errors import (
-    Conflict,
     InvalidRequest,
     JobNotFound,
     PermanentError,
@@ -38,6 +37,7 @@ from iscp.runtime.admin.job_views import JobViews
 from iscp.runtime.admin.job_wait import JobWaiter, shards_of
 from iscp.runtime.admin.pending_requests import answer_of, answers_of
 from iscp.runtime.admin.request_validation import RequestValidator
+from iscp.runtime.loop.conflict_retries import retry_conflicts
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop
@@ -98,12 +98,8 @@ class OwnerAdmin:
         return self._intake.check(self._owner.last_writer(), requests)
 
     def resync(self, request: ResyncRequest) -> RegisterResult:
-        for _ in range(RESYNC_TRIES_MAX - 1):
-            try:
-                return self._resync_once(request)
-            except Conflict:  # the job was decided about while this was checked
-                continue
-        return self._resync_once(request)
+        # A conflict: the job was decided about while this was checked.
+        return retry_conflicts(lambda: self._resync_once(request), RESYNC_TRIES_MAX)
 
     def _resync_once(self, request: ResyncRequest) -> RegisterResult:
         writer = self._owner.current_writer()

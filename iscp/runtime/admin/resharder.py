@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from iscp.coordination.jobs.reshard import Reshard
-from iscp.core.errors import Conflict, InvalidRequest
+from iscp.core.errors import InvalidRequest
 from iscp.core.job_row import JobRow
 from iscp.core.members import RANGES_WIRE_FORMAT
 from iscp.ports.catalog import Catalog
@@ -13,6 +13,7 @@ from iscp.ports.consumer import ConsumerKind
 from iscp.runtime.admin.job_lookup import JobLookup
 from iscp.runtime.admin.pending_requests import answer_of
 from iscp.runtime.admin.request_validation import RequestValidator
+from iscp.runtime.loop.conflict_retries import retry_conflicts
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.owner_loop import OwnerLoop
 
@@ -33,12 +34,8 @@ class Resharder:
 
     def reshard(self, merge: bool, table: str, range_id: int, request_id: str) -> tuple[str, tuple[int, ...]]:
         """The table's id, and its ranges then. Raises TableNotFound, InvalidRequest."""
-        for _ in range(TRIES_MAX - 1):
-            try:
-                return self._reshard(merge, table, range_id, request_id)
-            except Conflict:  # a job came or went while this was checked
-                continue
-        return self._reshard(merge, table, range_id, request_id)
+        # A conflict: a job came or went while this was checked.
+        return retry_conflicts(lambda: self._reshard(merge, table, range_id, request_id), TRIES_MAX)
 
     def _reshard(self, merge: bool, table: str, range_id: int, request_id: str) -> tuple[str, tuple[int, ...]]:
         writer = self._owner.current_writer()

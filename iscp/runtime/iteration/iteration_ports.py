@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from iscp.core.errors import Conflict
 from iscp.core.job_row import JobRow
 from iscp.core.report_validation import exact_position
 from iscp.core.watermark import Position
@@ -18,8 +17,6 @@ from iscp.runtime.iteration.job_run import JobRun, reconciled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-T = TypeVar("T")
 
 CONFLICT_TRIES_MAX = 3
 """Attempts of an iteration whose seq was taken by another writer; then it fails with a Conflict, and is retried by
@@ -50,16 +47,3 @@ class IterationPorts:
         """`position`: where it is not that of `work`."""
         at = work.position if position is None else position
         return ConsumeContext(session, work.row, span.table_id, self.epoch(), at, guard, span.column_ids)
-
-
-def retry_conflicts(attempt: Callable[[], T]) -> T:
-    """Another writer was first: what the sink says by now decides what is to be done, so all of it is done again.
-
-    Raises the last Conflict, and whatever else `attempt` raises.
-    """
-    for _ in range(CONFLICT_TRIES_MAX - 1):
-        try:
-            return attempt()
-        except Conflict:
-            continue
-    return attempt()

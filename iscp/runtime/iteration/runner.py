@@ -10,7 +10,8 @@ from iscp.ports.system import Guard
 from iscp.runtime.iteration.adoption import Adopter, adopts
 from iscp.runtime.iteration.apply.applier import Applier
 from iscp.runtime.iteration.comparison import Verifier
-from iscp.runtime.iteration.iteration_ports import IterationPorts, retry_conflicts
+from iscp.runtime.iteration.iteration_ports import CONFLICT_TRIES_MAX, IterationPorts
+from iscp.runtime.loop.conflict_retries import retry_conflicts
 
 
 class Runner:
@@ -33,12 +34,12 @@ class Runner:
         match iteration.purpose:
             case Purpose.APPLY if adopts(iteration):
                 # None: it is the job's already, as a node died before it could say so, or the job log is older.
-                adopted = retry_conflicts(lambda: self._adopter.adopt(iteration, guard))
+                adopted = retry_conflicts(lambda: self._adopter.adopt(iteration, guard), CONFLICT_TRIES_MAX)
                 return (adopted,) if adopted is not None else self._applier.apply(iteration, guard)
             case Purpose.APPLY:
                 return self._applier.apply(iteration, guard)
             case Purpose.VERIFY | Purpose.REPAIR:
-                return (retry_conflicts(lambda: self._verifier.verify(iteration, guard)),)
+                return (retry_conflicts(lambda: self._verifier.verify(iteration, guard), CONFLICT_TRIES_MAX),)
             case _:
                 assert_never(iteration.purpose)
 

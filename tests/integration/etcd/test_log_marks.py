@@ -21,6 +21,7 @@ from iscp.adapters.system.settings import to_toml
 from iscp.cli.iscp import iscp
 from iscp.core.config import EtcdConfig, JobLogConfig, NodeConfig
 from iscp.core.errors import JobLogDamaged, NotOwner, StorageError
+from iscp.core.job_row import LogEntry
 from iscp.core.members import Leader
 from iscp.ports.system import Clock
 from tests.fakes.guards import ScriptedFailpoints
@@ -104,7 +105,7 @@ def test_repair_by_a_nodes_configuration_gives_up_what_etcd_says_was_written(
     joblog = opened()
     joblog.claim_term()
     for number in range(3):
-        joblog.append([job(number)], [""])
+        joblog.append([LogEntry(job(number))])
     term.marks.save(term.leader, joblog.version)
     last = max((tmp_path / "iscp_log" / "_delta_log").glob("*.json"))
     damage(last)

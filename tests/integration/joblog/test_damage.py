@@ -15,6 +15,7 @@ from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog, repair_job_log
 from iscp.adapters.system.clock import SystemClock
 from iscp.cli.iscp import iscp
 from iscp.core.errors import ErrorCode, JobLogDamaged
+from iscp.core.job_row import LogEntry
 from tests.fakes.damages import CONTENT, Damage, delete, replaced_by, truncate
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.log_program import job
@@ -44,7 +45,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     joblog = opened(home)
     joblog.claim_term()
     for number in range(JOBS):
-        joblog.append([job(number)], [""])
+        joblog.append([LogEntry(job(number))])
     return home
 
 
@@ -104,7 +105,7 @@ def of_another_cluster(home: Path, path: Path) -> Path:
     joblog = opened(other)
     joblog.claim_term()
     for number in range(JOBS):
-        joblog.append([job(number)], [""])
+        joblog.append([LogEntry(job(number))])
     return other / "iscp_log" / "_delta_log" / path.name
 
 

@@ -32,7 +32,7 @@ from iscp.coordination.jobs.job_requests import Register, Registration
 from iscp.core.config import JobLogConfig
 from iscp.core.errors import ConfigurationError, InvariantBroken, NotOwner, StorageError
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobRow, JobState, Reason
+from iscp.core.job_row import JobRow, JobState, LogEntry, Reason
 from iscp.core.watermark import Watermark
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.log.log_hooks import LogHooks
@@ -80,7 +80,7 @@ def test_terms_count_up_and_rows_come_back_as_they_were_written(tmp_path: Path) 
         job(2)._replace(reason=Reason.PAUSED, drop_at_s=1_700_000_001.5),
         job(3)._replace(status_json='{"rows":5}', drop_at_s=0.0),
     ]
-    first.append(rows, ["r1", "", "r3"])
+    first.append(list(map(LogEntry, rows, ("r1", "", "r3"))))
     second = opened(tmp_path)
     assert second.claim_term() == 2
     assert second.load() == rows
@@ -89,11 +89,11 @@ def test_terms_count_up_and_rows_come_back_as_they_were_written(tmp_path: Path) 
 
 def test_an_owner_that_was_deposed_never_writes_again(tmp_path: Path) -> None:
     old = owner(tmp_path)
-    old.append([job(1)], [""])
+    old.append([LogEntry(job(1))])
     new = owner(tmp_path)
     for _ in range(2):
         with pytest.raises(NotOwner):
-            old.append([job(2)], [""])
+            old.append([LogEntry(job(2))])
         with pytest.raises(NotOwner):
             old.compact([])
         with pytest.raises(NotOwner):
@@ -107,12 +107,12 @@ def test_a_claim_in_the_middle_of_a_commit_makes_that_commit_fail(tmp_path: Path
     """The data file is written, another owner claims, and the commit must not be rebased onto the claim."""
     pause = Pause()
     old = owner(tmp_path, pause)
-    old.append([job(1)], [""])
+    old.append([LogEntry(job(1))])
     successors: list[DeltaJobLog] = []
     pause.then = lambda: successors.append(owner(tmp_path))
     with pytest.raises(NotOwner):
-        old.append([job(2)], [""])
-    successors[0].append([job(3)], [""])
+        old.append([LogEntry(job(2))])
+    successors[0].append([LogEntry(job(3))])
     assert names(successors[0]) == ["j1", "j3"]
 
 
@@ -120,7 +120,7 @@ def go_on_and_clean(uri: Path) -> DeltaJobLog:
     """Another owner, which writes until the commit files before its last checkpoint are gone."""
     joblog = owner(uri)
     for number in range(100, 150):
-        joblog.append([job(number)], [""])
+        joblog.append([LogEntry(job(number))])
         for commit in (uri / "iscp_log" / "_delta_log").glob("*.json"):
             os.utime(commit, (1.0, 1.0))  # so that the clean-up takes them for old
     return joblog
@@ -129,11 +129,11 @@ def go_on_and_clean(uri: Path) -> DeltaJobLog:
 def test_a_writer_that_slept_until_its_version_was_cleaned_away_acknowledges_nothing(tmp_path: Path) -> None:
     pause = Pause()
     old = owner(tmp_path, pause)
-    old.append([job(1)], [""])
+    old.append([LogEntry(job(1))])
     successors: list[DeltaJobLog] = []
     pause.then = lambda: successors.append(go_on_and_clean(tmp_path))
     with pytest.raises(NotOwner):
-        old.append([job(2)], [""])
+        old.append([LogEntry(job(2))])
     assert names(successors[0]) == sorted(["j1", *(f"j{number}" for number in range(100, 150))])
 
 
@@ -147,19 +147,19 @@ def test_a_commit_that_landed_where_the_log_was_cleaned_away_does_not_count(tmp_
     late.write_text(json.dumps({"commitInfo": {"operation": "WRITE", COMMIT_ID: "late"}}))
     with pytest.raises(NotOwner):
         old.catch_up("late", written=True)
-    successor.append([job(1)], [""])
+    successor.append([LogEntry(job(1))])
     assert len(owner(tmp_path).load()) == 51
 
 
 def test_a_claim_in_the_middle_of_a_compaction_makes_it_fail(tmp_path: Path) -> None:
     pause = Pause()
     old = owner(tmp_path, pause)
-    old.append([job(1), job(2)], ["", ""])
+    old.append([LogEntry(job(1)), LogEntry(job(2))])
     successors: list[DeltaJobLog] = []
 
     def succeed() -> None:
         successors.append(owner(tmp_path))
-        successors[0].append([job(3)], [""])
+        successors[0].append([LogEntry(job(3))])
 
     pause.then = succeed
     with pytest.raises(NotOwner):
@@ -176,7 +176,7 @@ def test_of_owners_that_write_at_once_one_stays_and_nothing_acknowledged_is_lost
             joblog = owner(tmp_path)
             for step in range(30):
                 row = job(number * 1_000 + step)
-                joblog.append([row], [""])
+                joblog.append([LogEntry(row)])
                 acknowledged.append(row.job_id)
         except NotOwner:
             deposed.append(number)
@@ -197,8 +197,8 @@ def test_of_several_that_have_claimed_only_the_last_can_write(tmp_path: Path) ->
         joblog.claim_term()
     for number, joblog in enumerate(owners[:-1]):
         with pytest.raises(NotOwner):
-            joblog.append([job(number)], [""])
-    owners[-1].append([job(9)], [""])
+            joblog.append([LogEntry(job(number))])
+    owners[-1].append([LogEntry(job(9))])
     assert names(owners[-1]) == ["j9"]
 
 
@@ -216,15 +216,15 @@ def test_racing_first_starts_mint_different_terms(tmp_path: Path) -> None:
 def test_upkeep_by_an_operator_is_no_other_owner_but_a_change_of_rows_is(tmp_path: Path) -> None:
     joblog = owner(tmp_path)
     for number in range(3):
-        joblog.append([job(number)], [""])
+        joblog.append([LogEntry(job(number))])
     table = DeltaTable(str(tmp_path / "iscp_log"))
     table.optimize.compact()
-    joblog.append([job(3)], [""])
+    joblog.append([LogEntry(job(3))])
     assert names(joblog) == ["j0", "j1", "j2", "j3"]
     table.update_incremental()
     table.delete("job_name = 'j3'")
     with pytest.raises(NotOwner):
-        joblog.append([job(4)], [""])
+        joblog.append([LogEntry(job(4))])
 
 
 def test_a_missing_directory_is_a_storage_error_and_no_reason_to_begin_anew(tmp_path: Path) -> None:
@@ -233,15 +233,15 @@ def test_a_missing_directory_is_a_storage_error_and_no_reason_to_begin_anew(tmp_
         opened(home).claim_term()
     home.mkdir()
     joblog = owner(home)
-    joblog.append([job(1)], [""])
+    joblog.append([LogEntry(job(1))])
     joblog.append_history([entry(0)])
     home.rename(away)
-    for attempt in (lambda: joblog.append([job(2)], [""]), joblog.load, lambda: joblog.append_history([entry(1)])):
+    for attempt in (lambda: joblog.append([LogEntry(job(2))]), joblog.load, lambda: joblog.append_history([entry(1)])):
         with pytest.raises(StorageError):
             attempt()
     assert not home.exists()
     away.rename(home)
-    joblog.append([job(3)], [""])
+    joblog.append([LogEntry(job(3))])
     assert names(joblog) == ["j1", "j3"]
 
 
@@ -249,7 +249,7 @@ def test_a_log_of_the_format_before_is_read_and_brought_up_to_this_one(tmp_path:
     """Its rows are those of whole tables; an iscp of that format does not claim it any more."""
     uri = tmp_path / "iscp_log"
     first = owner(tmp_path)
-    first.append([job(1)], ["r-1"])
+    first.append([LogEntry(job(1), "r-1")])
     written = DeltaTable(uri).to_pyarrow_table().drop_columns(["range_id", "origin"])
     shutil.rmtree(uri)
     before = pa.schema([field for field in LOG_SCHEMA if field.name in written.column_names])
@@ -261,7 +261,7 @@ def test_a_log_of_the_format_before_is_read_and_brought_up_to_this_one(tmp_path:
     assert (there.key.range_id, there.origin) == (1, "")
     assert DeltaTable(uri).metadata().configuration["iscp.format"] == "2"
     part = there._replace(key=there.key.of_range(3), job_id="x.0001", origin=there.job_id)
-    log.append([part], [""])
+    log.append([LogEntry(part)])
     assert owner(tmp_path).load()[-1] == part
     assert DeltaTable(uri).to_pyarrow_table()["range_id"].to_pylist() in ([None, 3], [3, None])
 
@@ -408,13 +408,14 @@ def test_compaction_changes_nothing_that_is_read(before: list[list[JobRow]], aft
 
 def append_all(joblog: DeltaJobLog, commits: Sequence[Sequence[JobRow]], prefix: str) -> None:
     for number, rows in enumerate(commits):
-        joblog.append(rows, [f"{prefix}{number}-{index}" if index % 2 else "" for index in range(len(rows))])
+        ids = [f"{prefix}{number}-{index}" if index % 2 else "" for index in range(len(rows))]
+        joblog.append(list(map(LogEntry, rows, ids)))
 
 
 def test_tidying_deletes_what_was_unneeded_a_call_ago_and_nothing_else(tmp_path: Path) -> None:
     files = tmp_path / "iscp_log"
     joblog = owner(tmp_path)
-    joblog.append([job(1)], [""])
+    joblog.append([LogEntry(job(1))])
     replaced = set(files.glob("*.parquet"))
     joblog.compact(joblog.load())
     (files / "orphan.parquet").write_bytes(b"")
@@ -423,7 +424,7 @@ def test_tidying_deletes_what_was_unneeded_a_call_ago_and_nothing_else(tmp_path:
     assert joblog.tidy() == 2
     assert not replaced & set(files.glob("*.parquet"))
     assert {path.name for path in files.glob("*.parquet")} & {"orphan.parquet", "young.parquet"} == {"young.parquet"}
-    joblog.append([job(2)], [""])
+    joblog.append([LogEntry(job(2))])
     assert names(joblog) == ["j1", "j2"]
 
 

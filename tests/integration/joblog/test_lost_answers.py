@@ -32,7 +32,7 @@ from iscp.core.api_views import RegisterResult
 from iscp.core.config import JobLogConfig
 from iscp.core.errors import IscpError, JobNotFound, OutcomeUnknown, StorageError
 from iscp.core.ids import JobKey
-from iscp.core.job_row import JobReport, JobRow, JobState
+from iscp.core.job_row import JobReport, JobRow, JobState, LogEntry
 from iscp.core.watermark import Watermark
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.log.log_hooks import LogHooks
@@ -70,12 +70,12 @@ def test_what_follows_a_compaction_that_landed_unseen_is_numbered_above_it(tmp_p
     losing = Losing()
     joblog = owner(tmp_path, losing)
     rows = [job(number) for number in range(3)]
-    joblog.append(rows, [""] * 3)
+    joblog.append([LogEntry(row) for row in rows])
     losing.lose(FAILPOINT_COMMITTED, FAILPOINT_LOOK)
     with pytest.raises(OutcomeUnknown):
         joblog.compact(rows)
     dropped = rows[2]._replace(drop_at_s=1.0)
-    joblog.append([dropped], ["the-request"])
+    joblog.append([LogEntry(dropped, "the-request")])
     successor = owner(tmp_path, Losing())
     assert {row.job_id: row for row in successor.load()} == {row.job_id: row for row in (*rows[:2], dropped)}
     assert successor.requests() == {"the-request": dropped.job_id}
@@ -88,8 +88,8 @@ def test_a_commit_that_is_repeated_behind_one_that_did_not_land_is_there_once(tm
         losing.lose(lost, FAILPOINT_LOOK)
         row = job(1)
         with pytest.raises(OutcomeUnknown):
-            joblog.append([row], [""])
-        joblog.append([row], [""])
+            joblog.append([LogEntry(row)])
+        joblog.append([LogEntry(row)])
         assert [each.job_id for each in owner(tmp_path, Losing()).load()].count(row.job_id) == 1
         joblog = owner(tmp_path, losing)
 

@@ -16,13 +16,12 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.consumers.changefeed.changefeed_kind import ChangefeedKind
-from iscp.coordination.jobs.book_change import Entry
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.reshard import changes, rows_after
 from iscp.core.errors import EngineError, ErrorCode, InvalidRequest
 from iscp.core.ids import JobKey
 from iscp.core.iteration import DataType, JobOutcome
-from iscp.core.job_row import JobReport, JobRow
+from iscp.core.job_row import JobReport, JobRow, LogEntry
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.runtime.iteration.runner import Runner
 from tests.fakes.guards import ScriptedFailpoints
@@ -64,7 +63,7 @@ class Feed:
     def reshard(self, merge: bool, range_id: int = 0) -> None:
         self.number += 1
         done = changes(self.book.ranges(self.key.table_id), merge, range_id)
-        entries = [Entry(row, "") for row in rows_after(self.book.rows_of(self.key), done, f"{self.number:06}", 1.0)]
+        entries = [LogEntry(row) for row in rows_after(self.book.rows_of(self.key), done, f"{self.number:06}", 1.0)]
         self.book.commit(entries)
 
     def runner(self, **failing: Callable[[], None]) -> Runner:

@@ -15,13 +15,12 @@ from deltalake import DeltaTable
 
 from iscp.adapters.delta.log.commits import read_commit
 from iscp.consumers.registry import GROUP, ConsumerRegistry
-from iscp.coordination.jobs.book_change import Entry
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.reshard import changes, rows_after
 from iscp.core import key_ranges
 from iscp.core.errors import EngineError, ErrorCode
 from iscp.core.iteration import Bounds, DataType, JobOutcome
-from iscp.core.job_row import JobReport, JobRow
+from iscp.core.job_row import JobReport, JobRow, LogEntry
 from iscp.core.watermark_record import WatermarkRecord, parse_record
 from iscp.runtime.iteration.runner import Runner
 from tests.fakes.guards import ScriptedFailpoints
@@ -59,7 +58,7 @@ class Ranges:
     def reshard(self, merge: bool, range_id: int = 0) -> None:
         self.number += 1
         done = changes(self.book.ranges(self.key.table_id), merge, range_id)
-        self.book.commit([Entry(row, "") for row in rows_after(self.rows, done, f"{self.number:06}", 1.0)])
+        self.book.commit([LogEntry(row) for row in rows_after(self.rows, done, f"{self.number:06}", 1.0)])
 
     def runner(
         self, bounds: Bounds | None = None, failing: Mapping[str, Callable[[], object]] = MappingProxyType({})

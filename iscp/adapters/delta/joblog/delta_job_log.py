@@ -18,7 +18,7 @@ from iscp.adapters.delta.storage import files as storage
 from iscp.adapters.delta.storage.locations import place
 from iscp.core.errors import InvariantBroken, JobLogDamaged, OutcomeUnknown
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobRow
+from iscp.core.job_row import JobRow, LogEntry
 from iscp.ports.system import Clock, Failpoints
 
 LOG_TABLE = "iscp_log"
@@ -69,7 +69,7 @@ class DeltaJobLog:
         self._history = HistoryTable(f"{base}/{HISTORY_TABLE}", clock)
         self._requests: dict[str, tuple[str, ...]] = {}
         self._commits = 0
-        self._doubtful: tuple[list[tuple[JobRow, str]], str] | None = None
+        self._doubtful: tuple[Sequence[LogEntry], str] | None = None
 
     @property
     def commits_since_compaction(self) -> int:
@@ -116,12 +116,12 @@ class DeltaJobLog:
     def requests(self) -> Mapping[str, str]:
         return {request_id: job_id for job_id, ids in self._requests.items() for request_id in ids}
 
-    def append(self, rows: Sequence[JobRow], request_ids: Sequence[str]) -> None:
-        if not rows:
+    def append(self, entries: Sequence[LogEntry]) -> None:
+        if not entries:
             return
-        entries = list(zip(rows, request_ids, strict=True))
         commit_id, self._doubtful = self._commit_id(entries), None
-        ids = [(request_id,) if request_id else () for request_id in request_ids]
+        rows = [entry.row for entry in entries]
+        ids = [(entry.request_id,) if entry.request_id else () for entry in entries]
         try:
             self._log.commit(log_table(rows, ids), commit_id)
         except OutcomeUnknown:
@@ -149,7 +149,7 @@ class DeltaJobLog:
     def history(self, job_id: str, limit: int) -> list[HistoryEntry]:
         return self._history.read(job_id, limit)
 
-    def _commit_id(self, entries: list[tuple[JobRow, str]]) -> str:
+    def _commit_id(self, entries: Sequence[LogEntry]) -> str:
         """A new one, or that of the commit in doubt, which this is then a repetition of."""
         if self._doubtful is None:
             return uuid.uuid4().hex

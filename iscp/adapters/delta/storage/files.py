@@ -4,6 +4,10 @@ A file is named by one string: an absolute path, or `s3://BUCKET/KEY`. Decides h
 Delta. Whatever goes wrong is an OSError. The environment (`AWS_*`) says where S3 is and who asks, as
 deltalake is: so both always ask the same store. `iscp.adapters.delta.storage.s3_settings` puts there what the
 configuration says.
+
+Local files are read and written by the operating system's calls, not by obstore's `LocalStore`, which would be one way for
+both: its `put` syncs neither the file nor its directory, so that what was acknowledged could be lost with the power
+(ADR 2).
 """
 
 from __future__ import annotations

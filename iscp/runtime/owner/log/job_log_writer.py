@@ -146,10 +146,10 @@ class LogWriter(LogIntake):
         return batch
 
     def _write(self, batch: LogBatch, now_s: float) -> None:
-        rows, request_ids = batch.rows()
+        entries = batch.entries()
         try:
-            if rows:
-                self._log.append(rows, request_ids)
+            if entries:
+                self._log.append(entries)
         except OutcomeUnknown as error:
             self._held = batch
             self._back_off(now_s, error)
@@ -162,8 +162,8 @@ class LogWriter(LogIntake):
             self._fail_taken(error)
         else:
             self._held = None
-            self._failures = 0 if rows else self._failures
-            if rows:
+            if entries:
+                self._failures = 0
                 self._hooks.on_written(self._log.version)
             self._apply_commit(batch, now_s)
 

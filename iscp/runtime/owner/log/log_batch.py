@@ -8,7 +8,7 @@ from typing import Any
 
 from iscp.coordination.jobs.job_changes import PendingChanges
 from iscp.coordination.jobs.job_requests import Answer
-from iscp.core.job_row import JobRow
+from iscp.core.job_row import JobRow, LogEntry
 
 
 @dataclass(slots=True)
@@ -19,7 +19,5 @@ class LogBatch:
     answers: list[tuple[Future[Any], Answer]] = field(default_factory=list)
     statuses: list[JobRow] = field(default_factory=list)
 
-    def rows(self) -> tuple[list[JobRow], list[str]]:
-        rows = [entry.row for entry in self.draft.entries] + self.statuses
-        ids = [entry.request_id for entry in self.draft.entries] + [""] * len(self.statuses)
-        return rows, ids
+    def entries(self) -> list[LogEntry]:
+        return [*self.draft.entries, *map(LogEntry, self.statuses)]

@@ -8,6 +8,7 @@ from iscp.coordination.jobs.job_requests import Unregister
 from iscp.coordination.protocol.messages import Acknowledge, Announce, DispatchTable
 from iscp.core.errors import InvariantBroken, JobLogDamaged, NotOwner, StorageError, Unavailable
 from iscp.core.ids import ShardId
+from iscp.core.job_row import LogEntry
 from iscp.runtime.owner.log.log_marker import EVERY_S as MARK_EVERY_S
 from iscp.runtime.owner.owner_loop import CLAIM_RETRY_S
 from tests.fakes.etcd import FakeElection
@@ -27,7 +28,7 @@ def test_before_it_is_elected_there_is_no_owner(world: OwnerWorld) -> None:
 
 def test_once_elected_it_claims_the_term_loads_the_jobs_and_places_them(world: OwnerWorld) -> None:
     world.storage.term = 4
-    world.storage.entries = [(row("x"), ""), (row("y"), ""), (row("z", "t-2"), "")]
+    world.storage.entries = [LogEntry(each) for each in (row("x"), row("y"), row("z", "t-2"))]
     world.lead()
     until(lambda: len(world.heard(DispatchTable)) == 2)
     assert world.storage.term == 5
