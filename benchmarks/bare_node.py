@@ -233,7 +233,7 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
         OwnerHooks(
             lambda to, message: worker.receive([message]) if to.node_id == config.node_id else peers.send(to, message),
             peers.keep,
-            moved.tell,
+            moved.notify,
             broken,
         ),
     )

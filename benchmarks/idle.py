@@ -48,7 +48,7 @@ from iscp.ports.system import Guard
 from iscp.runtime.iteration.sink_pool import SinkPool
 from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.scheduler import Scheduler
-from iscp.runtime.worker.target_probe import TargetLooks
+from iscp.runtime.worker.target_probe import TargetProbes
 
 AIMS = {"cpu_us_per_table": 20, "bytes_per_table": 2_048, "spark_jobs": 0, "etcd_writes": 0}
 PASSES = 3
@@ -138,9 +138,9 @@ class CountingProbe(DeltaProbe):
     def __init__(self) -> None:
         self.looks = 0
 
-    def look(self, table_uri: str, seen: ProbeState) -> ProbeState:
+    def probe(self, table_uri: str, seen: ProbeState) -> ProbeState:
         self.looks += 1
-        return super().look(table_uri, seen)
+        return super().probe(table_uri, seen)
 
 
 class Node:
@@ -155,7 +155,7 @@ class Node:
         schedule = Schedule("bench", probe_config, BackoffConfig(), random.random)
         kinds, failpoints = ConsumerRegistry(()), EnvironmentFailpoints({})
         sinks = SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: uri, clock, failpoints, kept_max=0)
-        looks = TargetLooks(DeltaProbe(), kinds.kind, sinks)
+        looks = TargetProbes(DeltaProbe(), kinds.kind, sinks)
         self.scheduler = Scheduler(schedule, self.probe, looks, clock, self.broken.append)
         self.scheduler.reports.subscribe(self._tell, *get_args(WorkerNews))
         self.executor = Executor(

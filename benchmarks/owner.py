@@ -231,7 +231,7 @@ def settle(root: str, tables: int, nodes: int) -> Measured:
     )
     streams.start()
     loop.start()
-    before_bytes, began = peak_bytes(), loop.ask(lambda loop: Reading.now())
+    before_bytes, began = peak_bytes(), loop.query(lambda loop: Reading.now())
     membership.watch(loop.on_members_changed)
     election.campaign(records[0].node_id, loop.on_elected, loop.on_lost)
     settled = until_settled(loop)
@@ -266,7 +266,7 @@ def until_settled(loop: OwnerLoop) -> Reading:
     end_s = time.monotonic() + SETTLE_TIMEOUT_S
     while time.monotonic() < end_s:
         with suppress(Unavailable):  # it loads or places, and has no time for questions
-            if (settled := loop.ask(look)) is not None:
+            if (settled := loop.query(look)) is not None:
                 return settled
         time.sleep(LOOK_S)
     raise TimeoutError(f"not settled after {SETTLE_TIMEOUT_S:g} s")

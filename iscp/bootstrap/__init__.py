@@ -1,4 +1,4 @@
-"""The composition root: the one place that knows which adapter stands behind which port."""
+"""The composition root: the one place that knows which adapter is behind which port."""
 
 from iscp.bootstrap.run import run_node
 

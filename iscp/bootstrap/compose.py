@@ -16,7 +16,7 @@ from iscp.adapters.system.preflight import refuse_misfit
 from iscp.bootstrap.cluster_parts import Cluster
 from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.owner_parts import compose_owner_loop, compose_services
-from iscp.bootstrap.shard_parts import compose_engine, compose_target_looks
+from iscp.bootstrap.shard_parts import compose_engine, compose_target_probes
 from iscp.coordination.protocol.effects import ShardOrder
 from iscp.coordination.protocol.messages import OwnerMessage
 from iscp.coordination.protocol.timeouts import CoordinationTimes
@@ -42,7 +42,7 @@ def compose(on: Foundation) -> Node:
     def send(to: NodeRecord, message: OwnerMessage) -> None:
         worker.receive([message]) if to.node_id == config.node_id else peers.send(to, message)
 
-    owner = compose_owner_loop(on, cluster, times, OwnerHooks(send, peers.keep, moved.tell, on.on_broken))
+    owner = compose_owner_loop(on, cluster, times, OwnerHooks(send, peers.keep, moved.notify, on.on_broken))
     worker = WorkerLoop(
         lambda epoch: WorkerMachine(config.node_id, epoch, __version__, times),
         cluster.election,
@@ -55,15 +55,15 @@ def compose(on: Foundation) -> Node:
     keeper = LeaseKeeper(
         cluster.membership, record, clock, worker.on_lease_lost, worker.on_lease_regained, on.on_broken
     )
-    looks = compose_target_looks(on)
-    scheduler, executor, upkeep, here = compose_engine(on, looks, keeper, worker)
+    target_probes = compose_target_probes(on)
+    scheduler, executor, upkeep, here = compose_engine(on, target_probes, keeper, worker)
     worker.orders.subscribe(scheduler.give, *get_args(ShardOrder))
     worker.orders.subscribe(upkeep.give, *get_args(UpkeepOrder))
     served = NodeServer(config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__, here, worker.receive)
     here.borders = (worker, peers, served, owner)
     nodes = NodeClients(owner, lambda to: here if to.node_id == config.node_id else peers.call(to))
     forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id), log_fault=owner.log_fault)
-    admin, operator = compose_services(on, cluster, moved, owner, nodes, looks)
+    admin, operator = compose_services(on, cluster, moved, owner, nodes, target_probes)
     server = AdminServer(admin, config.listen, services=[served, operator], interceptors=[forwarding])
     ends = nodes, peers, forwarding, cluster.etcd
     parts = NodeParts(server, keeper, owner, worker, scheduler, executor, upkeep, moved, ends)

@@ -22,7 +22,7 @@ from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop
 from iscp.runtime.owner.owner_ports import JobLogAccess, OwnerHooks
-from iscp.runtime.worker.target_probe import TargetLooks, WaitedTargets
+from iscp.runtime.worker.target_probe import TargetProbes, WaitedTargets
 
 
 def compose_owner_loop(on: Foundation, cluster: Cluster, times: CoordinationTimes, hooks: OwnerHooks) -> OwnerLoop:
@@ -43,15 +43,15 @@ def compose_services(
     moved: ProgressSignal,
     owner: OwnerLoop,
     nodes: NodeClients,
-    looks: TargetLooks,
+    probes: TargetProbes,
 ) -> tuple[OwnerAdmin, OperatorServer]:
-    """What users and operators ask, as the owner answers it."""
+    """The requests of users and operators, as the owner answers them."""
     kind = on.kinds.kind
     catalog = DeltaCatalog.of(on.spark.root, s3=on.config.storage.s3.used)
     check_trigger = TriggerRegistry(on.config.triggers.allow).check
     cluster_views = ClusterViews(owner, cluster.membership, nodes, on.clock)
     intake, views = RequestValidator(catalog, kind, check_trigger, on.clock), JobViews(owner, nodes, kind, on.clock)
-    waiter = JobWaiter(owner, nodes, catalog, views, on.clock, moved, WaitedTargets(looks).fault)
+    waiter = JobWaiter(owner, nodes, catalog, views, on.clock, moved, WaitedTargets(probes).fault)
     admin = OwnerAdmin(owner, catalog, intake, views, waiter, nodes, cluster_views.view)
     resharder = Resharder(owner, catalog, kind, intake)
     return admin, OperatorServer(OwnerOperator(owner, cluster.ports.overrides, catalog, resharder))

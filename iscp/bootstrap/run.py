@@ -1,4 +1,4 @@
-"""A node's process: Spark and the node are started, looked after, and stopped by a signal."""
+"""A node's process: Spark and the node are started, supervised, and stopped by a signal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JVM_LOOK_S = 0.5
 """Pause between two checks whether the JVM still runs; when it does not, the node ends."""
 
 KILL_AFTER_S = 8.0
-"""How long a node may live beyond the time that an orderly stop may take; then the process ends as it stands."""
+"""How long a node may live beyond the time that an orderly stop may take; then the process ends as it is."""
 
 
 def run_node(config: NodeConfig) -> int:

@@ -1,4 +1,4 @@
-"""What runs the shards that a node takes in, and looks at what they keep."""
+"""What runs the shards that a node takes in, and probes what they keep."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.local_calls import LocalCalls
 from iscp.runtime.worker.maintenance import Upkeep
 from iscp.runtime.worker.scheduler import Scheduler
-from iscp.runtime.worker.target_probe import TargetLooks
+from iscp.runtime.worker.target_probe import TargetProbes
 from iscp.runtime.worker.verify_requests import VerifyDesk
 from iscp.runtime.worker.worker_loop import WorkerLoop
 
 
 def compose_engine(
-    on: Foundation, looks: TargetLooks, keeper: LeaseKeeper, worker: WorkerLoop
+    on: Foundation, probes: TargetProbes, keeper: LeaseKeeper, worker: WorkerLoop
 ) -> tuple[Scheduler, Executor, Upkeep, LocalCalls]:
     """With what answers for it, and the upkeep that kinds of consumers want."""
     config, clock, spark = on.config, on.clock, on.spark
     triggers = TriggerRegistry(config.triggers.allow)
     desk = VerifyDesk(lambda event: scheduler.give(event), clock)
-    schedule = Schedule(config.node_id, config.probe, config.backoff, random.random, ask_trigger=triggers.ask)
-    scheduler = Scheduler(schedule, DeltaProbe(), looks, clock, on.on_broken)
+    schedule = Schedule(config.node_id, config.probe, config.backoff, random.random, evaluate_trigger=triggers.evaluate)
+    scheduler = Scheduler(schedule, DeltaProbe(), probes, clock, on.on_broken)
     scheduler.reports.subscribe(worker.report, *get_args(WorkerNews))
     scheduler.reports.subscribe(desk.answer, VerifyAnswered)
     executor = Executor(
@@ -53,9 +53,9 @@ def compose_engine(
     return scheduler, executor, upkeep, LocalCalls(scheduler, executor, desk, upkeep)
 
 
-def compose_target_looks(on: Foundation) -> TargetLooks:
-    """On sinks that are only looked at, now and then: no place has to be tried before, and none is kept."""
-    return TargetLooks(DeltaProbe(), on.kinds.kind, _compose_sinks(on, lambda uri: uri, kept_max=0))
+def compose_target_probes(on: Foundation) -> TargetProbes:
+    """On sinks that are only probed, now and then: no place has to be tried before, and none is kept."""
+    return TargetProbes(DeltaProbe(), on.kinds.kind, _compose_sinks(on, lambda uri: uri, kept_max=0))
 
 
 def _compose_runner(on: Foundation, epoch: Callable[[], int], scheduler: Scheduler) -> Runner:

@@ -30,7 +30,7 @@ from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.spec_fields import RunFields, to_spec_json
 from iscp.wire.v1 import admin_pb2 as pb
 
-Asked = TypeVar("Asked", RegisterRequest, UpdateRequest, JobChange)
+Repeatable = TypeVar("Repeatable", RegisterRequest, UpdateRequest, JobChange)
 
 
 class Client(JobReader):
@@ -196,6 +196,6 @@ def _request_id() -> str:
     return uuid4().hex
 
 
-def _with_ids(asked: Sequence[Asked]) -> list[Asked]:
+def _with_ids(requests: Sequence[Repeatable]) -> list[Repeatable]:
     """Each with a request id, so that a retry gets the first answer."""
-    return [one if one.request_id else replace(one, request_id=_request_id()) for one in asked]
+    return [one if one.request_id else replace(one, request_id=_request_id()) for one in requests]

@@ -114,7 +114,7 @@ class JobReader:
         """Compare the job's target with its source at the job's watermark; with `repair` make it equal.
 
         Raises TimedOut after `timeout_s`, and the comparison is given up then; JobFailed where there is nothing to
-        compare, PermanentError where nobody can tell, JobNotFound.
+        compare, PermanentError where that cannot be known, JobNotFound.
         """
         job = convert.name_to_wire(JobName(table, name, account))
 

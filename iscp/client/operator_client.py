@@ -34,7 +34,7 @@ class OperatorClient:
         return self._change_node(NodeVerb.UNCORDON, node_id).changed
 
     def drain(self, node_id: str) -> int:
-        """The node gives up its shards and gets none; how many it holds still. Ask again until there are none."""
+        """The node gives up its shards and gets none; how many it holds still. Call it again until there are none."""
         return int(self._change_node(NodeVerb.DRAIN, node_id).shards)
 
     def move(self, table: str, node_id: str, *, range_id: int = 0) -> int:

@@ -21,7 +21,7 @@ _ASKED_OF_A_KIND = ("name", "shared_target", "needs", "validate", "target_of", "
 
 
 class ConsumerRegistry:
-    """The kinds that this node can run, each loaded when it is first asked for."""
+    """The kinds that this node can run, each loaded at its first use."""
 
     def __init__(self, allowed: Collection[str] = ()) -> None:
         found = list(entry_points(group=GROUP))

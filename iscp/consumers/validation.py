@@ -1,4 +1,4 @@
-"""What every kind of consumer asks of a spec's key, columns and filter."""
+"""What every kind of consumer requires of a spec's key, columns and filter."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def check_columns(spec: ConsumerSpec, source: TableDescription, catalog: Catalog
 def wanted_columns(spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
     """The source columns that have to be read; raises PermanentError where some that the spec names are gone."""
     by_name = {name.lower(): name for name in source}
-    asked = {"key": spec.key, "columns": spec.columns, "where": _where_columns(spec.where) if spec.where else ()}
-    for field, names in asked.items():
+    named = {"key": spec.key, "columns": spec.columns, "where": _where_columns(spec.where) if spec.where else ()}
+    for field, names in named.items():
         if lost := [name for name in names if name.lower() not in by_name]:
             raise PermanentError(
                 f"the source has no column {', '.join(lost)} any more",
@@ -89,7 +89,7 @@ def wanted_columns(spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]
             )
     if not spec.columns:
         return tuple(source)
-    return tuple(dict.fromkeys(by_name[name.lower()] for name in (*spec.columns, *asked["where"])))
+    return tuple(dict.fromkeys(by_name[name.lower()] for name in (*spec.columns, *named["where"])))
 
 
 def _refuse_unknown(names: Sequence[str], source: TableDescription, field: str) -> None:

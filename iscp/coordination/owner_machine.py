@@ -30,10 +30,10 @@ from iscp.coordination.protocol.events import (
     Elected,
     FromNode,
     MembersChanged,
-    MoveAsked,
+    MoveRequested,
     OverridesChanged,
     OwnerEvent,
-    RebalanceAsked,
+    RebalanceRequested,
     Recorded,
     RingBuilt,
     RowsMoved,
@@ -119,7 +119,7 @@ class OwnerMachine:
 def _place(term: Term) -> None:
     """What is free goes to nodes that may take it by now: one that was just given up on may not.
 
-    While a node is awaited nothing moves: all nodes are looked at once, when the last of them is heard.
+    While a node is awaited nothing moves: all nodes are considered at once, when the last of them is heard.
     """
     if term.changed:
         term.look_round()
@@ -160,7 +160,7 @@ def _apply_event(term: Term, event: OwnerEvent) -> None:
             _unwant_shard(term, shard)
         case Recorded(node_id, epoch, number):
             _note_recorded(term, node_id, epoch, number)
-        case OverridesChanged() | MoveAsked() | RebalanceAsked():
+        case OverridesChanged() | MoveRequested() | RebalanceRequested():
             _take_orders(term, event)
         case RingBuilt(ring):
             planner.take_ring(term, ring)
@@ -170,18 +170,18 @@ def _apply_event(term: Term, event: OwnerEvent) -> None:
             assert_never(event)
 
 
-def _take_orders(term: Term, event: OverridesChanged | MoveAsked | RebalanceAsked) -> None:
+def _take_orders(term: Term, event: OverridesChanged | MoveRequested | RebalanceRequested) -> None:
     """What operators have said."""
     match event:
         case OverridesChanged(overrides):
             pinned_before = term.placement.overrides.pins
-            term.asked.update((s, n) for s, n in overrides.pins.items() if pinned_before.get(s) != n)
+            term.requested.update((s, n) for s, n in overrides.pins.items() if pinned_before.get(s) != n)
             term.placement = replace(term.placement, overrides=overrides)
             term.changed = True
-        case MoveAsked(shard, node_id):
-            term.asked[shard] = node_id
+        case MoveRequested(shard, node_id):
+            term.requested[shard] = node_id
             term.changed = True
-        case RebalanceAsked():
+        case RebalanceRequested():
             planner.rebalance_at(term, term.now_s)
 
 

@@ -30,15 +30,15 @@ class SyncRepeater:
         self.parts = ()
         return self.number
 
-    def begin(self, whole: Sync, now_s: float, *, asked: bool) -> None:
-        """Send it in parts, again and again. An owner that has `asked` asks again itself: it can wait longer."""
+    def begin(self, whole: Sync, now_s: float, *, requested: bool) -> None:
+        """Send it in parts, again and again. An owner that `requested` it repeats its request: the pause is longer."""
         cuts = range(0, max(1, len(whole.shards)), SYNC_SHARDS_MAX)
         self.parts = tuple(
             replace(whole, part=part, parts=len(cuts), shards=whole.shards[cut : cut + SYNC_SHARDS_MAX])
             for part, cut in enumerate(cuts)
         )
         self.due_s = now_s
-        self._wait_s = 2 * self._times.resend_s if asked else self._times.resend_s
+        self._wait_s = 2 * self._times.resend_s if requested else self._times.resend_s
 
     def acknowledge(self, number: int) -> bool:
         """The owner has the Sync of this number; whether it was the latest, and was being repeated."""

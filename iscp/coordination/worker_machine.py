@@ -151,7 +151,7 @@ class WorkerMachine:
             if self._sync.parts:
                 self._sync.due_s = self._now_s
             else:
-                self._begin_sync(asked=True)
+                self._begin_sync(requested=True)
         if message.owner_rev <= self.owner_rev:
             return
         claim = self._checking
@@ -169,7 +169,7 @@ class WorkerMachine:
         self.owner_id, self.owner_rev = claim.owner_id, claim.owner_rev
         # Dispatches of earlier terms are refused by their term from now on.
         self.fences.clear()
-        self._begin_sync(asked=True)
+        self._begin_sync(requested=True)
 
     # --- what to run -------------------------------------------------------------------------------------------
 
@@ -264,15 +264,15 @@ class WorkerMachine:
         if self.owner_rev and self.lease_held:
             self._send(DispatchTableResponse(self.owner_rev, self.epoch, table_epoch, shard, state))
 
-    def _begin_sync(self, asked: bool = False) -> None:
-        """Report to the owner what this node runs, until it is acknowledged; if it has `asked`, it will ask again."""
+    def _begin_sync(self, requested: bool = False) -> None:
+        """Report to the owner what this node runs, until it is acknowledged; one that `requested` it repeats that."""
         number = self._sync.renew()
         if not self.owner_rev or not self.lease_held:
             return  # on the next owner, or when the lease is back
         shards = tuple(NodeShard(shard, held.table_epoch, held.state) for shard, held in self.shards.items())
         recorded, wire_format = self.outbox.recorded, self.wire_format
         whole = Sync(self.owner_rev, self.epoch, self.version, number, 0, 1, recorded, shards, wire_format)
-        self._sync.begin(whole, self._now_s, asked=asked)
+        self._sync.begin(whole, self._now_s, requested=requested)
 
     def _apply_acknowledgement(self, message: Acknowledge) -> None:
         if self._sync.acknowledge(message.sync_number):

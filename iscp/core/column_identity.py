@@ -60,11 +60,11 @@ def other_columns(held: ColumnIds, now: ColumnIds, names: Iterable[str]) -> tupl
 
 def _column_id(field: Mapping[str, Any]) -> str:
     """Empty: all is as it is called."""
-    told = list(_named(field, ""))
-    if all(name.lower() == physical.lower() for _, name, physical in told):
+    named = list(_named(field, ""))
+    if all(name.lower() == physical.lower() for _, name, physical in named):
         return ""
-    _, _, physical = told[0]
-    within = sorted((path, name.lower(), below) for path, name, below in told[1:])
+    _, _, physical = named[0]
+    within = sorted((path, name.lower(), below) for path, name, below in named[1:])
     return hashlib.blake2b(repr((physical.lower(), within)).encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 

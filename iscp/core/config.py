@@ -1,7 +1,7 @@
 """Every setting of a node: its default, its unit (at the end of its name), its bounds and what it is for.
 
 Decides what a valid configuration is; knows nothing of files and environment variables (`iscp.adapters.system.settings`
-reads those). What is written here about a setting is what `docs/configuration.md` tells.
+reads those). What is written here about a setting is what `docs/configuration.md` says.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class SparkConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Config:
-    """Tables on S3, or on a store that speaks as it does. Who asks, the usual `AWS_*` variables and roles say."""
+    """Tables on S3, or on a store with its API. Credentials come from the usual `AWS_*` variables and roles."""
 
     region: str = _setting("", "Region of the buckets, `us-east-1` where the store has none; empty: no tables on S3")
     endpoint: str = _setting("", "URL of a store other than AWS's own; `http://` is not encrypted")
@@ -114,7 +114,7 @@ class StorageConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeConfig:
-    """How tables are asked whether they moved. Invariant: `interval_min_s` <= `interval_max_s`."""
+    """How tables are probed. Invariant: `interval_min_s` <= `interval_max_s`."""
 
     interval_min_s: float = _setting(10.0, "Busy tables are probed so often", above=0.0)
     interval_max_s: float = _setting(300.0, "Idle tables are probed at least so often", above=0.0)
@@ -170,7 +170,7 @@ class NodeConfig:
 
     node_id: str = field(metadata=about("The node's name in the cluster; the same after a restart"))
     log: JobLogConfig
-    cluster: str = _setting("default", "The cluster's name; clusters of one etcd are told apart by it")
+    cluster: str = _setting("default", "The cluster's name; it distinguishes clusters of one etcd")
     listen: str = _setting(f"127.0.0.1:{ADMIN_PORT}", "Where the node serves gRPC, HOST:PORT")
     advertise: str = _setting("", "How users and nodes reach it, HOST:PORT; empty: as `listen` says")
     data_dir: str = _setting("", "Scratch space; nothing in it is needed after the node. Empty: a temporary directory")

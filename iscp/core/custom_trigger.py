@@ -45,7 +45,7 @@ class StartNow:
 
 @dataclass(frozen=True, slots=True)
 class NotBefore:
-    """Ask again at this time (Unix seconds, later than `now_s`), or earlier if something happens."""
+    """Evaluate again at this time (Unix seconds, later than `now_s`), or earlier if something happens."""
 
     at_s: float
 

@@ -20,7 +20,7 @@ class TargetSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetAsk:
+class TargetQuery:
     """A job's target is to be probed, going on from `seen` (None: for the first time)."""
 
     row: JobRow

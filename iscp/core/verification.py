@@ -16,13 +16,13 @@ SAMPLE_CHARACTERS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyAsk:
-    """Compare the target of the registration `job_id`, and with `repair` make it equal; answered once, under `ask_id`.
+class VerifyRequest:
+    """Compare the target of the registration `job_id`, and with `repair` make it equal.
 
-    `shard` says which node has to do it.
+    It is answered once, under `verify_id`; `shard` says which node has to do it.
     """
 
-    ask_id: str
+    verify_id: str
     shard: ShardId
     job_id: str
     repair: bool = False
@@ -93,7 +93,7 @@ def refuse_unverifiable(row: JobRow, repair: bool) -> None:
     """Raise JobFailed where there is nothing to compare, or a repair must not be made."""
     name = row.key.job_name
     if row.failed_for_good:
-        why = "Mend that, `iscp-admin job resume`, and verify then"
+        why = "Repair that, `iscp-admin job resume`, and verify then"
         raise JobFailed(f"the job {name!r} has failed: {row.status.error_msg}", remedy=why)
     if row.watermark.version < 0:
         raise JobFailed(

@@ -1,4 +1,4 @@
-"""What stands behind the gRPC service `Admin` (reference 1's API, with an account everywhere)."""
+"""What is behind the gRPC service `Admin` (reference 1's API, with an account everywhere)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AdminService(Protocol):
     def change(self, changes: Sequence[JobChange]) -> list[ChangeOutcome]:
         """Each for itself; the outcomes run parallel to `changes`, and are in the log.
 
-        A temporary error is raised for all, as OutcomeUnknown where some changes were made: whoever asks again with
+        A temporary error is raised for all, as OutcomeUnknown where some changes were made: who retries with
         the same request ids gets their first answers.
         """
 

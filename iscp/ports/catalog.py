@@ -61,28 +61,28 @@ class Catalog(Protocol):
 
 
 class CommitProbe(Protocol):
-    """Asks for the next commit file by name: no listing and no Spark job for a table that did not move.
+    """Probes for the next commit file by name: no listing and no Spark job for a table that did not move.
 
     Raises TableNotFound, StorageError.
     """
 
     def remote(self, table_uri: str) -> bool:
-        """Whether a look goes over a network, and so may take long; of these many may be under way at once."""
+        """Whether a probe goes over a network, and so may take long; of these many may be under way at once."""
 
-    def look(self, table_uri: str, seen: ProbeState) -> ProbeState:
+    def probe(self, table_uri: str, seen: ProbeState) -> ProbeState:
         """The newest version, going on from `seen`; `seen` itself where nothing moved.
 
         Of a `seen` without a stamp only the version is known; a version lower than it means a recreated log.
         """
 
-    def first_look(self, table_uri: str) -> ProbeState: ...
+    def first_probe(self, table_uri: str) -> ProbeState: ...
 
 
 class TargetProbe(Protocol):
-    """Looks whether a target still holds what was applied to it: as CommitProbe where nobody has touched it."""
+    """Probes whether a target still holds what was applied to it: as CommitProbe where nobody has touched it."""
 
     def remote(self, row: JobRow, seen: TargetSeen | None) -> bool:
         """As CommitProbe has it."""
 
-    def look(self, row: JobRow, seen: TargetSeen | None) -> TargetSeen:
+    def probe(self, row: JobRow, seen: TargetSeen | None) -> TargetSeen:
         """`seen` itself where nothing moved. Raises TargetLost, StorageError."""

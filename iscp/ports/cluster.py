@@ -29,7 +29,7 @@ class Lease(Protocol):
 
 
 class MemberControl(Protocol):
-    """What an owner asks of the members. Raises Unavailable where etcd does not answer."""
+    """What an owner reads of the members. Raises Unavailable where etcd does not answer."""
 
     def members(self) -> tuple[tuple[NodeRecord, ...], Moment]:
         """Who is registered, sorted, and at which moment of etcd."""
@@ -126,7 +126,7 @@ class LogMarks(Protocol):
 
 
 class NodeCalls(Protocol):
-    """What the owner asks of the node that runs a shard, beside the messages. Raises Unavailable if it is away."""
+    """The owner's calls to the node that runs a shard, beside the messages. Raises Unavailable if it is away."""
 
     def notify(self, shard: ShardId, targets: bool) -> None:
         """The shard's source may have changed, or its `targets` too."""

@@ -101,14 +101,14 @@ class Retriever(Protocol):
     def update_watermark(self, txn: WatermarkTxn) -> None:
         """Compare and set, within the consumer's transaction: call it once for each iteration, before the commit.
 
-        Raises Conflict where another writer has committed since the consumer was asked for its position, and what
+        Raises Conflict where another writer has committed since the consumer's position was read, and what
         the guard raises where no write may be committed any more: the transaction has to be rolled back then.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumeContext:
-    """Where a consumer works: a session of its own, and the guard to ask right before the commit.
+    """Where a consumer works: a session of its own, and the guard to check right before the commit.
 
     `column_ids` are those of the source's rows that it is handed.
     """
@@ -160,7 +160,7 @@ class RenewingConsumer(Consumer, Protocol):
     """Keeps a sink whose log is cleaned in time, and the commit that says how far the sink has come with it."""
 
     def renew(self, context: ConsumeContext, watermark: Watermark) -> Position:
-        """The position, repeated by an empty commit if it may be lost otherwise; asked while the source stands still.
+        """The position, repeated by an empty commit if it may be lost otherwise; called while the source does not move.
 
         Raises Conflict where another writer won the seq.
         """
@@ -199,7 +199,7 @@ class Adopting(Checked, Protocol):
     """A kind of consumer that can take over a table which somebody else has written."""
 
     def validate_adoption(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
-        """As `validate`, of a target that is there and may hold rows; whether they are right is not looked at."""
+        """As `validate`, of a target that is there and may hold rows; whether they are right is not checked."""
 
 
 @runtime_checkable

@@ -14,7 +14,7 @@ class JobLog(Protocol):
 
     One instance serves one term. Whatever writes raises NotOwner once another term was seen, and the commit may have
     landed right before it; StorageError and Unavailable mean that nothing was committed, OutcomeUnknown that the
-    storage could not even be looked at.
+    storage could not even be read.
     Writes come from one thread; history and `tidy` may be called from others.
     """
 

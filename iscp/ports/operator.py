@@ -1,4 +1,4 @@
-"""What stands behind the gRPC service `Operator`: what operators ask about nodes and shards, and order."""
+"""What is behind the gRPC service `Operator`: requests of operators about nodes and shards."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OperatorService(Protocol):
     def reshard(self, merge: bool, table: str, range_id: int, request_id: str) -> int:
         """Split ranges of the table (0: all), or merge pairs of them (0: the smallest); how many it has then.
 
-        What is asked again under the same `request_id` is done once. Raises TableNotFound; InvalidRequest where the
+        What is repeated under the same `request_id` is done once. Raises TableNotFound; InvalidRequest where the
         table has a job that cannot be split, or there is no such range.
         """
 

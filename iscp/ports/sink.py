@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class CommitTag:
     """What a commit of a sink carries: its seq, and for whom and from what it was made.
 
-    `attempt` is unique: it tells our commit from another writer's with the same seq. `base_version` is the
+    `attempt` is unique: it distinguishes our commit from another writer's with the same seq. `base_version` is the
     sink's version up to which every commit was seen to be ours or harmless when the work began. `dead`: the rows that
     the target leaves out as of this commit. `column_ids`: of the source at the watermark.
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SourceRange:
-    """Versions to read, (`from_version`, `last_version`]; `more` where bounds cut it short of what was asked.
+    """Versions to read, (`from_version`, `last_version`]; `more` where bounds cut it short of what was requested.
 
     `to` is the watermark afterwards. With `steps` above 0 only a part of the one commit in it is taken: the changes
     whose keys are of class `step` of so many.
@@ -60,7 +60,7 @@ class Changes:
     `from_version`, `u` it was there, `d` it is gone, `p` it came and went: a sink that holds it holds a row that shared
     the key (of `d` and `p` only the key's columns count). The counts are rows of `frame`. All its keys lie within
     `bounds`. Few changes are held in this process, and are there as `table` too. `reread`: nothing is kept of `frame`,
-    which is read from files whenever it is looked at, and always the same.
+    which is read from files whenever it is evaluated, and always the same.
     """
 
     make_frame: Callable[[], DataFrame]
@@ -87,15 +87,15 @@ class ChangesUnavailableError(Exception):
 
 
 class ChangeSet(Protocol):
-    """The changes of one range, the same whenever they are looked at until `release`."""
+    """The changes of one range, the same whenever they are evaluated until `release`."""
 
     def net(self, key: Sequence[str], where: str = "", stamped: bool = False, columns: Sequence[str] = ()) -> Changes:
         """As if the source held only the rows for which `where` holds.
 
-        `stamped`, for sinks that nobody looks into: each row has the `_commit_version` and the `_commit_timestamp` of
-        the key's last change too, and the source was asked whether it holds as many rows of each key as the changes
+        `stamped`, for sinks that nobody can read: each row has the `_commit_version` and the `_commit_timestamp` of
+        the key's last change too, and the source was checked to hold as many rows of each key as the changes
         come to. Raises ChangesUnavailableError, also where rows share a key, or shared it within the range: the
-        source's rows must tell then. That a row was there before, and was not changed, shows only in a sink, or in the
+        source's rows must show then. That a row was there before, and was not changed, shows only in a sink, or in the
         source. Without a key: of `columns` alone (empty: all) the rows that each commit has written, as often as they
         are there afterwards more often than before; an updated row is a new one.
         """
@@ -120,10 +120,10 @@ class ChangeSource(Protocol):
         """
 
     def newest(self, uri: str) -> SourceRange:
-        """The empty range that stands at the newest version."""
+        """The empty range at the newest version."""
 
     def at(self, uri: str, version: int) -> SourceRange:
-        """The empty range that stands at `version`; raises ChangesUnavailableError where it is gone."""
+        """The empty range at `version`; raises ChangesUnavailableError where it is gone."""
 
     def read_cdf(
         self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int

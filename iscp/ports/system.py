@@ -42,7 +42,7 @@ class Thread(Protocol):
     def is_alive(self) -> bool: ...
 
     def is_current(self) -> bool:
-        """Whether it is the one that asks."""
+        """Whether it is the calling one."""
 
 
 class Threads(Protocol):
@@ -64,7 +64,7 @@ class Failpoints(Protocol):
 
 
 class Guard(Protocol):
-    """The right to write: asked before work starts and again right before each commit.
+    """The right to write: checked before work starts and again right before each commit.
 
     `check` raises LeaseLost when the node's lease can no longer be confirmed, Canceled or TimedOut when the
     iteration's end was ordered.

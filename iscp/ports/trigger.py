@@ -9,9 +9,9 @@ from iscp.core.custom_trigger import NotBefore, StartNow, TriggerFacts
 
 
 class Trigger(Protocol):
-    """Made without arguments, once in each node; asked for all jobs that name it, from one thread.
+    """Made without arguments, once in each node; called for all jobs that name it, from one thread.
 
-    It must answer at once, and hold no state that its answers depend on: a job may be asked about by another node the
+    It must answer at once, and hold no state that its answers depend on: a job may be evaluated by another node the
     next time.
     """
 
@@ -19,4 +19,4 @@ class Trigger(Protocol):
         """Raise ValueError saying what is wrong with a job's options: the job is then refused."""
 
     def decide(self, facts: TriggerFacts) -> StartNow | NotBefore:
-        """Whether an iteration of this job starts now; asked only where its source is ahead of it."""
+        """Whether an iteration of this job starts now; called only where its source is ahead of it."""

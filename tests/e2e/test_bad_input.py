@@ -177,7 +177,7 @@ def test_questions_about_what_is_not_there(unwritten: Lake) -> None:
 
 
 @pytest.mark.spark
-def test_a_target_that_lost_what_tells_old_commits(unwritten: Lake, tmp_path: Path) -> None:
+def test_a_target_that_lost_what_identifies_old_commits(unwritten: Lake, tmp_path: Path) -> None:
     target = str(tmp_path / "expiring")
     configuration = {"delta.setTransactionRetentionDuration": "interval 1 days"}
     write_deltalake(target, pa.table({"id": [1]}).slice(0, 0), configuration=configuration)

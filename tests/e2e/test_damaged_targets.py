@@ -48,7 +48,7 @@ def right(job: Job) -> bool:
 
 
 @pytest.mark.spark
-def test_a_wait_does_not_say_applied_before_a_deleted_target_is_built_anew(cluster: Cluster) -> None:
+def test_a_wait_does_not_say_applied_before_a_deleted_target_is_rebuilt(cluster: Cluster) -> None:
     job = built(cluster, "waited")
     rebuilt = cluster.node_events("target.rebuilt")
     shutil.rmtree(job.target)
@@ -62,7 +62,7 @@ def test_a_wait_does_not_say_applied_before_a_deleted_target_is_built_anew(clust
 
 
 @pytest.mark.spark
-def test_a_deleted_target_is_noticed_though_nobody_asks(cluster: Cluster) -> None:
+def test_a_deleted_target_is_noticed_though_nobody_probes(cluster: Cluster) -> None:
     job = built(cluster, "idle")
     shutil.rmtree(job.target)
     wait_for("it is built anew", lambda: right(job), SEEN_S)
@@ -98,7 +98,7 @@ def _listed(cluster: Cluster) -> list[dict[str, Any]]:
 
 
 @pytest.mark.spark
-def test_a_deleted_changefeed_is_built_anew(cluster: Cluster) -> None:
+def test_a_deleted_changefeed_is_rebuilt(cluster: Cluster) -> None:
     source = cluster.table("fed", pa.table({"id": [1, 2], "text": ["a", "b"]}))
     job = Job(source, "feed", f"{cluster.derived}/feed")
     cluster.client.register(source, job.name, consumer="changefeed", target=job.target, key=["id"])

@@ -111,7 +111,7 @@ def test_one_job_from_register_to_delete_by_the_command_line(node: Cluster, sour
 
 
 @pytest.mark.spark
-def test_a_resync_follows_a_source_made_anew_and_readers_see_the_old_rows_or_the_new_ones(
+def test_a_resync_follows_a_source_recreated_and_readers_see_the_old_rows_or_the_new_ones(
     node: Cluster, source: str, job: Job
 ) -> None:
     first, old = node.status(job), Reader.rows(read(job.target))
@@ -139,7 +139,7 @@ def test_a_resync_follows_a_source_made_anew_and_readers_see_the_old_rows_or_the
 
 
 @pytest.mark.spark
-def test_a_table_is_taken_over_by_the_command_line_or_the_difference_is_told(node: Cluster, source: str) -> None:
+def test_a_table_is_taken_over_by_the_command_line_or_the_difference_is_reported(node: Cluster, source: str) -> None:
     target = str(node.lake / "derived" / "taken_over")
     write_deltalake(target, read(source))
     upsert(source, rows(40, 20, "b"), ("id",))
@@ -265,7 +265,7 @@ def test_jobs_of_a_table_share_iterations_and_read_each_change_once(node: Cluste
 
 
 @pytest.mark.spark
-def test_a_target_that_was_damaged_is_mended_though_its_source_stands_still(
+def test_a_target_that_was_damaged_is_repaired_though_its_source_does_not_move(
     node: Cluster, source: str, job: Job
 ) -> None:
     damages: tuple[Callable[[], object], ...] = (

@@ -81,7 +81,7 @@ def test_any_node_answers_and_operators_say_where_shards_are(nodes: BareCluster)
         client.operator.rebalance()
 
 
-def test_a_change_of_the_owner_is_not_felt_by_who_asks(nodes: BareCluster) -> None:
+def test_a_change_of_the_owner_is_not_felt_by_the_caller(nodes: BareCluster) -> None:
     ended, answers, faults = threading.Event(), list[int](), list[Exception]()
 
     def ask(node: BareNode) -> None:

@@ -61,7 +61,7 @@ def test_killed_once_everything_is_published(cluster: Cluster, s3: FakeS3) -> No
 @pytest.mark.spark
 @pytest.mark.full
 @pytest.mark.timeout(600)
-def test_a_target_that_is_gone_is_noticed_though_nobody_asks(cluster: Cluster, s3: FakeS3) -> None:
+def test_a_target_that_is_gone_is_noticed_though_nobody_probes(cluster: Cluster, s3: FakeS3) -> None:
     cluster.start_etcd()
     cluster.derived = s3.uri("derived")
     source = cluster.table("source", rows(range(50), "old"))

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from iscp.coordination.schedule.schedule_events import VerifyAsked, VerifyWithdrawn
+from iscp.coordination.schedule.schedule_events import VerifyRequested, VerifyWithdrawn
 from iscp.core.api_requests import ChangeVerb, JobChange, JobName, RegisterRequest
 from iscp.core.api_views import JobView
 from iscp.core.errors import ErrorCode, InvalidRequest
@@ -52,8 +52,8 @@ class Desk:
 
     def __init__(self) -> None:
         self.catalog, self.kind, self.moved = FakeCatalog(TABLE, OTHER), FakeKind(), ProgressSignal()
-        self.world = OwnerWorld(on_moved=self.moved.tell)
-        self.asks: list[VerifyAsked | VerifyWithdrawn] = []
+        self.world = OwnerWorld(on_moved=self.moved.notify)
+        self.asks: list[VerifyRequested | VerifyWithdrawn] = []
         self.verifying = VerifyDesk(self.asks.append, self.world.clock)
         self.calls = FakeCalls(self.verifying, {"waiting": 2, "running": 1, "completed": 5})
         self.targets = FakeTargets()

@@ -40,10 +40,10 @@ from iscp.coordination.protocol.events import (
     LeaseEnded,
     LeaseRegained,
     MembersChanged,
-    MoveAsked,
+    MoveRequested,
     OverridesChanged,
     OwnerEvent,
-    RebalanceAsked,
+    RebalanceRequested,
     Recorded,
     Reports,
     RingBuilt,
@@ -272,10 +272,10 @@ class Loopback:
         self._tell_owner(OverridesChanged(overrides))
 
     def move(self, shard: str, node_id: str) -> None:
-        self._tell_owner(MoveAsked(ShardId(shard), node_id))
+        self._tell_owner(MoveRequested(ShardId(shard), node_id))
 
     def rebalance(self) -> None:
-        self._tell_owner(RebalanceAsked())
+        self._tell_owner(RebalanceRequested())
 
     def iterate(self, node_id: str, shard: str, seq: int) -> None:
         """The node has run an iteration of each job of the shard."""

@@ -36,7 +36,7 @@ class FakeCalls:
     def verify(
         self, shard: ShardId, job_id: str, repair: bool, timeout_s: float, alive: Callable[[], bool]
     ) -> VerifyReport:
-        return self.desk.ask(shard, job_id, repair, timeout_s, alive)
+        return self.desk.verify(shard, job_id, repair, timeout_s, alive)
 
     def upkeep(self, job_id: str) -> JobUpkeep:
         found = self.upkeeps.get(job_id, NO_UPKEEP)

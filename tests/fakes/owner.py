@@ -114,7 +114,7 @@ class OwnerWorld:
     def settle(self) -> None:
         """The loop has taken all that there was, and what was due."""
         for _ in range(2):
-            self.owner.ask(lambda loop: None)
+            self.owner.query(lambda loop: None)
 
     def checkpoint(self, *shards: ShardCheckpoint) -> int:
         self._sent += 1
@@ -150,7 +150,7 @@ class OwnerWorld:
 
     def runs(self, table_id: str = "t-1") -> bool:
         """Whether the node has confirmed that it runs the table's shard."""
-        held = self.owner.ask(lambda loop: loop.machine.assignments.get(ShardId(table_id)))
+        held = self.owner.query(lambda loop: loop.machine.assignments.get(ShardId(table_id)))
         return held is not None and held.state is ShardState.RUNNING
 
     def dispatched(self, table_id: str) -> list[str]:

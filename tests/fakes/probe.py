@@ -27,11 +27,11 @@ class FakeProbe:
         self._lives[table_uri] = self._lives.get(table_uri, 0) + 1
         self.versions[table_uri] = version
 
-    def look(self, table_uri: str, seen: ProbeState) -> ProbeState:
-        state = self.first_look(table_uri)
+    def probe(self, table_uri: str, seen: ProbeState) -> ProbeState:
+        state = self.first_probe(table_uri)
         return seen if (seen.version, seen.stamp) == (state.version, state.stamp) else state
 
-    def first_look(self, table_uri: str) -> ProbeState:
+    def first_probe(self, table_uri: str) -> ProbeState:
         self.looks[table_uri] = self.looks.get(table_uri, 0) + 1
         if table_uri in self.errors:
             raise self.errors[table_uri]

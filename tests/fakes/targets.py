@@ -21,7 +21,7 @@ class FakeTargets:
     def remote(self, row: JobRow, seen: TargetSeen | None) -> bool:
         return self.far
 
-    def look(self, row: JobRow, seen: TargetSeen | None) -> TargetSeen:
+    def probe(self, row: JobRow, seen: TargetSeen | None) -> TargetSeen:
         name = row.key.job_name
         self.looks[name] = self.looks.get(name, 0) + 1
         if name in self.faults:

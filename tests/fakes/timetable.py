@@ -110,7 +110,7 @@ class Timetable:
         probe = self.probes.pop(0)
         try:
             seen = probe.seen
-            state = self.source.first_look(probe.uri) if seen is None else self.source.look(probe.uri, seen)
+            state = self.source.first_probe(probe.uri) if seen is None else self.source.probe(probe.uri, seen)
             self.step(ProbeAnswered(probe.shard, probe.uri, state, targets=self.look_at_targets(probe)))
         except IscpError as error:
             self.step(ProbeAnswered(probe.shard, probe.uri, None, error))
@@ -119,7 +119,7 @@ class Timetable:
         answers = []
         for ask in probe.targets:
             try:
-                seen = self.targets.look(ask.row, ask.seen)
+                seen = self.targets.probe(ask.row, ask.seen)
                 if seen is not ask.seen:
                     answers.append(TargetAnswer(ask.row.job_id, seen))
             except IscpError as error:

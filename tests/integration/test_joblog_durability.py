@@ -41,7 +41,7 @@ def stand(tmp_path: Path) -> Stand:
     return Stand(tmp_path)
 
 
-def test_a_commit_whose_sync_failed_is_written_anew_before_it_is_acknowledged(stand: Stand) -> None:
+def test_a_commit_whose_sync_failed_is_written_again_before_it_is_acknowledged(stand: Stand) -> None:
     seen: list[int] = []
 
     def note_and_break_down() -> None:
@@ -54,7 +54,7 @@ def test_a_commit_whose_sync_failed_is_written_anew_before_it_is_acknowledged(st
     assert len(stand.log.load()) == 2
 
 
-def test_a_commit_that_cannot_be_made_durable_is_not_acknowledged_and_the_next_claim_writes_it_anew(
+def test_a_commit_that_cannot_be_made_durable_is_not_acknowledged_and_the_next_claim_writes_it_again(
     stand: Stand,
 ) -> None:
     stand.disk.once(FAILPOINT_SYNC, break_down)

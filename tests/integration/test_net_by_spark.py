@@ -88,7 +88,7 @@ def test_one_sort_finds_what_the_definition_says(raw: DataFrame, expected: list[
         assert number in doubts or each == expected[number], number
 
 
-def test_rows_that_tell_by_themselves_tell_what_the_definition_says(
+def test_rows_that_decide_by_themselves_say_what_the_definition_says(
     raw: DataFrame, cases: list[Case], expected: list[Net | None]
 ) -> None:
     keys = each_key(raw, KEY)

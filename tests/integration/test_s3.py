@@ -58,20 +58,20 @@ def test_delta_rs_commits_a_version_once(uri: str) -> None:
         )
 
 
-def test_the_probe_follows_a_table_and_sees_that_it_was_made_anew(uri: str) -> None:
+def test_the_probe_follows_a_table_and_sees_that_it_was_recreated(uri: str) -> None:
     probe = DeltaProbe()
     with pytest.raises(TableNotFound):
-        probe.first_look(uri)
+        probe.first_probe(uri)
     write_deltalake(uri, rows(1))
-    seen = probe.first_look(uri)
-    assert probe.look(uri, seen) is seen
+    seen = probe.first_probe(uri)
+    assert probe.probe(uri, seen) is seen
     write_deltalake(uri, rows(2), mode="append")
-    moved = probe.look(uri, seen)
+    moved = probe.probe(uri, seen)
     assert moved.version == 1
     files.remove_tree(uri)
     write_deltalake(uri, rows(1))
     write_deltalake(uri, rows(2), mode="append")
-    anew = probe.look(uri, moved)
+    anew = probe.probe(uri, moved)
     assert (anew.version, anew.stamp == moved.stamp) == (1, False)
 
 
@@ -106,7 +106,7 @@ def test_a_bucket_that_is_not_there_is_no_missing_table(s3: FakeS3) -> None:
 def test_a_store_that_does_not_answer_is_a_fault_that_passes() -> None:
     nobody = FakeS3(port=9)
     with asking(nobody):
-        for look in (lambda: read_commit("s3://lake/t", 0), lambda: DeltaProbe().first_look("s3://lake/t")):
+        for look in (lambda: read_commit("s3://lake/t", 0), lambda: DeltaProbe().first_probe("s3://lake/t")):
             with pytest.raises(StorageError):
                 look()
 

@@ -214,7 +214,7 @@ def test_checkpoints_are_to_be_written_elsewhere_and_renamed(tmp_path: Path, jvm
     assert jvm.store().isPartialWriteVisible(jvm.path(tmp_path), jvm.conf)
 
 
-def test_an_interrupted_thread_is_told_that_its_commit_landed(tmp_path: Path, jvm: Jvm) -> None:
+def test_an_interrupted_thread_learns_that_its_commit_landed(tmp_path: Path, jvm: Jvm) -> None:
     jvm.view.java.lang.Thread.currentThread().interrupt()
     jvm.store().write(jvm.path(tmp_path / "1.json"), jvm.lines("x"), False, jvm.conf)
     assert (tmp_path / "1.json").exists()

@@ -161,7 +161,7 @@ def test_the_log_store_by_itself(table: str, jvm: Jvm) -> None:
     assert not files.exists(commit_file(f"{table}/_delta_log", 2)), "a fault in the lines puts nothing"
 
 
-def test_a_writer_whose_answer_was_lost_is_told_that_it_won(jvm: Jvm, tmp_path: Path) -> None:
+def test_a_writer_whose_answer_was_lost_learns_that_it_won(jvm: Jvm, tmp_path: Path) -> None:
     """The put is repeated, and refused, since the object is there: it is the writer's own, and no other's."""
     lossy = FakeS3(free_port(), bucket="lossy")
     jvm.conf.set("fs.s3a.bucket.lossy.endpoint", lossy.config.endpoint)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from iscp.coordination.jobs.job_requests import Pause, Register, Registration, Resume, Resync, Unregister, Update
 from iscp.coordination.jobs.reshard import Reshard
 from iscp.coordination.membership.preferred_nodes import Overrides
-from iscp.coordination.protocol.events import MoveAsked, RebalanceAsked
+from iscp.coordination.protocol.events import MoveRequested, RebalanceRequested
 from iscp.core.ids import JobKey, ShardId
 from iscp.core.job_row import JobRow
 from tests.simulation.specs import spec_json
@@ -61,9 +61,9 @@ class Operators:
             case Wish.SPLIT | Wish.MERGE:
                 self.reshard(owner, shard, merge=wish is Wish.MERGE)
             case Wish.MOVE:
-                owner.owner.ask(MoveAsked(shard, node_id))
+                owner.owner.ask(MoveRequested(shard, node_id))
             case Wish.REBALANCE:
-                owner.owner.ask(RebalanceAsked())
+                owner.owner.ask(RebalanceRequested())
             case _:
                 owner.owner.override(lambda now: changed(now, wish, node_id, shard))
 

@@ -16,10 +16,10 @@ from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.effects import Decided, Decision, OwnerEffect, RecordCheckpoint
 from iscp.coordination.protocol.events import (
     FromNode,
-    MoveAsked,
+    MoveRequested,
     OverridesChanged,
     OwnerEvent,
-    RebalanceAsked,
+    RebalanceRequested,
     Recorded,
     RowsMoved,
     Tick,
@@ -155,16 +155,16 @@ class OwnerSide:
             before = self._overrides.ask(overrides_of)
             self._overrides.save(leader, before, changed := change(before))
             if self.loop.leader == leader:
-                self.loop.tell(OverridesChanged(changed))
+                self.loop.notify(OverridesChanged(changed))
         except IscpError:
             return  # where the answer is lost the operator may say it again
 
-    def ask(self, event: MoveAsked | RebalanceAsked) -> None:
+    def ask(self, event: MoveRequested | RebalanceRequested) -> None:
         self._process.threads.begin(lambda: self._tell(event))
 
-    def _tell(self, event: MoveAsked | RebalanceAsked) -> None:
+    def _tell(self, event: MoveRequested | RebalanceRequested) -> None:
         try:
-            self.loop.tell(event)
+            self.loop.notify(event)
         except QueueFull:
             return
 

@@ -40,7 +40,7 @@ from iscp.coordination.protocol.events import (
     LeaseEnded,
     LeaseRegained,
     MembersChanged,
-    MoveAsked,
+    MoveRequested,
     OwnerEvent,
     ShardStarted,
     ShardStopped,
@@ -213,7 +213,7 @@ class Search:
         if state.leader.node_id != node_id:
             yield f"depose {node_id}", partial(self._owner_step, node_id=node_id, event=Deposed())
         if state.moves < self.bounds.moves:
-            asked = (MoveAsked(shard, to) for shard in self._rows for to in state.lives)
+            asked = (MoveRequested(shard, to) for shard in self._rows for to in state.lives)
             yield from (
                 (f"move {e.shard} to {e.node_id}", partial(self._move, node_id=node_id, event=e)) for e in asked
             )
@@ -276,7 +276,7 @@ class Search:
         state.told[node_id] = tuple(state.members.values())
         self._owner_step(state, node_id, MembersChanged(state.told[node_id]))
 
-    def _move(self, state: State, node_id: str, event: MoveAsked) -> None:
+    def _move(self, state: State, node_id: str, event: MoveRequested) -> None:
         state.moves += 1
         self._owner_step(state, node_id, event)
 

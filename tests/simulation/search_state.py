@@ -109,7 +109,7 @@ def _copied_term(term: Term) -> Term:
         departed=dict(term.departed),
         epochs={name: dict(each) for name, each in term.epochs.items()},
         copies=SecondCopies(),
-        asked=term.asked.copy(),
+        requested=term.requested.copy(),
         to_await=term.to_await.copy(),
         to_hear=term.to_hear.copy(),
         moving=dict(term.moving),

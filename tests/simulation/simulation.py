@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from random import Random
 
-from iscp.coordination.protocol.events import RebalanceAsked
+from iscp.coordination.protocol.events import RebalanceRequested
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import JobKey
 from tests.simulation.election import leader_of
@@ -147,7 +147,7 @@ def _calm(world: World) -> None:
             world.operators.resume_all(owner)
         if world.agenda.now_s >= rebalance_s and (owner := _owner(world)) is not None:
             rebalance_s += REBALANCE_AFTER_S
-            owner.owner.ask(RebalanceAsked())
+            owner.owner.ask(RebalanceRequested())
     if not trouble.apart:
         _rest(world)
 

@@ -67,6 +67,6 @@ def test_a_node_that_starts_follows_no_former_owner() -> None:
     _join_a_former_owner(WorkerMachine)
 
 
-def test_the_look_at_the_election_is_all_that_keeps_it_from_that() -> None:
+def test_the_check_of_the_election_is_all_that_keeps_it_from_that() -> None:
     with pytest.raises(InvariantBroken, match="flights runs at"):
         _join_a_former_owner(BelievesAnyOwner)

@@ -42,7 +42,7 @@ def test_no_trouble_breaks_a_promise_for_long(first: int) -> None:
 
 
 @pytest.mark.parametrize("seed", REGRESSIONS)
-def test_what_was_mended_stays_so(seed: int) -> None:
+def test_what_was_repaired_stays_so(seed: int) -> None:
     run(range(seed, seed + 1))
 
 

@@ -34,6 +34,16 @@ SKIPPING = re.compile(r"\bmark\.(skip|xfail)\b|\bmark\.skipif\((?!sys\.platform)
 MACHINE_PATHS = re.compile(r"(?<![\w.$}/-])/(work|root|home/(?!dev\b)[a-z]+)\b")
 ITS_OWN_MAKING = re.compile(r"\bissues?\b|\b(this|last|next|previous|earlier) session\b|\bsub-?agent", re.IGNORECASE)
 
+# The field's words instead: reported, notified; requested, called, probed; a probe, a read; again, rebuilt, repaired.
+IDIOM = re.compile(
+    r"(?<![.\w])(told|tells?|anew|mend(s|ed|ing)?)\b|\b(a|the|one|each|every|next|last|first|another|no) looks?\b"
+    r"|\blooks? whether\b|(?<![\w\"])(asks?|asked|asking)\b",
+    re.IGNORECASE,
+)
+WORDS_NOT_IN_TEST_NAMES = frozenset(
+    {"told", "tell", "tells", "anew", "mend", "mended", "look", "looks", "looked", "ask", "asks", "asked"}
+)
+
 PROSE_AND_CODE = ("iscp", "examples", "tests", "benchmarks", "docs", "scripts", "proto", "jvm", ".ci")
 TEXT_SUFFIXES = {".py", ".pyi", ".md", ".proto", ".java", ".toml", ".txt", ".xml", ".properties", ""}
 
@@ -227,3 +237,25 @@ def test_no_machine_is_named() -> None:
 
 def test_the_project_speaks_of_itself_alone() -> None:
     assert found(ITS_OWN_MAKING, *PROSE_AND_CODE) == []
+
+
+def test_words_are_those_of_the_field() -> None:
+    """In code, docstrings, logs and errors; commands ask people."""
+    assert [each for each in found(IDIOM, "iscp") if re.match(r"iscp/(?!cli/).*\.py:", each)] == []
+
+
+def test_names_of_tests_have_the_words_of_the_field() -> None:
+    names = [
+        f"{path.relative_to(ROOT).as_posix()}: {node.name}"
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+        if WORDS_NOT_IN_TEST_NAMES & set(node.name.split("_"))
+    ]
+    assert names == []
+
+
+def test_words_of_ones_own_are_found() -> None:
+    own = ("the node is told so", "costs a look at the log", "Mend it", "asked for", "whoever asks")
+    assert all(IDIOM.search(text) for text in own)
+    assert not IDIOM.search('stream.tell() looks up "node.not_told", a masked task')

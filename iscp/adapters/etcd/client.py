@@ -117,7 +117,7 @@ class EtcdClient:
         )
 
     def grant(self, ttl_s: int) -> tuple[int, int]:
-        """A new lease: (id, TTL in seconds as granted, which may be longer than asked for).
+        """A new lease: (id, TTL in seconds as granted, which may be longer than requested).
 
         Repeated if unanswered: a lease that nobody knows just expires.
         """

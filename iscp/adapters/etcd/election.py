@@ -2,7 +2,7 @@
 
 etcd's own Campaign call can report success to a waiter whose lease has ended. So each candidate creates a key on a
 lease of its own, waits for the deletion of the one created before it, and then reads again whether its own key is
-still there and the oldest (the recipe of etcd's `concurrency` package, with that last look). The key's create
+still there and the oldest (the recipe of etcd's `concurrency` package, with that last read). The key's create
 revision is the fence of the term: a write that compares it fails once the key is gone, however late it comes.
 """
 
@@ -88,7 +88,7 @@ class EtcdElection:
         """Write as this owner and none other, all or nothing; the revision.
 
         `leader` is the term that `on_elected` gave. Raises NotOwner if it has ended, EtcdOutcomeUnknown if the
-        answer was lost: it may be asked again, since writing the same twice under one term is the same.
+        answer was lost: it may be repeated, since writing the same twice under one term is the same.
         """
         term = self._term
         if term is None or term[0] != leader:

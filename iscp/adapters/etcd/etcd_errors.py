@@ -1,7 +1,7 @@
 """What etcd can answer, translated: gRPC's errors do not leave this package.
 
 The line that matters is whether a write may have happened. `EtcdUnavailable` and `EtcdRefusedError`: it has not.
-`EtcdOutcomeUnknown`: it may have, or may yet; whoever asked has to look before asking again.
+`EtcdOutcomeUnknown`: it may have, or may yet; the caller has to read before it repeats it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class EtcdRefusedError(IscpError):
 
 
 class EtcdCompactedError(EtcdRefusedError, TemporaryError):
-    """The revision asked for has been compacted away: read again from now."""
+    """The revision requested has been compacted away: read again from now."""
 
 
 class EtcdExhaustedError(EtcdRefusedError, TemporaryError):

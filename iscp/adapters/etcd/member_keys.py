@@ -37,7 +37,7 @@ NAME_POLL_S = 0.1
 
 NAME_GRACE_S = 3.0
 """How long a former process's key is waited for beyond the time that etcd says is left, since etcd rounds down and
-looks for expired leases every half second; then the name counts as taken.
+checks for expired leases every half second; then the name counts as taken.
 """
 
 NAME_RENEWALS_MIN = 2

@@ -217,7 +217,7 @@ class MemberWatch:
                         revision = max(event.kv.mod_revision for event in events)
                         self._publish(self._reads.follow(known, moment, revision))
                     case Progress() | Compacted():
-                        pass  # a compacted watch ends: the next listing tells
+                        pass  # a compacted watch ends: the next listing shows it
         finally:
             self._reads.moments.lose_sight()
 

@@ -61,7 +61,7 @@ class KeyValue:
 
 
 class Target(Enum):
-    """The property of a key that a comparison looks at: the field's name in etcd's message."""
+    """The property of a key that a comparison reads: the field's name in etcd's message."""
 
     VERSION = "version"
     CREATE = "create_revision"

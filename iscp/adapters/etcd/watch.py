@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 class Watch:
     """Iterate to receive; blocks while nothing happens; ends after `Compacted`, and when closed by any thread.
 
-    Raises EtcdDenied where the user may not watch; everything else that can go wrong with a connection is mended
+    Raises EtcdDenied where the user may not watch; everything else that can go wrong with a connection is repaired
     by a new one. Where it does not `survives_connection` it says Compacted instead: while nobody was connected the
     store may have been restored from a backup, and have come past the same revision by other changes since.
     """
@@ -162,7 +162,7 @@ class Watch:
             return True
         if header.revision >= self._next_revision - 1:
             return False
-        # A member that lags behind looks the same: ask what the cluster as a whole has.
+        # A member that lags behind looks the same: read what the cluster as a whole has.
         request = pb.RangeRequest(key=self._key, limit=1)
         now = self._channels.unary(pb.path("KV", "Range"), request, writes=False)
         return int(now.header.revision) < self._next_revision - 1

@@ -7,7 +7,7 @@ import time
 
 class SystemClock:
     def now_s(self) -> float:
-        """Whole microseconds, as tables keep them: a time is told alike before and after it is written there."""
+        """Whole microseconds, as tables keep them: a time is the same before and after it is written there."""
         return time.time_ns() // 1000 / 1e6
 
     def monotonic_s(self) -> float:

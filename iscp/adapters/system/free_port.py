@@ -6,7 +6,7 @@ import random
 import socket
 
 LOOPBACK = "127.0.0.1"
-# Below the range from which systems take the ports of outgoing connections: between the look and the start of the
+# Below the range from which systems take the ports of outgoing connections: between the probe and the start of the
 # server, any client on the machine might otherwise be given the port.
 PORT_MIN, PORT_MAX = 15_000, 32_000
 ATTEMPTS_MAX = 200
@@ -26,7 +26,7 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port that is free now; drawn, so that several who look at the same time find different ones."""
+    """A port that is free now; drawn, so that several callers at the same time find different ones."""
     for _ in range(ATTEMPTS_MAX):
         port = random.randrange(PORT_MIN, PORT_MAX)
         if is_free(port):

@@ -1,4 +1,4 @@
-"""Whether a node fits into its cluster, looked at before anybody knows it."""
+"""Whether a node fits into its cluster, checked before it joins."""
 
 from __future__ import annotations
 

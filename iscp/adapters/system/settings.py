@@ -155,7 +155,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _validate(known: Mapping[str, Setting], reading: _Reading) -> dict[str, Any]:
-    """A value for every setting: the default where it was not given or is wrong, so that the rest can be looked at."""
+    """A value for every setting: the default where it was not given or is wrong, so that the rest can be checked."""
     values = {}
     for path, setting in known.items():
         values[path] = "missing" if setting.required else setting.default

@@ -25,7 +25,7 @@ class TriggerRegistry:
         self._loaded: dict[str, Trigger] = {}
 
     def check(self, trigger: TriggerSpec) -> None:
-        """Refuse what this node cannot ask. Raises InvalidRequest."""
+        """Refuse what this node cannot evaluate. Raises InvalidRequest."""
         if trigger.job_type is not TriggerType.CUSTOM:
             return
         try:
@@ -38,11 +38,11 @@ class TriggerRegistry:
             raise InvalidRequest(
                 f"are refused by the trigger {trigger.name!r}: {named_error(error)}",
                 field="spec.trigger.options",
-                remedy="Give what that trigger asks for",
+                remedy="Give what that trigger requires",
             ) from error
 
-    def ask(self, name: str, facts: TriggerFacts) -> object:
-        """What the class answers, whatever that is. Raises IscpError if it cannot be asked, or fails."""
+    def evaluate(self, name: str, facts: TriggerFacts) -> object:
+        """What the class answers, whatever that is. Raises IscpError if it cannot be called, or fails."""
         try:
             return self._trigger(name).decide(facts)
         except BaseException as error:  # also SystemExit: foreign code ends no thread of the node
@@ -71,6 +71,6 @@ class TriggerRegistry:
                 raise InvalidRequest(
                     f"{name!r} cannot be loaded: {named_error(error)}",
                     field=NAME_FIELD,
-                    remedy="Mend its package, and start the node again",
+                    remedy="Repair its package, and restart the node",
                 ) from error
         return self._loaded[name]

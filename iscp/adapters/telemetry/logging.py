@@ -99,9 +99,9 @@ def log_uncaught() -> None:
 
     def uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
         if args.exc_value is not None:
-            told = (args.exc_type, args.exc_value, args.exc_traceback)
+            info = (args.exc_type, args.exc_value, args.exc_traceback)
             name = args.thread.name if args.thread else ""
-            log.critical("thread.broke", exc_info=told, extra={"thread_name": name})
+            log.critical("thread.broke", exc_info=info, extra={"thread_name": name})
 
     sys.excepthook, threading.excepthook = uncaught, uncaught_in_thread
 

@@ -47,7 +47,7 @@ PAGE_ROWS = 1_000
 """Rows of a page where no limit is given."""
 
 POLL_S = 0.1
-"""Pause before a reader that follows a changefeed looks for new rows again."""
+"""Pause between two reads of a reader that follows a changefeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Changefeed:
         self._etcd = etcd
         self._limits = limits
         self._closed = threading.Event()
-        # A reader's handle stays as of its last look: writers have others.
+        # A reader's handle stays as of its last read: writers have others.
         self._tables = Pool(opened)
         self._readings = Pool(lambda: FeedReader(opened()))
         # Arrow loads pandas for its first array, if that is there; it would take up most of a writer's first turn.
@@ -178,7 +178,7 @@ class Changefeed:
     ) -> Iterator[Page]:
         """Pages with rows, one after the other, as they come; ends when `stop` is set, or the feed is closed.
 
-        Looks for new commits every `poll_s` seconds. Raises what `read` does.
+        Probes for new commits every `poll_s` seconds. Raises what `read` does.
         """
         start = self._usable(cursor)
         if not poll_s > 0:

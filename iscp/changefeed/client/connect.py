@@ -65,7 +65,7 @@ def open_feed(
 
     Without `etcd` there are no lines of writers, no stored cursors and no incidents. `timeout_s`: much longer than
     a transaction takes; an abandoned one costs the others that. `wait_max_s`: the longest wait in a line that moves.
-    `name`: who this is, in a line or to those who look at an incident (otherwise host and process). Raises
+    `name`: who this is, in a lock queue or an incident (otherwise host and process). Raises
     TableNotFound, ConfigurationError, InvalidRequest, StorageError.
     """
     clock, limits = SystemClock(), _limits(timeout_s, wait_max_s)

@@ -40,7 +40,7 @@ Prepared: TypeAlias = FeedRows | SparkRows
 
 
 def prepare(rows: Rows, wanted: pa.Schema, order_by: OrderBy, operation: Any) -> Prepared:
-    """Rows with the columns `wanted`, in the order asked for; `operation`: one text for all, or one for each.
+    """Rows with the columns `wanted`, in the order requested; `operation`: one text for all, or one for each.
 
     Raises InvalidRequest.
     """
@@ -114,7 +114,7 @@ def _table_of_dicts(rows: Sequence[Mapping[str, Any]], wanted: pa.Schema) -> pa.
 
 
 def _column(values: list[Any], field: pa.Field) -> pa.Array:
-    """Of the type that they have: to be told the feed's, Arrow would cut off what has no place in it."""
+    """Of the type that they have: given the feed's, Arrow would cut off what has no place in it."""
     try:
         return pa.array(values)
     except (pa.ArrowException, OverflowError) as error:

@@ -1,4 +1,4 @@
-"""Pages of a changefeed behind a cursor, as of now; a look that finds nothing new costs two `stat`s."""
+"""Pages of a changefeed behind a cursor, as of now; a probe that finds nothing new costs two `stat`s."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class FeedReader:
         self._table = table
         self._pages = PageReader(table.files)
         self._probe = DeltaProbe()
-        self._looked: ProbeState | None = None
+        self._probed: ProbeState | None = None
         with delta_faults(f"open the feed {table.uri}"):
             self._delta = DeltaTable(place(table.uri))
         self._purged: dict[int, str] = {}
 
     def probe(self) -> bool:
         """Whether there may be something new since the last page. Raises StorageError, TableNotFound."""
-        return self._looked is None or self._probe.look(self._table.uri, self._looked) != self._looked
+        return self._probed is None or self._probe.probe(self._table.uri, self._probed) != self._probed
 
     def first_cursor(self) -> Cursor:
         """The one behind which all is that is left."""
@@ -59,8 +59,8 @@ class FeedReader:
         except StorageError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
-            # What a purge or a compaction took away has been vacuumed since the table was looked at.
-            self._looked = None
+            # What a purge or a compaction took away has been vacuumed since the table was read.
+            self._probed = None
             self._bring_up()
             page = self._page(cursor, limit)
         return Page(page.rows, Cursor(self._table.description.feed_id, page.cursor))
@@ -71,13 +71,13 @@ class FeedReader:
         return self._pages.page(self._delta, self._purged if cursor is None else cursor, limit)
 
     def _bring_up(self) -> None:
-        uri, before = self._table.uri, self._looked
-        looked = self._probe.look(uri, before) if before else self._probe.first_look(uri)
-        if looked == before:
+        uri, before = self._table.uri, self._probed
+        probed = self._probe.probe(uri, before) if before else self._probe.first_probe(uri)
+        if probed == before:
             return
         with delta_faults(f"read the feed {uri}"):
             self._delta.update_incremental()
         # After the files: what was purged of those is known then.
         self._purged = read_purged(self._table)
-        # Before the files: what came after it is seen by the next look.
-        self._looked = looked
+        # Before the files: what came after it is seen by the next probe.
+        self._probed = probed

@@ -1,7 +1,7 @@
 """The lines of a changefeed's writers: etcd's lock recipe, and the counts of incidents that name the locks.
 
 As in the election, each writer creates a key of its own, waits for the deletion of the one created before it, and
-then looks again whether its own is still there and the oldest. All keys of a process hang on one lease, so that they
+then checks again whether its own is still there and the oldest. All keys of a process hang on one lease, so that they
 end with it. A key that cannot be deleted takes its lease along: nothing renews that any more, and the next writer
 gets another.
 """
@@ -92,7 +92,7 @@ class EtcdHeldLock:
 class EtcdFeedLocks:
     """The port `FeedLocks` on etcd; one object for a writer process, from any of its threads.
 
-    `name` says who the writer is, to those who look at a line or at what was found wrong with it.
+    `name` says who the writer is, to those who inspect a lock queue or an incident.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class EtcdFeedLocks:
         self._closed = False
 
     def close(self) -> None:
-        """Give up all locks; who still waits here for one gets Unavailable at its next look."""
+        """Give up all locks; who still waits here for one gets Unavailable at its next check."""
         with self._lock:
             self._closed = True
             lease, self._lease = self._lease, None
@@ -170,7 +170,7 @@ class EtcdFeedLocks:
                 revision = self._client.create(key, self._name.encode(), lease.lease_id)
             except EtcdLeaseGoneError:
                 self._forget(lease)
-                _revoke_quietly(lease)  # then what is on it is not held, also before a renewal would tell
+                _revoke_quietly(lease)  # then what is on it is not held, also before a renewal would show it
                 continue
             except BaseException:
                 # The key may be there, or may yet come: also after it was deleted.
@@ -197,7 +197,7 @@ class EtcdFeedLocks:
             self._until_deleted(predecessor.key, listing.revision + 1, left_s)
 
     def _until_deleted(self, key: str, start_revision: int, wait_s: float) -> None:
-        """Return when it may have been deleted, or the time is over: look again."""
+        """Return when it may have been deleted, or the time is over: then check again."""
         watch = self._client.watch(key, start_revision=start_revision)
         timer = threading.Timer(wait_s, watch.close)
         timer.daemon = True

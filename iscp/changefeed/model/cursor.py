@@ -20,7 +20,7 @@ _BEGINNING = ""
 class Cursor(Mapping[int, str]):
     """A frozen map from shard to the last ulid, as text, that knows its feed; a shard that is not in it: its beginning.
 
-    Only `parse` and `refuse_foreign` look whether its ulids are ulids.
+    Only `parse` and `refuse_foreign` check that its ulids are ulids.
     """
 
     __slots__ = ("_ulids", "feed")

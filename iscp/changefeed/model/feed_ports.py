@@ -21,7 +21,7 @@ class HeldLock(Protocol):
 
     @property
     def held(self) -> bool:
-        """Whether, as far as is known here, nobody else can hold it; asks nobody."""
+        """Whether, as far as is known here, nobody else can hold it; makes no request."""
 
     def release(self) -> None:
         """Let the next one go; may be called again, and never raises: what cannot be deleted ends with its lease."""
@@ -36,7 +36,7 @@ class FeedLocks(Protocol):
     def incidents(self, feed: str, shard: str) -> Incidents: ...
 
     def raise_incidents(self, feed: str, shard: str, seen: Incidents) -> Incidents:
-        """Raise the count by one unless it is another than `seen`; what it is now, whoever raised it."""
+        """Raise the count by one unless it is another than `seen`; what it is now, if another raised it too."""
 
     def list_incidents(self, feed: str) -> tuple[IncidentReport, ...]:
         """Of every shard of the feed that has had any, by shard."""

@@ -118,7 +118,7 @@ class RaiseIncidents:
 
 @dataclass(frozen=True, slots=True)
 class CheckConnection:
-    """Whoever is cut off has every reason to see nothing move: look whether it is us."""
+    """Who is cut off sees nothing move either: check whether it is us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class Waiting:
     sample: Hashable = None
 
     def step(self, event: QueueEvent, now_s: float) -> list[QueueEffect]:
-        """Take one event in; the effects it has. Raises InvariantBroken where it answers nothing that was asked."""
+        """Take one event in; the effects it has. Raises InvariantBroken where it answers no effect that is pending."""
         match event:
             case Began():
                 self._take(LockEvent.BEGIN)

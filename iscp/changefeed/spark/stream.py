@@ -4,7 +4,7 @@ Offsets are cursors. A batch is what lies between two of them, in whichever file
 follows the commits, so that a purge ends it, and so does a compaction with a vacuum where it is behind. Planned where
 the driver is, from what the log says of the files; read by executors, which need iscp[node] as well.
 
-Spark 4.1 tells a source in Python neither its limit nor its trigger, and where a stream goes on only by a question for
+Spark 4.1 passes a source in Python neither its limit nor its trigger, and where a stream goes on only by a question for
 the parts between an offset and the same one.
 """
 
@@ -144,7 +144,7 @@ class ChangefeedStream(_PartReader, DataSourceStreamReader):
         if self._at is not None:
             self._at, _ = self._load_plan().end(self._at, self._rows_max)
         elif self._starting == LATEST:
-            # Not what has come since: asked for it again after a kill, Spark would begin later.
+            # Not what has come since: were it requested again after a kill, Spark would begin later.
             self._at = self._beginning()
         else:
             self._at, self._cut = self._load_plan().end(self._beginning(), self._rows_max)
@@ -161,7 +161,7 @@ class ChangefeedStream(_PartReader, DataSourceStreamReader):
         return []
 
     def commit(self, end: Offset) -> None:
-        """Nothing to be kept: whoever purges looks at cursors that are stored by name."""
+        """Nothing to be kept: a purge reads cursors that are stored by name."""
 
     def _beginning(self) -> Cursor:
         if self._began is None:
@@ -172,7 +172,7 @@ class ChangefeedStream(_PartReader, DataSourceStreamReader):
         return self._load_plan().own(Cursor.parse(json.dumps(offset)))
 
     def _refuse_unknown_trigger(self, cut: bool) -> None:
-        """Spark's wrapper for Trigger.AvailableNow (off by default: a single batch is run then) asks for the end before
+        """Spark's wrapper for Trigger.AvailableNow (off by default: a single batch is run then) requests the end before
         anything else, and but once: cut short, it would be the end of all, and behind a restart lie before its start.
         """
         if cut:
@@ -196,7 +196,7 @@ def register_source(spark: SparkSession) -> None:
 
 @contextmanager
 def _active(spark: SparkSession) -> Iterator[None]:
-    """Spark looks into the active session for a format of this name, which may be another one that has it already."""
+    """Spark searches the active session for a format of this name, which may be another one that has it already."""
     sessions: Any = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
     before = sessions.getActiveSession()
     sessions.setActiveSession(spark._jsparkSession)

@@ -48,7 +48,7 @@ def number_of(path: str) -> int:
 
 def read_footers(files: pafs.FileSystem, directory: str) -> list[FileFooter]:
     """Of all files in a directory. Raises StorageError."""
-    with delta_faults(f"look into {directory}"):
+    with delta_faults(f"list {directory}"):
         found = files.get_file_info(pafs.FileSelector(directory))
         paths = [each.path for each in found if each.is_file and each.path.endswith(".parquet")]
         with ThreadPoolExecutor(FOOTER_READERS, "iscp-feed-footer") as pool:

@@ -66,7 +66,7 @@ class FeedLog:
         self.reopen()
         self._checkpoints = Checkpoints(uri, CHECKPOINT_COMMITS)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Go to the newest version. Raises StorageError, and ConfigurationError as when it was opened."""
         with delta_faults(f"read the feed {self._uri}"):
             stamp = files.stamp(commit_file(self._uri, self.version))
@@ -129,7 +129,7 @@ class FeedLog:
 
     @property
     def opened_at(self) -> int:
-        """The version as of which it was; it is anew after each change of the table's columns, properties, protocol."""
+        """As of which version; it is opened again after a change of the table's columns, properties or protocol."""
         return int(self._base.version())
 
     @property

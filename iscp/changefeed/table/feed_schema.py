@@ -102,7 +102,7 @@ def create_feed_table(uri: str, row: pa.Schema, shards: int, key: Sequence[str] 
     if len(set(key)) < len(key):
         raise InvalidRequest("names a column twice", field="key", remedy="Name each once")
     _refuse_unkept(row)
-    with delta_faults(f"look for a table at {uri}"):
+    with delta_faults(f"open a table at {uri}"):
         # Also one whose log was cleaned, and has no first commit any more.
         made = not DeltaTable.is_deltatable(uri)
     if made:
@@ -132,7 +132,7 @@ def _create(uri: str, description: FeedDescription) -> bool:
     }
     content = first_commit({"metaData": metadata}, has_times_without_zone(description.row), now_ms)
     with _folder(local_path(uri)):
-        # Where the answer is lost, the storage is asked again, and finds what it has made.
+        # Where the answer is lost, the request is repeated, and finds what it has made.
         return files.create(commit_file(uri, 0), content) or files.read(commit_file(uri, 0))[0] == content
 
 
@@ -162,7 +162,7 @@ def _refuse_unkept(row: pa.Schema) -> None:
         if any(pa.types.is_timestamp(kind) and kind.unit != "us" for kind in leaves(field.type)):
             raise _unkept(field, "its times are of microseconds")
         if any(not inner.nullable for inner in _within(field.type)):
-            # Spark does not look whether there are any.
+            # Spark does not check whether there are any.
             raise InvalidRequest(
                 f"column {field.name} of type {field.type} has parts that take no nulls",
                 field="schema",

@@ -69,8 +69,8 @@ class FeedShardState:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What a commit does, and what has to hold for it: states of shards, texts by their names, when the log was opened
-    anew for what the table is."""
+    """What a commit does, and what has to hold for it: states of shards, texts by their names, when the log was last
+    opened again after a change of the table's columns, properties or protocol."""
 
     actions: Sequence[Action]
     numbers: Mapping[str, int]
@@ -111,7 +111,7 @@ class FeedTable:
         for shard in shards:
             self.description.refuse_shard(shard)
         with self._turn:
-            self._log.look()
+            self._log.refresh()
             return {shard: self._state(shard) for shard in shards}
 
     def last_ulids(self) -> dict[int, str]:
@@ -122,7 +122,7 @@ class FeedTable:
     def texts(self, names: Iterable[str]) -> dict[str, str | None]:
         """Small texts that commits have left, by their names, as of now; None: there is none."""
         with self._turn:
-            self._log.look()
+            self._log.refresh()
             return {name: self._log.text(self._text_app(name)) for name in names}
 
     def widen(self, row: pa.Schema) -> None:
@@ -131,7 +131,7 @@ class FeedTable:
         Raises PermanentError where a column has a type that the feed's does not take, and what `commit` raises.
         """
         with self._turn:
-            self._log.look()
+            self._log.refresh()
             if not (lacking := lacking_columns(self.description.row, row)):
                 return
             require_conditional_writes(self.uri)
@@ -213,7 +213,7 @@ class FeedTable:
     def _commit(self, change: _Change, until_s: float) -> None:
         """Tried until that time."""
         for _ in range(ATTEMPTS_MAX):
-            self._log.look()
+            self._log.refresh()
             if moved := self._moved(change):
                 raise Conflict(moved, remedy="Begin the transaction again")
             self._failpoints.reach(FAILPOINT_COMMIT)
@@ -232,10 +232,10 @@ class FeedTable:
         except OSError as error:
             failed = error
         try:
-            # Also where another one is said to be there: an answer that was lost makes the storage ask again.
+            # Also where another one is said to be there: an answer that was lost makes the client repeat its request.
             landed = self._log.find_next(change.commit_id)
         except OSError as error:
-            raise OutcomeUnknown(f"cannot look whether a commit to {self.uri} came through: {error}") from error
+            raise OutcomeUnknown(f"cannot check whether a commit to {self.uri} came through: {error}") from error
         if landed is not None:
             return landed
         if failed is None or self._path is None:  # where what was given up may still arrive
@@ -251,7 +251,7 @@ class FeedTable:
         try:
             goes_on = self._log.goes_on_from(self._log.version)
         except IscpError as error:
-            raise OutcomeUnknown(f"cannot look whether a commit to {self.uri} counts: {error}") from error
+            raise OutcomeUnknown(f"cannot check whether a commit to {self.uri} counts: {error}") from error
         if not goes_on:
             raise Conflict(f"the log of {self.uri} was cleaned while a commit slept", remedy="Begin it again")
 
@@ -259,7 +259,7 @@ class FeedTable:
         """What is not as it was seen any more; empty: all is."""
         for shard, seen in change.seen.items():
             if (state := self._state(shard)) != seen:
-                return f"shard {shard} of {self.uri} has had commit {state.seq} since commit {seen.seq} was looked at"
+                return f"shard {shard} of {self.uri} has had commit {state.seq} since commit {seen.seq} was read"
         for name, text in change.texts_seen.items():
             if self._log.text(self._text_app(name)) != text:
                 return f"{name} of {self.uri} has moved: another writer has committed"

@@ -40,7 +40,7 @@ class Chaos:
     def _run(self) -> None:
         with Client(self._endpoint, timeout_s=EVERY_S) as client:
             while not self._ended.wait(EVERY_S):
-                with suppress(IscpError):  # nobody can tell who is there: nobody is killed
+                with suppress(IscpError):  # it is not known who is there: nobody is killed
                     self._kill(client.cluster())
 
     def _kill(self, cluster: ClusterView) -> None:

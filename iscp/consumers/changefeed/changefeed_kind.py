@@ -1,6 +1,6 @@
 """A changefeed: every change of a table, with what was before, in one order for each shard of the feed.
 
-What cannot be followed by changes is a snapshot difference: the feed is told what has changed in all, marked as net.
+What cannot be followed by changes is a snapshot difference: the feed gets what has changed in all, marked as net.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ChangefeedKind:
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         target = check_target(spec, source, catalog)
         if not spec.key:
-            raise InvalidRequest("is missing", field=f"{CONSUMER_PATH}.key", remedy="Say what tells rows apart")
+            raise InvalidRequest("is missing", field=f"{CONSUMER_PATH}.key", remedy="Name what identifies a row")
         check_columns(spec, source, catalog)
         shards = _shards(spec)
         kept = {name.lower() for name in spec.columns or source.columns}

@@ -124,7 +124,7 @@ class DeltaFeedCommit:
         self._texts_seen |= self._table.texts(purged_names(self.shards))
         if read_purged(self._table):
             raise PermanentError(
-                f"{self._table.uri} was purged: what its readers hold cannot be told from it",
+                f"{self._table.uri} was purged: what its readers hold does not follow from it",
                 remedy="Register the job again, on another feed",
                 code=ErrorCode.FEED_PURGED,
             )

@@ -64,14 +64,14 @@ class CustomConsumer(ABC):
 
     @classmethod  # noqa: B027  (there may be nothing to check)
     def check(cls, spec: ConsumerSpec, source: TableDescription) -> None:
-        """Raise InvalidRequest for a target or options that will not do; asked before a job is registered.
+        """Raise InvalidRequest for a target or options that will not do; called before a job is registered.
 
-        Key, columns and filter are looked at already.
+        Key, columns and filter are checked already.
         """
 
     @abstractmethod
     def position(self) -> Position:
-        """Where the sink stands: `position_of` the text under `watermark_key`. Read it, never remember it."""
+        """The position of the sink: `position_of` the text under `watermark_key`. Read it, never remember it."""
 
     @abstractmethod
     def consume(self, context: ConsumeContext, retriever: Retriever) -> int | None:
@@ -79,7 +79,7 @@ class CustomConsumer(ABC):
 
         Answers how many rows were applied; None: as many as `next` has given. Raises what it likes: the
         transaction has to be rolled back then. TemporaryError (or anything foreign) is tried again, PermanentError
-        stops the job, ChangesUnavailableError asks for a SNAPSHOT instead of a TAIL.
+        stops the job, ChangesUnavailableError requests a SNAPSHOT instead of a TAIL.
         """
 
 
@@ -125,7 +125,7 @@ class CustomKind:
         if self._consumer.needs_target and not spec.target:
             raise InvalidRequest("is missing", field=f"{CONSUMER_PATH}.target", remedy="Say where to keep it")
         if self.needs.sharded and not spec.key:
-            raise InvalidRequest("is missing", field=f"{CONSUMER_PATH}.key", remedy="Say what tells rows apart")
+            raise InvalidRequest("is missing", field=f"{CONSUMER_PATH}.key", remedy="Name what identifies a row")
         check_columns(spec, source, catalog)
         try:
             self._consumer.check(spec, source)
@@ -162,7 +162,7 @@ class CustomSink:
         self._consumer = consumer
 
     def position(self, row: JobRow) -> Position:
-        with _translate_errors(self._name, "told its position"):
+        with _translate_errors(self._name, "returned its position"):
             position: object = self._consumer.position()
         try:
             return exact_position(position)
@@ -178,7 +178,7 @@ class CustomSink:
             with _translate_errors(self._name, "consumed"):
                 rows: object = self._consumer.consume(context, retriever)
         except IscpError:
-            context.guard.check()  # what fails because its end was ordered is to be told so
+            context.guard.check()  # what fails because its end was ordered is to be reported so
             raise
         position = self.position(context.row)
         self._check_committed(position, retriever)
@@ -209,7 +209,7 @@ class ShardedSink(CustomSink):
         self._ranged = consumer
 
     def records(self, keys: Sequence[str]) -> dict[str, str | None]:
-        with _translate_errors(self._name, "told its watermarks"):
+        with _translate_errors(self._name, "returned its watermarks"):
             found: dict[str, object] = {key: self._ranged.read_watermark(key) for key in keys}
         for key, text in found.items():
             if text is not None and type(text) is not str:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-# Of these types, also within others, Spark cannot tell whether two values are equal.
+# Of these types, also within others, Spark cannot decide whether two values are equal.
 _UNCOMPARED = re.compile(r':"(map|variant)"')
 
 
@@ -115,7 +115,7 @@ class ReplicaConsumer:
             and context.position.dead.rows
             and self._dead.holds_keys_of(context, changes.frame, self._spec.key)
         ):
-            # Which of the rows is left, if any, only the source can tell.
+            # Which of the rows is left, if any, only the source knows.
             raise ChangesUnavailableError("a key has changed that rows shared")
         append = self._appendable(changes, tag)
         position = self._write_directly(context, changes, tag, append)
@@ -147,7 +147,7 @@ class ReplicaConsumer:
             raise ChangesUnavailableError("the source's columns are not the target's any more")
 
     def _appendable(self, changes: Changes, tag: CommitTag) -> bool:
-        """Whether rows can be added without a look at those that are there: no changed key can be among them."""
+        """Whether rows can be added without reading those that are there: no changed key can be among them."""
         if changes.updates or changes.deletes:
             return False
         return not self._spec.key or self._sink.lacks(changes.bounds, tag.base_version)

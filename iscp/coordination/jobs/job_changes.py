@@ -171,7 +171,7 @@ class PendingChanges:
             return RegisterResult(True, first, made.key.table_id, item.warning)
         refuse_split(seen, self._ranges(seen.key.table_id))
         if row is None or (row.registration, row.spec_json) != (seen.registration, seen.spec_json):
-            raise Conflict(f"the job {seen.key.job_name!r} was changed meanwhile", remedy="Ask again")
+            raise Conflict(f"the job {seen.key.job_name!r} was changed meanwhile", remedy="Retry")
         if made.key != row.key and self._rows(made.key):
             raise InvalidRequest(
                 f"there is a job {made.key.job_name!r} on {made.table_name} already",
@@ -217,7 +217,7 @@ class PendingChanges:
         if request.request_id in self._requests or self._book.request(request.request_id):
             return len(ranges)
         if {row.registration for row in rows} != request.seen:
-            raise Conflict("the table's jobs were changed meanwhile", remedy="Ask again")
+            raise Conflict("the table's jobs were changed meanwhile", remedy="Retry")
         if not rows:
             raise TableNotFound(f"{request.table_id} has no jobs", field="table", remedy="See `iscp-admin job list`")
         done = changes(ranges, request.merge, request.range_id)

@@ -41,9 +41,9 @@ class OccupiedPlaces:
         """A target neither holds nor lies within what another job keeps or reads, nor does the job's own source."""
         targets, sources = self.targets, self.sources
         mine = with_letters(target) if target else ()
-        looks = [(targets, path, "target", TARGET_FIELD) for path in mine]
-        looks += [(sources, path, "source", TARGET_FIELD) for path in mine]
-        for there, path, what, field in (*looks, (targets, source, "target", SOURCE_FIELD)):
+        checks = [(targets, path, "target", TARGET_FIELD) for path in mine]
+        checks += [(sources, path, "source", TARGET_FIELD) for path in mine]
+        for there, path, what, field in (*checks, (targets, source, "target", SOURCE_FIELD)):
             for other in self.current(each.at(place) for each in there for place in each.around(path)):
                 raise InvalidRequest(
                     f"{path} lies within the {what} of {_whose(other, account)}, or around it: cleaning the one table "

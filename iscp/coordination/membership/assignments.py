@@ -52,7 +52,7 @@ class Cause(StrEnum):
     NODE_GONE = "node gone"
     LEAVING = "node leaves"
     DRAINED = "node drained"
-    ASKED = "asked"
+    REQUESTED = "asked"
     REBALANCED = "rebalance"
     STOPPED = "stopped by its node"
 

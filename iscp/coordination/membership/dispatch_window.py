@@ -1,6 +1,6 @@
 """How many dispatches the owner has outstanding at a time, over all nodes.
 
-The answers come to one thread. What it asks for beyond what it can take in waits unread, looks unanswered, is sent
+The answers come to one thread. What it requests beyond what it can take in waits unread, seems unanswered, is sent
 again, and makes the backlog longer: congestion. So what may be outstanding follows from what was taken in lately, which
 keeps the time from a dispatch to its answer near one span however fast the owner is (Little's law, after TCP Vegas).
 """

@@ -38,7 +38,7 @@ def peer_of(term: Term, assignment: Assignment) -> Peer:
 
 
 def order(term: Term, peer: Peer, shard: ShardId, *, is_delete: bool) -> None:
-    """Tell `peer` to run or to stop `shard`, under a new table_epoch; replaces what was on its way."""
+    """Have `peer` run or stop `shard`, under a new table_epoch; replaces what was on its way."""
     replaced = peer.in_flight.get(shard)
     if replaced is None:
         peer.queue[shard] = is_delete

@@ -102,7 +102,7 @@ def listen(term: Term, peer: Peer, due_s: float = inf) -> None:
 
 
 def _urge(term: Term, peer: Peer, wait_s: float = 0.0, due_s: float = inf) -> None:
-    """Ask for the Sync until it is there or the node's time is up; then have the lease revoked until it is.
+    """Request the Sync until it is there or the node's time is up; then have the lease revoked until it is.
 
     Ever more rarely: each Announce has all of the Sync sent again. `wait_s`: how long it was waited before this one.
     """

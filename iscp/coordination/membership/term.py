@@ -59,7 +59,7 @@ class Term:
     anything placed before it is. `unplaced`: what is left of a pass over all that nobody holds.
 
     `turns`: the nodes with queued dispatches that may be sent, in the order in which they are served.
-    `asked`: moves that operators requested, and where to. `plan`: what is to move, as the policies yield it, with
+    `requested`: moves that operators requested, and where to. `plan`: what is to move, as the policies yield it, with
     `next_move` taken from it already; `moving`: what has been begun of it and does not run elsewhere yet.
     """
 
@@ -80,7 +80,7 @@ class Term:
     turns: OrderedDict[str, None] = field(default_factory=OrderedDict)
     timers: Timers = field(default_factory=Timers)
     placement: Placement = field(default_factory=Placement)
-    asked: OrderedDict[ShardId, str] = field(default_factory=OrderedDict)
+    requested: OrderedDict[ShardId, str] = field(default_factory=OrderedDict)
     ring_asked: frozenset[str] | None = None
     unplaced: Iterator[Move | None] | None = None
     plan: Iterator[Move | None] | None = None

@@ -116,12 +116,12 @@ def _policies(term: Term) -> Iterator[Move | None]:
 
 def _begin(term: Term, each: Move) -> None:
     """Have the shard stopped, unless things have changed since the policy decided."""
-    term.asked.pop(each.shard, None)
+    term.requested.pop(each.shard, None)
     assignment = term.assignments.get(each.shard)
     if assignment is None or not assignment.wanted:
         return
     if assignment.holder is None or assignment.state not in HELD:
-        if each.why is Cause.ASKED:  # it is being stopped already, or waits: it goes there once it may
+        if each.why is Cause.REQUESTED:  # it is being stopped already, or waits: it goes there once it may
             assignment.to, assignment.why = each.to, each.why
         return
     if each.to == assignment.holder.node_id or (each.to and each.to not in term.placement.eligible):

@@ -48,7 +48,7 @@ class UpdateShard:
 
 @dataclass(frozen=True, slots=True)
 class StopShard:
-    """Really stop the shard's work, hand in its last reports, then give ShardStopped."""
+    """Really stop the shard's work, send its last reports, then give ShardStopped."""
 
     shard: ShardId
 

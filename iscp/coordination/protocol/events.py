@@ -166,7 +166,7 @@ class OverridesChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveAsked:
+class MoveRequested:
     """Bring the shard to this node, if it may take it."""
 
     shard: ShardId
@@ -174,7 +174,7 @@ class MoveAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class RebalanceAsked:
+class RebalanceRequested:
     """Move shards to their preferred nodes now."""
 
 
@@ -195,8 +195,8 @@ OwnerEvent = (
     | ShardUnwanted
     | Recorded
     | OverridesChanged
-    | MoveAsked
-    | RebalanceAsked
+    | MoveRequested
+    | RebalanceRequested
     | RingBuilt
     | Tick
 )

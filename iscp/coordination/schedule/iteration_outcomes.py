@@ -8,7 +8,7 @@ from dataclasses import replace
 from iscp.coordination.schedule.in_flight import InFlightIteration
 from iscp.coordination.schedule.table_state import TrackedTable
 from iscp.coordination.schedule.tracked_job import JobEvent, TrackedJob
-from iscp.coordination.schedule.trigger_timing import AskTrigger, Pace
+from iscp.coordination.schedule.trigger_timing import EvaluateTrigger, Pace
 from iscp.core.backoff import delay_s, jittered_s, quarantined
 from iscp.core.config import BackoffConfig
 from iscp.core.errors import PERMANENT_FROM, ErrorCode, IscpError
@@ -20,7 +20,7 @@ _NOT_THE_JOBS_FAULT = frozenset({ErrorCode.CANCELED, ErrorCode.LEASE_LOST, Error
 
 def apply_triggers(
     table: TrackedTable,
-    ask: AskTrigger,
+    evaluate: EvaluateTrigger,
     backoff: BackoffConfig,
     now_s: float,
     at_s: float,
@@ -36,7 +36,7 @@ def apply_triggers(
         if job.retry_at_s <= now_s:
             job.retry_at_s = 0.0
         try:
-            reports.append(job.apply_trigger(table.newest, now_s, at_s, ask))
+            reports.append(job.apply_trigger(table.newest, now_s, at_s, evaluate))
         except IscpError as error:
             if job.pace is None:
                 raise

@@ -14,8 +14,8 @@ from iscp.core.errors import IscpError
 from iscp.core.ids import ShardId
 from iscp.core.iteration import Iteration, JobOutcome
 from iscp.core.start_rule import ProbeState
-from iscp.core.target_state import TargetAsk, TargetSeen
-from iscp.core.verification import VerifyAsk, VerifyReport
+from iscp.core.target_state import TargetQuery, TargetSeen
+from iscp.core.verification import VerifyReport, VerifyRequest
 
 # --- events ----------------------------------------------------------------------------------------------------
 
@@ -38,10 +38,10 @@ class Interrupted:
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyAsked:
+class VerifyRequested:
     """VerifyAnswered follows, whatever becomes of it; but not after VerifyWithdrawn."""
 
-    ask: VerifyAsk
+    request: VerifyRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class VerifyWithdrawn:
     """Nobody waits for this answer any more."""
 
     shard: ShardId
-    ask_id: str
+    verify_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ ScheduleEvent = (
     | HoldIterations
     | Notified
     | Interrupted
-    | VerifyAsked
+    | VerifyRequested
     | VerifyWithdrawn
     | ProbeAnswered
     | IterationStarted
@@ -126,7 +126,7 @@ ScheduleEvent = (
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Look whether the source moved since `seen` (None: for the first time), and the targets, and give ProbeAnswered.
+    """Probe whether the source moved since `seen` (None: for the first time), and the targets, and give ProbeAnswered.
 
     It has to say of those targets alone that have moved.
     """
@@ -134,7 +134,7 @@ class Probe:
     shard: ShardId
     uri: str
     seen: ProbeState | None
-    targets: tuple[TargetAsk, ...] = ()
+    targets: tuple[TargetQuery, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +153,9 @@ class CancelIteration:
 
 @dataclass(frozen=True, slots=True)
 class VerifyAnswered:
-    """For the caller that waits under `ask_id`."""
+    """For the caller that waits under `verify_id`."""
 
-    ask_id: str
+    verify_id: str
     answer: VerifyReport | IscpError
 
 

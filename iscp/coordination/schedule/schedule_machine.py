@@ -30,23 +30,23 @@ from iscp.coordination.schedule.schedule_events import (
     ProbeAnswered,
     ScheduleEffect,
     ScheduleEvent,
-    VerifyAsked,
+    VerifyRequested,
     VerifyWithdrawn,
 )
 from iscp.coordination.schedule.schedule_state import ScheduleState, ScheduleTimes
-from iscp.coordination.schedule.trigger_timing import AskTrigger, no_triggers
+from iscp.coordination.schedule.trigger_timing import EvaluateTrigger, no_triggers
 from iscp.coordination.schedule.verify_queue import not_here
 from iscp.core.config import BackoffConfig, ProbeConfig
 from iscp.core.errors import ErrorCode, IscpError
 from iscp.core.ids import ShardId
 from iscp.core.iteration import JobOutcome
-from iscp.core.verification import VerifyAsk
+from iscp.core.verification import VerifyRequest
 
 
 class Schedule:
     """Invariants: a job is in one iteration at most; every table that has jobs and no Probe out has a due time.
 
-    `draw` gives random numbers, uniform in [0, 1); `ask_trigger` has to answer at once.
+    `draw` gives random numbers, uniform in [0, 1); `evaluate_trigger` has to answer at once.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Schedule:
         backoff: BackoffConfig,
         draw: Callable[[], float],
         times: ScheduleTimes | None = None,
-        ask_trigger: AskTrigger = no_triggers,
+        evaluate_trigger: EvaluateTrigger = no_triggers,
     ) -> None:
         times = times or ScheduleTimes()
         flights = InFlightIterations(times.announce_s)
-        self._state = ScheduleState(node_id, probe, backoff, draw, times, ask_trigger, flights)
+        self._state = ScheduleState(node_id, probe, backoff, draw, times, evaluate_trigger, flights)
 
     def step(self, event: ScheduleEvent, now_s: float, at_s: float) -> list[ScheduleEffect]:
         """What to do about `event`, in this order. Raises InvariantBroken."""
@@ -75,10 +75,10 @@ class Schedule:
                 self._notify_shard(shard, targets)
             case Interrupted(shard, job_id, spec_json):
                 self._interrupt_job(shard, job_id, spec_json)
-            case VerifyAsked(ask):
-                self._verify(ask)
-            case VerifyWithdrawn(_, ask_id):
-                state.cancel(state.verify_queue.withdraw(ask_id))
+            case VerifyRequested(request):
+                self._verify(request)
+            case VerifyWithdrawn(_, verify_id):
+                state.cancel(state.verify_queue.withdraw(verify_id))
             case IterationStarted(number):
                 state.in_flight.note_started(number, state.now_s, state.at_s)
             case JobCommitted(outcome):
@@ -156,15 +156,15 @@ class Schedule:
                 break
             state.report(run.table, announcement(run))
 
-    def _verify(self, ask: VerifyAsk) -> None:
+    def _verify(self, request: VerifyRequest) -> None:
         state = self._state
-        for table in state.shards.get(ask.shard, ()) if ask.shard not in state.stopping else ():
-            if any(job.row.job_id == ask.job_id for job in table.jobs):
-                state.verify_queue.put(ask)
+        for table in state.shards.get(request.shard, ()) if request.shard not in state.stopping else ():
+            if any(job.row.job_id == request.job_id for job in table.jobs):
+                state.verify_queue.put(request)
                 table.wake = True
                 table_visits.visit(state, table)
                 return
-        state.out.append(not_here(ask))
+        state.out.append(not_here(request))
 
     def _record_commit(self, outcome: JobOutcome) -> None:
         """Reported at once: a caller that waits for the job need not wait for the others of its iteration."""

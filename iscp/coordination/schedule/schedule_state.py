@@ -13,7 +13,7 @@ from iscp.coordination.schedule.schedule_events import (
     ScheduleEffect,
 )
 from iscp.coordination.schedule.table_state import TrackedTable
-from iscp.coordination.schedule.trigger_timing import AskTrigger
+from iscp.coordination.schedule.trigger_timing import EvaluateTrigger
 from iscp.coordination.schedule.verify_queue import VerifyQueue
 from iscp.core.config import BackoffConfig, ProbeConfig
 from iscp.core.ids import ShardId
@@ -48,7 +48,7 @@ class ScheduleState:
     backoff: BackoffConfig
     draw: Callable[[], float]
     times: ScheduleTimes
-    ask_trigger: AskTrigger
+    evaluate_trigger: EvaluateTrigger
     in_flight: InFlightIterations
     shards: dict[ShardId, list[TrackedTable]] = field(default_factory=dict)
     due: DueTables = field(default_factory=DueTables)

@@ -19,7 +19,7 @@ from iscp.core.errors import ErrorCode
 from iscp.core.ids import ShardId
 from iscp.core.job_row import JobReport, JobState, JobStatus, Reason
 from iscp.core.start_rule import TARGET_LAG_S, ProbeState
-from iscp.core.target_state import TargetAsk
+from iscp.core.target_state import TargetQuery
 
 GRIDS_PER_INTERVAL = 20
 """Times within the shortest interval at which sources are probed: those due about the same time go together."""
@@ -143,7 +143,7 @@ class TrackedTable:
         self.probing, self.again, self.moved = True, False, False
         self.probe_sent_at_s = at_s
         idle = [job for job in self.jobs if job.idle] if self.rested else ()
-        return Probe(self.shard, self.uri, self.seen, tuple([TargetAsk(job.row, job.target) for job in idle]))
+        return Probe(self.shard, self.uri, self.seen, tuple([TargetQuery(job.row, job.target) for job in idle]))
 
     def note_probe_time(self) -> None:
         """What the answer says was so when the source was probed, and perhaps not any more when the answer came."""
@@ -190,8 +190,8 @@ class TrackedTable:
         seen, self.seen = self.seen, state
         self.probe_failures = 0
         behind = state.version < self.top and not self.moved
-        anew = seen is not None and seen.stamp and seen.stamp != state.stamp and state.version <= seen.version
-        if behind or anew or (seen is not None and not seen.stamp and self._looks_recreated(state)):
+        recreated = seen is not None and seen.stamp and seen.stamp != state.stamp and state.version <= seen.version
+        if behind or recreated or (seen is not None and not seen.stamp and self._looks_recreated(state)):
             self.doubt_targets()
         self.behind_at_s = self.behind_at_s or state.since_s
         self.interval_s = config.interval_min_s

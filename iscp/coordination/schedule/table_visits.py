@@ -39,7 +39,7 @@ def visit(state: ScheduleState, table: TrackedTable) -> None:
 
 
 def _start_iterations(state: ScheduleState, table: TrackedTable) -> None:
-    news = apply_triggers(table, state.ask_trigger, state.backoff, state.now_s, state.at_s, state.draw)
+    news = apply_triggers(table, state.evaluate_trigger, state.backoff, state.now_s, state.at_s, state.draw)
     state.report(table, news)
     table.wake = state.held is not None
     if state.held is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 
 from iscp.coordination.schedule.schedule_events import TargetAnswer
-from iscp.coordination.schedule.trigger_timing import AskTrigger, Pace
+from iscp.coordination.schedule.trigger_timing import EvaluateTrigger, Pace
 from iscp.core.backoff import quarantined
 from iscp.core.config import BackoffConfig
 from iscp.core.errors import ErrorCode, IscpError
@@ -146,7 +146,9 @@ class TrackedJob:
             # Not its iterations have failed, so that no retry of one is due.
             self.pace.faults, self.failures = self.failures, 0
 
-    def apply_trigger(self, newest: int | None, now_s: float, at_s: float, ask: AskTrigger) -> JobReport | None:
+    def apply_trigger(
+        self, newest: int | None, now_s: float, at_s: float, evaluate: EvaluateTrigger
+    ) -> JobReport | None:
         """Set until when its trigger holds back what is outstanding, if it does; the news if it had failed before.
 
         Raises IscpError if the trigger fails.
@@ -157,7 +159,7 @@ class TrackedJob:
         candidate = self.candidate(now_s)
         if not (candidate.built and candidate.outstanding(newest)) or candidate.busy or candidate.failing:
             return None
-        self.pace.hold(self.row, newest, now_s, at_s, ask)
+        self.pace.hold(self.row, newest, now_s, at_s, evaluate)
         if not self.pace.faults:
             return None
         self.pace.faults = 0

@@ -17,8 +17,8 @@ from iscp.core.errors import ErrorCode, TemporaryError
 from iscp.core.job_row import JobRow
 from iscp.core.spec import TriggerSpec
 
-AskTrigger = Callable[[str, TriggerFacts], object]
-"""Asks a trigger by its name. Raises IscpError where it is not there, or fails."""
+EvaluateTrigger = Callable[[str, TriggerFacts], object]
+"""Evaluates a trigger by its name. Raises IscpError where it is not there, or fails."""
 
 
 def no_triggers(name: str, facts: TriggerFacts) -> object:
@@ -55,12 +55,12 @@ class Pace:
         if up_to_date:
             self._applied_now_s, self._applied_at_s = now_s, at_s
 
-    def hold(self, row: JobRow, newest: int | None, now_s: float, at_s: float, ask: AskTrigger) -> None:
+    def hold(self, row: JobRow, newest: int | None, now_s: float, at_s: float, evaluate: EvaluateTrigger) -> None:
         """Something is outstanding: set until when it has to wait. Raises IscpError if a trigger cannot say."""
         trigger, interval_s = self.trigger, self.trigger.interval_s
         if trigger.name:
             facts = self._facts(row, newest, at_s)
-            wait_s = wait_of(ask(trigger.name, facts), facts)
+            wait_s = wait_of(evaluate(trigger.name, facts), facts)
         elif interval_s is None:
             wait_s = 0.0
         elif trigger.share:

@@ -8,26 +8,26 @@ from collections.abc import Iterable, Sequence
 from iscp.coordination.schedule.schedule_events import VerifyAnswered
 from iscp.core.errors import IscpError, Unavailable
 from iscp.core.iteration import JobOutcome, Purpose
-from iscp.core.verification import VerifyAsk
+from iscp.core.verification import VerifyRequest
 
 
 class VerifyQueue:
-    """Asks that wait, by job, and those that an iteration answers.
+    """Requests that wait, by job, and those that an iteration answers.
 
     One iteration answers all that wait for the same of a job. A job that was just verified goes on with its changes
     first: a caller that requests without end cannot stop it.
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[str, deque[VerifyAsk]] = {}
-        self._answering: dict[int, tuple[VerifyAsk, ...]] = {}
+        self._waiting: dict[str, deque[VerifyRequest]] = {}
+        self._answering: dict[int, tuple[VerifyRequest, ...]] = {}
         self._served: set[str] = set()
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def put(self, ask: VerifyAsk) -> None:
-        self._waiting.setdefault(ask.job_id, deque()).append(ask)
+    def put(self, request: VerifyRequest) -> None:
+        self._waiting.setdefault(request.job_id, deque()).append(request)
 
     def is_awaited(self, job_id: str, served: bool) -> bool:
         """Whether somebody waits for the job, and it was, or was not, just verified."""
@@ -37,8 +37,8 @@ class VerifyQueue:
         """The iteration `number` answers the first that waits, and those that want the same."""
         waiting = self._waiting.pop(job_id)
         repair = waiting[0].repair
-        self._answering[number] = tuple(ask for ask in waiting if ask.repair is repair)
-        if others := deque(ask for ask in waiting if ask.repair is not repair):
+        self._answering[number] = tuple(each for each in waiting if each.repair is repair)
+        if others := deque(each for each in waiting if each.repair is not repair):
             self._waiting[job_id] = others
         self._served.add(job_id)
         return Purpose.REPAIR if repair else Purpose.VERIFY
@@ -49,30 +49,30 @@ class VerifyQueue:
 
     def answers(self, number: int, outcomes: Sequence[JobOutcome], error: IscpError | None) -> list[VerifyAnswered]:
         """What an iteration that ended has to say to those who wait for it."""
-        asks = self._answering.pop(number, ())
+        requests = self._answering.pop(number, ())
         found = next((outcome.verified for outcome in outcomes), None)
         answer = error or found or IscpError("the iteration gave no outcome")
-        return [VerifyAnswered(ask.ask_id, answer) for ask in asks]
+        return [VerifyAnswered(each.verify_id, answer) for each in requests]
 
     def give_up(self, job_id: str) -> list[VerifyAnswered]:
         """The job does not run here any more."""
         self._served.discard(job_id)
-        return [not_here(ask) for ask in self._waiting.pop(job_id, ())]
+        return [not_here(each) for each in self._waiting.pop(job_id, ())]
 
-    def withdraw(self, ask_id: str) -> int:
+    def withdraw(self, verify_id: str) -> int:
         """Nobody waits for this answer any more; gives the iteration that nobody wants then (0: none)."""
         for job_id, waiting in self._waiting.items():
-            if left := deque(ask for ask in waiting if ask.ask_id != ask_id):
+            if left := deque(each for each in waiting if each.verify_id != verify_id):
                 self._waiting[job_id] = left
             else:
                 del self._waiting[job_id]
                 break
-        for number, asks in self._answering.items():
-            if any(ask.ask_id == ask_id for ask in asks):
-                self._answering[number] = tuple(ask for ask in asks if ask.ask_id != ask_id)
+        for number, requests in self._answering.items():
+            if any(each.verify_id == verify_id for each in requests):
+                self._answering[number] = tuple(each for each in requests if each.verify_id != verify_id)
                 return 0 if self._answering[number] else number
         return 0
 
 
-def not_here(ask: VerifyAsk) -> VerifyAnswered:
-    return VerifyAnswered(ask.ask_id, Unavailable("the node does not run this job now", remedy="Ask again"))
+def not_here(request: VerifyRequest) -> VerifyAnswered:
+    return VerifyAnswered(request.verify_id, Unavailable("the node does not run this job now", remedy="Retry"))

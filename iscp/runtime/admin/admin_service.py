@@ -1,4 +1,4 @@
-"""What users ask, answered by the owner (port AdminService): requests are checked, logged, and answered then."""
+"""Requests of users, answered by the owner (port AdminService): requests are checked, logged, and answered then."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class OwnerAdmin:
         return [each if isinstance(each, (bool, PermanentError)) else next(answers) for each in found]
 
     def _resolve(self, writer: LogWriter, change: JobChange) -> ChangeOutcome | Request:
-        """What to ask the writer, or the outcome where it need not be asked."""
+        """What the writer is to decide, or the outcome where it need not."""
         try:
             if change.verb is ChangeVerb.RESYNC:
                 found = self._resync(writer, ResyncRequest(change.job, request_id=change.request_id))
@@ -133,7 +133,7 @@ class OwnerAdmin:
         return _REQUESTS[change.verb](key, change.request_id)
 
     def _resync(self, writer: LogWriter, request: ResyncRequest) -> Resync | RegisterResult:
-        """What to ask the writer, or the answer that the same request was given before."""
+        """What the writer is to decide, or the answer that the same request was given before."""
         first = self._finder.of_request(writer, request.job, request.request_id)
         if first is not None:
             return RegisterResult(created=True, job_id=first.job_id, table_id=first.key.table_id)
@@ -142,8 +142,8 @@ class OwnerAdmin:
     def update(self, requests: Sequence[UpdateRequest]) -> list[ChangeOutcome]:
         writer = self._owner.current_writer()
         found = [self._update(writer, request) for request in requests]
-        asked = [each for each in found if isinstance(each, Update)]
-        answers = iter(answers_of(writer.submit_all(asked)))
+        updates = [each for each in found if isinstance(each, Update)]
+        answers = iter(answers_of(writer.submit_all(updates)))
         outcomes = [next(answers) if isinstance(each, Update) else each for each in found]
         for request, update, outcome in zip(requests, found, outcomes, strict=True):
             if request.interrupt and isinstance(update, Update) and isinstance(outcome, bool):

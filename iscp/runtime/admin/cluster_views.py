@@ -22,7 +22,7 @@ from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop
 
 LEFT_OUT_SHOWN_MAX = 100
-"""Jobs named that the global checkpoint leaves out; of others their number is told."""
+"""Jobs named that the global checkpoint leaves out; of others only their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class ClusterViews:
 
     def view(self, writer: LogWriter) -> ClusterView:
         """`writer`: whose book the jobs are in."""
-        seen = self._owner.ask(self._look)
+        seen = self._owner.query(self._read)
         counters, ages_s = self._nodes.counters(seen.records), self._lease_ages_s(seen.records)
         nodes = [_completed(node, counters.get(node.node_id), ages_s.get(node.node_id, -1.0)) for node in seen.nodes]
         left_out, left_out_count = _left_out(writer.read(lambda book: book.rows()), seen.catching_up)
@@ -75,7 +75,7 @@ class ClusterViews:
         except IscpError:
             return {}
 
-    def _look(self, loop: OwnerLoop) -> _Seen:
+    def _read(self, loop: OwnerLoop) -> _Seen:
         term = loop.machine.term
         shards, held = [], set()
         for assignment in loop.machine.assignments:
@@ -132,7 +132,7 @@ def _state(record: NodeRecord, peer: Peer | None, term: Term | None) -> str:
 
 
 def _summed(counters: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Those that are 0 too: who looks at a counter wants to see it before it counts."""
+    """Those that are 0 too: a counter is to be seen before it counts."""
     totals: Counter[str] = Counter()
     for each in counters:
         totals.update(each)
@@ -140,7 +140,7 @@ def _summed(counters: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _completed(node: NodeView, counters: dict[str, int] | None, lease_age_s: float) -> NodeView:
-    """With what the owner has to ask for."""
+    """With what only the nodes know."""
     if counters is None:
         return replace(node, lease_age_s=lease_age_s)
     waiting, running = counters.get("waiting", 0), counters.get("running", 0)

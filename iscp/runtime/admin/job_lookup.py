@@ -42,9 +42,9 @@ class JobLookup:
     def of_request(self, writer: LogWriter, job: JobName, request_id: str) -> JobRow | None:
         """The registration, dropped or not, that an earlier request of this id made or ended: its answer was lost."""
 
-        def look(book: JobBook) -> JobRow | None:
+        def find(book: JobBook) -> JobRow | None:
             return book.by_id(book.request(request_id) or "")
 
-        row = writer.read(look) if request_id else None
+        row = writer.read(find) if request_id else None
         same = row is not None and (row.key.account, row.key.job_name) == (job.account, job.name)
         return row if same else None

@@ -39,10 +39,10 @@ class JobViews:
         tables = {row.key.table_id for row in rows}
         shards = writer.read(lambda book: {each: book.ranges(each) for each in tables})
 
-        def look(loop: OwnerLoop) -> dict[str, tuple[str, SourceSeen | None]]:
+        def read(loop: OwnerLoop) -> dict[str, tuple[str, SourceSeen | None]]:
             return {each: _looked_at(loop, [ShardId(each, n) for n in shards[each]]) for each in tables}
 
-        known = self._owner.ask(look)
+        known = self._owner.query(read)
         return [self._view(row, len(shards[row.key.table_id]), *known[row.key.table_id]) for row in rows]
 
     def _view(self, row: JobRow, ranges: int, node_id: str, seen: SourceSeen | None) -> JobView:
@@ -80,10 +80,10 @@ class JobViews:
         return (lag_s if row.watermark.version >= 0 else self._clock.now_s() - row.create_at_s) > spec.target_lag_s
 
     def _lag_s(self, row: JobRow, seen: SourceSeen | None, held: bool) -> float:
-        """How stale the job is; a job that is up to date with what was last seen is so as of that look.
+        """How stale the job is; a job that is up to date with what was last seen is so as of that probe.
 
-        A target in doubt is stale since the doubt. While no node holds the table, nobody looks: then the time since the
-        last look counts as lag.
+        A target in doubt is stale since the doubt. While no node holds the table, nobody probes: then the time since
+        the last probe counts as lag.
         """
         if seen is None:
             return -1.0
@@ -94,30 +94,30 @@ class JobViews:
         # The table's own figure is of its slowest job; no job is staler than that, or than its own watermark.
         table_s = seen.lag_s + (self._clock.now_s() - seen.checked_at_s)
         own_s = self._clock.now_s() - row.watermark.at_s if row.watermark.version >= 0 else table_s
-        # A paused job does not count among those of the table: only its own watermark tells how far it has fallen back.
+        # A paused job does not count among those of the table: only its own watermark shows how far it has fallen back.
         return max(0.0, own_s if row.paused else min(table_s, own_s))
 
     def _upkeep(self, row: JobRow) -> JobUpkeep:
-        """As the nodes that run it say, which are asked only where the job's consumer has any."""
+        """As the nodes that run it say, which are queried only where the job's consumer has any."""
         try:
             kind = self._kinds(row.spec.consumer.kind)
-        except InvalidRequest:  # the job's own status tells it
+        except InvalidRequest:  # the job's own status says it
             return NO_UPKEEP
         if not isinstance(kind, (RefreshHandler, PurgeHandler)):
             return NO_UPKEEP
         rows = self._owner.last_writer().read(lambda book: book.rows_of(row.key))
-        told = [self._nodes.upkeep(each.key.shard, each.job_id) for each in rows]
-        refreshes, purges = [each.refresh for each in told], [each.purge for each in told]
+        reported = [self._nodes.upkeep(each.key.shard, each.job_id) for each in rows]
+        refreshes, purges = [each.refresh for each in reported], [each.purge for each in reported]
         return JobUpkeep(summed(list(filter(None, refreshes))), summed(list(filter(None, purges))))
 
 
 def _looked_at(loop: OwnerLoop, shards: Sequence[ShardId]) -> tuple[str, SourceSeen | None]:
     """Who runs a table (of several ranges: all of them; nobody, if one is not held), and what it was seen to be.
 
-    Of several looks it is the one that tells of the greatest lag.
+    Of several probes it is the one with the greatest lag.
     """
     held = [loop.machine.assignments.get(shard) for shard in shards]
     nodes = [each.holder.node_id if each and each.holder else "" for each in held]
-    looks = [seen for shard in shards if (seen := loop.seen.get(shard)) is not None]
-    seen = max(looks, key=lambda each: (each.lag_s, -each.checked_at_s), default=None)
-    return ",".join(sorted(set(nodes))) if all(nodes) else "", seen if len(looks) == len(shards) else None
+    probes = [seen for shard in shards if (seen := loop.seen.get(shard)) is not None]
+    seen = max(probes, key=lambda each: (each.lag_s, -each.checked_at_s), default=None)
+    return ",".join(sorted(set(nodes))) if all(nodes) else "", seen if len(probes) == len(shards) else None

@@ -28,7 +28,7 @@ ALIVE_LOOK_S = 1.0
 
 
 class JobWaiter:
-    """`target_fault` looks at a job's target, by its rows: why it does not hold what they say. It is asked before a
+    """`target_fault` probes a job's target, by its rows: why it does not hold what they say. It is called before a
     version is said to be applied.
     """
 
@@ -92,10 +92,10 @@ def shards_of(writer: LogWriter, tables: Iterable[str]) -> list[ShardId]:
     return writer.read(lambda book: [ShardId(each, number) for each in tables for number in book.ranges(each)])
 
 
-def _refuse_hopeless(asked: JobRow, current: JobRow | None, fault: IscpError | None) -> None:
+def _refuse_hopeless(wanted: JobRow, current: JobRow | None, fault: IscpError | None) -> None:
     """Raise JobFailed where waiting cannot help; `fault`: what was found at the target."""
     why, remedy = "", ""
-    if current is None or current.job_id != asked.job_id:
+    if current is None or current.job_id != wanted.job_id:
         why = "was dropped, or replaced by a resync"
     elif current.paused:
         why, remedy = "is paused", "Resume it with `iscp-admin job resume`"
@@ -103,4 +103,4 @@ def _refuse_hopeless(asked: JobRow, current: JobRow | None, fault: IscpError | N
         why, remedy = f"has failed: {current.status.error_msg}", "Repair it, then `iscp-admin job resume`"
     if why:
         seen = f", and {fault.message}" if fault else ""
-        raise JobFailed(f"the job {asked.key.job_name!r} {why}{seen}", remedy=remedy)
+        raise JobFailed(f"the job {wanted.key.job_name!r} {why}{seen}", remedy=remedy)

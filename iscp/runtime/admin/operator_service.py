@@ -1,4 +1,4 @@
-"""What operators ask about nodes and shards, answered by the owner (port OperatorService).
+"""Requests of operators about nodes and shards, answered by the owner (port OperatorService).
 
 What they say of them is kept outside all nodes before it counts: it outlives this owner.
 """
@@ -14,7 +14,7 @@ from typing import TypeVar
 from iscp.coordination.membership.assignments import HELD, Assignment, ShardState
 from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.coordination.membership.term import Term
-from iscp.coordination.protocol.events import MoveAsked, OverridesChanged, RebalanceAsked
+from iscp.coordination.protocol.events import MoveRequested, OverridesChanged, RebalanceRequested
 from iscp.core.api_requests import NodeVerb, ShardVerb
 from iscp.core.api_views import EventView, PlacedShard
 from iscp.core.errors import InvalidRequest, IscpError, NotOwner, Unavailable
@@ -45,7 +45,7 @@ class OwnerOperator:
 
     def change_node(self, verb: NodeVerb, node_id: str) -> tuple[bool, int]:
         with self._lock:
-            before, shards = self._look(lambda term: (_check_verb(term, verb, node_id), _held(term, node_id)))
+            before, shards = self._read_term(lambda term: (_check_verb(term, verb, node_id), _held(term, node_id)))
             match verb:
                 case NodeVerb.CORDON:
                     after = replace(before, cordoned=before.cordoned | {node_id})
@@ -60,7 +60,7 @@ class OwnerOperator:
         with self._lock:
             shards = self._shards(table, range_id)
             if verb is not ShardVerb.UNPIN:
-                self._look(lambda term: _check_target(term, node_id))
+                self._read_term(lambda term: _check_target(term, node_id))
             match verb:
                 case ShardVerb.MOVE:
                     return self._move(shards, node_id)
@@ -77,7 +77,7 @@ class OwnerOperator:
             return len(ranges)
 
     def _unpin_gone(self, table_id: str, ranges: Collection[int]) -> None:
-        before: Overrides = self._look(lambda term: term.placement.overrides)
+        before: Overrides = self._read_term(lambda term: term.placement.overrides)
         pins = {
             shard: node_id
             for shard, node_id in before.pins.items()
@@ -86,13 +86,13 @@ class OwnerOperator:
         self._override(before, replace(before, pins=pins))
 
     def rebalance(self, dry_run: bool) -> list[PlacedShard]:
-        def look(term: Term) -> list[PlacedShard]:
+        def read(term: Term) -> list[PlacedShard]:
             settled = (each for each in term.assignments if each.state in HELD and each.wanted)
             return [each for each in _placed(term, settled) if each.target and each.target != each.node_id]
 
-        moves = self._look(look)
+        moves = self._read_term(read)
         if not dry_run:
-            self._owner.tell(RebalanceAsked())
+            self._owner.notify(RebalanceRequested())
         return moves
 
     def _move(self, shards: Iterable[ShardId], node_id: str) -> int:
@@ -100,13 +100,13 @@ class OwnerOperator:
             found = [each for each in map(term.assignments.get, shards) if each is not None]
             return [each.shard for each in found if each.holder is None or each.holder.node_id != node_id]
 
-        moves = self._look(elsewhere)
+        moves = self._read_term(elsewhere)
         for shard in moves:
-            self._owner.tell(MoveAsked(shard, node_id))
+            self._owner.notify(MoveRequested(shard, node_id))
         return len(moves)
 
     def _pin(self, shards: Iterable[ShardId], change: Callable[[dict[ShardId, str], ShardId], object]) -> int:
-        before: Overrides = self._look(lambda term: term.placement.overrides)
+        before: Overrides = self._read_term(lambda term: term.placement.overrides)
         pins = dict(before.pins)
         for shard in shards:
             change(pins, shard)
@@ -124,24 +124,24 @@ class OwnerOperator:
         except IscpError:
             self._learn()
             raise
-        self._owner.tell(OverridesChanged(after))
+        self._owner.notify(OverridesChanged(after))
         return True
 
     def _learn(self) -> None:
         """What was not answered may have been written all the same: go on from what is there."""
         with suppress(IscpError):
-            self._owner.tell(OverridesChanged(self._store.load()))
+            self._owner.notify(OverridesChanged(self._store.load()))
 
     # --- questions ---------------------------------------------------------------------------------------------
 
     def placement(self, table: str) -> list[PlacedShard]:
         shards = self._shards(table, 0) if table else None
 
-        def look(term: Term) -> list[PlacedShard]:
+        def read(term: Term) -> list[PlacedShard]:
             found = term.assignments if shards is None else map(term.assignments.get, shards)
             return _placed(term, (each for each in found if each is not None))
 
-        return self._look(look)
+        return self._read_term(read)
 
     def events(self, owner_rev: int, number: int, wait_s: float, alive: Callable[[], bool]) -> list[EventView]:
         left_s = wait_s
@@ -156,24 +156,24 @@ class OwnerOperator:
         """Those of a table that are wanted; raises TableNotFound, InvalidRequest."""
         table_ids = dict.fromkeys(self._finder.table_ids(self._owner.current_writer(), table))
 
-        def look(term: Term) -> list[ShardId]:
+        def read(term: Term) -> list[ShardId]:
             found = (each for table_id in table_ids for each in term.assignments.of_table(table_id))
             return [each.shard for each in found if each.wanted and range_id in (0, each.shard.range_id)]
 
-        shards: list[ShardId] = self._look(look)
+        shards: list[ShardId] = self._read_term(read)
         if not shards:
             raise InvalidRequest(
                 f"{table} has no shard {range_id or ''}".rstrip(), field="range", remedy="See `iscp-admin shard list`"
             )
         return shards
 
-    def _look(self, look: Callable[[Term], T]) -> T:
-        def look_in_term(loop: OwnerLoop) -> T:
+    def _read_term(self, read: Callable[[Term], T]) -> T:
+        def read_term(loop: OwnerLoop) -> T:
             if loop.machine.term is None:
                 raise _no_owner()
-            return look(loop.machine.term)
+            return read(loop.machine.term)
 
-        return self._owner.ask(look_in_term)
+        return self._owner.query(read_term)
 
 
 def _no_owner() -> NotOwner:

@@ -18,7 +18,7 @@ the same request id.
 
 
 def _no_answer() -> OutcomeUnknown:
-    return OutcomeUnknown("the job log does not answer", remedy="Ask again with the same request_id")
+    return OutcomeUnknown("the job log does not answer", remedy="Retry with the same request_id")
 
 
 def answer_of(future: Future[T]) -> T:
@@ -42,8 +42,8 @@ def answers_of(futures: Sequence[Future[Any]]) -> list[ChangeOutcome]:
         else:
             failed.append(error)
     if outcomes and failed:
-        told = f"{len(failed)} of {len(futures)} changes failed: {failed[0]}"
-        raise OutcomeUnknown(told, remedy="Ask again with the same request ids") from failed[0]
+        text = f"{len(failed)} of {len(futures)} changes failed: {failed[0]}"
+        raise OutcomeUnknown(text, remedy="Retry with the same request ids") from failed[0]
     if failed:
         raise failed[0]
     return outcomes

@@ -32,7 +32,7 @@ JOB_NAME_LENGTH_MAX = 200
 
 
 class RequestValidator:
-    """Makes what the log's writer decides of what users ask, and hands it in under job_ids in their order."""
+    """Makes what the log's writer decides of what users request, and submits it under job_ids in their order."""
 
     def __init__(
         self,
@@ -62,16 +62,16 @@ class RequestValidator:
 
     def check(self, writer: LogWriter, requests: Sequence[RegisterRequest]) -> list[CheckedJob]:
         """What it takes to have each job as it is wanted, and why not where it cannot be."""
-        looked = [self._look(writer, request) for request in requests]
+        checked = [self._check(writer, request) for request in requests]
         now_s = self._clock.now_s()
 
         def decide(book: JobBook) -> list[CheckedJob]:
             draft = PendingChanges(book, now_s)  # thrown away
-            return [each if isinstance(each, CheckedJob) else _decide(draft, *each) for each in looked]
+            return [each if isinstance(each, CheckedJob) else _decide(draft, *each) for each in checked]
 
         return writer.read(decide)
 
-    def _look(self, writer: LogWriter, request: RegisterRequest) -> CheckedJob | tuple[JobRow | None, Registration]:
+    def _check(self, writer: LogWriter, request: RegisterRequest) -> CheckedJob | tuple[JobRow | None, Registration]:
         """The job that is there and what it is to be, or why not."""
         try:
             _check_names(request.job)

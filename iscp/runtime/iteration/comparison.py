@@ -31,7 +31,7 @@ class Verifier:
         self._ports = ports
 
     def verify(self, iteration: Iteration, guard: Guard) -> JobOutcome:
-        """Raises an IscpError for whoever asked; it is no fault of the job."""
+        """Raises an IscpError for the caller; it is no fault of the job."""
         (row,) = iteration.jobs
         work = self._ports.read_position(row)
         version = work.position.watermark.version
@@ -89,7 +89,7 @@ class Verifier:
         )
 
     def _refuse_undecided(self, iteration: Iteration, work: JobRun, said: Comparison) -> None:
-        """An append-only target keeps what the source has lost: only a source that lost nothing tells what is wrong."""
+        """An append-only target keeps what the source has lost: only a source that lost nothing shows what is wrong."""
         if work.row.spec.consumer.key or said.equal:
             return
         try:
@@ -99,8 +99,8 @@ class Verifier:
         except ChangesUnavailableError:
             pass
         raise PermanentError(
-            f"nobody can tell whether the target is right: {said}; but without a key it keeps every row ever inserted, "
-            "and rows of the source were changed or deleted, or its log no longer shows that none was",
+            f"it cannot be known whether the target is right: {said}; but without a key it keeps every row ever "
+            "inserted, and rows of the source were changed or deleted, or its log no longer shows that none was",
             remedy="Give the job a key to be able to verify it",
             code=ErrorCode.JOB_FAILED,
         )

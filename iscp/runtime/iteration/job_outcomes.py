@@ -1,4 +1,4 @@
-"""What is told of a job after its part in an iteration."""
+"""What is reported of a job after its part in an iteration."""
 
 from __future__ import annotations
 

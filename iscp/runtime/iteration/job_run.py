@@ -18,7 +18,7 @@ Netted = tuple[tuple[str, ...], str, bool, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """One job's part: where its sink stands, and what it therefore needs.
+    """One job's part: the position of its sink, and what it therefore needs.
 
     `takeover`: as in RangePosition. `whole`: it is for all of the row's range, and not for a part that lags.
     """
@@ -53,7 +53,7 @@ def reconciled(work: JobRun) -> JobRun:
         raise Superseded(f"the target belongs to the later registration {position.job_id}")
     ours = position.job_id == row.job_id and not position.void and position.watermark.version >= 0
     if ours and position.seq == row.seq:
-        # The sink was told nothing of versions that passed without a row; there may be any number of them.
+        # The sink got nothing of versions that passed without a row; there may be any number of them.
         position = replace(position, watermark=later(position.watermark, row.watermark))
     # A target that is gone says nothing: its seq goes on from what the job log knows.
     return replace(work, position=replace(position, seq=max(position.seq, row.seq)))

@@ -1,4 +1,4 @@
-"""Where a range stands in a sink that has a watermark for each: by its own record, or those it goes on from."""
+"""The position of a range in a sink that has a watermark for each: by its own record, or those it goes on from."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def unread(spec: JobSpec) -> str:
 
 
 def warning(spec: JobSpec, span: SourceRange, compared: str = "", rebuilt: str = "") -> str:
-    """What the user of a job is told after an iteration: that it costs more than it needs to, and why.
+    """The warning that the user of a job gets after an iteration: that it costs more than it needs to, and why.
 
     `compared`: why changes did not do where all rows were compared; empty: the policy says so. `rebuilt`: why the
     target was rebuilt.
@@ -107,7 +107,7 @@ def refuse_anew(spec: JobSpec, position: Position, now: SourceRange, applied_at_
     """Where the log was recreated, and the job is not to follow that.
 
     A table that was replaced has another id, but its log goes on: the commit at the watermark is the same.
-    `applied_at_s` looks for the time of that commit now (0: it is not there any more).
+    `applied_at_s` finds the time of that commit now (0: it is not there any more).
     """
     lower = now.to.version < position.watermark.version
     if spec.on_replace is OnReplace.FOLLOW or not (lower or now.table_id != position.source_id):

@@ -1,4 +1,4 @@
-"""Runs one iteration: what its purpose says is looked at once, here."""
+"""Runs one iteration: its purpose is dispatched once, here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Runner:
         bounds: Bounds,
         on_committed: Callable[[JobOutcome], None] = lambda outcome: None,
     ) -> None:
-        """`on_committed` is told of each job as soon as its part is in its sink, on the thread that committed it."""
+        """`on_committed` is called for each job as soon as its part is in its sink, on the thread that committed it."""
         self._engine = ports.engine
         self._applier = Applier(ports, bounds, on_committed)
         self._adopter = Adopter(ports)

@@ -1,4 +1,4 @@
-"""How often Python looks for garbage in cycles, in a process that keeps millions of objects for good.
+"""How often Python collects garbage in cycles, in a process that keeps millions of objects for good.
 
 By default it goes through all of them whenever a quarter has come on top: an owner that loads a hundred thousand jobs
 spent half of its time so. What is not in a cycle is freed at once as ever.
@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 YOUNG_OBJECTS = 50_000
-"""New objects after which Python's collector looks at the youngest ones."""
+"""New objects after which Python's collector visits the youngest ones."""
 
 OLDER_AFTER, OLDEST_AFTER = 50, 20
-"""Looks at one generation until the next is looked at too."""
+"""Collections of one generation until the next is collected too."""
 
 
 def collect_rarely() -> None:
@@ -25,7 +25,7 @@ def collect_rarely() -> None:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """While objects come that are to stay; they are old at its end, without a look at each of them."""
+    """While objects come that are to stay; they are old at its end, without a visit to each of them."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -73,10 +73,10 @@ class InboxLimits:
 class Inbox(Generic[E]):
     """Takes events from many threads, one at a time, and ticks when something is due.
 
-    Both run on the one thread of the inbox, so what stands behind them needs no lock. An exception there is a
+    Both run on the one thread of the inbox, so what is behind them needs no lock. An exception there is a
     broken machine: `on_broken` is called, and no further event is taken.
 
-    What comes from elsewhere (`put`) is bounded and may be refused: whoever sent it repeats it. What the process itself
+    What comes from elsewhere (`put`) is bounded and may be refused: the sender repeats it. What the process itself
     has to say (`post`) is said once, and a full inbox must not lose it: it is never refused, and its givers bound it.
     """
 
@@ -110,7 +110,7 @@ class Inbox(Generic[E]):
             self._append(event)
 
     def post(self, event: E) -> None:
-        """Hand in what must not get lost, without waiting."""
+        """Submit what must not get lost, without waiting."""
         with self._arrived:
             self._append(event)
 

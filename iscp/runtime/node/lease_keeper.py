@@ -74,7 +74,7 @@ class LeaseKeeper:
     def on_members_changed(self, members: tuple[NodeRecord, ...]) -> None:
         """A life that was a member and is none any more has lost its key, though its lease may go on.
 
-        Others are given what it runs; so it must stop, and join anew.
+        Others are given what it runs; so it must stop, and join again.
         """
         if any((each.node_id, each.epoch) == (self._record.node_id, self.epoch) for each in members):
             self._seen_epoch = self.epoch
@@ -113,7 +113,7 @@ class LeaseKeeper:
             self._on_broken(error)
 
     def _regain(self) -> None:
-        """Wait for the lease to be confirmed again, or register anew once it, or the key on it, is gone."""
+        """Wait for the lease to be confirmed again, or register again once it, or the key on it, is gone."""
         while not self._closed.wait(LAPSED_POLL_S):
             lease = self._lease
             if lease is None or lease.gone:

@@ -126,7 +126,7 @@ class Node:
         self._parts.owner.on_members_changed(members, moment)
 
     def stop(self, drain_s: float) -> None:
-        """Hand over, or let what runs end, within `drain_s` in all; then tell the owner, write the log, leave.
+        """Hand over, or let what runs end, within `drain_s` in all; then report to the owner, write the log, leave.
 
         What runs of a shard that is handed over is cancelled: another node does it again.
         """
@@ -140,7 +140,7 @@ class Node:
         self._parts.scheduler.close(GRACE_S)
         if drain_s > 0:
             self._parts.worker.flush(FLUSH_S)
-        self._parts.server.stop(GRACE_S)  # until now, for the owner is told through it
+        self._parts.server.stop(GRACE_S)  # until now, for the owner gets its reports through it
         self._parts.worker.close()
         self._unwatch()
         self._parts.owner.close()

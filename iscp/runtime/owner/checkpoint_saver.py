@@ -1,4 +1,4 @@
-"""Keeps the owner's global checkpoint, and saves it now and then: the next owner is never to tell an earlier one.
+"""Keeps the owner's global checkpoint, and saves it now and then: the next owner is never to publish an earlier one.
 
 All methods but `save` belong to the owner loop's thread.
 """
@@ -48,7 +48,7 @@ class Checkpointer:
         check_checkpoint(self._checkpoint, rows, applied_up_to_s)
 
     def begin(self, wanted: Mapping[ShardId, Sequence[JobRow]]) -> None:
-        """A term begins with what the last owner has told. Raises Unavailable."""
+        """A term begins with what the last owner has published. Raises Unavailable."""
         self._checkpoint = self._of(self._store.load())
         self.due_s = None
         for shard, jobs in wanted.items():

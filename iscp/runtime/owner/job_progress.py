@@ -13,7 +13,7 @@ class ProgressSignal:
         self._count = 0
         self.closed = False
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         with self._condition:
             self._count += 1
             self._condition.notify_all()
@@ -21,7 +21,7 @@ class ProgressSignal:
     def close(self) -> None:
         """Wake everyone for the last time: the node stops."""
         self.closed = True
-        self.tell()
+        self.notify()
 
     def count(self) -> int:
         return self._count

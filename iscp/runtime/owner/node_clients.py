@@ -35,7 +35,7 @@ SLOW_S = 1.0
 AWAY_S = 5.0
 """How long a node that is away is given no hints: it finds out by its own probe."""
 
-Tell = Callable[[NodeCalls], None]
+Hint = Callable[[NodeCalls], None]
 
 
 class NodeClients:
@@ -51,11 +51,11 @@ class NodeClients:
         self._call = call
         self._now_s = now_s
         self._hints = ThreadPoolExecutor(CALLS_AT_ONCE_MAX, "iscp-node-calls")
-        self._looks = ThreadPoolExecutor(CALLS_AT_ONCE_MAX, "iscp-node-counters")
+        self._reads = ThreadPoolExecutor(CALLS_AT_ONCE_MAX, "iscp-node-counters")
         self._waiting = threading.BoundedSemaphore(HINTS_MAX)
         self._lock = threading.Lock()
         self._on_their_way: Counter[Holder] = Counter()
-        self._lines: dict[Holder, deque[Tell]] = {}
+        self._queues: dict[Holder, deque[Hint]] = {}
         self._away_until_s: dict[Holder, float] = {}
 
     def notify(self, shard: ShardId, targets: bool) -> None:
@@ -76,7 +76,7 @@ class NodeClients:
         return self._call(record).verify(shard, job_id, repair, timeout_s, alive)
 
     def upkeep(self, shard: ShardId, job_id: str) -> JobUpkeep:
-        """As `NodeCalls.upkeep`; empty where nobody runs the shard, or the node cannot be asked."""
+        """As `NodeCalls.upkeep`; empty where nobody runs the shard, or the node does not answer."""
         try:
             record = self._holder(shard)
             return self._call(record).upkeep(job_id) if record is not None else JobUpkeep()
@@ -87,52 +87,52 @@ class NodeClients:
     def counters(self, records: Sequence[NodeRecord]) -> dict[str, dict[str, int]]:
         """By node id, each node's executor's counts; of those that answer."""
 
-        def ask(record: NodeRecord) -> dict[str, int]:
+        def read(record: NodeRecord) -> dict[str, int]:
             try:
                 return self._call(record).counters()
             except IscpError as error:
                 log.info("node.counters_unknown", extra={"node": record.node_id, "error": str(error)})
                 return {}
 
-        answers = self._looks.map(ask, records)
+        answers = self._reads.map(read, records)
         return {record.node_id: each for record, each in zip(records, answers, strict=True) if each}
 
     def close(self) -> None:
-        for pool in (self._hints, self._looks):
+        for pool in (self._hints, self._reads):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _hint(self, shard: ShardId, tell: Callable[[NodeCalls], None]) -> None:
+    def _hint(self, shard: ShardId, hint: Hint) -> None:
         if not self._waiting.acquire(blocking=False):
-            log.warning("node.not_told", extra={"shard": str(shard), "error": f"{HINTS_MAX} others wait to be told"})
+            log.warning("node.not_told", extra={"shard": str(shard), "error": f"{HINTS_MAX} others wait"})
             return
         try:
-            self._hints.submit(self._tell, shard, tell)
+            self._hints.submit(self._send, shard, hint)
         except RuntimeError:  # closed: the node stops
             self._waiting.release()
 
-    def _tell(self, shard: ShardId, tell: Tell) -> None:
-        told = 1
+    def _send(self, shard: ShardId, hint: Hint) -> None:
+        done = 1
         try:
             record = self._holder(shard)
             if record is not None:
-                told = self._tell_in_turn(record, tell)
-        except IscpError as error:  # the node looks by itself, later
+                done = self._send_in_turn(record, hint)
+        except IscpError as error:  # the node probes by itself, later
             log.info("node.not_told", extra={"shard": str(shard), "error": str(error)})
         finally:
-            for _ in range(told):
+            for _ in range(done):
                 self._waiting.release()
 
-    def _tell_in_turn(self, record: NodeRecord, tell: Tell) -> int:
-        """Tell the node, and what stands in its line by then; how many hints are done with, told or not."""
+    def _send_in_turn(self, record: NodeRecord, hint: Hint) -> int:
+        """Send it to the node, and what is queued for it by then; how many hints are done with, sent or not."""
         life, done = Holder(record.node_id, record.epoch), 0
         with self._lock:
             if self._away_until_s.get(life, 0.0) > self._now_s():
                 return 1
             if self._on_their_way[life] >= CALLS_OF_NODE_MAX:
-                self._lines.setdefault(life, deque()).append(tell)
+                self._queues.setdefault(life, deque()).append(hint)
                 return 0
             self._on_their_way[life] += 1
-        following: Tell | None = tell
+        following: Hint | None = hint
         while following is not None:
             done, began_s = done + 1, self._now_s()
             try:
@@ -140,36 +140,36 @@ class NodeClients:
             except IscpError as error:
                 log.info("node.not_told", extra={"node": record.node_id, "error": str(error)})
                 if self._now_s() >= began_s + SLOW_S:
-                    done += self._forget_line(life)
+                    done += self._drop_queue(life)
             except Exception:
                 log.exception("node.not_told", extra={"node": record.node_id})
             following = self._next(life)
         return done
 
-    def _next(self, life: Holder) -> Tell | None:
-        """Who gets None is done: whatever comes from now on finds a place on the way, and none in the line."""
+    def _next(self, life: Holder) -> Hint | None:
+        """Who gets None is done: whatever comes from now on is sent at once, and not queued."""
         with self._lock:
-            if line := self._lines.get(life):
-                return line.popleft()
-            self._lines.pop(life, None)
+            if queue := self._queues.get(life):
+                return queue.popleft()
+            self._queues.pop(life, None)
             self._on_their_way[life] -= 1
             if not self._on_their_way[life]:
                 del self._on_their_way[life]
             return None
 
-    def _forget_line(self, life: Holder) -> int:
-        """The node does not answer; how many hints stood in its line."""
+    def _drop_queue(self, life: Holder) -> int:
+        """The node does not answer; how many hints were queued for it."""
         with self._lock:
             now_s = self._now_s()
             self._away_until_s = {each: until_s for each, until_s in self._away_until_s.items() if until_s > now_s}
             self._away_until_s[life] = now_s + AWAY_S
-            return len(self._lines.pop(life, ()))
+            return len(self._queues.pop(life, ()))
 
     def _holder(self, shard: ShardId) -> NodeRecord | None:
-        def look(loop: OwnerLoop) -> NodeRecord | None:
+        def find(loop: OwnerLoop) -> NodeRecord | None:
             assignment = loop.machine.assignments.get(shard)
             holder = assignment.holder if assignment else None
             peer = loop.machine.term.peers.get(holder.node_id) if holder and loop.machine.term else None
             return peer.record if peer is not None and peer.holder == holder else None
 
-        return self._owner.ask(look)
+        return self._owner.query(find)

@@ -1,4 +1,4 @@
-"""What an owner's loop is told by its own node, beside the events of its machine."""
+"""What an owner's loop gets from its own node, beside the events of its machine."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    look: Callable[[], None]
+class Query:
+    read: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)

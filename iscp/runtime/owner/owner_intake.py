@@ -1,4 +1,4 @@
-"""The side of an owner's loop that other threads use: what they hand in, and what they read at any time."""
+"""The side of an owner's loop that other threads use: what they submit, and what they read at any time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self, TypeVar
 
 from iscp.coordination.membership.registered_nodes import Roll
 from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.events import MoveAsked, OverridesChanged, OwnerEvent, RebalanceAsked
+from iscp.coordination.protocol.events import MoveRequested, OverridesChanged, OwnerEvent, RebalanceRequested
 from iscp.coordination.protocol.messages import NodeMessage, SourceSeen
 from iscp.core.errors import IscpError, JobLogDamaged, NotOwner, QueueFull, Unavailable
 from iscp.core.ids import ShardId
@@ -17,19 +17,19 @@ from iscp.ports.system import Clock
 from iscp.runtime.loop.inbox import Gathered, Inbox
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.log.log_marker import LogMarker
-from iscp.runtime.owner.owner_events import Asked, Committed, Heard, Lost, Members, Won
+from iscp.runtime.owner.owner_events import Committed, Heard, Lost, Members, Query, Won
 from iscp.runtime.owner.unread import Unread
 
 T = TypeVar("T")
 
 _Snapshot = tuple[tuple[NodeRecord, ...], Moment]
-LoopEvent = OwnerEvent | Won | Lost | Committed | Asked | Heard | Members
+LoopEvent = OwnerEvent | Won | Lost | Committed | Query | Heard | Members
 
 
 class OwnerIntake:
     """All that is here is written by the loop's thread alone.
 
-    `seen` maps shards to what their nodes last saw of the sources; like `machine`, it is read through `ask`.
+    `seen` maps shards to what their nodes last saw of the sources; like `machine`, it is read through `query`.
     `claim_fault`: why the last claim failed, until one succeeds.
     """
 
@@ -68,21 +68,21 @@ class OwnerIntake:
             self._unread.mark_read(came_s)
             raise
 
-    def tell(self, event: OverridesChanged | MoveAsked | RebalanceAsked) -> None:
+    def notify(self, event: OverridesChanged | MoveRequested | RebalanceRequested) -> None:
         """What an operator has said; without effect between terms."""
         self._inbox.put(event)
 
-    def ask(self, look: Callable[[Self], T], timeout_s: float = 5.0) -> T:
-        """What `look` finds, on the loop's own thread; raises Unavailable where that is busy for long."""
+    def query(self, read: Callable[[Self], T], timeout_s: float = 5.0) -> T:
+        """What `read` finds, on the loop's own thread; raises Unavailable where that is busy for long."""
         answer: Future[T] = Future()
 
-        def answer_asker() -> None:
+        def answer_caller() -> None:
             try:
-                answer.set_result(look(self))
-            except Exception as error:  # noqa: BLE001  (it belongs to whoever asked)
+                answer.set_result(read(self))
+            except Exception as error:  # noqa: BLE001  (it belongs to the caller)
                 answer.set_exception(error)
 
-        self._inbox.put(Asked(answer_asker))
+        self._inbox.put(Query(answer_caller))
         try:
             return answer.result(timeout_s)
         except TimeoutError as error:
@@ -108,7 +108,7 @@ class OwnerIntake:
         return writer
 
     def log_fault(self) -> IscpError | None:
-        """Why nobody can claim the job log, here or at the node that leads. Between terms etcd is asked."""
+        """Why nobody can claim the job log, here or at the node that leads. Between terms it is read from etcd."""
         return self.claim_fault or (self._marker.fault() if self.writer is None else None)
 
     def last_writer(self) -> LogWriter:

@@ -1,6 +1,6 @@
 """The owner's side of a node: elected, it claims its term in the job log, loads the jobs and drives the owner machine.
 
-All of it happens on one inbox thread. The log's writer has threads of its own and tells what it has committed; the
+All of it happens on one inbox thread. The log's writer has threads of its own and reports what it has committed; the
 log's fence, not the election, is what makes a deposed owner harmless. What is written to etcd is written by a thread
 of its own: an etcd that does not answer must not hold up the nodes that do.
 """
@@ -41,7 +41,7 @@ from iscp.runtime.owner.checkpoint_saver import Checkpointer
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.log.log_hooks import LogHooks
 from iscp.runtime.owner.log.log_marker import LogMarker
-from iscp.runtime.owner.owner_events import Asked, Committed, Heard, Lost, Members, Won, merge_moved
+from iscp.runtime.owner.owner_events import Committed, Heard, Lost, Members, Query, Won, merge_moved
 from iscp.runtime.owner.owner_intake import LoopEvent, OwnerIntake
 from iscp.runtime.owner.owner_ports import JobLogAccess, OwnerHooks
 from iscp.runtime.owner.placement_events import Decisions
@@ -134,8 +134,8 @@ class OwnerLoop(OwnerIntake):
             case Committed(writer, moved):
                 if writer is self.writer:
                     self._take_moved(writer, moved.take())
-            case Asked(look):
-                look()
+            case Query(read):
+                read()
             case Heard(node_id, messages, came_s):
                 for message in messages:
                     self._step(FromNode(node_id, message))
@@ -205,7 +205,7 @@ class OwnerLoop(OwnerIntake):
     def _mark(self, version: int) -> None:
         """On the writer's thread."""
         if self._marker.note(version):
-            self._inbox.post(Asked(lambda: None))  # it is due earlier than the loop knows
+            self._inbox.post(Query(lambda: None))  # it is due earlier than the loop knows
 
     def _end_term(self) -> None:
         writer, self.writer = self.writer, None

@@ -1,4 +1,4 @@
-"""What an owner's loop is given: the job log, and whom it tells what."""
+"""What an owner's loop is given: the job log, and whom it notifies of what."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class JobLogAccess:
 class OwnerHooks:
     """All but `on_broken` are called on the loop's thread, which they must not hold up.
 
-    `keep` is told to whom the loop goes on to `send`: the members during a term, nobody between terms; `on_moved` that
-    rows have moved; `on_broken` what ended the loop.
+    `keep` is given those to whom the loop goes on to `send`: the members during a term, nobody between terms;
+    `on_moved` is called when rows have moved, `on_broken` with what ended the loop.
     """
 
     send: Callable[[NodeRecord, OwnerMessage], None]

@@ -1,4 +1,4 @@
-"""What the owner has decided lately, for whoever asks: the newest, in memory, numbered within the term."""
+"""What the owner has decided lately, for operators: the newest, in memory, numbered within the term."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Revoker:
         self._revoking: set[tuple[str, int]] = set()
 
     def revoke(self, record: NodeRecord, election_revision: int) -> None:
-        """Asked again and again until the node is gone; from one thread."""
+        """Called again and again until the node is gone; from one thread."""
         life = (record.node_id, record.epoch)
         if life not in self._revoking:
             self._revoking.add(life)

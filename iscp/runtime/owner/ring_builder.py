@@ -1,4 +1,4 @@
-"""Builds the rings on a thread of its own: one of 1,000 nodes takes longer than the owner's loop may stand still."""
+"""Builds the rings on a thread of its own: one of 1,000 nodes takes longer than the owner's loop may pause."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class RingBuilder:
-    """`on_built` is given the ring that was asked for last, from the builder's thread; `on_broken` what went wrong."""
+    """`on_built` is given the ring that was requested last, from the builder's thread; `on_broken` what went wrong."""
 
     def __init__(
         self, on_built: Callable[[Ring], None], on_broken: Callable[[Exception], None], threads: Threads = THREADS
@@ -25,12 +25,12 @@ class RingBuilder:
         self._thread = threads.pool("iscp-ring")
 
     def build(self, nodes: frozenset[str]) -> None:
-        """Those that were asked for before, and are not begun, are left out."""
+        """Those that were requested before, and are not begun, are left out."""
         self._wanted = nodes
         self._thread.submit(self._build, nodes)
 
     def close(self) -> None:
-        """What is asked for from now on is never built."""
+        """What is requested from now on is never built."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _build(self, nodes: frozenset[str]) -> None:

@@ -1,8 +1,8 @@
 """How many iterations run, in which order, and how they are made to end (after TiDB MVS's TaskExecutor).
 
 A slot is free only when its run has really ended, and so is the shard: a timeout or a cancel shuts the run's guard, so
-that it cannot commit any more, tells the runner to stop the Spark work, and if the run still has not ended after
-`cancel_wait_s`, asks for the JVM's end (`on_stuck`).
+that it cannot commit any more, has the runner stop the Spark work, and if the run still has not ended after
+`cancel_wait_s`, requests the JVM's end (`on_stuck`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from iscp.runtime.worker.run_guard import CANCELED, TIMED_OUT, RunGuard
 log = logging.getLogger(__name__)
 
 IDLE_WAIT_S = 60.0
-"""The executor's watch looks at least so often; it is woken for everything that it has to know."""
+"""Longest pause between two checks of the executor's watch; it is woken for everything that it has to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Executor:
     def submit(self, iteration: Iteration) -> Iteration | None:
         """Queue `iteration`. Gives the one that was turned away for it: itself, another one, or None.
 
-        Nothing else is told of the one turned away. After `close` it is always the one submitted.
+        Nothing else is reported of the one turned away. After `close` it is always the one submitted.
         """
         with self._lock:
             turned_away = iteration if self._closed else self._queue.put(iteration)
@@ -123,7 +123,7 @@ class Executor:
             return turned_away
 
     def cancel(self, number: int) -> bool:
-        """Make the iteration end. True: it was still waiting, is over, and nothing more is told of it."""
+        """Make the iteration end. True: it was still waiting, is over, and nothing more is reported of it."""
         with self._lock:
             if self._queue.remove(number):
                 self._counts["canceled"] += 1
@@ -206,7 +206,7 @@ class Executor:
             return IterationEnded(number, self._runner.run(run.iteration, run.guard))
         except IscpError as error:
             return IterationEnded(number, error=error)
-        except BaseException as error:  # an exit that a consumer asks for ends no slot
+        except BaseException as error:  # an exit that a consumer calls ends no slot
             log.exception("iteration.broke", extra={"iteration": number, "table": run.iteration.table_uri})
             return IterationEnded(number, error=IscpError(named_error(error)))
 

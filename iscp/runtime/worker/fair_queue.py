@@ -59,7 +59,7 @@ class IterationQueue:
         return turned_away
 
     def pop(self) -> Iteration | None:
-        """The next to run; `finish` has to be told of its end."""
+        """The next to run; `finish` has to be called at its end."""
         waiting = (account for account in self._accounts.values() if account.waiting)
         account = min(waiting, key=lambda account: (account.running, account.served), default=None)
         if account is None:

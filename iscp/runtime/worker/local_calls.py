@@ -1,4 +1,4 @@
-"""What the owner may ask of a node, answered by this one."""
+"""The owner's calls to a node, answered by this one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LocalCalls:
     def verify(
         self, shard: ShardId, job_id: str, repair: bool, timeout_s: float, alive: Callable[[], bool]
     ) -> VerifyReport:
-        return self._desk.ask(shard, job_id, repair, timeout_s, alive)
+        return self._desk.verify(shard, job_id, repair, timeout_s, alive)
 
     def upkeep(self, job_id: str) -> JobUpkeep:
         return self._upkeep.figures(job_id)

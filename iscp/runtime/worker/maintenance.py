@@ -276,8 +276,8 @@ class Upkeep:
             again_s = turns.end(item, result, self._clock.monotonic_s())
             self._ended.notify_all()
         if isinstance(result, IscpError):
-            told = {"item": str(item), "error": error_text(result), "code": int(result.code)}
-            log.warning(_FAILED[what], extra={**told, "again_s": round(again_s, 3)})
+            fields = {"item": str(item), "error": error_text(result), "code": int(result.code)}
+            log.warning(_FAILED[what], extra={**fields, "again_s": round(again_s, 3)})
         self._wake.notify()
 
 

@@ -1,4 +1,4 @@
-"""Whether a run may still write: asked right before each commit."""
+"""Whether a run may still write: checked right before each commit."""
 
 from __future__ import annotations
 

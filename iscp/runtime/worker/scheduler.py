@@ -1,7 +1,7 @@
 """The loop around the schedule: one thread, one inbox, asleep until something happens or is due.
 
 Everything that happens becomes an event of the pure machine, one at a time; its effects are carried out here. Sources
-on local storage are asked in this thread, some at a time, so that events never wait for a whole pass; those behind a
+on local storage are probed in this thread, some at a time, so that events never wait for a whole pass; those behind a
 network in threads of their own.
 """
 
@@ -32,7 +32,7 @@ from iscp.coordination.schedule.schedule_events import (
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.core.errors import Canceled, InvariantBroken, IscpError, QueueFull
 from iscp.core.ids import ShardId
-from iscp.core.target_state import TargetAsk
+from iscp.core.target_state import TargetQuery
 from iscp.ports.catalog import CommitProbe, TargetProbe
 from iscp.ports.system import Clock
 from iscp.runtime.loop.notifier import Notifier
@@ -47,17 +47,17 @@ queue could; one more waits as at any inbox.
 """
 
 PROBES_AT_ONCE_MAX = 500
-"""Sources probed before the inbox is looked at again."""
+"""Sources probed between two reads of the inbox."""
 
-REMOTE_LOOKS_MAX = 16
+REMOTE_PROBES_MAX = 16
 """Sources behind a network that are probed at a time; the others queue."""
 
 EVENTS_AT_ONCE_MAX = 500
-"""Events taken before due tables are looked at again."""
+"""Events taken between two checks of due tables."""
 
 
 class Scheduler:
-    """`reports`: who is told what the schedule has to say, the worker machine and whoever asked for a comparison. They
+    """`reports`: who gets the schedule's reports, the worker machine and who requested a comparison. They
     may wait for the worker, for `give` never waits.
 
     `on_broken` is called once, from the loop's thread, when an invariant broke: the node has to stop.
@@ -84,7 +84,7 @@ class Scheduler:
         self._lock = threading.Lock()
         self._wake = Notifier()
         self._probes: deque[Probe] = deque()
-        self._remote = ThreadPoolExecutor(REMOTE_LOOKS_MAX, "iscp-look")
+        self._remote = ThreadPoolExecutor(REMOTE_PROBES_MAX, "iscp-probe")
         self._closed = False
         self._executor: Executor | None = None
         self._thread = threading.Thread(target=self._loop, name="iscp-scheduler", daemon=True)
@@ -210,25 +210,25 @@ class Scheduler:
 
     def _answer(self, probe: Probe) -> ProbeAnswered:
         try:
-            look, seen = self._probe, probe.seen
-            state = look.first_look(probe.uri) if seen is None else look.look(probe.uri, seen)
-            return ProbeAnswered(probe.shard, probe.uri, state, targets=self._looks(probe.targets))
+            prober, seen = self._probe, probe.seen
+            state = prober.first_probe(probe.uri) if seen is None else prober.probe(probe.uri, seen)
+            return ProbeAnswered(probe.shard, probe.uri, state, targets=self._probe_targets(probe.targets))
         except IscpError as error:
             return ProbeAnswered(probe.shard, probe.uri, None, error)
         except Exception as error:
             log.exception("probe.broke", extra={"table": probe.uri})
             return ProbeAnswered(probe.shard, probe.uri, None, IscpError(f"{type(error).__name__}: {error}"))
 
-    def _looks(self, asks: Sequence[TargetAsk]) -> tuple[TargetAnswer, ...]:
+    def _probe_targets(self, queries: Sequence[TargetQuery]) -> tuple[TargetAnswer, ...]:
         """Of the targets that have moved, or are in doubt."""
         answers = []
-        for ask in asks:
+        for query in queries:
             try:
-                seen = self._targets.look(ask.row, ask.seen)
-                if seen is not ask.seen:
-                    answers.append(TargetAnswer(ask.row.job_id, seen))
+                seen = self._targets.probe(query.row, query.seen)
+                if seen is not query.seen:
+                    answers.append(TargetAnswer(query.row.job_id, seen))
             except Exception as error:  # noqa: BLE001  (one target's fault is its own)
                 why = error if isinstance(error, IscpError) else IscpError(f"{type(error).__name__}: {error}")
-                log.warning("target.doubted", extra={"job": ask.row.key.job_name, "error": str(why)})
-                answers.append(TargetAnswer(ask.row.job_id, None, why))
+                log.warning("target.doubted", extra={"job": query.row.key.job_name, "error": str(why)})
+                answers.append(TargetAnswer(query.row.job_id, None, why))
         return tuple(answers)

@@ -1,8 +1,8 @@
-"""Whether targets still hold what was applied to them, at the cost of a look at the log where nobody touched it.
+"""Whether targets still hold what was applied to them, at the cost of a probe of the log where nobody touched it.
 
-What was seen of a target is compared with its log as a source's is. Only where the log has moved, or was never looked
-at, is its position read. Consumers of the user's own have no log to look at: of these the position is read
-before somebody who waits is told that a version is applied, and with each iteration.
+What was seen of a target is compared with its log as a source's is. Only where the log has moved, or was never
+read, is its position read. Consumers of the user's own have no log to probe: of these the position is read
+before a wait is answered with the version as applied, and with each iteration.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ needed.
 """
 
 
-class TargetLooks:
+class TargetProbes:
     """Port TargetProbe; safe for threads. `environment` is for looking alone."""
 
     def __init__(
@@ -40,7 +40,7 @@ class TargetLooks:
         uri = target_of(row.spec_json) if seen is None else seen.uri
         return self._probe.remote(uri)
 
-    def look(self, row: JobRow, seen: TargetSeen | None) -> TargetSeen:
+    def probe(self, row: JobRow, seen: TargetSeen | None) -> TargetSeen:
         if seen is None and not self._kinds(row.spec.consumer.kind).needs.delta_target:
             return TargetSeen()
         if seen is not None and not seen.uri:
@@ -51,10 +51,10 @@ class TargetLooks:
         """Read the target's position; raises TargetLost where it does not hold what `row` says."""
         consumer = self._kinds(row.spec.consumer.kind).open(row, self._environment)
         if isinstance(consumer, RangedConsumer):
-            stands = read_position(row, consumer, {})
-            if stands.apart:
+            found = read_position(row, consumer, {})
+            if found.apart:
                 return  # its iterations bring it together
-            position = stands.position
+            position = found.position
         else:
             position = consumer.position(row)
         if position.job_id > row.job_id:
@@ -72,7 +72,7 @@ class TargetLooks:
         uri = target_of(row.spec_json) if seen is None else seen.uri
         state = seen.state if seen else None
         try:
-            found = self._probe.look(uri, state) if state else self._probe.first_look(uri)
+            found = self._probe.probe(uri, state) if state else self._probe.first_probe(uri)
         except TableNotFound:
             self.check(row)
             raise _lost(row, "it is not there") from None
@@ -85,26 +85,26 @@ class TargetLooks:
 class WaitedTargets:
     """What the owner has seen of the targets that users wait for; safe for threads."""
 
-    def __init__(self, looks: TargetLooks) -> None:
-        self._looks = looks
+    def __init__(self, probes: TargetProbes) -> None:
+        self._probes = probes
         self._seen: OrderedDict[str, TargetSeen] = OrderedDict()
         self._lock = threading.Lock()
 
     def fault(self, rows: Iterable[JobRow]) -> IscpError | None:
-        """Look now: why the targets do not hold what these rows say, or cannot be looked at; None: they do."""
+        """Probe now: why the targets do not hold what these rows say, or cannot be read; None: they do."""
         try:
             for row in rows:
-                self._look(row)
+                self._probe(row)
         except IscpError as error:
             return error
         return None
 
-    def _look(self, row: JobRow) -> None:
+    def _probe(self, row: JobRow) -> None:
         with self._lock:
             seen = self._seen.pop(row.job_id, None)
-        seen = self._looks.look(row, seen)
+        seen = self._probes.probe(row, seen)
         if not seen.uri:
-            self._looks.check(row)
+            self._probes.check(row)
         with self._lock:
             self._seen[row.job_id] = seen
             if len(self._seen) > TARGETS_KEPT_MAX:

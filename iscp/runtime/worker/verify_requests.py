@@ -1,4 +1,4 @@
-"""Where those wait who have asked for a comparison, until the node that runs the table has answered."""
+"""Where those wait who have requested a comparison, until the node that runs the table has answered."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from iscp.coordination.schedule.schedule_events import VerifyAnswered, VerifyAsked, VerifyWithdrawn
+from iscp.coordination.schedule.schedule_events import VerifyAnswered, VerifyRequested, VerifyWithdrawn
 from iscp.core.errors import TimedOut, Unavailable
 from iscp.core.ids import ShardId
-from iscp.core.verification import VerifyAsk, VerifyReport
+from iscp.core.verification import VerifyReport, VerifyRequest
 from iscp.ports.system import Clock
 
 ALIVE_LOOK_S = 1.0
@@ -18,39 +18,39 @@ ALIVE_LOOK_S = 1.0
 
 
 class VerifyDesk:
-    """`send` brings an event to the scheduler of the node that runs the ask's shard, and never waits; what that answers
+    """`send` brings an event to the scheduler of the node that runs the shard, and never waits; what that answers
     comes back through `answer`, on any thread.
     """
 
-    def __init__(self, send: Callable[[VerifyAsked | VerifyWithdrawn], None], clock: Clock) -> None:
+    def __init__(self, send: Callable[[VerifyRequested | VerifyWithdrawn], None], clock: Clock) -> None:
         self._send = send
         self._clock = clock
         self._waiting: dict[str, Future[VerifyReport]] = {}
         self._lock = threading.Lock()
 
-    def ask(
+    def verify(
         self, shard: ShardId, job_id: str, repair: bool, timeout_s: float, alive: Callable[[], bool]
     ) -> VerifyReport:
         """Wait for the answer; given up, and the work with it, after `timeout_s` or when `alive` says so.
 
         Raises TimedOut, Unavailable, and what the comparison has raised.
         """
-        ask = VerifyAsk(uuid.uuid4().hex, shard, job_id, repair)
+        request = VerifyRequest(uuid.uuid4().hex, shard, job_id, repair)
         future: Future[VerifyReport] = Future()
         with self._lock:
-            self._waiting[ask.ask_id] = future
+            self._waiting[request.verify_id] = future
         try:
-            self._send(VerifyAsked(ask))
+            self._send(VerifyRequested(request))
             return self._wait_for(future, timeout_s, alive)
         finally:
             with self._lock:
-                del self._waiting[ask.ask_id]
+                del self._waiting[request.verify_id]
             if not future.done():
-                self._send(VerifyWithdrawn(shard, ask.ask_id))
+                self._send(VerifyWithdrawn(shard, request.verify_id))
 
     def answer(self, answer: VerifyAnswered) -> None:
         with self._lock:
-            future = self._waiting.get(answer.ask_id)
+            future = self._waiting.get(answer.verify_id)
         if future is None or future.done():
             return
         if isinstance(answer.answer, VerifyReport):

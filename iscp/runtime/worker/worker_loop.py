@@ -60,7 +60,7 @@ class _OwnerHeard:
 
 
 class WorkerLoop:
-    """One thread for the machine, one more for the look at the election key, which may take etcd's time-out.
+    """One thread for the machine, one more for the check of the election key, which may take etcd's time-out.
 
     `orders`: who carries out what the machine wants done with shards.
     """
@@ -80,7 +80,7 @@ class WorkerLoop:
         self._clock = clock
         self._send = send
         self.quarantined = 0
-        """Reports, entries of the history and looks at sources that were dead-lettered."""
+        """Reports, entries of the history and probes of sources that were dead-lettered."""
         self._checks = ThreadPoolExecutor(1, "iscp-election-check")
         self._awaited: list[_Await] = []
         turns: Turns[WorkerEvent | _Await | _OwnerHeard] = Turns(

@@ -121,7 +121,7 @@ def test_of_many_that_store_at_once_one_does(opened: Opened, etcd: str) -> None:
         assert sum(pool.map(store, range(8))) == 1
 
 
-def test_who_does_not_hear_whether_it_has_stored_looks(opened: Opened, etcd: str, eventually: Eventually) -> None:
+def test_who_does_not_hear_whether_it_has_stored_checks(opened: Opened, etcd: str, eventually: Eventually) -> None:
     feed = opened(etcd)
     with AnswerLosingProxy(int(etcd.rpartition(":")[2])) as proxy, ThreadPoolExecutor(1) as pool:
         clock = SystemClock()
@@ -136,7 +136,7 @@ def test_who_does_not_hear_whether_it_has_stored_looks(opened: Opened, etcd: str
             assert storing.result(30) == feed.cursors.get("c")
 
 
-def test_what_is_no_cursor_in_etcd_is_told_and_holds_up_a_purge(opened: Opened, etcd: str) -> None:
+def test_what_is_no_cursor_in_etcd_is_reported_and_holds_up_a_purge(opened: Opened, etcd: str) -> None:
     feed = opened(etcd)
     feed.append(0, [row(1)])
     with EtcdClient(EtcdSettings((etcd,)), SystemClock()) as client:

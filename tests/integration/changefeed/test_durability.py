@@ -54,7 +54,7 @@ def disk(tmp_path: Path) -> Disk:
     return Disk(tmp_path / "feed")
 
 
-def test_rows_that_the_disk_does_not_take_are_not_committed_and_written_anew(disk: Disk) -> None:
+def test_rows_that_the_disk_does_not_take_are_not_committed_and_written_again(disk: Disk) -> None:
     disk.append(disk.feed)
     before = disk.files()
     disk.points.once(FAILPOINT_SYNC_FILES, break_down)
@@ -64,7 +64,7 @@ def test_rows_that_the_disk_does_not_take_are_not_committed_and_written_anew(dis
     assert disk.append(disk.feed) == 2
 
 
-def test_a_commit_whose_sync_failed_is_written_anew_before_it_is_acknowledged(disk: Disk) -> None:
+def test_a_commit_whose_sync_failed_is_written_again_before_it_is_acknowledged(disk: Disk) -> None:
     seen: list[int] = []
 
     def note_and_break_down() -> None:

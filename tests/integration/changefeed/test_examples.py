@@ -10,7 +10,7 @@ import pytest
 TEXT = (Path(__file__).parents[3] / "docs/changefeed.md").read_text()
 
 
-def test_the_examples_run_as_they_stand(tmp_path: Path, etcd: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_run_as_they_are(tmp_path: Path, etcd: str, capsys: pytest.CaptureFixture[str]) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 8
     names: dict[str, object] = {}

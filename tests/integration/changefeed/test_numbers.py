@@ -12,5 +12,5 @@ def test_a_number_is_read_as_it_was_put(uri: str, number: int) -> None:
     mine, others = FeedLog(uri), FeedLog(uri)
     mine.put([], {"half": number}, "commit", 1)
     assert mine.find_next("commit")
-    others.look()
+    others.refresh()
     assert [log.number("half") for log in (mine, others, FeedLog(uri))] == [number] * 3

@@ -60,7 +60,7 @@ def test_a_commit_whose_answer_is_lost_is_found_and_not_made_twice(tmp_path: Pat
             changefeed.create(server.uri("feed"), SCHEMA)
 
 
-def test_a_store_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_store_that_is_gone_is_reported(tmp_path: Path) -> None:
     with store_with("", tmp_path) as server:
         uri = server.uri("feed")
         changefeed.create(uri, SCHEMA)

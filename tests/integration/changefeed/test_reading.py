@@ -114,7 +114,7 @@ def test_bad_cursors_are_refused(opened: Opened, tmp_path: Path, uri: str) -> No
 
 
 @ON_S3_TOO
-def test_a_follower_gets_each_change_as_it_comes_and_ends_when_it_is_asked_to(
+def test_a_follower_gets_each_change_as_it_comes_and_ends_when_it_is_stopped(
     opened: Opened, eventually: Eventually
 ) -> None:
     feed, writer, stop, seen = opened(), opened(), threading.Event(), list[int]()
@@ -255,7 +255,7 @@ def test_a_reader_that_slept_while_the_log_was_cleaned_goes_on(opened: Opened, u
 
 
 @ON_S3_TOO
-def test_a_reader_behind_a_purge_is_told_with_the_first_cursor_that_is_left(opened: Opened) -> None:
+def test_a_reader_behind_a_purge_gets_the_first_cursor_that_is_left(opened: Opened) -> None:
     feed = opened()
     feed.append(0, [row(0)])
     behind = feed.last_cursor()
@@ -289,7 +289,7 @@ def test_pages_from_the_first_that_is_left_have_cursors_that_are_not_behind(open
 
 
 @ON_S3_TOO
-def test_a_follower_whose_files_are_vacuumed_away_is_told(opened: Opened, uri: str) -> None:
+def test_a_follower_whose_files_are_vacuumed_away_gets_an_error(opened: Opened, uri: str) -> None:
     feed = opened()
     for number in range(3):
         feed.append(0, [row(number)])
@@ -321,9 +321,9 @@ class Blind(DeltaProbe):
 
     looks = 0
 
-    def look(self, uri: str, seen: ProbeState) -> ProbeState:
+    def probe(self, uri: str, seen: ProbeState) -> ProbeState:
         self.looks += 1
-        return seen if self.looks == 1 else super().look(uri, seen)
+        return seen if self.looks == 1 else super().probe(uri, seen)
 
 
 def test_files_that_are_gone_without_a_word_are_an_error(opened: Opened, uri: str) -> None:

@@ -324,7 +324,7 @@ def test_without_etcd_what_needs_it_is_refused(opened: Opened) -> None:
         assert refused.value.remedy
 
 
-def test_an_etcd_that_does_not_answer_is_told(opened: Opened, uri: str) -> None:
+def test_an_etcd_that_does_not_answer_is_reported(opened: Opened, uri: str) -> None:
     feed = opened(EtcdSettings(("127.0.0.1:1",), timeout_s=0.5))
     with pytest.raises(Unavailable), feed.transaction(0):
         pass
@@ -336,7 +336,7 @@ def test_an_etcd_that_does_not_answer_is_told(opened: Opened, uri: str) -> None:
 
 
 @ON_S3_TOO
-def test_without_a_line_one_of_two_commits_and_the_other_is_told(opened: Opened) -> None:
+def test_without_a_lock_one_of_two_commits_and_the_other_gets_an_error(opened: Opened) -> None:
     feed = opened()
     slow = feed.transaction(0)
 

@@ -122,7 +122,7 @@ def test_appends_of_spark_and_without_it_follow_one_another(spark: SparkSession,
     assert spark.read.format("delta").load(uri).count() == 14
 
 
-def test_rows_that_change_with_each_look_are_taken_once(spark: SparkSession, uri: str) -> None:
+def test_rows_that_change_with_each_read_are_taken_once(spark: SparkSession, uri: str) -> None:
     drawn = spark.range(0, 20_000, numPartitions=4).where("rand() < 0.3").selectExpr("id", "string(rand()) AS name")
     count = commit(uri, drawn.repartition(3), ["name"])
     rows = read(uri)["row"].to_pylist()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 TEXT = (Path(__file__).parents[3] / "docs/changefeed.md").read_text()
 
 
-def test_the_examples_run_as_they_stand(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_examples_run_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
     blocks = re.findall(r"^```py\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
     feed = tmp_path / "orders_feed"
     changefeed.create(feed, pa.schema([("id", pa.int64()), ("state", pa.string())]), key=["id"])

@@ -51,7 +51,7 @@ def test_each_shard_goes_on_from_its_own_ulid_and_skips_its_own_files(
     assert len(ids(read(spark, uri))) == 14
 
 
-def test_a_frame_is_of_the_moment_in_which_it_was_asked_for(spark: SparkSession, uri: str, append: Appended) -> None:
+def test_a_frame_is_of_the_moment_in_which_it_was_requested(spark: SparkSession, uri: str, append: Appended) -> None:
     last = append(0, [1])
     frame = read(spark, uri, cursor(uri, {0: last}))
     assert frame.schema == spark.read.format("delta").load(uri).schema
@@ -67,7 +67,7 @@ def test_a_compaction_changes_nothing(spark: SparkSession, uri: str, append: App
     assert ids(read(spark, uri, cursor(uri, {0: ends[1]}))) == [2, 102]
 
 
-def test_who_is_behind_the_purge_is_told(spark: SparkSession, uri: str, append: Appended) -> None:
+def test_who_is_behind_the_purge_gets_an_error(spark: SparkSession, uri: str, append: Appended) -> None:
     ends = [append(0, [number]) for number in range(4)]
     purge_files(opened(uri), {0: ends[1]}, 1)
     with pytest.raises(CursorBehind) as caught:

@@ -93,7 +93,7 @@ def test_a_lease_of_one_second_is_granted_as_two_and_takes_its_keys_along(client
         client.put(f"{prefix}a", b"", lease_id)
 
 
-def test_refusals_are_told_apart(client: EtcdClient, server: EtcdServer, connect: Callable[..., EtcdClient]) -> None:
+def test_refusals_are_distinguished(client: EtcdClient, server: EtcdServer, connect: Callable[..., EtcdClient]) -> None:
     with pytest.raises(EtcdRefusedError, match="key is not provided"):
         client.put("", b"")
     own = connect(server.endpoint)

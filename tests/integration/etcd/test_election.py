@@ -96,7 +96,7 @@ def test_an_owner_that_dies_is_followed_when_its_lease_has_ended(
     eventually(lambda: not a.leads)
 
 
-def test_a_deposed_owner_is_told_and_its_fenced_writes_fail(
+def test_a_deposed_owner_gets_an_error_and_its_fenced_writes_fail(
     candidate: Callable[..., Candidate], client: EtcdClient, prefix: str, eventually: Eventually
 ) -> None:
     """The key is deleted by somebody else's hand; whether the owner has noticed makes no difference to the write."""

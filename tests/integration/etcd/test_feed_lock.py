@@ -283,7 +283,7 @@ def test_many_waiters_raise_the_count_once(writer: Callable[..., EtcdFeedLocks],
     assert report.raised_by in {f"w{number}" for number in range(8)}
 
 
-def test_who_does_not_hear_whether_it_has_raised_the_count_looks(
+def test_who_does_not_hear_whether_it_has_raised_the_count_checks(
     shared_server: EtcdServer, connect: Connect, writer: Callable[..., EtcdFeedLocks], eventually: Eventually
 ) -> None:
     direct = writer()
@@ -404,7 +404,7 @@ def test_a_long_line_that_moves_is_no_incident(
     assert line() == ["w"]
 
 
-def test_who_is_in_line_without_a_connection_is_told_so(
+def test_who_is_queued_without_a_connection_gets_an_error(
     server: EtcdServer, connect: Connect, writer: Callable[..., EtcdFeedLocks], clock: Clock, freeze: Signal
 ) -> None:
     locks = writer(through=connect(server.endpoint, timeout_s=1.0))

@@ -123,7 +123,7 @@ def test_the_owner_can_end_the_lease_of_another(join: Join, client: EtcdClient, 
     eventually(gone.is_set)
 
 
-def test_whoever_follows_knows_how_long_a_revoked_node_may_still_write(join: Join, client: EtcdClient) -> None:
+def test_who_follows_knows_how_long_a_revoked_node_may_still_write(join: Join, client: EtcdClient) -> None:
     silent, owner, next_owner = join(), join(), join()
     silent.register(record("a"))
     owner.revoke(owner.members()[0][0], client.put)
@@ -146,7 +146,7 @@ def test_a_node_that_leaves_stays_registered_and_says_so(join: Join, eventually:
     stop()
 
 
-def test_the_age_of_a_lease_tells_when_it_was_renewed(join: Join) -> None:
+def test_the_age_of_a_lease_says_when_it_was_renewed(join: Join) -> None:
     node = join()
     node.register(record("a"))
     members, _ = node.members()
@@ -155,7 +155,7 @@ def test_the_age_of_a_lease_tells_when_it_was_renewed(join: Join) -> None:
     assert node.lease_ages_s(members) == {}
 
 
-def test_a_watch_tells_at_once_who_is_there_and_then_each_change(join: Join, eventually: Eventually) -> None:
+def test_a_watch_reports_at_once_who_is_there_and_then_each_change(join: Join, eventually: Eventually) -> None:
     seen: list[list[str]] = []
     observer, node = join(), join()
     observer.register(record("b"))
@@ -191,7 +191,7 @@ def test_a_slow_callback_gets_the_latest_and_not_a_backlog(join: Join, eventuall
     stop()
 
 
-def test_a_watch_lists_anew_after_a_wipe(
+def test_a_watch_lists_again_after_a_wipe(
     server: EtcdServer, clock: Clock, connect: Callable[..., EtcdClient], eventually: Eventually
 ) -> None:
     """Whatever the watch cannot tell it reads."""

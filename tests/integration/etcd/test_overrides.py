@@ -85,7 +85,7 @@ def test_what_somebody_else_wrote_there_hides_no_other_and_ends_no_owner(
 
 
 @pytest.mark.parametrize("value", [b"", b"x", b"nan", b"1e999", b"\xff"])
-def test_a_checkpoint_that_is_none_is_computed_anew(
+def test_a_checkpoint_that_is_none_is_computed_again(
     client: EtcdClient, clock: Clock, prefix: str, value: bytes
 ) -> None:
     keys = Keys(prefix)

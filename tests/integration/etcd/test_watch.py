@@ -169,7 +169,7 @@ def test_compaction_while_disconnected_is_reported_and_ends_the_watch(
 
 
 @pytest.mark.parametrize("same_cluster_id", [True, False])
-def test_a_store_made_anew_is_reported_instead_of_waited_on(
+def test_a_store_recreated_is_reported_instead_of_waited_on(
     server: EtcdServer, clock: Clock, connect: Connect, eventually: Eventually, same_cluster_id: bool
 ) -> None:
     """A wiped data directory starts at revision 1: what was known is void, and its revision would never come.

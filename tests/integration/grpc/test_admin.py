@@ -79,7 +79,7 @@ def test_one_faulty_job_of_many_leaves_none(client: Client, service: FakeAdmin) 
     assert client.count() == 0
 
 
-def test_a_check_tells_of_each_what_it_takes_or_why_not(client: Client) -> None:
+def test_a_check_reports_of_each_what_it_takes_or_why_not(client: Client) -> None:
     first = client.register("/t", "a", target="/copy")
     requests = [
         RegisterRequest(JobName(table, name), SPEC) for table, name in (("/t", "a"), ("/t", "b"), (MISSING, "a"))
@@ -196,7 +196,7 @@ def test_history_is_newest_first_and_limited(client: Client, service: FakeAdmin)
         client.history("/t", "a", limit=HISTORY_LIMIT_MAX + 1)
 
 
-def test_the_cluster_is_told_whole(client: Client, service: FakeAdmin) -> None:
+def test_the_cluster_is_reported_whole(client: Client, service: FakeAdmin) -> None:
     client.register("/t", "a", target="/copy")
     assert client.cluster() == service.cluster()
 

@@ -116,7 +116,7 @@ def failed(call: Callable[[], object]) -> grpc.RpcError:
     return caught.value
 
 
-def test_what_is_asked_of_any_node_is_answered_by_the_owner(client: Client, cluster: Cluster, owner: FakeAdmin) -> None:
+def test_a_call_to_any_node_is_answered_by_the_owner(client: Client, cluster: Cluster, owner: FakeAdmin) -> None:
     assert client.register("/t", "a", target="/copy").created
     assert client.pause("/t", "a")
     assert client.resume("/t", "a")
@@ -213,7 +213,7 @@ def test_other_services_are_not_forwarded(cluster: Cluster, owner: FakeAdmin) ->
     forwarding.close()
 
 
-def test_a_call_that_finds_no_owner_is_asked_again_where_the_next_one_is(
+def test_a_call_that_finds_no_owner_is_repeated_where_the_next_one_is(
     entry: pb_grpc.AdminStub, cluster: Cluster, owner: FakeAdmin
 ) -> None:
     deposed = NotTheOwner()
@@ -274,7 +274,7 @@ def test_where_nobody_can_claim_a_damaged_log_the_fault_is_said_at_once_and_not_
     assert "7.json is torn. Repair it" in error.details()
 
 
-def test_what_may_have_been_done_is_not_asked_again_and_not_called_unsent(
+def test_what_may_have_been_done_is_not_repeated_and_not_called_unsent(
     entry: pb_grpc.AdminStub, cluster: Cluster
 ) -> None:
     begun = threading.Event()

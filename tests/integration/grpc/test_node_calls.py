@@ -56,7 +56,7 @@ def test_what_a_node_raises_comes_back_as_it_was(
         assert (caught.value.message, caught.value.field, caught.value.remedy) == ("what", "f", "do that")
 
 
-def test_a_comparison_is_given_up_by_time_and_by_whoever_asked(owner: OwnerUnderTest, node: NodeUnderTest) -> None:
+def test_a_comparison_is_given_up_by_time_and_by_the_caller(owner: OwnerUnderTest, node: NodeUnderTest) -> None:
     calls = owner.peers.call(node.record)
     with pytest.raises(core.TimedOut, match=r"not done within 0\.2"):
         calls.verify(SHARD, "job", False, 0.2, lambda: True)
@@ -116,7 +116,7 @@ def test_comparisons_at_a_node_are_bounded(owner: OwnerUnderTest, node: NodeUnde
         assert {each.result(WAIT_S) for each in asked} == {REPORT}
 
 
-def test_who_is_at_an_address_is_told_to_anybody(node: NodeUnderTest) -> None:
+def test_who_is_at_an_address_is_reported_to_anybody(node: NodeUnderTest) -> None:
     told = describe(node.address)
     assert (told.node_id, told.epoch, told.cluster, told.version) == ("n", 1, CLUSTER, "1.2")
     assert (told.wire_format, told.counters) == (WIRE_FORMAT, {"submitted": 3, "failed": 1})

@@ -74,7 +74,7 @@ def test_a_large_dispatch_arrives_in_parts_and_in_its_place(owner: OwnerUnderTes
     assert node.heard.has(dispatch(2)) == [dispatch(0), large, dispatch(2)]
 
 
-def test_a_node_that_starts_anew_is_met_under_its_new_epoch(owner: OwnerUnderTest, node: NodeUnderTest) -> None:
+def test_a_node_that_starts_again_is_met_under_its_new_epoch(owner: OwnerUnderTest, node: NodeUnderTest) -> None:
     meet(owner, node)
     before = node.record
     node.stop()
@@ -122,7 +122,7 @@ def test_a_node_that_is_not_there_yet_is_met_once_it_is(owner: OwnerUnderTest) -
     ],
     ids=["cluster", "node"],
 )
-def test_strangers_are_refused_with_words_and_told_again(
+def test_strangers_are_refused_with_words_and_reported_again(
     node: NodeUnderTest, owner_is: dict[str, str], node_is: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with other_owner(**owner_is) as owner:

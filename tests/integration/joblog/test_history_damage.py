@@ -76,7 +76,7 @@ def stand(tmp_path: Path) -> Stand:
 
 
 @pytest.mark.parametrize(("file", "damage"), MATRIX, ids=[f"{d.__name__}-{f.__name__}" for f, d in MATRIX])
-def test_a_damaged_history_is_named_and_begun_anew_by_a_command(
+def test_a_damaged_history_is_named_and_started_over_by_a_command(
     stand: Stand, file: Callable[[Path], Path], damage: Damage
 ) -> None:
     path = file(stand.table)
@@ -125,7 +125,7 @@ def test_nobody_waits_for_a_damaged_history_and_what_is_kept_is_written_when_it_
     assert told == [1, 2, 3]
 
 
-def test_a_history_that_is_gone_begins_anew_and_says_so(stand: Stand, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_history_that_is_gone_starts_over_and_says_so(stand: Stand, caplog: pytest.LogCaptureFixture) -> None:
     delete_directory(middle_commit(stand.table))
     assert stand.seqs() == []
     (lost,) = [record for record in caplog.records if record.message == "history.lost"]

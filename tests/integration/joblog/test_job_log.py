@@ -227,7 +227,7 @@ def test_upkeep_by_an_operator_is_no_other_owner_but_a_change_of_rows_is(tmp_pat
         joblog.append([LogEntry(job(4))])
 
 
-def test_a_missing_directory_is_a_storage_error_and_no_reason_to_begin_anew(tmp_path: Path) -> None:
+def test_a_missing_directory_is_a_storage_error_and_no_reason_to_start_over(tmp_path: Path) -> None:
     home, away = tmp_path / "log", tmp_path / "away"
     with pytest.raises(StorageError):
         opened(home).claim_term()
@@ -317,7 +317,7 @@ def test_killed_in_the_middle_of_a_commit_every_acknowledged_job_is_there_once(t
     check_log(tmp_path, acknowledged)
 
 
-def test_killed_at_random_times_and_asked_again_every_job_is_there_once(tmp_path: Path) -> None:
+def test_killed_at_random_times_and_retried_every_job_is_there_once(tmp_path: Path) -> None:
     """Each life registers the same jobs again under the same request ids, and gets on a little further."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201

@@ -47,7 +47,7 @@ def test_a_copy_that_is_equal_is_followed_from_its_version_and_its_rows_are_not_
     assert files <= set(DeltaTable(pipeline.target("copy")).file_uris())
 
 
-def test_a_copy_that_differs_is_left_alone_and_told_by_its_keys(pipeline: Pipeline) -> None:
+def test_a_copy_that_differs_is_left_alone_and_reported_by_its_keys(pipeline: Pipeline) -> None:
     write_deltalake(pipeline.target("other"), rows(range(2, 52)))
     before = DeltaTable(pipeline.target("other")).version()
     with pytest.raises(PermanentError, match="2 rows are missing, 2 are too many, 0 are different") as refused:

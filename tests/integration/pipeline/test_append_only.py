@@ -207,7 +207,7 @@ def test_what_others_do_to_an_archive_takes_nothing_from_it(pipeline: Pipeline) 
     assert held(pipeline, "id") == Counter([(id_,) for id_ in (*range(50), 100, 900)])
 
 
-def test_an_archive_whose_own_commits_were_cleaned_away_is_not_built_anew(pipeline: Pipeline) -> None:
+def test_an_archive_whose_own_commits_were_cleaned_away_is_not_rebuilt(pipeline: Pipeline) -> None:
     job = pipeline.job("log")
     pipeline.build(job)
     shrunk_to(pipeline, 1, 2)
@@ -226,7 +226,7 @@ def test_an_archive_whose_own_commits_were_cleaned_away_is_not_built_anew(pipeli
     assert held(pipeline, "id") == Counter([(id_,) for id_ in (*range(50), 100, 101)])
 
 
-def test_only_a_resync_builds_an_archive_anew(pipeline: Pipeline) -> None:
+def test_only_a_resync_rebuilds_an_archive(pipeline: Pipeline) -> None:
     job = pipeline.job("log")
     pipeline.build(job)
     shrunk_to(pipeline, 1, 2)

@@ -136,7 +136,7 @@ class Feed:
 
 
 @BOTH_WAYS
-def test_every_change_is_told_in_order_with_what_was_before(pipeline: Pipeline) -> None:
+def test_every_change_is_reported_in_order_with_what_was_before(pipeline: Pipeline) -> None:
     feed = Feed(pipeline)
     first = feed.run()
     assert (first.data_type, first.seq, first.error_msg) == (DataType.SNAPSHOT, 1, "")
@@ -163,7 +163,7 @@ def test_every_change_is_told_in_order_with_what_was_before(pipeline: Pipeline) 
     feed.assert_equal()
 
 
-def test_what_single_changes_are_lost_of_is_told_as_net_changes(pipeline: Pipeline) -> None:
+def test_what_single_changes_are_lost_of_is_published_as_net_changes(pipeline: Pipeline) -> None:
     feed = Feed(pipeline)
     feed.run()
     pipeline.sql("ALTER TABLE SOURCE SET TBLPROPERTIES (delta.enableChangeDataFeed = false)")
@@ -191,7 +191,7 @@ def test_what_single_changes_are_lost_of_is_told_as_net_changes(pipeline: Pipeli
     feed.assert_equal()
 
 
-def test_a_job_registered_anew_on_its_feed_tells_only_what_has_changed_meanwhile(pipeline: Pipeline) -> None:
+def test_a_job_registered_again_on_its_feed_publishes_only_what_has_changed_meanwhile(pipeline: Pipeline) -> None:
     feed = Feed(pipeline)
     feed.run()
     before = len(feed.changes())
@@ -204,7 +204,7 @@ def test_a_job_registered_anew_on_its_feed_tells_only_what_has_changed_meanwhile
     feed.assert_equal()
 
 
-def test_rows_that_share_a_key_are_told_as_often_as_they_are_there(pipeline: Pipeline) -> None:
+def test_rows_that_share_a_key_are_published_as_often_as_they_are_there(pipeline: Pipeline) -> None:
     pipeline.insert([1, 1, 2], "again")
     feed = Feed(pipeline)
     feed.run()
@@ -229,7 +229,7 @@ def test_a_filter_lets_rows_in_and_out(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("point", ["commit.before", "feed.write", "feed.commit", "feed.committed", "report.before"])
-def test_what_fails_in_the_middle_is_done_again_and_told_once(pipeline: Pipeline, point: str) -> None:
+def test_what_fails_in_the_middle_is_done_again_and_reported_once(pipeline: Pipeline, point: str) -> None:
     feed = Feed(pipeline)
     assert not feed.run(runner=feed.runner(**{point.replace(".", "_"): fails})).ok
     assert feed.run().ok
@@ -279,7 +279,7 @@ def test_ranges_that_share_a_shard_do_not_write_over_each_other(pipeline: Pipeli
     feed.assert_equal()
 
 
-def test_a_watermark_does_not_go_back_where_no_row_was_told(pipeline: Pipeline) -> None:
+def test_a_watermark_does_not_go_back_where_no_row_was_reported(pipeline: Pipeline) -> None:
     """Then no shard has moved: the record alone says that another writer was there."""
     feed = Feed(pipeline, where="id < 0")
     feed.run()

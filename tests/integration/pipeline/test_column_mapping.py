@@ -58,7 +58,7 @@ def assert_right(pipeline: Pipeline, name: str) -> None:
 
 @pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize("feed", [True, False], ids=["feed", "no feed"])
-def test_a_name_that_stands_for_another_column(pipeline: Pipeline, event: str, feed: bool) -> None:
+def test_a_name_that_represents_another_column(pipeline: Pipeline, event: str, feed: bool) -> None:
     """With rows before, between and after the changes of the columns, and without any."""
     remake(pipeline, feed)
     job = pipeline.job("copy", key=("id",))
@@ -80,7 +80,7 @@ def test_a_name_that_stands_for_another_column(pipeline: Pipeline, event: str, f
 
 
 @BOTH_WAYS
-def test_a_column_that_a_filter_asks_about_counts_and_one_that_a_job_does_not_keep_does_not(pipeline: Pipeline) -> None:
+def test_a_column_that_a_filter_names_counts_and_one_that_a_job_does_not_keep_does_not(pipeline: Pipeline) -> None:
     remake(pipeline)
     job = pipeline.job("copy", key=("id",), columns=("id", "b"), where="a > 'a2'")
     other = pipeline.job("ids", columns=("id",))

@@ -70,7 +70,7 @@ def test_a_late_commit_of_a_former_registration_fails(pipeline: Pipeline, first:
 
 
 @BOTH_WAYS
-def test_a_commit_on_a_state_that_others_changed_meanwhile_is_mended(pipeline: Pipeline) -> None:
+def test_a_commit_on_a_state_that_others_changed_meanwhile_is_repaired(pipeline: Pipeline) -> None:
     """Rows that somebody appends between our look and our commit: written without Spark, our commit fails, and starts
     over; Spark's stands on a state that it did not see, and the rows are found at the next look, behind it.
     """

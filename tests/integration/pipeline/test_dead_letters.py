@@ -130,7 +130,7 @@ def test_a_crash_between_the_two_commits(pipeline: Pipeline, place: str, changes
     assert not held(dead_letter_uri(pipeline.target("full")))
 
 
-def test_a_job_that_stops_at_them_and_one_that_is_told_to(pipeline: Pipeline) -> None:
+def test_a_job_that_stops_at_them_and_one_with_the_policy_to(pipeline: Pipeline) -> None:
     stops = pipeline.job("stops", key=("id",), policies={"on_duplicate": OnDuplicate.STOP})
     pipeline.build(stops)
     pipeline.insert([3], "again")

@@ -112,7 +112,7 @@ def ranges(pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return Ranges(pipeline, tmp_path, monkeypatch)
 
 
-def test_halves_go_on_where_the_whole_stood_and_the_whole_where_they_stand(ranges: Ranges) -> None:
+def test_halves_go_on_where_the_whole_was_and_the_whole_where_they_are(ranges: Ranges) -> None:
     pipeline = ranges.pipeline
     assert ranges.run(ranges.row(1)).data_type is DataType.SNAPSHOT
     pipeline.upsert([1, 2, 60], "one")

@@ -31,7 +31,7 @@ def one_of_several_deleted(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("event", [beside_one_that_is_there, inserted_once_more_alone, one_of_several_deleted])
-def test_shared_keys_are_refused_and_followed_once_they_are_mended(
+def test_shared_keys_are_refused_and_followed_once_they_are_repaired(
     pipeline: Pipeline, event: Callable[[Pipeline], None]
 ) -> None:
     stop = {"on_duplicate": OnDuplicate.STOP}

@@ -85,7 +85,7 @@ def test_a_claim_that_nobody_heard_of_is_found_by_the_next_attempt(pipeline: Pip
     pipeline.assert_equal("target")
 
 
-def test_a_job_that_was_built_has_its_place_and_builds_anew_what_became_of_it(pipeline: Pipeline) -> None:
+def test_a_job_that_was_built_has_its_place_and_rebuilds_what_became_of_it(pipeline: Pipeline) -> None:
     job, uri = pipeline.job("target", key=("id",)), pipeline.target("target")
     outcome = pipeline.build(job)[0]
     shutil.rmtree(uri)

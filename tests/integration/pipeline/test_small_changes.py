@@ -75,7 +75,7 @@ def test_few_bytes_of_many_rows_are_left_to_spark(pipeline: Pipeline, key: tuple
     assert "delta-rs" in DeltaTable(pipeline.target("copy")).history(1)[0]["engineInfo"]
 
 
-def test_nothing_is_looked_into_where_changes_do_not_come_through_arrow(pipeline: Pipeline) -> None:
+def test_nothing_is_probed_where_changes_do_not_come_through_arrow(pipeline: Pipeline) -> None:
     pipeline.source = uri = f"{pipeline.root}/nested"
     pipeline.sql(f"CREATE TABLE SOURCE (id BIGINT, s STRUCT<a: INT>) USING delta TBLPROPERTIES ({FEED_ON})")
     for number in range(2):

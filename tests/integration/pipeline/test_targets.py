@@ -151,7 +151,7 @@ def cleaned(uri: str) -> None:
 
 
 @pytest.mark.parametrize("looks", [True, False], ids=["renewed", "not looked at"])
-def test_an_idle_target_that_is_looked_at_now_and_then_outlives_its_log(pipeline: Pipeline, looks: bool) -> None:
+def test_an_idle_target_that_is_probed_now_and_then_outlives_its_log(pipeline: Pipeline, looks: bool) -> None:
     """OPTIMIZE by others, and the log cleaned up to that: whoever looked in between has said anew where it stands."""
     job, uri = pipeline.job("target", key=("id",)), pipeline.target("target")
     first = pipeline.build(job)[0]
@@ -177,7 +177,7 @@ def test_an_idle_target_that_is_looked_at_now_and_then_outlives_its_log(pipeline
 
 
 @pytest.mark.parametrize(("name", "value"), [("columnMapping.mode", "name"), ("enableDeletionVectors", "true")])
-def test_a_target_that_cannot_be_said_anew_is_left_as_it_is(pipeline: Pipeline, name: str, value: str) -> None:
+def test_a_target_that_cannot_be_claimed_again_is_left_as_it_is(pipeline: Pipeline, name: str, value: str) -> None:
     job, uri = pipeline.job("target", key=("id",)), pipeline.target("target")
     first = pipeline.build(job)[0]
     pipeline.sql(f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ('delta.{name}' = '{value}')")
@@ -199,7 +199,7 @@ def test_a_target_that_expires_transactions_is_refused(pipeline: Pipeline) -> No
 
 
 @BY_SPARK
-def test_a_checkpoint_is_made_by_the_tenth_commit_when_that_was_told_of(pipeline: Pipeline) -> None:
+def test_a_checkpoint_is_made_by_the_tenth_commit_when_that_was_reported_of(pipeline: Pipeline) -> None:
     """Delta's own is part of the commit, and takes seconds."""
     job, log = pipeline.job("full", key=("id",)), Path(pipeline.target("full"), "_delta_log")
     told: list[tuple[int, int]] = []

@@ -45,7 +45,7 @@ def metrics(pipeline: Pipeline, name: str) -> dict[str, int]:
     return {name: int(value) for name, value in found.items() if value.isdecimal()}
 
 
-def test_foreign_rows_are_found_and_mended_alone(pipeline: Pipeline) -> None:
+def test_foreign_rows_are_found_and_repaired_alone(pipeline: Pipeline) -> None:
     pipeline.insert(range(1_000, 1_000 + MANY))
     job = pipeline.job("full", key=("id",))
     part = pipeline.job("part", key=("id",), columns=("v", "id"), where="g <> 3 AND id < 1000")
@@ -124,7 +124,7 @@ def test_only_columns_that_are_kept_are_read_and_rows_only_within_ranges(pipelin
         }
 
 
-def test_an_append_only_target_is_told_while_the_source_only_grows(pipeline: Pipeline) -> None:
+def test_an_append_only_target_is_reported_while_the_source_only_grows(pipeline: Pipeline) -> None:
     job = pipeline.job("log")
     pipeline.build(job)
     pipeline.insert([100, 101])
@@ -144,7 +144,7 @@ def test_an_append_only_target_is_told_while_the_source_only_grows(pipeline: Pip
     pipeline.run(job)  # made anew, as others have written
     pipeline.delete("id = 1")
     pipeline.run(job)
-    with pytest.raises(PermanentError, match="nobody can tell whether the target is right"):
+    with pytest.raises(PermanentError, match="it cannot be known whether the target is right"):
         verify(pipeline, job)
 
 

@@ -86,12 +86,12 @@ def test_tail_as_text_has_a_line_for_each_change(feed: Changefeed) -> None:
     assert cursor == feed.last_cursor().text
 
 
-def test_tail_follows_until_it_has_as_many_as_it_was_asked_for(feed: Changefeed) -> None:
+def test_tail_follows_until_it_has_as_many_as_were_requested(feed: Changefeed) -> None:
     *changes, _ = lines("tail", feed.uri, "--follow", "--limit", "4")
     assert len(changes) == 4
 
 
-def test_values_that_json_does_not_have_are_told_as_text(tmp_path: Path) -> None:
+def test_values_that_json_does_not_have_are_reported_as_text(tmp_path: Path) -> None:
     at = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
     schema = pa.schema(
         [
@@ -174,7 +174,7 @@ def test_purge_shows_first_and_takes_away_then(feed: Changefeed, etcd: str) -> N
         (("cursors", "F"), "--etcd"),
     ],
 )
-def test_wrong_usage_is_told(feed: Changefeed, arguments: tuple[str, ...], complaint: str) -> None:
+def test_wrong_usage_is_reported(feed: Changefeed, arguments: tuple[str, ...], complaint: str) -> None:
     result = ran(*(feed.uri if argument == "F" else argument for argument in arguments))
     assert result.exit_code == 2
     assert complaint in result.output

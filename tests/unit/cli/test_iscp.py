@@ -37,7 +37,7 @@ def test_help_loads_neither_spark_nor_grpc(arguments: tuple[str, ...]) -> None:
     subprocess.run([sys.executable, "-c", code, *arguments, "--help"], check=True, capture_output=True)
 
 
-def test_a_bad_configuration_is_told_with_status_1(tmp_path: Path) -> None:
+def test_a_bad_configuration_is_reported_with_status_1(tmp_path: Path) -> None:
     file = tmp_path / "iscp.toml"
     file.write_text('listen = "x"\nfoo = 1\n')
     run = subprocess.run([*ISCP, "node", "--config", file], capture_output=True, text=True, check=False)

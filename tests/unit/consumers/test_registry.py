@@ -94,12 +94,12 @@ def test_nobody_else_takes_the_name_of_one_of_ours() -> None:
         ("plain", "it has no shared_target, needs"),
     ],
 )
-def test_code_that_does_not_fit_is_told_and_ends_nothing(name: str, why: str) -> None:
+def test_code_that_does_not_fit_is_reported_and_ends_nothing(name: str, why: str) -> None:
     refusal = refused(ConsumerRegistry(allowed=(name,)), name)
     assert refusal.code is ErrorCode.CONSUMER_BROKEN
     assert why in str(refusal)
 
 
 @pytest.mark.usefixtures("theirs")
-def test_what_is_allowed_and_not_installed_can_be_told() -> None:
+def test_what_is_allowed_and_not_installed_can_be_reported() -> None:
     assert ConsumerRegistry(allowed=("good", "mislaid")).absent == ("mislaid",)

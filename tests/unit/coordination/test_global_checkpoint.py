@@ -22,7 +22,7 @@ def at(version: int, at_s: float, name: str = "j") -> JobRow:
     return job("a", name)._replace(watermark=Watermark(version, at_s))
 
 
-def test_a_job_that_is_up_to_date_is_resolved_up_to_the_look_at_its_source() -> None:
+def test_a_job_that_is_up_to_date_is_resolved_up_to_the_probe_at_its_source() -> None:
     seen = SourceSeen(A, 5, 100.0, 0.0)
     assert resolved_at_s(at(5, 40.0), seen) == 100.0
     assert resolved_at_s(at(4, 40.0), seen) == 40.0
@@ -93,7 +93,7 @@ def test_a_job_that_counted_and_has_much_to_do_is_waited_for() -> None:
     assert checkpoint.catching_up == {}
 
 
-def test_a_job_made_anew_is_judged_anew() -> None:
+def test_a_recreated_job_is_judged_again() -> None:
     """By a resync, a split or a merge: it has another job_id."""
     checkpoint = GlobalCheckpoint()
     checkpoint.take(A, [at(5, 100.0)], None)
@@ -105,7 +105,7 @@ def test_a_job_made_anew_is_judged_anew() -> None:
     assert checkpoint.catching_up == {}
 
 
-def test_after_a_change_of_the_owner_the_checkpoint_waits_until_the_sources_were_looked_at() -> None:
+def test_after_a_change_of_the_owner_the_checkpoint_waits_until_the_sources_were_probed() -> None:
     """A job that was catching up is not covered by the next owner either."""
     checkpoint = GlobalCheckpoint(at_s=100.0)
     idle, lagging = at(5, 10.0), at(5, 20.0)._replace(job_id="lagging")
@@ -193,7 +193,7 @@ def test_whatever_happens_no_job_that_is_not_listed_is_below_the_checkpoint(
             check_checkpoint(checkpoint, each.rows, each.applied_up_to_s)
 
 
-def test_without_a_job_that_counts_nothing_is_told() -> None:
+def test_without_a_job_that_counts_nothing_is_reported() -> None:
     checkpoint = GlobalCheckpoint()
     checkpoint.take(A, [job("a")], None)
     assert not checkpoint.advance()

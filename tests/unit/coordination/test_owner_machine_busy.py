@@ -50,7 +50,7 @@ def test_what_waits_to_be_read_is_bounded_by_what_the_owner_takes_in() -> None:
 
 
 @pytest.mark.parametrize("stall_s", [5.0, 30.0])
-def test_an_owner_that_stands_still_blames_nobody_for_what_it_has_not_read(stall_s: float) -> None:
+def test_an_owner_that_pauses_blames_nobody_for_what_it_has_not_read(stall_s: float) -> None:
     world = busy_owner(NODES, Costs(0.0005, 0.0002))
     world.elect(tables(TABLES))
     world.run_until(lambda machine: machine.assignments.counts[ShardState.RUNNING] > 100, within_s=60.0)
@@ -76,7 +76,7 @@ def test_silent_nodes_are_given_up_on_and_hold_up_no_others() -> None:
     assert {line.split()[0] for line in world.revoked} == silent
 
 
-def test_nodes_that_take_long_to_start_are_asked_ever_more_rarely() -> None:
+def test_nodes_that_take_long_to_start_are_polled_ever_more_rarely() -> None:
     """What they have taken on is bounded, and is asked for once in `resend_max_s` at the most."""
     starts_s = 20.0
     world = busy_owner(NODES, Costs(0.0001, 0.0001), starts_s=starts_s)
@@ -136,7 +136,7 @@ def test_nothing_is_placed_before_the_ring_of_the_present_nodes_is_built() -> No
     assert len([each for each in effects if isinstance(each, SendTo) and isinstance(each.message, DispatchTable)]) == 10
 
 
-def test_a_ring_is_asked_for_again_when_the_nodes_of_before_are_back() -> None:
+def test_a_ring_is_requested_again_when_the_nodes_of_before_are_back() -> None:
     owner = elected(10, N1)
     owner.step(Tick(), 1.0)
     owner.step(MembersChanged((N1, N2)), 2.0)

@@ -78,7 +78,7 @@ def test_a_node_that_misses_the_deadline_is_revoked_and_its_lease_waited_out() -
     assert len(dispatches(driver.step(Tick(), 0.1))) == 1
 
 
-def test_a_node_is_not_blamed_for_a_time_in_which_the_owner_stood_still() -> None:
+def test_a_node_is_not_blamed_for_a_time_in_which_the_owner_paused() -> None:
     driver = Driver(N1, N2, wanted=("a",))
     driver.sync(N1)
     assert RevokeLease(N2, 101) not in driver.step(Tick(), 3 * TIMES.sync_deadline_s)
@@ -86,7 +86,7 @@ def test_a_node_is_not_blamed_for_a_time_in_which_the_owner_stood_still() -> Non
     assert driver.state() is ShardState.DISPATCHING
 
 
-def test_a_sync_is_asked_for_ever_more_rarely() -> None:
+def test_a_sync_is_requested_ever_more_rarely() -> None:
     driver = Driver(N1, N2, times=replace(TIMES, sync_deadline_s=20.0))
     driver.sync(N1)
     asked = [
@@ -96,7 +96,7 @@ def test_a_sync_is_asked_for_ever_more_rarely() -> None:
     assert [s for s, told in enumerate(asked, 1) if told] == [2, 6, 10], "after two seconds, and four at most"
 
 
-def test_an_owner_that_was_busy_hears_what_has_come_before_it_asks_again() -> None:
+def test_an_owner_that_was_busy_hears_what_has_come_before_it_requests_again() -> None:
     driver = Driver(N1, N2)
     assert driver.step(Tick(), 2 * TIMES.resend_s + 1.5) == [], "the Syncs may wait to be heard"
     assert any(isinstance(e, SendTo) and isinstance(e.message, Announce) for e in driver.wait(TIMES.resend_max_s))
@@ -290,7 +290,7 @@ def test_a_life_that_comes_back_goes_on_with_what_was_recorded_while_a_former_on
     assert SendTo(second, Acknowledge(1, 2, 2, 1)) in driver.sync(second, number=2)
 
 
-def test_a_node_whose_epochs_are_counted_anew_is_a_member_again() -> None:
+def test_a_node_whose_epochs_are_counted_again_is_a_member_again() -> None:
     """Somebody has deleted the key in etcd that counts them."""
     driver = Driver(replace(N1, epoch=500, lease_id=1))
     driver.step(MembersChanged(()))
@@ -345,7 +345,7 @@ def test_one_unreachable_node_does_not_hold_up_the_others() -> None:
     assert len(cluster.running()) == 8
 
 
-def test_an_owner_that_stood_still_hears_first_what_came_in_meanwhile() -> None:
+def test_an_owner_that_paused_hears_first_what_came_in_meanwhile() -> None:
     """It alone was frozen: the others have said all the time that they are there."""
     times = replace(TIMES, alive_s=1.0)
     owner = OwnerMachine("n1", "1", times)

@@ -18,7 +18,7 @@ from iscp.coordination.protocol.events import (
     Elected,
     FromNode,
     MembersChanged,
-    MoveAsked,
+    MoveRequested,
     Recorded,
     ShardUnwanted,
     ShardWanted,
@@ -310,7 +310,7 @@ def test_a_job_that_goes_while_its_shard_waits_leaves_no_move_behind() -> None:
     driver.step(MembersChanged((N1, N2)), 10.0)
     driver.sync(N2)
     driver.step(Tick(), TIMES.settle_s)
-    driver.step(MoveAsked(A, "n2"))
+    driver.step(MoveRequested(A, "n2"))
     term = driver.owner.term
     assert term is not None
     (operation,) = term.peers["n1"].in_flight.values()

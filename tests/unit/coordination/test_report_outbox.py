@@ -86,7 +86,7 @@ def test_a_new_epoch_numbers_from_one_and_keeps_the_content() -> None:
     assert [chunk.shards[0].history[0].seq for chunk in outbox.chunks] == [2, 3]
 
 
-def test_the_source_seen_last_is_told() -> None:
+def test_the_source_seen_last_is_reported() -> None:
     outbox = Outbox()
     outbox.see(SourceSeen(A, 1, 10.0, 0.0))
     outbox.see(SourceSeen(A, 2, 11.0, 3.0))

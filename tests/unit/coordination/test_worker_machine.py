@@ -138,7 +138,7 @@ def test_a_sync_is_repeated_until_it_is_acknowledged(driver: Driver) -> None:
     assert driver.step(Tick(), 5) == []
 
 
-def test_a_sync_tells_all_in_bounded_parts(driver: Driver) -> None:
+def test_a_sync_reports_all_in_bounded_parts(driver: Driver) -> None:
     driver.obey()
     for n in range(SYNC_SHARDS_MAX + 1):
         driver.worker.step(
@@ -207,7 +207,7 @@ def test_what_is_still_stopping_is_not_started(driver: Driver) -> None:
     assert kinds(driver.dispatch(7)) == [StartShard, DispatchTableResponse]
 
 
-def test_a_shard_that_ends_by_itself_is_told_by_a_new_sync(driver: Driver) -> None:
+def test_a_shard_that_ends_by_itself_is_reported_by_a_new_sync(driver: Driver) -> None:
     driver.run_a()
     effects = driver.step(ShardStopped(A))
     assert Sync in kinds(effects)

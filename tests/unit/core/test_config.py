@@ -85,7 +85,7 @@ def test_a_fault_is_found_by_its_path(config: NodeConfig, path: str) -> None:
     assert [fault.path for fault in faults(config)] == [path]
 
 
-def test_faults_of_different_settings_are_told_at_once() -> None:
+def test_faults_of_different_settings_are_reported_at_once() -> None:
     config = replace(VALID, node_id="/", listen="x", etcd=EtcdConfig(prefix=""))
     assert [fault.path for fault in faults(config)] == ["node_id", "listen", "etcd.prefix"]
 

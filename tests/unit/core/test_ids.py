@@ -18,7 +18,7 @@ def test_later_ids_sort_after_earlier_ones_whatever_the_clock_does(first_s: floa
     assert ids == sorted(set(ids))
 
 
-def test_an_id_begins_with_the_time_so_that_a_log_made_anew_goes_on_after_the_old_one() -> None:
+def test_an_id_begins_with_the_time_so_that_a_log_recreated_goes_on_after_the_old_one() -> None:
     assert int(next_job_id(1_700_000_000.0, ""), 16) == 1_700_000_000_000
     old = next_job_id(1_700_000_000.0, "")
     assert next_job_id(1_700_000_000.001, "") > old
@@ -44,7 +44,7 @@ def test_a_later_owners_dispatch_exceeds_any_earlier_one() -> None:
     assert TableEpoch(2, 0) > TableEpoch(1, 10**9) > TableEpoch(1, 10**9 - 1)
 
 
-def test_a_key_tells_accounts_tables_and_names_apart() -> None:
+def test_a_key_distinguishes_accounts_tables_and_names() -> None:
     keys = {JobKey("a", "t", "n"), JobKey("b", "t", "n"), JobKey("a", "u", "n"), JobKey("a", "t", "m")}
     assert len(keys) == 4
     assert JobKey("a", "t", "n") in keys

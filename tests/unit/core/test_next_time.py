@@ -18,7 +18,7 @@ def test_a_time_to_come_is_waited_for(next_at_s: float) -> None:
 
 
 @pytest.mark.parametrize("next_at_s", [None, True, "soon", nan, inf, -inf, 0, 999.0, NOW_S])
-def test_any_other_is_told_with_what_to_answer(next_at_s: object) -> None:
+def test_any_other_is_refused_with_what_to_answer(next_at_s: object) -> None:
     with pytest.raises(PermanentError, match="next time") as refusal:
         wait_until_s(next_at_s, NOW_S)
     assert refusal.value.code is ErrorCode.CONSUMER_BROKEN

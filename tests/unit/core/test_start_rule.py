@@ -70,7 +70,7 @@ def test_accounts_share_nothing() -> None:
     assert decide([job(), other], newest=5) == [Start((0,), None)], "nor is the other's watermark a goal"
 
 
-def test_a_source_made_anew_is_read_though_the_versions_agree() -> None:
+def test_a_source_recreated_is_read_though_the_versions_agree() -> None:
     assert decide([job(5, stale=True), job(5)], newest=5) == [Start((0, 1), None)]
     assert decide([job(5, stale=True)], newest=2) == [Start((0,), None)]
 

@@ -65,7 +65,7 @@ def test_what_steers_a_terminal_is_shown_and_not_obeyed() -> None:
     assert printable("\x1b[2J\x00\ud800\u202e") == "\\x1b[2J\\x00\\ud800\\u202e"
 
 
-def test_the_methods_of_a_text_of_another_class_are_not_asked() -> None:
+def test_the_methods_of_a_text_of_another_class_are_not_called() -> None:
     assert printable(Evil("a\x00")) == "a\\x00"
     assert type(printable(Evil("plain"))) is str
     assert exact_name(Evil("plain"), "x") == "plain"
@@ -108,7 +108,7 @@ def test_an_error_without_a_code_that_there_is_has_that_of_its_class(error: Exce
 
 
 @pytest.mark.parametrize("value", [5, np.int64(5), np.uint8(5), ErrorCode.NO_SPACE])
-def test_what_stands_for_a_whole_number_exactly_is_one(value: object) -> None:
+def test_what_represents_a_whole_number_exactly_is_one(value: object) -> None:
     found = exact_int(value, "rows")
     assert (found, type(found)) == (5, int)
 
@@ -161,6 +161,6 @@ def test_no_value_raises_anything_but_a_value_error(check: Callable[[object], ob
     holds()
 
 
-def test_one_that_raises_an_exit_when_it_is_looked_at_is_a_value_error_too() -> None:
+def test_one_that_raises_an_exit_when_it_is_read_is_a_value_error_too() -> None:
     with pytest.raises(ValueError, match="a value of RaisesWhenRead"):
         exact_int(RaisesWhenRead(), "x")

@@ -18,7 +18,7 @@ def test_a_record_comes_back_the_same() -> None:
     assert parse_record(RECORD.to_json()) == RECORD
 
 
-def test_it_tells_where_the_sink_stands() -> None:
+def test_it_returns_the_position_of_the_sink() -> None:
     position = position_of(RECORD.to_json())
     assert (position.seq, position.watermark, position.job_id, position.source_id) == (
         7,
@@ -43,7 +43,7 @@ def _without(name: str) -> str:
 @pytest.mark.parametrize(
     "text", ["nonsense", "[]", "{}", "7", RECORD.to_json().replace('"format":1', '"format":3'), _without("seq")]
 )
-def test_what_is_no_record_is_told_with_what_to_do(text: str) -> None:
+def test_what_is_no_record_is_reported_with_what_to_do(text: str) -> None:
     with pytest.raises(PermanentError, match="cannot be read") as refused:
         parse_record(text)
     assert refused.value.code is ErrorCode.CONSUMER_BROKEN

@@ -1,4 +1,4 @@
-"""The job log on Delta tables, through deltalake: no JVM stands on the control path.
+"""The job log on Delta tables, through deltalake: no JVM is on the control path.
 
 `<uri>/iscp_log` holds the jobs, behind the fence of `FencedTable`; `<uri>/iscp_history` their iterations.
 """
@@ -61,7 +61,7 @@ class DeltaJobLog:
         """`cluster`: whose log it is, if it is made; raises ConfigurationError at the claim if it is another's.
 
         `reached`: a version that the log has reached, as far as anything outside its directory knows (0: there was
-        one; -1: nothing is known); asked at the claim.
+        one; -1: nothing is known); read at the claim.
         """
         self._base = base = uri.rstrip("/")
         self._reached = reached
@@ -91,7 +91,7 @@ class DeltaJobLog:
     def _refuse_damaged(self) -> None:
         """Raises JobLogDamaged, StorageError."""
         uri, base = f"{self._base}/{LOG_TABLE}", place(self._base)
-        reached = self._reached()  # before the log is looked at: another owner may be writing
+        reached = self._reached()  # before the log is read: another owner may be writing
         try:
             if is_there(uri):
                 if (damage := find_damage(uri, reached)) is not None:
@@ -99,7 +99,7 @@ class DeltaJobLog:
                 return
             signs = is_there(f"{self._base}/{HISTORY_TABLE}") or storage.exists(f"{base}/{USED}")
         except OSError as error:
-            raise storage_error(error, f"cannot look at {uri}") from error
+            raise storage_error(error, f"cannot read {uri}") from error
         if signs or (storage.parent_is_there(f"{base}/{LOG_TABLE}") and reached >= 0):
             raise JobLogDamaged(
                 f"the job log {uri} is gone, and this cluster has used one: all its registrations would be lost",

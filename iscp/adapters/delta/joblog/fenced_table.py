@@ -1,10 +1,10 @@
 """A Delta table that one term at a time may write: the fence under the job log.
 
 A commit goes to exactly the version after the last one known, never rebased, and the one known is always of our
-own term. Whenever the table has moved without us, whoever moved it is looked at before anything else is written.
+own term. Whenever the table has moved without us, who moved it is checked before anything else is written.
 
 Old commit files are cleaned away, and a writer that slept so long finds the version free that it is about to write:
-its put-if-absent succeeds, far behind the log's end. So a commit counts only once the table was looked at after it.
+its put-if-absent succeeds, far behind the log's end. So a commit counts only once the table was read after it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ TABLE_PROPERTIES = {
 
 @dataclass(frozen=True, slots=True)
 class _Doubt:
-    """A commit whose outcome could not be looked up; `must_follow_up`: nothing else may be committed before it is."""
+    """A commit whose outcome could not be read; `must_follow_up`: nothing else may be committed before it is."""
 
     commit_id: str
     must_follow_up: bool
@@ -129,7 +129,7 @@ class FencedTable:
             table = open_or_create(self._uri, self._schema, TABLE_PROPERTIES)
             ours = next((each for each in commits_after(self._uri, before) if each.commit_id == commit_id), None)
             if ours is not None:
-                # Whatever has come after the claim is looked at by the first step that follows.
+                # Whatever has come after the claim is checked by the first step that follows.
                 self._table, self._version, self.term = table, ours.version, term
                 self._sync_commit(self._version)
                 return term
@@ -199,7 +199,7 @@ class FencedTable:
         `written`: its commit was just accepted for the next version, so it is the one found there, if that is newest.
 
         Raises NotOwner if one of them claimed another term or changed rows behind our back; StorageError, or
-        OutcomeUnknown while a commit of ours is in doubt, if the table cannot be looked at.
+        OutcomeUnknown while a commit of ours is in doubt, if the table cannot be read.
         """
         self._check()
         table = self._open()
@@ -209,10 +209,10 @@ class FencedTable:
             version = table.version()
             found = written and version == self._version + 1
             if not found and version != self._version:
-                found = self._look_at_others(table, version, commit_id)
+                found = self._check_others(table, version, commit_id)
         except (*FOREIGN_ERRORS, StorageError) as error:
             if self._doubt:
-                raise OutcomeUnknown(f"cannot look whether a commit to the job log came through: {error}") from error
+                raise OutcomeUnknown(f"cannot check whether a commit to the job log came through: {error}") from error
             raise storage_error(error, "cannot read the job log") from error
         if written and not found:
             raise OutcomeUnknown("a commit to the job log was accepted and is not to be seen")
@@ -220,7 +220,7 @@ class FencedTable:
         self._doubt = None
         return found
 
-    def _look_at_others(self, table: DeltaTable, version: int, commit_id: str) -> bool:
+    def _check_others(self, table: DeltaTable, version: int, commit_id: str) -> bool:
         if (term := table.transaction_version(APP_ID)) != self.term:
             self._depose(f"the job log is of term {term}, ours is {self.term}")
         if version < self._version:

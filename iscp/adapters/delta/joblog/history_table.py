@@ -118,7 +118,7 @@ class HistoryTable:
                 raise damaged(fault)
             return True
         except OSError as error:
-            raise storage_error(error, f"cannot look at {self._uri}") from error
+            raise storage_error(error, f"cannot read {self._uri}") from error
 
     def _mark(self, there: bool) -> None:
         """Leave beside the table that there is one; where that says so already, and it was not there, it is gone."""
@@ -158,7 +158,7 @@ def damaged(fault: str) -> HistoryDamaged:
 def find_fault(uri: str, table: DeltaTable | None) -> str:
     """The first file of the history at `uri` that is damaged, and why; of `table`'s rows if it is given. Empty: none.
 
-    Raises OSError where it cannot be looked at.
+    Raises OSError where it cannot be read.
     """
     if (found := find_damage(uri)) is not None:
         return f"{found.path} {found.why}"
@@ -196,7 +196,7 @@ def set_damaged_aside(uri: str) -> str:
 
 
 def _rows_of(entries: Sequence[HistoryEntry]) -> pa.Table:
-    """Made before the storage is asked: what cannot be kept is no fault of its, and no later attempt helps."""
+    """Made before anything is written: what cannot be kept is no fault of its, and no later attempt helps."""
     try:
         return history_table(entries)
     except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:

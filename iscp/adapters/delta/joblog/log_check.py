@@ -1,7 +1,7 @@
 """Whether the job log's own Delta log is whole, file by file: what is damaged is named, and never read past.
 
 A reader of Delta may take an empty commit for one without actions, or end before a gap: requests that were acknowledged
-would be forgotten without a word. So an owner looks before it claims: one listing, and the commits since the last
+would be forgotten without a word. So an owner checks before it claims: one listing, and the commits since the last
 checkpoint, which are few.
 """
 
@@ -85,7 +85,7 @@ def is_there(uri: str) -> bool:
 def find_damage(uri: str, reached: int = -1) -> Damage | None:
     """The first thing that is wrong with the log of the table at `uri`, which has come to version `reached` at least.
 
-    Raises OSError where it cannot be looked at.
+    Raises OSError where it cannot be read.
     """
     log = log_of(uri)
     names = files.names(log)
@@ -168,7 +168,7 @@ def _read_checkpoint(path: str) -> tuple[str, str]:
 def repair(uri: str, reached: int) -> Repaired | None:
     """End the log before its last commit if that is torn or lost: a file that is there is renamed, never deleted.
 
-    None: nothing is wrong with it. Whoever says how far the log has `reached` has to be told after it. Nobody may own
+    None: nothing is wrong with it. Whoever says how far the log has `reached` has to be set after it. Nobody may own
     the log meanwhile. Raises JobLogDamaged, OSError.
     """
     damage = find_damage(uri, reached)

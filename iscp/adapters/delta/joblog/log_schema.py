@@ -31,7 +31,7 @@ FORMAT_PROPERTY = "iscp.format"
 # Sequence numbers follow from the commit's version, so that nobody has to read the last one first.
 SEQUENCES_PER_COMMIT = 1 << 24
 REQUESTS_KEPT_PER_JOB = 8
-"""Request ids of a job that a compaction keeps. A client asks again within seconds or minutes; an older id that is
+"""Request ids of a job that a compaction keeps. A client retries within seconds or minutes; an older id that is
 repeated after a compaction counts as a new request.
 """
 
@@ -231,7 +231,7 @@ def job_rows(table: pa.Table) -> list[JobRow]:
 
 
 def _repair_row(row: JobRow) -> JobRow | None:
-    """As it can be, where somebody else has damaged it: the sinks know how far jobs have come, and nodes ask them.
+    """As it can be, where somebody else has damaged it: the sinks know how far jobs have come, and nodes read them.
 
     None: nobody can say what it was the row of.
     """
@@ -239,14 +239,14 @@ def _repair_row(row: JobRow) -> JobRow | None:
         refuse_absurd_row(row)
         return row
     except ValueError as error:
-        told = {"job": row.key.job_name, "table": row.table_name, "error": error_text(error)}
+        fields = {"job": row.key.job_name, "table": row.table_name, "error": error_text(error)}
     bare = row._replace(watermark=Watermark(), seq=0, create_at_s=0.0, drop_at_s=None if row.drop_at_s is None else 0.0)
     try:
         refuse_absurd_row(bare)
     except ValueError:
-        log.error("joblog.row_left_out", extra=told)
+        log.error("joblog.row_left_out", extra=fields)
         return None
-    log.error("joblog.row_repaired", extra=told)
+    log.error("joblog.row_repaired", extra=fields)
     return bare
 
 

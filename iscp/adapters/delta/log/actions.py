@@ -106,7 +106,7 @@ def time_s_of(body: Mapping[str, Any], names: Iterable[str]) -> float | None:
 
 
 def statistics_of(add: Mapping[str, Any]) -> dict[str, Any]:
-    """Empty where there are none that can be trusted; each part has still to be looked at."""
+    """Empty where there are none that can be trusted; each part has still to be checked."""
     text = add.get("stats")
     try:
         found = json.loads(text) if isinstance(text, str) and text else {}

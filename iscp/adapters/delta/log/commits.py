@@ -78,7 +78,7 @@ def commit_file(uri: str, version: int) -> str:
 
 
 def log_of(uri: str) -> str:
-    # A plain absolute path, as nearly all are, is not taken apart: it is asked for at every pass.
+    # A plain absolute path, as nearly all are, is not taken apart: it is read at every pass.
     return f"{uri if uri.startswith('/') else place(uri)}/_delta_log"
 
 
@@ -89,8 +89,8 @@ def version_of(name: str, *, checkpoints: bool = False) -> int | None:
 
 
 def commit_stamp(uri: str, version: int) -> tuple[int, ...] | None:
-    """What tells this commit file from any other of its name; None: it is not there."""
-    with storage_faults(f"look at version {version} of {uri}"):
+    """What distinguishes this commit file from any other of its name; None: it is not there."""
+    with storage_faults(f"read version {version} of {uri}"):
         return files.stamp(commit_file(uri, version)) or None
 
 

@@ -1,7 +1,7 @@
 """Commits at exactly the next version, of which no answer is believed: what counts is what the log shows.
 
 A writer puts a commit behind the last version that it knows, never rebased. Its answer may be lost, and another writer
-may have been first: so it looks for its own commit, by the id in it. Old commit files are cleaned away, and a writer
+may have been first: so it searches for its own commit, by the id in it. Old commit files are cleaned away, and a writer
 that slept so long finds a version free that was taken once: its put-if-absent succeeds, far behind the log's end. So a
 commit counts only if the log goes on from it.
 """

@@ -1,6 +1,6 @@
 """Between which values keys lie: those of changes, and those that a table's files hold by their statistics.
 
-Where a key is new and lies outside of all that the table holds, rows can be appended without a look at its rows. Most
+Where a key is new and lies outside of all that the table holds, rows can be appended without reading its rows. Most
 keys are like that, as they count upwards. Each key column is taken for itself: rows that differ in one have other keys.
 """
 
@@ -96,7 +96,7 @@ def _replaced(value: Any) -> bool:
 
 
 class HeldKeys:
-    """The bounds of all that a table held since it was first looked at: they grow, and never shrink."""
+    """The bounds of all that a table held since it was first read: they grow, and never shrink."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri

@@ -111,7 +111,7 @@ def each_key(raw: DataFrame, key: Sequence[str]) -> DataFrame:
 
 
 def each_by_itself(raw: DataFrame) -> DataFrame:
-    """Takes and gives what `net_by_spark` does, where each row has its key's net change without a look at others."""
+    """Takes and gives what `net_by_spark` does, where each row has its key's net change without reading others."""
     kind = F.col(CHANGE_TYPE)
     op = F.when(kind == "insert", Op.INSERT).when(kind == "delete", Op.DELETE).otherwise(Op.UPDATE)
     return raw.where(kind != "update_preimage").withColumn(OP, op).drop(CHANGE_TYPE)
@@ -119,7 +119,7 @@ def each_by_itself(raw: DataFrame) -> DataFrame:
 
 def net_by_spark(raw: DataFrame, key: Sequence[str]) -> DataFrame:
     """Takes the wanted columns, `_change_type` and the stamps; gives the wanted columns, `_iscp_op`, the stamps of the
-    key's last change, and `_iscp_doubtful` where rows share the key. One sort does for all that is asked of a key.
+    key's last change, and `_iscp_doubtful` where rows share the key. One sort does for all that is needed of a key.
     """
     in_order = Window.partitionBy(*[F.col(quoted(name)) for name in key]).orderBy(COMMIT_VERSION, _WRITTEN)
     written = F.col(_WRITTEN)
@@ -131,8 +131,8 @@ def net_by_spark(raw: DataFrame, key: Sequence[str]) -> DataFrame:
     )
     first, is_last = F.col("_iscp_first"), F.col("_iscp_last")
     rows = F.col("_iscp_sum") + F.when(first, 0).otherwise(1)
-    told = ranked.withColumn(DOUBTFUL, (rows < 0) | (is_last & (rows != written.cast("int"))))
-    last = told.where(is_last | F.col(DOUBTFUL)).withColumn(OP, _op(first, written))
+    marked = ranked.withColumn(DOUBTFUL, (rows < 0) | (is_last & (rows != written.cast("int"))))
+    last = marked.where(is_last | F.col(DOUBTFUL)).withColumn(OP, _op(first, written))
     return last.drop(CHANGE_TYPE, _WRITTEN, "_iscp_last", "_iscp_first", "_iscp_sum")
 
 

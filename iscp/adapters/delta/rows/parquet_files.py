@@ -90,8 +90,8 @@ class ParquetRows:
 
     def calendar_is_known(self, rows: pa.Table) -> bool:
         """Whether dates and times of these rows mean what they say, whoever wrote them."""
-        told = self._parquet.metadata.metadata or {}
-        if told.get(_SPARK_VERSION, b"") >= _NEW_CALENDAR_SINCE and not any(mark in told for mark in _LEGACY_MARKS):
+        named = self._parquet.metadata.metadata or {}
+        if named.get(_SPARK_VERSION, b"") >= _NEW_CALENDAR_SINCE and not any(mark in named for mark in _LEGACY_MARKS):
             return True
         return not any(_is_early(column) for column in rows.columns)
 

@@ -40,7 +40,7 @@ class Breach(Enum):
     """What put-if-absent forbids."""
 
     NO_WINNER = "nobody won it"
-    SEVERAL_WINNERS = "several were told that they had won it"
+    SEVERAL_WINNERS = "several were reported as its winner"
     LOST = "its winner's commit is not there"
     TORN = "its content is not whole"
     OVERWRITTEN = "it holds another's commit than its winner's"
@@ -147,7 +147,7 @@ class StoreContender:
     def __init__(self, jvm: Any, store: Any, conf: Any, log: str, name: str = SPARK) -> None:
         self.name = name
         self._store, self._conf, self._log = store, conf, log
-        # Each step of a Java name is a question to the JVM: asked once, not in every round.
+        # Each step of a Java name is a call to the JVM: made once, not in every round.
         self._path_of: Any = jvm.org.apache.hadoop.fs.Path
         self._list_of: Any = jvm.java.util.Collections.singletonList
         self._write: Callable[[], None] = lambda: None

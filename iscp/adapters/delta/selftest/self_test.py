@@ -147,7 +147,7 @@ def _nearest(target: str) -> Path:
 def _race_in(spark: SparkSession, scratch: str, store: _TestedStore, field: str, rounds: int) -> list[Round]:
     from py4j.protocol import Py4JJavaError
 
-    other = DeltaRsContender(scratch)  # first: it starts while Spark is asked for its log store
+    other = DeltaRsContender(scratch)  # first: it starts while Spark answers for its log store
     log = f"{scratch}/_delta_log"
     try:
         context: Any = spark.sparkContext._jsc

@@ -117,7 +117,7 @@ class DirectWriter:
         return bool(pc.sum(sizes).as_py() <= self._rewritten_bytes_max)
 
     def _refuse_taken(self, table: DeltaTable, rows: pa.Table, keys: Sequence[str]) -> None:
-        """Deltalake's merge cannot fail on a match, so that it is looked for before; nobody can commit between."""
+        """Deltalake's merge cannot fail on a match, so that it is checked before; nobody can commit between."""
         new = rows.filter(pc.is_in(rows[OP], value_set=pa.array(ABSENT_BEFORE))).select(keys)
         names = [name for name in keys if _ordered(rows, name)]
         if not len(new) or self._held.lack(bounds_of_arrow(new, names), table.version()):
@@ -152,7 +152,7 @@ def _described(rows: pa.Table) -> bool:
 
 
 def is_plain(table: DeltaTable) -> bool:
-    """Whether deltalake's commits do all that the table asks of writers."""
+    """Whether deltalake's commits do all that the table requires of writers."""
     protocol = table.protocol()
     if any(name.startswith(_CONSTRAINT) for name in table.metadata().configuration):
         return False

@@ -2,8 +2,8 @@
 
 Data and watermark go into one commit: `txn` (iscp, seq) and user metadata with the range. Of two writers of one
 seq one wins; Delta reports a conflict to the other if they overlap, and skips it silently if it comes later. So after
-every commit the log is asked whose commit carries the seq. Spark writes the rows of merges and appends; claims and the
-publishing of staged files go through deltalake, which commits at exactly the next version or not at all.
+every commit the log is read for the one that carries the seq. Spark writes the rows of merges and appends; claims and
+the publishing of staged files go through deltalake, which commits at exactly the next version or not at all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a Delta sink stands, read from its log (after the design's "Position of a Delta sink").
+"""The position of a Delta sink, read from its log (after the design's "Position of a Delta sink").
 
 `txn` gives the seq, and the commit that carries it the range. Neither is believed blindly: a RESTORE or REPLACE
 of the target leaves its `txn` behind while the rows are gone, and log cleanup leaves the `txn` while the commit is
@@ -82,7 +82,7 @@ def _ours(commit: Commit) -> _Ours | None:
 
 
 class PositionReader:
-    """Reads and remembers one sink's position; a look at an unchanged sink costs one failed open of a file."""
+    """Reads and remembers one sink's position; a probe of an unchanged sink costs one failed open of a file."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri

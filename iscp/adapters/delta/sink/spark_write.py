@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _TXN_APP = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-# Delta keeps what it merges, since it looks twice and cannot know that it will see the same.
+# Delta keeps what it merges, since it reads twice and cannot know that it will see the same.
 _AS_IT_IS = {"spark.databricks.delta.merge.materializeSource": "none"}
 _ABSENT_BEFORE, _ABSENT_AFTER = (f"('{first}', '{second}')" for first, second in (ABSENT_BEFORE, ABSENT_AFTER))
 

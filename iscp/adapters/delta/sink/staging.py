@@ -115,14 +115,14 @@ def _fault(manifest: Manifest, target: DeltaTable) -> str:
 
 
 def _features(writer_version: int, named: list[str]) -> frozenset[str]:
-    """What a protocol asks of writers, beside what it asks of those of any table."""
+    """What a protocol requires of writers, beside what it requires of those of any table."""
     if writer_version >= _TABLE_FEATURES:
         return frozenset(named) - _OF_EVERY_TABLE
     return frozenset(name for version, names in _LEGACY if version <= writer_version for name in names)
 
 
 def _columns(schema: Mapping[str, Any]) -> dict[str, str]:
-    """Names and types. Nullability is the target's affair, comments nobody's; a mapped column tells of itself."""
+    """Names and types. Nullability is the target's affair, comments nobody's; a mapped column identifies itself."""
     return {
         field["name"] + ("'s mapping" if _mapped(field) else ""): json.dumps(plain(field["type"]), sort_keys=True)
         for field in schema["fields"]

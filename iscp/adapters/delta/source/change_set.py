@@ -102,13 +102,13 @@ class DeltaChangeSet:
             return cls(frame.sparkSession, schema, span, after, rows=frame.toArrow())
 
     def net(self, key: Sequence[str], where: str = "", stamped: bool = False, columns: Sequence[str] = ()) -> Changes:
-        asked = (tuple(key), where, stamped, tuple(columns))
-        known = self._net.get(asked)
+        wanted = (tuple(key), where, stamped, tuple(columns))
+        known = self._net.get(wanted)
         if known is None:
-            known = self._compute(*asked)
+            known = self._compute(*wanted)
             if stamped and key:
                 self._refuse_contradicted(known, key, where)
-            self._net[asked] = known
+            self._net[wanted] = known
         return known
 
     def all(self, key: Sequence[str]) -> DataFrame:
@@ -142,10 +142,10 @@ class DeltaChangeSet:
         return [field.name for field in self._schema.fields if not wanted or field.name.lower() in wanted]
 
     def _refuse_contradicted(self, changes: Changes, key: Sequence[str], where: str) -> None:
-        """What a sink holds for a key shows whether rows share it; of one that nobody looks into, the source does."""
+        """What a sink holds for a key shows whether rows share it; of one that nobody can read, the source does."""
         if not changes.rows + changes.passed:
             return
-        with reading_changes("look for rows that share a key"):
+        with reading_changes("search rows that share a key"):
             after = self._after().where(where) if where else self._after()
             for name, (low, high) in changes.bounds.items():
                 after = after.where(F.col(quoted(name)).between(low, high))  # lets files be left out
@@ -238,7 +238,7 @@ def _changes(
 
 @contextmanager
 def reading_changes(what: str) -> Iterator[None]:
-    """Tells changes that are gone (ChangesUnavailableError) from a Spark that fails."""
+    """Distinguishes changes that are gone (ChangesUnavailableError) from a Spark that fails."""
     with telling_gone(), spark_faults(what):
         yield
 
@@ -249,7 +249,7 @@ def telling_gone() -> Iterator[None]:
     try:
         yield
     except (EngineError, StorageError) as error:
-        told = f"{error.message} {error.__cause__}"  # the message may be cut before that
-        if any(mark in told for mark in _GONE):
+        text = f"{error.message} {error.__cause__}"  # the message may be cut before that
+        if any(mark in text for mark in _GONE):
             raise ChangesUnavailableError(error.message) from error
         raise

@@ -46,7 +46,7 @@ STEPS_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A version that was looked at, what the table was then, and when it was committed."""
+    """A version that was read, what the table was then, and when it was committed."""
 
     version: int
     stamp: tuple[int, ...] | None

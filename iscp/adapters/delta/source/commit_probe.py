@@ -1,8 +1,8 @@
-"""Asks a Delta log whether it has moved, at the cost of two `stat`s (on S3: two HEAD requests) where it has not.
+"""Probes whether a Delta log has moved, at the cost of two `stat`s (on S3: two HEAD requests) where it has not.
 
-The next commit's file is asked for by its name. That it is not there can also mean that it was cleaned away, or that
+The next commit's file is probed by its name. That it is not there can also mean that it was cleaned away, or that
 the log was recreated at a lower version: so the last commit file seen must still be the same one (its inode, or
-ETag, and time; a new file may get an old inode). If it is not, the log is looked at from the start.
+ETag, and time; a new file may get an old inode). If it is not, the log is read from the start.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from iscp.core.errors import StorageError, TableNotFound
 from iscp.core.start_rule import ProbeState
 
 FORWARD_MAX = 64
-"""Commit files asked for one by one; after so many the log is listed."""
+"""Commit files probed one by one; after so many the log is listed."""
 
 
 class DeltaProbe:
@@ -26,7 +26,7 @@ class DeltaProbe:
     def remote(self, table_uri: str) -> bool:
         return on_s3(table_uri)
 
-    def look(self, table_uri: str, seen: ProbeState) -> ProbeState:
+    def probe(self, table_uri: str, seen: ProbeState) -> ProbeState:
         try:
             log = log_of(table_uri)
             stamp = files.stamp(f"{log}/{seen.version:020d}.json")
@@ -38,7 +38,7 @@ class DeltaProbe:
         except OSError as error:
             raise _unreadable(table_uri, error) from error
 
-    def first_look(self, table_uri: str) -> ProbeState:
+    def first_probe(self, table_uri: str) -> ProbeState:
         try:
             return _from_start(log_of(table_uri), table_uri, None)
         except OSError as error:
@@ -98,4 +98,4 @@ def _list_newest(log: str, table_uri: str) -> ProbeState:
 
 def _unreadable(table_uri: str, error: OSError) -> StorageError:
     reason = error.strerror or str(error)
-    return StorageError(f"cannot look at {table_uri}: {reason}", remedy="Check the path and its permissions")
+    return StorageError(f"cannot read {table_uri}: {reason}", remedy="Check the path and its permissions")

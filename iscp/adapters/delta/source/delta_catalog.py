@@ -37,7 +37,7 @@ def name_resolver(session: SparkSession) -> Callable[[str], str]:
 
     def resolve(name: str) -> str:
         try:
-            with spark_faults(f"look up {name}"):
+            with spark_faults(f"resolve {name}"):
                 detail = session.sql(f"DESCRIBE DETAIL {name}").first()
         except EngineError as error:
             if any(mark in error.message for mark in _NOT_THERE):
@@ -63,9 +63,9 @@ def condition_analyzer(session: SparkSession) -> Callable[[str, str], str]:
                 plan = rows.where(condition)._jdf.queryExecution().analyzed()
             except AnalysisException as error:
                 return str(error).splitlines()[0]
-            # The time and the user are taken for constants there, of each query anew.
+            # The time and the user are taken for constants there, of each query again.
             changing = not plan.deterministic() or plan.containsPattern(patterns.CURRENT_LIKE())
-            return "its outcome changes each time that it is looked at" if changing else ""
+            return "its outcome changes each time that it is evaluated" if changing else ""
 
     return analyze
 
@@ -118,7 +118,7 @@ class DeltaCatalog:
         return self._analyze(table.schema_json, condition) if self._analyze else ""
 
     def table_around(self, uri: str) -> str:
-        with storage_faults(f"look around {uri}"):
+        with storage_faults(f"search around {uri}"):
             return table_around(uri)
 
     def has_version(self, uri: str, version: int) -> bool:

@@ -52,7 +52,7 @@ _INT = struct.Struct("!i")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a gateway listens (on the loopback interface), and the secret it asks for."""
+    """Where a gateway listens (on the loopback interface), and the secret it requires."""
 
     port: int
     secret: str
@@ -79,11 +79,11 @@ class Gateway:
         """
         scratch = Path(tempfile.mkdtemp(prefix="iscp-gateway-"))
         try:
-            told = scratch / "address"
+            written = scratch / "address"
             output, relay = relay_output()
-            child, ended = _spawn(command, {**environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)}, output)
+            child, ended = _spawn(command, {**environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(written)}, output)
             try:
-                return cls(child, _await_address(told, ended, child), ended)
+                return cls(child, _await_address(written, ended, child), ended)
             except BaseException:
                 child.kill()
                 relay.join(LAST_WORDS_WAIT_S)
@@ -104,7 +104,7 @@ class Gateway:
         self._ended.wait(KILL_WAIT_S)
 
     def close(self, wait_s: float) -> None:
-        """Asks the JVM to end by ending its stdin; kills it after `wait_s`."""
+        """Ends the JVM by closing its stdin; kills it after `wait_s`."""
         if self._child.stdin is not None:
             self._child.stdin.close()
         if not self._ended.wait(wait_s):
@@ -147,16 +147,16 @@ def _spawn(
     return children[0], ended
 
 
-def _await_address(told: Path, ended: threading.Event, child: subprocess.Popen[bytes]) -> Address:
+def _await_address(written: Path, ended: threading.Event, child: subprocess.Popen[bytes]) -> Address:
     deadline_s = time.monotonic() + START_TIMEOUT_S
-    while not told.exists():
+    while not written.exists():
         if ended.wait(START_POLL_S):
             how = child.returncode
             by = f"signal {signal.Signals(-how).name}" if how < 0 else f"status {how}"
             raise EngineError(f"the JVM ended with {by} before its gateway was up; the log has what it said last")
         if time.monotonic() > deadline_s:
             raise EngineError(f"the JVM's gateway was not up within {START_TIMEOUT_S:.0f} s")
-    content = told.read_bytes()
+    content = written.read_bytes()
     (port,) = _INT.unpack_from(content)
     (length,) = _INT.unpack_from(content, _INT.size)
     return Address(port, content[2 * _INT.size :][:length].decode())

@@ -145,7 +145,7 @@ def _fill(home: Path, jars: _JarSet, java: Java, environ: Mapping[str, str]) -> 
         if wrong := _wrong(scratch / "jars", jars.read_sums()):
             raise ConfigurationError(
                 f"what was fetched is not what the package trusts: {', '.join(wrong)}",
-                remedy=f"Look at the repository that {IVY_SETTINGS} names, or at what stands between",
+                remedy=f"Check the repository that {IVY_SETTINGS} names, or what is between",
             )
         # Whole or not at all: what lies there was damaged, and is out of use by the lock.
         shutil.rmtree(home, ignore_errors=True)
@@ -181,7 +181,7 @@ def _retrieve(scratch: Path, jars: _JarSet, java: Java, environ: Mapping[str, st
 
 
 def _reason(output: str) -> str:
-    """The lines of Ivy's output that say what went wrong, and where it looked."""
+    """The lines of Ivy's output that say what went wrong, and where it searched."""
     lines = [line.strip() for line in output.partition(":: problems summary ::")[2].splitlines()]
-    telling = [line for line in lines if line and not line.startswith(("::", "====", "--"))]
-    return "\n".join((telling or output.splitlines())[:REASON_LINES_MAX])
+    reasons = [line for line in lines if line and not line.startswith(("::", "====", "--"))]
+    return "\n".join((reasons or output.splitlines())[:REASON_LINES_MAX])

@@ -101,7 +101,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def probe_java(executable: Path, environ: Mapping[str, str]) -> Java:
-    """Asks a `java` what it is. Raises ConfigurationError if it does not run, or is of another release."""
+    """Runs a `java` for its version. Raises ConfigurationError if it does not run, or is of another release."""
     command = [str(executable), "-XshowSettings:properties", "-version"]
     try:
         answer = subprocess.run(command, capture_output=True, timeout=PROBE_TIMEOUT_S, check=True, env=dict(environ))
@@ -149,7 +149,7 @@ def trust_options(cache_dir: Path, environ: Mapping[str, str]) -> list[str]:
 def proxy_options(environ: Mapping[str, str]) -> list[str]:
     """JVM options that take the way out that the environment names (https_proxy and its kin).
 
-    A proxy that asks for a password is beyond Java's options: there a mirror within reach is the way.
+    A proxy that requires a password is beyond Java's options: there a mirror within reach is the way.
     """
     options: list[str] = []
     for scheme in ("http", "https"):

@@ -127,7 +127,7 @@ class SparkRuntime:
 
 
 def class_archive(cache_dir: Path, environ: Mapping[str, str]) -> ClassArchive:
-    """The archive that `SparkRuntime.start` looks for; resolves the jars if they are not there."""
+    """The archive that `SparkRuntime.start` uses; resolves the jars if they are not there."""
     java = find_java(environ)
     return ClassArchive(cache_dir, java, [*spark_jars(), *_own_jars(cache_dir, java, environ)])
 
@@ -176,7 +176,7 @@ def _connect(gateway: Gateway, settings: SparkSettings, jars: Sequence[Path]) ->
 
 
 def _hang_up() -> None:
-    """Keeps py4j from telling a JVM that is going which objects it may free."""
+    """Keeps py4j from notifying a JVM that is going which objects it may free."""
     from pyspark import SparkContext
 
     if SparkContext._gateway is not None:

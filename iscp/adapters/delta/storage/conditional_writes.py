@@ -1,6 +1,6 @@
 """That a store on S3 refuses a file that is there already: without it, of two commits of one version both would win.
 
-A node races its writers for that (`selftest`); an application that appends to a changefeed asks in three requests.
+A node races its writers for that (`selftest`); an application that appends to a changefeed finds out by three requests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from iscp.core.errors import ErrorCode, PermanentError, StorageError
 REMEDY = "Use a store that obeys If-None-Match: * on PUT, as AWS's does, and nothing between that drops it"
 
 SCRATCH_PREFIX = ".iscp-conditional-write-"
-"""Neither Delta nor its vacuum looks at names that begin like this."""
+"""Neither Delta nor its vacuum reads names that begin like this."""
 
 STORES_KEPT_MAX = 256
 """Buckets of which a process remembers that they refuse a second write of a name; of others it is tried again."""

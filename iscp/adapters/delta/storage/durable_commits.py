@@ -38,7 +38,7 @@ class DurableCommits:
                 sync(self._log / f"{version:020d}.json")
             sync(self._log)
         except FileNotFoundError:
-            return  # cleaned away, far behind the log's end: whoever looks sees that
+            return  # cleaned away, far behind the log's end: the next check sees that
         except OSError:
             _doubted.setdefault(self._log, set()).add(version)
             self._rewrite_doubted(self._log)

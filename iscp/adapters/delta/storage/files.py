@@ -1,13 +1,13 @@
-"""What iscp itself asks of a store: small files, their identity, and what lies in a directory.
+"""What iscp itself needs of a store: small files, their identity, and what lies in a directory.
 
-A file is named by one string: an absolute path, or `s3://BUCKET/KEY`. Decides how either is asked; knows nothing of
-Delta. Whatever goes wrong is an OSError. The environment (`AWS_*`) says where S3 is and who asks, as
-deltalake is: so both always ask the same store. `iscp.adapters.delta.storage.s3_settings` puts there what the
+A file is named by one string: an absolute path, or `s3://BUCKET/KEY`. Decides how either is reached; knows nothing of
+Delta. Whatever goes wrong is an OSError. The environment (`AWS_*`) says where S3 is and with which identity, for
+deltalake too: so both always use the same store. `iscp.adapters.delta.storage.s3_settings` puts there what the
 configuration says.
 
-Local files are read and written by the operating system's calls, not by obstore's `LocalStore`, which would be one way for
-both: its `put` syncs neither the file nor its directory, so that what was acknowledged could be lost with the power
-(ADR 2).
+Local files are read and written by the operating system's calls, not by obstore's `LocalStore`, which would be one way
+for both: its `put` syncs neither the file nor its directory, so that what was acknowledged could be lost with the
+power (ADR 2).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _REASON_LENGTH_MAX = 500
 
 
 def stamp(path: str) -> tuple[int, ...]:
-    """What tells this file from any other of its name: identity (of the inode, or the ETag), time in ns, size.
+    """What distinguishes this file from any other of its name: identity (of the inode, or the ETag), time in ns, size.
 
     Empty where it is not there.
     """
@@ -87,7 +87,7 @@ def read(path: str) -> tuple[bytes, float]:
 
 
 def create(path: str, content: bytes) -> bool:
-    """Write a file if none of its name is there, in one step for whoever asks; False: there is one.
+    """Write a file if none of its name is there, in one atomic step; False: there is one.
 
     On a local path it outlives a power loss then, but for its name: that takes a `sync` of the directory.
     """
@@ -109,7 +109,7 @@ def create(path: str, content: bytes) -> bool:
 
 @contextmanager
 def write_beside(path: str, content: bytes) -> Iterator[str]:
-    """A file beside a local path, under a name that nobody looks for, whose content outlives a power loss.
+    """A file beside a local path, under a name that nobody reads, whose content outlives a power loss.
 
     It is gone at the end, if it has not become the file at `path` by then.
     """
@@ -188,7 +188,7 @@ def parent_is_there(path: str) -> bool:
 
 
 def is_file(path: str) -> bool:
-    """Whether a file stands where a directory belongs; on S3 neither excludes the other."""
+    """Whether a file is where a directory belongs; on S3 neither excludes the other."""
     return not path.startswith(S3) and os.path.isfile(path)
 
 

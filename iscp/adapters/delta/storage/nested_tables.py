@@ -9,7 +9,7 @@ from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import on_s3, place
 
 LOOKED_AT_MAX = 1_000
-"""Names below a new target among which tables are looked for; a table beyond them is not found."""
+"""Names below a new target among which tables are searched; a table beyond them is not found."""
 
 STAGED = "iscp-staged"
 """What the names of directories begin with in which rows wait for their commit: a writer that died leaves their log."""

@@ -1,6 +1,6 @@
 """Where those who use S3 find it: delta-rs and obstore by the environment, Spark by its settings.
 
-Who asks is never written down here: credentials come from the environment, a web identity, a container or an instance,
+Credentials are never written down here: they come from the environment, a web identity, a container or an instance,
 which all three understand.
 """
 

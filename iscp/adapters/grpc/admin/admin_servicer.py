@@ -1,4 +1,4 @@
-"""Answers the calls of the service `Admin`: checks what came, asks an AdminService, and converts what it says."""
+"""Answers the calls of the service `Admin`: checks what came, calls an AdminService, and converts what it says."""
 
 # ruff: noqa: N802  (the methods have the wire's names)
 
@@ -30,7 +30,7 @@ HISTORY_LIMIT = 20
 
 
 HISTORY_LIMIT_MAX = 10_000
-"""Entries of a job's history that a request may ask for; more is refused."""
+"""Entries of a job's history of one answer; a request for more is refused."""
 
 
 def check_format(format_version: int) -> None:

@@ -1,7 +1,7 @@
 """Lets any node answer users: calls of `Admin` and `Operator` go on to the owner, as bytes, and its answers come back.
 
-Decides where a call is answered, and when it is asked again: only where nothing can have been done, because it was
-never sent, or came to a node that is not the owner. Knows nothing of what is asked.
+Decides where a call is answered, and when it is repeated: only where nothing can have been done, because it was
+never sent, or came to a node that is not the owner. Knows nothing of what is requested.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from iscp.wire.v1 import operator_pb2
 log = logging.getLogger(__name__)
 
 FORWARD_FOR_S = 15.0
-"""How long an owner is looked for on behalf of a user's call, longer than it takes to elect another one; then the call
+"""How long an owner is searched on behalf of a user's call, longer than it takes to elect another one; then the call
 fails with Unavailable.
 """
 
 RETRY_FIRST_S = 0.05
-"""Pause before the owner is asked again for the first time; it doubles up to RETRY_MAX_S."""
+"""Pause before the first repetition of a call to the owner; it doubles up to RETRY_MAX_S."""
 
 RETRY_MAX_S = 0.5
-"""Longest pause before the owner is asked again."""
+"""Longest pause before a call to the owner is repeated."""
 
 OWNERS_KEPT_MAX = 8
 """Connections to owners that are kept for users' calls; the oldest is closed."""
@@ -108,8 +108,8 @@ class Forwarding(grpc.ServerInterceptor):  # type: ignore[misc]
     """Give it to AdminServer as one of its `interceptors`.
 
     `route` gives the address of the owner if that is another node; None if it is this one, or nobody knows. It is
-    asked with every call and every attempt, by gRPC's own thread: it must not wait. `log_fault`: why nobody can claim
-    the job log; asked, by a call's own thread, where the owner does not answer: none will while the log is damaged.
+    called with every call and every attempt, by gRPC's own thread: it must not wait. `log_fault`: why nobody can claim
+    the job log; called, by a call's own thread, where the owner does not answer: none will while the log is damaged.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Forwarding(grpc.ServerInterceptor):  # type: ignore[misc]
     def _begun(
         self, method: str, here: grpc.RpcMethodHandler, raw: bytes, context: grpc.ServicerContext, caller: _Caller
     ) -> Iterator[bytes]:
-        """The answer, of which the first message is there already: until then it may be asked for again."""
+        """The answer, of which the first message is there already: until then the call may be repeated."""
         address = self._route()
         if address is None:
             return _answer_here(here, raw, context)
@@ -211,7 +211,7 @@ def _relay(context: grpc.ServicerContext, failure: _ForwardingError) -> NoReturn
     cause, text = failure.cause, failure.cause.details() or ""
     said = tuple((key, value) for key, value in cause.trailing_metadata() or () if key == DETAIL_KEY)
     if not said and never_sent(cause):
-        abort(context, Unavailable(f"the owner at {failure.address} cannot be reached ({text})", remedy="Ask again"))
+        abort(context, Unavailable(f"the owner at {failure.address} cannot be reached ({text})", remedy="Retry"))
     code = cause.code()
     if not said and code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         # Not in gRPC's words for a call that was never sent: it may have been carried out.

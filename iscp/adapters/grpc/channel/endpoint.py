@@ -29,14 +29,14 @@ SPEC_BYTES_MAX = 256 * 1024
 """Characters of a spec, as JSON; a longer one is refused."""
 
 WAIT_TIMEOUT_MAX_S = 24 * 3600.0
-"""How long a wait or a comparison may be asked for; a longer one is refused."""
+"""How long a wait or a comparison may be requested; a longer one is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
     """PEM texts: one's own certificate chain and key, and the authority that the other side's must come from.
 
-    A server without `authority` asks for no client certificate; a client without it trusts the public ones.
+    A server without `authority` requires no client certificate; a client without it trusts the public ones.
     """
 
     certificate: bytes = b""

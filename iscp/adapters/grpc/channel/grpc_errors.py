@@ -49,7 +49,7 @@ _STATUSES: dict[type, grpc.StatusCode] = {
     core.IscpError: grpc.StatusCode.INTERNAL,
 }
 
-# gRPC says so when it never reached the other side: then nothing was asked, and nothing can have been done.
+# gRPC says so when it never reached the other side: then nothing was sent, and nothing can have been done.
 _NEVER_SENT = "failed to connect"
 
 
@@ -91,7 +91,7 @@ def translate_errors(context: grpc.ServicerContext, verb: str, service: str = "a
         abort(context, error)
     except Exception as error:
         log.exception(f"{service}.failed", extra={"verb": verb})
-        unforeseen = IscpError(f"unforeseen {type(error).__name__}: {error}", remedy="Look at the node's log")
+        unforeseen = IscpError(f"unforeseen {type(error).__name__}: {error}", remedy="See the node's log")
         abort(context, unforeseen)
 
 
@@ -124,9 +124,7 @@ def from_rpc(error: grpc.RpcError, endpoint: str, *, changes: bool) -> IscpError
     text = error.details() or ""
     match error.code():
         case grpc.StatusCode.UNAVAILABLE if changes and not never_sent(error):
-            return OutcomeUnknown(
-                f"{endpoint} went away before it answered ({text})", remedy="Ask for the job's status"
-            )
+            return OutcomeUnknown(f"{endpoint} went away before it answered ({text})", remedy="Check the job's status")
         case grpc.StatusCode.UNAVAILABLE:
             return core.Unavailable(
                 f"{endpoint} does not answer ({text})",
@@ -135,14 +133,14 @@ def from_rpc(error: grpc.RpcError, endpoint: str, *, changes: bool) -> IscpError
             )
         case grpc.StatusCode.DEADLINE_EXCEEDED if changes:
             return OutcomeUnknown(
-                f"{endpoint} did not answer in time", remedy="Ask for the job's status", code=ErrorCode.TIMEOUT
+                f"{endpoint} did not answer in time", remedy="Check the job's status", code=ErrorCode.TIMEOUT
             )
         case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return core.TimedOut(f"{endpoint} did not answer in time", remedy="Allow more time, or look at the node")
+            return core.TimedOut(f"{endpoint} did not answer in time", remedy="Allow more time, or check the node")
         case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in text:
             return core.InvalidRequest(f"the message is too large ({text})", remedy="Send fewer at a time")
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
-            return core.QueueFull(f"{endpoint} has too much to do ({text})", remedy="Ask again later")
+            return core.QueueFull(f"{endpoint} has too much to do ({text})", remedy="Retry later")
         case grpc.StatusCode.CANCELLED:
             return core.Canceled(f"the call was cancelled ({text})")
         case grpc.StatusCode.UNIMPLEMENTED:
@@ -150,4 +148,4 @@ def from_rpc(error: grpc.RpcError, endpoint: str, *, changes: bool) -> IscpError
                 f"{endpoint} does not know this call", field="endpoint", remedy="Is it a node of iscp, and new enough?"
             )
         case code:
-            return IscpError(f"{endpoint} failed: {code.name} ({text})", remedy="Look at the node's log")
+            return IscpError(f"{endpoint} failed: {code.name} ({text})", remedy="See the node's log")

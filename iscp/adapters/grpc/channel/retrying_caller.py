@@ -1,4 +1,4 @@
-"""Calls to one node, each asked again within its time where that is safe."""
+"""Calls to one node, each repeated within its time where that is safe."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BACKOFF_S = 0.1
 BACKOFF_MAX_S = 2.0
 """Longest pause between two attempts."""
 
-# The owner is changing, or the node is restarting: soon another answer is to be had. Asking again is safe, as a
+# The owner is changing, or the node is restarting: soon another answer is to be had. Repeating is safe, as a
 # change carries its request_id. (Not Unavailable's siblings: a full disk does not repair itself within seconds.)
 _RETRIED = (Unavailable, NotOwner, LeaseLost, OutcomeUnknown)
 
@@ -35,7 +35,7 @@ _OPTIONS = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     # Otherwise gRPC itself, once refused, would not try again within our own attempts.
     ("grpc.initial_reconnect_backoff_ms", int(BACKOFF_S * 1000)),
-    # A node that is frozen, or cut off, accepts connections and answers nothing: then another one is asked.
+    # A node that is frozen, or cut off, accepts connections and answers nothing: then another one is called.
     ("grpc.min_reconnect_backoff_ms", CONNECT_MAX_MS),
     *keepalive(KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS),
     ("grpc.max_reconnect_backoff_ms", int(BACKOFF_MAX_S * 1000)),
@@ -73,7 +73,7 @@ class Caller:
     def call(
         self, method: Callable[..., R], request: Any, *, changes: bool = False, timeout_s: float | None = None
     ) -> R:
-        """Ask, and ask again with the very same request, within `timeout_s` and ATTEMPTS_MAX."""
+        """Call, and repeat the very same request, within `timeout_s` and ATTEMPTS_MAX."""
         end_s = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         unknown = False
         for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -89,7 +89,7 @@ class Caller:
             time.sleep(pause_s)
         if unknown and isinstance(error, TemporaryError) and not isinstance(error, OutcomeUnknown):
             # This attempt failed for certain, but an earlier one may have been carried out.
-            raise OutcomeUnknown(error.message, field=error.field, remedy="Ask for the job's status") from cause
+            raise OutcomeUnknown(error.message, field=error.field, remedy="Check the job's status") from cause
         raise error from cause
 
 

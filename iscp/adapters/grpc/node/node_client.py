@@ -1,6 +1,6 @@
 """The calls that the owner makes at another node (port NodeCalls), and the question who is at an address.
 
-Decides how long each may take. Nothing is asked twice: the one who wanted to know asks again.
+Decides how long each may take. No call is repeated: its caller repeats it.
 """
 
 from __future__ import annotations
@@ -54,10 +54,12 @@ def describe(address: str, *, tls: Tls | None = None, timeout_s: float = CALL_TI
 
 def _describe(stub: pb_grpc.NodeStub, address: str, timeout_s: float) -> NodeDescription:
     try:
-        told = stub.Describe(pb.DescribeRequest(), timeout=timeout_s)
+        found = stub.Describe(pb.DescribeRequest(), timeout=timeout_s)
     except grpc.RpcError as error:
         raise from_rpc(error, address, changes=False) from error
-    return NodeDescription(told.node_id, told.epoch, told.cluster, told.version, told.wire_format, dict(told.counters))
+    return NodeDescription(
+        found.node_id, found.epoch, found.cluster, found.version, found.wire_format, dict(found.counters)
+    )
 
 
 class RemoteNode:
@@ -105,11 +107,11 @@ class RemoteNode:
             raise Unavailable(f"{self._address} answers figures that cannot be: {error_text(error)}") from error
 
     def counters(self) -> dict[str, int]:
-        told = self._begun(lambda: _describe(self._stub, self._address, CALL_TIMEOUT_S))
+        found = self._begun(lambda: _describe(self._stub, self._address, CALL_TIMEOUT_S))
         meant = self._meant
-        if (told.cluster, told.node_id, told.epoch) != (meant.cluster, meant.node_id, meant.epoch):
-            raise Unavailable(f"{self._address} is {told.node_id} in epoch {told.epoch} now")
-        return dict(told.counters)
+        if (found.cluster, found.node_id, found.epoch) != (meant.cluster, meant.node_id, meant.epoch):
+            raise Unavailable(f"{self._address} is {found.node_id} in epoch {found.epoch} now")
+        return dict(found.counters)
 
     def _ask(self, method: Callable[..., Any], request: Any) -> Any:
         try:
@@ -124,7 +126,7 @@ class RemoteNode:
             raise self._closed() from error
 
     def _closed(self) -> Unavailable:
-        return Unavailable(f"{self._meant.node_id} is no longer a member", remedy="Ask again")
+        return Unavailable(f"{self._meant.node_id} is no longer a member", remedy="Retry")
 
 
 def _shard(shard: ShardId) -> pb.ShardId:

@@ -52,7 +52,7 @@ SHORT_CALLS_MAX = 24
 
 
 class _InPool:
-    """A method that runs in threads of its own (gRPC looks for this attribute; its health service has it too)."""
+    """A method that runs in threads of its own (gRPC reads this attribute; its health service has it too)."""
 
     def __init__(self, method: Callable[[Any, grpc.ServicerContext], Any], pool: ThreadPoolExecutor) -> None:
         self._method = method
@@ -83,7 +83,7 @@ class _Stream:
 class NodeServer:
     """The service `Node` of one node; give it to AdminServer as one of its `services`.
 
-    `epoch` tells the node's current one. `heard` is given what owners say, in order of each stream; while it does not
+    `epoch` gives the node's current one. `heard` is given what owners say, in order of each stream; while it does not
     return, the owner is held back; what it raises is logged, and that batch is lost.
     """
 
@@ -220,7 +220,7 @@ class NodeServer:
         self._admit(context, "verify")
         with translate_errors(context, "verify", "node_call"):
             if not self._verifies.acquire(blocking=False):
-                raise QueueFull(f"{VERIFIES_MAX} comparisons wait at {self._node_id}", remedy="Ask again later")
+                raise QueueFull(f"{VERIFIES_MAX} comparisons wait at {self._node_id}", remedy="Retry later")
             try:
                 timeout_s = _waiting_s(request.timeout_s, context.time_remaining())
                 shard, repair = _shard(request.shard), request.repair

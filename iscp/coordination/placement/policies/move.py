@@ -10,5 +10,5 @@ from iscp.coordination.membership.term import Move, Term
 
 def move(term: Term) -> Iterator[Move | None]:
     """The moves requested and not yet begun, in that order."""
-    for shard, to in list(term.asked.items()):
-        yield Move(shard, to, Cause.ASKED)
+    for shard, to in list(term.requested.items()):
+        yield Move(shard, to, Cause.REQUESTED)

@@ -11,7 +11,7 @@ from iscp.coordination.membership.assignments import Cause
 from iscp.coordination.membership.term import Move, Term
 
 LOOKED_AT_ONCE = 2_000
-"""Shards that a rebalance looks at in one step; the owner goes on with the others after what has come in."""
+"""Shards that a rebalance considers in one step; the owner goes on with the others after what has come in."""
 
 
 def rebalance(term: Term) -> Iterator[Move | None]:

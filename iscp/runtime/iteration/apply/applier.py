@@ -1,4 +1,4 @@
-"""Applies what has changed: asks the sinks where they stand, reads the source once, lets the consumers commit.
+"""Applies what has changed: reads the positions of the sinks, reads the source once, lets the consumers commit.
 
 What a job is handed follows from what its sink says, never from what the node believes: a new registration claims
 the sink and gets a snapshot, a sink whose rows cannot be trusted gets a difference, any other the changes since

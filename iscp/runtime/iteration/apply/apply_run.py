@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ApplyRun:
-    """`on_committed` is told of each job as soon as its part is in its sink, on the thread that committed it."""
+    """`on_committed` is called for each job as soon as its part is in its sink, on the thread that committed it."""
 
     ports: IterationPorts
     bounds: Bounds

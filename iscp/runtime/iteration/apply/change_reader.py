@@ -1,6 +1,6 @@
 """What a consumer is handed of one iteration (port Retriever).
 
-It keeps nothing of its own: frames are made when they are asked for, of what the runner has read once for all.
+It keeps nothing of its own: frames are made on demand, of what the runner has read once for all.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class IterationRetriever:
         self._spec: ConsumerSpec = work.row.spec.consumer
         self._needs = work.kind.needs
         self._base_seq = work.position.base_version
-        """The seq under which the sink said that it stands, -1 where it said nothing."""
+        """The seq at which the sink said that it is, -1 where it said nothing."""
         self._takeover = work.takeover
         self._engine = ports.engine
         self._failpoints = ports.failpoints
@@ -136,7 +136,7 @@ class IterationRetriever:
             found = position_of(txn.get(key))
             # A later registration has marked it where it has taken over keys of the range.
             if found.base_version != self._base_seq or (self._needs.sharded and found.job_id > self._row.job_id):
-                raise Conflict(f"the sink of {key} stands at seq {found.seq}: another writer has committed")
+                raise Conflict(f"the sink of {key} is at seq {found.seq}: another writer has committed")
         txn.put(key, self.record.to_json())
 
     def _take_over(self, own: str, txn: WatermarkTxn) -> None:
@@ -158,7 +158,7 @@ class IterationRetriever:
 
     @property
     def _compared_columns(self) -> tuple[str, ...]:
-        """By which rows without a key are told apart."""
+        """By which rows without a key are distinguished."""
         return () if self._spec.key else self._spec.columns
 
     def _columns(self, frame: DataFrame) -> list[str]:

@@ -1,5 +1,5 @@
 """Whether a job's columns are those that its sink holds: where one is another column of that name, no change of a row
-tells what it holds now (it was dropped and added again, or names were exchanged).
+says what it holds now (it was dropped and added again, or names were exchanged).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a sink is asked for while its source does not change: to write its position again, before its log forgets it."""
+"""What a sink has to do while its source does not change: to write its position again, before its log forgets it."""
 
 from __future__ import annotations
 

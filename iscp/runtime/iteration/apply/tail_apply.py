@@ -55,7 +55,7 @@ def _apply_changes(run: ApplyRun, group: list[JobRun], span: SourceRange, way: R
             available = source.columns(uri, span.last_version)
             wanted, lost = _collect_columns(group, span, available)
             if span.steps and any(not work.row.spec.consumer.key for work in group):
-                wanted = set(available)  # rows without a key are told apart by all that they hold
+                wanted = set(available)  # rows without a key are distinguished by all that they hold
             open_feed = source.read_cdf if way is Reading.FEED else source.read_appends
             feed = open_feed(session, uri, span, [name for name in available if name in wanted], len(group))
             able, unnetted = _net_changes(feed, [work for work in group if work.row.job_id not in lost])

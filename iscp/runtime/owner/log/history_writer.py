@@ -79,10 +79,10 @@ class HistoryWriter:
 
     def _tell_written(self) -> None:
         with self._wake:
-            written, told = self._added - (0 if self._damage else len(self._pending)), []
+            written, called = self._added - (0 if self._damage else len(self._pending)), []
             while self._waiting and self._waiting[0][0] <= written:
-                told.append(self._waiting.popleft()[1])
-        for on_written in told:
+                called.append(self._waiting.popleft()[1])
+        for on_written in called:
             on_written()
 
     def pending(self, job_id: str) -> list[HistoryEntry]:

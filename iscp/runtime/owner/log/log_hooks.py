@@ -1,4 +1,4 @@
-"""Whom the job log's writer tells what."""
+"""Whom the job log's writer notifies of what."""
 
 from __future__ import annotations
 

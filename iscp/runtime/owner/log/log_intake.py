@@ -1,4 +1,4 @@
-"""The side of the job log's writer that other threads use: what they hand in, and the jobs as they read them."""
+"""The side of the job log's writer that other threads use: what they submit, and the jobs as they read them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class LogIntake:
         """Answered once it is in the log.
 
         Raises QueueFull, NotOwner, Unavailable (closing). The future fails with InvalidRequest or JobNotFound, with
-        StorageError (nothing was written), NotOwner, or OutcomeUnknown if the writer is closed before it could look.
+        StorageError (nothing was written), NotOwner, or OutcomeUnknown if the writer is closed before it could check.
         """
         (future,) = self.submit_all([request])
         return future
@@ -77,18 +77,18 @@ class LogIntake:
     ) -> None:
         """Take reports of progress; never blocks, and says nothing once the writer has ended.
 
-        `on_written` is called once the history is in its table. Statuses are not waited for: the sinks tell where
-        every job stands, and the next report sets its row right.
+        `on_written` is called once the history is in its table. Statuses are not waited for: the sinks know the
+        position of every job, and the next report sets its row right.
         """
         with self._wake:
             self._keep_reports(reports)
             self._wake.notify_all()
         self._history.add(history, on_written)
 
-    def read(self, look: Callable[[JobBook], T]) -> T:
-        """What `look` finds in the book, which does not change meanwhile; it must be quick and keep no reference."""
+    def read(self, query: Callable[[JobBook], T]) -> T:
+        """What `query` finds in the book, which does not change meanwhile; it must be quick and keep no reference."""
         with self._book_lock:
-            return look(self._book)
+            return query(self._book)
 
     def job(self, key: JobKey) -> JobRow | None:
         """The job as the last reports have it, also those that wait for a commit to end."""

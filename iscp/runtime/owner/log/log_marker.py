@@ -23,7 +23,7 @@ LAST_WAIT_S = 2.0
 """How long a node that ends waits for etcd to take the last record; then the next owner reads the log without it."""
 
 ASK_PAUSE_S = 5.0
-"""Pause before etcd is asked for the log's fault again after it did not answer."""
+"""Pause before the log's fault is read from etcd again after it did not answer."""
 
 
 class LogMarker:

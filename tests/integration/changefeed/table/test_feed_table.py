@@ -241,7 +241,7 @@ def test_a_commit_into_a_version_that_was_cleaned_away_does_not_count(uri: str) 
         FeedTable(uri, clock, Sleeps()).append(0, seen, UlidPlace(1 << 16, 0), FeedRows(rows_of("a", 0), INSERTS))
 
 
-def test_what_fails_after_a_commit_is_not_told_as_if_nothing_were_there(uri: str) -> None:
+def test_what_fails_after_a_commit_is_not_reported_as_if_nothing_were_there(uri: str) -> None:
     class Unmounts:
         def reach(self, name: str) -> None:
             if name == FAILPOINT_COMMITTED:

@@ -104,7 +104,7 @@ def test_an_error_is_sorted_by_what_may_have_happened(
     assert type(translated(error, writes=True)) is write
 
 
-def test_each_stands_below_the_error_that_the_rest_of_iscp_knows() -> None:
+def test_each_is_below_the_error_that_the_rest_of_iscp_knows() -> None:
     assert issubclass(EtcdUnavailable, Unavailable)
     assert issubclass(EtcdOutcomeUnknown, OutcomeUnknown)
     assert issubclass(EtcdDeniedError, ConfigurationError)

@@ -38,7 +38,7 @@ def run(setting: str) -> subprocess.CompletedProcess[str]:
         ("other=raise, commit.before=exit:2", 1, ["1", "2"]),
     ],
 )
-def test_a_process_dies_where_it_was_told_to(setting: str, status: int, output: list[str]) -> None:
+def test_a_process_dies_at_the_failpoint_that_was_set(setting: str, status: int, output: list[str]) -> None:
     ended = run(setting)
     assert (ended.returncode, ended.stdout.split()) == (status, output), ended.stderr
 

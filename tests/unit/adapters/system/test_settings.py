@@ -68,7 +68,7 @@ def test_what_was_written_is_read_back(file: Path) -> None:
     assert load_settings(file, {}) == config
 
 
-def test_every_fault_is_told_at_once_by_its_path(file: Path) -> None:
+def test_every_fault_is_reported_at_once_by_its_path(file: Path) -> None:
     file.write_text(
         'node_id = "n 1"\nnod = 4\netcd = 3\n'
         '[scheduler]\nconcurrency = "abc"\n'

@@ -53,9 +53,9 @@ def registry() -> TriggerRegistry:
     return TriggerRegistry(["AtHour", "Leaving", "Unmade", "Gone", "absent"], ENTRIES)
 
 
-def test_a_trigger_is_asked_with_the_facts(registry: TriggerRegistry) -> None:
+def test_a_trigger_is_evaluated_with_the_facts(registry: TriggerRegistry) -> None:
     registry.check(custom("AtHour", hour=3))
-    assert registry.ask("AtHour", FACTS) == NotBefore(10_800.0)
+    assert registry.evaluate("AtHour", FACTS) == NotBefore(10_800.0)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_trigger_is_asked_with_the_facts(registry: TriggerRegistry) -> None:
         (["AtHour"], custom("AtHour"), "spec.trigger.options", "hour"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_at_registration(
+def test_what_cannot_be_evaluated_is_refused_at_registration(
     allow: list[str], trigger: TriggerSpec, field: str, words: str
 ) -> None:
     with pytest.raises(InvalidRequest) as refused:
@@ -86,15 +86,15 @@ def test_iscps_own_triggers_need_no_allowance() -> None:
 
 def test_a_trigger_that_fails_or_leaves_does_so_alone(registry: TriggerRegistry) -> None:
     with pytest.raises(IscpError, match="SystemExit: enough") as failed:
-        registry.ask("Leaving", FACTS)
+        registry.evaluate("Leaving", FACTS)
     assert failed.value.code is ErrorCode.TRIGGER_FAILED
     with pytest.raises(IscpError, match="KeyError"):
-        registry.ask("AtHour", TriggerFacts("a", "t", "x", 3, 30.0, 5, 1_000.0, 0.0, 0.0, {}))
+        registry.evaluate("AtHour", TriggerFacts("a", "t", "x", 3, 30.0, 5, 1_000.0, 0.0, 0.0, {}))
     with pytest.raises(IscpError, match="is not allowed"):
-        registry.ask("forbidden since", FACTS)
+        registry.evaluate("forbidden since", FACTS)
 
 
-def test_installed_packages_are_looked_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_packages_are_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nightly_trigger.py").write_text(
         "from iscp.core.custom_trigger import StartNow\n"
         "class Nightly:\n"
@@ -108,4 +108,4 @@ def test_installed_packages_are_looked_through(tmp_path: Path, monkeypatch: pyte
     monkeypatch.syspath_prepend(str(tmp_path))
     registry = TriggerRegistry(["nightly"])
     registry.check(custom("nightly"))
-    assert registry.ask("nightly", FACTS) == StartNow()
+    assert registry.evaluate("nightly", FACTS) == StartNow()

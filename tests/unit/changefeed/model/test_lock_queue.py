@@ -82,7 +82,7 @@ def test_a_line_that_moves_for_too_long_is_given_up_and_burns_nothing() -> None:
 
 
 @pytest.mark.parametrize("event", [Began(), Counted(SEEN), Acquired(), Sampled("s")], ids=lambda each: repr(each)[:8])
-def test_what_was_not_asked_for_is_refused(event: QueueEvent) -> None:
+def test_what_was_not_requested_is_refused(event: QueueEvent) -> None:
     with pytest.raises(InvariantBroken, match="cannot take the event"):
         play(*WAITED, (1.02, event), (1.02, event))
 
@@ -131,7 +131,7 @@ CALL_MAX_S = 0.1
 
 
 @given(st.data(), st.integers(1, 20), st.integers(0, 300))
-def test_whatever_happens_it_ends_in_time_and_raises_only_what_stood_still(
+def test_whatever_happens_it_ends_in_time_and_raises_only_what_paused(
     data: st.DataObject, timeout_ds: int, wait_max_ds: int
 ) -> None:
     limits = QueueLimits(timeout_s=timeout_ds / 10, wait_max_s=wait_max_ds / 10)

@@ -61,7 +61,7 @@ def test_a_thousand_transactions_in_a_millisecond_go_on_where_the_one_before_end
 
 
 @pytest.mark.parametrize("now_ms", [7, 6, 1])
-def test_a_clock_that_stands_still_or_steps_back_does_not_draw_anew(now_ms: int) -> None:
+def test_a_clock_that_stops_or_steps_back_does_not_draw_again(now_ms: int) -> None:
     place = begin(NO_ULIDS, 7, SMALLEST).after(1)
     assert begin(place, now_ms, LARGEST) == place
 

@@ -152,7 +152,7 @@ def test_cursors_of_other_feeds_are_refused(filled: Feed, tmp_path: Path) -> Non
         FeedPlan(filled.uri).own(other.cursor([]))
 
 
-def test_who_is_behind_the_purge_is_told_the_first_cursor_that_is_left(filled: Feed) -> None:
+def test_who_is_behind_the_purge_gets_the_first_cursor_that_is_left(filled: Feed) -> None:
     plan, rows = FeedPlan(filled.uri), filled.rows
     purge_files(filled.table, {0: rows[4][0]}, 1)
     left = filled.cursor(rows[:5])

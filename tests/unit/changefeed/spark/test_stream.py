@@ -141,7 +141,7 @@ def test_a_cursor_to_start_from_may_be_given(feed: Feed) -> None:
     assert query.rows == feed.rows[6:]
 
 
-def test_all_that_is_left_is_the_beginning_and_who_falls_behind_is_told(feed: Feed) -> None:
+def test_all_that_is_left_is_the_beginning_and_who_falls_behind_gets_an_error(feed: Feed) -> None:
     rows = list(feed.rows)
     purge_files(feed.table, {0: rows[4][0]}, 1)
     query = Query(feed)

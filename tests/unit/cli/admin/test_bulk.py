@@ -61,7 +61,7 @@ def paused(run: Run) -> list[tuple[str, str]]:
     ]
 
 
-def test_all_that_match_are_changed_and_counted_and_one_that_is_refused_is_told(run: Run, service: Picky) -> None:
+def test_all_that_match_are_changed_and_counted_and_one_that_is_refused_is_reported(run: Run, service: Picky) -> None:
     first = run("job", "pause", "sales.*", "--yes")
     assert first.exit_code == 1
     assert first.stdout == "pause: 2 jobs changed, 0 were so already, 1 refused\n"
@@ -98,7 +98,7 @@ def test_without_a_name_it_is_all_jobs_of_the_table(run: Run) -> None:
     assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "0 jobs match\n")
 
 
-def test_what_was_done_before_a_failure_is_told(run: Run, service: Picky) -> None:
+def test_what_was_done_before_a_failure_is_reported(run: Run, service: Picky) -> None:
     requests = [RegisterRequest(JobName("/many", str(number)), SPEC) for number in range(BATCH_MAX + 1)]
     service.register(requests)
     service.calls_max = 1

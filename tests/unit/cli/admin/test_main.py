@@ -136,7 +136,7 @@ def test_a_faulty_file_is_refused_by_its_path_and_nothing_is_created(
     assert service.asked == {}
 
 
-def test_what_the_node_refuses_is_told_with_field_and_remedy(run: Run) -> None:
+def test_what_the_node_refuses_is_reported_with_field_and_remedy(run: Run) -> None:
     result = run("job", "register", "--table", f"{MISSING}/x", "--name", "a", "--target", "/copy")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.splitlines() == [
@@ -146,7 +146,7 @@ def test_what_the_node_refuses_is_told_with_field_and_remedy(run: Run) -> None:
     ]
 
 
-def test_jobs_are_listed_and_counted_by_what_is_asked(run: Run) -> None:
+def test_jobs_are_listed_and_counted_by_the_filter(run: Run) -> None:
     for name in ("a", "b"):
         register(run, name)
     ok(run("job", "pause", "/t", "b"))
@@ -213,7 +213,7 @@ def test_a_warning_of_a_registration_is_shown(run: Run, service: FakeAdmin) -> N
     assert told["warning"] == "not kept: none"
 
 
-def test_a_resync_tells_the_new_registration_and_takes_a_table_and_a_spec(run: Run, tmp_path: Path) -> None:
+def test_a_resync_returns_the_new_registration_and_takes_a_table_and_a_spec(run: Run, tmp_path: Path) -> None:
     register(run)
     assert answer(run("-o", "json", "job", "resync", "/t", "a")) == {
         "job_id": "job-2",
@@ -372,7 +372,7 @@ def test_long_values_are_whole_in_a_pipe(run: Run) -> None:
         ["completion", "tcsh"],
     ],
 )
-def test_wrong_usage_is_told_before_anything_is_asked(run: Run, service: FakeAdmin, arguments: list[str]) -> None:
+def test_wrong_usage_is_reported_before_anything_is_called(run: Run, service: FakeAdmin, arguments: list[str]) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert "Error" in result.stderr
@@ -380,10 +380,10 @@ def test_wrong_usage_is_told_before_anything_is_asked(run: Run, service: FakeAdm
 
 
 def test_any_failure_of_the_node_is_exit_status_1(run: Run, service: FakeAdmin) -> None:
-    service.failures = [QueueFull("too much to do", remedy="Ask again later")]
+    service.failures = [QueueFull("too much to do", remedy="Retry later")]
     result = run("status")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "remedy: Ask again later" in result.stderr
+    assert "remedy: Retry later" in result.stderr
 
 
 def test_as_a_program_it_has_its_exit_statuses(endpoint: str) -> None:

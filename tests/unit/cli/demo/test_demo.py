@@ -38,7 +38,7 @@ class TestFlights:
         assert sum(day.schedule.num_rows for day in year.days) == 336_776
         assert [(day.month, day.day) for day in (year.days[0], year.days[-1])] == [(1, 1), (12, 31)]
 
-    def test_the_key_tells_flights_apart(self, year: Year) -> None:
+    def test_the_key_distinguishes_flights(self, year: Year) -> None:
         everything = pa.concat_tables(day.schedule for day in year.days)
         assert everything.group_by(list(KEY)).aggregate([]).num_rows == everything.num_rows
 

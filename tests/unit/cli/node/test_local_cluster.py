@@ -81,7 +81,7 @@ def test_ports_are_kept_while_they_are_free(tmp_path: Path) -> None:
             choose_ports(layout, first.nodes[0])
 
 
-def test_a_file_of_ports_that_was_torn_is_made_anew(tmp_path: Path) -> None:
+def test_a_file_of_ports_that_was_torn_is_recreated(tmp_path: Path) -> None:
     Layout(tmp_path).ports.write_text('{"nodes": [1')
     chosen = choose_ports(Layout(tmp_path), 0)
     assert json.loads(Layout(tmp_path).ports.read_text())["nodes"] == list(chosen.nodes)

@@ -127,7 +127,7 @@ def test_what_dies_is_started_again_and_a_new_start_goes_on_at_the_same_addresse
     assert again.ready["etcd"]["address"] == up.ready["etcd"]["address"]
 
 
-def test_ctrl_c_ends_it_and_people_are_told_where_it_is(tmp_path: Path) -> None:
+def test_ctrl_c_ends_it_and_people_are_shown_where_it_is(tmp_path: Path) -> None:
     up = subprocess.Popen([*COMMAND, "--data", tmp_path, "--port", "0"], stdout=subprocess.PIPE, text=True)
     try:
         assert up.stdout is not None

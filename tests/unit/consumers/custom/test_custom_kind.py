@@ -127,7 +127,7 @@ def test_what_cannot_be_read_as_changes_is_a_snapshot(bench: Bench) -> None:
     assert bench.store.rows == bench.source.states[-1]
 
 
-def test_a_consumer_may_ask_for_a_snapshot_itself(bench: Bench) -> None:
+def test_a_consumer_may_request_a_snapshot_itself(bench: Bench) -> None:
     bench.run()
     bench.source.commit({2: "b"})
 
@@ -194,7 +194,7 @@ def _writes_another(keeper: Keeper, context: ConsumeContext, retriever: Retrieve
 
 
 @pytest.mark.parametrize("body", [_forgets, _rolls_back, _writes_another])
-def test_a_consumer_that_does_not_stand_where_it_should_is_stopped(
+def test_a_consumer_that_is_not_where_it_should_is_stopped(
     bench: Bench, body: Callable[[Keeper, ConsumeContext, Retriever], None]
 ) -> None:
     bench.store.body = body
@@ -203,12 +203,12 @@ def test_a_consumer_that_does_not_stand_where_it_should_is_stopped(
     assert "instead of seq 1" in outcome.error_msg
 
 
-def test_a_position_that_is_none_is_told(bench: Bench) -> None:
+def test_a_position_that_is_none_is_reported(bench: Bench) -> None:
     bench.store.records["iscp:/keeper"] = "garbage"
     assert bench.run().error_code == ErrorCode.CONSUMER_BROKEN
 
 
-def test_a_job_in_the_log_whose_consumer_is_not_there_any_more_is_told_so_alone(bench: Bench) -> None:
+def test_a_job_in_the_log_whose_consumer_is_not_there_any_more_gets_an_error_alone(bench: Bench) -> None:
     outcome = bench.run(job("gone"))
     assert outcome.error_code == ErrorCode.CONSUMER_UNKNOWN
     assert not ErrorCode(outcome.error_code).temporary
@@ -236,13 +236,13 @@ SOURCE = TableDescription("t-1", "t", URI, 1, 0.0, {"id": "bigint", "v": "string
         (ConsumerSpec("keeper", "x", where="nope = 1"), "where"),
     ],
 )
-def test_a_faulty_spec_is_refused_before_the_class_is_asked(spec: ConsumerSpec, field: str) -> None:
+def test_a_faulty_spec_is_refused_before_the_class_is_called(spec: ConsumerSpec, field: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         CustomKind("keeper", Keeper).validate(spec, SOURCE, FakeCatalog())
     assert refusal.value.field == f"spec.iteration.consumer.{field}"
 
 
-def test_a_check_that_breaks_is_told_and_a_target_counts_as_it_is_written() -> None:
+def test_a_check_that_breaks_is_reported_and_a_target_counts_as_it_is_written() -> None:
     kind = CustomKind("keeper", Keeper)
     kind.validate(ConsumerSpec("keeper", "amqp://host/x", options={"a": 1}), SOURCE, FakeCatalog())
     assert kind.target_of(ConsumerSpec("keeper", "amqp://host/x"), FakeCatalog()) == "amqp://host/x"

@@ -119,7 +119,7 @@ def test_a_target_that_cannot_be_kept_is_refused_also_where_it_is_ours() -> None
     assert (refused.value.code, refused.value.remedy) == (ErrorCode.TARGET_UNUSABLE, "Unset it")
 
 
-def test_all_columns_are_read_or_those_that_are_kept_and_asked_about() -> None:
+def test_all_columns_are_read_or_those_that_are_kept_and_filtered_by() -> None:
     source = tuple(COLUMNS)
     replica = ReplicaKind()
     assert replica.columns(GOOD, source) == source
@@ -163,7 +163,7 @@ def test_texts_with_a_collation_are_kept_by_nobody(columns: tuple[str, ...]) -> 
     assert refused.value.field == f"{PATH}.columns"
 
 
-def test_a_first_registration_does_not_build_an_append_only_target_anew_that_holds_rows() -> None:
+def test_a_first_registration_does_not_rebuild_an_append_only_target_that_holds_rows() -> None:
     keyless = replace(GOOD, key=())
     validate(keyless, TARGET)  # a resync does
     with pytest.raises(InvalidRequest, match="holds rows already") as refused:

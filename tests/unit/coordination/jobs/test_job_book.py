@@ -302,7 +302,7 @@ def test_a_resync_that_is_refused_leaves_the_job_as_it_was_and_earlier_decisions
     assert draft.decide(resync(book)) == RegisterResult(True, "new", "t1")
 
 
-def test_a_resync_of_what_was_decided_about_meanwhile_is_to_be_asked_again() -> None:
+def test_a_resync_of_what_was_decided_about_meanwhile_is_to_be_retried() -> None:
     book = book_with("a")
     request = resync(book)
     for earlier in (Unregister(key()), resync(book, job_id="first"), resync(book, target="/targets/other")):
@@ -322,7 +322,7 @@ def test_a_resync_that_is_repeated_gets_its_first_answer_in_the_same_batch_and_i
     assert len(book.rows()) == 2
 
 
-def test_a_table_that_was_made_anew_is_found_by_its_name_under_both_ids() -> None:
+def test_a_table_that_was_recreated_is_found_by_its_name_under_both_ids() -> None:
     old, new = row("a"), row("b", table="t2")._replace(table_name="t1", table_uri="/tables/t1")
     book = JobBook([old, new])
     assert book.tables_called("t1") == book.tables_called("/tables/t1") == ("t2", "t1")

@@ -49,7 +49,7 @@ def test_a_split_ends_the_rows_and_begins_others_with_all_that_is_known_of_the_j
     assert book.apply([report(job, 9, seq=4)]).rows == ()  # what the former row's node says late
 
 
-def test_a_job_of_several_ranges_is_as_the_one_that_lags_most_and_the_one_that_stands_worst() -> None:
+def test_a_job_of_several_ranges_is_as_the_one_that_lags_most_and_the_one_that_is_worst() -> None:
     book = split_book()
     for each, version in zip(book.rows_of(key("a")), (9, 7, 8), strict=True):
         failed = each.key.range_id == 2

@@ -79,7 +79,7 @@ def test_a_repeated_request_gets_the_first_answer_whichever_id_is_free_by_then()
     assert (again.created, again.job_id) == (True, second.job_id)
 
 
-def test_a_table_that_was_moved_keeps_its_id_when_its_only_job_is_made_anew_there() -> None:
+def test_a_table_that_was_moved_keeps_its_id_when_its_only_job_is_recreated_there() -> None:
     book = JobBook()
     decide(book, asked("x", A))
     seen = book.get(JobKey("default", TABLE, "x"))
@@ -115,7 +115,7 @@ steps = st.lists(
 
 
 @given(st.lists(steps, max_size=4))
-def test_whatever_comes_and_goes_no_two_tables_share_an_id_and_who_asks_has_a_job(
+def test_whatever_comes_and_goes_no_two_tables_share_an_id_and_who_registers_has_a_job(
     commits: list[list[tuple[str, str, bool]]],
 ) -> None:
     book, number = JobBook(), 0

@@ -146,7 +146,7 @@ def test_no_target_that_was_taken_is_around_another_place(steps: list[tuple[int,
 
 
 @given(st.lists(st.tuples(st.booleans(), PATHS), max_size=40), PATHS)
-def test_what_is_around_is_what_a_look_at_all_would_find(steps: list[tuple[bool, str]], asked: str) -> None:
+def test_what_is_around_is_what_reading_all_would_find(steps: list[tuple[bool, str]], asked: str) -> None:
     places, held = Places(), list[tuple[str, str]]()
     for number, (adds, path) in enumerate(steps):
         if adds or not held:

@@ -29,7 +29,7 @@ def test_an_owner_that_begins_waits_as_long_for_a_node_that_has_just_gone_as_one
     assert begin(roll, 4.0) == 0.0
 
 
-def test_an_owner_that_has_only_just_looked_waits_for_whoever_may_have_gone_right_before() -> None:
+def test_an_owner_that_has_only_just_read_waits_for_a_node_that_may_have_gone_right_before() -> None:
     """It was started meanwhile, and nobody tells it which leases have ended."""
     assert begin(roll_of((N1,)), 1.5) == 1.5
     assert begin(roll_of((N1,)), 3.0) == 0.0

@@ -118,7 +118,7 @@ def test_threads_are_bounded_however_many_kinds_hang() -> None:
     assert LONG_MAX <= made.hanging + made.running <= LONG_MAX + 10
 
 
-def test_one_given_up_while_it_stands_in_line_is_not_begun() -> None:
+def test_one_given_up_while_it_is_queued_is_not_begun() -> None:
     made = turns(concurrency=1)
     made.add("a", "x", "k", 0.0)
     made.add("b", "x", "k", 0.0)

@@ -21,7 +21,7 @@ def test_an_iteration_is_of_the_epoch_under_which_its_shard_was_started(world: T
     assert [each.epoch for each in world.submitted] == [4, 5]
 
 
-def test_a_new_job_starts_without_a_look_and_joins_the_others(world: Timetable) -> None:
+def test_a_new_job_starts_without_a_probe_and_joins_the_others(world: Timetable) -> None:
     world.start(job("x", 3))
     world.hold_probes = True
     world.update(job("x", 3), job("new"))
@@ -140,7 +140,7 @@ def test_a_row_from_before_its_first_failure_does_not_zero_the_backoff(world: Ti
     assert world.running == {}
 
 
-def test_progress_that_a_new_owner_does_not_know_of_is_told_again(world: Timetable) -> None:
+def test_progress_that_a_new_owner_does_not_know_of_is_reported_again(world: Timetable) -> None:
     """The owner before ended with it in memory; the source stays idle, so that no iteration would tell."""
     row = job("x", 2)
     world.start(row)
@@ -239,7 +239,7 @@ def test_an_interrupt_for_a_job_that_is_idle_or_unknown_changes_nothing(world: T
     assert world.cancelled == []
 
 
-def test_a_job_made_anew_waits_until_the_old_one_has_really_ended(world: Timetable) -> None:
+def test_a_job_recreated_waits_until_the_old_one_has_really_ended(world: Timetable) -> None:
     world.start(job("x", 2))
     world.update(job("x", job_id="second"))
     assert world.cancelled == [1]

@@ -11,7 +11,7 @@ from iscp.core.job_row import JobRow, Reason
 from tests.fakes.timetable import BACKOFF, PROBE, URI, Timetable, job, seen, specified
 
 
-def test_an_idle_table_is_asked_ever_more_rarely_and_starts_nothing(world: Timetable) -> None:
+def test_an_idle_table_is_probed_ever_more_rarely_and_starts_nothing(world: Timetable) -> None:
     world.start(job("x", 3))
     times = []
     for second in range(1, 1_600):
@@ -36,7 +36,7 @@ def test_a_commit_is_noticed_and_brings_the_table_back(world: Timetable) -> None
     assert world.source.looks[URI] == 1
 
 
-def test_a_notify_is_looked_after_at_once(world: Timetable) -> None:
+def test_a_notify_is_handled_at_once(world: Timetable) -> None:
     world.start(job("x", 3))
     world.wait(7_200)
     world.source.commit(URI)
@@ -45,7 +45,7 @@ def test_a_notify_is_looked_after_at_once(world: Timetable) -> None:
     world.notify(ShardId("unknown"))
 
 
-def test_a_notify_during_a_look_asks_again(world: Timetable) -> None:
+def test_a_notify_during_a_probe_probes_again(world: Timetable) -> None:
     world.start(job("x", 3))
     world.hold_probes = True
     world.notify()
@@ -73,7 +73,7 @@ def test_a_job_that_is_ahead_of_what_was_seen_waits(world: Timetable) -> None:
     assert world.running == {}
 
 
-def test_a_source_made_anew_is_read_once(world: Timetable) -> None:
+def test_a_source_recreated_is_read_once(world: Timetable) -> None:
     world.start(job("x", 3), job("y", 3))
     world.source.anew(URI, version=1)
     world.notify()
@@ -104,7 +104,7 @@ def test_a_notify_that_doubts_the_targets_starts_an_iteration_though_nothing_mov
     assert world.now_running == [(("x", "y"), None)], "it was paused then"
 
 
-def test_targets_of_a_table_that_stands_still_are_looked_at_once_a_day(world: Timetable) -> None:
+def test_targets_of_a_table_that_does_not_move_are_probed_once_a_day(world: Timetable) -> None:
     """So that what their logs will lose is said anew."""
     world.start(job("x", 3), job("y", 3))
     world.update(job("x", 3), job("y", 3)._replace(reason=Reason.PAUSED))
@@ -135,7 +135,7 @@ def test_a_doubt_outlives_an_iteration_that_was_turned_away(world: Timetable) ->
     assert len(world.submitted) == 3
 
 
-def test_a_source_made_anew_while_nobody_looked_is_noticed_at_the_start(world: Timetable) -> None:
+def test_a_source_recreated_while_nobody_probed_is_noticed_at_the_start(world: Timetable) -> None:
     world.source.anew(URI, version=1)
     world.start(job("x", 3))
     assert world.now_running == [(("x",), None)]
@@ -170,14 +170,14 @@ def test_lag_is_the_age_of_the_oldest_commit_not_applied(world: Timetable) -> No
     assert seen(world)[-1] == (4, 0.0)
 
 
-def test_an_idle_table_is_told_of_now_and_then_only(world: Timetable) -> None:
+def test_an_idle_table_is_reported_now_and_then_only(world: Timetable) -> None:
     world.start(job("x", 3))
     world.forget()
     world.wait(1_200)
     assert 2 <= len(seen(world)) <= 8
 
 
-def test_what_is_told_of_a_source_is_as_of_when_it_was_asked(world: Timetable) -> None:
+def test_what_is_reported_of_a_source_is_as_of_when_it_was_probed(world: Timetable) -> None:
     """Not of when the answer came, nor of an iteration's end: it may have moved since."""
     world.start(job("x", 3))
     world.forget()
@@ -203,7 +203,7 @@ def test_a_wall_clock_that_steps_back_stalls_nothing(world: Timetable) -> None:
     assert world.now_running == [(("x",), None)]
 
 
-def test_a_source_is_asked_at_least_twice_in_the_smallest_target_lag(world: Timetable) -> None:
+def test_a_source_is_probed_at_least_twice_in_the_smallest_target_lag(world: Timetable) -> None:
     def looks(*rows: JobRow) -> int:
         world.update(*rows)
         world.wait(600)
@@ -218,7 +218,7 @@ def test_a_source_is_asked_at_least_twice_in_the_smallest_target_lag(world: Time
     assert looks(specified(job("x", 3), target_lag=4)._replace(reason=Reason.PAUSED), job("y", 3)) == 2
 
 
-def test_a_tick_looks_at_a_bounded_number_of_tables() -> None:
+def test_a_tick_visits_a_bounded_number_of_tables() -> None:
     world = Timetable(ScheduleTimes(due_max=10))
     for n in range(35):
         shard = ShardId(f"t-{n}")

@@ -56,7 +56,7 @@ def test_a_commit_without_rows_moves_only_the_watermark(world: Timetable) -> Non
 
 
 @pytest.mark.parametrize("error", [None, LeaseLost("the rest was given up")])
-def test_who_has_committed_is_told_of_at_once_and_only_once_while_the_others_of_the_iteration_go_on(
+def test_who_has_committed_is_reported_at_once_and_only_once_while_the_others_of_the_iteration_go_on(
     world: Timetable, error: IscpError | None
 ) -> None:
     world.start(job("x", 3), job("y", 3))
@@ -78,7 +78,7 @@ def test_who_has_committed_is_told_of_at_once_and_only_once_while_the_others_of_
     assert max(report.watermark.version for report in world.reports if report.key == x.key) == 4
 
 
-def test_what_a_former_registration_has_committed_is_not_told_of_the_one_that_waits_for_its_end(
+def test_what_a_former_registration_has_committed_is_not_reported_of_the_one_that_waits_for_its_end(
     world: Timetable,
 ) -> None:
     world.start(job("x"))

@@ -60,7 +60,7 @@ def test_a_periodic_job_starts_at_most_once_in_its_interval(world: Timetable) ->
     assert len(world.submitted) == pytest.approx(700 / 60, abs=2)
 
 
-def test_a_periodic_job_whose_source_stands_still_costs_nothing_and_starts_at_once_afterwards(
+def test_a_periodic_job_whose_source_does_not_move_costs_nothing_and_starts_at_once_afterwards(
     world: Timetable,
 ) -> None:
     world.start(periodic(job("x"), 0.01))
@@ -138,7 +138,7 @@ def test_a_new_trigger_takes_effect_after_the_current_iteration(world: Timetable
     assert world.now_running == [(("x",), None)]
 
 
-def test_a_custom_trigger_is_asked_when_there_is_something_to_do_and_starts_the_job_alone(world: Timetable) -> None:
+def test_a_custom_trigger_is_evaluated_when_there_is_something_to_do_and_starts_the_job_alone(world: Timetable) -> None:
     world.triggers["own"] = lambda facts: StartNow()
     world.start(custom(job("x", 2), hour=3), job("y", 2))
     assert world.now_running == [(("y",), None), (("x",), None)]
@@ -156,7 +156,7 @@ def test_a_custom_trigger_is_asked_when_there_is_something_to_do_and_starts_the_
     assert (last.last_end_at_s - last.last_start_at_s, last.applied_at_s) == (5.0, 3.0)
 
 
-def test_a_custom_trigger_is_asked_again_at_its_time_and_when_something_happens(world: Timetable) -> None:
+def test_a_custom_trigger_is_evaluated_again_at_its_time_and_when_something_happens(world: Timetable) -> None:
     at_s = world.clock.now_s() + 1_000
     world.triggers["own"] = lambda facts: StartNow() if facts.now_s >= at_s else NotBefore(at_s)
     world.start(custom(job("x")))
@@ -179,7 +179,7 @@ def raising(facts: TriggerFacts) -> object:
 
 
 @pytest.mark.parametrize("wrong", [raising, lambda facts: None, lambda facts: NotBefore(facts.now_s - 1)])
-def test_a_custom_trigger_that_fails_is_asked_again_by_backoff_and_holds_up_nobody(
+def test_a_custom_trigger_that_fails_is_evaluated_again_by_backoff_and_holds_up_nobody(
     world: Timetable, wrong: Callable[[TriggerFacts], object]
 ) -> None:
     world.triggers["own"] = wrong
@@ -207,7 +207,7 @@ def test_a_custom_trigger_that_fails_is_asked_again_by_backoff_and_holds_up_nobo
     assert world.now_running == [(("x",), None)]
 
 
-def test_a_node_that_takes_over_a_job_whose_trigger_failed_asks_it_first(world: Timetable) -> None:
+def test_a_node_that_takes_over_a_job_whose_trigger_failed_evaluates_it_first(world: Timetable) -> None:
     failed = JobStatus(2, 2, error_code=ErrorCode.TRIGGER_FAILED)
     world.triggers["own"] = lambda facts: NotBefore(facts.now_s + 60)
     row = custom(job("x", 2)._replace(state=JobState.ERROR, reason=Reason.RETRYING, status_json=failed.to_json()))

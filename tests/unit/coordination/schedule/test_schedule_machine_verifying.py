@@ -7,12 +7,12 @@ from itertools import count
 import pytest
 
 from iscp.coordination.protocol.effects import HoldIterations
-from iscp.coordination.schedule.schedule_events import VerifyAnswered, VerifyAsked, VerifyWithdrawn
+from iscp.coordination.schedule.schedule_events import VerifyAnswered, VerifyRequested, VerifyWithdrawn
 from iscp.core.errors import Canceled, EngineError, ErrorCode, IscpError, Unavailable
 from iscp.core.ids import ShardId
 from iscp.core.iteration import JobOutcome, Purpose
 from iscp.core.job_row import JobRow, Reason
-from iscp.core.verification import Comparison, VerifyAsk, VerifyReport
+from iscp.core.verification import Comparison, VerifyReport, VerifyRequest
 from tests.fakes.timetable import SHARD, URI, Timetable, job
 
 IDS = count(1)
@@ -26,9 +26,9 @@ def world() -> Timetable:
 
 
 def ask(world: Timetable, row: JobRow, repair: bool = False, shard: ShardId = SHARD) -> str:
-    ask_id = f"ask-{next(IDS)}"
-    world.step(VerifyAsked(VerifyAsk(ask_id, shard, row.job_id, repair)))
-    return ask_id
+    verify_id = f"ask-{next(IDS)}"
+    world.step(VerifyRequested(VerifyRequest(verify_id, shard, row.job_id, repair)))
+    return verify_id
 
 
 def running(world: Timetable) -> list[tuple[int, str, Purpose]]:
@@ -36,7 +36,7 @@ def running(world: Timetable) -> list[tuple[int, str, Purpose]]:
 
 
 def answers(world: Timetable) -> dict[str, VerifyReport | IscpError]:
-    return {news.ask_id: news.answer for news in world.news if isinstance(news, VerifyAnswered)}
+    return {news.verify_id: news.answer for news in world.news if isinstance(news, VerifyAnswered)}
 
 
 def end(world: Timetable, number: int, repaired: bool = False) -> VerifyReport:
@@ -74,7 +74,7 @@ def test_the_tables_other_jobs_go_on_meanwhile_and_the_one_catches_up(world: Tim
     assert world.now_running == [(("x",), 5)]
 
 
-def test_nothing_is_told_of_a_job_that_is_only_looked_at(world: Timetable) -> None:
+def test_nothing_is_reported_of_a_job_that_is_only_probed(world: Timetable) -> None:
     row = job("x", 4)._replace(reason=Reason.PAUSED)
     world.start(row)
     ask(world, row)
@@ -84,7 +84,7 @@ def test_nothing_is_told_of_a_job_that_is_only_looked_at(world: Timetable) -> No
     assert world.now_running == [], "it is paused"
 
 
-def test_a_repair_is_told_and_goes_into_the_history(world: Timetable) -> None:
+def test_a_repair_is_reported_and_goes_into_the_history(world: Timetable) -> None:
     row = job("x", 4)
     world.start(row)
     ask(world, row, repair=True)
@@ -117,7 +117,7 @@ def test_one_comparison_answers_all_who_waited_for_the_same_and_the_job_is_not_s
     assert set(answers(world)) == {*both, mending, late}
 
 
-def test_a_fault_of_a_comparison_is_for_who_asked_and_not_the_jobs(world: Timetable) -> None:
+def test_a_fault_of_a_comparison_is_for_the_caller_and_not_the_jobs(world: Timetable) -> None:
     row = job("x", 4)
     world.start(row)
     asked = ask(world, row)
@@ -132,7 +132,7 @@ def test_a_fault_of_a_comparison_is_for_who_asked_and_not_the_jobs(world: Timeta
     assert world.reports == []
 
 
-def test_who_asks_for_a_job_that_is_not_here_or_goes_away_is_told(world: Timetable) -> None:
+def test_who_requests_a_job_that_is_not_here_or_goes_away_gets_an_error(world: Timetable) -> None:
     row = job("x", 3)
     nobody = ask(world, row)
     world.start(row)

@@ -27,14 +27,14 @@ def status_of(report: JobReport) -> JobStatus:
     return report.status
 
 
-def test_a_target_is_looked_at_as_rarely_as_its_source(table: Timetable) -> None:
+def test_a_target_is_probed_as_rarely_as_its_source(table: Timetable) -> None:
     table.wait(3_600)
     assert table.targets.looks["a"] == table.source.looks[URI] <= 13
     assert not table.submitted
     assert not table.reports
 
 
-def test_a_source_that_moves_does_not_have_its_targets_looked_at(table: Timetable) -> None:
+def test_a_source_that_moves_does_not_have_its_targets_probed(table: Timetable) -> None:
     """Each iteration begins with that."""
     for _ in range(5):
         table.source.commit(URI)
@@ -43,7 +43,7 @@ def test_a_source_that_moves_does_not_have_its_targets_looked_at(table: Timetabl
     assert not table.targets.looks
 
 
-def test_a_lost_target_is_reported_and_the_job_runs_though_its_source_stands_still(table: Timetable) -> None:
+def test_a_lost_target_is_reported_and_the_job_runs_though_its_source_does_not_move(table: Timetable) -> None:
     table.targets.faults["a"] = LOST
     table.wait(400)
     (report,) = table.reports[:1]
@@ -61,7 +61,7 @@ def test_a_lost_target_is_reported_and_the_job_runs_though_its_source_stands_sti
     assert not table.submitted
 
 
-def test_while_it_cannot_be_built_anew_the_job_stays_in_doubt_since_it_was_found(table: Timetable) -> None:
+def test_while_it_cannot_be_rebuilt_the_job_stays_in_doubt_since_it_was_found(table: Timetable) -> None:
     table.targets.faults["a"] = StorageError("the directory of the target /x is not there")
     table.wait(400)
     doubted_at_s = status_of(table.reports[0]).doubted_at_s

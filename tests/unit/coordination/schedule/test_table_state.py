@@ -30,7 +30,7 @@ def made(uri: str, at_s: float) -> None:
 
 
 @pytest.mark.parametrize(("remade_after_s", "stale"), [(None, False), (RECREATED_AFTER_S / 2, False), (3_600.0, True)])
-def test_a_source_made_anew_at_the_version_that_was_applied_is_noticed_at_a_takeover(
+def test_a_source_recreated_at_the_version_that_was_applied_is_noticed_at_a_takeover(
     tmp_path: Path, remade_after_s: float | None, stale: bool
 ) -> None:
     uri = str(tmp_path / "source")
@@ -52,8 +52,8 @@ def test_a_source_made_anew_at_the_version_that_was_applied_is_noticed_at_a_take
     table = TrackedTable(ShardId("t"), uri)
     job = TrackedJob(row, BackoffConfig())
     table.jobs, table.seen = [job], ProbeState(0)
-    table.take_state(DeltaProbe().look(uri, table.seen), ProbeConfig(), 0.0, 0.5)
+    table.take_state(DeltaProbe().probe(uri, table.seen), ProbeConfig(), 0.0, 0.5)
     assert job.stale is stale
     job.stale = False
-    table.take_state(DeltaProbe().look(uri, table.seen), ProbeConfig(), 1.0, 0.5)
+    table.take_state(DeltaProbe().probe(uri, table.seen), ProbeConfig(), 1.0, 0.5)
     assert not job.stale, "once is enough"

@@ -110,7 +110,7 @@ def test_a_trigger_that_is_not_allowed_is_refused_before_anything_is_written(des
     assert desk.rows() == 2
 
 
-def test_a_job_is_not_told_to_want_a_feed_that_is_off(desk: Desk) -> None:
+def test_a_job_is_not_updated_to_want_a_feed_that_is_off(desk: Desk) -> None:
     desk.admin.register([request("x")])
     wanted = UpdateRequest(X, '{"iteration":{"change_source":"cdf"}}')
     (refused,) = desk.admin.update([wanted])
@@ -174,7 +174,7 @@ def test_accounts_do_not_see_each_others_jobs(desk: Desk) -> None:
         desk.admin.status(JobName(TABLE.uri, "x", "c"))
 
 
-def test_a_target_that_holds_more_than_its_source_is_built_anew_by_a_resync_alone(desk: Desk) -> None:
+def test_a_target_that_holds_more_than_its_source_is_rebuilt_by_a_resync_alone(desk: Desk) -> None:
     desk.kind.archives = {"/targets/x", "/targets/z"}
     (checked,) = desk.admin.check([request()])
     assert "holds rows already" in str(checked.error)

@@ -54,7 +54,7 @@ def test_a_registration_that_came_and_went_while_another_was_checked_has_the_ear
     world.close()
 
 
-def test_a_resync_that_another_overtook_while_it_was_checked_is_decided_anew_under_a_later_id() -> None:
+def test_a_resync_that_another_overtook_while_it_was_checked_is_decided_again_under_a_later_id() -> None:
     world, catalog = OwnerWorld(), SlowCatalog(SLOW)
     admin = admin_of(world, catalog)
     admin.register([request("x", SLOW, "/targets/x")])

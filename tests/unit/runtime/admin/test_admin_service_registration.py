@@ -77,7 +77,7 @@ def test_the_target_is_logged_in_the_catalogs_one_spelling(desk: Desk) -> None:
         (request(target="/refused"), "spec.iteration.consumer.target", ErrorCode.TARGET_UNUSABLE),
     ],
 )
-def test_all_or_none_are_registered_and_a_fault_is_told_by_its_field(
+def test_all_or_none_are_registered_and_a_fault_is_reported_by_its_field(
     desk: Desk, bad: RegisterRequest, field: str, code: int
 ) -> None:
     desk.kind.refusals["/refused"] = InvalidRequest(
@@ -174,7 +174,7 @@ def test_between_terms_changes_are_refused_and_questions_answered(desk: Desk) ->
     assert desk.admin.cluster().owner == ""
 
 
-def test_a_resync_is_a_new_registration_in_the_log_which_the_node_is_told_of(desk: Desk) -> None:
+def test_a_resync_is_a_new_registration_in_the_log_which_the_node_is_notified_of(desk: Desk) -> None:
     old = desk.running()
     desk.reach(old, 7, JobState.ERROR, Reason.NONE, JobStatus(error_code=ErrorCode.SOURCE_REPLACED))
     result = desk.admin.resync(ResyncRequest(X))
@@ -255,7 +255,7 @@ def lines(desk: Desk, *requests: RegisterRequest) -> list[tuple[str, str, str]]:
     return [(str(each.action), each.job_id, each.error.field if each.error else "") for each in checked]
 
 
-def test_a_check_tells_what_each_job_takes_and_writes_nothing(desk: Desk) -> None:
+def test_a_check_reports_what_each_job_takes_and_writes_nothing(desk: Desk) -> None:
     first, second, third = (result.job_id for result in desk.admin.register([request(name) for name in "xyz"]))
     later = replace(request("y"), spec_json=json.dumps({**json.loads(spec("/targets/y")), "target_lag": 5}))
     filtered = replace(request("z"), spec_json=spec("/targets/z", where="id > 1"))

@@ -37,7 +37,7 @@ class Split(Desk):
         until(self.all_run)
 
     def all_run(self) -> bool:
-        return self.world.owner.ask(lambda loop: loop.machine.running and len(loop.machine.assignments) == 3)
+        return self.world.owner.query(lambda loop: loop.machine.running and len(loop.machine.assignments) == 3)
 
     def part(self, range_id: int) -> JobRow:
         return next(row for row in self.parts() if row.key.range_id == range_id)
@@ -67,7 +67,7 @@ def test_it_is_shown_as_one_as_far_as_its_slowest_range_and_as_its_worst(desk: S
     assert (again.created, again.job_id) == (False, desk.registered.job_id)
 
 
-def test_a_wait_is_for_all_ranges_and_all_are_told_to_look(desk: Split) -> None:
+def test_a_wait_is_for_all_ranges_and_all_are_notified(desk: Split) -> None:
     waiting = Waiter(desk, 7)
     until(lambda: {shard for shard, _ in desk.notified} == {ShardId("t-1", each) for each in RANGES})
     for each in RANGES:
@@ -86,7 +86,7 @@ def test_a_change_is_of_all_ranges(desk: Split) -> None:
     assert desk.admin.notify(TABLE.uri) == 1
     assert asked(desk, "unregister", X)
     assert desk.parts() == ()
-    until(lambda: not desk.world.owner.ask(lambda loop: len(loop.machine.assignments)))
+    until(lambda: not desk.world.owner.query(lambda loop: len(loop.machine.assignments)))
 
 
 def test_what_goes_by_one_watermark_is_refused_until_it_is_merged(desk: Split) -> None:
@@ -102,7 +102,7 @@ def test_what_goes_by_one_watermark_is_refused_until_it_is_merged(desk: Split) -
 
 def test_what_a_range_is_last_heard_of_does_not_make_the_cluster_lag_for_ever(desk: Split) -> None:
     desk.world.see(6, lag_s=3.0)  # of the whole, which is gone
-    assert ShardId("t-1") not in desk.world.owner.ask(lambda loop: dict(loop.seen))
+    assert ShardId("t-1") not in desk.world.owner.query(lambda loop: dict(loop.seen))
 
 
 def test_its_history_is_that_of_the_registration(desk: Split) -> None:

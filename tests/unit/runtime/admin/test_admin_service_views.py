@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from iscp.coordination.schedule.schedule_events import VerifyAnswered, VerifyAsked
+from iscp.coordination.schedule.schedule_events import VerifyAnswered, VerifyRequested
 from iscp.core.api_requests import JobFilter, JobName, UpdateRequest
 from iscp.core.errors import JobFailed, JobNotFound, TableNotFound, TimedOut, Unavailable
 from iscp.core.ids import ShardId
@@ -63,7 +63,7 @@ def lag(desk: Desk) -> float:
     return desk.admin.status(X).lag_s
 
 
-def test_lag_is_not_known_before_somebody_has_looked_and_nothing_when_up_to_date(desk: Desk) -> None:
+def test_lag_is_not_known_before_somebody_has_probed_and_nothing_when_up_to_date(desk: Desk) -> None:
     row = desk.running()
     assert lag(desk) == -1.0
     desk.reach(row, 7)
@@ -74,7 +74,7 @@ def test_lag_is_not_known_before_somebody_has_looked_and_nothing_when_up_to_date
     assert view.checked_at_s == desk.world.clock.now_s() - 50.0
 
 
-def test_lag_grows_with_the_time_since_the_look_but_never_beyond_the_jobs_own_watermark(desk: Desk) -> None:
+def test_lag_grows_with_the_time_since_the_probe_but_never_beyond_the_jobs_own_watermark(desk: Desk) -> None:
     row = desk.running()
     desk.world.see(9, lag_s=30.0)
     desk.world.clock.advance(5.0)
@@ -107,7 +107,7 @@ def test_a_job_past_its_target_lag_is_late_and_so_is_one_that_takes_longer_to_bu
     assert desk.admin.count_jobs(late) == 0
 
 
-def test_lag_counts_the_time_in_which_nobody_looks(desk: Desk) -> None:
+def test_lag_counts_the_time_in_which_nobody_probes(desk: Desk) -> None:
     row = desk.running()
     desk.reach(row, 7)
     desk.world.see(7)
@@ -139,20 +139,24 @@ def test_the_cluster_as_the_owner_sees_it(desk: Desk) -> None:
     )
 
 
-def test_a_comparison_is_asked_of_the_tables_node_and_its_answer_comes_back(desk: Desk) -> None:
+def test_a_comparison_is_requested_from_the_tables_node_and_its_answer_comes_back(desk: Desk) -> None:
     desk.reach(desk.running(), 7)
     report = VerifyReport(7, 3, Comparison())
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(desk.admin.verify, X, True, 30.0, lambda: True)
         until(lambda: desk.asks)
         (asked,) = desk.asks
-        assert isinstance(asked, VerifyAsked)
-        assert (asked.ask.shard, asked.ask.job_id, asked.ask.repair) == (ShardId("t-1"), desk.row().job_id, True)
-        desk.verifying.answer(VerifyAnswered(asked.ask.ask_id, report))
+        assert isinstance(asked, VerifyRequested)
+        assert (asked.request.shard, asked.request.job_id, asked.request.repair) == (
+            ShardId("t-1"),
+            desk.row().job_id,
+            True,
+        )
+        desk.verifying.answer(VerifyAnswered(asked.request.verify_id, report))
         assert waiting.result(10.0) == report
 
 
-def test_what_cannot_be_compared_is_refused_before_anything_is_asked(desk: Desk) -> None:
+def test_what_cannot_be_compared_is_refused_before_anything_is_called(desk: Desk) -> None:
     row = desk.running()
     with pytest.raises(JobFailed, match="has not been built yet"):
         desk.admin.verify(X, False, 1.0, lambda: True)

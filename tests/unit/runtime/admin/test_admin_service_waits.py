@@ -204,18 +204,18 @@ def test_waiting_for_what_does_not_exist_is_refused(desk: Desk) -> None:
 def test_moves_that_came_before_the_wait_are_not_missed() -> None:
     moved = ProgressSignal()
     since = moved.count()
-    moved.tell()
+    moved.notify()
     began_s = time.monotonic()
     moved.wait(since, 30.0)
     assert time.monotonic() - began_s < 10.0
 
 
-def test_whoever_waits_is_woken() -> None:
+def test_who_waits_is_woken() -> None:
     moved = ProgressSignal()
     waiting = threading.Thread(target=moved.wait, args=(moved.count(), 30.0))
     waiting.start()
     time.sleep(0.05)
     assert waiting.is_alive()
-    moved.tell()
+    moved.notify()
     waiting.join(10.0)
     assert not waiting.is_alive()

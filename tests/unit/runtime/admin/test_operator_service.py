@@ -49,16 +49,16 @@ class Operated:
         owner = self.world.owner
 
         def known() -> bool:
-            return owner.ask(lambda loop: loop.machine.term is not None and node_id in loop.machine.term.peers)
+            return owner.query(lambda loop: loop.machine.term is not None and node_id in loop.machine.term.peers)
 
         until(known)
         owner.receive(node_id, [Sync(owner.machine.owner_rev, 1, "v", 1, 0, 1, 0, ())])
-        until(lambda: owner.ask(lambda loop: loop.machine.term and node_id in loop.machine.term.placement.eligible))
+        until(lambda: owner.query(lambda loop: loop.machine.term and node_id in loop.machine.term.placement.eligible))
         self.world.pass_s(TIMES.settle_s)
 
     def overrides(self) -> Overrides:
         """As the owner has them."""
-        return self.world.owner.ask(lambda loop: loop.machine.term.placement.overrides)  # type: ignore[union-attr]
+        return self.world.owner.query(lambda loop: loop.machine.term.placement.overrides)  # type: ignore[union-attr]
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_a_move_of_what_is_there_already_is_none(operated: Operated) -> None:
     assert operated.operator.change_shards(ShardVerb.MOVE, "t-1", 0, "n-1") == 0
 
 
-def test_between_terms_there_is_nobody_to_ask(operated: Operated) -> None:
+def test_between_terms_there_is_nobody_to_query(operated: Operated) -> None:
     operated.world.owner.on_lost()
     until(lambda: operated.world.owner.writer is None)
     with pytest.raises(NotOwner):

@@ -22,7 +22,7 @@ X = JobName(TABLE.uri, "x")
 def test_an_owner_that_does_not_answer_in_time_is_a_fault_that_passes() -> None:
     owner = OwnerWorld().owner  # its thread is not started
     with pytest.raises(Unavailable):
-        owner.ask(lambda loop: None, timeout_s=0.01)
+        owner.query(lambda loop: None, timeout_s=0.01)
 
 
 def test_the_lag_of_a_paused_job_grows_while_its_table_has_none() -> None:

@@ -66,7 +66,7 @@ def test_an_equal_table_is_taken_over_by_one_empty_commit_and_followed_from_ther
     assert bench.source.snapshots == [1], "rows are read for the comparison alone"
 
 
-def test_a_table_with_other_rows_is_left_as_it_is_and_the_difference_told(bench: Bench) -> None:
+def test_a_table_with_other_rows_is_left_as_it_is_and_the_difference_reported(bench: Bench) -> None:
     bench.target.rows = {1: "A", 9: "z"}
     error = bench.refused(job())
     assert error.code == ErrorCode.ADOPT_DIFFERS
@@ -97,7 +97,7 @@ def test_rows_that_a_former_job_has_set_aside_are_not_taken_over(bench: Bench) -
     assert bench.target.position.dead == NO_DEAD_LETTERS
 
 
-def test_what_was_adopted_before_the_node_died_is_not_looked_at_again(bench: Bench) -> None:
+def test_what_was_adopted_before_the_node_died_is_not_probed_again(bench: Bench) -> None:
     bench.run(job())
     bench.target.rows = dict(bench.source.states[1])
     assert bench.run(job()).watermark.version == 2

@@ -81,7 +81,7 @@ def test_a_repair_is_one_commit_at_the_same_watermark_and_only_where_something_i
     assert bench.target.rows == bench.source.states[1]
 
 
-def test_a_doubted_target_is_said_to_be_so_and_mended_though_it_is_equal(bench: Bench) -> None:
+def test_a_doubted_target_is_said_to_be_so_and_repaired_though_it_is_equal(bench: Bench) -> None:
     row = job()
     bench.run(row)
     bench.target.position = replace(bench.target.position, void="version 3 is not ours")
@@ -130,7 +130,7 @@ def test_without_a_key_a_difference_says_something_only_while_the_source_grows(b
     row = job(key=())
     bench.run(row)
     bench.target.rows = {1: "a"}
-    with pytest.raises(PermanentError, match="nobody can tell"):
+    with pytest.raises(PermanentError, match="it cannot be known"):
         bench.verify(row)
     bench.source.inserts_only = True
     assert bench.verify(row).comparison.missing == 1

@@ -45,7 +45,7 @@ def test_an_error_that_nobody_has_translated_is_an_internal_one() -> None:
     ("cause", "code"),
     [(FileLost("/orders/a is not there"), ErrorCode.FILE_LOST), (OSError("away"), ErrorCode.STORAGE), (None, 9)],
 )
-def test_changes_that_no_comparison_could_stand_for_are_a_lost_file_where_one_is(
+def test_changes_that_no_comparison_could_represent_are_a_lost_file_where_one_is(
     cause: Exception | None, code: int
 ) -> None:
     gone = ChangesUnavailableError("/orders/a is not there")

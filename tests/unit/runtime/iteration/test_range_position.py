@@ -152,7 +152,7 @@ def test_each_change_is_applied_once_whatever_is_split_merged_and_late(seed: int
             sink.plan(row)
 
 
-def test_a_parent_that_commits_late_fails_and_both_children_find_where_it_stood() -> None:
+def test_a_parent_that_commits_late_fails_and_both_children_find_where_it_was() -> None:
     table, sink = Table(), Sink()
     (whole,) = table.rows
     sink.commit(sink.plan(whole))
@@ -190,7 +190,7 @@ def test_what_lags_is_brought_on_before_a_merged_range_begins() -> None:
     assert (both.range_id, both.since, both.to) == (1, 5, 9)
 
 
-def test_a_range_that_was_never_applied_is_built_anew_as_a_whole() -> None:
+def test_a_range_that_was_never_applied_is_rebuilt_as_a_whole() -> None:
     table, sink = Table(), Sink()
     table.reshard([1], [2, 3])
     sink.commit(sink.plan(table.rows[0]))

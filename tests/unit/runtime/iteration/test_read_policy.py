@@ -70,7 +70,7 @@ def test_cdf_is_refused_at_once_where_the_feed_is_off(configured: dict[str, str]
         (replace(SPAN, to=Watermark(0, 5.0)), 0.0, "ends at version 0"),
     ],
 )
-def test_a_log_that_was_started_anew_is_told_from_one_that_goes_on(
+def test_a_log_that_was_recreated_is_distinguished_from_one_that_goes_on(
     now: SourceRange, applied_at_s: float, fault: str
 ) -> None:
     read_policy.refuse_anew(replace(SPEC, on_replace=OnReplace.FOLLOW), APPLIED, now, lambda: applied_at_s)

@@ -32,7 +32,7 @@ def test_an_error_that_nobody_named_is_internal_and_its_own_too(bench: Bench) ->
     assert [(o.error_code, o.error_msg) for o in outcomes] == [(ErrorCode.INTERNAL, "ZeroDivisionError"), (0, "")]
 
 
-def test_a_sink_that_cannot_tell_its_position_holds_up_nobody_else(bench: Bench) -> None:
+def test_a_sink_that_cannot_return_its_position_holds_up_nobody_else(bench: Bench) -> None:
     x, y = bench.built("x", "y")
     bench.source.commit({3: "c"})
     bench.target(x).position = None  # type: ignore[assignment]
@@ -103,7 +103,7 @@ def test_a_shut_guard_stops_before_the_read_and_before_the_commit(bench: Bench) 
     assert bench.target(jobs[0]).commits == []
 
 
-def test_a_failed_read_is_told_of_each_job_with_where_its_sink_stands(bench: Bench) -> None:
+def test_a_failed_read_is_reported_of_each_job_with_the_position_of_its_sink(bench: Bench) -> None:
     jobs = bench.built("x", "y")
     bench.source.commit({3: "c"})
     bench.source.net_faults[("id",)] = EngineError("the executor was lost")
@@ -125,7 +125,7 @@ def test_a_sink_that_is_gone_goes_on_from_the_seq_of_the_job_log(bench: Bench) -
     assert target.looks == 1
 
 
-def test_what_a_former_registration_applied_is_not_told_of_a_later_one_that_could_not_claim(bench: Bench) -> None:
+def test_what_a_former_registration_applied_is_not_reported_of_a_later_one_that_could_not_claim(bench: Bench) -> None:
     bench.built("x")
     later = job("x", registration=2)
     bench.target(later).faults.append(EngineError("no"))
@@ -165,7 +165,7 @@ def test_consumers_run_side_by_side(bench: Bench) -> None:
     assert all(outcome.ok for outcome in bench.run(*jobs))
 
 
-def test_each_commit_is_told_of_while_other_consumers_are_still_at_work(bench: Bench) -> None:
+def test_each_commit_is_reported_while_other_consumers_are_still_at_work(bench: Bench) -> None:
     x, y = bench.built("x", "y")
     bench.source.commit({3: "c"})
     told: list[str] = []
@@ -181,7 +181,7 @@ def test_each_commit_is_told_of_while_other_consumers_are_still_at_work(bench: B
     assert told == ["x", "y waited: True", "y"]
 
 
-def test_a_consumer_tidies_up_when_its_commit_was_told_of(bench: Bench) -> None:
+def test_a_consumer_tidies_up_when_its_commit_was_reported_of(bench: Bench) -> None:
     (x,) = bench.built("x")
     told: list[str] = []
     bench.on_committed = lambda outcome: told.append("committed")
@@ -194,7 +194,7 @@ def test_a_consumer_tidies_up_when_its_commit_was_told_of(bench: Bench) -> None:
     assert told == ["committed", "tidied"]
 
 
-def test_what_has_not_committed_is_not_told_of(bench: Bench) -> None:
+def test_what_has_not_committed_is_not_reported_of(bench: Bench) -> None:
     (x,) = bench.built("x")
     bench.on_committed = lambda outcome: pytest.fail("it has not")
     bench.source.commit()
@@ -204,16 +204,14 @@ def test_what_has_not_committed_is_not_told_of(bench: Bench) -> None:
     assert not bench.run(x)[0].ok
 
 
-def test_a_canceled_consumer_is_told_as_canceled(bench: Bench) -> None:
+def test_a_canceled_consumer_is_reported_as_canceled(bench: Bench) -> None:
     (x,) = bench.built("x")
     bench.source.commit({3: "c"})
     bench.target(x).faults.append(Canceled("stop"))
     assert bench.run(x)[0].error_code == ErrorCode.CANCELED
 
 
-def test_a_target_that_is_gone_is_built_anew_and_the_job_says_why(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_target_that_is_gone_is_rebuilt_and_the_job_says_why(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     (row,) = bench.built("x")
     built = row._replace(watermark=Watermark(bench.source.version, 1.0), seq=bench.target(row).position.seq)
     bench.target(row).position = Position(built.seq, void="the target is not there")

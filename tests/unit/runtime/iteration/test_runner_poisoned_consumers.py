@@ -196,7 +196,7 @@ def test_a_number_of_numpys_is_as_good_as_any(rows: Any) -> None:
         ("get", '{"format":1,"seq":"1"}', "cannot be read"),
     ],
 )
-def test_a_wrong_value_is_told_by_its_name(what: str, answer: Any, said: str) -> None:
+def test_a_wrong_value_is_reported_by_its_name(what: str, answer: Any, said: str) -> None:
     outcome = Bench(exact(lambda asked: answer if asked == what else None)).assert_kept()
     assert (outcome.error_code, said in outcome.error_msg) == (ErrorCode.CONSUMER_BROKEN, True), outcome.error_msg
 

@@ -23,7 +23,7 @@ def test_a_new_registration_claims_the_sink_and_then_takes_a_snapshot(bench: Ben
     bench.assert_fresh(x)
 
 
-def test_a_snapshot_stops_at_the_version_that_was_asked_for_unless_it_is_gone(bench: Bench) -> None:
+def test_a_snapshot_stops_at_the_version_that_was_requested_unless_it_is_gone(bench: Bench) -> None:
     bench.source.commit({3: "c"})
     assert bench.run(job("x"), to=1)[0].watermark.version == 1
     bench.source.gone = {1}
@@ -150,7 +150,7 @@ def test_a_changed_id_counts_also_where_no_rows_changed_with_it(bench: Bench) ->
     assert bench.target(x).position.source_id == "t-2"
 
 
-def test_a_source_made_anew_is_followed_by_those_who_are_to_and_no_other(bench: Bench) -> None:
+def test_a_source_recreated_is_followed_by_those_who_are_to_and_no_other(bench: Bench) -> None:
     """Also at the very version of the watermark, and below it."""
     (fails,), (follows,) = bench.built("fails"), bench.built("follows", on_replace=OnReplace.FOLLOW)
     bench.source.anew("t-2", {7: "other"})
@@ -240,7 +240,7 @@ def test_a_source_restored_from_a_backup_and_written_on_is_not_taken_for_the_log
 
 
 @pytest.mark.parametrize("tells", [True, False])
-def test_a_name_that_stands_for_another_column_is_compared_by_those_who_keep_it(bench: Bench, tells: bool) -> None:
+def test_a_name_that_represents_another_column_is_compared_by_those_who_keep_it(bench: Bench, tells: bool) -> None:
     """A sink that does not say which columns it was written from: the source says it as of the watermark."""
     bench.source.names, bench.source.column_ids = ("id", "v", "w"), {0: {"v": "first", "w": "first"}}
     jobs = [job("x"), job("y", columns=("id", "w")), job("f", columns=("id", "w"), where="v > 3")]
@@ -275,7 +275,7 @@ def test_columns_that_nobody_knows_any_more_are_compared_where_names_are_mapped(
 
 @pytest.mark.parametrize("source", [ChangeMode.AUTO, ChangeMode.DIFF])
 @pytest.mark.parametrize("spec", [{"key": ("id", "v")}, {"where": "v > 3"}, {"columns": ("id", "v")}])
-def test_a_column_that_a_job_names_and_the_source_has_lost_is_told_however_it_reads(
+def test_a_column_that_a_job_names_and_the_source_has_lost_is_reported_however_it_reads(
     bench: Bench, source: ChangeMode, spec: dict[str, Any]
 ) -> None:
     (x,) = bench.built("x", change_source=source, **spec)
@@ -286,7 +286,7 @@ def test_a_column_that_a_job_names_and_the_source_has_lost_is_told_however_it_re
     assert bench.target(x).commits == []
 
 
-def test_a_void_sink_is_mended_by_difference_while_the_others_tail(bench: Bench) -> None:
+def test_a_void_sink_is_repaired_by_difference_while_the_others_tail(bench: Bench) -> None:
     x, y = bench.built("x", "y")
     bench.target(x).rows = {99: "foreign"}
     bench.target(x).position = replace(bench.target(x).position, void="somebody wrote")

@@ -73,7 +73,7 @@ def test_the_longest_unused_is_given_up_first() -> None:
     assert opened.uris == ["/1"]
 
 
-def test_threads_that_ask_at_once_get_the_same_sink() -> None:
+def test_threads_that_open_it_at_once_get_the_same_sink() -> None:
     opened, threads = Opened(), 8
     pool, together = new_pool(opened), threading.Barrier(threads)
 

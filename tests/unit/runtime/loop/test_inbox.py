@@ -136,7 +136,7 @@ def test_a_machine_that_stays_due_still_takes_its_events() -> None:
     machine.inbox.close()
 
 
-def test_a_broken_machine_is_told_once_and_takes_nothing_more() -> None:
+def test_a_broken_machine_is_reported_once_and_takes_nothing_more() -> None:
     def breaks(event: object) -> None:
         raise ZeroDivisionError(event)
 

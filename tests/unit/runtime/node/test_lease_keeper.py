@@ -96,7 +96,7 @@ def test_a_name_that_is_taken_is_refused_at_the_start(kept: Kept) -> None:
     assert kept.told == []
 
 
-def test_the_right_ends_when_the_last_confirmation_is_too_old_whatever_was_told(kept: Kept) -> None:
+def test_the_right_ends_when_the_last_confirmation_is_too_old_whatever_was_reported(kept: Kept) -> None:
     kept.keeper.start()
     kept.etcd.answers = False
     kept.clock.advance(kept.etcd.ttl_s - kept.etcd.margin_s - 0.001)
@@ -107,7 +107,7 @@ def test_the_right_ends_when_the_last_confirmation_is_too_old_whatever_was_told(
     assert kept.told == []
 
 
-def test_a_lapse_is_told_at_once_and_the_end_of_it_when_etcd_answers_again_under_the_same_epoch(kept: Kept) -> None:
+def test_a_lapse_is_reported_at_once_and_the_end_of_it_when_etcd_answers_again_under_the_same_epoch(kept: Kept) -> None:
     kept.keeper.start()
     lease = kept.lease
     kept.lapse()
@@ -169,7 +169,7 @@ def test_a_new_registration_is_tried_until_it_succeeds(kept: Kept) -> None:
     assert [record.epoch for record in kept.etcd.members()] == [4]
 
 
-def test_a_fault_that_nobody_foresaw_is_told(kept: Kept) -> None:
+def test_a_fault_that_nobody_foresaw_is_reported(kept: Kept) -> None:
     kept.keeper.start()
     kept.membership.faults = [ZeroDivisionError()]
     kept.etcd.expire(kept.lease.lease_id)
@@ -197,7 +197,7 @@ def test_closing_while_lapsed_does_not_wait_for_etcd(kept: Kept) -> None:
     assert kept.told == ["lost"]
 
 
-def test_a_node_whose_key_is_gone_stops_and_joins_anew_though_its_lease_goes_on(kept: Kept) -> None:
+def test_a_node_whose_key_is_gone_stops_and_joins_again_though_its_lease_goes_on(kept: Kept) -> None:
     """Somebody has deleted it: others are given what it runs."""
     kept.keeper.start()
     kept.keeper.on_members_changed(())

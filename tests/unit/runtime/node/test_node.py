@@ -91,7 +91,7 @@ class World:
             JobLogAccess(lambda: FlakyLog(self.storage, self.claim_faults), JobLogConfig(uri="")),
             cluster,
             clock,
-            OwnerHooks(lambda to, message: worker.receive([message]), lambda members: None, self.moved.tell, broken),
+            OwnerHooks(lambda to, message: worker.receive([message]), lambda members: None, self.moved.notify, broken),
         )
         worker = WorkerLoop(
             lambda epoch: WorkerMachine("n-1", epoch, "v", TIMES),
@@ -206,7 +206,7 @@ def test_a_registered_job_is_run_and_follows_its_source(world: World) -> None:
     world.node.stop(0.0)
 
 
-def test_what_still_runs_at_the_stop_ends_is_told_and_is_written(world: World) -> None:
+def test_what_still_runs_at_the_stop_ends_is_reported_and_is_written(world: World) -> None:
     world.node.start()
     world.gate.clear()
     row = world.register()

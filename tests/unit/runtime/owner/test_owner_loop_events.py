@@ -35,8 +35,8 @@ def test_what_is_committed_is_dispatched_and_the_last_job_takes_its_table_along(
     for name in "xy":
         world.owner.current_writer().submit(Unregister(row(name).key)).result(10)
     until(lambda: world.heard(DispatchTable)[-1].is_delete)  # type: ignore[union-attr]
-    until(lambda: world.owner.ask(lambda loop: len(loop.machine.assignments)) == 0)
-    assert world.owner.ask(lambda loop: dict(loop.seen)) == {}
+    until(lambda: world.owner.query(lambda loop: len(loop.machine.assignments)) == 0)
+    assert world.owner.query(lambda loop: dict(loop.seen)) == {}
 
 
 def test_progress_is_kept_for_the_next_dispatch_and_sent_to_nobody(world: OwnerWorld) -> None:
@@ -44,18 +44,18 @@ def test_progress_is_kept_for_the_next_dispatch_and_sent_to_nobody(world: OwnerW
     register(world, row("x"))
     until(lambda: len(world.heard(DispatchTable)) == 1)
     world.report(row("x"), 3, JobState.RUNNING)
-    until(lambda: world.owner.ask(lambda loop: loop.machine.assignments[SHARD].jobs[0].watermark.version) == 3)
+    until(lambda: world.owner.query(lambda loop: loop.machine.assignments[SHARD].jobs[0].watermark.version) == 3)
     assert len(world.heard(DispatchTable)) == 1
 
 
-def test_what_the_node_saw_of_the_source_can_be_asked_for(world: OwnerWorld) -> None:
+def test_what_the_node_saw_of_the_source_can_be_requested(world: OwnerWorld) -> None:
     world.lead()
     register(world, row("x"))
     until(lambda: world.heard(DispatchTable))
     moves = world.moves
     seen = SourceSeen(SHARD, 9, 5.0, 1.5)
     world.checkpoint(ShardCheckpoint(SHARD, seen=seen))
-    until(lambda: world.owner.ask(lambda loop: loop.seen) == {SHARD: seen})
+    until(lambda: world.owner.query(lambda loop: loop.seen) == {SHARD: seen})
     assert world.moves > moves
 
 
@@ -128,7 +128,7 @@ class Reading(OwnerMachine):
         return super().step(event, now_s, read_s)
 
 
-def test_the_machine_is_told_up_to_when_all_that_came_in_is_read(world: OwnerWorld) -> None:
+def test_the_machine_gets_up_to_when_all_that_came_in_is_read(world: OwnerWorld) -> None:
     """The loop is busy for 20 s, in which two things come in, and others become due."""
     world.owner.machine = machine = Reading()
     world.lead()
@@ -138,7 +138,7 @@ def test_the_machine_is_told_up_to_when_all_that_came_in_is_read(world: OwnerWor
         busy.set()
         go_on.wait(10.0)
 
-    asked = threading.Thread(target=lambda: world.owner.ask(keep_busy, 20.0))
+    asked = threading.Thread(target=lambda: world.owner.query(keep_busy, 20.0))
     asked.start()
     assert busy.wait(10.0)
     began_s = world.clock.monotonic_s()
@@ -166,15 +166,15 @@ def test_the_machine_is_told_up_to_when_all_that_came_in_is_read(world: OwnerWor
 def test_what_a_question_fails_with_is_the_askers(world: OwnerWorld) -> None:
     world.owner.start()
     with pytest.raises(ZeroDivisionError):
-        world.owner.ask(lambda loop: 1 // 0)
-    assert world.owner.ask(lambda loop: loop is world.owner)
+        world.owner.query(lambda loop: 1 // 0)
+    assert world.owner.query(lambda loop: loop is world.owner)
 
 
 def test_a_full_inbox_ends_no_term_and_loses_nothing_that_is_said_once(world: OwnerWorld) -> None:
     """What nodes send is refused, for they repeat it; commits, members and elections are not."""
     world.lead()
     first, held_up = world.owner.current_writer(), threading.Event()
-    waiting = threading.Thread(target=lambda: world.owner.ask(lambda loop: held_up.wait(30), timeout_s=60))
+    waiting = threading.Thread(target=lambda: world.owner.query(lambda loop: held_up.wait(30), timeout_s=60))
     waiting.start()
     for _ in range(EVENTS_MAX):
         world.owner.receive("n-1", [])
@@ -230,9 +230,9 @@ def test_an_older_snapshot_of_the_members_is_passed_over(world: OwnerWorld) -> N
     world.settle()
     now = world.etcd.revision
     world.owner.on_members_changed((), Moment(0, now - 1))
-    assert [record.node_id for record in world.owner.ask(lambda loop: loop.members)] == ["n-1"]
+    assert [record.node_id for record in world.owner.query(lambda loop: loop.members)] == ["n-1"]
     world.owner.on_members_changed((), Moment(0, now + 1))
-    assert world.owner.ask(lambda loop: loop.members) == ()
+    assert world.owner.query(lambda loop: loop.members) == ()
 
 
 def test_members_of_an_etcd_that_was_restored_from_a_backup_count_though_its_revisions_are_lower(
@@ -241,6 +241,6 @@ def test_members_of_an_etcd_that_was_restored_from_a_backup_count_though_its_rev
     world.lead()
     world.settle()
     world.owner.on_members_changed((), Moment(1, 1))
-    assert world.owner.ask(lambda loop: loop.members) == ()
+    assert world.owner.query(lambda loop: loop.members) == ()
     world.owner.on_members_changed(world.etcd.members(), Moment(0, world.etcd.revision + 1))
-    assert world.owner.ask(lambda loop: loop.members) == (), "what was read of the store before is over"
+    assert world.owner.query(lambda loop: loop.members) == (), "what was read of the store before is over"

@@ -50,12 +50,12 @@ def test_a_claim_that_the_storage_refuses_is_tried_again_while_the_election_is_h
         world.pass_s(CLAIM_RETRY_S / 2)
         assert len(world.claim_faults) == left  # not before its time
         world.clock.advance(CLAIM_RETRY_S / 2)
-        world.owner.ask(lambda loop: None)
+        world.owner.query(lambda loop: None)
     until(lambda: world.owner.writer)
     assert world.storage.term == 1
 
 
-def test_each_claim_opens_the_log_anew(world: OwnerWorld) -> None:
+def test_each_claim_opens_the_log_again(world: OwnerWorld) -> None:
     world.claim_faults.append(StorageError("disk full"))
     world.start()
     until(lambda: not world.claim_faults)
@@ -84,7 +84,7 @@ def test_a_lost_election_ends_the_term_and_what_was_pending_is_written(world: Ow
     world.owner.on_lost()
     until(lambda: world.owner.writer is None)
     world.settle()
-    assert world.owner.ask(lambda loop: loop.machine.term) is None
+    assert world.owner.query(lambda loop: loop.machine.term) is None
     assert world.moves > moves  # who waits has to look again
     assert world.storage.entries[-1][0].watermark.version == 3
     assert world.owner.last_writer() is writer
@@ -100,9 +100,9 @@ def test_between_terms_nothing_is_due(world: OwnerWorld) -> None:
     register(world, row("x"))
     world.report(row("x"), 3)
     world.settle()
-    assert world.owner.ask(lambda loop: loop.checkpoint.due_s) is not None
+    assert world.owner.query(lambda loop: loop.checkpoint.due_s) is not None
     world.owner.on_lost()
-    assert world.owner.ask(lambda loop: loop._next_due_s()) is None
+    assert world.owner.query(lambda loop: loop._next_due_s()) is None
 
 
 def test_elected_again_it_begins_another_term_with_another_log(world: OwnerWorld) -> None:
@@ -123,11 +123,11 @@ def test_another_term_in_the_log_ends_ours_and_a_new_claim_follows_while_it_lead
     with pytest.raises(NotOwner):
         register(world, row("x"))
     until(lambda: world.owner.writer is None)
-    assert world.owner.ask(lambda loop: loop.machine.term) is None
+    assert world.owner.query(lambda loop: loop.machine.term) is None
     world.settle()
     assert world.storage.term == 7  # not at once: the other one may be about to lead
     world.clock.advance(CLAIM_RETRY_S)
-    until(lambda: world.owner.ask(lambda loop: loop.writer))
+    until(lambda: world.owner.query(lambda loop: loop.writer))
     assert world.owner.current_writer() is not first
     assert world.storage.term == 8
     until(lambda: world.heard(Announce)[-1].owner_rev == 8)
@@ -146,7 +146,7 @@ def test_another_term_in_the_log_ends_ours_for_good_once_the_election_is_lost_to
     assert (world.storage.term, world.owner.writer) == (7, None)
 
 
-def test_etcd_is_told_how_far_the_log_has_come_at_once_then_each_second_and_at_the_end(world: OwnerWorld) -> None:
+def test_etcd_gets_how_far_the_log_has_come_at_once_then_each_second_and_at_the_end(world: OwnerWorld) -> None:
     marks = world.etcd.log_versions
     world.start()
     until(lambda: marks == [world.storage.version])
@@ -210,7 +210,7 @@ def test_messages_between_terms_change_nothing(world: OwnerWorld) -> None:
     world.owner.start()
     world.owner.receive("n-1", [Acknowledge(1, 1, 1, 1)])  # type: ignore[list-item]
     world.see(4)
-    assert world.owner.ask(lambda loop: dict(loop.seen)) == {}
+    assert world.owner.query(lambda loop: dict(loop.seen)) == {}
 
 
 def test_an_owner_that_was_just_started_places_nothing_while_somebody_of_before_may_still_write() -> None:
@@ -220,7 +220,7 @@ def test_an_owner_that_was_just_started_places_nothing_while_somebody_of_before_
         world = OwnerWorld(storage)
         world.start()
         until(lambda world=world: world.owner.writer)  # type: ignore[misc]
-        assert world.owner.ask(lambda loop: loop.machine.term and loop.machine.term.hold_until_s) == (
+        assert world.owner.query(lambda loop: loop.machine.term and loop.machine.term.hold_until_s) == (
             world.clock.monotonic_s() + hold_s
         )
         world.close()

@@ -15,13 +15,13 @@ def noted(count: int) -> Decisions:
     return decisions
 
 
-def test_each_is_told_with_its_number_and_what_it_was() -> None:
+def test_each_is_reported_with_its_number_and_what_it_was() -> None:
     (only,) = noted(3).after(7, 2)
     assert (only.owner_rev, only.number, only.at_s, only.what) == (7, 3, 3.0, "dispatch")
     assert (only.node_id, only.shard, only.why) == ("n3", "t", "new")
 
 
-def test_what_is_known_already_is_not_told_again() -> None:
+def test_what_is_known_already_is_not_reported_again() -> None:
     decisions = noted(3)
     assert [each.number for each in decisions.after(7, 1)] == [2, 3]
     assert decisions.after(7, 3) == []
@@ -33,7 +33,7 @@ def test_the_oldest_are_forgotten_and_the_others_keep_their_numbers() -> None:
     assert (len(told), told[0].number, told[0].node_id, told[-1].number) == (KEPT_MAX, 6, "n6", KEPT_MAX + 5)
 
 
-def test_a_term_begins_anew() -> None:
+def test_a_term_starts_over() -> None:
     decisions = noted(3)
     decisions.begin(8)
     assert decisions.after(7, 3) == []

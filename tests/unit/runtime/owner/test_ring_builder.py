@@ -10,7 +10,7 @@ from iscp.runtime.owner.ring_builder import RingBuilder
 WAIT_S = 10.0
 
 
-def test_what_is_asked_for_while_another_is_built_leaves_out_what_was_asked_before() -> None:
+def test_what_is_requested_while_another_is_built_leaves_out_what_was_requested_before() -> None:
     built: list[tuple[str, ...]] = []
     threads: set[str] = set()
     busy, go_on, done = threading.Event(), threading.Event(), threading.Event()
@@ -35,7 +35,7 @@ def test_what_is_asked_for_while_another_is_built_leaves_out_what_was_asked_befo
     assert threading.current_thread().name not in threads
 
 
-def test_what_goes_wrong_is_told() -> None:
+def test_what_goes_wrong_is_reported() -> None:
     broken: list[Exception] = []
     told = threading.Event()
 

@@ -135,7 +135,7 @@ def test_jobs_of_the_shard_are_refreshed_and_their_table_purged_each_at_its_time
     bench.settled("x")
 
 
-def test_only_kinds_that_offer_it_are_asked_and_none_that_is_gone_paused_or_failed(bench: Bench) -> None:
+def test_only_kinds_that_offer_it_are_called_and_none_that_is_gone_paused_or_failed(bench: Bench) -> None:
     rows = (job("plain", "replica"), job("gone", "gone"), job("paused")._replace(reason=Reason.PAUSED))
     bench.order(StartShard(SHARD, EPOCH, rows))
     bench.settled()
@@ -151,7 +151,7 @@ def test_what_is_no_longer_this_nodes_is_left_alone(bench: Bench, stop: UpkeepOr
 
 
 @pytest.mark.parametrize("answer", [None, -5.0, "soon"])
-def test_a_next_time_that_is_none_is_told_and_asked_for_rarely(
+def test_a_next_time_that_is_none_is_reported_and_requested_rarely(
     bench: Bench, answer: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.kind.next_s = {"x": answer}
@@ -223,7 +223,7 @@ def hang(bench: Bench, *calls: str) -> list[threading.Event]:
     return gates
 
 
-def test_two_that_hang_for_ever_hold_up_no_other_and_are_told_of(
+def test_two_that_hang_for_ever_hold_up_no_other_and_are_reported_of(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     gates = hang(bench, "x", "y")

@@ -23,7 +23,7 @@ from iscp.core.job_row import JobReport
 from iscp.core.start_rule import ProbeState
 from iscp.ports.system import Guard
 from iscp.runtime.worker.executor import Executor
-from iscp.runtime.worker.scheduler import REMOTE_LOOKS_MAX, Scheduler
+from iscp.runtime.worker.scheduler import REMOTE_PROBES_MAX, Scheduler
 from tests.fakes.probe import FakeProbe
 from tests.fakes.runner import FakeRunner, GatedRunner, applied
 from tests.fakes.targets import FakeTargets
@@ -40,10 +40,10 @@ class Sources(FakeProbe):
         self.lock = threading.Lock()
         self.calls = 0
 
-    def first_look(self, table_uri: str) -> ProbeState:
+    def first_probe(self, table_uri: str) -> ProbeState:
         with self.lock:
             self.calls += 1
-            return super().first_look(table_uri)
+            return super().first_probe(table_uri)
 
 
 class Node:
@@ -180,10 +180,10 @@ def test_what_the_queue_turns_away_runs_later(make: Make) -> None:
 
 def test_a_probe_that_breaks_is_an_error_of_its_table_alone(make: Make) -> None:
     class Broken(Sources):
-        def first_look(self, table_uri: str) -> ProbeState:
+        def first_probe(self, table_uri: str) -> ProbeState:
             if table_uri == "/bad":
                 raise ZeroDivisionError
-            return super().first_look(table_uri)
+            return super().first_probe(table_uri)
 
     node = make(source=Broken())
     node.source.commit(URI, 3)
@@ -198,13 +198,13 @@ def test_a_source_behind_a_network_that_hangs_holds_up_no_other(make: Make) -> N
     let_go = threading.Event()
 
     class Hanging(Sources):
-        def first_look(self, table_uri: str) -> ProbeState:
+        def first_probe(self, table_uri: str) -> ProbeState:
             if table_uri in self.far:
                 assert let_go.wait(WAIT_S)
-            return super().first_look(table_uri)
+            return super().first_probe(table_uri)
 
     source = Hanging()
-    source.far = {f"s3://far/{n}" for n in range(REMOTE_LOOKS_MAX + 1)}
+    source.far = {f"s3://far/{n}" for n in range(REMOTE_PROBES_MAX + 1)}
     node = make(source=source)
     for uri in (URI, *source.far):
         source.commit(uri, 3)
@@ -230,9 +230,9 @@ def test_while_held_nothing_runs(make: Make) -> None:
 
 def test_events_are_not_starved_by_a_pass_over_many_tables(make: Make) -> None:
     class Slow(Sources):
-        def look(self, table_uri: str, seen: ProbeState) -> ProbeState:
+        def probe(self, table_uri: str, seen: ProbeState) -> ProbeState:
             time.sleep(0.0005)
-            return super().look(table_uri, seen)
+            return super().probe(table_uri, seen)
 
     node = make(interval_s=0.001, source=Slow())
     for n in range(3_000):
@@ -276,7 +276,7 @@ def test_the_inbox_is_bounded_and_never_waits() -> None:
     never_started.give(IterationEnded(1))
 
 
-def test_a_broken_invariant_is_told_once() -> None:
+def test_a_broken_invariant_is_reported_once() -> None:
     node = Node(GatedRunner())
     node.source.commit(URI, 3)
     node.scheduler.give(StartShard(SHARD, EPOCH, (job("x"),)))

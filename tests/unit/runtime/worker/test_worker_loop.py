@@ -107,7 +107,7 @@ def worker() -> Iterator[Worker]:
     assert made.broken == []
 
 
-def test_an_owner_that_the_election_confirms_is_told_what_runs_under_the_epoch_of_the_registration(
+def test_an_owner_that_the_election_confirms_gets_what_runs_under_the_epoch_of_the_registration(
     worker: Worker,
 ) -> None:
     worker.loop.start(3)
@@ -123,7 +123,7 @@ def test_what_came_before_the_start_is_not_lost(worker: Worker) -> None:
     until(lambda: worker.heard(Sync))
 
 
-def test_an_election_that_cannot_be_read_confirms_nobody_and_is_asked_again(worker: Worker) -> None:
+def test_an_election_that_cannot_be_read_confirms_nobody_and_is_read_again(worker: Worker) -> None:
     worker.election.faults.append(Unavailable("etcd does not answer"))
     worker.loop.start(3)
     worker.announce()
@@ -139,7 +139,7 @@ def test_an_election_that_cannot_be_read_confirms_nobody_and_is_asked_again(work
     until(announced)
 
 
-def test_a_slow_look_at_the_election_holds_up_nothing_else(worker: Worker) -> None:
+def test_a_slow_check_of_the_election_holds_up_nothing_else(worker: Worker) -> None:
     worker.obey()
     worker.election.answers.clear()
     worker.loop.receive([Announce("owner", 6, worker.election.term.revision, "v")])
@@ -167,7 +167,7 @@ def test_what_is_not_acknowledged_is_sent_again_when_it_is_due(worker: Worker) -
     assert {message.number for message in worker.heard(Checkpoint)} == {1}  # type: ignore[union-attr]
 
 
-def test_a_lost_lease_stops_all_and_a_regained_one_begins_anew_under_its_epoch(worker: Worker) -> None:
+def test_a_lost_lease_stops_all_and_a_regained_one_starts_over_under_its_epoch(worker: Worker) -> None:
     worker.obey()
     worker.loop.on_lease_lost()
     until(lambda: worker.engine.given[-1] == StopAllShards())
@@ -190,7 +190,7 @@ def _break(order: object) -> None:
     raise ZeroDivisionError
 
 
-def test_a_broken_machine_is_told() -> None:
+def test_a_broken_machine_is_reported() -> None:
     worker = Worker()
     worker.loop.orders.subscribe(_break, StartShard)
     worker.loop.start(3)

@@ -54,7 +54,7 @@ def test_what_each_operation_of_a_real_table_did(uri: str) -> None:
     assert found[0].metadata_id == str(DeltaTable(uri).metadata().id)
 
 
-def test_seq_and_user_metadata_are_told_of_our_application_id_alone(uri: str) -> None:
+def test_seq_and_user_metadata_are_reported_of_our_application_id_alone(uri: str) -> None:
     properties = CommitProperties(
         custom_metadata={"userMetadata": "ours"}, app_transactions=[Transaction("other", 5), Transaction(APP_ID, 7)]
     )
@@ -127,7 +127,7 @@ def test_the_newest_version_is_that_of_the_last_commit_file(uri: str) -> None:
 
 
 @pytest.mark.parametrize("there", ["nothing", "directory", "empty log", "file"])
-def test_what_is_not_a_table_is_told_with_a_remedy(tmp_path: Path, there: str) -> None:
+def test_what_is_not_a_table_is_reported_with_a_remedy(tmp_path: Path, there: str) -> None:
     place = tmp_path / "place"
     if there == "file":
         place.write_text("x")

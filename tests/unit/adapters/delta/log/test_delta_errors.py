@@ -215,7 +215,7 @@ def test_what_a_query_refuses_itself_is_no_files_fault_where_it_shows_while_one_
         assert type(translated(spark_faults, java(text))) is EngineError
 
 
-def test_of_any_other_fault_the_first_cause_is_told_and_the_stack_is_not() -> None:
+def test_of_any_other_fault_the_first_cause_is_reported_and_the_stack_is_not() -> None:
     text = f"{WRITING} SQLSTATE: 58030{FRAMES}\nCaused by: java.lang.IllegalStateException: no room{FRAMES}"
     found = translated(spark_faults, java(text + f"\nCaused by: java.lang.ArithmeticException: / by zero{FRAMES}"))
     assert found.code is ErrorCode.ENGINE
@@ -243,5 +243,5 @@ def test_time_in_spark_is_counted_once_by_thread_and_also_of_what_failed() -> No
     assert spent.seconds == before_s
 
 
-def test_a_cancel_is_told_apart_from_a_fault() -> None:
+def test_a_cancel_is_distinguished_from_a_fault() -> None:
     assert type(translated(spark_faults, PySparkException("the query was cancelled"))) is Canceled

@@ -70,7 +70,7 @@ def test_what_is_held_follows_the_log(uri: str) -> None:
     assert held.lack({"id": (31, 40)}, newest)
 
 
-def test_a_log_too_long_to_follow_or_made_anew_is_read_again(uri: str) -> None:
+def test_a_log_too_long_to_follow_or_recreated_is_read_again(uri: str) -> None:
     held = HeldKeys(uri)
     assert held.lack({"id": (500, 500)}, 0)
     for _ in range(FOLLOWED_MAX + 1):
@@ -83,7 +83,7 @@ def test_a_log_too_long_to_follow_or_made_anew_is_read_again(uri: str) -> None:
     assert HeldKeys(uri).lack({"id": (500, 500)}, FOLLOWED_MAX + 3), "it was overwritten before the first look"
 
 
-def test_a_table_made_anew_up_to_the_same_version_is_read_again(uri: str) -> None:
+def test_a_table_recreated_up_to_the_same_version_is_read_again(uri: str) -> None:
     held = HeldKeys(uri)
     assert held.lack({"id": (500, 500)}, 0)
     shutil.rmtree(uri)

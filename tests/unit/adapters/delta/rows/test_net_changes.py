@@ -65,7 +65,7 @@ def test_the_last_change_counts_and_whether_the_key_was_there(changes: list[Chan
         [(1, BEFORE, 7), (1, AFTER, 8), (2, "insert", 8)],
     ],
 )
-def test_rows_that_share_a_key_are_left_to_a_look_at_the_source(changes: list[Change]) -> None:
+def test_rows_that_share_a_key_are_left_to_a_read_of_the_source(changes: list[Change]) -> None:
     with pytest.raises(ChangesUnavailableError, match="share a key"):
         net(*changes)
 

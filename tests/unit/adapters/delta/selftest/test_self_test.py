@@ -69,7 +69,7 @@ def test_what_says_nothing_of_the_file_system_is_no_verdict_on_it(fault: OSError
         ("Server returned non-2xx status code: 501 Not Implemented", SelfTestError),
     ],
 )
-def test_a_store_that_does_not_answer_is_asked_again_and_one_that_refuses_conditions_is_not(
+def test_a_store_that_does_not_answer_is_tried_again_and_one_that_refuses_conditions_is_not(
     reason: str, kind: type[IscpError]
 ) -> None:
     assert type(verdict(OSError(reason), f"a commit failed ({reason})", "target", "Mend it", remote=True)) is kind

@@ -72,7 +72,7 @@ def test_an_append_of_no_rows_is_a_commit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [DirectWriter.append, lambda w, rows, *rest: w.merge(rows, ["Id"], *rest)])
-def test_who_looked_before_another_commit_is_refused(write: Callable[..., bool], tmp_path: Path) -> None:
+def test_who_read_before_another_commit_is_refused(write: Callable[..., bool], tmp_path: Path) -> None:
     uri = target(tmp_path / "t", [1])
     kept = writer(uri)
     assert write(kept, changes((2, "x", "i")), 0, properties(1))

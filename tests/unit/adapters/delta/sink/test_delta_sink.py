@@ -35,7 +35,7 @@ def schema(rows: pa.Table) -> str:
 
 
 @pytest.mark.parametrize("theirs", ["job-1", "job-2"], ids=["on another node", "another job"])
-def test_columns_are_looked_at_again_once_another_has_had_the_target(tmp_path: Path, theirs: str) -> None:
+def test_columns_are_read_again_once_another_has_had_the_target(tmp_path: Path, theirs: str) -> None:
     uri = str(tmp_path)
     sink, other = DeltaSink(uri, ScriptedFailpoints()), DeltaSink(uri, ScriptedFailpoints())
     sink.claim(schema(NARROW), tag(1, "job-1", -1))
@@ -85,7 +85,7 @@ def test_a_first_claim_takes_what_is_empty_or_iscps(tmp_path: Path) -> None:
     assert sink.claim(schema(NARROW), tag(2, "job-1", 0), first=True).seq == 2
 
 
-def test_columns_are_looked_at_once_as_long_as_nobody_changes_them(tmp_path: Path) -> None:
+def test_columns_are_read_once_as_long_as_nobody_changes_them(tmp_path: Path) -> None:
     uri = str(tmp_path)
     sink = DeltaSink(uri, ScriptedFailpoints())
     sink.claim(schema(NARROW), tag(1, "job-1", -1))
@@ -100,7 +100,7 @@ def test_columns_are_looked_at_once_as_long_as_nobody_changes_them(tmp_path: Pat
     assert sink.schema_matches(schema(NARROW))
 
 
-def test_a_target_that_was_told_to_expire_transactions_is_written_to_no_more(tmp_path: Path) -> None:
+def test_a_target_that_was_set_to_expire_transactions_is_written_to_no_more(tmp_path: Path) -> None:
     sink = DeltaSink(str(tmp_path), ScriptedFailpoints())
     sink.claim(schema(NARROW), tag(1, "job-1", -1))
     sink.position(row("job-1"))

@@ -201,7 +201,7 @@ def test_a_seq_without_our_metadata_is_not_ours(log: Log, metadata: str) -> None
 
 
 @pytest.mark.parametrize("foreign", [True, False])
-def test_our_commit_was_cleaned_away_and_nobody_can_tell_what_came_after_it(log: Log, foreign: bool) -> None:
+def test_our_commit_was_cleaned_away_and_what_came_after_it_is_not_known(log: Log, foreign: bool) -> None:
     """The job log, of the same seq, knows what the rows should be; whether they still are, only a comparison tells."""
     log.ours()
     log.ours()
@@ -239,7 +239,7 @@ def test_a_position_is_overtaken_while_others_have_the_last_commit(log: Log) -> 
     assert again.overtaken
 
 
-def test_the_shape_is_another_one_after_each_commit_that_may_change_it_and_in_a_log_made_anew(log: Log) -> None:
+def test_the_shape_is_another_one_after_each_commit_that_may_change_it_and_in_a_log_recreated(log: Log) -> None:
     log.ours()
     reader = PositionReader(log.uri)
     shapes = []
@@ -297,7 +297,7 @@ def test_a_cleaned_log_whose_last_commit_of_ours_is_there_with_its_base_is_as_go
     assert read(log) == log.expected()
 
 
-def test_a_table_made_anew_is_not_taken_for_the_remembered_one(log: Log) -> None:
+def test_a_table_recreated_is_not_taken_for_the_remembered_one(log: Log) -> None:
     log.ours()
     log.ours()
     reader = PositionReader(log.uri)

@@ -159,7 +159,7 @@ def test_old_timestamps_and_strings_that_are_no_text(tmp_path: Path) -> None:
         read(uri, range(1, 2), "v")
 
 
-def test_a_merge_that_changed_nothing_has_no_changes_though_it_wrote_files_anew(tmp_path: Path) -> None:
+def test_a_merge_that_changed_nothing_has_no_changes_though_it_rewrote_files(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     for mode in ("error", "append"):
         write_deltalake(uri, rows(1), mode=mode, configuration=FEED)

@@ -47,67 +47,67 @@ def table(tmp_path: Path) -> Table:
     return made
 
 
-def test_an_idle_table_gives_the_very_state_it_was_asked_with(table: Table) -> None:
+def test_an_idle_table_gives_the_very_state_it_was_probed_with(table: Table) -> None:
     probe = DeltaProbe()
-    seen = probe.first_look(table.uri)
+    seen = probe.first_probe(table.uri)
     assert seen.version == 2
-    assert probe.look(table.uri, seen) is seen
+    assert probe.probe(table.uri, seen) is seen
 
 
-def test_it_goes_forward_and_tells_when_the_first_new_commit_was_made(table: Table) -> None:
+def test_it_goes_forward_and_returns_when_the_first_new_commit_was_made(table: Table) -> None:
     probe = DeltaProbe()
-    seen = probe.first_look(table.uri)
+    seen = probe.first_probe(table.uri)
     table.commit(3, at_s=1_000.0)
     table.commit(4, at_s=2_000.0)
-    moved = probe.look(table.uri, seen)
+    moved = probe.probe(table.uri, seen)
     assert (moved.version, moved.since_s) == (4, 1_000.0)
-    assert probe.look(table.uri, moved) is moved
+    assert probe.probe(table.uri, moved) is moved
 
 
 def test_far_ahead_is_found_by_listing(table: Table) -> None:
     probe = DeltaProbe()
-    seen = probe.first_look(table.uri)
+    seen = probe.first_probe(table.uri)
     for version in range(3, FORWARD_MAX + 10):
         table.commit(version, at_s=1_000.0 + version)
-    moved = probe.look(table.uri, seen)
+    moved = probe.probe(table.uri, seen)
     assert (moved.version, moved.since_s) == (FORWARD_MAX + 9, 1_003.0)
-    assert probe.look(table.uri, moved) is moved
+    assert probe.probe(table.uri, moved) is moved
 
 
 def test_a_state_of_which_only_the_version_is_known_needs_no_listing(table: Table) -> None:
-    moved = DeltaProbe().look(table.uri, ProbeState(1))
+    moved = DeltaProbe().probe(table.uri, ProbeState(1))
     assert moved.version == 2
     assert moved.since_s > 0
 
 
-def test_a_log_made_anew_at_a_lower_version_is_noticed(table: Table) -> None:
+def test_a_log_recreated_at_a_lower_version_is_noticed(table: Table) -> None:
     probe = DeltaProbe()
-    seen = probe.first_look(table.uri)
+    seen = probe.first_probe(table.uri)
     shutil.rmtree(table.log)
     table.log.mkdir()
     table.commit(0)
-    assert probe.look(table.uri, seen).version == 0
+    assert probe.probe(table.uri, seen).version == 0
 
 
-def test_a_log_made_anew_at_the_same_version_is_noticed(table: Table) -> None:
+def test_a_log_recreated_at_the_same_version_is_noticed(table: Table) -> None:
     probe = DeltaProbe()
-    seen = probe.first_look(table.uri)
+    seen = probe.first_probe(table.uri)
     shutil.rmtree(table.log)
     table.log.mkdir()
     for version in range(3):
         table.commit(version, at_s=3_000.0)
-    moved = probe.look(table.uri, seen)
+    moved = probe.probe(table.uri, seen)
     assert moved.version == 2
     assert moved.stamp != seen.stamp
 
 
-def test_commits_cleaned_away_while_nobody_looked_do_not_hide_later_ones(table: Table) -> None:
+def test_commits_cleaned_away_while_nobody_probed_do_not_hide_later_ones(table: Table) -> None:
     probe = DeltaProbe()
-    seen = probe.first_look(table.uri)
+    seen = probe.first_probe(table.uri)
     for version in range(3, 9):
         table.commit(version)
     table.clean(0, 1, 2, 3)
-    assert probe.look(table.uri, seen).version == 8
+    assert probe.probe(table.uri, seen).version == 8
 
 
 @pytest.mark.parametrize("part", ["", ".0000000001.0000000002", ".3a0d65cd-4056-49b8-937b-95f9e3ee90e5"])
@@ -115,56 +115,56 @@ def test_a_log_of_checkpoints_only(table: Table, part: str) -> None:
     probe = DeltaProbe()
     table.checkpoint(2, part)
     table.clean(0, 1, 2)
-    seen = probe.first_look(table.uri)
+    seen = probe.first_probe(table.uri)
     assert seen.version == 2
-    assert probe.look(table.uri, seen) is seen
+    assert probe.probe(table.uri, seen) is seen
     table.commit(3)
-    assert probe.look(table.uri, seen).version == 3
+    assert probe.probe(table.uri, seen).version == 3
 
 
 def test_the_last_checkpoint_spares_the_listing_but_is_not_the_end(table: Table) -> None:
     table.checkpoint(1)
-    assert DeltaProbe().first_look(table.uri).version == 2
+    assert DeltaProbe().first_probe(table.uri).version == 2
 
 
 def test_a_last_checkpoint_that_is_broken_or_gone_is_not_believed(table: Table) -> None:
     probe = DeltaProbe()
     (table.log / "_last_checkpoint").write_text("not json")
-    assert probe.first_look(table.uri).version == 2
+    assert probe.first_probe(table.uri).version == 2
     (table.log / "_last_checkpoint").write_text('{"version": 77}')
-    assert probe.first_look(table.uri).version == 2
+    assert probe.first_probe(table.uri).version == 2
 
 
 def test_checksums_and_compacted_logs_are_no_versions(table: Table) -> None:
     (table.log / f"{9:020d}.crc").write_text("{}")
     (table.log / f"{0:020d}.{9:020d}.compacted.json").write_text("{}")
     (table.log / f".{9:020d}.json.tmp").write_text("{}")
-    assert DeltaProbe().first_look(table.uri).version == 2
+    assert DeltaProbe().first_probe(table.uri).version == 2
 
 
 def test_uris_of_local_files_are_paths(table: Table) -> None:
-    assert DeltaProbe().first_look(f"file://{table.uri}").version == 2
+    assert DeltaProbe().first_probe(f"file://{table.uri}").version == 2
 
 
 def test_a_table_that_is_gone(table: Table) -> None:
     probe = DeltaProbe()
-    seen = probe.first_look(table.uri)
+    seen = probe.first_probe(table.uri)
     shutil.rmtree(table.path)
     with pytest.raises(TableNotFound, match="is not a Delta table"):
-        probe.look(table.uri, seen)
+        probe.probe(table.uri, seen)
     with pytest.raises(TableNotFound):
-        probe.first_look(table.uri)
+        probe.first_probe(table.uri)
 
 
 def test_a_directory_without_a_log_is_no_table(tmp_path: Path) -> None:
     (tmp_path / "_delta_log").mkdir()
     with pytest.raises(TableNotFound):
-        DeltaProbe().first_look(str(tmp_path))
+        DeltaProbe().first_probe(str(tmp_path))
 
 
 def test_other_faults_of_the_storage_are_temporary(tmp_path: Path) -> None:
     (tmp_path / "t").write_text("a file where a directory should be")
     with pytest.raises(StorageError, match="Not a directory"):
-        DeltaProbe().look(str(tmp_path / "t"), ProbeState(1))
+        DeltaProbe().probe(str(tmp_path / "t"), ProbeState(1))
     with pytest.raises(StorageError):
-        DeltaProbe().first_look(str(tmp_path / "t"))
+        DeltaProbe().first_probe(str(tmp_path / "t"))

@@ -113,7 +113,7 @@ def test_a_table_whose_commits_a_catalog_manages_is_refused(uri: str, feature: s
     assert (refused.value.field, "feature" in refused.value.remedy) == ("table", True)
 
 
-def test_the_newest_version_is_told_without_opening_the_table(uri: str) -> None:
+def test_the_newest_version_is_found_without_opening_the_table(uri: str) -> None:
     commit_path(uri, 0).rename(commit_path(uri, 41))
     assert DeltaCatalog().newest_version(uri) == 41
 
@@ -134,7 +134,7 @@ def test_a_table_above_or_below_a_place_is_found(tmp_path: Path) -> None:
     assert catalog.table_around(str(outer)) == str(outer / "inside")
 
 
-def test_a_look_below_a_place_is_bounded(tmp_path: Path) -> None:
+def test_a_search_below_a_place_is_bounded(tmp_path: Path) -> None:
     for number in range(LOOKED_AT_MAX):
         (tmp_path / f"file-{number}").touch()
     write_deltalake(str(tmp_path / "a" / "b"), pa.table({"id": [1]}))

@@ -18,7 +18,7 @@ def jar(directory: Path, content: str = "x", time_s: int = 1_000_000) -> Path:
     return path
 
 
-def test_another_java_or_jar_asks_for_another_archive(tmp_path: Path) -> None:
+def test_another_java_or_jar_requires_another_archive(tmp_path: Path) -> None:
     first = ClassArchive(tmp_path, JAVA, [jar(tmp_path)]).path
     assert ClassArchive(tmp_path, JAVA, [jar(tmp_path)]).path == first
     assert ClassArchive(tmp_path, Java(JAVA.home, 17, "Maker 17.0.16+1"), [jar(tmp_path)]).path != first

@@ -30,7 +30,7 @@ def gateway_command(directory: Path, extra: str = "") -> list[str]:
     return [sys.executable, "-c", f"import os; os.chdir({str(directory)!r})\n{GATEWAY}{extra}"]
 
 
-def test_it_tells_its_address_and_ends_in_order(tmp_path: Path) -> None:
+def test_it_prints_its_address_and_ends_in_order(tmp_path: Path) -> None:
     gateway = Gateway.launch(gateway_command(tmp_path), os.environ)
     assert (gateway.address.port, gateway.address.secret) == (4711, "secret")
     assert gateway.alive()
@@ -66,7 +66,7 @@ def test_what_cannot_be_run_is_an_error(tmp_path: Path) -> None:
         Gateway.launch([str(tmp_path / "no-java")], os.environ)
 
 
-def test_it_outlives_the_thread_that_asked_for_it(tmp_path: Path) -> None:
+def test_it_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     """The kernel ties the death signal to the thread that forked: that must not be the caller's."""
     born: list[Gateway] = []
     caller = threading.Thread(target=lambda: born.append(Gateway.launch(gateway_command(tmp_path), os.environ)))

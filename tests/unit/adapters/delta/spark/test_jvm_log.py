@@ -68,7 +68,7 @@ def test_blank_lines_are_nothing() -> None:
     assert relayed("", "  ") == []
 
 
-def test_the_jvm_is_told_to_print_what_is_read_here() -> None:
+def test_the_jvm_has_the_option_to_print_what_is_read_here() -> None:
     text = Path(jvm_launch.__file__).with_name("log4j2.properties").read_text()
     (pattern,) = [line.partition(" = ")[2] for line in text.splitlines() if "layout.pattern" in line]
     for placed, value in (("%p", "ERROR"), ("%c{1}", "X"), ("%enc{%m}{JSON}", "m"), ("%enc{%ex{5}}{JSON}", "")):

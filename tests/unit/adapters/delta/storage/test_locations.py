@@ -28,7 +28,7 @@ def test_paths_and_file_uris_are_spelled_one_way(uri: str, path: str) -> None:
     assert local_path(uri) == Path(path)
 
 
-def test_a_relative_path_is_taken_from_where_the_process_stands() -> None:
+def test_a_relative_path_is_taken_from_where_the_process_runs() -> None:
     assert local_path("tables/a") == Path.cwd() / "tables" / "a"
 
 

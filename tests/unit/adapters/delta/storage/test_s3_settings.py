@@ -16,7 +16,7 @@ AWS = S3Config(region="eu-central-1")
 OWN = S3Config(region="us-east-1", endpoint="http://127.0.0.1:9000/")
 
 
-def test_who_does_not_use_s3_is_told_nothing(tmp_path: Path) -> None:
+def test_who_does_not_use_s3_gets_no_variables(tmp_path: Path) -> None:
     assert s3_environ(S3Config()) == {}
     assert not [name for name in default_conf(SparkSettings(work_dir=tmp_path), []) if "s3" in name]
 

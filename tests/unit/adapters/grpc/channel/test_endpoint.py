@@ -30,7 +30,7 @@ def test_several_nodes_are_named_by_their_addresses() -> None:
         endpoint_or_default("127.0.0.1:1,")
 
 
-def test_grpc_is_told_of_all_of_them() -> None:
+def test_grpc_gets_all_of_them() -> None:
     assert channel_target("node-1:1") == "node-1:1"
     assert channel_target("127.0.0.1:1,127.0.0.2:2") == "ipv4:127.0.0.1:1,127.0.0.2:2"
     assert channel_target("[::1]:1,[::2]:2") == "ipv6:[::1]:1,[::2]:2"

@@ -40,7 +40,9 @@ def test_a_code_that_differs_from_its_class_comes_back() -> None:
         (core.InvariantBroken, grpc.StatusCode.INTERNAL),
     ],
 )
-def test_the_status_tells_machines_that_know_no_detail(kind: type[core.IscpError], status: grpc.StatusCode) -> None:
+def test_the_status_is_enough_for_machines_that_know_no_detail(
+    kind: type[core.IscpError], status: grpc.StatusCode
+) -> None:
     assert grpc_errors.status_of(kind("what")) is status
 
 

@@ -84,7 +84,7 @@ def test_a_reader_holds_no_more_parts_than_the_limit() -> None:
     assert found.take(pb.Frame(part=b"b", last=True)) == [b"ab"]
 
 
-def test_what_cannot_be_read_spoils_no_other_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_read_spoils_no_other_and_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     found: FrameReader[OwnerMessage] = FrameReader(decode_owner, Quarantine())
     raw = encode_owner(dispatch("t"))
     for _ in range(3):
@@ -124,7 +124,7 @@ def test_only_what_is_about_the_same_thing_takes_a_place() -> None:
     assert len(outgoing) == len(messages)
 
 
-def test_above_the_limit_the_oldest_is_dropped_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_above_the_limit_the_oldest_is_dropped_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     outgoing = Outgoing(encode_owner, "n1")
     for number in range(framing.QUEUE_MESSAGES_MAX + 7):
         outgoing.put(dispatch(str(number)))
@@ -157,7 +157,7 @@ def test_what_comes_together_travels_together() -> None:
     assert states == [NodeShardState.RUNNING] * 3, "that it was being added is not worth a message any more"
 
 
-def test_whoever_waits_for_messages_is_woken_by_one_and_by_the_end() -> None:
+def test_who_waits_for_messages_is_woken_by_one_and_by_the_end() -> None:
     outgoing, ended = Outgoing(encode_owner, "n1"), threading.Event()
     read: list[pb.Frame] = []
     came = threading.Semaphore(0)

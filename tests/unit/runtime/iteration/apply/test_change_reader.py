@@ -90,7 +90,7 @@ class Txn(dict[str, str]):
         self[key] = value
 
 
-def test_the_watermark_is_set_where_the_sink_still_stands_as_it_said() -> None:
+def test_the_watermark_is_set_where_the_sink_still_is_as_it_said() -> None:
     txn = Txn()
     Given(0, 0, seq=1).update_watermark(txn)
     Given(0, 0, seq=2).update_watermark(txn)

@@ -224,7 +224,7 @@ def test_a_commit_in_doubt_is_repeated_until_it_is_known_and_counted_once(owner:
     assert [len(commit) for commit in owner.storage.commits] == [1, 1]
 
 
-def test_a_report_that_waits_for_the_log_shows_at_once_to_who_asks_for_its_job(owner: Owner) -> None:
+def test_a_report_that_waits_for_the_log_shows_at_once_to_who_requests_its_job(owner: Owner) -> None:
     owner.registered("a", "b")
     owner.log.faults = [OutcomeUnknown("the storage does not answer")]
     owner.register("c")
@@ -378,7 +378,7 @@ def test_close_ends_in_time_when_the_storage_keeps_failing(running: Callable[[Ow
     assert owner.deposed == []
 
 
-def test_what_breaks_in_a_listener_stops_the_writer_and_is_told(running: Callable[[Owner], Owner]) -> None:
+def test_what_breaks_in_a_listener_stops_the_writer_and_is_reported(running: Callable[[Owner], Owner]) -> None:
     owner = Owner()
     told = threading.Event()
 

@@ -29,7 +29,7 @@ from iscp.core.sql_names import OP
 from iscp.core.watermark import Watermark
 from iscp.ports.sink import CommitTag
 from iscp.runtime.iteration.sink_pool import SinkPool
-from iscp.runtime.worker.target_probe import TargetLooks, WaitedTargets
+from iscp.runtime.worker.target_probe import TargetProbes, WaitedTargets
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 from tests.fakes.s3 import FakeS3, delete_all
 
@@ -57,7 +57,7 @@ class Kept:
         self.row = JobRow(key, "job-1", spec.to_json(), "t", "/t", watermark=Watermark(7, 1.0), seq=2)
         failpoints = ScriptedFailpoints()
         sinks = SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: uri, SystemClock(), failpoints, kept_max=0)
-        self.looks = TargetLooks(DeltaProbe(), ConsumerRegistry(()).kind, sinks)
+        self.looks = TargetProbes(DeltaProbe(), ConsumerRegistry(()).kind, sinks)
         self.waited = WaitedTargets(self.looks)
 
 
@@ -154,47 +154,47 @@ DAMAGES: list[tuple[Callable[[Target], None], type[IscpError], int, str]] = [
 def test_a_damaged_target_is_never_fresh_and_says_what_is_wrong(
     target: Target, damage: Callable[[Target], None], kind: type[IscpError], code: int, words: str, known: bool
 ) -> None:
-    seen = target.looks.look(target.row, None) if known else None
+    seen = target.looks.probe(target.row, None) if known else None
     whole = target.path.parent.with_name("whole")
     shutil.copytree(target.path.parent, whole)
     damage(target)
     with pytest.raises(kind, match=words) as raised:
-        target.looks.look(target.row, seen)
+        target.looks.probe(target.row, seen)
     assert raised.value.code == code
     assert str(target.path) in str(raised.value)
     assert raised.value.remedy
     assert type(target.waited.fault([target.row])) is kind
     shutil.rmtree(target.path.parent, ignore_errors=True)
     whole.rename(target.path.parent)
-    target.looks.look(target.row, seen)
+    target.looks.probe(target.row, seen)
     assert target.waited.fault([target.row]) is None
 
 
 def test_a_target_that_nobody_touched_is_as_it_was_seen(target: Target) -> None:
-    seen = target.looks.look(target.row, None)
-    assert target.looks.look(target.row, seen) is seen
+    seen = target.looks.probe(target.row, None)
+    assert target.looks.probe(target.row, seen) is seen
     assert seen.uri == str(target.path)
     assert target.waited.fault([target.row]) is None
 
 
 def test_commits_of_its_own_and_upkeep_are_no_reason_for_doubt(target: Target) -> None:
-    seen = target.looks.look(target.row, None)
+    seen = target.looks.probe(target.row, None)
     DeltaTable(target.path).optimize.compact()
     DeltaTable(target.path).alter.set_table_properties({"delta.appendOnly": "false"})
-    seen = target.looks.look(target.row, seen)
+    seen = target.looks.probe(target.row, seen)
     sink = DeltaSink(str(target.path), ScriptedFailpoints())
     base = sink.position(target.row).base_version
     assert sink.append_rows(rows(9), tag(3, 8, base), OpenGuard()) is not None
     row = target.row._replace(seq=3, watermark=Watermark(8, 1.0))
-    moved = target.looks.look(row, seen)
+    moved = target.looks.probe(row, seen)
     assert moved != seen
     # Versions without a row for it move the job's watermark alone.
     ahead = row._replace(watermark=Watermark(12, 1.0))
-    assert target.looks.look(ahead, moved) is moved
+    assert target.looks.probe(ahead, moved) is moved
     target.looks.check(ahead)
 
 
-def test_the_claim_of_a_target_that_is_being_built_anew_does_not_hold_what_was_applied(target: Target) -> None:
+def test_the_claim_of_a_target_that_is_being_rebuilt_does_not_hold_what_was_applied(target: Target) -> None:
     delete(target)
     DeltaSink(str(target.path), ScriptedFailpoints()).claim(SCHEMA, tag(3, -1, -1))
     fault = target.waited.fault([target.row])
@@ -202,20 +202,20 @@ def test_the_claim_of_a_target_that_is_being_built_anew_does_not_hold_what_was_a
 
 
 def test_a_target_that_a_later_registration_has_taken_over_is_its_business(target: Target) -> None:
-    target.looks.look(target.row._replace(job_id="job-0"), None)
+    target.looks.probe(target.row._replace(job_id="job-0"), None)
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["seen before", "first look"])
 def test_a_target_on_s3_that_is_gone_is_noticed(s3: FakeS3, known: bool) -> None:
     uri = s3.uri(f"gone-{known}/copy")
     kept = Kept(uri)
-    seen = kept.looks.look(kept.row, None) if known else None
+    seen = kept.looks.probe(kept.row, None) if known else None
     if seen is not None:
-        assert kept.looks.look(kept.row, seen) is seen
+        assert kept.looks.probe(kept.row, seen) is seen
     assert kept.waited.fault([kept.row]) is None
     delete_all(uri)
     with pytest.raises(TargetLost, match="not there") as raised:
-        kept.looks.look(kept.row, seen)
+        kept.looks.probe(kept.row, seen)
     assert (raised.value.code, uri in str(raised.value)) == (ErrorCode.TARGET_LOST, True)
     assert isinstance(kept.waited.fault([kept.row]), TargetLost)
 
@@ -223,15 +223,15 @@ def test_a_target_on_s3_that_is_gone_is_noticed(s3: FakeS3, known: bool) -> None
 def test_a_target_on_s3_whose_last_commit_is_gone_or_damaged_is_noticed(s3: FakeS3) -> None:
     uri = s3.uri("damaged/copy")
     kept, commit = Kept(uri), f"_delta_log/{1:020d}.json"
-    seen, store = kept.looks.look(kept.row, None), from_url(uri)
+    seen, store = kept.looks.probe(kept.row, None), from_url(uri)
     whole = bytes(obstore.get(store, commit).bytes())
     obstore.put(store, commit, whole[:40])
     with pytest.raises(StorageError, match="line 1") as raised:
-        kept.looks.look(kept.row, seen)
+        kept.looks.probe(kept.row, seen)
     assert raised.value.code == ErrorCode.LOG_CORRUPT
     obstore.delete(store, commit)
     with pytest.raises(TargetLost):
-        kept.looks.look(kept.row, seen)
+        kept.looks.probe(kept.row, seen)
     obstore.put(store, commit, whole)
-    kept.looks.look(kept.row, seen)
+    kept.looks.probe(kept.row, seen)
     assert kept.waited.fault([kept.row]) is None
