@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 from iscp.core.errors import Canceled
@@ -33,3 +34,8 @@ class ScriptedFailpoints:
         action = self._actions.pop(name, None)
         if action is not None:
             action()
+
+
+def break_down() -> None:
+    """A disk that fails."""
+    raise OSError(errno.EIO, "Input/output error")

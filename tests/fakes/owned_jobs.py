@@ -7,7 +7,8 @@ from iscp.core.ids import JobKey, ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
-from tests.fakes.owner import OwnerWorld, until
+from tests.fakes.owner import OwnerWorld
+from tests.fakes.waiting import until
 
 SHARD = ShardId("t-1")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from math import inf
 
@@ -33,17 +32,10 @@ from iscp.runtime.owner.owner_ports import JobLogAccess, OwnerHooks
 from tests.fakes.clock import FakeClock
 from tests.fakes.etcd import FakeCheckpoints, FakeElection, FakeEtcd, FakeLogMarks, FakeMembership, FakeOverrides
 from tests.fakes.joblog import FakeJobLog, LogStorage
+from tests.fakes.waiting import until
 
-WAIT_S = 10.0
 TIMES = CoordinationTimes(alive_s=inf)
 """The node here says nothing by itself."""
-
-
-def until(true: Callable[[], object]) -> None:
-    end_s = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < end_s, "it never came true"
-        time.sleep(0.002)
 
 
 class FlakyLog(FakeJobLog):

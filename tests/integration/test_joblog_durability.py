@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
 import pytest
@@ -11,14 +10,10 @@ from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.system.clock import SystemClock
 from iscp.core.errors import NotOwner, StorageError
 from iscp.core.job_row import LogEntry
-from tests.fakes.guards import ScriptedFailpoints
+from tests.fakes.guards import ScriptedFailpoints, break_down
 from tests.fakes.log_program import job
 
 FAILPOINT_SYNC, FAILPOINT_REWRITE = "log.sync", "log.rewrite"
-
-
-def break_down() -> None:
-    raise OSError(errno.EIO, "Input/output error")
 
 
 class Stand:

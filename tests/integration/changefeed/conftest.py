@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.system.clock import SystemClock
 from iscp.changefeed import Changefeed
 from tests.fakes.changefeed_program import SCHEMA
+from tests.fakes.waiting import until
 
 Opened = Callable[..., Changefeed]
 
@@ -67,13 +68,4 @@ def opened(uri: str) -> Iterator[Opened]:
 
 @pytest.fixture
 def eventually() -> Callable[..., float]:
-    """Wait until a condition holds; the seconds that it took. Fails after `within_s`."""
-
-    def wait(condition: Callable[[], object], within_s: float = 60.0) -> float:
-        start_s = time.monotonic()
-        while not condition():
-            assert time.monotonic() - start_s < within_s, f"not within {within_s} s"
-            time.sleep(0.01)
-        return time.monotonic() - start_s
-
-    return wait
+    return partial(until, within_s=60.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,13 +14,9 @@ from iscp.changefeed.table.feed_table import FAILPOINT_SYNC_FILES, FeedTable
 from iscp.changefeed.table.file_writer import FeedRows
 from iscp.core.errors import OutcomeUnknown, StorageError
 from tests.fakes.feed_program import ROWS, SCHEMA, rows_of
-from tests.fakes.guards import ScriptedFailpoints
+from tests.fakes.guards import ScriptedFailpoints, break_down
 
 SYNC, REWRITE = "feed.sync", "feed.rewrite"
-
-
-def break_down() -> None:
-    raise OSError(errno.EIO, "Input/output error")
 
 
 class Disk:

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.system.clock import SystemClock
+from tests.fakes.waiting import until
 
 BATCH_S = 0.3
 
@@ -66,17 +68,8 @@ def prefix(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def eventually(clock: SystemClock) -> Callable[..., float]:
-    """Wait until a condition holds; the seconds that it took. Fails after `within_s`."""
-
-    def wait(condition: Callable[[], object], within_s: float = 10.0) -> float:
-        start_s = clock.monotonic_s()
-        while not condition():
-            assert clock.monotonic_s() - start_s < within_s, f"not within {within_s} s"
-            time.sleep(0.01)
-        return clock.monotonic_s() - start_s
-
-    return wait
+def eventually() -> Callable[..., float]:
+    return partial(until, within_s=10.0)
 
 
 @pytest.fixture

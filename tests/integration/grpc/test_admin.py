@@ -30,6 +30,7 @@ from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 from tests.fakes.admin import MISSING, FakeAdmin
 from tests.fakes.certificates import certified
+from tests.fakes.waiting import until
 
 SPEC = JobSpec(ConsumerSpec("replica", "/copy")).to_json()
 WAITS_MAX = 3
@@ -231,7 +232,7 @@ def test_waits_are_bounded_and_leave_the_other_calls_their_threads(client: Clien
     client.register("/t", "a", target="/copy")
     with ThreadPoolExecutor(WAITS_MAX) as pool:
         waits = [pool.submit(client.wait, "/t", "a") for _ in range(WAITS_MAX)]
-        _until(lambda: service.asked.get("wait") == WAITS_MAX)
+        until(lambda: service.asked.get("wait") == WAITS_MAX)
         with pytest.raises(core.QueueFull, match="Wait for fewer jobs"):
             client.wait("/t", "a")
         assert client.count() == 1
@@ -403,13 +404,6 @@ def test_tls_on_both_sides(service: FakeAdmin, tls: tuple[Tls, Tls]) -> None:
     with Client(server.address, timeout_s=2, tls=stranger) as client, pytest.raises(core.Unavailable):
         client.count()
     server.stop(grace_s=0)
-
-
-def _until(holds: object) -> None:
-    end_s = time.monotonic() + 10
-    while not holds():  # type: ignore[operator]
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")

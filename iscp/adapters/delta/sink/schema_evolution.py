@@ -52,7 +52,7 @@ def alike(first: T.DataType, second: T.DataType) -> bool:
 
 def without_void(frame: DataFrame) -> DataFrame:
     """Without fields of the type void, which Delta reads from no table, but keeps in what it says of changes."""
-    held = _filled(frame.schema)
+    held = _nullable(frame.schema, without=T.NullType)
     assert isinstance(held, T.StructType)
     return frame if alike(held, frame.schema) else conformed(frame, held)
 
@@ -115,26 +115,16 @@ def _fewer(held: T.DataType, wanted: T.DataType) -> T.DataType:
     return held
 
 
-def _nullable(kind: T.DataType) -> T.DataType:
+def _nullable(kind: T.DataType, without: type[T.DataType] | None = None) -> T.DataType:
+    """With all that is in it nullable, and no fields of the type `without`."""
     match kind:
         case T.StructType(fields=fields):
-            return T.StructType([T.StructField(field.name, _nullable(field.dataType)) for field in fields])
+            kept = [field for field in fields if without is None or not isinstance(field.dataType, without)]
+            return T.StructType([T.StructField(field.name, _nullable(field.dataType, without)) for field in kept])
         case T.ArrayType(elementType=inner):
-            return T.ArrayType(_nullable(inner))
+            return T.ArrayType(_nullable(inner, without))
         case T.MapType(keyType=key, valueType=value):
-            return T.MapType(_nullable(key), _nullable(value))
-    return kind
-
-
-def _filled(kind: T.DataType) -> T.DataType:
-    match kind:
-        case T.StructType(fields=fields):
-            held = [field for field in fields if not isinstance(field.dataType, T.NullType)]
-            return T.StructType([T.StructField(field.name, _filled(field.dataType)) for field in held])
-        case T.ArrayType(elementType=inner):
-            return T.ArrayType(_filled(inner))
-        case T.MapType(keyType=key, valueType=value):
-            return T.MapType(_filled(key), _filled(value))
+            return T.MapType(_nullable(key, without), _nullable(value, without))
     return kind
 
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ import pytest
 
 from iscp.adapters.system.failpoints import VARIABLE
 from tests.fakes.feed_program import ROWS
+from tests.fakes.waiting import until
 from tests.integration.changefeed.table.feed_tables import append, opened, read, told
 
 
@@ -62,12 +62,12 @@ def test_a_writer_that_is_killed_leaves_the_shard_to_the_others(uri: str, tmp_pa
 
 def test_the_commit_of_a_frozen_writer_fails_when_it_wakes(uri: str, tmp_path: Path) -> None:
     frozen = Writer(uri, 0, "frozen", tmp_path, "feed.commit=sleep:3:3")
-    until(lambda: 2 in frozen.appends("begins"))
+    until(lambda: 2 in frozen.appends("begins"), 60.0)
     time.sleep(0.5)
     feed = opened(uri)
     for number in range(3):
         append(feed, 0, "other", number, now_ms=int(time.time() * 1000))
-    until(lambda: 2 in frozen.appends("has"))
+    until(lambda: 2 in frozen.appends("has"), 60.0)
     frozen.end()
     assert 2 in frozen.appends("lost"), "its first try was refused"
     check(uri, [frozen])
@@ -107,10 +107,3 @@ def test_eight_write_at_once_while_some_are_frozen_and_killed(uri: str, tmp_path
     for shard in range(2):
         mine = [ulid for each, ulid in seen if each == shard]
         assert mine == sorted(mine) != []
-
-
-def until(true: Callable[[], object], timeout_s: float = 60.0) -> None:
-    end_s = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)

@@ -20,6 +20,7 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.cli.node.launch import RunningUp, start_up
 from iscp.core.errors import Unavailable
 from tests.fakes.up_program import COMMAND
+from tests.fakes.waiting import until
 
 WAIT_S = 20.0
 
@@ -59,13 +60,6 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-def wait_for(true: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def children(pid: int) -> list[int]:
@@ -108,12 +102,12 @@ def test_a_port_that_is_taken_is_refused(shared: tuple[RunningUp, Path], tmp_pat
 def test_what_dies_is_started_again_and_a_new_start_goes_on_at_the_same_addresses(start: Start) -> None:
     up = start()
     os.kill(up.node_pid, signal.SIGKILL)
-    wait_for(lambda: not alive(up.node_pid))
-    wait_for(lambda: len(children(up.child.pid)) == 2)
+    until(lambda: not alive(up.node_pid))
+    until(lambda: len(children(up.child.pid)) == 2)
     assert alive(up.etcd_pid)
     os.kill(up.etcd_pid, signal.SIGKILL)
-    wait_for(lambda: not alive(up.etcd_pid))
-    wait_for(lambda: len(children(up.child.pid)) == 2)
+    until(lambda: not alive(up.etcd_pid))
+    until(lambda: len(children(up.child.pid)) == 2)
     second = children(up.child.pid)
 
     up.child.terminate()
@@ -155,7 +149,7 @@ def test_a_second_ctrl_c_does_not_wait(start: Start) -> None:
 def test_killed_it_takes_everything_along(start: Start) -> None:
     up = start(FAKE_NODE="stubborn")
     up.child.kill()
-    wait_for(lambda: gone(up))
+    until(lambda: gone(up))
 
 
 def test_a_node_that_never_starts_ends_it_with_the_reason(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from iscp.core.ids import ShardId
 from iscp.core.job_row import Reason
 from iscp.runtime.owner.log.log_limits import LogLimits
 from tests.fakes.desk import OTHER, TABLE, Desk, X, asked, request, spec
-from tests.fakes.owner import until
+from tests.fakes.waiting import until
 
 
 def test_pause_and_resume_answer_whether_they_changed_anything(desk: Desk) -> None:

@@ -22,7 +22,7 @@ from iscp.core.errors import (
 from iscp.core.job_row import JobState, JobStatus, Reason
 from iscp.runtime.admin.request_validation import JOB_NAME_LENGTH_MAX
 from tests.fakes.desk import OTHER, TABLE, Desk, X, asked, request, spec
-from tests.fakes.owner import until
+from tests.fakes.waiting import until
 
 
 def test_a_registration_is_in_the_log_when_it_is_answered(desk: Desk) -> None:

@@ -14,7 +14,7 @@ from iscp.core.job_row import JobRow, JobState, JobStatus
 from iscp.ports.consumer import Needs
 from iscp.runtime.admin.resharder import Resharder
 from tests.fakes.desk import TABLE, Desk, Waiter, X, asked, request
-from tests.fakes.owner import until
+from tests.fakes.waiting import until
 
 KEYED = '{"iteration":{"consumer":{"kind":"replica","target":"/targets/%s","key":["id"]}}}'
 RANGES = (2, 6, 7)

@@ -15,8 +15,8 @@ from iscp.core.job_row import JobRow, JobState, Reason
 from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep, UpkeepFigures
 from iscp.core.verification import Comparison, VerifyReport
 from tests.fakes.desk import OTHER, TABLE, Desk, X, asked, fail, request
-from tests.fakes.owner import until
 from tests.fakes.pipeline import FakeKind
+from tests.fakes.waiting import until
 
 
 def test_jobs_are_listed_and_counted_by_table_state_and_reason(desk: Desk) -> None:

@@ -26,7 +26,7 @@ from iscp.runtime.admin.job_wait import ALIVE_LOOK_S
 from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.owner.log.log_limits import LogLimits
 from tests.fakes.desk import TABLE, Desk, Waiter, X, asked, fail, request
-from tests.fakes.owner import until
+from tests.fakes.waiting import until
 
 
 def test_a_wait_for_what_is_applied_returns_at_once(desk: Desk) -> None:

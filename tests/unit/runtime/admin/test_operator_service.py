@@ -18,8 +18,9 @@ from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.admin.resharder import Resharder
 from tests.fakes.etcd import FakeMembership, FakeOverrides
 from tests.fakes.owned_jobs import register, row
-from tests.fakes.owner import TIMES, OwnerWorld, until
+from tests.fakes.owner import TIMES, OwnerWorld
 from tests.fakes.pipeline import FakeCatalog, FakeKind
+from tests.fakes.waiting import until
 
 SHARD = ShardId("t-1")
 

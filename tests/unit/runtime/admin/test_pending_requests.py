@@ -11,9 +11,10 @@ from iscp.core.errors import Unavailable
 from iscp.ports.catalog import TableDescription
 from iscp.runtime.owner.job_progress import ProgressSignal
 from tests.fakes.nodes import nodes_and_views
-from tests.fakes.owner import OwnerWorld, until
+from tests.fakes.owner import OwnerWorld
 from tests.fakes.owner_admin import owner_admin
 from tests.fakes.pipeline import FakeCatalog, FakeKind
+from tests.fakes.waiting import until
 
 TABLE = TableDescription("t-1", "orders", "/tables/orders", 7, 1.0, {"id": "long"})
 X = JobName(TABLE.uri, "x")

@@ -11,6 +11,7 @@ import pytest
 from iscp.adapters.system.clock import SystemClock
 from iscp.core.errors import QueueFull
 from iscp.runtime.loop.inbox import EVENTS_MAX, PUT_WAIT_S, Gathered, Inbox, InboxLimits, Turns
+from tests.fakes.waiting import until
 
 WAIT_S = 10.0
 STREAM_S = 2.0
@@ -43,13 +44,6 @@ class Machine:
 
     def break_off(self, error: Exception) -> None:
         self.broken.append(error)
-
-
-def until(true: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < end_s, "it never came true"
-        time.sleep(0.002)
 
 
 @pytest.fixture

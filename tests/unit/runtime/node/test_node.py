@@ -38,11 +38,12 @@ from iscp.runtime.worker.scheduler import Scheduler
 from iscp.runtime.worker.worker_loop import WorkerLoop
 from tests.fakes.etcd import FakeCheckpoints, FakeElection, FakeEtcd, FakeLogMarks, FakeMembership, FakeOverrides
 from tests.fakes.joblog import LogStorage
-from tests.fakes.owner import FlakyLog, until
+from tests.fakes.owner import FlakyLog
 from tests.fakes.pipeline import FakeKind
 from tests.fakes.probe import FakeProbe
 from tests.fakes.runner import FakeRunner, applied
 from tests.fakes.targets import FakeTargets
+from tests.fakes.waiting import until
 
 URI = "/tables/t-1"
 TIMES = CoordinationTimes(settle_s=0.01, resend_s=0.1)

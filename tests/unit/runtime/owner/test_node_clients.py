@@ -14,7 +14,7 @@ from iscp.ports.cluster import NodeCalls
 from iscp.runtime.owner.node_clients import AWAY_S, CALLS_AT_ONCE_MAX, CALLS_OF_NODE_MAX, HINTS_MAX, SLOW_S, NodeClients
 from tests.fakes.clock import FakeClock
 from tests.fakes.node_calls import FakeNodeCalls
-from tests.fakes.owner import until
+from tests.fakes.waiting import until
 
 WAIT_S = 10.0
 FROZEN, WELL = NodeRecord("frozen", 1, "f:1"), NodeRecord("well", 1, "w:1")

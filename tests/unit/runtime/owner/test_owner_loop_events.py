@@ -21,7 +21,8 @@ from iscp.runtime.owner.checkpoint_saver import EVERY_S
 from tests.fakes.etcd import FakeElection, FakeMembership
 from tests.fakes.nodes import nodes_and_views
 from tests.fakes.owned_jobs import SHARD, entry, register, row
-from tests.fakes.owner import TIMES, OwnerWorld, until
+from tests.fakes.owner import TIMES, OwnerWorld
+from tests.fakes.waiting import until
 
 
 def test_what_is_committed_is_dispatched_and_the_last_job_takes_its_table_along(world: OwnerWorld) -> None:

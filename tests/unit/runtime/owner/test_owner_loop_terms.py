@@ -14,7 +14,8 @@ from iscp.runtime.owner.owner_loop import CLAIM_RETRY_S
 from tests.fakes.etcd import FakeElection
 from tests.fakes.joblog import LogStorage
 from tests.fakes.owned_jobs import SHARD, register, row
-from tests.fakes.owner import TIMES, OwnerWorld, until
+from tests.fakes.owner import TIMES, OwnerWorld
+from tests.fakes.waiting import until
 
 
 def test_before_it_is_elected_there_is_no_owner(world: OwnerWorld) -> None:

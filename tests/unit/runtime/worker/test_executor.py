@@ -23,19 +23,13 @@ from iscp.runtime.worker.fair_queue import IterationQueue
 from tests.fakes.poison import StrExitsError
 from tests.fakes.runner import FakeRunner, GatedRunner, applied
 from tests.fakes.timetable import job
+from tests.fakes.waiting import until
 
 WAIT_S = 20.0
 
 
 def iteration(number: int, *, account: str = "a", priority: int = 0, deadline_s: float = 0.0) -> Iteration:
     return Iteration(number, "t-1", "/t-1", (job("x", account=account),), None, priority, deadline_s)
-
-
-def until(true: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < end_s, "it never came true"
-        time.sleep(0.005)
 
 
 class Bench:

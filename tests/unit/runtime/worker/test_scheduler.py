@@ -28,6 +28,7 @@ from tests.fakes.probe import FakeProbe
 from tests.fakes.runner import FakeRunner, GatedRunner, applied
 from tests.fakes.targets import FakeTargets
 from tests.fakes.timetable import EPOCH, SHARD, URI, job
+from tests.fakes.waiting import until
 
 WAIT_S = 20.0
 
@@ -87,13 +88,6 @@ class Node:
 
     def has(self, kind: type, shard: ShardId = SHARD) -> bool:
         return any(isinstance(news, kind) and news.shard == shard for news in list(self.news))  # type: ignore[union-attr]
-
-
-def until(true: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < end_s, "it never came true"
-        time.sleep(0.005)
 
 
 @pytest.fixture

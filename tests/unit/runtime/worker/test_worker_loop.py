@@ -33,8 +33,8 @@ from iscp.core.watermark import Watermark
 from iscp.runtime.worker.worker_loop import WorkerLoop
 from tests.fakes.etcd import FakeElection, FakeEtcd
 from tests.fakes.loopback import entry, job, report
-from tests.fakes.owner import until
 from tests.fakes.poison import RaisesWhenRead, StrExitsError
+from tests.fakes.waiting import until
 
 SHARD = ShardId("t-1")
 TIMES = CoordinationTimes(resend_s=0.05, checkpoint_s=0.02)
