@@ -13,7 +13,7 @@ from iscp.cli.node.log_command import log
 from iscp.core.config import ADMIN_PORT
 from iscp.core.errors import EXIT_JOB_LOG_DAMAGED, IscpError, JobLogDamaged
 
-EXIT_FAILED, EXIT_USAGE = 1, 2
+EXIT_FAILED = 1
 NODES_MAX = 20
 """Nodes that `iscp up` starts on one machine; more are refused."""
 

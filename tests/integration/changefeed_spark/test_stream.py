@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 WAIT_S = 120
-
-Write = Callable[["DataFrame", int], None]
 
 
 class Sink:
