@@ -29,6 +29,7 @@ NOT_LIMITS = frozenset(
         # values with a meaning of their own
         "ADMIN_PORT",
         "DIFFERS",
+        "EXIT_FAILED",
         "EXIT_JOB_LOG_DAMAGED",
         "NOTHING_APPLIED",
         "PERMANENT_FROM",

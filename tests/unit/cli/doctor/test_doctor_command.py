@@ -67,7 +67,7 @@ def test_a_cluster_that_runs_on_the_directory_may_have_its_port(tmp_path: Path, 
             assert doctor(*options, ISCP_ETCD=etcd).exit_code == 0
 
 
-def test_a_configuration_is_looked_at_with_all_that_it_names(tmp_path: Path) -> None:
+def test_a_configuration_is_checked_with_all_that_it_names(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text(
         f'node_id = "n"\nlisten = "127.0.0.1:{free_port()}"\n[log]\nuri = "{tmp_path}/none"\n'

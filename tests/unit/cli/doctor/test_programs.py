@@ -59,7 +59,7 @@ def test_jars_that_are_missing_are_a_warning_as_the_first_start_fetches_them(tmp
         ("exit 3", Verdict.FAULT, "does not run"),
     ],
 )
-def test_etcd_is_asked_its_version(tmp_path: Path, text: str, verdict: Verdict, words: str) -> None:
+def test_the_version_of_etcd_is_read(tmp_path: Path, text: str, verdict: Verdict, words: str) -> None:
     found = programs.examine_etcd_binary({"ISCP_ETCD": str(script(tmp_path / "etcd", text))})
     assert found.verdict is verdict
     assert words in found.found
