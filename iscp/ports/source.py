@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -104,8 +104,11 @@ class ChangeSet(Protocol):
         """Every change, with `_change_type`, `_commit_version` and `_commit_timestamp`, as Delta names them.
 
         In order of version and key; of one key what was (`delete`, `update_preimage`) before what is. Raises
-        ChangesUnavailable.
+        ChangesUnavailableError.
         """
+
+    def batches(self, frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
+        """As Engine.batches, of a frame of these changes: raises ChangesUnavailableError, also after the first ones."""
 
     def release(self) -> None: ...
 

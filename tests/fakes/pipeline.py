@@ -75,12 +75,16 @@ class FakeEngine:
         return 0.0, 0.0
 
     def batches(self, frame: Any, rows_max: int) -> Iterator[Any]:
-        """Of a frame that is a list of numbers."""
-        table = pa.table({"n": pa.array(frame, pa.int64())})
-        yield from (table.slice(start, rows_max) for start in range(0, max(len(table), 1), rows_max))
+        return batches(frame, rows_max)
 
     def cancel(self, label: str) -> None:
         self.cancelled.append(label)
+
+
+def batches(frame: Any, rows_max: int) -> Iterator[Any]:
+    """Of a frame that is a list of numbers."""
+    table = pa.table({"n": pa.array(frame, pa.int64())})
+    yield from (table.slice(start, rows_max) for start in range(0, max(len(table), 1), rows_max))
 
 
 class FakeFeed:
@@ -105,6 +109,9 @@ class FakeFeed:
         span = range(self.span.from_version + 1, self.span.to.version + 1)
         states = self._source.states
         return [(v, i, states[v].get(i)) for v in span for i in sorted(states[v - 1].keys() | states[v].keys())]
+
+    def batches(self, frame: Any, rows_max: int) -> Iterator[Any]:
+        return batches(frame, rows_max)
 
     def release(self) -> None:
         self.released = True

@@ -331,6 +331,7 @@ def test_times_without_a_zone_are_kept(pipeline: Pipeline, from_the_start: bool)
     assert [row["row"]["at"] for row in rows][-2:] == [datetime(1850, 1, 1, 0, 0, 1, 500_000), datetime(2020, 1, 1)]
 
 
+@BOTH_WAYS
 def test_a_column_of_another_type_stops_the_job_and_says_so(pipeline: Pipeline) -> None:
     feed = Feed(pipeline)
     feed.run()

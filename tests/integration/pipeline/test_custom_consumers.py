@@ -8,8 +8,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.consumers.custom.custom_kind import ChangeDetail, CustomConsumer, CustomKind
@@ -25,7 +26,7 @@ from iscp.ports.consumer import ConsumeContext, ConsumerKind, Retriever
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.packages import install
 
-from .conftest import Pipeline
+from .conftest import BOTH_WAYS, Pipeline, rows
 
 pytestmark = pytest.mark.spark
 
@@ -137,6 +138,17 @@ class Recorder(CustomConsumer):
         self.texts[key] = value
 
 
+class Whole(Recorder):
+    """Keeps what an iteration has given only if there was all of it."""
+
+    def consume(self, context: ConsumeContext, retriever: Retriever) -> None:
+        given: list[tuple[Any, ...]] = []
+        while (pair := retriever.next()) is not None:
+            given.extend((row["id"], row["v"]) for row in pair[0].to_pylist())
+        self.given.extend(given)
+        retriever.update_watermark(self)
+
+
 def opened(kind: CustomKind, row: JobRow) -> Recorder:
     found = kind.open(row, None)._consumer  # type: ignore[arg-type]
     assert isinstance(found, Recorder)
@@ -195,3 +207,22 @@ def test_net_changes_of_a_large_range_have_their_last_changes_version(pipeline: 
     pipeline.delete("id = 0")
     pipeline.run(net, runner=runner)
     assert sorted(each[:2] for each in kept.given) == [(1, 1), (2, 101), (3, 0)]
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("detail", ChangeDetail)
+def test_changes_of_columns_that_have_another_type_now_come_as_a_snapshot(
+    pipeline: Pipeline, detail: ChangeDetail
+) -> None:
+    """They show only when their rows are read."""
+    kind = CustomKind("recorder", type("Recorder", (Whole,), {"changes": detail, "given": [], "texts": {}}))
+    runner = pipeline.new_runner(ScriptedFailpoints(), kinds=lambda name: kind)
+    recorder = job(pipeline, kind, "")
+    assert pipeline.run(recorder, runner=runner)[0].ok
+    kept = opened(kind, recorder)
+    kept.given.clear()
+    other = rows([1], "x").set_column(1, "v", pa.array([7], pa.int64()))
+    write_deltalake(pipeline.source, other, mode="overwrite", schema_mode="overwrite")
+    (outcome,) = pipeline.run(recorder, runner=runner)
+    assert (outcome.error_msg, outcome.data_type) == ("", DataType.SNAPSHOT)
+    assert kept.given == [(1, 7)]

@@ -31,6 +31,7 @@ from iscp.adapters.delta.rows.net_changes import (
     unhashable,
 )
 from iscp.adapters.delta.source.written_rows import written_by_arrow, written_by_spark
+from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.core.errors import EngineError, StorageError
 from iscp.core.netting import ABSENT_BEFORE, Op
@@ -118,6 +119,10 @@ class DeltaChangeSet:
                 raw.count()  # what cannot be read has to show here
         is_written = F.col(CHANGE_TYPE).isin(*WRITES)
         return raw.orderBy(COMMIT_VERSION, *[F.col(quoted(name)) for name in key], is_written)
+
+    def batches(self, frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
+        with telling_gone():
+            yield from arrow_batches(frame, rows_max)
 
     @property
     def _reread(self) -> bool:

@@ -30,7 +30,10 @@ log = logging.getLogger(__name__)
 _CONFLICTS = ("ConcurrentTransactionException", "ConcurrentModificationException", "DELTA_CONCURRENT")
 _CANCELED = ("cancelled part of cancelled job group", "SPARK_JOB_CANCELLED", "was cancelled", "InterruptedException")
 # How Delta and Spark say that a file of a table cannot be had, and which: a path may hold blanks and dots.
-_FILE = re.compile(r"Encountered error while reading file (?P<file>.+?)\.\s+(?:File does not exist|SQLSTATE)")
+_FILE = re.compile(
+    r"Encountered error while reading file (?P<file>.+?)\.\s+"
+    r"(?:File does not exist|Could not read footer|Data type mismatches|The file system|SQLSTATE)"
+)
 _NO_FILE = re.compile(r"java\.io\.FileNotFoundException: (?:File )?(?P<file>\S.*?)(?: does not exist| \(|$)", re.M)
 _LEADING = re.compile(r"^file:/*")
 _NO_URI = "java.net.URISyntaxException"

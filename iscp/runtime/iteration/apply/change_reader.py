@@ -172,16 +172,19 @@ class IterationRetriever:
             f"timestamp_micros(CAST({micros} AS BIGINT)) AS _commit_timestamp",
         )
 
+    def _batches(self, frame: DataFrame) -> Iterator[pa.Table]:
+        return (self._feed or self._engine).batches(frame, BATCH_ROWS_MAX)
+
     def _every(self) -> Iterator[tuple[pa.Table, pa.Table]]:
-        for table in self._engine.batches(self.all(), BATCH_ROWS_MAX):
+        for table in self._batches(self.all()):
             yield table, table.slice(0, 0)
 
     def _pairs(self) -> Iterator[tuple[pa.Table, pa.Table]]:
         """Deletes before inserts; the last of the one with the first of the other, which mostly are the only ones."""
-        inserts = self._engine.batches(self.inserts, BATCH_ROWS_MAX)
+        inserts = self._batches(self.inserts)
         first = next(inserts)
         held: pa.Table | None = None
-        for deletes in self._engine.batches(self.deletes, BATCH_ROWS_MAX):
+        for deletes in self._batches(self.deletes):
             if held is not None:
                 yield first.slice(0, 0), held
             held = deletes

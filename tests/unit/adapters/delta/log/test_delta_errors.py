@@ -177,6 +177,14 @@ WRITING = "org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed whil
             "Expected magic number): do it failed.",
         ),
         (
+            "org.apache.spark.SparkException: [FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH] Encountered error "
+            "while reading file file:/lake/t/part-0.parquet. Data type mismatches when reading Parquet column [v]. "
+            f"Expected Spark type bigint, actual Parquet type BINARY. SQLSTATE: KD001{FRAMES}\nCaused by: "
+            "org.apache.spark.sql.execution.datasources.SchemaColumnConvertNotSupportedException: column: [v], "
+            f"physicalType: BINARY, logicalType: bigint{FRAMES}",
+            "/lake/t/part-0.parquet cannot be read (column: [v], physicalType: BINARY, logicalType: bigint): do it",
+        ),
+        (
             f"java.io.FileNotFoundException: /lake/t/part-0.parquet (Permission denied){FRAMES}",
             "/lake/t/part-0.parquet may not be read: permission denied: do it failed.",
         ),
