@@ -33,7 +33,6 @@ NOT_LIMITS = frozenset(
         "EXIT_JOB_LOG_DAMAGED",
         "NOTHING_APPLIED",
         "PERMANENT_FROM",
-        "STALE",
         "WHOLE",
         # the layout of ids and numbers
         "DRAWN_BYTES",

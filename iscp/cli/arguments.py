@@ -18,6 +18,7 @@ from iscp.cli.json_path import parse_path
 from iscp.core.name_patterns import is_pattern
 
 if TYPE_CHECKING:
+    from iscp.cli.context_file import Chosen
     from iscp.client.admin_client import Client
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,6 +38,7 @@ class Invocation:
     """What holds for the whole command line; an option further right wins."""
 
     endpoint: str | None = None
+    context: str | None = None
     output: str = "table"
     pause: Callable[[float], None] = time.sleep
 
@@ -48,7 +50,14 @@ class Invocation:
     def client(self) -> Client:
         from iscp.client.admin_client import Client
 
-        return Client(self.endpoint)
+        chosen = self.chosen().context
+        return Client(chosen.endpoint, tls=chosen.tls())
+
+    def chosen(self) -> Chosen:
+        """Where the command goes. Raises ConfigurationError where the user's file of contexts is wrong."""
+        from iscp.cli.context_file import choose
+
+        return choose(self.endpoint, self.context)
 
 
 def parse_duration_s(text: str) -> float:
@@ -143,15 +152,25 @@ class OutputType(click.ParamType):  # type: ignore[type-arg]
 DURATION, TABLE, TABLES, COLUMNS = DurationType(), TableType(), TablesType(), ColumnsType()
 
 
-def _set_endpoint(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    invocation = ctx.ensure_object(Invocation)
-    if value is None:
-        return
-    for address in value.split(","):
+def refuse_bad_endpoint(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Raises click.BadParameter unless each address is HOST:PORT."""
+    for address in value.split(",") if value is not None else ():
         host, colon, port = address.rpartition(":")
         if not (host and colon and port.isdecimal() and int(port) <= 65535):
             raise click.BadParameter(f"{address!r} is not HOST:PORT. Give it as in 127.0.0.1:7430")
-    invocation.endpoint = value
+    return value
+
+
+def _set_endpoint(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    invocation = ctx.ensure_object(Invocation)
+    if refuse_bad_endpoint(ctx, param, value) is not None:
+        invocation.endpoint = value
+
+
+def _set_context(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    invocation = ctx.ensure_object(Invocation)
+    if value is not None:
+        invocation.context = value
 
 
 def _set_output(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
@@ -161,14 +180,22 @@ def _set_output(ctx: click.Context, param: click.Parameter, value: str | None) -
 
 
 def anywhere(command: F) -> F:
-    """Give a command or group the options --endpoint and -o."""
+    """Give a command or group the options --endpoint, --context and -o."""
     for option in (
         click.option(
             "--endpoint",
             metavar="HOST:PORT",
             expose_value=False,
             callback=_set_endpoint,
-            help="The node to speak to, or several with commas; else ISCP_ENDPOINT, else 127.0.0.1:7430.",
+            help="The node to speak to, or several with commas; else --context, ISCP_ENDPOINT, the current context, "
+            "127.0.0.1:7430.",
+        ),
+        click.option(
+            "--context",
+            metavar="NAME",
+            expose_value=False,
+            callback=_set_context,
+            help="The cluster to speak to, by its name in the user's file; see `iscp-admin context`.",
         ),
         click.option(
             "-o",

@@ -14,6 +14,7 @@ from iscp import __version__
 from iscp.cli import render
 from iscp.cli.admin.apply import apply, export
 from iscp.cli.admin.cluster_commands import events, node, rebalance, ring, shard
+from iscp.cli.admin.context_commands import context
 from iscp.cli.admin.error_words import exit_status, show_error, show_usage_error
 from iscp.cli.admin.exit_status import ExitStatus
 from iscp.cli.admin.job_commands import job
@@ -48,7 +49,7 @@ def cli() -> None:
     """Manage the jobs and nodes of an iscp cluster."""
 
 
-for command in (job, apply, export, node, shard, ring, rebalance, events):
+for command in (job, context, apply, export, node, shard, ring, rebalance, events):
     cli.add_command(command)
 
 

@@ -13,14 +13,13 @@ import click
 
 from iscp.cli import render
 from iscp.cli.admin.bulk import MATCHES_MAX, job_words
+from iscp.cli.admin.exit_status import ExitStatus
 from iscp.cli.arguments import DURATION, TABLES, Invocation, anywhere, invocation
 from iscp.cli.drawing import table
 from iscp.core.api_views import JobView
 from iscp.core.errors import PERMANENT_FROM
 from iscp.core.job_row import JobState, Reason
 from iscp.core.name_patterns import is_pattern
-
-STALE = 1
 
 UNPROBED_MAX_S = 600.0
 """How long ago a source may have been probed for `job check`, if --max-lag is not longer; then its jobs are late."""
@@ -68,7 +67,7 @@ def check(invocation: Invocation, /, tables: str, names: str, max_lag_s: float |
     if not jobs:
         click.echo("error: no job matches", err=True)
     if findings or not jobs:
-        click.get_current_context().exit(STALE)
+        click.get_current_context().exit(ExitStatus.FAILED)
 
 
 def finding_of(job: JobView, max_lag_s: float | None, now_s: float) -> Finding | None:
