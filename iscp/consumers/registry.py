@@ -17,7 +17,7 @@ from iscp.ports.consumer import ConsumerKind, Needs
 GROUP = "iscp.consumers"
 _OURS = "iscp.consumers."
 _FIELD = "spec.iteration.consumer.kind"
-_ASKED_OF_A_KIND = ("name", "shared_target", "needs", "validate", "target_of", "columns", "open")
+_REQUIRED_OF_A_KIND = ("name", "shared_target", "needs", "validate", "target_of", "columns", "open")
 
 
 class ConsumerRegistry:
@@ -63,7 +63,7 @@ def _load_kind(entry: EntryPoint) -> ConsumerKind:
         if issubclass(found, CustomConsumer):
             return CustomKind(entry.name, found)
         kind: ConsumerKind = found()
-        lacking = [name for name in _ASKED_OF_A_KIND if not hasattr(kind, name)]
+        lacking = [name for name in _REQUIRED_OF_A_KIND if not hasattr(kind, name)]
         if not lacking and not isinstance(kind.needs, Needs):
             raise ValueError(f"its needs are {shown(kind.needs)}, which are no Needs")
     except BaseException as error:  # whatever its code does, it is no fault of others' jobs

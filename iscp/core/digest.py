@@ -70,12 +70,8 @@ class Unequal:
 
         Where most differ, finer ones would too: comparing them would be in vain.
         """
-        looked_at = self.ranges.number // self.ranges.of * len(self.ranges.within)
-        if (
-            self.rows <= ROWS_READ_MAX
-            or self.ranges.narrowings >= NARROWINGS_MAX
-            or 2 * len(self.differing) > looked_at
-        ):
+        compared = self.ranges.number // self.ranges.of * len(self.ranges.within)
+        if self.rows <= ROWS_READ_MAX or self.ranges.narrowings >= NARROWINGS_MAX or 2 * len(self.differing) > compared:
             return None
         cuts = max(2, RANGES_MAX // len(self.differing))
         number = self.ranges.number * cuts

@@ -151,6 +151,7 @@ class Channels:
     def leave(self, endpoint: Endpoint) -> None:
         """Use another endpoint from now on, if this is still the one in use."""
         with self._lock:
+            # Calls that fail at one endpoint together are to move on by one, not by one each.
             if self._endpoints[self._current] is endpoint:
                 self._current = (self._current + 1) % len(self._endpoints)
 
@@ -185,6 +186,7 @@ class Channels:
                     self.leave(endpoint)
                 failures += 1
                 pause_s = self._pause_s(failures)
+                # A write that may have arrived is not repeated: a compare-and-set would fail against its own first try.
                 again = fault is EtcdFault.UNSENT or (fault is EtcdFault.LOST and not writes)
                 if not again or self._clock.monotonic_s() + pause_s >= deadline_s:
                     raise translated(error, writes=writes) from error
@@ -206,6 +208,7 @@ class Channels:
     def _metadata(self, timeout_s: float) -> Metadata:
         if not self._settings.username:
             return _ANONYMOUS
+        # Held while the server answers: all who find no token wait for one, instead of each fetching its own.
         with self._token_lock:
             token = self._token
             if token is None:

@@ -139,7 +139,7 @@ class EtcdElection:
                 self._hold(lease, key, revision)
             finally:
                 log.info("etcd.election.lost", extra={"node": node_id, "revision": revision})
-                on_lost()
+                on_lost()  # before the key is deleted below: the next owner is elected at that moment
         finally:
             self._end(lease)
 
@@ -173,6 +173,7 @@ class EtcdElection:
         watch = self._client.watch(key, start_revision=start_revision)
         with self._lock:
             self._watch = watch
+        # Checked again: an interrupt from before found no watch to close.
         if not self._may_go_on(lease):
             return
         with watch:

@@ -93,12 +93,12 @@ class EtcdLease:
     def close(self) -> None:
         """Stop renewing, and let it run out."""
         self._closed.set()
-        if threading.current_thread() is not self._thread:
+        if threading.current_thread() is not self._thread:  # a callback may close it
             self._thread.join(CLOSE_WAIT_S)
 
     def revoke(self) -> None:
         """Stop renewing and end it now, with its keys; raises EtcdUnavailable if that cannot be said to etcd."""
-        with self._lock:
+        with self._lock:  # together, as a renewal whose answer arrives now must not make it valid again
             self._closed.set()
             self._confirmed_until_s = float("-inf")
         self.close()
@@ -115,6 +115,7 @@ class EtcdLease:
                 return
             if not self._lapsed:
                 if self.valid(now_s):
+                    # Whoever writes under it is to be stopped when it lapses, not at the next renewal.
                     wait_s = min(wait_s, self._confirmed_until_s - now_s)
                 else:
                     self._lapse()

@@ -131,7 +131,7 @@ class EtcdMembership:
         if self._record is None:
             return
         key, lease_id = self._keys.node(self._record.node_id), self._record.lease_id
-        ours = Compare(key, Target.LEASE, lease_id)
+        ours = Compare(key, Target.LEASE, lease_id)  # else the name may be of another node's life by now
         self._client.txn((ours,), (Put(key, encoded(replace(self._record, leaving=True)), lease_id),))
 
     def deregister(self) -> None:
@@ -165,6 +165,7 @@ class EtcdMembership:
         """End this life's lease, and leave a trace for as long as the node may go on writing without knowing it."""
         trace_id, _ = self._client.grant(math.ceil((record.ttl_s or self._lease_ttl_s) + self._margin_s + REVOKING_S))
         key = self._keys.revocation(record.node_id, record.epoch)
+        # Before the lease ends: should this owner die in between, the next one still knows to revoke it and to wait.
         put_fenced(key, str(record.lease_id).encode(), trace_id)
         self._client.revoke(record.lease_id)
 
@@ -205,12 +206,12 @@ class EtcdMembership:
         key, renewals = self._keys.node(node_id), -1
         left_until_s = -math.inf
         while (found := self._client.get(key)) is not None:
-            asked_s = self._clock.monotonic_s()
+            sent_s = self._clock.monotonic_s()
             left_s = self._client.time_to_live(found.lease_id) if found.lease_id else math.inf
-            if asked_s + left_s > left_until_s:
+            if sent_s + left_s > left_until_s:
                 renewals += 1
                 left_until_s = self._clock.monotonic_s() + left_s + 1.0  # whole seconds, rounded down
-            if renewals >= NAME_RENEWALS_MIN or left_s == math.inf or asked_s > left_until_s + NAME_GRACE_S:
+            if renewals >= NAME_RENEWALS_MIN or left_s == math.inf or sent_s > left_until_s + NAME_GRACE_S:
                 raise _taken(node_id)
             threading.Event().wait(NAME_POLL_S)
 

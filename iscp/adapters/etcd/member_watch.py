@@ -111,7 +111,7 @@ class MemberReads:
 
     def list(self) -> tuple[Listing, Members]:
         """The keys as they are now, and what they say."""
-        while True:
+        while True:  # ends: another pass is needed only where the store was restored during this one
             before, known = self.moments.latest, self._newest[0]
             listing = self._client.list_prefix(self._keys.nodes)
             found = snapshot_of(listing.items)
@@ -181,7 +181,7 @@ class MemberWatch:
                 thread.join(CLOSE_WAIT_S)
 
     def _pause(self, pause_s: float) -> None:
-        with self._ended:
+        with self._ended:  # a condition of its own, as each change would end the pause otherwise
             self._ended.wait_for(lambda: self._closed, pause_s)
 
     def _follow(self) -> None:
@@ -203,7 +203,7 @@ class MemberWatch:
         )
         with self._changed:
             self._watch = watch
-            if self._closed:
+            if self._closed:  # `close` found no watch to close
                 return
         try:
             for item in watch:

@@ -111,7 +111,7 @@ class Watch:
             endpoint, call = self._channels.open_stream(pb.path("Watch", "Watch"), iter(requests.get, None))
             with self._lock:
                 self._call = call
-                if self._closed.is_set():
+                if self._closed.is_set():  # `close` found no call to cancel
                     call.cancel()
             try:
                 yield from self._receive(endpoint, call)

@@ -59,7 +59,7 @@ def end(child: subprocess.Popen[bytes], wait_s: float) -> None:
         child.wait(wait_s)
     except subprocess.TimeoutExpired:
         child.kill()
-        child.wait(KILL_WAIT_S)
+        child.wait(KILL_WAIT_S)  # bounded, as a process in the kernel's hands may not even take a SIGKILL
 
 
 def how_it_ended(returncode: int) -> str:

@@ -55,8 +55,8 @@ class Term:
     Nothing is placed before `hold_until_s` (a lost node may still write) and `settled_at_s` (members are changing).
     `awaiting`: nothing is placed, as some node has yet to say what it runs. `listening`: so has one that was there when
     the term began; nothing is sent to any node until all of those are heard. `to_await`, `to_hear`: the nodes that may
-    be the reason for either, in the order in which they came. `ring_asked`: the nodes whose ring is being built; nor is
-    anything placed before it is. `unplaced`: what is left of a pass over all that nobody holds.
+    be the reason for either, in the order in which they came. `ring_requested`: the nodes whose ring is being built;
+    nor is anything placed before it is. `unplaced`: what is left of a pass over all that nobody holds.
 
     `turns`: the nodes with queued dispatches that may be sent, in the order in which they are served.
     `requested`: moves that operators requested, and where to. `plan`: what is to move, as the policies yield it, with
@@ -81,7 +81,7 @@ class Term:
     timers: Timers = field(default_factory=Timers)
     placement: Placement = field(default_factory=Placement)
     requested: OrderedDict[ShardId, str] = field(default_factory=OrderedDict)
-    ring_asked: frozenset[str] | None = None
+    ring_requested: frozenset[str] | None = None
     unplaced: Iterator[Move | None] | None = None
     plan: Iterator[Move | None] | None = None
     next_move: Move | None = None

@@ -32,7 +32,7 @@ def reconsider(term: Term) -> None:
     before = term.placement
     term.placement = replace(before, eligible=eligible(term))
     if term.placement.eligible != before.eligible:
-        term.placement, term.ring_asked = replace(term.placement, ring=None), None
+        term.placement, term.ring_requested = replace(term.placement, ring=None), None
         rebalance_at(term, term.now_s + term.times.rebalance_after_s)
     term.plan = _policies(term)
 
@@ -46,8 +46,8 @@ def take_ring(term: Term, ring: Ring) -> None:
 def _knows_where(term: Term) -> bool:
     """Whether there is a ring to go by, which is requested when it is needed: nodes are heard one after the other."""
     placement = term.placement
-    if placement.ring is None and term.ring_asked != placement.eligible:
-        term.ring_asked = placement.eligible
+    if placement.ring is None and term.ring_requested != placement.eligible:
+        term.ring_requested = placement.eligible
         term.out.append(BuildRing(placement.eligible))
     return placement.ring is not None
 

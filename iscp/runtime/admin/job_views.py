@@ -40,7 +40,7 @@ class JobViews:
         shards = writer.read(lambda book: {each: book.ranges(each) for each in tables})
 
         def read(loop: OwnerLoop) -> dict[str, tuple[str, SourceSeen | None]]:
-            return {each: _looked_at(loop, [ShardId(each, n) for n in shards[each]]) for each in tables}
+            return {each: _probed(loop, [ShardId(each, n) for n in shards[each]]) for each in tables}
 
         known = self._owner.query(read)
         return [self._view(row, len(shards[row.key.table_id]), *known[row.key.table_id]) for row in rows]
@@ -111,7 +111,7 @@ class JobViews:
         return JobUpkeep(summed(list(filter(None, refreshes))), summed(list(filter(None, purges))))
 
 
-def _looked_at(loop: OwnerLoop, shards: Sequence[ShardId]) -> tuple[str, SourceSeen | None]:
+def _probed(loop: OwnerLoop, shards: Sequence[ShardId]) -> tuple[str, SourceSeen | None]:
     """Who runs a table (of several ranges: all of them; nobody, if one is not held), and what it was seen to be.
 
     Of several probes it is the one with the greatest lag.

@@ -103,7 +103,7 @@ def same_log(positions: Iterable[Position], span: SourceRange) -> bool:
     )
 
 
-def refuse_anew(spec: JobSpec, position: Position, now: SourceRange, applied_at_s: Callable[[], float]) -> None:
+def refuse_rebuild(spec: JobSpec, position: Position, now: SourceRange, applied_at_s: Callable[[], float]) -> None:
     """Where the log was recreated, and the job is not to follow that.
 
     A table that was replaced has another id, but its log goes on: the commit at the watermark is the same.

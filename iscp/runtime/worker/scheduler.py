@@ -149,9 +149,9 @@ class Scheduler:
         if due_s is not None and due_s <= self._clock.monotonic_s() and len(self._probes) < PROBES_AT_ONCE_MAX:
             self._step(Tick())
         for _ in range(min(len(self._probes), PROBES_AT_ONCE_MAX)):
-            self._ask(self._probes.popleft())
+            self._answer_probe(self._probes.popleft())
 
-    def _ask(self, probe: Probe) -> None:
+    def _answer_probe(self, probe: Probe) -> None:
         far = self._probe.remote(probe.uri) or any(self._targets.remote(each.row, each.seen) for each in probe.targets)
         if far:
             self._remote.submit(lambda: self.give(self._answer(probe)))

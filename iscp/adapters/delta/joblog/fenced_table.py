@@ -183,7 +183,7 @@ class FencedTable:
             except FOREIGN_ERRORS as error:
                 cause = error
             else:
-                self._sync_commit(before + 1)
+                self._sync_commit(before + 1)  # first: what `catch_up` finds is acknowledged
             self._doubt = _Doubt(commit_id, must_follow_up=not replace)
             if self.catch_up(commit_id, written=cause is None):
                 return
@@ -261,7 +261,7 @@ class FencedTable:
         with self._files.open_output_stream(name) as stream:
             pq.write_table(rows, stream, compression="zstd")
             size = stream.tell()
-        if self._path is not None:
+        if self._path is not None:  # before the commit that names it
             sync(self._path / name)
             sync(self._path)
         return AddAction(name, size, {}, int(self._clock.now_s() * 1000), True, row_count_stats(len(rows)))

@@ -105,8 +105,8 @@ def find_damage(uri: str, reached: int = -1) -> Damage | None:
             return Damage(path, why)
     faults = []
     for version in since:
-        told_id, why = _read_commit(f"{log}/{version:020d}.json", version, table_id)
-        table_id = table_id or told_id
+        named_id, why = _read_commit(f"{log}/{version:020d}.json", version, table_id)
+        table_id = table_id or named_id
         if why:
             faults.append((version, why))
     if faults:
@@ -140,12 +140,12 @@ def _read_commit(path: str, version: int, table_id: str) -> tuple[str, str]:
     if not actions or not all(isinstance(action, dict) for action in actions):
         return "", "is not a whole commit"
     about, metadata = (_body(actions, kind) for kind in ("commitInfo", "metaData"))
-    told_id = str(metadata.get("id") or about.get(COMMIT_TABLE) or "")
-    if told_id and table_id and told_id != table_id:
-        return told_id, f"is a commit of another table ({told_id})"
+    named_id = str(metadata.get("id") or about.get(COMMIT_TABLE) or "")
+    if named_id and table_id and named_id != table_id:
+        return named_id, f"is a commit of another table ({named_id})"
     if about.get(COMMIT_VERSION, str(version)) != str(version):
-        return told_id, f"is the commit of version {about[COMMIT_VERSION]}"
-    return told_id, ""
+        return named_id, f"is the commit of version {about[COMMIT_VERSION]}"
+    return named_id, ""
 
 
 def _body(actions: list[dict[str, Any]], kind: str) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class OrphanFiles:
         try:
             table = DeltaTable(self._uri)
             unneeded = set(table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=True))
+            # Of the last two calls: a file that is new is that of a commit on its way, which no version names yet.
             doomed = sorted(unneeded & self._unneeded)[:TIDY_FILES_MAX]
             for name in doomed:
                 self._files.delete_file(name)

@@ -45,7 +45,7 @@ class Checkpoints:
         """
         if not self._due:
             return
-        self._due = False
+        self._due = False  # also if it fails: tried again when the next one is due, not after every commit
         try:
             table = DeltaTable(self._uri)
             if self._only_with.items() <= table.metadata().configuration.items():

@@ -86,7 +86,7 @@ class DirectWriter:
             return True
 
     def _at(self, version: int) -> DeltaTable:
-        table, self._table = self._table, None
+        table, self._table = self._table, None  # a handle that a write failed with is not used again
         if table is None or table.version() > version or commit_stamp(self._uri, table.version()) != self._stamp:
             table = DeltaTable(self._uri)
         elif table.version() < version:

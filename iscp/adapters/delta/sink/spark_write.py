@@ -13,7 +13,7 @@ from iscp.adapters.delta.log.commits import APP_ID
 from iscp.adapters.delta.rows.net_changes import OP
 from iscp.adapters.delta.sink.arrow_write import KEY_TAKEN
 from iscp.adapters.delta.sink.sink_position import tag_json
-from iscp.adapters.delta.source.change_set import telling_gone
+from iscp.adapters.delta.source.change_set import naming_lost_changes
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.core.errors import EngineError
 from iscp.core.netting import ABSENT_AFTER, ABSENT_BEFORE, Op
@@ -88,7 +88,7 @@ def _tagged(frame: DataFrame, mode: str, tag: CommitTag) -> DataFrameWriter:
 
 def _reading(reread: bool) -> AbstractContextManager[None]:
     """While changes are written that are read only now."""
-    return telling_gone() if reread else nullcontext()
+    return naming_lost_changes() if reread else nullcontext()
 
 
 @contextmanager

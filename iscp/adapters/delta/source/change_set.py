@@ -121,7 +121,7 @@ class DeltaChangeSet:
         return raw.orderBy(COMMIT_VERSION, *[F.col(quoted(name)) for name in key], is_written)
 
     def batches(self, frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
-        with telling_gone():
+        with naming_lost_changes():
             yield from arrow_batches(frame, rows_max)
 
     @property
@@ -244,12 +244,12 @@ def _changes(
 @contextmanager
 def reading_changes(what: str) -> Iterator[None]:
     """Distinguishes changes that are gone (ChangesUnavailableError) from a Spark that fails."""
-    with telling_gone(), spark_faults(what):
+    with naming_lost_changes(), spark_faults(what):
         yield
 
 
 @contextmanager
-def telling_gone() -> Iterator[None]:
+def naming_lost_changes() -> Iterator[None]:
     """As `reading_changes`, around what translates Spark's faults itself."""
     try:
         yield

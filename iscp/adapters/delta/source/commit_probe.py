@@ -29,6 +29,7 @@ class DeltaProbe:
     def probe(self, table_uri: str, seen: ProbeState) -> ProbeState:
         try:
             log = log_of(table_uri)
+            # The last commit seen comes first: in a log that was cleaned or recreated the next name says nothing.
             stamp = files.stamp(f"{log}/{seen.version:020d}.json")
             if not stamp or (seen.stamp and stamp != seen.stamp):
                 return _same_or(seen, _from_start(log, table_uri, seen.version))

@@ -137,7 +137,7 @@ def _spawn(
             os.close(output)
         children.append(child)
         born.set()
-        child.wait()
+        child.wait()  # the thread stays as long as the JVM: the kernel kills that when its forking thread ends
         ended.set()
 
     threading.Thread(target=live, name="iscp-jvm", daemon=True).start()

@@ -134,7 +134,7 @@ def _wrong(home: Path, wanted: Mapping[str, str]) -> list[str]:
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
     with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of processes that start together one fetches; the kernel frees it
         yield
 
 

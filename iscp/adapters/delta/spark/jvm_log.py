@@ -42,7 +42,7 @@ def _relay(descriptor: int) -> None:
         for line in lines:
             said = line.decode(errors="replace").rstrip()
             if said:
-                _tell(*_event_of(said))
+                _log_event(*_event_of(said))
 
 
 def _event_of(line: str) -> tuple[int, dict[str, str]]:
@@ -55,7 +55,7 @@ def _event_of(line: str) -> tuple[int, dict[str, str]]:
     return _LEVELS.get(given.pop("level", ""), logging.WARNING), given
 
 
-def _tell(level: int, said: dict[str, str]) -> None:
+def _log_event(level: int, said: dict[str, str]) -> None:
     if log.hasHandlers():
         log.log(level, "spark.said", extra=said)
     else:  # a tool that has set up no logging

@@ -142,6 +142,7 @@ def _claim(settings: SparkSettings) -> TextIO:
     settings.work_dir.mkdir(parents=True, exist_ok=True)
     hold = (settings.work_dir / "lock").open("w")
     try:
+        # The kernel frees it when the process ends, however that is; waiting would hide a wrong configuration.
         fcntl.flock(hold, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         hold.close()

@@ -36,7 +36,7 @@ class SparkEngine:
 
     @contextmanager
     def session(self) -> Iterator[SparkSession]:
-        with self._lock:
+        with self._lock:  # two threads never share one: a merge's seq is a setting of its session
             session = self._idle.pop() if self._idle else None
         if session is None:
             with spark_faults("open a Spark session"):

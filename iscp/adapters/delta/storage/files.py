@@ -101,7 +101,7 @@ def create(path: str, content: bytes) -> bool:
         return True
     try:
         with write_beside(path, content) as hidden:
-            os.link(hidden, path)
+            os.link(hidden, path)  # one system call that fails where the name is taken, for all processes (ADR 2)
     except FileExistsError:
         return False
     return True
@@ -118,7 +118,7 @@ def write_beside(path: str, content: bytes) -> Iterator[str]:
         with open(hidden, "xb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # before it has its name: a reader never sees a commit that is cut short
         yield hidden
     finally:
         with suppress(OSError):
@@ -167,7 +167,7 @@ def rename(path: str, to: str) -> None:
         with _s3_faults():
             obstore.rename(client, key, _client_of(to)[1], overwrite=False)
         return
-    os.link(path, to)
+    os.link(path, to)  # os.rename would replace a file of that name
     os.unlink(path)
 
 

@@ -134,6 +134,6 @@ class AdminServer:
         self._health.enter_graceful_shutdown()
         stopped = self._server.stop(grace_s)
         for each in self._services:
-            each.close()
+            each.close()  # ends the streams between nodes, which would last for all of the grace
         stopped.wait()
         log.info("admin.stopped", extra={"address": self._address})

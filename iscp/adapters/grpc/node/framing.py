@@ -80,7 +80,7 @@ class FrameReader(Generic[M]):
         self._quarantine = quarantine
         self._parts: list[bytes] = []
         self._parts_bytes = 0
-        self._told = False
+        self._reported = False
 
     def take(self, frame: pb.Frame) -> list[M]:
         found = []
@@ -89,7 +89,7 @@ class FrameReader(Generic[M]):
                 found.append(self._decode(raw, self._quarantine))
             except Exception as error:  # noqa: BLE001  (whatever it is, those after it are to be read)
                 self._quarantine.count += 1
-                self._tell(named_error(error))
+                self._report(named_error(error))
         return found
 
     def _whole(self, frame: pb.Frame) -> Iterable[bytes]:
@@ -105,14 +105,14 @@ class FrameReader(Generic[M]):
         parts, self._parts = self._parts, []
         parts_bytes, self._parts_bytes = self._parts_bytes, 0
         if parts_bytes > MESSAGE_PARTS_BYTES_MAX:
-            self._tell(f"a message has {parts_bytes} bytes")
+            self._report(f"a message has {parts_bytes} bytes")
             return ()
         return (b"".join(parts),)
 
-    def _tell(self, reason: str) -> None:
+    def _report(self, reason: str) -> None:
         """Once a stream: a newer node may say what is unknown here again and again."""
-        if not self._told:
-            self._told = True
+        if not self._reported:
+            self._reported = True
             log.warning("coordinate.unreadable", extra={"reason": reason})
 
 
@@ -209,7 +209,7 @@ class Outgoing(Generic[M]):
         with self._changed:
             while not (self._waiting or ended.is_set()):
                 self._changed.wait()
-        if ended.wait(GATHER_S):
+        if ended.wait(GATHER_S):  # a moment more, so that what comes in a burst goes out in few frames
             return []
         with self._changed:
             return self._waiting.take()

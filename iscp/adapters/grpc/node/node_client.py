@@ -72,11 +72,11 @@ class RemoteNode:
         self._metadata = meant.to_metadata()
 
     def notify(self, shard: ShardId, targets: bool) -> None:
-        self._ask(self._stub.Notify, pb.NotifyRequest(shard=_shard(shard), targets=targets))
+        self._request(self._stub.Notify, pb.NotifyRequest(shard=_shard(shard), targets=targets))
 
     def interrupt(self, shard: ShardId, job_id: str, spec_json: str) -> None:
         request = pb.InterruptRequest(shard=_shard(shard), job_id=job_id, spec_json=spec_json)
-        self._ask(self._stub.Interrupt, request)
+        self._request(self._stub.Interrupt, request)
 
     def verify(
         self, shard: ShardId, job_id: str, repair: bool, timeout_s: float, alive: Callable[[], bool]
@@ -100,7 +100,7 @@ class RemoteNode:
 
     def upkeep(self, job_id: str) -> JobUpkeep:
         request = pb.UpkeepRequest(job_id=job_id)
-        answer = self._ask(self._stub.Upkeep, request)
+        answer = self._request(self._stub.Upkeep, request)
         try:
             return upkeep_from_wire(answer)
         except ValueError as error:
@@ -113,7 +113,7 @@ class RemoteNode:
             raise Unavailable(f"{self._address} is {found.node_id} in epoch {found.epoch} now")
         return dict(found.counters)
 
-    def _ask(self, method: Callable[..., Any], request: Any) -> Any:
+    def _request(self, method: Callable[..., Any], request: Any) -> Any:
         try:
             return self._begun(lambda: method(request, timeout=CALL_TIMEOUT_S, metadata=self._metadata))
         except grpc.RpcError as error:

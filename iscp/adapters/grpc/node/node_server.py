@@ -154,7 +154,7 @@ class NodeServer:
         owner_id = self._admit(context, "coordinate").owner_id
         stream = _Stream(owner_id, context)
         if not context.add_callback(stream.end):
-            return
+            return  # the call has ended already, and nothing would end the stream
         self._take_in(owner_id, stream)
         try:
             with suppress(grpc.RpcError):  # the owner has gone meanwhile
@@ -181,7 +181,7 @@ class NodeServer:
 
     def _leave(self, owner_id: str, stream: _Stream) -> None:
         with self._lock:
-            if self._streams.get(owner_id) is stream:
+            if self._streams.get(owner_id) is stream:  # not where the owner has come back on another one
                 del self._streams[owner_id]
         log.info("coordinate.ended", extra={"owner": owner_id})
 
@@ -219,6 +219,7 @@ class NodeServer:
     def _verify(self, request: pb.VerifyRequest, context: grpc.ServicerContext) -> admin_pb2.VerifyReport:
         self._admit(context, "verify")
         with translate_errors(context, "verify", "node_call"):
+            # Comparisons take long: more of them would leave no threads for streams and short calls.
             if not self._verifies.acquire(blocking=False):
                 raise QueueFull(f"{VERIFIES_MAX} comparisons wait at {self._node_id}", remedy="Retry later")
             try:

@@ -91,7 +91,7 @@ class _Peer:
     def send(self, message: OwnerMessage) -> None:
         self._outgoing.put(message)
         if self._thread.ident is None:
-            with self._lock:
+            with self._lock:  # and checked again: of several senders one starts it, and none after `close`
                 if self._thread.ident is None and not self._closed.is_set():
                     self._thread.start()
 
@@ -137,7 +137,7 @@ class _Peer:
         try:
             with self._lock:
                 self._call = call
-                if self._closed.is_set():
+                if self._closed.is_set():  # `close` found no call to cancel
                     call.cancel()
             call.initial_metadata()  # waits for the node's, or for the end
             if call.is_active():
@@ -151,7 +151,7 @@ class _Peer:
                 raise _BrokenStreamError from error
         finally:
             ended.set()
-            began.set()
+            began.set()  # frees gRPC's thread in `_frames`, where the node never let the stream in
             self._outgoing.wake()
             call.cancel()
 
@@ -251,6 +251,7 @@ class Peers:
 
     def _peer(self, record: NodeRecord) -> _Peer:
         life = life_of(record)
+        # First without the lock: every message to a node goes through here.
         if (known := self._peers.get(life)) is not None:
             return known
         with self._lock:

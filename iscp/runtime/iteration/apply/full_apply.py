@@ -34,7 +34,7 @@ def apply_full(run: ApplyRun, work: JobRun, reason: str = "") -> JobOutcome:
         span = source.newest(uri)
     goes_on = work.data_type is not DataType.SNAPSHOT
     if goes_on:
-        read_policy.refuse_anew(work.row.spec, work.position, span, lambda: _applied_at_s(run, work))
+        read_policy.refuse_rebuild(work.row.spec, work.position, span, lambda: _applied_at_s(run, work))
     if work.row.spec.enable_cdf and not span.cdf_on:
         span = _enable_source_cdf(run, span)
     if goes_on:

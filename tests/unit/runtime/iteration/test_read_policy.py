@@ -73,10 +73,10 @@ def test_cdf_is_refused_at_once_where_the_feed_is_off(configured: dict[str, str]
 def test_a_log_that_was_recreated_is_distinguished_from_one_that_goes_on(
     now: SourceRange, applied_at_s: float, fault: str
 ) -> None:
-    read_policy.refuse_anew(replace(SPEC, on_replace=OnReplace.FOLLOW), APPLIED, now, lambda: applied_at_s)
+    read_policy.refuse_rebuild(replace(SPEC, on_replace=OnReplace.FOLLOW), APPLIED, now, lambda: applied_at_s)
     if not fault:
-        read_policy.refuse_anew(SPEC, APPLIED, now, lambda: applied_at_s)
+        read_policy.refuse_rebuild(SPEC, APPLIED, now, lambda: applied_at_s)
         return
     with pytest.raises(PermanentError, match=fault) as refused:
-        read_policy.refuse_anew(SPEC, APPLIED, now, lambda: applied_at_s)
+        read_policy.refuse_rebuild(SPEC, APPLIED, now, lambda: applied_at_s)
     assert (refused.value.code, "resync" in refused.value.remedy) == (ErrorCode.SOURCE_REPLACED, True)
