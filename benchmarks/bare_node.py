@@ -185,6 +185,9 @@ class AnyTable:
     def table_around(self, uri: str) -> str:
         return ""
 
+    def missing_parent(self, uri: str) -> str:
+        return ""
+
 
 def watch_terms(owner: OwnerLoop, counts: dict[str, int]) -> None:
     """Note when this node began a term, and when everything ran under it, by the monotonic clock's microseconds."""

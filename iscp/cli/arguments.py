@@ -20,6 +20,7 @@ from iscp.core.name_patterns import is_pattern
 if TYPE_CHECKING:
     from iscp.cli.context_file import Chosen
     from iscp.client.admin_client import Client
+    from iscp.core.errors import IscpError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,13 +52,18 @@ class Invocation:
         from iscp.client.admin_client import Client
 
         chosen = self.chosen().context
-        return Client(chosen.endpoint, tls=chosen.tls())
+        return Client(chosen.endpoint, tls=chosen.tls(), notice=self._show_notice)
 
     def chosen(self) -> Chosen:
         """Where the command goes. Raises ConfigurationError where the user's file of contexts is wrong."""
         from iscp.cli.context_file import choose
 
         return choose(self.endpoint, self.context)
+
+    def _show_notice(self, error: IscpError, left_s: float) -> None:
+        """On stderr, where with `-o json` only errors are."""
+        if self.output != "json":
+            click.echo(f"{error.message}; trying for {left_s:.0f} s more", err=True)
 
 
 def parse_duration_s(text: str) -> float:
@@ -87,6 +93,11 @@ def absolute_table(text: str) -> str:
     return text if _CATALOG_NAME.fullmatch(text) or _TABLE_ID.fullmatch(text) else path
 
 
+def absolute_target(text: str) -> str:
+    """A local path made absolute; URIs stay as they are."""
+    return text if not text or _URI.match(text) else os.path.abspath(os.path.expanduser(text))
+
+
 class DurationType(click.ParamType):  # type: ignore[type-arg]
     name = "duration"
 
@@ -106,6 +117,17 @@ class TableType(click.ParamType):  # type: ignore[type-arg]
         if not value:
             self.fail("must not be empty. Give a path, a URI or db.table", param, ctx)
         return absolute_table(value)
+
+
+class TargetType(TableType):
+    """A place for a table that need not be there yet: never a name of the catalog."""
+
+    name = "target"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not value:
+            self.fail("must not be empty. Give a path or a URI", param, ctx)
+        return absolute_target(value)
 
 
 class TablesType(TableType):
@@ -150,6 +172,7 @@ class OutputType(click.ParamType):  # type: ignore[type-arg]
 
 
 DURATION, TABLE, TABLES, COLUMNS = DurationType(), TableType(), TablesType(), ColumnsType()
+TARGET = TargetType()
 
 
 def refuse_bad_endpoint(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:

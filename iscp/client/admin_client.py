@@ -23,9 +23,7 @@ from iscp.core.api_requests import (
     UpdateRequest,
 )
 from iscp.core.api_views import CheckedJob, ClusterView, RegisterResult
-from iscp.core.errors import (
-    IscpError,
-)
+from iscp.core.errors import InvalidRequest, IscpError
 from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.spec_fields import RunFields, to_spec_json
 from iscp.wire.v1 import admin_pb2 as pb
@@ -36,15 +34,24 @@ Repeatable = TypeVar("Repeatable", RegisterRequest, UpdateRequest, JobChange)
 class Client(JobReader):
     """Speaks to one node; may be used by several threads at a time.
 
-    `endpoint` is HOST:PORT (by default ISCP_ENDPOINT, else 127.0.0.1:7430); `timeout_s` bounds each call, its
-    retries included. Tables are paths, URIs, `db.table` or table ids, as the node sees them: give absolute paths.
+    `endpoint` is HOST:PORT (by default ISCP_ENDPOINT, else 127.0.0.1:7430); `timeout_s` bounds each call, which is
+    repeated until then while no node answers or the owner changes. `notice` is called once in a call that goes on so
+    for more than a few seconds, with the error and the seconds that are left. Tables are paths, URIs, `db.table` or
+    table ids, as the node sees them: give absolute paths.
     All methods raise the errors of iscp.core.errors that the node raised; Unavailable if it cannot be reached,
     TimedOut, and OutcomeUnknown where a change may or may not have been made. What concerns nodes and shards is in
     `operator`.
     """
 
-    def __init__(self, endpoint: str | None = None, *, timeout_s: float = 30.0, tls: Tls | None = None) -> None:
-        super().__init__(Caller(endpoint, timeout_s=timeout_s, tls=tls))
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        *,
+        timeout_s: float = 30.0,
+        tls: Tls | None = None,
+        notice: Callable[[IscpError, float], None] = lambda error, left_s: None,
+    ) -> None:
+        super().__init__(Caller(endpoint, timeout_s=timeout_s, tls=tls, notice=notice))
         self.operator = OperatorClient(self._caller)
 
     def close(self) -> None:
@@ -80,6 +87,11 @@ class Client(JobReader):
 
         `run`: trigger, every, target_lag, priority, … (see iscp.core.spec_fields.RunFields).
         """
+        for field, names in (("key", key), ("columns", columns)):
+            if isinstance(names, str):
+                raise InvalidRequest(
+                    f"is {names!r}, a text and no list", field=field, remedy=f"Write it as in {field}=[{names!r}]"
+                )
         keep = {"consumer": consumer, "target": target, "key": list(key) or None, "columns": list(columns) or None}
         spec_json = to_spec_json({**keep, "where": where or None, "options": options, "adopt_from": adopt_from, **run})
         return self.register_many([RegisterRequest(JobName(table, name, account), spec_json)])[0]

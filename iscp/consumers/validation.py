@@ -11,6 +11,7 @@ from sqlglot import exp
 from iscp.core.column_identity import kept_collated
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.spec import ConsumerSpec
+from iscp.core.untrusted_values import shown
 from iscp.ports.catalog import Catalog, TableDescription
 
 CONSUMER_PATH = "spec.iteration.consumer"
@@ -22,6 +23,13 @@ def check_target(spec: ConsumerSpec, source: TableDescription, catalog: Catalog)
     """The one spelling of a target that is to be a table. Raises InvalidRequest where it cannot be one."""
     if not spec.target:
         raise InvalidRequest("is missing", field=f"{CONSUMER_PATH}.target", remedy="Give the path or URI of the target")
+    field = f"{CONSUMER_PATH}.target"
+    if "://" not in spec.target and not spec.target.startswith(("/", "file:/")):
+        raise InvalidRequest(
+            f"is {shown(spec.target)}, which is relative to nobody knows what",
+            field=field,
+            remedy="Give an absolute path, or a URI",
+        )
     target = normalized_target(spec.target, catalog)
     if target == source.uri or target.startswith(source.uri + "/") or source.uri.startswith(target + "/"):
         raise InvalidRequest(
@@ -33,6 +41,12 @@ def check_target(spec: ConsumerSpec, source: TableDescription, catalog: Catalog)
             "other",
             field=f"{CONSUMER_PATH}.target",
             remedy="Choose a path beside it",
+        )
+    if parent := catalog.missing_parent(target):
+        raise InvalidRequest(
+            f"is to lie in {parent}, which is not there",
+            field=field,
+            remedy="Create that directory, or mount its file system; check the path",
         )
     return target
 

@@ -240,5 +240,12 @@ class EngineError(TemporaryError):
     code = ErrorCode.ENGINE
 
 
+def no_owner(fault: IscpError | None = None) -> NotOwner:
+    """Between terms; `fault`: why nobody can claim the job log. Of a damaged one none will before it is restored."""
+    code = fault.code if isinstance(fault, JobLogDamaged) else None
+    why = str(fault) if fault else "try again in a moment"
+    return NotOwner(f"no owner has claimed the job log yet: {why}", code=code)
+
+
 class InvariantBroken(IscpError):
     """What must never happen has been seen: the node stops rather than write on."""

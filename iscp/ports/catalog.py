@@ -56,6 +56,9 @@ class Catalog(Protocol):
     def table_around(self, uri: str) -> str:
         """A table within whose directory this place lies, or that lies in the place's own; empty: none was found."""
 
+    def missing_parent(self, uri: str) -> str:
+        """The directory in which this place lies, where it is not there; empty: it is, or the store has none."""
+
     def condition_fault(self, condition: str, table: TableDescription) -> str:
         """Why the engine would not take `condition` as a filter of the table's rows; empty: it would."""
 

@@ -162,6 +162,7 @@ class Cluster:
         self.lake = self.root / "lake"
         self.derived = str(self.lake / "derived")
         """Where targets lie; on S3, if a test says so."""
+        Path(self.derived).mkdir(parents=True)
 
     @property
     def endpoint(self) -> str:

@@ -76,29 +76,36 @@ def assert_refused(answer: Answer, status: int, *words: str) -> None:
         assert word in answer.err
 
 
-CONSUMER = "spec.iteration.consumer"
 FAULTS: dict[str, tuple[dict[str, str], str, str]] = {
     # what is wrong: (options, the field that is named, what the remedy tells)
-    "unknown table": ({"table": "/nowhere/at_all"}, "field: table", "create the table first"),
-    "unknown name of the catalog": ({"table": "db.nothing"}, "field: table", "Check the name"),
-    "a table on a store that is not supported": ({"table": "s3://bucket/t"}, "field: table", "Use a path"),
-    "unknown key column": ({"key": "id,nope"}, f"field: {CONSUMER}.key", "Its columns are id, state"),
-    "a key column twice": ({"key": "id,id"}, f"field: {CONSUMER}.key", "Name each column once"),
-    "unknown column": ({"columns": "id,nope"}, f"field: {CONSUMER}.columns", "Its columns are id, state"),
-    "columns without the key's": ({"columns": "state"}, f"field: {CONSUMER}.columns", "Add the key's columns"),
-    "no SQL": ({"where": "state ="}, f"field: {CONSUMER}.where", "Write it as after WHERE"),
-    "two statements": ({"where": "id > 1; drop table t"}, f"field: {CONSUMER}.where", "Write it as after WHERE"),
-    "a subquery": ({"where": "id > (select 1)"}, f"field: {CONSUMER}.where", "the row's own columns"),
-    "unknown column in where": ({"where": "nope > 1"}, f"field: {CONSUMER}.where", "Its columns are id, state"),
-    "unknown function": ({"where": "nope(id)"}, f"field: {CONSUMER}.where", "as after WHERE"),
-    "no condition": ({"where": "id + 1"}, f"field: {CONSUMER}.where", "as after WHERE"),
-    "types that do not compare": ({"where": "array(id) > 1"}, f"field: {CONSUMER}.where", "as after WHERE"),
-    "a random condition": ({"where": "rand() > 0.5"}, f"field: {CONSUMER}.where", "as after WHERE"),
-    "unknown consumer": ({"consumer": "nope"}, f"field: {CONSUMER}.kind", "Use one of changefeed, replica"),
-    "a target on another store": ({"target": "s3://bucket/t"}, f"field: {CONSUMER}.target", "Use a path"),
-    "an empty name": ({"name": "  "}, "field: job.name", "Name the job"),
-    "a name that is too long": ({"name": "n" * 201}, "field: job.name", "Name the job"),
-    "an empty account": ({"account": " "}, "field: job.account", "Leave it out"),
+    "unknown table": ({"table": "/nowhere/at_all"}, "field: --table", "create the table first"),
+    "unknown name of the catalog": ({"table": "db.nothing"}, "field: --table", "Check the name"),
+    "a table on a store that is not supported": ({"table": "s3://bucket/t"}, "field: --table", "Use a path"),
+    "unknown key column": ({"key": "id,nope"}, "field: --key", "Its columns are id, state"),
+    "a key column twice": ({"key": "id,id"}, "field: --key", "Name each column once"),
+    "unknown column": ({"columns": "id,nope"}, "field: --columns", "Its columns are id, state"),
+    "columns without the key's": ({"columns": "state"}, "field: --columns", "Add the key's columns"),
+    "no SQL": ({"where": "state ="}, "field: --where", "Write it as after WHERE"),
+    "two statements": ({"where": "id > 1; drop table t"}, "field: --where", "Write it as after WHERE"),
+    "a subquery": ({"where": "id > (select 1)"}, "field: --where", "the row's own columns"),
+    "unknown column in where": ({"where": "nope > 1"}, "field: --where", "Its columns are id, state"),
+    "unknown function": ({"where": "nope(id)"}, "field: --where", "as after WHERE"),
+    "no condition": ({"where": "id + 1"}, "field: --where", "as after WHERE"),
+    "types that do not compare": ({"where": "array(id) > 1"}, "field: --where", "as after WHERE"),
+    "a random condition": ({"where": "rand() > 0.5"}, "field: --where", "as after WHERE"),
+    "unknown consumer": ({"consumer": "nope"}, "field: --consumer", "Use one of changefeed, replica"),
+    "a target on another store": ({"target": "s3://bucket/t"}, "field: --target", "Use a path"),
+    "a target in a directory that is not there": (
+        {"target": "/nowhere/at/all"},
+        "field: --target",
+        "mount its file system",
+    ),
+    "options of another consumer": ({"shards": "4"}, "field: --options", "a replica takes no options"),
+    "a name for another line": ({"name": "a\nb"}, "field: --name", "cannot be printed"),
+    "a name that is a pattern": ({"name": "copy*"}, "field: --name", "for a pattern or an option"),
+    "an empty name": ({"name": "  "}, "field: --name", "Name the job"),
+    "a name that is too long": ({"name": "n" * 201}, "field: --name", "Name the job"),
+    "an empty account": ({"account": " "}, "field: --account", "Leave it out"),
 }
 
 
@@ -111,7 +118,7 @@ def test_a_fault_is_refused_with_field_and_remedy(unwritten: Lake, fault: str) -
 
 @pytest.mark.spark
 def test_targets_that_cannot_be(unwritten: Lake) -> None:
-    field, lake = f"field: {CONSUMER}.target", unwritten.cluster.lake
+    field, lake = "field: --target", unwritten.cluster.lake
     for target in (lake / "orders", lake / "orders" / "below", lake, lake / "derived" / ".." / "orders"):
         assert_refused(unwritten.register(target=str(target)), 1, field, "Choose another path")
     for target in (Path(unwritten.kept.target, "inner"), lake / "derived", lake / "foreign" / "inner"):
@@ -144,7 +151,7 @@ JOB_FILES: dict[str, tuple[str, str]] = {
     "key of another type": ("{table: T, name: new, target: N, key: 7}\n", "[0].key"),
     "second of two": (
         "[{table: T, name: new, target: N, key: [id]}, {table: T, name: b, target: N2, key: [nope]}]\n",
-        "requests[1].spec.iteration.consumer.key",
+        "[1].key",
     ),
     "one target for two": (
         "[{table: T, name: new, target: N, key: [id]}, {table: T, name: b, target: N, key: [id]}]\n",
@@ -173,7 +180,8 @@ def test_questions_about_what_is_not_there(unwritten: Lake) -> None:
         assert_refused(admin(endpoint, "job", verb, "/nowhere", "kept"), 1, "/nowhere has no jobs")
     assert_refused(admin_process(endpoint, "notify", "/nowhere"), 1, "/nowhere has no jobs")
     assert admin(endpoint, "job", "delete", orders, "nope", "-o", "json").json == {"deleted": False}
-    assert_refused(admin_process("127.0.0.1:1", "job", "list"), 1, "127.0.0.1:1")
+    nobody = admin_process("127.0.0.1:1", "job", "wait", orders, "nope", "--timeout", "10ms")
+    assert_refused(nobody, 1, "127.0.0.1:1")
 
 
 @pytest.mark.spark
@@ -182,4 +190,4 @@ def test_a_target_that_lost_what_identifies_old_commits(unwritten: Lake, tmp_pat
     configuration = {"delta.setTransactionRetentionDuration": "interval 1 days"}
     write_deltalake(target, pa.table({"id": [1]}).slice(0, 0), configuration=configuration)
     answer = unwritten.register(target=target)
-    assert_refused(answer, 1, f"field: {CONSUMER}.target", "Unset delta.setTransactionRetentionDuration")
+    assert_refused(answer, 1, "field: --target", "Unset delta.setTransactionRetentionDuration")

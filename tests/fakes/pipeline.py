@@ -359,11 +359,15 @@ class FakeKind:
 
 
 class FakeCatalog:
-    """Port Catalog: the tables in `tables`, by URI; `faults` are what the engine finds in conditions."""
+    """Port Catalog: the tables in `tables`, by URI; `faults` are what the engine finds in conditions.
+
+    Directories are there but those in `missing`.
+    """
 
     def __init__(self, *tables: TableDescription) -> None:
         self.tables = {table.uri: table for table in tables}
         self.faults: dict[str, str] = {}
+        self.missing: set[str] = set()
 
     def describe(self, table: str) -> TableDescription:
         uri = self.normalize(table)
@@ -379,6 +383,10 @@ class FakeCatalog:
 
     def table_around(self, uri: str) -> str:
         return next((each for each in self.tables if each.startswith(f"{uri}/") or uri.startswith(f"{each}/")), "")
+
+    def missing_parent(self, uri: str) -> str:
+        parent = uri.rpartition("/")[0]
+        return parent if parent in self.missing else ""
 
     def normalize(self, uri: str) -> str:
         if "://" in uri:

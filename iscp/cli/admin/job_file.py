@@ -15,7 +15,7 @@ import yaml
 
 from iscp.adapters.grpc.channel.endpoint import REGISTRATIONS_MAX
 from iscp.cli.admin.apply_plan import Wanted
-from iscp.cli.arguments import absolute_table, parse_duration_s, split_columns
+from iscp.cli.arguments import absolute_table, absolute_target, parse_duration_s, split_columns
 from iscp.core.api_requests import JobName, RegisterRequest
 from iscp.core.api_views import JobView
 from iscp.core.errors import InvalidRequest
@@ -147,13 +147,13 @@ def _spec(entry: dict[str, Any], path: str) -> str:
         spec = entry["spec"]
         consumer = _check(spec, path).consumer
         if consumer.target:
-            spec["iteration"]["consumer"]["target"] = absolute_table(consumer.target)
+            spec["iteration"]["consumer"]["target"] = absolute_target(consumer.target)
         return json.dumps(spec, default=str)
     fields = {name: value for name, value in entry.items() if name not in _NAMING}
     fields["consumer"] = fields.get("consumer") or _CONSUMER_DEFAULT
     # Some consumers can do without one; those that cannot say so.
     target = _text(entry, "target", path, required=fields["consumer"] == _CONSUMER_DEFAULT)
-    fields["target"] = absolute_table(target) if target else ""
+    fields["target"] = absolute_target(target)
     for name in fields.keys() & {"key", "columns"}:
         fields[name] = _columns(entry, name, path)
     for name in fields.keys() & DURATIONS:

@@ -12,7 +12,7 @@ from iscp.cli.admin.apply_plan import changes_of
 from iscp.cli.admin.error_words import option_of, options_named, places_named, show_error
 from iscp.cli.admin.exit_status import ExitStatus
 from iscp.cli.admin.spec_options import OBJECT, run_options
-from iscp.cli.arguments import COLUMNS, TABLE, Invocation, anywhere, invocation
+from iscp.cli.arguments import COLUMNS, TABLE, TARGET, Invocation, anywhere, invocation
 from iscp.core.api_requests import JobName, RegisterRequest
 from iscp.core.api_views import Action, CheckedJob, RegisterResult
 from iscp.core.errors import PermanentError
@@ -32,7 +32,7 @@ ADOPT_WAIT_S = 3_600.0
 @click.option("--table", type=TABLE, metavar="T", help="The source table.")
 @click.option("--name", metavar="N", help="The job's name, unique on its table.")
 @click.option("--consumer", metavar="KIND", help="What to keep.  [default: replica]")
-@click.option("--target", type=TABLE, metavar="URI", help="Where to keep it.")
+@click.option("--target", type=TARGET, metavar="URI", help="Where to keep it.")
 @click.option("--key", type=COLUMNS, metavar="a,b", help="The columns that identify a row; none: append-only.")
 @click.option("--columns", type=COLUMNS, metavar="a,b", help="Only these columns.")
 @click.option("--where", metavar="SQL", help="Only the rows for which this holds.")

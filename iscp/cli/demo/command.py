@@ -82,7 +82,9 @@ def _play(root: Path, view: View, nodes: int, chaos: bool) -> tuple[list[JobResu
         with Client(up.endpoints, timeout_s=CALL_TIMEOUT_S) as client:
             year = flights.load(view.days)
             sources = Sources(root / "lake", year)
-            jobs = demo_jobs(sources, str(root / "lake" / "derived"))
+            derived = root / "lake" / "derived"
+            derived.mkdir()
+            jobs = demo_jobs(sources, str(derived))
             sources.schedule(year.days[0])
             since = [job.register(client) for job in jobs]
             _settle(jobs, client, view, "building what is derived")

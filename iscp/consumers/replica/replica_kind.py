@@ -64,6 +64,12 @@ class ReplicaKind:
         _refuse_unlike(spec, source, catalog.describe(normalized_target(spec.target, catalog)))
 
     def _validate_spec(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
+        if spec.options:
+            raise InvalidRequest(
+                f"names {', '.join(sorted(spec.options))}, and a replica takes no options",
+                field=f"{CONSUMER_PATH}.options",
+                remedy="Leave it out (`shards` is an option of the consumer changefeed)",
+            )
         target = check_target(spec, source, catalog)
         if target.endswith(DEAD_LETTER_SUFFIX):
             raise InvalidRequest(

@@ -13,7 +13,7 @@ from iscp.core.errors import (
     Unavailable,
 )
 from iscp.core.ids import ShardId
-from iscp.core.job_row import JobRow
+from iscp.core.job_row import JobRow, Reason
 from iscp.core.verification import VerifyReport, refuse_unverifiable
 from iscp.ports.catalog import Catalog
 from iscp.ports.system import Clock
@@ -70,9 +70,11 @@ class JobWaiter:
                 raise Unavailable("the wait was given up: the node stops, or the caller is gone")
             left_s = until_s - self._clock.monotonic_s()
             if left_s <= 0:
-                at = f"the job is at {current.watermark.version if current else -1}"
-                why = str(fault) if fault else at
-                raise TimedOut(f"version {wanted} was not applied within {timeout_s:.3g} s; {why}")
+                why = str(fault) if fault else _where_it_is(self._views.of([current])[0] if current else None)
+                raise TimedOut(
+                    f"version {wanted} was not applied within {timeout_s:.3g} s; {why}",
+                    remedy="See `iscp-admin job status`, and the node's log",
+                )
             self._moved.wait(seen, min(left_s, ALIVE_LOOK_S))
 
     def verify(self, row: JobRow, repair: bool, timeout_s: float, alive: Callable[[], bool]) -> VerifyReport:
@@ -90,6 +92,17 @@ class JobWaiter:
 def shards_of(writer: LogWriter, tables: Iterable[str]) -> list[ShardId]:
     """The shards of all ranges of these tables."""
     return writer.read(lambda book: [ShardId(each, number) for each in tables for number in book.ranges(each)])
+
+
+def _where_it_is(job: JobView | None) -> str:
+    if job is None:
+        return "the job was dropped"
+    reason = "" if job.reason is Reason.NONE else f" ({job.reason.value})"
+    at = "has applied nothing yet" if job.applied_version < 0 else f"is at version {job.applied_version}"
+    held = f"on {job.node_id}" if job.node_id else "on no node"
+    status = job.status
+    error = f"; its last error: {status.error_code} {status.error_msg}" if status.error_code else ""
+    return f"the job {at}, {job.state.value}{reason} {held}{error}"
 
 
 def _refuse_hopeless(wanted: JobRow, current: JobRow | None, fault: IscpError | None) -> None:

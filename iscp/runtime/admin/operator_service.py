@@ -17,7 +17,7 @@ from iscp.coordination.membership.term import Term
 from iscp.coordination.protocol.events import MoveRequested, OverridesChanged, RebalanceRequested
 from iscp.core.api_requests import NodeVerb, ShardVerb
 from iscp.core.api_views import EventView, PlacedShard
-from iscp.core.errors import InvalidRequest, IscpError, NotOwner, Unavailable
+from iscp.core.errors import InvalidRequest, IscpError, Unavailable, no_owner
 from iscp.core.ids import ShardId
 from iscp.ports.catalog import Catalog
 from iscp.ports.cluster import OverrideStore
@@ -118,7 +118,7 @@ class OwnerOperator:
             return False
         leader = self._owner.leader
         if leader is None:
-            raise _no_owner()
+            raise no_owner()
         try:
             self._store.save(leader, before, after)
         except IscpError:
@@ -170,14 +170,10 @@ class OwnerOperator:
     def _read_term(self, read: Callable[[Term], T]) -> T:
         def read_term(loop: OwnerLoop) -> T:
             if loop.machine.term is None:
-                raise _no_owner()
+                raise no_owner()
             return read(loop.machine.term)
 
         return self._owner.query(read_term)
-
-
-def _no_owner() -> NotOwner:
-    return NotOwner("no owner has claimed the job log yet", remedy="Try again in a moment")
 
 
 def _held(term: Term, node_id: str) -> int:

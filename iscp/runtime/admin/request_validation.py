@@ -18,6 +18,7 @@ from iscp.core.api_views import Action, CheckedJob
 from iscp.core.errors import Conflict, InvalidRequest, PermanentError, TableNotFound
 from iscp.core.ids import JobKey, next_job_id
 from iscp.core.job_row import JobRow
+from iscp.core.name_patterns import is_pattern
 from iscp.core.spec import ChangeMode, JobSpec, TriggerSpec
 from iscp.core.spec_parsing import parse_spec
 from iscp.core.spec_patch import changed_spec
@@ -55,6 +56,8 @@ class RequestValidator:
         key = JobKey(request.job.account, table_id, request.job.name)
         # What is there already is answered so, whatever has become of its target meanwhile.
         check = writer.read(lambda book: book.job(key)) is None
+        if check:
+            _check_new_names(request.job)
         item = self._item(request.job, request.spec_json, source, table_id, check=check)
         if check:
             self._refuse_held(item.row.spec)
@@ -81,6 +84,7 @@ class RequestValidator:
             if there is None or action_for(there, item.row) is not Action.UNCHANGED:
                 self._item(request.job, request.spec_json, source, table_id, check=True)
             if there is None:
+                _check_new_names(request.job)
                 self._refuse_held(item.row.spec)
             return there, item
         except PermanentError as error:
@@ -144,6 +148,7 @@ class RequestValidator:
         spec = parse_spec(spec_json)
         kind = self._kinds(spec.consumer.kind)
         if check:
+            _refuse_unprintable(spec.consumer.target, "spec.iteration.consumer.target")
             refuse_unfit(spec, source)
             self._validate(kind, spec, source)
             self._check_trigger(spec.trigger)
@@ -215,6 +220,26 @@ def _check_names(job: JobName) -> None:
         )
     if not job.account.strip():
         raise InvalidRequest("is empty", field="job.account", remedy="Leave it out for the default account")
+
+
+def _check_new_names(job: JobName) -> None:
+    """What other commands, logs and terminals take as it is; a job of another name that is there goes on."""
+    for text, field in ((job.name, "job.name"), (job.account, "job.account"), (job.table, "table")):
+        _refuse_unprintable(text, field)
+    for text, field in ((job.name, "job.name"), (job.account, "job.account")):
+        if is_pattern(text) or text.startswith("-") or text != text.strip():
+            raise InvalidRequest(
+                f"is {text!r}, which commands would take for a pattern or an option",
+                field=field,
+                remedy="Leave out * ? [ and blanks at its ends, and begin with another character than -",
+            )
+
+
+def _refuse_unprintable(text: str, field: str) -> None:
+    if not text.isprintable():
+        raise InvalidRequest(
+            f"is {text!r}, with characters that cannot be printed", field=field, remedy="Leave them out"
+        )
 
 
 def _row(job: JobName, spec_json: str, source: TableDescription, table_id: str) -> JobRow:

@@ -10,7 +10,7 @@ from iscp.coordination.membership.registered_nodes import Roll
 from iscp.coordination.owner_machine import OwnerMachine
 from iscp.coordination.protocol.events import MoveRequested, OverridesChanged, OwnerEvent, RebalanceRequested
 from iscp.coordination.protocol.messages import NodeMessage, SourceSeen
-from iscp.core.errors import IscpError, JobLogDamaged, NotOwner, QueueFull, Unavailable
+from iscp.core.errors import IscpError, JobLogDamaged, QueueFull, Unavailable, no_owner
 from iscp.core.ids import ShardId
 from iscp.core.members import Leader, Moment, NodeRecord
 from iscp.ports.system import Clock
@@ -104,7 +104,7 @@ class OwnerIntake:
     def current_writer(self) -> LogWriter:
         """The writer of the present term; raises NotOwner between terms."""
         if (writer := self.writer) is None:
-            raise NotOwner(f"no owner has claimed the job log yet: {self.log_fault() or 'try again in a moment'}")
+            raise no_owner(self.log_fault())
         return writer
 
     def log_fault(self) -> IscpError | None:

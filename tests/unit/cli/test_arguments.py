@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from iscp.cli.arguments import TABLES, absolute_table, parse_duration_s
+from iscp.cli.arguments import TABLES, TARGET, absolute_table, parse_duration_s
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,14 @@ def test_a_name_that_is_a_path_too_is_the_path(tmp_path: Path) -> None:
     existing = sorted(path.name for path in here.iterdir() if path.suffix == ".toml")[0]
     assert absolute_table(existing) == str(here / existing)
     assert absolute_table(str(tmp_path)) == str(tmp_path)
+
+
+def test_a_target_is_a_path_whatever_it_looks_like() -> None:
+    """The node would take `copies.orders` relative to its own directory."""
+    for text in ("copies.orders", "copies/orders", "8e1f4e3a-3f65-4d5e-9d5e-0d8e6a1b2c3d"):
+        assert TARGET.convert(text, None, None) == os.path.abspath(text)
+    for text in ("/data/copy", "s3a://bucket/copy", "file:/data/copy"):
+        assert TARGET.convert(text, None, None) == text
 
 
 def test_patterns_of_relative_paths_are_made_absolute_and_others_stay() -> None:

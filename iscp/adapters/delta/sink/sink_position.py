@@ -18,6 +18,7 @@ from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.next_version import commits_after, counts
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import place
+from iscp.adapters.delta.storage.table_place import require_place
 from iscp.core.errors import Conflict, StorageError, TableNotFound
 from iscp.core.job_row import JobRow
 from iscp.core.watermark import DeadLetters, Position, Watermark
@@ -110,8 +111,7 @@ class PositionReader:
             seq = self._last_seq(newest)
         except TableNotFound as error:
             self._known = None
-            if row.seq:
-                self._refuse_no_place(error)
+            self._refuse_no_place(error)
             return Position(void="the target is not there" if row.seq else "", seq=0)
         if seq is None:
             self._known = None
@@ -120,11 +120,8 @@ class PositionReader:
 
     def _refuse_no_place(self, error: TableNotFound) -> None:
         """Where the target cannot be rebuilt until somebody has made room for it."""
+        require_place(self._uri)
         path = place(self._uri)
-        if not files.parent_is_there(path):
-            raise StorageError(
-                f"the directory of the target {self._uri} is not there", remedy="Mount or create it"
-            ) from error
         if files.is_file(path) or files.is_file(log_of(self._uri)):
             raise StorageError(
                 f"there is a file in the place of the target {self._uri}", remedy="Move it away: the target is rebuilt"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +19,7 @@ from iscp.adapters.delta.source.open_table import BrokenLogError, BySpark, open_
 from iscp.adapters.delta.source.spark_read import table_opener
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.locations import local_path, s3_place
+from iscp.adapters.delta.storage.locations import local_path, place, s3_place
 from iscp.adapters.delta.storage.nested_tables import table_around
 from iscp.core.column_identity import void_fields
 from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
@@ -120,6 +121,10 @@ class DeltaCatalog:
     def table_around(self, uri: str) -> str:
         with storage_faults(f"search around {uri}"):
             return table_around(uri)
+
+    def missing_parent(self, uri: str) -> str:
+        with storage_faults(f"look for the directory of {uri}"):
+            return "" if files.parent_is_there(place(uri)) else posixpath.dirname(place(uri))
 
     def has_version(self, uri: str, version: int) -> bool:
         return read_commit(uri, version) is not None

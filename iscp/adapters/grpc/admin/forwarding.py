@@ -27,7 +27,7 @@ from tenacity import (
 from iscp.adapters.grpc.channel.call_metadata import open_channel
 from iscp.adapters.grpc.channel.endpoint import Tls
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY, abort, from_rpc, never_sent
-from iscp.core.errors import IscpError, JobLogDamaged, NotOwner, Unavailable
+from iscp.core.errors import IscpError, JobLogDamaged, NotOwner, Unavailable, no_owner
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import operator_pb2
 
@@ -162,7 +162,7 @@ class Forwarding(grpc.ServerInterceptor):  # type: ignore[misc]
             if not caller.gone.is_set():
                 log.info("forward.failed", extra={"method": method, "owner": failure.address})
             if failure.nothing_done and (fault := self._log_fault()) is not None:
-                abort(context, NotOwner(f"no owner has claimed the job log yet: {fault}"))
+                abort(context, no_owner(fault))
             _relay(context, failure)
 
     def _may_pass(self, error: BaseException) -> bool:

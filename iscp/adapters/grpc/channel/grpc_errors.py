@@ -129,7 +129,8 @@ def from_rpc(error: grpc.RpcError, endpoint: str, *, changes: bool) -> IscpError
             return core.Unavailable(
                 f"{endpoint} does not answer ({text})",
                 field="endpoint",
-                remedy="Start a node, or name another by --endpoint or ISCP_ENDPOINT",
+                remedy="See whether a node runs there and has started (`iscp up` starts one); or name another by "
+                "--endpoint or ISCP_ENDPOINT",
             )
         case grpc.StatusCode.DEADLINE_EXCEEDED if changes:
             return OutcomeUnknown(

@@ -13,18 +13,20 @@ import grpc
 from iscp.adapters.grpc.channel.call_metadata import CONNECT_MAX_MS, KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, keepalive
 from iscp.adapters.grpc.channel.endpoint import MESSAGE_BYTES_MAX, Tls, channel_target, endpoint_or_default
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
+from iscp.adapters.system.clock import SystemClock
 from iscp.core.errors import ErrorCode, IscpError, LeaseLost, NotOwner, OutcomeUnknown, TemporaryError, Unavailable
+from iscp.ports.system import Clock
 
 R = TypeVar("R")
-
-ATTEMPTS_MAX = 6
-"""Attempts of a client's call within its timeout; then it fails with the last attempt's error."""
 
 BACKOFF_S = 0.1
 """Pause before the second attempt; it doubles up to BACKOFF_MAX_S."""
 
 BACKOFF_MAX_S = 2.0
 """Longest pause between two attempts."""
+
+NOTICE_AFTER_S = 3.0
+"""After so long without an answer that helps, whoever wants to know it is told why."""
 
 # The owner is changing, or the node is restarting: soon another answer is to be had. Repeating is safe, as a
 # change carries its request_id. (Not Unavailable's siblings: a full disk does not repair itself within seconds.)
@@ -43,13 +45,28 @@ _OPTIONS = (
 
 
 def _retried(error: IscpError) -> bool:
-    return isinstance(error, _RETRIED) and error.code is not ErrorCode.TIMEOUT
+    return isinstance(error, _RETRIED) and error.code not in (ErrorCode.TIMEOUT, ErrorCode.JOB_LOG_DAMAGED)
 
 
 class Caller:
-    """A channel to `endpoint`, for several threads at a time. `timeout_s` bounds each call with its retries."""
+    """A channel to `endpoint`, for several threads at a time. `timeout_s` bounds each call with its retries.
 
-    def __init__(self, endpoint: str | None = None, *, timeout_s: float = 30.0, tls: Tls | None = None) -> None:
+    `notice` is called once in a call that goes on trying: with the last error, and the seconds for which it will.
+    """
+
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        *,
+        timeout_s: float = 30.0,
+        tls: Tls | None = None,
+        notice: Callable[[IscpError, float], None] = lambda error, left_s: None,
+        clock: Clock | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._notice = notice
+        self._clock = clock or SystemClock()
+        self._sleep = sleep
         self._endpoint = endpoint_or_default(endpoint)
         self._timeout_s = timeout_s
         self._random = random.Random()
@@ -73,20 +90,25 @@ class Caller:
     def call(
         self, method: Callable[..., R], request: Any, *, changes: bool = False, timeout_s: float | None = None
     ) -> R:
-        """Call, and repeat the very same request, within `timeout_s` and ATTEMPTS_MAX."""
-        end_s = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
-        unknown = False
-        for attempt in range(1, ATTEMPTS_MAX + 1):
+        """Call, and repeat the very same request, until `timeout_s` is over."""
+        begun_s = self._clock.monotonic_s()
+        end_s = begun_s + (self._timeout_s if timeout_s is None else timeout_s)
+        unknown, noticed, backoff_s = False, False, BACKOFF_S
+        while True:
             try:
-                return method(request, timeout=max(0.0, end_s - time.monotonic()))
+                return method(request, timeout=max(0.0, end_s - self._clock.monotonic_s()))
             except grpc.RpcError as failure:
                 cause = failure
             error = from_rpc(cause, self._endpoint, changes=changes)
             unknown = unknown or isinstance(error, OutcomeUnknown)
-            pause_s = min(BACKOFF_MAX_S, BACKOFF_S * 2 ** (attempt - 1)) * self._random.uniform(0.5, 1.0)
-            if not _retried(error) or attempt == ATTEMPTS_MAX or time.monotonic() + pause_s >= end_s:
+            pause_s, now_s = backoff_s * self._random.uniform(0.5, 1.0), self._clock.monotonic_s()
+            if not _retried(error) or now_s + pause_s >= end_s:
                 break
-            time.sleep(pause_s)
+            if not noticed and now_s - begun_s >= NOTICE_AFTER_S:
+                noticed = True
+                self._notice(error, end_s - now_s)
+            self._sleep(pause_s)
+            backoff_s = min(BACKOFF_MAX_S, backoff_s * 2)
         if unknown and isinstance(error, TemporaryError) and not isinstance(error, OutcomeUnknown):
             # This attempt failed for certain, but an earlier one may have been carried out.
             raise OutcomeUnknown(error.message, field=error.field, remedy="Check the job's status") from cause

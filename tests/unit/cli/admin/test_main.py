@@ -395,7 +395,7 @@ def test_as_a_program_it_has_its_exit_statuses(endpoint: str) -> None:
     assert status_of("job", "status", "/t", "unknown") == 1
     assert status_of("job", "status", "/t") == 2
     assert status_of("job", "wait", "/t", "a", "--timeout", "10ms") == 3
-    assert status_of("--endpoint", "127.0.0.1:1", "status") == 1
+    assert status_of("--endpoint", "127.0.0.1:1", "job", "wait", "/t", "a", "--timeout", "10ms") == 1
 
 
 def test_version_and_completion_are_printed() -> None:

@@ -20,7 +20,9 @@ GOOD = ConsumerSpec("replica", "/lake/target", ("id",))
 
 
 def validate(spec: ConsumerSpec, *tables: TableDescription) -> None:
-    ReplicaKind().validate(spec, SOURCE, FakeCatalog(SOURCE, *tables))
+    catalog = FakeCatalog(SOURCE, *tables)
+    catalog.missing.add("/gone")
+    ReplicaKind().validate(spec, SOURCE, catalog)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +48,10 @@ def test_what_is_taken(spec: ConsumerSpec) -> None:
     [
         ({"target": ""}, "target", "is missing"),
         ({"target": "s3://bucket/x"}, "target", "another store"),
+        ({"target": "copies/orders"}, "target", "relative"),
+        ({"target": "copies.orders"}, "target", "relative"),
+        ({"target": "/gone/copy"}, "target", "is to lie in /gone, which is not there"),
+        ({"options": {"shards": 4}}, "options", "names shards, and a replica takes no options"),
         ({"target": "/lake/orders"}, "target", "is the source"),
         ({"target": "/lake/orders/"}, "target", "is the source"),
         ({"target": "/lake/orders/inner"}, "target", "within"),

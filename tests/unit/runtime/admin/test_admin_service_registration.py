@@ -70,6 +70,12 @@ def test_the_target_is_logged_in_the_catalogs_one_spelling(desk: Desk) -> None:
         (request(name="  "), "job.name", ErrorCode.INVALID_REQUEST),
         (request(name="n" * (JOB_NAME_LENGTH_MAX + 1)), "job.name", ErrorCode.INVALID_REQUEST),
         (RegisterRequest(JobName(TABLE.uri, "x", " "), spec()), "job.account", ErrorCode.INVALID_REQUEST),
+        (RegisterRequest(JobName(TABLE.uri, "x", "a*"), spec()), "job.account", ErrorCode.INVALID_REQUEST),
+        *(
+            (request(name=name), "job.name", ErrorCode.INVALID_REQUEST)
+            for name in ("a\nb", "\x1b[31mred", "copy*", "co?y", "co[p]y", "--help", "-o", " x", "x ", "\udc80")
+        ),
+        (request(target="/targets/a\nb"), "spec.iteration.consumer.target", ErrorCode.INVALID_REQUEST),
         (request(table="/tables/none"), "table", ErrorCode.TABLE_NOT_FOUND),
         (RegisterRequest(X, "not json"), "spec", ErrorCode.INVALID_REQUEST),
         (RegisterRequest(X, spec(bogus=1)), "spec.iteration.consumer.bogus", ErrorCode.INVALID_REQUEST),

@@ -11,7 +11,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_d
 from iscp.adapters.delta.log.commits import APP_ID
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.sink.sink_position import tag_json
-from iscp.core.errors import Conflict, ErrorCode, PermanentError
+from iscp.core.errors import Conflict, ErrorCode, PermanentError, StorageError
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow
 from iscp.core.watermark import Watermark
@@ -54,6 +54,16 @@ def test_columns_are_read_again_once_another_has_had_the_target(tmp_path: Path, 
     assert (position.seq, position.job_id, position.void) == (3, theirs, "")
     assert sink.schema_matches(schema(WIDE))
     assert not sink.schema_matches(schema(NARROW))
+
+
+def test_a_directory_that_is_not_there_is_not_created_for_a_target(tmp_path: Path) -> None:
+    """It may be a volume's that is not mounted."""
+    sink = DeltaSink(str(tmp_path / "volume" / "target"), ScriptedFailpoints())
+    with pytest.raises(StorageError, match=r"the directory of the target .*/volume/target is not there"):
+        sink.position(row("job-1"))
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "volume").mkdir()
+    assert sink.position(row("job-1")).seq == 0
 
 
 def test_a_first_claim_never_takes_a_table_that_came_to_be_meanwhile(tmp_path: Path) -> None:

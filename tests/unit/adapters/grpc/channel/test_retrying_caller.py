@@ -1,0 +1,96 @@
+"""For how long a client asks again, and whom it tells that it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import pytest
+
+from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY, detail_of
+from iscp.adapters.grpc.channel.retrying_caller import NOTICE_AFTER_S, Caller
+from iscp.core.errors import ErrorCode, IscpError, NotOwner, OutcomeUnknown, Unavailable
+from tests.fakes.clock import FakeClock
+
+TIMEOUT_S = 60.0
+
+
+class Refused(grpc.RpcError):  # type: ignore[misc]
+    """As gRPC raises it where nobody listens, or where a node answers with `error`."""
+
+    def __init__(self, error: IscpError | None = None) -> None:
+        self._error = error
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return "failed to connect to all addresses; last error: Connection refused"
+
+    def trailing_metadata(self) -> tuple[tuple[str, bytes], ...]:
+        return ((DETAIL_KEY, detail_of(self._error).SerializeToString()),) if self._error else ()
+
+
+@dataclass
+class Node:
+    """Answers from `back_s` after the first call on; before, each call fails with `error`."""
+
+    back_s: float = float("inf")
+    error: IscpError | None = None
+    clock: FakeClock = field(default_factory=FakeClock)
+    asked: int = 0
+    notices: list[tuple[IscpError, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._begun_s = self.clock.monotonic_s()
+
+    @property
+    def past_s(self) -> float:
+        return self.clock.monotonic_s() - self._begun_s
+
+    def method(self, request: Any, *, timeout: float) -> str:
+        self.asked += 1
+        if self.past_s < self.back_s:
+            raise Refused(self.error)
+        return "answer"
+
+    def ask(self, *, changes: bool = False) -> str:
+        def notice(error: IscpError, left_s: float) -> None:
+            self.notices.append((error, left_s))
+
+        with Caller(
+            "127.0.0.1:1", timeout_s=TIMEOUT_S, notice=notice, clock=self.clock, sleep=self.clock.advance
+        ) as on:
+            return on.call(self.method, None, changes=changes)
+
+
+@pytest.mark.parametrize("error", [None, NotOwner("no owner yet"), OutcomeUnknown("perhaps")])
+def test_a_node_that_comes_back_before_the_deadline_is_found(error: IscpError | None) -> None:
+    node = Node(back_s=TIMEOUT_S - 5, error=error)
+    assert node.ask(changes=True) == "answer"
+    assert len(node.notices) == 1
+
+
+def test_the_deadline_is_the_end_and_nothing_before_it() -> None:
+    node = Node()
+    with pytest.raises(Unavailable, match="does not answer") as raised:
+        node.ask()
+    assert TIMEOUT_S - 2.0 <= node.past_s < TIMEOUT_S
+    assert "has started" in raised.value.remedy
+    ((error, left_s),) = node.notices
+    assert "127.0.0.1:1 does not answer" in error.message
+    assert TIMEOUT_S - NOTICE_AFTER_S - 2.0 <= left_s <= TIMEOUT_S - NOTICE_AFTER_S
+
+
+def test_a_short_interruption_is_not_told() -> None:
+    node = Node(back_s=NOTICE_AFTER_S / 3)
+    assert node.ask() == "answer"
+    assert node.notices == []
+
+
+def test_a_job_log_that_a_person_has_to_restore_is_said_at_once() -> None:
+    node = Node(error=NotOwner("7.json is torn", code=ErrorCode.JOB_LOG_DAMAGED))
+    with pytest.raises(NotOwner, match="torn"):
+        node.ask()
+    assert node.asked == 1
