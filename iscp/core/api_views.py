@@ -165,8 +165,8 @@ class EventView:
 class ClusterView:
     """What the whole cluster does.
 
-    `owner`: the owner's node id, empty while there is none; `counters`: the executors', summed; `lag_max_s` is -1
-    while unknown. `checkpoint_at_s` (Unix seconds, 0: not known yet): all that was committed up to then is applied by
+    `owner`: the owner's node id, empty while there is none; `counters`: the executors', summed; `lag_max_s`: the
+    greatest of all jobs, stopped ones too; -1 while unknown. `checkpoint_at_s` (Unix seconds, 0: not known yet): all that was committed up to then is applied by
     all jobs but those left out, of which `left_out` has some. `moving`: shards on their way to another node.
     """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -11,12 +11,15 @@ from iscp.coordination.global_checkpoint import counts
 from iscp.coordination.membership.assignments import Holder
 from iscp.coordination.membership.node_session import Peer, PeerPhase
 from iscp.coordination.membership.term import Term
+from iscp.coordination.protocol.messages import SourceSeen
 from iscp.core.api_views import ClusterView, LeftOutJob, NodeView, ShardView
 from iscp.core.errors import IscpError
+from iscp.core.ids import ShardId
 from iscp.core.job_row import JobRow
 from iscp.core.members import NodeRecord
 from iscp.ports.cluster import Membership
 from iscp.ports.system import Clock
+from iscp.runtime.admin.job_views import lag_of
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop
@@ -34,7 +37,8 @@ class _Seen:
     records: tuple[NodeRecord, ...]
     nodes: tuple[NodeView, ...]
     shards: tuple[ShardView, ...]
-    lag_max_s: float
+    looks: Mapping[ShardId, SourceSeen]
+    held: Container[ShardId]
     checkpoint_at_s: float
     catching_up: frozenset[str]
     moving: int
@@ -54,14 +58,19 @@ class ClusterViews:
         seen = self._owner.query(self._read)
         counters, ages_s = self._nodes.counters(seen.records), self._lease_ages_s(seen.records)
         nodes = [_completed(node, counters.get(node.node_id), ages_s.get(node.node_id, -1.0)) for node in seen.nodes]
-        left_out, left_out_count = _left_out(writer.read(lambda book: book.rows()), seen.catching_up)
+        rows = [row for row in writer.read(lambda book: book.rows()) if row.drop_at_s is None]
+        left_out, left_out_count = _left_out(rows, seen.catching_up)
+        now_s = self._clock.now_s()
+        lags_s = (
+            lag_of(row, seen.looks.get(row.key.shard), held=row.key.shard in seen.held, now_s=now_s) for row in rows
+        )
         return ClusterView(
             owner=seen.owner,
             owner_rev=seen.owner_rev,
             nodes=tuple(nodes),
             shards=seen.shards,
             jobs=writer.read(lambda book: book.count()),
-            lag_max_s=seen.lag_max_s,
+            lag_max_s=max(lags_s, default=-1.0),
             counters=_summed(counters.values()),
             checkpoint_at_s=seen.checkpoint_at_s,
             left_out=left_out,
@@ -84,17 +93,14 @@ class ClusterViews:
             held.update([shard] if holder else [])
             table = jobs[0].table_name if jobs else ""
             shards.append(ShardView(shard.table_id, table, holder, assignment.state.value, len(jobs), shard.range_id))
-        now_s = self._clock.now_s()
-        lags_s = (
-            seen.lag_s + (0.0 if shard in held else now_s - seen.checked_at_s) for shard, seen in loop.seen.items()
-        )
         return _Seen(
             owner=loop.machine.node_id if loop.writer is not None else "",
             owner_rev=loop.machine.owner_rev,
             records=loop.members,
             nodes=tuple(_node(record, term) for record in loop.members),
             shards=tuple(shards),
-            lag_max_s=max(lags_s, default=-1.0),
+            looks=dict(loop.seen),
+            held=held,
             checkpoint_at_s=loop.checkpoint.at_s,
             catching_up=loop.checkpoint.catching_up,
             moving=len(term.moving) if term else 0,
@@ -149,8 +155,7 @@ def _completed(node: NodeView, counters: dict[str, int] | None, lease_age_s: flo
 
 def _left_out(jobs: Iterable[JobRow], catching_up: frozenset[str]) -> tuple[tuple[LeftOutJob, ...], int]:
     """Some of the jobs that the checkpoint does not speak for, and how many there are."""
-    wanted = (row for row in jobs if row.drop_at_s is None)
-    rows = list({row.registration: row for row in wanted if not counts(row) or row.job_id in catching_up}.values())
+    rows = list({row.registration: row for row in jobs if not counts(row) or row.job_id in catching_up}.values())
     some = tuple(LeftOutJob(row.table_name, row.key.job_name, _why(row)) for row in islice(rows, LEFT_OUT_SHOWN_MAX))
     return some, len(rows)
 

@@ -47,7 +47,7 @@ class JobViews:
 
     def _view(self, row: JobRow, ranges: int, node_id: str, seen: SourceSeen | None) -> JobView:
         source_version = max(seen.source_version if seen else -1, row.watermark.version)
-        lag_s = self._lag_s(row, seen, held=bool(node_id))
+        lag_s = lag_of(row, seen, held=bool(node_id), now_s=self._clock.now_s())
         return JobView(
             account=row.key.account,
             table_id=row.key.table_id,
@@ -79,24 +79,6 @@ class JobViews:
             return False
         return (lag_s if row.watermark.version >= 0 else self._clock.now_s() - row.create_at_s) > spec.target_lag_s
 
-    def _lag_s(self, row: JobRow, seen: SourceSeen | None, held: bool) -> float:
-        """How stale the job is; a job that is up to date with what was last seen is so as of that probe.
-
-        A target in doubt is stale since the doubt. While no node holds the table, nobody probes: then the time since
-        the last probe counts as lag.
-        """
-        if seen is None:
-            return -1.0
-        if doubted_at_s := row.status.doubted_at_s:
-            return max(0.001, self._clock.now_s() - doubted_at_s)
-        if row.watermark.version >= seen.source_version:
-            return 0.0 if held else max(0.0, self._clock.now_s() - seen.checked_at_s)
-        # The table's own figure is of its slowest job; no job is staler than that, or than its own watermark.
-        table_s = seen.lag_s + (self._clock.now_s() - seen.checked_at_s)
-        own_s = self._clock.now_s() - row.watermark.at_s if row.watermark.version >= 0 else table_s
-        # A paused job does not count among those of the table: only its own watermark shows how far it has fallen back.
-        return max(0.0, own_s if row.paused else min(table_s, own_s))
-
     def _upkeep(self, row: JobRow) -> JobUpkeep:
         """As the nodes that run it say, which are queried only where the job's consumer has any."""
         try:
@@ -109,6 +91,25 @@ class JobViews:
         reported = [self._nodes.upkeep(each.key.shard, each.job_id) for each in rows]
         refreshes, purges = [each.refresh for each in reported], [each.purge for each in reported]
         return JobUpkeep(summed(list(filter(None, refreshes))), summed(list(filter(None, purges))))
+
+
+def lag_of(row: JobRow, seen: SourceSeen | None, *, held: bool, now_s: float) -> float:
+    """How stale the job is; a job that is up to date with what was last seen is so as of that probe.
+
+    A target in doubt is stale since the doubt. While no node holds the table, nobody probes: then the time since
+    the last probe counts as lag. -1: not known yet.
+    """
+    if seen is None:
+        return -1.0
+    if doubted_at_s := row.status.doubted_at_s:
+        return max(0.001, now_s - doubted_at_s)
+    if row.watermark.version >= seen.source_version:
+        return 0.0 if held else max(0.0, now_s - seen.checked_at_s)
+    # The table's own figure is of its slowest job; no job is staler than that, or than its own watermark.
+    table_s = seen.lag_s + (now_s - seen.checked_at_s)
+    own_s = now_s - row.watermark.at_s if row.watermark.version >= 0 else table_s
+    # A paused job does not count among those of the table: only its own watermark shows how far it has fallen back.
+    return max(0.0, own_s if row.paused else min(table_s, own_s))
 
 
 def _probed(loop: OwnerLoop, shards: Sequence[ShardId]) -> tuple[str, SourceSeen | None]:

@@ -119,6 +119,15 @@ def test_lag_counts_the_time_in_which_nobody_probes(desk: Desk) -> None:
     assert desk.admin.cluster().lag_max_s == 40.0
 
 
+def test_the_clusters_lag_is_that_of_its_stalest_job_though_it_is_stopped(desk: Desk) -> None:
+    desk.reach(desk.running(), 7)
+    asked(desk, "pause", X)
+    desk.world.see(9, lag_s=0.0)
+    desk.world.clock.advance(60.0)
+    assert lag(desk) >= 60.0
+    assert desk.admin.cluster().lag_max_s == lag(desk)
+
+
 def test_the_cluster_as_the_owner_sees_it(desk: Desk) -> None:
     desk.running()
     desk.world.see(7, lag_s=4.0)
