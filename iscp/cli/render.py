@@ -224,7 +224,9 @@ def show_history(entries: Sequence[HistoryEntry], *, wide: bool = False) -> None
 
 def event_line(event: EventView) -> str:
     number = f"{event.owner_rev}.{event.number}"
-    subject = " ".join(each for each in (event.node_id, event.shard) if each)
+    _, cut, range_id = event.shard.partition("/")
+    shard = f"{event.table} range {range_id}" if event.table and cut else event.table or event.shard
+    subject = " ".join(each for each in (event.node_id, shard) if each)
     return f"{moment(event.at_s)}  {number:8} {event.what:8} {subject}  {event.why}"
 
 

@@ -149,7 +149,7 @@ class EventView:
     """What the owner of the term `owner_rev` has seen or decided at `at_s` (Unix seconds).
 
     `number` counts from 1 in each term. `what`: `term`, `join`, `sync`, `gone`, `revoke`, `dispatch` or `drain`.
-    `node_id` and `shard` are empty where it concerns none.
+    `node_id` and `shard` are empty where it concerns none; `table` is the shard's, as it was registered.
     """
 
     owner_rev: int
@@ -159,6 +159,7 @@ class EventView:
     node_id: str
     shard: str
     why: str
+    table: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +167,9 @@ class ClusterView:
     """What the whole cluster does.
 
     `owner`: the owner's node id, empty while there is none; `counters`: the executors', summed; `lag_max_s`: the
-    greatest of all jobs, stopped ones too; -1 while unknown. `checkpoint_at_s` (Unix seconds, 0: not known yet): all that was committed up to then is applied by
-    all jobs but those left out, of which `left_out` has some. `moving`: shards on their way to another node.
+    greatest of all jobs, stopped ones too; -1 while unknown. `checkpoint_at_s` (Unix seconds, 0: not known yet): all
+    that was committed up to then is applied by all jobs but those left out, of which `left_out` has some. `moving`:
+    shards on their way to another node.
     """
 
     owner: str

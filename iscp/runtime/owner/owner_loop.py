@@ -250,9 +250,13 @@ class OwnerLoop(OwnerIntake):
             case BuildRing(nodes):
                 self._rings.build(nodes)
             case Decided():
-                self.decisions.note(effect, self._clock.now_s())
+                self.decisions.note(effect, self._clock.now_s(), self._table_of(effect.shard))
             case _:
                 assert_never(effect)
+
+    def _table_of(self, shard: ShardId | None) -> str:
+        assignment = self.machine.assignments.get(shard) if shard else None
+        return assignment.jobs[0].table_name if assignment and assignment.jobs else ""
 
     def _record(self, checkpoint: RecordCheckpoint) -> None:
         if self.writer is None:

@@ -17,7 +17,7 @@ class Decisions:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._kept: deque[tuple[float, Decided]] = deque(maxlen=KEPT_MAX)
+        self._kept: deque[tuple[float, Decided, str]] = deque(maxlen=KEPT_MAX)
         self._owner_rev = 0
         self._number = 0
         self._closed = False
@@ -28,10 +28,11 @@ class Decisions:
             self._kept.clear()
             self._changed.notify_all()
 
-    def note(self, decided: Decided, at_s: float) -> None:
+    def note(self, decided: Decided, at_s: float, table: str = "") -> None:
+        """`table`: the shard's, as it was registered; later nobody may know it any more."""
         with self._changed:
             self._number += 1
-            self._kept.append((at_s, decided))
+            self._kept.append((at_s, decided, table))
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -52,8 +53,8 @@ class Decisions:
             after = number if owner_rev == self._owner_rev else 0
             kept = list(self._kept)[-(self._number - after) :] if self._number > after else []
             first = self._number - len(kept) + 1
-            return [self._view(first + index, at_s, decided) for index, (at_s, decided) in enumerate(kept)]
+            return [self._view(first + index, *each) for index, each in enumerate(kept)]
 
-    def _view(self, number: int, at_s: float, decided: Decided) -> EventView:
-        shard = str(decided.shard) if decided.shard else ""
-        return EventView(self._owner_rev, number, at_s, decided.what.value, decided.node_id, shard, str(decided.why))
+    def _view(self, number: int, at_s: float, decided: Decided, table: str) -> EventView:
+        shard, what = str(decided.shard) if decided.shard else "", decided.what.value
+        return EventView(self._owner_rev, number, at_s, what, decided.node_id, shard, str(decided.why), table)

@@ -370,6 +370,7 @@ class OwnerEvent(_message.Message):
     NODE_ID_FIELD_NUMBER: _builtins.int
     SHARD_FIELD_NUMBER: _builtins.int
     WHY_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
     owner_rev: _builtins.int
     number: _builtins.int
     at_s: _builtins.float
@@ -377,6 +378,8 @@ class OwnerEvent(_message.Message):
     node_id: _builtins.str
     shard: _builtins.str
     why: _builtins.str
+    table: _builtins.str
+    """as it was registered; empty where it concerns no shard, or one without jobs"""
     def __init__(
         self,
         *,
@@ -387,10 +390,11 @@ class OwnerEvent(_message.Message):
         node_id: _builtins.str = ...,
         shard: _builtins.str = ...,
         why: _builtins.str = ...,
+        table: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_s", b"at_s", "node_id", b"node_id", "number", b"number", "owner_rev", b"owner_rev", "shard", b"shard", "what", b"what", "why", b"why"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_s", b"at_s", "node_id", b"node_id", "number", b"number", "owner_rev", b"owner_rev", "shard", b"shard", "table", b"table", "what", b"what", "why", b"why"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -106,11 +106,15 @@ def test_the_ring_and_the_list_show_the_same_shards(run: Run) -> None:
 
 
 def event(owner_rev: int, number: int) -> EventView:
-    return EventView(owner_rev, number, 1_700_000_000.0, "dispatch", "n-1", "t-1", "new")
+    shard = "t-1" if number == 1 else "t-1/2"
+    return EventView(owner_rev, number, 1_700_000_000.0, "dispatch", "n-1", shard, "new", "/lake/orders")
 
 
 def test_events_are_shown_in_order_with_why(run: Run, operator: FakeOperator) -> None:
     operator.terms = [[event(3, 1), event(3, 2)]]
     lines = [line.split()[2:] for line in ok(run("events")).splitlines()]
-    assert lines == [[number, "dispatch", "n-1", "t-1", "new"] for number in ("3.1", "3.2")]
+    assert lines == [
+        ["3.1", "dispatch", "n-1", "/lake/orders", "new"],
+        ["3.2", "dispatch", "n-1", "/lake/orders", "range", "2", "new"],
+    ]
     assert [json.loads(line)["number"] for line in ok(run("events", "-o", "json")).splitlines()] == [1, 2]

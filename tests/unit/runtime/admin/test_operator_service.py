@@ -36,7 +36,7 @@ class Operated:
         self.intake = RequestValidator(FakeCatalog(), self.kinds, lambda trigger: None, self.world.clock)
         resharder = Resharder(self.world.owner, FakeCatalog(), self.kinds, self.intake)
         self.operator = OwnerOperator(self.world.owner, self.store, FakeCatalog(), resharder)
-        register(self.world, row("x", job_id="000000000001"))
+        register(self.world, row("x", job_id="000000000001")._replace(table_name="orders"))
 
     def kinds(self, name: str) -> ConsumerKind:
         return FakeKind(self.needs)
@@ -151,7 +151,7 @@ def test_events_say_what_was_decided_and_why(operated: Operated) -> None:
         ("dispatch", "n-1"),
     ]
     assert [each.number for each in events] == [1, 2, 3, 4]
-    assert (events[-1].shard, events[-1].why) == ("t-1", "new")
+    assert (events[-1].shard, events[-1].table, events[-1].why) == ("t-1", "orders", "new")
     last = events[-1]
     assert operated.operator.events(last.owner_rev, last.number, 0.05, lambda: True) == []
     operated.join("n-2")

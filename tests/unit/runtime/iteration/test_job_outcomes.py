@@ -32,6 +32,28 @@ def test_it_never_goes_back_and_takes_nothing_from_a_former_job(
     assert (outcome.error_code, outcome.dead_letters) == (ErrorCode.STORAGE, 4)
 
 
+def test_the_log_says_of_which_table_and_job_and_where_it_came_from(caplog: pytest.LogCaptureFixture) -> None:
+    """Jobs of several tables may have one name."""
+    error = StorageError("the disk is full")
+    error.__cause__ = OSError("no space")
+    caplog.set_level("INFO")
+    for each in (StorageError("away"), error, ValueError()):
+        record_failure(ROW, None, each)
+    told = [vars(record) for record in caplog.records]
+    for fields in told:
+        assert [fields[name] for name in ("message", "table", "job", "account", "job_id", "range_id", "seq")] == [
+            "iteration.failed",
+            "orders",
+            "x",
+            "a",
+            "job-2",
+            1,
+            3,
+        ]
+    assert [each["code"] for each in told] == [9, 9, 99]
+    assert [each["exc_info"] is not None for each in told] == [False, True, True]
+
+
 def test_an_error_that_nobody_has_translated_is_an_internal_one() -> None:
     outcome = record_failure(ROW, None, ValueError())
     assert (outcome.error_code, outcome.error_msg, outcome.watermark) == (
