@@ -56,7 +56,7 @@ def record_failure(row: JobRow, position: Position | None, error: BaseException)
     known = isinstance(error, IscpError)
     level = logging.INFO if isinstance(error, Conflict) else logging.WARNING if known else logging.ERROR
     message = (error_text(error) if known else "") or named_error(error)
-    # What only iscp itself has found is told by its words; of others it is the stack that tells where.
+    # What iscp itself has found is in its words; of what others raised the stack shows where.
     traced = not known or (error.__cause__ is not None and not isinstance(error, Conflict))
     about = {"table": row.table_name, "job": row.key.job_name, "account": row.key.account, "job_id": row.job_id}
     place = {"range_id": row.key.range_id, "seq": row.seq, "code": int(error_code(error)), "error": message}

@@ -26,7 +26,7 @@ BACKOFF_MAX_S = 2.0
 """Longest pause between two attempts."""
 
 NOTICE_AFTER_S = 3.0
-"""After so long without an answer that helps, whoever wants to know it is told why."""
+"""Without an answer for so long, a client reports why, once, and goes on trying."""
 
 # The owner is changing, or the node is restarting: soon another answer is to be had. Repeating is safe, as a
 # change carries its request_id. (Not Unavailable's siblings: a full disk does not repair itself within seconds.)
