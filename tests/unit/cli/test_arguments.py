@@ -44,7 +44,7 @@ def test_a_name_that_is_a_path_too_is_the_path(tmp_path: Path) -> None:
     assert absolute_table(str(tmp_path)) == str(tmp_path)
 
 
-def test_a_target_is_a_path_whatever_it_looks_like() -> None:
+def test_a_target_is_a_path_never_a_name() -> None:
     """The node would take `copies.orders` relative to its own directory."""
     for text in ("copies.orders", "copies/orders", "8e1f4e3a-3f65-4d5e-9d5e-0d8e6a1b2c3d"):
         assert TARGET.convert(text, None, None) == os.path.abspath(text)

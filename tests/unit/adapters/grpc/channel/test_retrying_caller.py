@@ -83,7 +83,7 @@ def test_the_deadline_is_the_end_and_nothing_before_it() -> None:
     assert TIMEOUT_S - NOTICE_AFTER_S - 2.0 <= left_s <= TIMEOUT_S - NOTICE_AFTER_S
 
 
-def test_a_short_interruption_is_not_told() -> None:
+def test_a_short_interruption_is_not_reported() -> None:
     node = Node(back_s=NOTICE_AFTER_S / 3)
     assert node.ask() == "answer"
     assert node.notices == []
