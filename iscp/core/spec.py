@@ -17,6 +17,11 @@ E = TypeVar("E", bound=StrEnum)
 PRIORITY_MIN, PRIORITY_MAX = -1000, 1000
 
 
+def _about(text: str, *, least: int | None = None, most: int | None = None) -> dict[str, Any]:
+    """What is known of a field besides its type, for whoever writes job files: a sentence, and bounds (inclusive)."""
+    return {"about": text, "least": least, "most": most}
+
+
 class TriggerType(StrEnum):
     """When iterations start: shared with the table's other jobs, alone at once, every so often, or as a class says."""
 
@@ -60,23 +65,40 @@ class OnSchemaChange(StrEnum):
 class ConsumerSpec:
     """What a job keeps, and where: `kind` names an entry point of the group `iscp.consumers`, `options` are its own."""
 
-    kind: str
-    target: str
-    key: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
-    where: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = field(metadata=_about("The consumer: what is kept, as replica or changefeed"))
+    target: str = field(metadata=_about("Path or URI of the table to keep; not every consumer needs one"))
+    key: tuple[str, ...] = field(
+        default=(), metadata=_about("Columns that identify a row; a replica without a key is append-only")
+    )
+    columns: tuple[str, ...] = field(default=(), metadata=_about("Only these columns are kept; by default all"))
+    where: str = field(default="", metadata=_about("Only rows for which this SQL condition holds are kept"))
+    options: Mapping[str, Any] = field(
+        default_factory=dict, metadata=_about("What the consumer is given besides, as shards of a changefeed")
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class TriggerSpec:
     """`interval_s` and `share` are of PERIODIC; `name` (an entry point of `iscp.triggers`) and `options` of CUSTOM."""
 
-    job_type: TriggerType = TriggerType.DEFAULT
-    interval_s: float | None = None
-    share: bool = False
-    name: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    job_type: TriggerType = field(
+        default=TriggerType.DEFAULT,
+        metadata=_about(
+            "When iterations start. default: with the table's other jobs; greedy: alone, at once; periodic: once in an "
+            "interval; custom: as a class says"
+        ),
+    )
+    interval_s: float | None = field(
+        default=None, metadata=_about("Of the periodic trigger: its interval, which it needs")
+    )
+    share: bool = field(
+        default=False,
+        metadata=_about("Of the periodic trigger: go together with others that share and are due"),
+    )
+    name: str = field(default="", metadata=_about("Of the custom trigger: its name, an entry point of iscp.triggers"))
+    options: Mapping[str, Any] = field(
+        default_factory=dict, metadata=_about("Of the custom trigger: what the class is given")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +113,38 @@ class JobSpec:
 
     consumer: ConsumerSpec
     trigger: TriggerSpec = field(default_factory=TriggerSpec)
-    target_lag_s: float | None = None
-    independent: bool = False
-    priority: int = 0
-    change_source: ChangeMode = ChangeMode.AUTO
-    on_replace: OnReplace = OnReplace.FAIL
-    on_duplicate: OnDuplicate = OnDuplicate.DEAD_LETTER
-    on_schema_change: OnSchemaChange = OnSchemaChange.EVOLVE
-    enable_cdf: bool = False
-    adopt_from: int | None = None
+    target_lag_s: float | None = field(
+        default=None, metadata=_about("By how much the target may lag behind its source before the job counts as late")
+    )
+    independent: bool = field(
+        default=False, metadata=_about("Of the default trigger: iterations of its own, neither waiting nor waited for")
+    )
+    priority: int = field(
+        default=0, metadata=_about("Iterations of a higher one go first", least=PRIORITY_MIN, most=PRIORITY_MAX)
+    )
+    change_source: ChangeMode = field(
+        default=ChangeMode.AUTO,
+        metadata=_about(
+            "How changes are read: from the change data feed (cdf), from added files (append), or by comparing (diff); "
+            "auto takes the first of these that there is"
+        ),
+    )
+    on_replace: OnReplace = field(
+        default=OnReplace.FAIL, metadata=_about("If the source is dropped and recreated: stop, or follow by comparing")
+    )
+    on_duplicate: OnDuplicate = field(
+        default=OnDuplicate.DEAD_LETTER, metadata=_about("If rows share a key: keep them beside the target, or stop")
+    )
+    on_schema_change: OnSchemaChange = field(
+        default=OnSchemaChange.EVOLVE,
+        metadata=_about("If columns change in another way than that one is added: change the target's, or stop"),
+    )
+    enable_cdf: bool = field(
+        default=False, metadata=_about("Alter a source whose change data feed is off; of change_source auto and cdf")
+    )
+    adopt_from: int | None = field(
+        default=None, metadata=_about("The target is there, and holds the source's rows at this version", least=0)
+    )
 
     def to_json(self) -> str:
         return json.dumps(self._document(), separators=(",", ":"))

@@ -20,6 +20,7 @@ from iscp.cli.admin.exit_status import ExitStatus
 from iscp.cli.admin.job_commands import job
 from iscp.cli.arguments import TABLE, Invocation, anywhere, invocation
 from iscp.cli.cluster_tables import show_cluster
+from iscp.cli.explain.explain_command import explain
 from iscp.cli.monitor.watch_option import watched
 from iscp.core.errors import IscpError
 
@@ -49,7 +50,7 @@ def cli() -> None:
     """Manage the jobs and nodes of an iscp cluster."""
 
 
-for command in (job, context, apply, export, node, shard, ring, rebalance, events):
+for command in (job, context, explain, apply, export, node, shard, ring, rebalance, events):
     cli.add_command(command)
 
 
