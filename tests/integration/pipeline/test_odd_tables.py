@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from tests.integration.pipeline.odd_tables import (
     REFUSED,
     SMALL,
     Maker,
+    alter,
     collate,
     collated,
+    edited,
     newest_commit,
     plain,
     separate_by_blank_lines,
@@ -122,6 +125,56 @@ def test_a_collation_that_comes_later_stops_the_jobs_that_keep_its_texts(pipelin
     chosen = pipeline.job("keyed", registration=3, key=("id",), columns=("id", "g"))
     assert pipeline.run(chosen)[0].ok
     pipeline.assert_equal("keyed", columns=("id", "g"))
+
+
+def test_a_type_change_that_spark_does_not_know_stops_a_job_for_good(pipeline: Pipeline) -> None:
+    made(pipeline, plain)
+    job = pipeline.job("j", key=("id",))
+    assert pipeline.run(job)[0].ok
+    change = {
+        "type": "decimal(4,1)",
+        "metadata": {"delta.typeChanges": [{"fromType": "byte", "toType": "decimal(4,1)"}]},
+    }
+    alter(pipeline.source, "id", change, readers=("typeWidening",))
+    for _ in range(2):
+        (outcome,) = pipeline.run(job)
+        assert outcome.error_code == ErrorCode.TABLE_UNREADABLE, outcome.error_msg
+        assert "decimal(4,1)" in outcome.error_msg.lower()
+
+
+def test_a_file_whose_path_is_no_uri_stops_a_job_for_good_with_that_path(pipeline: Pipeline) -> None:
+    name = "at=1971-07-22T03:06:40Z.parquet"
+    path = edited(lambda each: {"add": {**each["add"], "path": name}} if "add" in each else each)
+    made(pipeline, path)
+    (outcome,) = pipeline.run(pipeline.job("j", key=("id",)))
+    assert outcome.error_code == ErrorCode.TABLE_UNREADABLE, outcome.error_msg
+    assert name in outcome.error_msg
+
+
+def test_a_deletion_vector_that_is_gone_is_named_and_not_the_data_that_it_is_of(pipeline: Pipeline) -> None:
+    made(pipeline, READ["deletion vectors"])
+    (vector,) = Path(pipeline.source).glob("deletion_vector_*.bin")
+    kept = vector.rename(vector.with_name("aside"))
+    job = pipeline.job("j", key=("id",))
+    (outcome,) = pipeline.run(job)
+    assert (outcome.error_code, outcome.error_msg.split(" is not there")[0]) == (ErrorCode.FILE_LOST, str(vector))
+    kept.rename(vector)
+    assert pipeline.run(job)[0].ok
+    assert_equal(pipeline, "j")
+
+
+def test_an_old_version_of_a_table_that_nobody_has_written_to_for_long_is_read(pipeline: Pipeline) -> None:
+    pipeline.insert([100])
+    day_s = 86_400
+    for days, commit in enumerate(sorted(Path(pipeline.source, "_delta_log").glob("*.json")), start=300):
+        at_s = commit.stat().st_mtime - (600 - days) * day_s
+        os.utime(commit, (at_s, at_s))
+    job = pipeline.job("j", key=("id",))
+    (outcome,) = pipeline.run(job, to=0)
+    assert (outcome.error_msg, outcome.watermark.version) == ("", 0)
+    (outcome,) = pipeline.run(job)
+    assert (outcome.error_msg, outcome.watermark.version) == ("", 1)
+    pipeline.assert_equal("j")
 
 
 @pytest.mark.parametrize("name", [*READ][:SMALL])

@@ -20,11 +20,11 @@ from iscp.adapters.delta.rows.parquet_files import Allowance, TooLargeError
 from iscp.adapters.delta.sink.schema_evolution import without_void
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, fit_in_memory, read_changes
 from iscp.adapters.delta.source.change_set import DeltaChangeSet, reading_changes
-from iscp.adapters.delta.source.open_table import BySpark, open_version
+from iscp.adapters.delta.source.open_table import BySpark, explained, open_version
 from iscp.adapters.delta.source.spark_read import load_added_rows, load_changed_rows
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.core.config import DIRECT_BYTES_MAX
-from iscp.core.errors import StorageError, TableNotFound
+from iscp.core.errors import EngineError, StorageError, TableNotFound
 from iscp.core.iteration import Bounds
 from iscp.core.sql_names import quoted
 from iscp.core.watermark import Watermark
@@ -164,8 +164,11 @@ class DeltaChangeSource:
             session.sql(f"ALTER TABLE delta.{quoted(uri)} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
 
     def snapshot(self, session: SparkSession, uri: str, version: int) -> DataFrame:
-        with spark_faults(f"open {uri} at version {version}"):
-            return session.read.format("delta").option("versionAsOf", version).load(uri)
+        try:
+            with spark_faults(f"open {uri} at version {version}"):
+                return session.read.format("delta").option("versionAsOf", version).load(uri)
+        except (EngineError, StorageError) as error:
+            raise explained(error) from error  # some of it shows only when the rows are to be read
 
     def columns(self, uri: str, version: int) -> tuple[str, ...]:
         return self._shape(uri, version, self._read_committed_at_s(uri, version)).columns

@@ -75,14 +75,18 @@ def open_version(uri: str, version: int, by_spark: BySpark | None) -> tuple[Shap
 
 
 def _open_by_spark(uri: str, version: int, by_spark: BySpark, fault: str = "") -> Shape:
-    """`fault`: what deltalake says of it."""
+    """`fault`: as `explained`."""
     try:
         return by_spark(uri, version)
     except (EngineError, StorageError) as error:
-        raise _explained(error, fault) from error
+        raise explained(error, fault) from error
 
 
-def _explained(error: IscpError, fault: str) -> IscpError:
+def explained(error: IscpError, fault: str = "") -> IscpError:
+    """Why no engine reads a table, where a fault of Spark's shows it; the fault itself where it does not.
+
+    `fault`: what deltalake says of it.
+    """
     text = f"{fault} {error.message} {error.__cause__}"
     if any(mark in text for mark in _CATALOG_MANAGED):
         return _catalog_managed()

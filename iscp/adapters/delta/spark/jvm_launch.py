@@ -82,6 +82,8 @@ def default_conf(settings: SparkSettings, jars: Sequence[Path]) -> dict[str, str
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "1",
+        # Else no old version but the newest can be read, whether or not its files are there.
+        "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
         "spark.sql.shuffle.partitions": str(min(os.cpu_count() or 1, SHUFFLE_PARTITIONS_MAX)),
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
