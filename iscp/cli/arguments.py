@@ -179,8 +179,8 @@ def refuse_bad_endpoint(ctx: click.Context, param: click.Parameter, value: str |
     """Raises click.BadParameter unless each address is HOST:PORT."""
     for address in value.split(",") if value is not None else ():
         host, colon, port = address.rpartition(":")
-        if not (host and colon and port.isdecimal() and int(port) <= 65535):
-            raise click.BadParameter(f"{address!r} is not HOST:PORT. Give it as in 127.0.0.1:7430")
+        if not (host and "/" not in address and colon and port.isdecimal() and int(port) <= 65535):
+            raise click.BadParameter(f"{address!r} is not HOST:PORT. Give it as in 127.0.0.1:7430, without http://")
     return value
 
 

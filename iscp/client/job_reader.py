@@ -52,6 +52,7 @@ class JobReader:
 
         `late`: only those that lag by more than their target lag.
         """
+        _require_positive(limit, "limit")
         wanted = _filter(account, table, state, reason, table_pattern, name_pattern, late)
         request = pb.ListJobsRequest(format_version=FORMAT_VERSION, filter=convert.filter_to_wire(wanted), limit=limit)
         pages = self._caller.call(listing(self._admin.ListJobs), request)
@@ -128,6 +129,7 @@ class JobReader:
     def history(self, table: str, name: str, *, limit: int = 20, account: str = DEFAULT_ACCOUNT) -> list[HistoryEntry]:
         """The job's iterations, newest first."""
         job = convert.name_to_wire(JobName(table, name, account))
+        _require_positive(limit, "limit")
         request = pb.HistoryRequest(format_version=FORMAT_VERSION, job=job, limit=limit)
         pages = self._caller.call(listing(self._admin.History), request)
         return [convert_views.history_from_wire(entry) for page in pages for entry in page.entries]
@@ -151,6 +153,11 @@ def _filter(
         name_pattern=name_pattern,
         late=late,
     )
+
+
+def _require_positive(number: int, field: str) -> None:
+    if not isinstance(number, int) or not 0 < number < 1 << 32:
+        raise InvalidRequest(f"is {number!r}: must be a whole number above 0", field=field)
 
 
 def _member(kind: type[E], value: str, field: str) -> E:

@@ -124,7 +124,7 @@ def test_targets_that_cannot_be(unwritten: Lake) -> None:
     for target in (Path(unwritten.kept.target, "inner"), lake / "derived", lake / "foreign" / "inner"):
         assert_refused(unwritten.register(target=str(target)), 1, field, "the table", "Choose a path beside it")
     beside = f"{unwritten.kept.target}_dead_letter/inner"
-    assert_refused(unwritten.register(target=beside), 1, field, "the target of job 'kept'", "a path beside it")
+    assert_refused(unwritten.register(target=beside), 1, field, "which is not there", "mount its file system")
     assert_refused(unwritten.register(target=unwritten.kept.target), 1, field, "the target of job 'kept'", "unregister")
     assert_refused(unwritten.register(target=str(lake / "foreign")), 1, field, "did not write", "Choose a new path")
 

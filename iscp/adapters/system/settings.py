@@ -128,7 +128,9 @@ def _read_variables(environ: Mapping[str, str], known: Mapping[str, Setting], re
                 reading.faults.append(SettingFault(name, f"is not JSON: {error}", f"Write {_example(setting)}"))
                 reading.values.pop(setting.path, None)
         elif not _SERVICE_LINK.fullmatch(name):
-            near = difflib.get_close_matches(name, by_name, n=1)
+            # What all begin with makes none like another.
+            own = {each.removeprefix(VARIABLE_PREFIX): each for each in by_name}
+            near = [own[each] for each in difflib.get_close_matches(name.removeprefix(VARIABLE_PREFIX), own, n=1)]
             reading.faults.append(
                 SettingFault(name, "is not a setting", f"Did you mean {near[0]}?" if near else _UNKNOWN)
             )

@@ -89,11 +89,13 @@ def pause(invocation: Invocation, /, choice: Choice) -> None:
 @anywhere
 @invocation
 def resume(invocation: Invocation, /, choice: Choice) -> None:
-    """Go on with a job that is paused, quarantined or failed.
+    """Go on with a job that is paused, quarantined or failed, or retry one at once.
 
     T and N may be patterns, as 'sales.*'; without N it is all jobs of T.
     """
-    _change(invocation, choice, ChangeVerb.RESUME, lambda client: client.resume, "resumed", "was not paused")
+    _change(
+        invocation, choice, ChangeVerb.RESUME, lambda client: client.resume, "resumed", "is neither paused nor failing"
+    )
 
 
 def _change(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from iscp.adapters.system.free_port import free_port, is_free
@@ -65,11 +66,40 @@ class Layout:
         return self.logs / f"{node_id}.log"
 
 
+FREE_MIN_BYTES = 256 * 1024**2
+"""Free space below which `iscp up` begins no new data directory: etcd alone reserves 64 MB for a file of its log."""
+
+
+@contextmanager
+def data_faults(root: Path) -> Iterator[None]:
+    """What a file system refuses becomes a ConfigurationError of `--data`."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(
+            f"{error.filename or root} cannot be written: {error.strerror or error}",
+            field="--data",
+            remedy="Name a directory that this user may write to, on a file system with room",
+        ) from error
+
+
+def _require_room(root: Path) -> None:
+    free = shutil.disk_usage(root).free
+    if free < FREE_MIN_BYTES:
+        raise ConfigurationError(
+            f"{root} has {free // 1024**2} MiB free, and {FREE_MIN_BYTES // 1024**2} MiB are needed",
+            field="--data",
+            remedy="Free space, or name a directory on another file system",
+        )
+
+
 @contextmanager
 def hold_directory(layout: Layout) -> Iterator[None]:
-    """Hold the directory; raises ConfigurationError if another process does."""
-    layout.root.mkdir(parents=True, exist_ok=True)
-    with layout.lock.open("a+") as lock:
+    """Hold the directory; raises ConfigurationError if another process does, or if it cannot be used."""
+    with data_faults(layout.root):
+        layout.root.mkdir(parents=True, exist_ok=True)
+        opened = layout.lock.open("a+")
+    with opened as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -79,9 +109,12 @@ def hold_directory(layout: Layout) -> Iterator[None]:
                 field="--data",
                 remedy="Stop that one, or name another directory",
             ) from None
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
+        with data_faults(layout.root):
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
+            if not layout.etcd.is_dir():
+                _require_room(layout.root)
         yield
 
 
@@ -92,6 +125,8 @@ class Ports:
     nodes: tuple[int, ...]
     etcd_client: int
     etcd_peer: int
+    taken: int = 0
+    """Where the first node would listen but for another process that does; 0: none."""
 
 
 def choose_ports(layout: Layout, port: int | None, nodes: int = 1) -> Ports:
@@ -109,6 +144,8 @@ def choose_ports(layout: Layout, port: int | None, nodes: int = 1) -> Ports:
     wishes = [before[0] if port is None else port, *before[1:nodes]]
     client, peer = (_port(kept.get(name, 0)) for name in ("etcd_client", "etcd_peer"))
     chosen = Ports(tuple(_port(wish) for wish in wishes), client, peer)
+    if wishes[0] and chosen.nodes[0] != wishes[0]:
+        chosen = replace(chosen, taken=wishes[0])
     layout.ports.write_text(
         json.dumps({"nodes": chosen.nodes, "etcd_client": chosen.etcd_client, "etcd_peer": chosen.etcd_peer})
     )

@@ -15,8 +15,8 @@ from typing import Any
 
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.system.child_process import end, spawn, tail
-from iscp.adapters.system.settings import to_toml, variable
-from iscp.cli.node.data_directory import Layout, Ports
+from iscp.adapters.system.settings import load_settings, to_toml, variable
+from iscp.cli.node.data_directory import Layout, Ports, data_faults
 from iscp.cli.node.supervised_process import SupervisedProcess
 from iscp.core.config import EtcdConfig, JobLogConfig, NodeConfig
 from iscp.core.errors import EXIT_JOB_LOG_DAMAGED, Unavailable
@@ -54,10 +54,14 @@ class LocalCluster:
 
         Raises ConfigurationError, Unavailable, JobLogDamaged.
         """
-        self.layout.create()
+        with data_faults(self.layout.root):
+            self.layout.create()
         for number in range(len(self.ports.nodes)):
             node_id = f"iscp-{number}"
-            self.layout.config(node_id).write_text(to_toml(node_config(self.layout, self.ports, node_id, number)))
+            with data_faults(self.layout.root):
+                self.layout.config(node_id).write_text(to_toml(node_config(self.layout, self.ports, node_id, number)))
+            # A node would say the same, and be started again and again.
+            load_settings(self.layout.config(node_id), node_environ(self.environ))
             self._nodes.append(SupervisedProcess(node_id, self._starter(node_id)))
         self._etcd = SupervisedProcess("etcd", lambda: self._start_etcd(wait=False))
         self._etcd.child, self._etcd.started_s = self._start_etcd(wait=True), self.clock.monotonic_s()

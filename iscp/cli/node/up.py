@@ -15,7 +15,7 @@ import click
 
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.telemetry.logging import configure_logging
-from iscp.cli.node.data_directory import Layout, choose_ports, hold_directory
+from iscp.cli.node.data_directory import Layout, choose_ports, data_faults, hold_directory
 from iscp.cli.node.local_cluster import LocalCluster, node_command
 from iscp.core.config import LogFormat, LogLevel
 
@@ -63,7 +63,9 @@ def run(
     configure_logging(LogFormat.TEXT, LogLevel.WARNING, {})
     layout = Layout(data.absolute())
     with _ending_by_signal() as signals, hold_directory(layout):
-        stack = LocalCluster(layout, choose_ports(layout, port, nodes), SystemClock(), os.environ, command)
+        with data_faults(layout.root):
+            ports = choose_ports(layout, port, nodes)
+        stack = LocalCluster(layout, ports, SystemClock(), os.environ, command)
         try:
             _keep_up(stack, signals, as_json)
             stack.stop()
@@ -87,6 +89,12 @@ def _keep_up(stack: LocalCluster, signals: _Signals, as_json: bool) -> None:
 
 def _tell(stack: LocalCluster, as_json: bool) -> None:
     ready = stack.ready_line()
+    if taken := stack.ports.taken:
+        click.echo(
+            f"port {taken} is in use by another process, which commands would speak to: give them "
+            f"--endpoint {ready['endpoint']}, or set ISCP_ENDPOINT",
+            err=True,
+        )
     if as_json:
         click.echo(json.dumps(ready))
         return

@@ -51,7 +51,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Answered with False where it was not paused, quarantined or failed for good."""
+    """Answered with False where it is neither paused nor failing."""
 
     key: JobKey
     request_id: str = ""
@@ -87,7 +87,7 @@ def paused(row: JobRow) -> JobRow | None:
 
 
 def resumed(row: JobRow) -> JobRow | None:
-    if not (row.paused or row.reason is Reason.QUARANTINED or row.failed_for_good):
+    if not (row.paused or row.reason in (Reason.QUARANTINED, Reason.RETRYING) or row.failed_for_good):
         return None
     stopped = row.state in (JobState.ERROR, JobState.CANCELED)
     return row._replace(reason=Reason.NONE, state=JobState.COMPLETED if stopped else row.state)
@@ -99,4 +99,4 @@ def updated(row: JobRow, changes_json: str) -> JobRow | None:
     if spec == row.spec:
         return None
     changed = row._replace(spec_json=spec.to_json())
-    return changed if row.paused else resumed(changed) or changed
+    return changed if row.paused or row.reason is Reason.RETRYING else resumed(changed) or changed

@@ -181,10 +181,12 @@ class TrackedJob:
         """`row` is this registration's as the owner has it now; what it lacks of the progress here is reported again.
 
         An owner may have ended before it wrote that down, and a source that stays idle would never lead to a report. A
-        row without the fault that was reported says that a person wants another try.
+        row without the fault that was reported says that a person wants another try; of a job that is retried anyway it
+        may be from before its first failure, unless it has the error of one.
         """
         clean = row.state is not JobState.ERROR and row.reason is Reason.NONE
-        stuck = self.failed or quarantined(backoff, self.faults)
+        resumed = clean and self.failures > 0 and row.status.error_code > 0
+        stuck = self.failed or quarantined(backoff, self.faults) or resumed
         if (clean and (stuck or self.row.paused)) or row.spec_json != self.row.spec_json:
             self.failed, self.failures, self.retry_at_s = False, 0, 0.0
             self.stale |= self.doubted_at_s > 0

@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 import iscp
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.admin.admin_servicer import HISTORY_LIMIT_MAX
+from iscp.adapters.grpc.admin.operator_server import OperatorServer
 from iscp.adapters.grpc.channel.endpoint import CHANGES_MAX, REGISTRATIONS_MAX, SPEC_BYTES_MAX, Tls
 from iscp.client.admin_client import Client
 from iscp.core import errors as core
@@ -29,6 +30,7 @@ from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
 from tests.fakes.admin import MISSING, FakeAdmin
 from tests.fakes.certificates import certified
+from tests.fakes.operators import FakeOperator
 from tests.fakes.waiting import until
 
 SPEC = JobSpec(ConsumerSpec("replica", "/copy")).to_json()
@@ -369,6 +371,16 @@ def test_health_and_reflection_are_on(server: AdminServer) -> None:
         asked = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
         (answer,) = reflection.ServerReflectionInfo(asked)
         assert "iscp.wire.v1.Admin" in {one.name for one in answer.list_services_response.service}
+
+
+def test_reflection_names_what_operators_call(service: FakeAdmin) -> None:
+    server = AdminServer(service, "127.0.0.1:0", services=[OperatorServer(FakeOperator())])
+    server.start()
+    with grpc.insecure_channel(server.address) as channel:
+        reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+        (answer,) = reflection.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
+    server.stop(grace_s=0)
+    assert "iscp.wire.v1.Operator" in {one.name for one in answer.list_services_response.service}
 
 
 def test_a_port_is_not_shared(server: AdminServer) -> None:

@@ -37,6 +37,26 @@ def test_help_loads_neither_spark_nor_grpc(arguments: tuple[str, ...]) -> None:
     subprocess.run([sys.executable, "-c", code, *arguments, "--help"], check=True, capture_output=True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [(("up",), "node"), (("node",), "node"), (("demo",), "demo"), (("feed", "tail", "/feed"), "node")],
+)
+def test_what_needs_more_packages_says_which(tmp_path: Path, arguments: tuple[str, ...], extra: str) -> None:
+    """As after `pip install iscp` alone."""
+    code = (
+        "import sys\n"
+        "for name in ('pyspark', 'pydantic', 'deltalake', 'pyarrow', 'numpy'): sys.modules[name] = None\n"
+        "from iscp.cli.iscp import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", code, *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (run.returncode, run.stdout) == (1, "")
+    assert re.fullmatch(
+        rf"iscp: the Python module \S+ is not installed. Run: pip install 'iscp\[{extra}\]'\n", run.stderr
+    )
+
+
 def test_a_bad_configuration_is_reported_with_status_1(tmp_path: Path) -> None:
     file = tmp_path / "iscp.toml"
     file.write_text('listen = "x"\nfoo = 1\n')

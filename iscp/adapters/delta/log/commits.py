@@ -94,13 +94,16 @@ def commit_stamp(uri: str, version: int) -> tuple[int, ...] | None:
         return files.stamp(commit_file(uri, version)) or None
 
 
+TABLE_MOVED = "Check the path; if the table has moved, `iscp-admin job resync --table` has its jobs follow it"
+
+
 def newest_version(uri: str) -> int:
     """The newest version by listing the log; raises TableNotFound where there is none."""
     log = log_of(uri)
     with storage_faults(f"list {log}"):
         versions = [version for name in files.names(log) if (version := version_of(name)) is not None]
     if not versions:
-        raise TableNotFound("is not a Delta table", field=uri, remedy="Check the path; create the table first")
+        raise TableNotFound("is not a Delta table", field=uri, remedy=TABLE_MOVED)
     return max(versions)
 
 

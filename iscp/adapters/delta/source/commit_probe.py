@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 
 from iscp.adapters.delta.log.actions import is_count
-from iscp.adapters.delta.log.commits import log_of, version_of
+from iscp.adapters.delta.log.commits import TABLE_MOVED, log_of, version_of
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import on_s3
 from iscp.core.errors import StorageError, TableNotFound
@@ -93,7 +93,7 @@ def _list_newest(log: str, table_uri: str) -> ProbeState:
     # Of one version the commit counts, not its checkpoint: ".json" sorts after ".checkpoint".
     newest = max(found, default=None)
     if newest is None:
-        raise TableNotFound("is not a Delta table", field=table_uri, remedy="Check the path; create the table first")
+        raise TableNotFound("is not a Delta table", field=table_uri, remedy=TABLE_MOVED)
     return ProbeState(newest[0], files.stamp(f"{log}/{newest[1]}"))
 
 

@@ -147,7 +147,7 @@ def _claim(settings: SparkSettings) -> TextIO:
     except BlockingIOError:
         hold.close()
         raise ConfigurationError(
-            f"{settings.work_dir} is in use by another Spark", remedy="Give each node a work_dir of its own"
+            f"{settings.work_dir} is in use by another Spark", remedy="Give each node a data_dir of its own"
         ) from None
     shutil.rmtree(settings.scratch_dir, ignore_errors=True)
     settings.scratch_dir.mkdir()

@@ -49,6 +49,10 @@ class Service(Protocol):
     """Something that is served beside `Admin`."""
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Those of its gRPC services that users may call: reflection names them."""
+
+    @property
     def calls_max(self) -> int:
         """How many of its calls may be under way."""
 
@@ -96,7 +100,8 @@ class AdminServer:
         for each in services:
             each.add_to(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection((_SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
+        named = (_SERVICE_NAME, *(name for each in services for name in each.names))
+        reflection.enable_server_reflection((*named, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
 
     @property
     def address(self) -> str:

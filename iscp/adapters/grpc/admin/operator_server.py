@@ -35,6 +35,7 @@ _SHARD_VERBS: dict[int, ShardVerb] = {pb.ShardVerb.Value(f"SHARD_VERB_{verb.name
 class OperatorServer(pb_grpc.OperatorServicer):
     """The service's methods; give it to AdminServer as one of its `services`."""
 
+    names = (pb.DESCRIPTOR.services_by_name["Operator"].full_name,)
     calls_max = CALLS_MAX
 
     def __init__(self, service: OperatorService) -> None:

@@ -80,8 +80,10 @@ def _is_ip(host: str) -> bool:
 def split_address(address: str) -> tuple[str, int]:
     """HOST:PORT taken apart; an IPv6 host stands in brackets and keeps them."""
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+    if not colon or not host or "/" in address or not port.isdecimal() or int(port) > 65535:
         raise ConfigurationError(
-            f"{address!r} is not HOST:PORT", field="endpoint", remedy=f"Give it as in {DEFAULT_ENDPOINT}"
+            f"{address!r} is not HOST:PORT",
+            field="endpoint",
+            remedy=f"Give it as in {DEFAULT_ENDPOINT}, without http://",
         )
     return host, int(port)

@@ -87,6 +87,7 @@ class NodeServer:
     return, the owner is held back; what it raises is logged, and that batch is lost.
     """
 
+    names = ()  # the nodes' own
     calls_max = OWNERS_MAX + VERIFIES_MAX + SHORT_CALLS_MAX
 
     def __init__(

@@ -100,6 +100,7 @@ def test_what_is_missing_names_its_variable() -> None:
 def test_a_misspelt_setting_names_the_right_one(file: Path) -> None:
     file.write_text("[etcd]\nlease_ttl = 5\n")
     assert "Did you mean etcd.lease_ttl_s?" in refused(file, LEAST)
+    assert "Did you mean" not in refused(None, LEAST | {"ISCP_BOGUS": "1"}), "all begin with ISCP_"
     assert "Did you mean ISCP_ETCD__ENDPOINTS?" in refused(None, LEAST | {"ISCP_ETCD__ENDPOINT": "a:1"})
 
 

@@ -369,6 +369,7 @@ def test_long_values_are_whole_in_a_pipe(run: Run) -> None:
         ["job", "forget", "/t", "a"],
         ["-o", "xml", "status"],
         ["--endpoint", "nowhere", "status"],
+        ["--endpoint", "http://127.0.0.1:7430", "status"],
         ["completion", "tcsh"],
     ],
 )

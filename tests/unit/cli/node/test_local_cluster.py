@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from iscp.cli.node.data_directory import Layout, choose_ports, hold_directory
+from iscp.cli.node.local_cluster import LocalCluster
 from iscp.cli.node.supervised_process import BACKOFF_CAP_S, SETTLED_S, SupervisedProcess
 from iscp.core.errors import ConfigurationError
+from tests.fakes.clock import FakeClock
 
 
 @dataclass
@@ -77,8 +79,30 @@ def test_ports_are_kept_while_they_are_free(tmp_path: Path) -> None:
         moved = choose_ports(layout, None)
         assert moved.nodes[0] != first.nodes[0]
         assert moved.etcd_client == first.etcd_client
+        assert (first.taken, moved.taken) == (0, first.nodes[0])
         with pytest.raises(ConfigurationError, match="--port"):
             choose_ports(layout, first.nodes[0])
+
+
+@pytest.mark.parametrize("data", ["/proc/foo", "/dev/null/foo"])
+def test_a_directory_that_cannot_be_made_is_a_fault_of_the_option(data: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be written") as refused, hold_directory(Layout(Path(data))):
+        pass
+    assert refused.value.field == "--data"
+    assert "file system with room" in refused.value.remedy
+
+
+def test_a_setting_that_is_wrong_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """Not by each node, each time that it is started again."""
+    layout = Layout(tmp_path / "data")
+    with hold_directory(layout):
+        environ = {"ISCP_BACKOFF__BASE_S": "soon", "ISCP_NODE_ID": "another's"}
+        cluster = LocalCluster(
+            layout, choose_ports(layout, 0), FakeClock(), environ, lambda config: ["/no/such/program"]
+        )
+        with pytest.raises(ConfigurationError, match=r"backoff\.base_s|ISCP_BACKOFF__BASE_S"):
+            cluster.start()
+    assert not layout.etcd.exists()
 
 
 def test_a_file_of_ports_that_was_torn_is_recreated(tmp_path: Path) -> None:

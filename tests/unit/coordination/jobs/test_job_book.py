@@ -229,6 +229,7 @@ def test_pause_and_resume_say_whether_they_changed_anything() -> None:
         (JobState.ERROR, Reason.NONE, ErrorCode.TABLE_NOT_FOUND),
         (JobState.ERROR, Reason.QUARANTINED, ErrorCode.STORAGE),
         (JobState.ERROR, Reason.PAUSED, ErrorCode.TABLE_NOT_FOUND),
+        (JobState.ERROR, Reason.RETRYING, ErrorCode.STORAGE),
     ],
 )
 def test_resume_clears_what_stopped_a_job(state: JobState, reason: Reason, code: ErrorCode) -> None:
@@ -239,11 +240,6 @@ def test_resume_clears_what_stopped_a_job(state: JobState, reason: Reason, code:
     assert job is not None
     assert (job.state, job.reason, job.failed_for_good) == (JobState.COMPLETED, Reason.NONE, False)
     assert job.status.error_msg == "it broke"
-
-
-def test_resume_leaves_a_job_alone_that_is_being_retried() -> None:
-    book = JobBook([row()._replace(state=JobState.ERROR, reason=Reason.RETRYING)])
-    assert decide(book, Resume(key()))[0] == [False]
 
 
 def resync(book: JobBook, request_id: str = "", of: str = "a", **fields: str) -> Resync:

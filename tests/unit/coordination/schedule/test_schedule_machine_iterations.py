@@ -8,7 +8,7 @@ from iscp.coordination.protocol.effects import HoldIterations, StartShard, StopA
 from iscp.coordination.protocol.events import ShardStarted
 from iscp.core.errors import ErrorCode, InvariantBroken, LeaseLost
 from iscp.core.ids import ShardId
-from iscp.core.job_row import JobState, Reason
+from iscp.core.job_row import JobState, JobStatus, Reason
 from tests.fakes.timetable import BACKOFF, EPOCH, SHARD, URI, Timetable, job, specified, stopped
 
 
@@ -130,6 +130,15 @@ def test_a_quarantined_job_that_is_resumed_starts_at_once(world: Timetable) -> N
     world.fail(1)
     assert world.told("x") == [("error", "quarantined")], "it goes on where it was"
     world.update(job("x", 2))
+    assert world.now_running == [(("x",), None)]
+
+
+def test_a_job_that_is_retried_starts_at_once_when_it_is_resumed(world: Timetable) -> None:
+    world.start(job("x", 2))
+    world.fail(1)
+    assert world.running == {}
+    failed = JobStatus(error_code=ErrorCode.STORAGE, error_msg="the disk is full")
+    world.update(job("x", 2)._replace(status_json=failed.to_json()))
     assert world.now_running == [(("x",), None)]
 
 
