@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
+from iscp.cli.completion import ask_cluster, beginning, complete_context, tables_of
 from iscp.cli.json_path import parse_path
 from iscp.core.name_patterns import is_pattern
 
@@ -118,6 +120,11 @@ class TableType(click.ParamType):  # type: ignore[type-arg]
             self.fail("must not be empty. Give a path, a URI or db.table", param, ctx)
         return absolute_table(value)
 
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Tables that have jobs, and directories."""
+        here = CompletionItem(incomplete, type="dir")  # first: bash forgets what comes before it
+        return [here, *beginning(incomplete, ask_cluster(ctx, tables_of))]
+
 
 class TargetType(TableType):
     """A place for a table that need not be there yet: never a name of the catalog."""
@@ -128,6 +135,9 @@ class TargetType(TableType):
         if not value:
             self.fail("must not be empty. Give a path or a URI", param, ctx)
         return absolute_target(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(incomplete, type="dir")]
 
 
 class TablesType(TableType):
@@ -158,6 +168,9 @@ def split_columns(text: str) -> tuple[str, ...]:
 
 class OutputType(click.ParamType):  # type: ignore[type-arg]
     name = "format"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return beginning(incomplete, (*OUTPUTS, JSONPATH))
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value in OUTPUTS:
@@ -218,6 +231,7 @@ def anywhere(command: F) -> F:
             metavar="NAME",
             expose_value=False,
             callback=_set_context,
+            shell_complete=complete_context,
             help="The cluster to speak to, by its name in the user's file; see `iscp-admin context`.",
         ),
         click.option(

@@ -9,6 +9,7 @@ import click
 
 from iscp import __version__
 from iscp.cli.changefeed_commands import feed
+from iscp.cli.completion import script
 from iscp.cli.node.log_command import log
 from iscp.core.config import ADMIN_PORT
 from iscp.core.errors import EXIT_JOB_LOG_DAMAGED, IscpError, JobLogDamaged
@@ -140,10 +141,20 @@ def demo(nodes: int, days: int, chaos: bool, as_json: bool) -> None:
     sys.exit(run(days, as_json, nodes, chaos))
 
 
+@iscp.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a script that completes this command in a shell.
+
+    As in: eval "$(iscp completion bash)"
+    """
+    click.echo(script(shell, iscp, "iscp"))
+
+
 def main() -> None:
     """Entry point: exit status 0, 1 if something failed, 2 for wrong usage, 3 if the job log is lost or damaged."""
     try:
-        iscp()
+        iscp(prog_name="iscp")
     except IscpError as error:
         click.echo(f"iscp: {error}", err=True)
         sys.exit(EXIT_JOB_LOG_DAMAGED if isinstance(error, JobLogDamaged) else EXIT_FAILED)

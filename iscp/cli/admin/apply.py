@@ -14,6 +14,7 @@ from iscp.cli import render
 from iscp.cli.admin.bulk import MATCHES_MAX, job_words
 from iscp.cli.admin.error_words import field_in_file, show_error
 from iscp.cli.arguments import TABLES, Invocation, anywhere, invocation
+from iscp.cli.completion import ACCOUNT, JOB_NAME
 from iscp.cli.confirm import confirm
 from iscp.core.api_requests import ChangeVerb, JobChange, UpdateRequest
 from iscp.core.api_views import Action, CheckedJob
@@ -41,7 +42,14 @@ RESYNCS_AT_ONCE = 8
 
 @click.command()
 @click.option(
-    "-f", "--file", "paths", multiple=True, required=True, metavar="PATH", help="A file, a directory of them, or -."
+    "-f",
+    "--file",
+    "paths",
+    type=click.Path(allow_dash=True),
+    multiple=True,
+    required=True,
+    metavar="PATH",
+    help="A file, a directory of them, or -.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 @click.option("--prune", is_flag=True, help="Delete the jobs of the files' accounts that no file names.")
@@ -177,8 +185,8 @@ def _show(
 
 @click.command()
 @click.argument("tables", type=TABLES, metavar="[T]", default="*")
-@click.argument("names", metavar="[N]", default="*")
-@click.option("--account", metavar="A", default="", help="Only jobs of this tenant.")
+@click.argument("names", type=JOB_NAME, metavar="[N]", default="*")
+@click.option("--account", type=ACCOUNT, metavar="A", default="", help="Only jobs of this tenant.")
 @anywhere
 @invocation
 def export(invocation: Invocation, /, tables: str, names: str, account: str) -> None:

@@ -12,6 +12,7 @@ import click
 
 from iscp.cli import render
 from iscp.cli.arguments import TABLES, Invocation
+from iscp.cli.completion import ACCOUNT, JOB_NAME
 from iscp.cli.confirm import confirm
 from iscp.core.api_requests import ChangeOutcome, ChangeVerb, JobChange, JobName
 from iscp.core.api_views import JobView
@@ -55,8 +56,8 @@ class Choice:
 
 _ARGUMENTS = (
     click.argument("table", type=TABLES, metavar="T"),
-    click.argument("name", metavar="[N]", required=False),
-    click.option("--account", default=DEFAULT_ACCOUNT, show_default=True, help="The tenant."),
+    click.argument("name", type=JOB_NAME, metavar="[N]", required=False),
+    click.option("--account", type=ACCOUNT, default=DEFAULT_ACCOUNT, show_default=True, help="The tenant."),
     click.option("--yes", is_flag=True, help="Where many match: do not ask."),
     click.option("--dry-run", is_flag=True, help="Only show which jobs match."),
 )

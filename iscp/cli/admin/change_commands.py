@@ -11,6 +11,7 @@ from iscp.cli.admin.bulk import Choice, change_matching, choosing
 from iscp.cli.admin.error_words import options_named
 from iscp.cli.admin.spec_options import RUN_OPTIONS, run_changes, run_options
 from iscp.cli.arguments import TABLE, Invocation, anywhere, invocation
+from iscp.cli.completion import ACCOUNT, JOB_NAME
 from iscp.core.api_requests import ChangeVerb
 from iscp.core.ids import DEFAULT_ACCOUNT
 
@@ -41,11 +42,11 @@ def unregister(invocation: Invocation, /, choice: Choice) -> None:
 
 @click.command()
 @click.argument("table", type=TABLE, metavar="T")
-@click.argument("name", metavar="N")
+@click.argument("name", type=JOB_NAME, metavar="N")
 @run_options
 @click.option("--default", "defaults", type=click.Choice(RUN_OPTIONS), multiple=True, help="Give up what was set.")
 @click.option("--interrupt", is_flag=True, help="Cancel what runs by the spec before, and start over.")
-@click.option("--account", default=DEFAULT_ACCOUNT, show_default=True, help="The tenant.")
+@click.option("--account", type=ACCOUNT, default=DEFAULT_ACCOUNT, show_default=True, help="The tenant.")
 @anywhere
 @invocation
 def update(

@@ -14,6 +14,7 @@ import click
 from iscp.cli import render
 from iscp.cli.arguments import DURATION, TABLE, Invocation, anywhere, invocation
 from iscp.cli.cluster_tables import show_nodes, show_placement
+from iscp.cli.completion import NODE
 from iscp.cli.monitor.watch_option import watched
 from iscp.core.api_views import EventView
 from iscp.core.errors import TemporaryError, TimedOut
@@ -51,7 +52,7 @@ def node_list(invocation: Invocation, /) -> None:
 
 
 @node.command()
-@click.argument("node_id", metavar="N")
+@click.argument("node_id", type=NODE, metavar="N")
 @anywhere
 @invocation
 def cordon(invocation: Invocation, /, node_id: str) -> None:
@@ -62,7 +63,7 @@ def cordon(invocation: Invocation, /, node_id: str) -> None:
 
 
 @node.command()
-@click.argument("node_id", metavar="N")
+@click.argument("node_id", type=NODE, metavar="N")
 @anywhere
 @invocation
 def uncordon(invocation: Invocation, /, node_id: str) -> None:
@@ -82,7 +83,7 @@ def _change_node(
 
 
 @node.command()
-@click.argument("node_id", metavar="N")
+@click.argument("node_id", type=NODE, metavar="N")
 @click.option("--wait", is_flag=True, help="Return when it holds no shard any more.")
 @click.option("--timeout", "timeout_s", type=DURATION, default="5m", help="How long to wait; 5m if not given.")
 @anywhere
@@ -120,7 +121,7 @@ def shard_list(invocation: Invocation, /, table: str | None) -> None:
 
 @shard.command()
 @click.argument("table", type=TABLE, metavar="T")
-@click.argument("node_id", metavar="N")
+@click.argument("node_id", type=NODE, metavar="N")
 @_range
 @anywhere
 @invocation
@@ -134,7 +135,7 @@ def move(invocation: Invocation, /, table: str, node_id: str, range_id: int) -> 
 
 @shard.command()
 @click.argument("table", type=TABLE, metavar="T")
-@click.argument("node_id", metavar="N")
+@click.argument("node_id", type=NODE, metavar="N")
 @_range
 @anywhere
 @invocation

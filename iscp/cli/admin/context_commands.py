@@ -8,11 +8,12 @@ import click
 
 from iscp.cli import context_file, render
 from iscp.cli.arguments import Invocation, anywhere, invocation, refuse_bad_endpoint
+from iscp.cli.completion import complete_context
 from iscp.cli.context_file import Context
 from iscp.cli.drawing import pairs, table
 
 _FILE = click.Path(dir_okay=False, exists=True, resolve_path=True)
-_name = click.argument("name", metavar="NAME")
+_name = click.argument("name", metavar="NAME", shell_complete=complete_context)
 
 
 @click.group()
@@ -40,7 +41,7 @@ def list_contexts(invocation: Invocation, /) -> None:
 
 
 @context.command()
-@click.argument("name", metavar="[NAME]", required=False)
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_context)
 @anywhere
 @invocation
 def show(invocation: Invocation, /, name: str | None) -> None:

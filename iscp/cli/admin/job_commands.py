@@ -12,6 +12,7 @@ from iscp.cli.admin.change_commands import pause, resume, resync, unregister, up
 from iscp.cli.admin.register_command import register
 from iscp.cli.admin.verify_command import verify
 from iscp.cli.arguments import DURATION, TABLE, TABLES, Invocation, anywhere, invocation
+from iscp.cli.completion import ACCOUNT, JOB_NAME
 from iscp.cli.monitor.check_command import check
 from iscp.cli.monitor.describe_command import describe
 from iscp.cli.monitor.job_order import Order, SortType, sorted_jobs
@@ -23,9 +24,9 @@ from iscp.core.name_patterns import is_pattern
 
 ALIASES = {"create": "register", "delete": "unregister"}
 
-_account = click.option("--account", default=DEFAULT_ACCOUNT, show_default=True, help="The tenant.")
+_account = click.option("--account", type=ACCOUNT, default=DEFAULT_ACCOUNT, show_default=True, help="The tenant.")
 _table = click.argument("table", type=TABLE, metavar="T")
-_name = click.argument("name", metavar="N")
+_name = click.argument("name", type=JOB_NAME, metavar="N")
 
 
 class AliasedGroup(click.Group):
@@ -60,8 +61,8 @@ _of_table = click.option("--table", type=TABLE, metavar="T", default=None, help=
 _late = click.option("--late", is_flag=True, help="Only jobs that lag by more than their target lag.")
 _failed = click.option("--failed", is_flag=True, help="Only jobs whose last iteration failed: --state error.")
 _tables = click.argument("tables", type=TABLES, metavar="[T]", default="*")
-_names = click.argument("names", metavar="[N]", default="*")
-_of_account = click.option("--account", metavar="A", default="", help="Only jobs of this tenant.")
+_names = click.argument("names", type=JOB_NAME, metavar="[N]", default="*")
+_of_account = click.option("--account", type=ACCOUNT, metavar="A", default="", help="Only jobs of this tenant.")
 
 
 def _filter(

@@ -20,6 +20,7 @@ from iscp.cli.admin.exit_status import ExitStatus
 from iscp.cli.admin.job_commands import job
 from iscp.cli.arguments import TABLE, Invocation, anywhere, invocation
 from iscp.cli.cluster_tables import show_cluster
+from iscp.cli.completion import script
 from iscp.cli.explain.explain_command import explain
 from iscp.cli.monitor.watch_option import watched
 from iscp.core.errors import IscpError
@@ -85,12 +86,7 @@ def completion(shell: str) -> None:
 
     As in: eval "$(iscp-admin completion bash)"
     """
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    if kind is None:
-        raise click.UsageError(f"{shell} cannot be completed")
-    click.echo(kind(cli, {}, PROGRAM, "_ISCP_ADMIN_COMPLETE").source())
+    click.echo(script(shell, cli, PROGRAM))
 
 
 def main() -> None:

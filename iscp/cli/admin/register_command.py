@@ -13,6 +13,7 @@ from iscp.cli.admin.error_words import option_of, options_named, places_named, s
 from iscp.cli.admin.exit_status import ExitStatus
 from iscp.cli.admin.spec_options import OBJECT, run_options
 from iscp.cli.arguments import COLUMNS, TABLE, TARGET, Invocation, anywhere, invocation
+from iscp.cli.completion import ACCOUNT
 from iscp.core.api_requests import JobName, RegisterRequest
 from iscp.core.api_views import Action, CheckedJob, RegisterResult
 from iscp.core.errors import PermanentError
@@ -41,7 +42,7 @@ ADOPT_WAIT_S = 3_600.0
 @run_options
 @click.option("--adopt", is_flag=True, default=None, help="The target is there, and holds the source's rows already.")
 @click.option("--from-version", type=click.IntRange(0), metavar="V", help="With --adopt: as of this source version.")
-@click.option("--account", metavar="A", help="The tenant.  [default: default]")
+@click.option("--account", type=ACCOUNT, metavar="A", help="The tenant.  [default: default]")
 @anywhere
 @invocation
 def register(invocation: Invocation, /, file: IO[str] | None, **given: object) -> None:

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from iscp.cli import render
 from iscp.cli.arguments import Invocation, anywhere, invocation
+from iscp.cli.completion import beginning
 from iscp.cli.drawing import pairs, table
 from iscp.cli.explain.json_schema import NAMING, job_file_schema
 from iscp.core.spec_schema import SpecField, schema_of_spec
@@ -17,8 +19,14 @@ from iscp.core.spec_schema import SpecField, schema_of_spec
 Place = tuple[str, ...]
 
 
+def _complete_path(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The next part of a path only, as of directories."""
+    depth = incomplete.count(".") + 1
+    return beginning(incomplete, (".".join(place[:depth]) for place in fields_by_place()))
+
+
 @click.command()
-@click.argument("path", default="job", metavar="[PATH]")
+@click.argument("path", default="job", metavar="[PATH]", shell_complete=_complete_path)
 @click.option("--json-schema", is_flag=True, help="Print the JSON Schema of job files.")
 @anywhere
 @invocation

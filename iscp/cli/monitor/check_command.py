@@ -15,6 +15,7 @@ from iscp.cli import render
 from iscp.cli.admin.bulk import MATCHES_MAX, job_words
 from iscp.cli.admin.exit_status import ExitStatus
 from iscp.cli.arguments import DURATION, TABLES, Invocation, anywhere, invocation
+from iscp.cli.completion import ACCOUNT, JOB_NAME
 from iscp.cli.drawing import table
 from iscp.core.api_views import JobView
 from iscp.core.errors import PERMANENT_FROM
@@ -46,9 +47,9 @@ class Finding:
 
 @click.command()
 @click.argument("tables", type=TABLES, metavar="[T]", default="*")
-@click.argument("names", metavar="[N]", default="*")
+@click.argument("names", type=JOB_NAME, metavar="[N]", default="*")
 @click.option("--max-lag", "max_lag_s", type=DURATION, metavar="D", help="As in 5m.  [default: each job's target lag]")
-@click.option("--account", metavar="A", default="", help="Only jobs of this tenant.")
+@click.option("--account", type=ACCOUNT, metavar="A", default="", help="Only jobs of this tenant.")
 @anywhere
 @invocation
 def check(invocation: Invocation, /, tables: str, names: str, max_lag_s: float | None, account: str) -> None:

@@ -11,6 +11,7 @@ import click
 from iscp.cli import render
 from iscp.cli.arguments import TABLE, Invocation, anywhere, invocation
 from iscp.cli.cluster_tables import show_placement
+from iscp.cli.completion import ACCOUNT, JOB_NAME
 from iscp.cli.monitor.next_start import next_start, warnings_of
 from iscp.cli.monitor.watch_option import watched
 from iscp.core.api_views import EventView, JobView, PlacedShard
@@ -38,9 +39,9 @@ class JobDescription:
 
 @click.command()
 @click.argument("table", type=TABLE, metavar="T")
-@click.argument("name", metavar="N")
+@click.argument("name", type=JOB_NAME, metavar="N")
 @click.option("--limit", type=click.IntRange(1, 1_000), default=5, show_default=True, help="How many iterations.")
-@click.option("--account", default=DEFAULT_ACCOUNT, show_default=True, help="The tenant.")
+@click.option("--account", type=ACCOUNT, default=DEFAULT_ACCOUNT, show_default=True, help="The tenant.")
 @watched
 @anywhere
 @invocation

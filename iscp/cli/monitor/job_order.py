@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from iscp.cli import render
+from iscp.cli.completion import beginning
 from iscp.cli.json_path import Step, parse_path, values_at
 from iscp.core.api_views import JobView
+from iscp.core.job_row import JobStatus
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,6 +34,11 @@ class SortType(click.ParamType):  # type: ignore[type-arg]
             return Order(parse_path(value.removeprefix("-")), value.startswith("-"))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        names = [each.name for each in dataclasses.fields(JobView)]
+        names += [f"status.{each.name}" for each in dataclasses.fields(JobStatus)]
+        return beginning(incomplete, names)
 
 
 def sorted_jobs(jobs: Sequence[JobView], order: Order) -> list[JobView]:
