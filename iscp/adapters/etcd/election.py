@@ -15,7 +15,7 @@ from collections.abc import Callable
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.lease import EtcdLease
-from iscp.adapters.etcd.values import Changed, Compare, Delete, EventType, KeyValue, Listing, Put
+from iscp.adapters.etcd.values import Compare, Delete, KeyValue, Listing, Put
 from iscp.adapters.etcd.watch import Watch
 from iscp.core.errors import InvariantBroken, IscpError, NotOwner
 from iscp.core.members import Leader
@@ -147,13 +147,10 @@ class EtcdElection:
         """Whether our key has become the oldest, by a read after the last change, on a lease that holds."""
         while self._may_go_on(lease):
             listing = self._client.list_prefix(self._keys.candidates)
-            created = {kv.key: kv.create_revision for kv in listing.items}
-            if created.get(key) != revision:
+            if not listing.holds(key, revision):
                 return False
-            earlier = [kv for kv in listing.items if kv.create_revision < revision]
-            if not earlier:
+            if (predecessor := listing.last_before(revision)) is None:
                 return self._may_go_on(lease)
-            predecessor = max(earlier, key=lambda kv: kv.create_revision)
             self._until_deleted(lease, predecessor.key, listing.revision + 1)
         return False
 
@@ -174,12 +171,8 @@ class EtcdElection:
         with self._lock:
             self._watch = watch
         # Checked again: an interrupt from before found no watch to close.
-        if not self._may_go_on(lease):
-            return
-        with watch:
-            for item in watch:
-                if isinstance(item, Changed) and any(event.type is EventType.DELETE for event in item.events):
-                    return
+        if self._may_go_on(lease):
+            watch.wait_for_deletion()
 
     def _interrupt(self) -> None:
         """The lease has lapsed, or resign was called: wake whoever waits."""
@@ -188,11 +181,8 @@ class EtcdElection:
                 self._watch.close()
 
     def _end(self, lease: EtcdLease) -> None:
-        try:
-            lease.revoke()
-        except IscpError as error:
+        if not lease.try_revoke():
             self._leftover_id = lease.lease_id
-            log.warning("etcd.lease.not_revoked", extra={"lease": lease.lease_id, "reason": str(error)})
 
 
 def _oldest(listing: Listing) -> KeyValue | None:

@@ -105,6 +105,15 @@ class EtcdLease:
         if not self.gone:
             self._client.revoke(self._lease_id)
 
+    def try_revoke(self) -> bool:
+        """As `revoke`; False where etcd did not answer: it runs out then."""
+        try:
+            self.revoke()
+        except IscpError as error:
+            log.warning("etcd.lease.not_revoked", extra={"lease": self._lease_id, "reason": str(error)})
+            return False
+        return True
+
     def _run(self) -> None:
         wait_s = self._ttl_s / RENEWALS_PER_TTL
         while not self._closed.wait(wait_s):

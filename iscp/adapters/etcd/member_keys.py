@@ -22,7 +22,7 @@ from iscp.adapters.etcd.values import (
     Put,
     Target,
 )
-from iscp.core.errors import ConfigurationError, Conflict, IscpError, OutcomeUnknown
+from iscp.core.errors import ConfigurationError, Conflict, OutcomeUnknown
 from iscp.core.members import NODES_MAX, Moment, NodeRecord
 from iscp.core.untrusted_values import error_text, exact_int, printable
 from iscp.ports.system import Clock, Threads
@@ -107,7 +107,7 @@ class EtcdMembership:
             self._refuse_beyond_limit(record.node_id)
         except BaseException:
             # Also ends a write that may still be under way: it fails without its lease.
-            _revoke_quietly(lease)
+            lease.try_revoke()
             raise
         self._lease, self._record = lease, record
         return lease
@@ -138,7 +138,7 @@ class EtcdMembership:
         """Leave at once; if etcd cannot be reached, the lease runs out."""
         lease, self._lease = self._lease, None
         if lease is not None:
-            _revoke_quietly(lease)
+            lease.try_revoke()
 
     def members(self) -> Members:
         return self._reads.list()[1]
@@ -214,13 +214,6 @@ class EtcdMembership:
             if renewals >= NAME_RENEWALS_MIN or left_s == math.inf or sent_s > left_until_s + NAME_GRACE_S:
                 raise _taken(node_id)
             threading.Event().wait(NAME_POLL_S)
-
-
-def _revoke_quietly(lease: EtcdLease) -> None:
-    try:
-        lease.revoke()
-    except IscpError as error:
-        log.warning("etcd.lease.not_revoked", extra={"lease": lease.lease_id, "reason": str(error)})
 
 
 def _taken(node_id: str) -> ConfigurationError:

@@ -142,6 +142,15 @@ class Listing:
     items: tuple[KeyValue, ...]
     store_id: int = 0
 
+    def holds(self, key: str, revision: int) -> bool:
+        """Whether it has this key as it was created at that revision."""
+        return any(kv.key == key and kv.create_revision == revision for kv in self.items)
+
+    def last_before(self, revision: int) -> KeyValue | None:
+        """The newest key of those created before that revision; None: there is none."""
+        earlier = (kv for kv in self.items if kv.create_revision < revision)
+        return max(earlier, key=lambda kv: kv.create_revision, default=None)
+
 
 @dataclass(frozen=True, slots=True)
 class Status:

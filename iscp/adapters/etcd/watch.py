@@ -69,6 +69,13 @@ class Watch:
             if self._call is not None:
                 self._call.cancel()
 
+    def wait_for_deletion(self) -> None:
+        """Return when a key of it was deleted, or the watch has ended, and close it."""
+        with self:
+            for item in self:
+                if isinstance(item, Changed) and any(event.type is EventType.DELETE for event in item.events):
+                    return
+
     def __enter__(self) -> Watch:
         return self
 

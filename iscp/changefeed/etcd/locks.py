@@ -1,4 +1,4 @@
-"""The lines of a changefeed's writers: etcd's lock recipe, and the counts of incidents that name the locks.
+"""The lock queues of a changefeed's writers: etcd's lock recipe, and the counts of incidents that name the locks.
 
 As in the election, each writer creates a key of its own, waits for the deletion of the one created before it, and
 then checks again whether its own is still there and the oldest. All keys of a process hang on one lease, so that they
@@ -20,7 +20,7 @@ from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.etcd_errors import EtcdLeaseGoneError
 from iscp.adapters.etcd.keys import CURSORS, Keys
 from iscp.adapters.etcd.lease import EtcdLease
-from iscp.adapters.etcd.values import Changed, Compare, EventType, Get, Put
+from iscp.adapters.etcd.values import Compare, Get, Put
 from iscp.changefeed.etcd.incident_values import incidents_of, report_of
 from iscp.changefeed.model.lock_queue import IncidentReport, Incidents
 from iscp.core.errors import (
@@ -122,7 +122,7 @@ class EtcdFeedLocks:
             self._closed = True
             lease, self._lease = self._lease, None
         if lease is not None:
-            _revoke_quietly(lease)
+            lease.try_revoke()
 
     def __enter__(self) -> EtcdFeedLocks:
         return self
@@ -170,7 +170,7 @@ class EtcdFeedLocks:
                 revision = self._client.create(key, self._name.encode(), lease.lease_id)
             except EtcdLeaseGoneError:
                 self._forget(lease)
-                _revoke_quietly(lease)  # then what is on it is not held, also before a renewal would show it
+                lease.try_revoke()  # then what is on it is not held, also before a renewal would show it
                 continue
             except BaseException:
                 # The key may be there, or may yet come: also after it was deleted.
@@ -184,16 +184,13 @@ class EtcdFeedLocks:
     def _wait_for_turn(self, place: Place, deadline_s: float) -> LockTurn:
         while True:
             listing = self._client.list_prefix(place.line)
-            created = {kv.key: kv.create_revision for kv in listing.items}
-            if created.get(place.key) != place.revision:
+            if not listing.holds(place.key, place.revision):
                 return LockTurn.PLACE_LOST
-            earlier = [kv for kv in listing.items if kv.create_revision < place.revision]
-            if not earlier:
+            if (predecessor := listing.last_before(place.revision)) is None:
                 return LockTurn.OURS
             left_s = deadline_s - self._clock.monotonic_s()
             if left_s <= 0:
                 return LockTurn.NOT_YET
-            predecessor = max(earlier, key=lambda kv: kv.create_revision)
             self._until_deleted(predecessor.key, listing.revision + 1, left_s)
 
     def _until_deleted(self, key: str, start_revision: int, wait_s: float) -> None:
@@ -203,10 +200,7 @@ class EtcdFeedLocks:
         timer.daemon = True
         timer.start()
         try:
-            with watch:
-                for item in watch:
-                    if isinstance(item, Changed) and any(event.type is EventType.DELETE for event in item.events):
-                        return
+            watch.wait_for_deletion()
         finally:
             timer.cancel()
 
@@ -269,13 +263,6 @@ class EtcdFeedLocks:
 
     def _incidents_key(self, feed: str, shard: str) -> str:
         return self._keys.feed_incidents(_name(feed, "feed"), _name(shard, "shard"))
-
-
-def _revoke_quietly(lease: EtcdLease) -> None:
-    try:
-        lease.revoke()
-    except IscpError as error:
-        log.warning("etcd.lease.not_revoked", extra={"lease": lease.lease_id, "reason": str(error)})
 
 
 def _name(text: str, field: str) -> str:

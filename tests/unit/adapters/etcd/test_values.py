@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.etcd.keys import Keys
-from iscp.adapters.etcd.values import EtcdSettings, EtcdTls, key_bytes, key_text, prefix_end
+from iscp.adapters.etcd.values import EtcdSettings, EtcdTls, KeyValue, Listing, key_bytes, key_text, prefix_end
 from iscp.core.config import EtcdConfig
 
 
@@ -37,3 +37,12 @@ def test_settings_follow_the_configuration_and_show_no_password() -> None:
     assert settings == EtcdSettings(("h:1",), EtcdTls(ca_file=Path("ca.pem")), "u", "secret", 2.0)
     assert "secret" not in repr(settings)
     assert EtcdSettings.of(EtcdConfig()).tls is None
+
+
+def test_a_queue_of_keys_is_in_the_order_of_their_creation() -> None:
+    first, second, third = (KeyValue(key, b"", created, 9, 1, 0) for key, created in (("b", 3), ("c", 5), ("a", 7)))
+    listing = Listing(9, (third, first, second))
+    assert [listing.last_before(each.create_revision) for each in (first, second, third)] == [None, first, second]
+    assert listing.holds("c", 5)
+    assert not listing.holds("c", 4), "it was deleted and created again"
+    assert not listing.holds("d", 5)
