@@ -266,7 +266,7 @@ class ConsumerKind(Protocol):
 
 @runtime_checkable
 class RefreshHandler(Protocol):
-    """What a kind of consumer may offer besides: work on a job at times of its own choice, not of its source's."""
+    """What a kind of consumer may also offer: work on a job at times of its own choice, not of its source's."""
 
     def refresh(self, job: JobRow) -> tuple[Sequence[str], float]:
         """The ids of the tables that were read, and when to come again (Unix seconds, yet to come).
@@ -277,7 +277,7 @@ class RefreshHandler(Protocol):
 
 @runtime_checkable
 class PurgeHandler(Protocol):
-    """What a kind of consumer may offer besides: letting go of what it held of a source for its jobs on it."""
+    """What a kind of consumer may also offer: letting go of what it held of a source for its jobs on it."""
 
     def purge(self, table_id: str) -> float:
         """When to come again (Unix seconds, yet to come). Called sooner after a refresh that has read the table."""

@@ -60,7 +60,7 @@ class Manifest:
 class Compared:
     """How a target differs from the rows that it should hold, and the changes that would make it equal.
 
-    `repair` is as Changes.frame, and besides: `n`, the row is inserted though its key is there (and removed by a
+    `repair` is as Changes.frame, and in addition: `n`, the row is inserted though its key is there (and removed by a
     `d`). Without a key it has the rows to be appended, each as `i`; rows too many nothing removes. None: no range
     differs.
     """

@@ -305,7 +305,7 @@ def test_the_keys_in_etcd_are_those_of_the_code() -> None:
         keys.job_log,
         keys.job_log_fault,
         f"{keys.candidates}{lease}",
-        f"{keys.feed_line(feed, shard, 0).replace('/0/', '/<incidents>/')}{lease}-<number>",
+        f"{keys.feed_queue(feed, shard, 0).replace('/0/', '/<incidents>/')}{lease}-<number>",
         keys.feed_incidents(feed, shard),
         keys.feed_cursor(feed, "<name>"),
     }

@@ -37,7 +37,7 @@ _TARGETS = {target: number for number, target in enumerate(Target)}
 class EtcdClient:
     """Speaks to an etcd cluster; one object for a whole program, from any of its threads.
 
-    Reads raise EtcdUnavailable after `settings.timeout_s`; writes raise besides EtcdOutcomeUnknown, where they
+    Reads raise EtcdUnavailable after `settings.timeout_s`; writes also raise EtcdOutcomeUnknown, where they
     were sent and not answered: they are never repeated here.
     """
 

@@ -9,7 +9,7 @@ checkpoint                    the global checkpoint
 joblog                        the last version of the job log that is known to be written
 joblog_fault                  why the owner cannot claim the job log, on its candidacy's lease
 changefeed/<feed>/<shard>/locks/<incidents>/<lease id>-<number>
-                              a writer in line for a shard of a changefeed, on its lease; the oldest one's turn it is
+                              a writer in a lock queue of a changefeed's shard, on its lease; the oldest has the lock
 changefeed/<feed>/<shard>/incidents
                               how many locks of the shard were given up
 changefeed/<feed>/cursors/<name>
@@ -90,11 +90,11 @@ class Keys:
     def changefeed(self, feed: str) -> str:
         return self._below(f"changefeed/{feed}/")
 
-    def feed_line(self, feed: str, shard: str, incidents: int) -> str:
+    def feed_queue(self, feed: str, shard: str, incidents: int) -> str:
         return f"{self.changefeed(feed)}{shard}/locks/{incidents}/"
 
-    def feed_place(self, line: str, lease_id: int, number: int) -> str:
-        return f"{line}{lease_id:016x}-{number}"
+    def feed_place(self, queue: str, lease_id: int, number: int) -> str:
+        return f"{queue}{lease_id:016x}-{number}"
 
     def feed_incidents(self, feed: str, shard: str) -> str:
         return f"{self.changefeed(feed)}{shard}/incidents"

@@ -111,7 +111,7 @@ class EtcdServer:
 
         `cluster` maps the names of all members to their peer ports (without `wait` until there is a quorum);
         `tls` is the client's side, the server's comes in `extra_args`. The log is `etcd.log` in `data_dir`, JSON lines;
-        what its libraries print besides is in `etcd.stderr`.
+        what else its libraries print is in `etcd.stderr`.
         Raises Unavailable with the end of the log if it does not come up.
         """
         data_dir.mkdir(parents=True, exist_ok=True)

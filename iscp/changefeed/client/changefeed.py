@@ -13,7 +13,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from iscp.changefeed.client.cursors import Cursors
 from iscp.changefeed.client.input_rows import OrderBy, Rows, prepare
-from iscp.changefeed.client.lock_wait import get_in_line
+from iscp.changefeed.client.lock_wait import wait_for_lock
 from iscp.changefeed.client.pool import Pool
 from iscp.changefeed.client.purge import Purged, bounds_of
 from iscp.changefeed.client.reader import FeedReader, Page
@@ -126,8 +126,8 @@ class Changefeed:
         With etcd its writers wait for each other; without, of several at a time only one commits.
         """
         self._refuse(shard)
-        line = None if self._etcd is None else self._in_line
-        return Transaction(self._tables, shard, line, self._clock, self._failpoints)
+        wait = None if self._etcd is None else self._wait_for_lock
+        return Transaction(self._tables, shard, wait, self._clock, self._failpoints)
 
     def append(self, shard: int, rows: Rows, order_by: OrderBy = (), operation: object = "insert") -> Ulids:
         """One transaction of one append, without waiting in the lock queue: tried again where another commit was first.
@@ -145,14 +145,14 @@ class Changefeed:
                 ulids = transaction.add(given)
         return ulids
 
-    def _in_line(self, table: FeedTable, shard: int) -> HeldLock:
-        """The writer's turn. An incident is another one's end, and the line goes on under another lock at once."""
+    def _wait_for_lock(self, table: FeedTable, shard: int) -> HeldLock:
+        """The writer's lock. An incident is another one's end, and the queue goes on under another lock at once."""
         etcd = self._require_etcd("wait for a lock")
         for attempt in Retrying(
             retry=retry_if_exception_type(FeedIncident), stop=stop_after_attempt(INCIDENTS_MAX), reraise=True
         ):
             with attempt:
-                return get_in_line(
+                return wait_for_lock(
                     etcd.locks, self._clock, self.feed_id, str(shard), lambda: table.state(shard).seq, self._limits
                 )
         raise AssertionError("tenacity gives up by raising")

@@ -63,10 +63,10 @@ def open_feed(
 ) -> Changefeed:
     """The changefeed that is there.
 
-    Without `etcd` there are no lines of writers, no stored cursors and no incidents. `timeout_s`: much longer than
-    a transaction takes; an abandoned one costs the others that. `wait_max_s`: the longest wait in a line that moves.
-    `name`: who this is, in a lock queue or an incident (otherwise host and process). Raises
-    TableNotFound, ConfigurationError, InvalidRequest, StorageError.
+    Without `etcd` there are no lock queues, no stored cursors and no incidents. `timeout_s`: much longer than
+    a transaction takes; an abandoned one costs the others that. `wait_max_s`: the longest wait in a queue that moves.
+    `name`: who this is, in a lock queue or an incident (otherwise host and process).
+    Raises TableNotFound, ConfigurationError, InvalidRequest, StorageError.
     """
     clock, limits = SystemClock(), _limits(timeout_s, wait_max_s)
     who = name or f"{socket.gethostname()}:{os.getpid()}"

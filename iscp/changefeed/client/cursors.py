@@ -8,7 +8,7 @@ from iscp.core.errors import InvalidRequest
 
 
 class Cursors:
-    """Those of one feed; from any thread. Raises Unavailable and OutcomeUnknown besides what is said."""
+    """Those of one feed; from any thread. Also raises Unavailable and OutcomeUnknown."""
 
     def __init__(self, store: EtcdFeedCursors, feed_id: str, shards: int) -> None:
         self._store = store

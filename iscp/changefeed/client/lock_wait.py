@@ -32,7 +32,7 @@ from iscp.ports.system import Clock
 log = logging.getLogger(__name__)
 
 
-def get_in_line(
+def wait_for_lock(
     locks: FeedLocks,
     clock: Clock,
     feed: str,
@@ -43,23 +43,23 @@ def get_in_line(
     """Wait for the writer's turn; to be released after the commit.
 
     `sample` reads what the shard's last commit has left, such as its seq. Raises FeedIncident where the holder was
-    found to be gone (the next attempt goes on without it), TimedOut after `limits.wait_max_s` in a line that moves,
+    found to be gone (the next attempt goes on without it), TimedOut after `limits.wait_max_s` in a queue that moves,
     and what `locks` and `sample` raise.
     """
-    line = _Line(locks, feed, shard, sample)
+    queue = _Queue(locks, feed, shard, sample)
     waiting = Waiting(limits or QueueLimits())
     event: QueueEvent | None = Began()
     try:
         while event is not None:
             for effect in waiting.step(event, clock.monotonic_s()):
-                event = line.carry_out(effect)
-        return line.lock
+                event = queue.carry_out(effect)
+        return queue.lock
     except BaseException:
-        line.leave()
+        queue.leave()
         raise
 
 
-class _Line:
+class _Queue:
     """One attempt's view of the world."""
 
     def __init__(self, locks: FeedLocks, feed: str, shard: str, sample: Callable[[], Hashable]) -> None:
@@ -107,11 +107,11 @@ class _Line:
             case GiveUpReason.INCIDENT:
                 return FeedIncident(
                     f"{where}: waited for {effect.waited_s:.2f} s, and nothing moved: the lock's holder is given up",
-                    remedy="Try again at once: the line goes on under another lock",
+                    remedy="Try again at once: the queue goes on under another lock",
                 )
             case GiveUpReason.LONG_LINE:
                 return TimedOut(
-                    f"{where}: the line moves, and has been standing for {effect.waited_s:.1f} s",
+                    f"{where}: this writer has waited for {effect.waited_s:.1f} s in a lock queue that moves",
                     remedy="Try again later, with fewer writers or larger transactions",
                 )
             case _:

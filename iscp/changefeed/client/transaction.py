@@ -28,7 +28,7 @@ from iscp.ports.system import Clock, Failpoints
 FAILPOINT_TURN = "feed.turn"
 """A writer's turn has come; nothing is written yet."""
 
-Line = Callable[[FeedTable, int], HeldLock]
+WaitForLock = Callable[[FeedTable, int], HeldLock]
 """Waits for a writer's turn in a shard."""
 
 
@@ -52,16 +52,16 @@ class Transaction:
     """A context manager, used once and by one thread: `with feed.transaction(0) as t: t.append(rows)`.
 
     What was appended is committed at the end of the block, and not at all where the block raises. To enter raises
-    TimedOut (a long line), FeedIncident (again and again), Unavailable, StorageError; to leave: Conflict (another
+    TimedOut (a long queue), FeedIncident (again and again), Unavailable, StorageError; to leave: Conflict (another
     commit was first: nothing was written; begin again), StorageError and Unavailable (nothing was), OutcomeUnknown.
     """
 
     def __init__(
-        self, tables: Pool[FeedTable], shard: int, line: Line | None, clock: Clock, failpoints: Failpoints
+        self, tables: Pool[FeedTable], shard: int, wait: WaitForLock | None, clock: Clock, failpoints: Failpoints
     ) -> None:
         self._tables = tables
         self._shard = shard
-        self._line = line
+        self._wait = wait
         self._clock = clock
         self._failpoints = failpoints
         self._phase = _Phase.NEW
@@ -87,10 +87,10 @@ class Transaction:
         self._thread = threading.get_ident()
         with ExitStack() as entered:
             self._table = entered.enter_context(self._tables.lend())
-            entered.callback(self._table.tidy)  # when the line has gone on
+            entered.callback(self._table.tidy)  # when the queue has gone on
             entered.enter_context(_alone(self._table.description.feed_id, self._shard))
-            if self._line is not None:
-                entered.callback(self._line(self._table, self._shard).release)
+            if self._wait is not None:
+                entered.callback(self._wait(self._table, self._shard).release)
             self._seen = self._table.state(self._shard)
             now_ms = int(self._clock.now_s() * 1000)
             self._first = self._next = begin(self._seen.place, now_ms, secrets.token_bytes(DRAWN_BYTES))

@@ -21,7 +21,7 @@ _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,127}")
 
 
 class EtcdFeedCursors:
-    """Those of one feed; from any thread. Raises Unavailable and OutcomeUnknown besides what is said."""
+    """Those of one feed; from any thread. Also raises Unavailable and OutcomeUnknown."""
 
     def __init__(self, client: EtcdClient, keys: Keys, clock: Clock, feed: str) -> None:
         self._client = client

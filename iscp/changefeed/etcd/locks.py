@@ -53,10 +53,10 @@ _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,127}")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One writer's key in a line."""
+    """One writer's key in a lock queue."""
 
     lease: EtcdLease
-    line: str
+    queue: str
     key: str
     revision: int
 
@@ -134,10 +134,10 @@ class EtcdFeedLocks:
 
     def try_lock(self, feed: str, shard: str, incidents: int, wait_s: float) -> EtcdHeldLock | None:
         """Beyond `wait_s` it takes as long as etcd to answer a call; LeaseLost where no lease can be had."""
-        line = self._keys.feed_line(_name(feed, "feed"), _name(shard, "shard"), incidents)
+        queue = self._keys.feed_queue(_name(feed, "feed"), _name(shard, "shard"), incidents)
         deadline_s = self._clock.monotonic_s() + wait_s
         while True:
-            place = self._stand(line)
+            place = self._enqueue(queue)
             try:
                 turn = self._wait_for_turn(place, deadline_s)
             except BaseException:
@@ -162,10 +162,10 @@ class EtcdFeedLocks:
             log.warning("etcd.feed_lock.not_deleted", extra={"key": place.key, "reason": str(error)})
             self._retire(place.lease)
 
-    def _stand(self, line: str) -> Place:
+    def _enqueue(self, queue: str) -> Place:
         for _ in range(LEASE_TRIES_MAX):
             lease = self._present_lease()
-            key = self._keys.feed_place(line, lease.lease_id, next(self._numbers))
+            key = self._keys.feed_place(queue, lease.lease_id, next(self._numbers))
             try:
                 revision = self._client.create(key, self._name.encode(), lease.lease_id)
             except EtcdLeaseGoneError:
@@ -178,12 +178,12 @@ class EtcdFeedLocks:
                 raise
             if revision is None:
                 raise InvariantBroken(f"{key} is there, and nobody else may have made it")
-            return Place(lease, line, key, revision)
+            return Place(lease, queue, key, revision)
         raise LeaseLost(f"{LEASE_TRIES_MAX} leases were gone before a key could be made")
 
     def _wait_for_turn(self, place: Place, deadline_s: float) -> LockTurn:
         while True:
-            listing = self._client.list_prefix(place.line)
+            listing = self._client.list_prefix(place.queue)
             if not listing.holds(place.key, place.revision):
                 return LockTurn.PLACE_LOST
             if (predecessor := listing.last_before(place.revision)) is None:

@@ -1,6 +1,6 @@
 """What the writers of a changefeed need: of a shard, its lock queue; of a job, the feed's table.
 
-The line: locks, and the count of incidents in their names.
+The lock queue: locks, and the count of incidents in their names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HeldLock(Protocol):
-    """A place at the head of a line. It keeps nobody from writing: that is up to the commit."""
+    """The first place in a lock queue. It keeps nobody from writing: that is up to the commit."""
 
     @property
     def held(self) -> bool:

@@ -1,12 +1,12 @@
 """One attempt of a writer to get the lock of a shard of a changefeed: locks that can be burned.
 
-Only an order of precedence. That writes are right is due to the commit's compare-and-set alone; the line keeps the
+Only an order of precedence. That writes are right is due to the commit's compare-and-set alone; the queue keeps the
 writers of one shard from failing it by turns. The lock's name holds the shard's count of incidents, so that a lock
 whose holder was frozen or lost its power is left to it: who waits in vain while nothing moves raises the count, and
 all go on under the next name. An abandoned holder costs the others one timeout, not what is left of its lease.
 
 After mssql-changefeed ("The locking scheme to avoid long stalls"). Beyond it, each round reads the count again: else
-who waits for a burned lock takes the others' commits, under the new name, for a long line before itself.
+who waits for a burned lock takes the others' commits, under the new name, for a long queue before itself.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Acquired:
 
 @dataclass(frozen=True, slots=True)
 class LockTimedOut:
-    """The lock was waited for in vain, and no place in its line is kept."""
+    """The lock was waited for in vain, and no place in its queue is kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,7 @@ class CustomSink:
             raise Conflict(f"another writer has committed seq {position.seq} after {record.seq}")
         raise _broken(
             self._name,
-            f"after consume() it stands at seq {position.seq}, version {position.watermark.version}, "
+            f"after consume() it is at seq {position.seq}, version {position.watermark.version}, "
             f"instead of seq {record.seq}, version {record.watermark.version}",
         )
 

@@ -171,11 +171,11 @@ class ReplicaConsumer:
     def _read_held(self, context: ConsumeContext, wanted: DataFrame) -> DataFrame:
         return self._sink.rows(context.session).select(*[F.col(quoted(name)) for name in wanted.columns])
 
-    def _kept(self, frame: DataFrame, *besides: str) -> DataFrame:
-        """The job's columns, and those `besides`."""
+    def _kept(self, frame: DataFrame, *more: str) -> DataFrame:
+        """The job's columns, and those of `more`."""
         if not self._spec.columns:
             return frame
-        return frame.select(*[F.col(quoted(name)) for name in (*self._spec.columns, *besides)])
+        return frame.select(*[F.col(quoted(name)) for name in (*self._spec.columns, *more)])
 
     def _kept_rows(self, rows: pa.Table) -> pa.Table:
         if not self._spec.columns:

@@ -118,8 +118,8 @@ class Settlement:
         target = self._run.iteration.to_version
         wanted = self._run.newest if target is None else target
         after, steps = outcome.watermark, (outcome.watermark.step, before.watermark.step)
-        stands = after.version == before.watermark.version and steps[0] == steps[1]
-        return after.version < 0 or (stands and after.version < wanted)
+        unmoved = after.version == before.watermark.version and steps[0] == steps[1]
+        return after.version < 0 or (unmoved and after.version < wanted)
 
     def _record_success(self, job: TrackedJob, outcome: JobOutcome, committed: bool) -> None:
         target = self._run.iteration.to_version

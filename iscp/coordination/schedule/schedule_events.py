@@ -1,6 +1,6 @@
 """The events and effects of the schedule.
 
-It stands behind the worker machine: the worker's effects on shards are its events as they are, and what it has to
+It is behind the worker machine: the worker's effects on shards are its events as they are, and what it has to
 report to the worker (ShardStarted, ShardStopped, Reports, Seen) are the worker's events.
 """
 

@@ -95,7 +95,7 @@ class Scheduler:
         self._thread.start()
 
     def give(self, event: ScheduleEvent) -> None:
-        """Hand in an event, from any thread, without waiting; after `close` it is dropped. Raises QueueFull."""
+        """Submit an event, from any thread, without waiting; after `close` it is dropped. Raises QueueFull."""
         with self._lock:
             if self._closed:
                 return

@@ -460,7 +460,7 @@ def test_a_line_that_is_too_long_is_let_out(opened: Opened, etcd: str) -> None:
 def test_locks_are_below_the_prefix_and_go_with_the_feed(opened: Opened, etcd: str, uri: str) -> None:
     with EtcdClient(EtcdSettings((etcd,)), SystemClock()) as client:
         feed = opened(etcd, etcd_prefix="/elsewhere", name="me")
-        line = Keys("/elsewhere").feed_line(feed.feed_id, "0", 0)
+        line = Keys("/elsewhere").feed_queue(feed.feed_id, "0", 0)
         with feed.transaction(0):
             assert [kv.value for kv in client.list_prefix(line).items] == [b"me"]
         assert not client.list_prefix(line).items

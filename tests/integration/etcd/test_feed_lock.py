@@ -24,7 +24,7 @@ from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.etcd.values import EtcdSettings
 from iscp.adapters.system.clock import SystemClock
-from iscp.changefeed.client.lock_wait import get_in_line
+from iscp.changefeed.client.lock_wait import wait_for_lock
 from iscp.changefeed.etcd.locks import MARGIN_S, TTL_S, EtcdFeedLocks
 from iscp.changefeed.model.feed_ports import FeedLocks, HeldLock
 from iscp.changefeed.model.lock_queue import Incidents, QueueLimits
@@ -67,7 +67,7 @@ def line(client: EtcdClient, keys: Keys) -> Callable[..., list[str]]:
     """The names of those who stand in line, the oldest first."""
 
     def standing(incidents: int = 0) -> list[str]:
-        items = client.list_prefix(keys.feed_line(FEED, SHARD, incidents)).items
+        items = client.list_prefix(keys.feed_queue(FEED, SHARD, incidents)).items
         return [kv.value.decode() for kv in sorted(items, key=lambda kv: kv.create_revision)]
 
     return standing
@@ -179,7 +179,7 @@ def test_a_lease_that_is_gone_is_followed_by_another(
 ) -> None:
     locks = writer(ttl_s=4)
     lost = got(locks)
-    client.revoke(client.list_prefix(keys.feed_line(FEED, SHARD, 0)).items[0].lease_id)
+    client.revoke(client.list_prefix(keys.feed_queue(FEED, SHARD, 0)).items[0].lease_id)
     assert line() == []
     found = got(locks, wait_s=0.02)
     assert (lost.held, found.held) == (False, True), "etcd has said that the first one's lease is gone"
@@ -199,7 +199,7 @@ def test_who_loses_its_place_while_it_waits_takes_another_and_waits_on(
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(got, writer("waiter"))
         eventually(lambda: line() == ["holder", "waiter"])
-        items = {kv.value: kv for kv in client.list_prefix(keys.feed_line(FEED, SHARD, 0)).items}
+        items = {kv.value: kv for kv in client.list_prefix(keys.feed_queue(FEED, SHARD, 0)).items}
         client.revoke(items[b"waiter"].lease_id)
         client.delete(items[b"holder"].key)  # and is heard of only now
         assert waiting.result(LONG_S).held
@@ -216,7 +216,7 @@ def test_a_key_that_cannot_be_deleted_ends_with_its_lease(
     thaw: Signal,
     eventually: Eventually,
 ) -> None:
-    looking, standing = connect(server.endpoint), keys.feed_line(FEED, SHARD, 0)
+    looking, standing = connect(server.endpoint), keys.feed_queue(FEED, SHARD, 0)
     locks = writer(through=connect(server.endpoint, timeout_s=1.0), ttl_s=4)
     lock = got(locks)
     locks.check()
@@ -351,7 +351,7 @@ def test_a_holder_that_is_gone_costs_the_others_one_timeout_and_not_its_lease(
         began_s = clock.monotonic_s()
         for incidents in range(4):
             try:
-                lock = get_in_line(locks, clock, FEED, SHARD, lambda: commits[-1], PATIENT)
+                lock = wait_for_lock(locks, clock, FEED, SHARD, lambda: commits[-1], PATIENT)
             except FeedIncident:
                 continue
             assert lock.held
@@ -373,7 +373,7 @@ def test_a_holder_that_wakes_up_after_its_lease_knows_that_it_does_not_hold(
     holder: Callable[..., subprocess.Popen[str]], writer: Callable[..., EtcdFeedLocks], client: EtcdClient, keys: Keys
 ) -> None:
     child = holder(ttl_s=4)
-    (key,) = client.list_prefix(keys.feed_line(FEED, SHARD, 0)).items
+    (key,) = client.list_prefix(keys.feed_queue(FEED, SHARD, 0)).items
     assert asked(child) == "True"
     os.kill(child.pid, signal.SIGSTOP)
     client.revoke(key.lease_id)
@@ -397,8 +397,8 @@ def test_a_long_line_that_moves_is_no_incident(
     locks, states = writer(), count()
     held = got(locks)
     limits = QueueLimits(timeout_s=0.2, wait_max_s=0.5)
-    with pytest.raises(TimedOut, match=r"has been standing for 0\.[5-9]|for [1-4]\."):
-        get_in_line(locks, clock, FEED, SHARD, lambda: next(states), limits)
+    with pytest.raises(TimedOut, match=r"has waited for 0\.[5-9]|for [1-4]\."):
+        wait_for_lock(locks, clock, FEED, SHARD, lambda: next(states), limits)
     assert locks.incidents(FEED, SHARD) == Incidents()
     assert held.held
     assert line() == ["w"]
@@ -410,7 +410,7 @@ def test_who_is_queued_without_a_connection_gets_an_error(
     locks = writer(through=connect(server.endpoint, timeout_s=1.0))
     freeze(server)
     with pytest.raises(Unavailable):
-        get_in_line(locks, clock, FEED, SHARD, lambda: 0)
+        wait_for_lock(locks, clock, FEED, SHARD, lambda: 0)
 
 
 def hold(endpoint: str, prefix: str, feed: str, shard: str, ttl_s: str) -> None:
@@ -418,7 +418,7 @@ def hold(endpoint: str, prefix: str, feed: str, shard: str, ttl_s: str) -> None:
     clock = SystemClock()
     with EtcdClient(EtcdSettings((endpoint,)), clock) as client:
         locks = EtcdFeedLocks(client, Keys(prefix), clock, name="holder", ttl_s=float(ttl_s))
-        lock = get_in_line(locks, clock, feed, shard, lambda: 0)
+        lock = wait_for_lock(locks, clock, feed, shard, lambda: 0)
         print("holds", flush=True)  # noqa: T201
         for _ in sys.stdin:
             print(lock.held, flush=True)  # noqa: T201

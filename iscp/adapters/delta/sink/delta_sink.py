@@ -173,14 +173,14 @@ class DeltaSink:
         tag: CommitTag,
         guard: Guard,
         reread: bool = False,
-        besides: str = "",
+        only_where: str = "",
     ) -> Position:
-        """Upsert and delete by key (null equals null). `besides` the key what has to hold for a match.
+        """Upsert and delete by key (null equals null). `only_where`: what else has to hold for a match.
 
         Raises ChangesUnavailable where a key of op `i` or `p` is there already.
         """
         self._ready_to_commit(guard)
-        merge_by_spark(session, self._uri, frame, key, tag, reread, besides)
+        merge_by_spark(session, self._uri, frame, key, tag, reread, only_where)
         return self._confirm_commit(tag)
 
     def repair(
@@ -189,7 +189,7 @@ class DeltaSink:
         if not key:
             return self.append(frame.drop(OP), tag, guard)
         # A row that matches nothing is inserted, whatever there is.
-        return self.merge(session, frame, key, tag, guard, besides=f" AND s.{OP} <> 'n'")
+        return self.merge(session, frame, key, tag, guard, only_where=f" AND s.{OP} <> 'n'")
 
     def stage(self, frame: DataFrame, tag: CommitTag) -> Manifest:
         """Write the rows under the target as a table of their own, whose log is the manifest."""

@@ -49,16 +49,16 @@ def overwrite_by_spark(frame: DataFrame, uri: str, tag: CommitTag) -> None:
 
 
 def merge_by_spark(
-    session: SparkSession, uri: str, frame: DataFrame, key: Sequence[str], tag: CommitTag, reread: bool, besides: str
+    session: SparkSession, uri: str, frame: DataFrame, key: Sequence[str], tag: CommitTag, reread: bool, only_where: str
 ) -> None:
-    """`besides` the key what has to hold for a match; the session's settings are unset afterwards.
+    """`only_where`: what else has to hold for a match; the session's settings are unset afterwards.
 
     Raises ChangesUnavailableError where a key of op `i` or `p` is there already.
     """
     settings = {_TXN_APP: APP_ID, _TXN_VERSION: str(tag.seq), _USER_METADATA: tag_json(tag)}
     if reread:
         settings |= _AS_IT_IS
-    matches = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(name)}" for name in key) + besides
+    matches = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(name)}" for name in key) + only_where
     values = {quoted(name): F.col(f"s.{quoted(name)}") for name in frame.columns if name != OP}
     # Either rows of the source share the key, or the target is not what it seems: a difference will show.
     taken = {quoted(key[0]): F.raise_error(F.lit(KEY_TAKEN))}

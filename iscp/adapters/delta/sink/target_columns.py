@@ -45,11 +45,11 @@ class Columns:
         except UnlikeSchemaError:
             return False
 
-    def fitted(self, rows: pa.Table, *besides: str) -> pa.Table:
-        """`rows` with these columns, null where they have none, and those `besides`."""
+    def fitted(self, rows: pa.Table, *more: str) -> pa.Table:
+        """`rows` with these columns, null where they have none, and those of `more`."""
         names = {name.lower(): name for name in rows.schema.names}
         kinds = dict(zip(names, rows.schema.types, strict=True))
-        if self._kinds == {name: kind for name, kind in kinds.items() if name not in besides}:
+        if self._kinds == {name: kind for name, kind in kinds.items() if name not in more}:
             return rows
         columns = {
             field.name: rows[names[field.name.lower()]].cast(field.type)
@@ -57,7 +57,7 @@ class Columns:
             else pa.nulls(len(rows), field.type)
             for field in self._arrow
         }
-        return pa.table(columns | {name: rows[name] for name in besides})
+        return pa.table(columns | {name: rows[name] for name in more})
 
 
 def plain(kind: Any) -> Any:
