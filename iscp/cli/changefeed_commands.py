@@ -21,7 +21,7 @@ from iscp.changefeed.model.ulid import parse_ulid, ulid_time_ms
 from iscp.cli import render
 from iscp.cli.arguments import DURATION, TABLE
 from iscp.cli.drawing import table
-from iscp.core.errors import InvalidRequest
+from iscp.core.errors import InvalidRequest, Unavailable
 
 if TYPE_CHECKING:
     from iscp.changefeed import Changefeed, Page
@@ -31,6 +31,9 @@ PAGE_ROWS = 1_000
 
 POLL_S = 0.1
 """Pause before `feed tail --follow` looks for new rows again."""
+
+ETCD_ANSWER_S = 3.0
+"""How long etcd may take to say that it is there; then a `feed` command that needs it fails with Unavailable."""
 
 ETCD_PREFIX = "/iscp"
 
@@ -147,7 +150,28 @@ def purge(
 def _open_feed(uri: str, etcd: str | None, prefix: str) -> Changefeed:
     from iscp import changefeed
 
+    if etcd:
+        _require_etcd(etcd)
     return changefeed.open(uri, etcd, etcd_prefix=prefix)
+
+
+def _require_etcd(etcd: str) -> None:
+    """Raises Unavailable: each of a feed's own calls would wait for its time and say it in gRPC's words."""
+    from iscp.adapters.etcd.client import EtcdClient
+    from iscp.adapters.system.clock import SystemClock
+    from iscp.changefeed.client.connect import settings_of
+
+    client = EtcdClient(settings_of(etcd), SystemClock())
+    try:
+        client.status(timeout_s=ETCD_ANSWER_S)
+    except Unavailable as error:
+        raise Unavailable(
+            f"etcd at {etcd} does not answer within {ETCD_ANSWER_S:g} s",
+            field="--etcd",
+            remedy="See whether it runs there, or name another member",
+        ) from error
+    finally:
+        client.close()
 
 
 def _start(changefeed: Changefeed, start: str | None, etcd: str | None) -> Cursor | None:

@@ -70,7 +70,7 @@ def open_feed(
     """
     clock, limits = SystemClock(), _limits(timeout_s, wait_max_s)
     who = name or f"{socket.gethostname()}:{os.getpid()}"
-    at = None if etcd is None else connect_etcd(_settings(etcd), Keys(etcd_prefix), clock, who)
+    at = None if etcd is None else connect_etcd(settings_of(etcd), Keys(etcd_prefix), clock, who)
     try:
         return compose(os.fspath(uri), clock, EnvironmentFailpoints(), at, limits)
     except BaseException:
@@ -102,7 +102,8 @@ def _limits(timeout_s: float, wait_max_s: float) -> QueueLimits:
     return QueueLimits(timeout_s, wait_max_s)
 
 
-def _settings(etcd: EtcdAddress) -> EtcdSettings:
+def settings_of(etcd: EtcdAddress) -> EtcdSettings:
+    """Raises InvalidRequest where a member is not HOST:PORT."""
     if isinstance(etcd, EtcdSettings):
         return etcd
     if isinstance(etcd, EtcdConfig):

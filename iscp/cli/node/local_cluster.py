@@ -49,6 +49,9 @@ class LocalCluster:
     _nodes: list[SupervisedProcess] = field(init=False, default_factory=list)
     _served: bool = field(init=False, default=False)
 
+    def __post_init__(self) -> None:
+        self._etcd = SupervisedProcess("etcd", lambda: self._start_etcd(wait=False))
+
     def start(self) -> None:
         """Write the nodes' configurations, start etcd and then the nodes.
 
@@ -63,7 +66,6 @@ class LocalCluster:
             # A node would say the same, and be started again and again.
             load_settings(self.layout.config(node_id), node_environ(self.environ))
             self._nodes.append(SupervisedProcess(node_id, self._starter(node_id)))
-        self._etcd = SupervisedProcess("etcd", lambda: self._start_etcd(wait=False))
         self._etcd.child, self._etcd.started_s = self._start_etcd(wait=True), self.clock.monotonic_s()
         link = self.layout.logs / "etcd.log"
         if not link.is_symlink():

@@ -23,7 +23,7 @@ from iscp.changefeed import Changefeed
 from iscp.changefeed.etcd.locks import EtcdFeedLocks
 from iscp.changefeed.model.lock_queue import Incidents
 from iscp.cli.iscp import iscp
-from iscp.core.errors import InvalidRequest
+from iscp.core.errors import InvalidRequest, Unavailable
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -185,3 +185,9 @@ def test_a_beginning_that_is_none_is_refused_with_the_remedy(feed: Changefeed, e
     result = ran("tail", feed.uri, "--from", start, "--etcd", etcd)
     assert isinstance(result.exception, InvalidRequest)
     assert result.exception.remedy
+
+
+def test_an_etcd_that_is_away_is_named_before_anything_waits_for_it(feed: Changefeed) -> None:
+    error = ran("cursors", feed.uri, "--etcd", "127.0.0.1:1").exception
+    assert isinstance(error, Unavailable)
+    assert error.sentence == "etcd at 127.0.0.1:1 does not answer within 3 s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -55,6 +56,23 @@ def test_what_needs_more_packages_says_which(tmp_path: Path, arguments: tuple[st
     assert re.fullmatch(
         rf"iscp: the Python module \S+ is not installed. Run: pip install 'iscp\[{extra}\]'\n", run.stderr
     )
+
+
+@pytest.mark.parametrize(
+    ("data", "environ", "words"),
+    [
+        ("/proc/foo", {}, r"iscp: --data: /proc/foo cannot be written: .*"),
+        ("data", {"ISCP_BACKOFF__BASE_S": "soon"}, r"iscp: backoff\.base_s: 'soon' .*"),
+        ("data", {"ISCP_BOGUS": "1"}, r"iscp: ISCP_BOGUS is not a setting\. Remove it, .*"),
+    ],
+)
+def test_a_start_that_cannot_be_is_refused_in_one_sentence(
+    tmp_path: Path, data: str, environ: dict[str, str], words: str
+) -> None:
+    command = [*ISCP, "up", "--data", str(tmp_path / data)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environ)
+    assert (run.returncode, run.stdout) == (1, "")
+    assert re.fullmatch(words + "\n", run.stderr)
 
 
 def test_a_bad_configuration_is_reported_with_status_1(tmp_path: Path) -> None:

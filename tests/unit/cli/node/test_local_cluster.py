@@ -102,6 +102,7 @@ def test_a_setting_that_is_wrong_is_refused_before_anything_starts(tmp_path: Pat
         )
         with pytest.raises(ConfigurationError, match=r"backoff\.base_s|ISCP_BACKOFF__BASE_S"):
             cluster.start()
+        cluster.kill()
     assert not layout.etcd.exists()
 
 
