@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -15,6 +16,7 @@ from iscp.core.untrusted_values import shown
 from iscp.ports.catalog import Catalog, TableDescription
 
 CONSUMER_PATH = "spec.iteration.consumer"
+_BARE_DATE = re.compile(r"\d{4} - (0?[1-9]|1[0-2]) - (0?[1-9]|[12]\d|3[01])")
 VOID = "void"
 """The type of columns that hold nothing, which Delta reads and keeps nowhere."""
 
@@ -80,6 +82,7 @@ def check_columns(spec: ConsumerSpec, source: TableDescription, catalog: Catalog
         )
     if spec.where:
         _refuse_unknown(_where_columns(spec.where), source, f"{CONSUMER_PATH}.where")
+        _refuse_bare_date(spec.where)
         # sqlglot knows neither the functions nor the types that Spark has.
         if fault := catalog.condition_fault(spec.where, source):
             raise InvalidRequest(
@@ -129,6 +132,18 @@ def _refuse_doubled(names: Sequence[str], field: str) -> None:
         raise InvalidRequest(
             "names a column twice, but for upper and lower case", field=field, remedy="Name each column once"
         )
+
+
+def _refuse_bare_date(where: str) -> None:
+    """2020-01-01 without quotes is 2018, and a condition with it may hold for no row, or for all."""
+    for difference in sqlglot.parse_one(where, dialect="spark", into=exp.Condition).find_all(exp.Sub):
+        if _BARE_DATE.fullmatch(difference.sql()) and not isinstance(difference.parent, exp.Paren):
+            date = difference.sql().replace(" ", "")
+            raise InvalidRequest(
+                f"has {date} without quotes, which is a difference of numbers",
+                field=f"{CONSUMER_PATH}.where",
+                remedy=f"Write DATE '{date}'; or put the difference in parentheses",
+            )
 
 
 @lru_cache(maxsize=4096)
