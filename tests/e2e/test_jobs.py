@@ -398,3 +398,27 @@ def test_a_consumer_of_ones_own_keeps_what_it_wants_if_it_is_allowed(node: Clust
     assert refused.status != 0
     assert "spec.iteration.consumer.kind" in refused.err
     assert "consumers.allow" in refused.err
+
+
+def test_a_damaged_source_holds_up_no_neighbour(node: Cluster, source: str, job: Job) -> None:
+    damaged = node.replica("damaged", node.table("damaged", rows(0, 5)), key=("id",))
+    node.settle(damaged)
+    torn = Path(damaged.source, "_delta_log", f"{1:020d}.json")
+    torn.write_text('{"add":')
+
+    def tries() -> int:
+        log = node.node.log.read_text().splitlines()
+        return sum('"iteration.failed"' in line and str(torn) in line for line in log)
+
+    applied = 0
+    while tries() < 3:
+        append(source, rows(100 + applied, 1))
+        node.settle(job)
+        applied += 1
+    assert applied >= 3, "it is tried again after longer than a neighbour's iteration takes"
+    assert_equal(job.target, read(source))
+    assert (node.status(damaged).state, node.status(damaged).applied_version) == ("error", 0)
+    torn.unlink()
+    append(damaged.source, rows(5, 5))
+    node.settle(damaged)
+    assert_equal(damaged.target, read(damaged.source))

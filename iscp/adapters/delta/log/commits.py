@@ -90,8 +90,9 @@ def version_of(name: str, *, checkpoints: bool = False) -> int | None:
 
 def commit_stamp(uri: str, version: int) -> tuple[int, ...] | None:
     """What distinguishes this commit file from any other of its name; None: it is not there."""
-    with storage_faults(f"read version {version} of {uri}"):
-        return files.stamp(commit_file(uri, version)) or None
+    path = commit_file(uri, version)
+    with storage_faults(f"read {path}"):
+        return files.stamp(path) or None
 
 
 TABLE_MOVED = "Check the path; if the table has moved, `iscp-admin job resync --table` has its jobs follow it"
