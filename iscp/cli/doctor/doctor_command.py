@@ -17,6 +17,9 @@ from iscp.cli.doctor.examination import Examined, Verdict, fault
 if TYPE_CHECKING:
     from iscp.core.config import NodeConfig
 
+DESCRIBE_TIMEOUT_S = 2.0
+"""How long whoever listens on a node's port may take to say who it is; then it counts as a stranger."""
+
 _STYLES = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAULT: "red"}
 
 
@@ -90,7 +93,21 @@ def _examine_node(file: Path) -> Iterator[Examined]:
             yield from _examine_directory(what, Path(uri.removeprefix("file:")))
     if config.data_dir:
         yield machine.examine_disk("data_dir", Path(config.data_dir))
-    yield machine.examine_port(int(config.listen.rpartition(":")[2]))
+    yield machine.examine_port(int(config.listen.rpartition(":")[2]), _node_at(config))
+
+
+def _node_at(config: NodeConfig) -> str:
+    """Who has the port, if it is the node of the configuration; empty: somebody else, or nobody."""
+    from iscp.adapters.grpc.node.node_client import describe
+    from iscp.core.errors import IscpError
+
+    try:
+        found = describe(config.address, timeout_s=DESCRIBE_TIMEOUT_S)
+    except IscpError:  # whoever listens there is no node
+        return ""
+    return (
+        f"{found.node_id}, which runs" if (found.cluster, found.node_id) == (config.etcd_prefix, config.node_id) else ""
+    )
 
 
 def _examine_directory(what: str, directory: Path) -> Iterator[Examined]:

@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from iscp.adapters.grpc.admin.admin_server import AdminServer
+from iscp.adapters.grpc.node.node_server import NodeServer
 from iscp.adapters.system.free_port import free_port
 from iscp.cli.iscp import iscp
 from iscp.cli.node.data_directory import Layout, hold_directory
+from tests.fakes.admin import FakeAdmin
+from tests.fakes.node_calls import FakeNodeCalls
 
 
 def doctor(*arguments: str, **environ: str) -> Result:
@@ -78,6 +82,24 @@ def test_a_configuration_is_checked_with_all_that_it_names(tmp_path: Path) -> No
     assert result.exit_code == 1
     assert found["log.uri"]["verdict"] == found["etcd"]["verdict"] == "fault"
     assert found["hard links of storage.self_test"]["verdict"] == "ok"
+
+
+def test_the_node_of_the_configuration_may_have_its_port(tmp_path: Path) -> None:
+    def port_of(node_id: str) -> str:
+        node = NodeServer(node_id, lambda: 1, "/iscp/c", "1", FakeNodeCalls(), lambda messages: None)
+        server = AdminServer(FakeAdmin(), "127.0.0.1:0", services=[node])
+        server.start()
+        file = tmp_path / "node.toml"
+        file.write_text(
+            f'node_id = "n"\ncluster = "c"\nlisten = "{server.address}"\n[log]\nuri = "{tmp_path}"\n'
+            '[etcd]\nendpoints = ["127.0.0.1:1"]\nrequest_timeout_s = 0.3\n'
+        )
+        found = json.loads(doctor("--config", str(file), "--json").stdout)
+        server.stop(grace_s=0)
+        return str(next(each["found"] for each in found if each["subject"].startswith("port")))
+
+    assert port_of("n") == "in use by n, which runs"
+    assert port_of("another") == "in use"
 
 
 def test_a_configuration_that_cannot_be_read_is_one_fault_among_what_was_found(tmp_path: Path) -> None:
