@@ -100,7 +100,7 @@ FAULTS: dict[str, tuple[dict[str, str], str, str]] = {
         "field: --target",
         "mount its file system",
     ),
-    "options of another consumer": ({"shards": "4"}, "field: --options", "a replica takes no options"),
+    "options of another consumer": ({"shards": "4"}, "field: --shards", "a replica takes no options"),
     "a name for another line": ({"name": "a\nb"}, "field: --name", "cannot be printed"),
     "a name that is a pattern": ({"name": "copy*"}, "field: --name", "for a pattern or an option"),
     "an empty name": ({"name": "  "}, "field: --name", "Name the job"),

@@ -58,6 +58,8 @@ def field_in_file(path: str) -> str:
 def option_of(path: str) -> str:
     """The option for the field at `path`; the path where there is none."""
     flat = flat_name(path)
+    if path not in _OPTIONS and path.startswith("spec.iteration.consumer.options."):
+        return "--options"
     return _OPTIONS.get(path) or _OPTIONS.get(flat) or (path if flat == path else f"--{flat.replace('_', '-')}")
 
 

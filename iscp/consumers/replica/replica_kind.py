@@ -65,9 +65,10 @@ class ReplicaKind:
 
     def _validate_spec(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         if spec.options:
+            (name, *more) = sorted(spec.options)
             raise InvalidRequest(
-                f"names {', '.join(sorted(spec.options))}, and a replica takes no options",
-                field=f"{CONSUMER_PATH}.options",
+                "is given, and a replica takes no options",
+                field=f"{CONSUMER_PATH}.options" if more else f"{CONSUMER_PATH}.options.{name}",
                 remedy="Leave it out (`shards` is an option of the consumer changefeed)",
             )
         target = check_target(spec, source, catalog)

@@ -6,8 +6,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from click.testing import Result
 
+from iscp.cli.admin.error_words import option_of
 from tests.fakes.admin import MISSING, FakeAdmin
 
 Run = Callable[..., Result]
@@ -53,6 +55,23 @@ def test_what_is_refused_of_a_file_is_named_by_its_place(run: Run) -> None:
     jobs = "- {table: /t, name: a, target: /x}\n- {table: /missing/x, name: b, target: /y}\n"
     told = run("job", "register", "-f", "-", stdin=jobs)
     assert "  field: <stdin>[1].table" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "option"),
+    [
+        ("spec.iteration.consumer.key", "--key"),
+        ("spec.iteration.consumer.kind", "--consumer"),
+        ("spec.iteration.consumer.options.shards", "--shards"),
+        ("spec.iteration.consumer.options.path", "--options"),
+        ("spec.iteration.adopt_from", "--from-version"),
+        ("spec.trigger.schedule.interval", "--every"),
+        ("job.name", "--name"),
+        ("endpoint", "endpoint"),
+    ],
+)
+def test_a_field_is_named_by_its_option(path: str, option: str) -> None:
+    assert option_of(path) == option
 
 
 def test_with_json_errors_are_json(run: Run, service: FakeAdmin) -> None:
