@@ -10,6 +10,7 @@ import click
 from iscp import __version__
 from iscp.cli.changefeed_commands import feed
 from iscp.cli.completion import script
+from iscp.cli.man_pages import write_pages
 from iscp.cli.node.log_command import log
 from iscp.core.config import ADMIN_PORT
 from iscp.core.errors import EXIT_JOB_LOG_DAMAGED, IscpError, JobLogDamaged
@@ -149,6 +150,13 @@ def completion(shell: str) -> None:
     As in: eval "$(iscp completion bash)"
     """
     click.echo(script(shell, iscp, "iscp"))
+
+
+@iscp.command()
+@click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+def man(directory: Path) -> None:
+    """Write the manual pages of all commands into DIR, as in ~/.local/share/man/man1."""
+    click.echo(f"{len(write_pages(iscp, 'iscp', directory))} pages are in {directory}")
 
 
 def main() -> None:

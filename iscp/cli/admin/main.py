@@ -6,6 +6,7 @@ The exit statuses are those of `ExitStatus`.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -22,6 +23,7 @@ from iscp.cli.arguments import TABLE, Invocation, anywhere, invocation
 from iscp.cli.cluster_tables import show_cluster
 from iscp.cli.completion import script
 from iscp.cli.explain.explain_command import explain
+from iscp.cli.man_pages import write_pages
 from iscp.cli.monitor.watch_option import watched
 from iscp.core.errors import IscpError
 
@@ -87,6 +89,13 @@ def completion(shell: str) -> None:
     As in: eval "$(iscp-admin completion bash)"
     """
     click.echo(script(shell, cli, PROGRAM))
+
+
+@cli.command()
+@click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+def man(directory: Path) -> None:
+    """Write the manual pages of all commands into DIR, as in ~/.local/share/man/man1."""
+    click.echo(f"{len(write_pages(cli, PROGRAM, directory))} pages are in {directory}")
 
 
 def main() -> None:
