@@ -139,8 +139,15 @@ def _own_jars(cache_dir: Path, java: Java, environ: Mapping[str, str]) -> list[P
 
 def _claim(settings: SparkSettings) -> TextIO:
     """Takes the work directory for this runtime, and empties what an earlier one left there."""
-    settings.work_dir.mkdir(parents=True, exist_ok=True)
-    hold = (settings.work_dir / "lock").open("w")
+    try:
+        settings.work_dir.mkdir(parents=True, exist_ok=True)
+        hold = (settings.work_dir / "lock").open("w")
+    except OSError as error:
+        raise ConfigurationError(
+            f"{error.filename or settings.work_dir} cannot be written: {error.strerror or error}",
+            field="data_dir",
+            remedy="Name a directory that the node may write to",
+        ) from error
     try:
         # The kernel frees it when the process ends, however that is; waiting would hide a wrong configuration.
         fcntl.flock(hold, fcntl.LOCK_EX | fcntl.LOCK_NB)

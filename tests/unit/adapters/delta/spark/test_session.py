@@ -19,3 +19,9 @@ def test_a_work_directory_in_use_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match="in use by another Spark"):
             SparkRuntime.start(SparkSettings(work_dir=tmp_path))
     assert kept.exists()
+
+
+def test_a_work_directory_that_cannot_be_made_is_a_fault_of_its_setting() -> None:
+    with pytest.raises(ConfigurationError, match="/proc/foo cannot be written") as refused:
+        SparkRuntime.start(SparkSettings(work_dir=Path("/proc/foo")))
+    assert refused.value.field == "data_dir"
