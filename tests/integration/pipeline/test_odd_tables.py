@@ -9,16 +9,20 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.core.errors import ErrorCode, InvalidRequest
 from iscp.core.iteration import DataType
 from tests.integration.pipeline.conftest import BOTH_WAYS, Pipeline
 from tests.integration.pipeline.odd_tables import (
+    MAPPING,
     READ,
     READ_ONLY,
     REFUSED,
     SMALL,
     Maker,
     alter,
+    by_sql,
     collate,
     collated,
     edited,
@@ -175,6 +179,22 @@ def test_an_old_version_of_a_table_that_nobody_has_written_to_for_long_is_read(p
     (outcome,) = pipeline.run(job)
     assert (outcome.error_msg, outcome.watermark.version) == ("", 1)
     pipeline.assert_equal("j")
+
+
+@pytest.mark.parametrize("feed", [True, False], ids=["changes", "appends"])
+def test_what_comes_to_a_table_mapped_by_ids_is_read_in_a_session_that_is_new(
+    pipeline: Pipeline, spark_runtime: SparkRuntime, feed: bool
+) -> None:
+    """A node's first work after its start; Delta prepares a session only when it has analysed a query."""
+    properties = f"{MAPPING.format('id')}, 'delta.enableChangeDataFeed' = '{feed}'"
+    made(pipeline, by_sql("id BIGINT, v STRING", "VALUES (1, 'a')", properties))
+    job = pipeline.job("j", key=("id",))
+    assert pipeline.run(job)[0].ok
+    pipeline.sql("INSERT INTO SOURCE VALUES (2, 'b')")
+    pipeline.engine = SparkEngine(spark_runtime.root, spark_runtime.new_session)
+    (outcome,) = pipeline.run(job, runner=pipeline.new_runner(pipeline.failpoints))
+    assert (outcome.error_msg, outcome.data_type) == ("", DataType.TAIL)
+    assert_equal(pipeline, "j")
 
 
 @pytest.mark.parametrize("name", [*READ][:SMALL])

@@ -84,6 +84,8 @@ def default_conf(settings: SparkSettings, jars: Sequence[Path]) -> dict[str, str
         "spark.databricks.delta.snapshotPartitions": "1",
         # Else no old version but the newest can be read, whether or not its files are there.
         "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
+        # Delta sets it in each session, but only when that analyses its first query: changes may be read before.
+        "spark.sql.parquet.fieldId.read.enabled": "true",
         "spark.sql.shuffle.partitions": str(min(os.cpu_count() or 1, SHUFFLE_PARTITIONS_MAX)),
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
