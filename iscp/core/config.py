@@ -17,7 +17,7 @@ ADMIN_PORT = 7430
 """Where a node listens if nothing else is said."""
 
 DIRECT_BYTES_MAX = 8 * 1024**2
-"""Bytes of the files whose changes are read without Spark, where `spark.direct_bytes_max` is not given; others go to
+"""Bytes of the files whose changes or rows are read without Spark, where `spark.direct_bytes_max` is not given; others go to
 Spark.
 """
 
@@ -79,7 +79,7 @@ class SparkConfig:
     master: str = _setting("local[*]", "Spark's master")
     driver_memory_mb: int = _setting(2_048, "Heap of the driver's JVM", least=512)
     direct_bytes_max: int = _setting(
-        DIRECT_BYTES_MAX, "Changes whose files have more bytes are read by Spark; 0: all changes are", least=0
+        DIRECT_BYTES_MAX, "Changes and tables whose files have more bytes are read by Spark; 0: all are", least=0
     )
     conf: Mapping[str, str] = field(
         default_factory=dict,

@@ -66,6 +66,10 @@ class Retriever(Protocol):
     def snapshot(self) -> DataFrame:
         """All rows at `to` (SNAPSHOT and DIFFERENCE)."""
 
+    @property
+    def small_snapshot(self) -> pa.Table | None:
+        """The same, where a consumer that takes them (Needs) is handed few rows of a SNAPSHOT."""
+
     def changes(self, key: Sequence[str], where: str = "") -> Changes:
         """Net changes by `key` (TAIL), of the rows for which `where` holds."""
 
@@ -235,6 +239,7 @@ class Needs:
 
     `stamped`: net changes with version and time. `compares`: it takes a DIFFERENCE, against what its sink holds; the
     others get a SNAPSHOT instead. `sharded`: its sinks have a watermark for each range of keys (see ShardedConsumer).
+    `small_snapshots`: a SNAPSHOT of few rows is read without Spark (Retriever.small_snapshot).
     `delta_target`: what it keeps is a Delta table, whose log shows at a glance whether anybody has written to it.
     """
 
@@ -242,6 +247,7 @@ class Needs:
     stamped: bool = False
     compares: bool = True
     sharded: bool = False
+    small_snapshots: bool = False
     delta_target: bool = True
 
 

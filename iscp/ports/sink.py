@@ -145,6 +145,9 @@ class Sink(Protocol):
 
     def stage(self, frame: DataFrame, tag: CommitTag) -> Manifest: ...
 
+    def stage_rows(self, rows: pa.Table, key: Sequence[str], tag: CommitTag) -> Manifest | None:
+        """As `stage`, without Spark, of rows none of which shares its key. None: this is for Spark to do."""
+
     def publish(self, manifests: Sequence[Manifest], tag: CommitTag, guard: Guard) -> Position:
         """Make staged files the table's whole content, in one commit."""
 

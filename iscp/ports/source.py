@@ -82,6 +82,14 @@ class Changes:
         return self.inserts + self.updates + self.deletes
 
 
+@dataclass(frozen=True, slots=True)
+class SmallSnapshot:
+    """All rows of a source at one version, held in this process; `columns` is an empty frame with their columns."""
+
+    rows: pa.Table
+    columns: DataFrame
+
+
 class ChangesUnavailableError(Exception):
     """The changes of a range cannot be read any more (log cleaned, files vacuumed, feed off): take the difference."""
 
@@ -145,6 +153,9 @@ class ChangeSource(Protocol):
         """Alter the table to have a change data feed from its next commit on."""
 
     def snapshot(self, session: SparkSession, uri: str, version: int) -> DataFrame: ...
+
+    def small_snapshot(self, session: SparkSession, uri: str, version: int) -> SmallSnapshot | None:
+        """As `snapshot`, of few rows that can be read without Spark; None: that is for Spark to do."""
 
     def columns(self, uri: str, version: int) -> tuple[str, ...]:
         """The columns as of `version`, in order."""

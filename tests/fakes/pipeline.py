@@ -219,6 +219,9 @@ class FakeSource:
         self.snapshot_sessions.append(session)
         return dict(self.states[version])
 
+    def small_snapshot(self, session: Any, uri: str, version: int) -> None:
+        """All of its snapshots are for Spark to read."""
+
     def columns(self, uri: str, version: int) -> tuple[str, ...]:
         return self.names
 

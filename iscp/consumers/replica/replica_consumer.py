@@ -79,8 +79,10 @@ class ReplicaConsumer:
         tag = commit_tag(context, retriever.data_type.value, retriever.from_version, retriever.to)
         if retriever.data_type is DataType.TAIL:
             return self._tail(context, retriever, tag)
+        if (consumed := self._consume_directly(context, retriever, tag)) is not None:
+            return consumed
         wanted = self.filtered(retriever.snapshot)
-        self._refuseunwritable_name(wanted)
+        self._refuse_unwritable_name(wanted.columns)
         if retriever.data_type is DataType.DIFFERENCE:
             self._refuse_changed_schema(context, wanted)
         shared = self._find_shared(wanted)
@@ -94,10 +96,30 @@ class ReplicaConsumer:
             if shared is not None:
                 shared.release()
 
+    def _consume_directly(self, context: ConsumeContext, retriever: Retriever, tag: CommitTag) -> Consumed | None:
+        """A snapshot of few rows, without Spark; None where that cannot be."""
+        snapshot = retriever.small_snapshot
+        if snapshot is None or self._spec.where or self._keeps_all(context, retriever.data_type):
+            return None
+        rows = self._kept_rows(snapshot)
+        self._refuse_unwritable_name(rows.column_names)
+        if not self._sink.schema_matches(from_arrow_schema(rows.schema, prefer_timestamp_ntz=True).json()):
+            return None
+        manifest = self._sink.stage_rows(rows, self._spec.key, tag)
+        if manifest is None:
+            return None
+        tag = replace(tag, dead=self._keep_dead(context, None, 0, retriever.to))
+        return Consumed(self._sink.publish([manifest], tag, context.guard), manifest.rows, manifest.bytes)
+
+    def _keeps_all(self, context: ConsumeContext, kind: DataType) -> bool:
+        """Without a key a target that was built once loses no row any more, whatever became of its log.
+
+        A resync is another registration.
+        """
+        return not self._spec.key and (kind is DataType.DIFFERENCE or context.row.watermark.version >= 0)
+
     def _write_whole(self, context: ConsumeContext, kind: DataType, wanted: DataFrame, tag: CommitTag) -> Consumed:
-        # One that was built once loses no row any more, whatever became of its log. A resync is another registration.
-        built = kind is DataType.DIFFERENCE or context.row.watermark.version >= 0
-        if built and not self._spec.key:
+        if self._keeps_all(context, kind):
             position, rows = self._sink.append_lacking(wanted, tag, context.guard)
             return Consumed(position, rows, 0)
         schema = wanted.schema.json()
@@ -135,7 +157,7 @@ class ReplicaConsumer:
         """Few rows, without Spark; None where that cannot be."""
         if changes.table is None:
             return None
-        rows = self._kept_rows(changes.table)
+        rows = self._kept_rows(changes.table, OP)
         self._refuse_unlike(from_arrow_schema(rows.drop_columns([OP]).schema, prefer_timestamp_ntz=True))
         if append:
             return self._sink.append_rows(rows, tag, context.guard)
@@ -177,11 +199,11 @@ class ReplicaConsumer:
             return frame
         return frame.select(*[F.col(quoted(name)) for name in (*self._spec.columns, *more)])
 
-    def _kept_rows(self, rows: pa.Table) -> pa.Table:
+    def _kept_rows(self, rows: pa.Table, *besides: str) -> pa.Table:
         if not self._spec.columns:
             return rows
         names = {name.lower(): name for name in rows.schema.names}
-        kept = [*self._spec.columns, OP]
+        kept = [*self._spec.columns, *besides]
         return rows.select([names[name.lower()] for name in kept]).rename_columns(kept)
 
     def filtered(self, frame: DataFrame) -> DataFrame:
@@ -205,8 +227,8 @@ class ReplicaConsumer:
     def _keep_dead(self, context: ConsumeContext, letters: DataFrame | None, rows: int, to: Watermark) -> DeadLetters:
         return self._dead.keep(context, letters, rows, to) if self._dead else NO_DEAD_LETTERS
 
-    def _refuseunwritable_name(self, wanted: DataFrame) -> None:
-        if unwritable := unwritable_name(wanted.columns):
+    def _refuse_unwritable_name(self, columns: Sequence[str]) -> None:
+        if unwritable := unwritable_name(columns):
             raise PermanentError(
                 f"the source has a column {unwritable!r} now, whose name a target cannot have",
                 field=f"{CONSUMER_PATH}.columns",

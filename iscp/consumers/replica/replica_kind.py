@@ -36,7 +36,7 @@ class ReplicaKind:
 
     name = "replica"
     shared_target = False
-    needs = Needs()
+    needs = Needs(small_snapshots=True)
 
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         self._validate_spec(spec, source, catalog)

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.spark
 ANCIENT_DAY = -683_003
 """0100-01-01 where the file's dates are of the calendar before 1582; two days earlier where they are not."""
 VERSION = "org.apache.spark.version"
+FEED = {"delta.enableChangeDataFeed": "true"}
 FEED_ON = "delta.enableChangeDataFeed = true"
 
 
@@ -52,6 +53,16 @@ def written_by(writer: dict[str, str], uri: str, version: int) -> None:
         pq.write_table(table, file, use_deprecated_int96_timestamps=True, store_schema=False)
         add["size"] = file.stat().st_size
     commit.write_text("\n".join(map(json.dumps, actions)))
+
+
+def test_an_empty_partition_is_what_spark_takes_it_for(pipeline: Pipeline) -> None:
+    """Delta's protocol has it as a null, as deltalake does; a target has what Spark reads from its source."""
+    pipeline.source = f"{pipeline.root}/partitioned"
+    for number, value in enumerate(["a", "", None]):
+        table = pa.table({"id": [number], "g": pa.array([value], pa.string())})
+        write_deltalake(pipeline.source, table, mode="append", partition_by=["g"], configuration=FEED)
+        assert [outcome.error_msg for outcome in pipeline.run(pipeline.job("copy", key=("id",)))] == [""]
+    pipeline.assert_equal_by_spark("copy")
 
 
 @pytest.mark.parametrize("key", [("id",), ()])

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.window import Window
 
 from iscp.core.netting import ABSENT_AFTER, NET_OPS, Op
@@ -70,6 +70,15 @@ def net_by_arrow(raw: pa.Table, key: Sequence[str]) -> pa.Table:
         doubt(key)
     ops = pa.array(_BY_ENDS, pa.string()).take(pa.array(2 * written[first].astype(np.int8) + written[last]))
     return raw.take(pa.array(order[last])).drop_columns([CHANGE_TYPE]).append_column(OP, ops)
+
+
+def has_own_keys(rows: pa.Table, key: Sequence[str]) -> bool:
+    """Whether each of these rows has a key that no other has; null equals null. False too where Arrow cannot say."""
+    if not key:
+        return True
+    if not fits_arrow(from_arrow_schema(rows.schema, prefer_timestamp_ntz=True), key):
+        return False
+    return len(np.unique(_numbered(rows, key))) == len(rows)
 
 
 def _numbered(raw: pa.Table, key: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

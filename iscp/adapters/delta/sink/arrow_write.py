@@ -46,7 +46,7 @@ class DirectWriter:
         """Commit as version + 1 what was not there before; False: this is for Spark to do. Raises Conflict."""
         with direct_work(), delta_faults(f"append to {self._uri}"):
             table = self._at(version)
-            if not is_plain(table) or not _described(rows):
+            if not is_plain(table) or not is_described(rows):
                 return False
             new = rows.filter(pc.equal(rows[OP], Op.INSERT)).drop_columns([OP])
             write_deltalake(table, new, mode="append", commit_properties=properties)
@@ -59,7 +59,7 @@ class DirectWriter:
             table = self._at(version)
             names = {name.lower(): name for name in rows.schema.names}
             keys = [names[name.lower()] for name in key]
-            plain = is_plain(table) and _described(rows) and not any(rows[name].null_count for name in keys)
+            plain = is_plain(table) and is_described(rows) and not any(rows[name].null_count for name in keys)
             if not plain or not self._little(table, rows, keys):
                 return False
             self._refuse_taken(table, rows, keys)
@@ -140,7 +140,7 @@ def _ordered(rows: pa.Table, name: str) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_string(kind))
 
 
-def _described(rows: pa.Table) -> bool:
+def is_described(rows: pa.Table) -> bool:
     """Whether the statistics that deltalake writes are bounds of these rows: it takes decimals for doubles, and leaves
     out NaN, which Spark takes for the largest. Who skips files by them would miss rows, its own merge too.
     """

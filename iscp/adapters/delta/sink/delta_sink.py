@@ -34,7 +34,7 @@ from iscp.adapters.delta.sink.arrow_write import DirectWriter, is_plain
 from iscp.adapters.delta.sink.schema_evolution import conformed
 from iscp.adapters.delta.sink.sink_position import PositionReader, tag_json
 from iscp.adapters.delta.sink.spark_write import append_by_spark, merge_by_spark, overwrite_by_spark
-from iscp.adapters.delta.sink.staging import add_actions, stage
+from iscp.adapters.delta.sink.staging import add_actions, stage, stage_rows
 from iscp.adapters.delta.sink.table_diff import comparing
 from iscp.adapters.delta.sink.target_columns import Columns, plain
 from iscp.adapters.delta.spark.spark_errors import spark_faults
@@ -194,6 +194,9 @@ class DeltaSink:
     def stage(self, frame: DataFrame, tag: CommitTag) -> Manifest:
         """Write the rows under the target as a table of their own, whose log is the manifest."""
         return stage(frame, self._uri, tag, self._failpoints)
+
+    def stage_rows(self, rows: pa.Table, key: Sequence[str], tag: CommitTag) -> Manifest | None:
+        return stage_rows(rows, key, self._uri, tag, self._failpoints)
 
     def publish(self, manifests: Sequence[Manifest], tag: CommitTag, guard: Guard) -> Position:
         refuse_unusable(self._uri)  # it may have become so since the claim

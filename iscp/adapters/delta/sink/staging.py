@@ -7,14 +7,16 @@ says nothing but the columns, whatever new tables are to have by Spark's setting
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
 from iscp.adapters.delta.log.commits import commit_file, log_of
-from iscp.adapters.delta.log.delta_errors import storage_faults
+from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work, storage_faults
+from iscp.adapters.delta.rows.net_changes import has_own_keys
+from iscp.adapters.delta.sink.arrow_write import is_described
 from iscp.adapters.delta.sink.target_columns import plain
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage import files
@@ -24,6 +26,7 @@ from iscp.ports.sink import CommitTag, Manifest
 from iscp.ports.system import Failpoints
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 _PLAIN = {
@@ -51,11 +54,30 @@ def stage(frame: DataFrame, uri: str, tag: CommitTag, failpoints: Failpoints) ->
     The log is removed at once, so that what a dead writer leaves behind are plain files, which VACUUM of the target
     takes.
     """
-    folder = f"{STAGED}-{tag.seq}-{tag.attempt}"
-    staged = f"{uri}/{folder}"
+    folder = _folder(tag)
     with spark_faults(f"stage a snapshot for {uri}"):
-        frame.write.format("delta").mode("errorifexists").options(**_PLAIN).save(staged)
+        frame.write.format("delta").mode("errorifexists").options(**_PLAIN).save(f"{uri}/{folder}")
         failpoints.reach("snapshot.staged")
+    return _take_manifest(uri, folder)
+
+
+def stage_rows(rows: pa.Table, key: Sequence[str], uri: str, tag: CommitTag, failpoints: Failpoints) -> Manifest | None:
+    """As `stage`, by deltalake; None where rows share a key, or it would not come out as Spark has it."""
+    if not is_described(rows) or not has_own_keys(rows, key):
+        return None
+    folder = _folder(tag)
+    with direct_work(), delta_faults(f"stage a snapshot for {uri}"):
+        write_deltalake(f"{uri}/{folder}", rows, mode="error")
+        failpoints.reach("snapshot.staged")
+    return _take_manifest(uri, folder)
+
+
+def _folder(tag: CommitTag) -> str:
+    return f"{STAGED}-{tag.seq}-{tag.attempt}"
+
+
+def _take_manifest(uri: str, folder: str) -> Manifest:
+    staged = f"{uri}/{folder}"
     with storage_faults(f"read the manifest of {staged}"):
         lines = files.read(commit_file(staged, 0))[0].splitlines()
     actions = [json.loads(line) for line in lines]

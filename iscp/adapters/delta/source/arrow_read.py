@@ -1,4 +1,4 @@
-"""Reads small changes from the very files that the commits name, without Spark: planning a Spark job costs more.
+"""Reads small changes and tables from the very files that the log names, without Spark: planning a job costs more.
 
 What cannot be read so for certain (other layouts, older calendars, types that Arrow has otherwise) is left to Spark.
 """
@@ -6,6 +6,7 @@ What cannot be read so for certain (other layouts, older calendars, types that A
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from deltalake import DeltaTable
 from pyspark.sql import types as T
 
 from iscp.adapters.delta.log.commits import ChangeFile, Commit
-from iscp.adapters.delta.log.delta_errors import direct_work
+from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, arrow_schema, fits_arrow
 from iscp.adapters.delta.rows.parquet_files import Allowance, ParquetRows, TooLargeError
 from iscp.core.column_identity import COLLATIONS, ColumnIds, collated_columns, column_ids
@@ -30,6 +31,12 @@ _MAPPING = "delta.columnMapping.mode"
 FEATURES_READ = frozenset({"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 # Columns whose strings compare, or are read, in a way of their own.
 _SPECIAL = ("__CHAR_VARCHAR_TYPE_STRING", COLLATIONS)
+# The same of whole tables: of these deltalake says all that a reader must know, which of deletion vectors it does not.
+_SNAPSHOT_FEATURES = frozenset({"timestampNtz", "vacuumProtocolCheck"})
+SNAPSHOT_FILES_MAX = 100
+"""Files of a table whose rows are read here, one after another; Spark reads more of them side by side."""
+# Whether a path is spelled in the log as in the file system is nobody's question then.
+_PLAIN_PATH = re.compile(r"[\w=./-]+", re.ASCII)
 _STAMPS_BYTES, _NULL_BYTES = 48, 16
 """What a change's kind, version and time take in memory in each row, and a column that its file does not have."""
 # Of these types a partition's value is written in one way only.
@@ -130,6 +137,38 @@ def read_changes(
     return table
 
 
+def read_rows(uri: str, version: int, shape: Shape, bytes_max: int, allowance: Allowance) -> pa.Table:
+    """All rows as of `version`, of files that have no more than `bytes_max` together.
+
+    Raises as `read_changes`, and StorageError where the log cannot be read.
+    """
+    if not shape.features <= _SNAPSHOT_FEATURES or not shape.readable(shape.columns):
+        raise NotDirectError
+    schema = arrow_schema(shape.selected(shape.columns))
+    with direct_work(), delta_faults(f"open {uri}"), _unfit_left_to_spark():
+        files = _files_at(DeltaTable(uri, version=version))
+        if len(files) > SNAPSHOT_FILES_MAX or sum(file.size or 0 for file in files) > bytes_max:
+            raise NotDirectError
+        parts = [_read_file(uri, file, shape, schema, allowance) for file in files]
+        table = pa.concat_tables([schema.empty_table(), *parts])
+        table.validate(full=True)
+        return table
+
+
+def _files_at(table: DeltaTable) -> list[ChangeFile]:
+    """The files of a table, as if it had been written at once."""
+    adds = pa.table(table.get_add_actions()).to_pylist()
+    places = [(add["path"], add.get("partition") or {}) for add in adds]
+    # For deltalake an empty text is a null, for Spark it is not: which of them the log has does not show.
+    if not all(_PLAIN_PATH.fullmatch(path) and None not in values.values() for path, values in places):
+        raise NotDirectError
+    return [
+        # Of the types that are read here Python spells values as the log does.
+        ChangeFile(path, "insert", {name: str(value) for name, value in values.items()}, False, add["size_bytes"])
+        for add, (path, values) in zip(adds, places, strict=True)
+    ]
+
+
 def fit_in_memory(
     uri: str, commits: Sequence[tuple[Commit, Sequence[ChangeFile]]], columns: Sequence[str], allowance: Allowance
 ) -> bool:
@@ -190,7 +229,9 @@ def _column(raw: pa.Table, name: str | None, field: pa.Field, rows: int) -> pa.C
 def _partition_value(file: ChangeFile, shape: Shape, field: pa.Field, rows: int) -> pa.Array:
     if not isinstance(shape.selected([field.name]).fields[0].dataType, _PARTITION_TYPES):
         raise NotDirectError
-    text = file.partition_values[field.name] or None  # an empty text is a null (Delta protocol)
+    text = file.partition_values[field.name]
+    if text == "":  # a null by Delta's protocol, and none to Spark
+        raise NotDirectError
     return pa.repeat(pa.scalar(text, pa.string()).cast(field.type), rows)
 
 

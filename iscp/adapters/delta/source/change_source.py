@@ -18,7 +18,7 @@ from iscp.adapters.delta.log.commits import Commit, commit_stamp, newest_version
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, STAMPS, fits_arrow
 from iscp.adapters.delta.rows.parquet_files import Allowance, TooLargeError
 from iscp.adapters.delta.sink.schema_evolution import without_void
-from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, fit_in_memory, read_changes
+from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, fit_in_memory, read_changes, read_rows
 from iscp.adapters.delta.source.change_set import DeltaChangeSet, reading_changes
 from iscp.adapters.delta.source.open_table import BySpark, explained, open_version
 from iscp.adapters.delta.source.spark_read import load_added_rows, load_changed_rows
@@ -28,7 +28,7 @@ from iscp.core.errors import EngineError, StorageError, TableNotFound
 from iscp.core.iteration import Bounds
 from iscp.core.sql_names import quoted
 from iscp.core.watermark import Watermark
-from iscp.ports.source import ChangesUnavailableError, SourceRange
+from iscp.ports.source import ChangesUnavailableError, SmallSnapshot, SourceRange
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -169,6 +169,19 @@ class DeltaChangeSource:
                 return session.read.format("delta").option("versionAsOf", version).load(uri)
         except (EngineError, StorageError) as error:
             raise explained(error) from error  # some of it shows only when the rows are to be read
+
+    def small_snapshot(self, session: SparkSession, uri: str, version: int) -> SmallSnapshot | None:
+        if not self._small_bytes_max:
+            return None
+        shape = self._shape(uri, version, self._read_committed_at_s(uri, version))
+        allowance = Allowance(self._small_bytes_max * DECODED_FACTOR)
+        try:
+            rows = read_rows(uri, version, shape, self._small_bytes_max, allowance)
+        except (NotDirectError, TooLargeError):
+            return None
+        except (ChangesUnavailableError, StorageError):
+            return None  # Spark says what is missing, as of every other table
+        return SmallSnapshot(rows, session.createDataFrame([], shape.selected(shape.columns)))
 
     def columns(self, uri: str, version: int) -> tuple[str, ...]:
         return self._shape(uri, version, self._read_committed_at_s(uri, version)).columns

@@ -14,14 +14,14 @@ from iscp.core.watermark_record import WatermarkRecord
 from iscp.ports.consumer import Consumed, TidyingConsumer
 from iscp.ports.source import ChangeSet, SourceRange
 from iscp.ports.system import Guard
-from iscp.runtime.iteration.apply.change_reader import IterationRetriever
+from iscp.runtime.iteration.apply.change_reader import IterationRetriever, Snapshot
 from iscp.runtime.iteration.apply.side_by_side import run_side_by_side
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.iteration.job_outcomes import applied, record_failure
 from iscp.runtime.iteration.job_run import JobRun
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class ApplyRun:
         work: JobRun,
         span: SourceRange,
         from_version: int,
-        rows: DataFrame | None = None,
+        rows: Snapshot | None = None,
         feed: ChangeSet | None = None,
     ) -> IterationRetriever:
         """What `work` is handed of `span`: `rows` at its last version, or the changes of `feed`: one of the two."""

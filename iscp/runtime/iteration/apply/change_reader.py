@@ -5,7 +5,9 @@ It keeps nothing of its own: frames are made on demand, of what the runner has r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from iscp.core.errors import Conflict
@@ -18,7 +20,7 @@ from iscp.core.sql_names import OP, quoted
 from iscp.core.watermark import Watermark
 from iscp.core.watermark_record import WatermarkRecord, position_of, record_key
 from iscp.ports.consumer import WatermarkTxn
-from iscp.ports.source import Changes, ChangeSet
+from iscp.ports.source import Changes, ChangeSet, SmallSnapshot
 from iscp.ports.system import Guard
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.iteration.job_run import JobRun
@@ -34,6 +36,14 @@ _STAMPS = ("_commit_version", "_commit_timestamp")
 _OF_CHANGES = frozenset({OP, "_change_type", *_STAMPS})
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All rows of a source at one version; `small`: they are few, and held here."""
+
+    make_frame: Callable[[], DataFrame]
+    small: SmallSnapshot | None = None
+
+
 class IterationRetriever:
     """`rows` is the source at the record's version, `feed` what changed up to it: one of the two.
 
@@ -47,7 +57,7 @@ class IterationRetriever:
         record: WatermarkRecord,
         ports: IterationPorts,
         guard: Guard,
-        rows: DataFrame | None = None,
+        rows: Snapshot | None = None,
         feed: ChangeSet | None = None,
     ) -> None:
         self.data_type = data_type
@@ -84,10 +94,17 @@ class IterationRetriever:
     def seq(self) -> int:
         return self.record.seq
 
-    @property
+    @cached_property
     def snapshot(self) -> DataFrame:
         assert self._rows is not None
-        return self._rows.where(self._range) if self._range else self._rows
+        frame = self._rows.make_frame()
+        return frame.where(self._range) if self._range else frame
+
+    @property
+    def small_snapshot(self) -> pa.Table | None:
+        if self._rows is None or self._rows.small is None or self._range:
+            return None
+        return self._rows.small.rows
 
     def changes(self, key: Sequence[str], where: str = "") -> Changes:
         assert self._feed is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from iscp.core.iteration import DataType, JobOutcome
@@ -11,10 +12,11 @@ from iscp.core.watermark import NOTHING_APPLIED
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.runtime.iteration import read_policy
 from iscp.runtime.iteration.apply.apply_run import ApplyRun
+from iscp.runtime.iteration.apply.change_reader import Snapshot
 from iscp.runtime.iteration.job_run import JobRun, log_rebuild
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +50,13 @@ def apply_full(run: ApplyRun, work: JobRun, reason: str = "") -> JobOutcome:
 def _rebuild(run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRange, reason: str) -> JobOutcome:
     """Claim the sink where it is not the job's, and hand it all rows of `span`'s last version."""
     uri, rebuilt_for = run.uri, log_rebuild(work, run.uri)
-    rows = run.ports.source.snapshot(session, uri, span.to.version)
+    from_nothing = work.data_type is DataType.SNAPSHOT or not work.kind.needs.compares
+    rows = _open_snapshot(run, session, work, span, small=from_nothing)
     if work.position.job_id != work.row.job_id:
         # Before anything is written: what a former registration has under way fails at the sink from here on.
-        work = replace(work, position=work.consumer.claim(run.ports.context(session, work, span, run.guard), rows))
-    from_nothing = work.data_type is DataType.SNAPSHOT or not work.kind.needs.compares
+        work = replace(
+            work, position=work.consumer.claim(run.ports.context(session, work, span, run.guard), _columns(rows))
+        )
     data_type = DataType.SNAPSHOT if from_nothing else DataType.DIFFERENCE
     from_version = NOTHING_APPLIED if from_nothing else work.position.watermark.version
     handed = run.retriever(data_type, work, span, from_version, rows=rows)
@@ -62,6 +66,20 @@ def _rebuild(run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRan
         log.warning("changes.unavailable", extra={"table": uri, "job": work.row.key.job_name, "reason": reason})
     warning = read_policy.warning(work.row.spec, span, reason, rebuilt_for)
     return run.consume(session, work, handed, span, warning)
+
+
+def _open_snapshot(run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRange, *, small: bool) -> Snapshot:
+    """`small`: by rows that are held here, where they are few and the consumer takes them; Spark then opens nothing."""
+    source, uri, version = run.ports.source, run.uri, span.to.version
+    held = source.small_snapshot(session, uri, version) if small and work.kind.needs.small_snapshots else None
+    if held is not None:
+        return Snapshot(partial(source.snapshot, session, uri, version), held)
+    frame = source.snapshot(session, uri, version)
+    return Snapshot(lambda: frame)
+
+
+def _columns(rows: Snapshot) -> DataFrame:
+    return rows.make_frame() if rows.small is None else rows.small.columns
 
 
 def _enable_source_cdf(run: ApplyRun, span: SourceRange) -> SourceRange:
