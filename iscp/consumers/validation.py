@@ -28,7 +28,7 @@ def check_target(spec: ConsumerSpec, source: TableDescription, catalog: Catalog)
     field = f"{CONSUMER_PATH}.target"
     if "://" not in spec.target and not spec.target.startswith(("/", "file:/")):
         raise InvalidRequest(
-            f"is {shown(spec.target)}, which is relative to nobody knows what",
+            f"is {shown(spec.target)}, which is not absolute",
             field=field,
             remedy="Give an absolute path, or a URI",
         )

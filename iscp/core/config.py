@@ -17,8 +17,8 @@ ADMIN_PORT = 7430
 """Where a node listens if nothing else is said."""
 
 DIRECT_BYTES_MAX = 8 * 1024**2
-"""Bytes of the files whose changes or rows are read without Spark, where `spark.direct_bytes_max` is not given; others go to
-Spark.
+"""Bytes of the files whose changes or rows are read without Spark, where `spark.direct_bytes_max` is not given; others
+go to Spark.
 """
 
 
