@@ -27,7 +27,7 @@ def next_start(job: JobView, now_s: float) -> str:
     if job.reason is Reason.QUARANTINED:
         return "a retry every backoff.quarantine_s, after many failures in a row; `iscp-admin job resume` retries now"
     if job.reason is Reason.RETRYING:
-        return "a retry with growing pauses (backoff.*); `iscp-admin job resume` does not shorten them"
+        return "a retry with growing pauses (backoff.*); `iscp-admin job resume` retries now"
     if not job.node_id:
         return "when a node has been given the table"
     if job.applied_version < 0:
@@ -79,6 +79,8 @@ def _warnings(job: JobView, shards: Sequence[PlacedShard]) -> Iterator[str]:
     status = job.status
     if status.error_code:
         yield f"error {status.error_code}: {status.error_msg}"
+    if status.doubted_at_s:
+        yield f"whether the target holds what was applied to it is not known since {render.moment(status.doubted_at_s)}"
     if job.late:
         yield f"late: it lags by {render.seconds(job.lag_s)}, more than its target lag"
     if not job.node_id:

@@ -27,18 +27,7 @@ from iscp.core.job_row import JobStatus
 from iscp.core.verification import Comparison, Sample, VerifyReport
 from iscp.wire.v1 import admin_pb2 as pb
 
-_STATUS_FIELDS = (
-    "from_version",
-    "to_version",
-    "start_at_s",
-    "end_at_s",
-    "error_code",
-    "error_msg",
-    "rows",
-    "bytes",
-    "dead_letters",
-    "warning",
-)
+_STATUS_FIELDS = tuple(field.name for field in pb.JobStatus.DESCRIPTOR.fields)
 
 
 _JOB_FIELDS = (

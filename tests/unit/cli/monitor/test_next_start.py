@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from iscp.cli.monitor.next_start import next_start
+from iscp.cli.monitor.next_start import next_start, warnings_of
 from iscp.core.api_views import JobView
 from iscp.core.job_row import JobState, JobStatus, Reason
 
@@ -75,3 +75,9 @@ def test_a_period_counts_from_the_last_iteration_or_goes_by_the_clock(
 ) -> None:
     job = a_job({"job_type": "periodic", "schedule": schedule}, source_version=source_version)
     assert words in next_start(job, NOW_S)
+
+
+def test_a_doubtful_target_is_warned_of() -> None:
+    assert warnings_of(a_job(), []) == []
+    (warning,) = warnings_of(a_job(status=JobStatus(doubted_at_s=ENDED_S)), [])
+    assert warning.startswith("whether the target holds what was applied to it is not known since 1970-01-12")
