@@ -14,7 +14,7 @@ from iscp.adapters.delta.log.commits import table_exists
 from tests.e2e.evidence import assert_in_order
 from tests.e2e.harness import Cluster, assert_equal, read, upsert, wait_for
 from tests.e2e.load import Load
-from tests.e2e.test_kills import SHORT, assert_killed, assert_right, dies_at
+from tests.e2e.test_kills import survives_building_and_tailing
 from tests.fakes.s3 import FakeS3, asking, delete_all, s3_server
 
 
@@ -85,15 +85,7 @@ def test_killed_before_and_after_each_write_under_load(
         monkeypatch.setenv(name, value)  # for all nodes that are started
     cluster.derived = s3.uri("derived")
     load = Load.make(cluster)
-    first, second, *others = SHORT
-    cluster.start(ISCP_FAILPOINTS=f"{first}=kill:1")
+    cluster.start()
+    cluster.node.kill()
     with ThreadPoolExecutor(1) as pool:
-        registering = pool.submit(load.register)
-        assert_killed(cluster, first)
-        cluster.launch_node(ISCP_FAILPOINTS=f"{second}=kill:1")
-        registering.result()
-    assert_killed(cluster, second)
-    with load.writing(seed=2):
-        for failpoint in others:
-            dies_at(cluster, failpoint)
-    assert_right(load)
+        survives_building_and_tailing(load, pool.submit(load.register))

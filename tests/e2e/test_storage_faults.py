@@ -160,6 +160,7 @@ def assert_goes_on(stand: Stand, job: Job) -> None:
 @pytest.mark.spark
 def test_the_directory_of_a_target_is_away(stand: Stand) -> None:
     place = stand.cluster.lake / "mounted"
+    place.mkdir()
     job = stand.job("target_away", place / "copy")
     place.rename(place.with_name("elsewhere"))
     upsert(job.source, rows(40, 20, "b"), ["id"])

@@ -180,7 +180,7 @@ def test_a_frozen_writer_delays_the_others_by_a_timeout_and_its_own_commit_fails
     feed = opened(etcd, etcd_prefix=f"/{tmp_path.name}")
     follower = Follower(feed)
     doomed, *others = [writers(name) for name in ("doomed", "a", "b")]
-    eventually(lambda: all(len(writer.appends("has")) > 2 for writer in (doomed, *others)), 120)
+    eventually(lambda: all(len(writer.appends("has")) > 2 for writer in (doomed, *others)), within_s=120)
     number = doomed.freeze_in_its_turn(feed)
     began_s = time.monotonic()
     eventually(lambda: sum(at_s > began_s for other in others for at_s, _ in other.committed()) > 10)

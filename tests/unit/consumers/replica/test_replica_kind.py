@@ -49,8 +49,8 @@ def test_what_is_taken(spec: ConsumerSpec) -> None:
     [
         ({"target": ""}, "target", "is missing"),
         ({"target": "s3://bucket/x"}, "target", "another store"),
-        ({"target": "copies/orders"}, "target", "relative"),
-        ({"target": "copies.orders"}, "target", "relative"),
+        ({"target": "copies/orders"}, "target", "is not absolute"),
+        ({"target": "copies.orders"}, "target", "is not absolute"),
         ({"target": "/gone/copy"}, "target", "is to lie in /gone, which is not there"),
         ({"options": {"shards": 4}}, "options.shards", "is given, and a replica takes no options"),
         ({"options": {"a": 4, "b": 5}}, "options", "is given, and a replica takes no options"),
