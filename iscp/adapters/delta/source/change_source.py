@@ -177,10 +177,8 @@ class DeltaChangeSource:
         allowance = Allowance(self._small_bytes_max * DECODED_FACTOR)
         try:
             rows = read_rows(uri, version, shape, self._small_bytes_max, allowance)
-        except (NotDirectError, TooLargeError):
-            return None
-        except (ChangesUnavailableError, StorageError):
-            return None  # Spark says what is missing, as of every other table
+        except (NotDirectError, TooLargeError, ChangesUnavailableError, StorageError):
+            return None  # Spark reads it, or says what is missing as of every other table
         return SmallSnapshot(rows, session.createDataFrame([], shape.selected(shape.columns)))
 
     def columns(self, uri: str, version: int) -> tuple[str, ...]:
