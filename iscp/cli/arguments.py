@@ -151,6 +151,12 @@ class TablesType(TableType):
         return os.path.abspath(os.path.expanduser(value)) if relative else str(value)
 
 
+def matching(tables: str, names: str) -> dict[str, Any]:
+    """What `Client.jobs` takes for T and N; `*` is all. T without a pattern is one table, by whichever of its names."""
+    on = "table_pattern" if is_pattern(tables) else "table"
+    return {on: "" if tables == "*" else tables, "name_pattern": "" if names == "*" else names}
+
+
 class ColumnsType(click.ParamType):  # type: ignore[type-arg]
     name = "a,b"
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
@@ -52,6 +54,20 @@ iscp.add_command(feed)
 iscp.add_command(log)
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _data(about: str) -> Callable[[F], F]:
+    return click.option(
+        "--data",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=Path(".iscp"),
+        show_default=True,
+        metavar="DIR",
+        help=about,
+    )
+
+
 @iscp.command()
 @click.option(
     "--config",
@@ -69,14 +85,7 @@ def node(file: Path | None) -> None:
 
 @iscp.command()
 @_nodes
-@click.option(
-    "--data",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path(".iscp"),
-    show_default=True,
-    metavar="DIR",
-    help="Where everything is kept.",
-)
+@_data("Where everything is kept.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65_535),
@@ -92,14 +101,7 @@ def up(nodes: int, data: Path, port: int | None, as_json: bool) -> None:
 
 
 @iscp.command()
-@click.option(
-    "--data",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path(".iscp"),
-    show_default=True,
-    metavar="DIR",
-    help="The directory of `iscp up`.",
-)
+@_data("The directory of `iscp up`.")
 @click.option("--port", type=click.IntRange(1, 65_535), default=ADMIN_PORT, show_default=True, metavar="P")
 @click.option(
     "--config",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 import click
@@ -13,13 +13,12 @@ import click
 from iscp.cli import render
 from iscp.cli.admin.bulk import MATCHES_MAX, job_words
 from iscp.cli.admin.error_words import field_in_file, show_error
-from iscp.cli.arguments import TABLES, Invocation, anywhere, invocation
+from iscp.cli.arguments import TABLES, Invocation, anywhere, invocation, matching
 from iscp.cli.completion import ACCOUNT, JOB_NAME
 from iscp.cli.confirm import confirm
 from iscp.core.api_requests import ChangeVerb, JobChange, UpdateRequest
 from iscp.core.api_views import Action, CheckedJob
 from iscp.core.errors import IscpError, PermanentError
-from iscp.core.name_patterns import is_pattern
 
 if TYPE_CHECKING:
     from iscp.cli.admin.apply_plan import PlanFault, Step, Wanted
@@ -193,9 +192,8 @@ def export(invocation: Invocation, /, tables: str, names: str, account: str) -> 
     """Print jobs as a file that `apply` takes; T and N may be patterns, as 'sales.*'."""
     from iscp.cli.admin.job_file import entry_of, to_yaml
 
-    on: dict[str, Any] = {"table_pattern" if is_pattern(tables) else "table": "" if tables == "*" else tables}
     with invocation.client() as client:
-        jobs = client.jobs(**on, name_pattern="" if names == "*" else names, account=account, limit=MATCHES_MAX)
+        jobs = client.jobs(**matching(tables, names), account=account, limit=MATCHES_MAX)
     entries = [entry_of(job) for job in sorted(jobs, key=lambda job: (job.account, job.table, job.name))]
     click.echo(
         json.dumps(entries, indent=2, ensure_ascii=False) if invocation.output == "json" else to_yaml(entries),

@@ -11,7 +11,7 @@ from uuid import uuid4
 import click
 
 from iscp.cli import render
-from iscp.cli.arguments import TABLES, Invocation
+from iscp.cli.arguments import TABLES, Invocation, matching
 from iscp.cli.completion import ACCOUNT, JOB_NAME
 from iscp.cli.confirm import confirm
 from iscp.core.api_requests import ChangeOutcome, ChangeVerb, JobChange, JobName
@@ -112,8 +112,7 @@ def change_matching(invocation: Invocation, choice: Choice, verb: ChangeVerb) ->
 
 
 def _matching(client: Client, choice: Choice) -> list[JobView]:
-    on_table: dict[str, Any] = {"table_pattern" if is_pattern(choice.table) else "table": choice.table}
-    return client.jobs(**on_table, name_pattern=choice.name or "", account=choice.account, limit=MATCHES_MAX)
+    return client.jobs(**matching(choice.table, choice.name or "*"), account=choice.account, limit=MATCHES_MAX)
 
 
 def _change(verb: ChangeVerb, job: JobView) -> JobChange:

@@ -11,7 +11,7 @@ from iscp.cli.admin.bulk import MATCHES_MAX
 from iscp.cli.admin.change_commands import pause, resume, resync, unregister, update
 from iscp.cli.admin.register_command import register
 from iscp.cli.admin.verify_command import verify
-from iscp.cli.arguments import DURATION, TABLE, TABLES, Invocation, anywhere, invocation
+from iscp.cli.arguments import DURATION, TABLE, TABLES, Invocation, anywhere, invocation, matching
 from iscp.cli.completion import ACCOUNT, JOB_NAME
 from iscp.cli.monitor.check_command import check
 from iscp.cli.monitor.describe_command import describe
@@ -68,16 +68,13 @@ _of_account = click.option("--account", type=ACCOUNT, metavar="A", default="", h
 def _filter(
     tables: str, names: str, table: str | None, failed: bool, state: str | None, **wanted: Any
 ) -> dict[str, Any]:
-    """As `Client.jobs` takes it; T without a pattern is one table, by whichever of its names."""
+    """As `Client.jobs` takes it."""
     if failed and state not in (None, JobState.ERROR):
         raise click.UsageError(f"--failed is --state {JobState.ERROR}: it cannot go with --state {state}")
     wanted["state"] = JobState.ERROR if failed else state
-    if not is_pattern(tables):
-        if table:
-            raise click.UsageError("Give the table once: as T, or by --table")
-        table, tables = tables, "*"
-    patterns = {"table_pattern": tables, "name_pattern": names}
-    return {"table": table or "", **wanted, **{name: value for name, value in patterns.items() if value != "*"}}
+    if table and not is_pattern(tables):
+        raise click.UsageError("Give the table once: as T, or by --table")
+    return {**wanted, **matching(tables, names), **({"table": table} if table else {})}
 
 
 @job.command(name="list")

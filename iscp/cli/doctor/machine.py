@@ -15,9 +15,7 @@ from pathlib import Path
 from iscp.adapters.system.free_port import is_free
 from iscp.adapters.system.open_files import files_needed
 from iscp.cli.doctor.examination import Examined, fault, ok, warning
-
-DISK_FREE_MIN_BYTES = 256 * 1024**2
-"""Free bytes below which a directory is too full to begin with; `iscp doctor` calls it a fault."""
+from iscp.cli.node.data_directory import FREE_MIN_BYTES
 
 DISK_FREE_AIM_BYTES = 2 * 1024**3
 """Free bytes below which `iscp doctor` warns of a directory."""
@@ -74,7 +72,7 @@ def examine_disk(what: str, directory: Path, free_bytes: int | None = None) -> E
     free = shutil.disk_usage(_existing(directory)).free if free_bytes is None else free_bytes
     found = f"{free / _GIB:.1f} GiB free at {directory}"
     remedy = "Free space, or name another directory"
-    if free < DISK_FREE_MIN_BYTES:
+    if free < FREE_MIN_BYTES:
         return fault(f"disk of {what}", found, remedy)
     return ok(f"disk of {what}", found) if free >= DISK_FREE_AIM_BYTES else warning(f"disk of {what}", found, remedy)
 

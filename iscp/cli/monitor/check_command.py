@@ -7,20 +7,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
 
 import click
 
 from iscp.cli import render
 from iscp.cli.admin.bulk import MATCHES_MAX, job_words
 from iscp.cli.admin.exit_status import ExitStatus
-from iscp.cli.arguments import DURATION, TABLES, Invocation, anywhere, invocation
+from iscp.cli.arguments import DURATION, TABLES, Invocation, anywhere, invocation, matching
 from iscp.cli.completion import ACCOUNT, JOB_NAME
 from iscp.cli.drawing import table
 from iscp.core.api_views import JobView
 from iscp.core.errors import PERMANENT_FROM
 from iscp.core.job_row import JobState, Reason
-from iscp.core.name_patterns import is_pattern
 
 UNPROBED_MAX_S = 600.0
 """How long ago a source may have been probed for `job check`, if --max-lag is not longer; then its jobs are late."""
@@ -57,9 +55,8 @@ def check(invocation: Invocation, /, tables: str, names: str, max_lag_s: float |
 
     Exit status 0 if all are, 1 if one is late or failed, or if none matches. T and N may be patterns, as 'sales.*'.
     """
-    on: dict[str, Any] = {"table_pattern" if is_pattern(tables) else "table": "" if tables == "*" else tables}
     with invocation.client() as client:
-        jobs = client.jobs(**on, name_pattern="" if names == "*" else names, account=account, limit=MATCHES_MAX)
+        jobs = client.jobs(**matching(tables, names), account=account, limit=MATCHES_MAX)
     now_s = time.time()
     findings = [found for job in jobs if (found := finding_of(job, max_lag_s, now_s))]
     counts = Counter(found.freshness for found in findings)

@@ -67,7 +67,9 @@ class Layout:
 
 
 FREE_MIN_BYTES = 256 * 1024**2
-"""Free space below which `iscp up` begins no new data directory: etcd alone reserves 64 MB for a file of its log."""
+"""Free space below which `iscp up` begins no new data directory, and `iscp doctor` calls it a fault: etcd alone
+reserves 64 MB for a file of its log.
+"""
 
 
 @contextmanager
