@@ -243,6 +243,8 @@ def apply_report(row: JobRow, report: JobReport) -> JobRow | None:
     if row.paused:
         reason = Reason.PAUSED
     status = report.status
+    if status is not None and report.state is JobState.RUNNING:
+        status = _while_it_runs(status, row.status, retried=report.reason in (Reason.RETRYING, Reason.QUARANTINED))
     if status is not None:
         followed = status.source_id or row.source_id
         status = replace(status, source_id="" if followed == row.key.table_id else followed)
@@ -254,6 +256,12 @@ def apply_report(row: JobRow, report: JobReport) -> JobRow | None:
         status_json=status.to_json() if status else row.status_json,
     )
     return None if changed == row else changed
+
+
+def _while_it_runs(status: JobStatus, last: JobStatus, *, retried: bool) -> JobStatus:
+    """`status` of an iteration that runs, with what is true of the `last` one until this one has ended."""
+    code, message = (last.error_code, last.error_msg) if retried else (ErrorCode.OK, "")
+    return replace(status, error_code=code, error_msg=message, dead_letters=last.dead_letters, warning=last.warning)
 
 
 def combined(rows: Sequence[JobRow]) -> JobRow:

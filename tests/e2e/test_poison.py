@@ -109,7 +109,7 @@ def test_poisoned_consumers_harm_nobody_and_the_node_drains(cluster: Cluster) ->
         assert message.isprintable()
         wait_for("its history is written", lambda wrong=wrong: cluster.client.history(source, wrong))  # type: ignore[misc]
         shown = admin_process(cluster.endpoint, "job", "status", source, wrong)
-        assert said.split(":")[0] in shown.out
+        assert said.split(":")[0] in shown.out, shown.out
         assert "\x1b" not in shown.out
     numbers = cluster.client.wait(source, "numpy", timeout_s=60)
     assert (numbers.state, numbers.status.rows) == ("completed", 7)

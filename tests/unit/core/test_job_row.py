@@ -86,6 +86,20 @@ def test_a_report_of_the_watermark_alone_leaves_state_and_status() -> None:
     assert (moved.state, moved.reason, moved.status_json) == (failed.state, failed.reason, failed.status_json)
 
 
+def test_a_retry_that_runs_still_says_why_it_is_one_and_what_its_target_lacks() -> None:
+    failed = report(status=JobStatus(error_code=99, error_msg="disk", dead_letters=2, warning="void", end_at_s=5.0))
+    row = apply_report(ROW, replace(failed, state=JobState.ERROR, reason=Reason.RETRYING))
+    assert row is not None
+    again = replace(report(status=JobStatus(to_version=9, start_at_s=6.0)), state=JobState.RUNNING)
+    runs = apply_report(row, replace(again, reason=Reason.RETRYING))
+    assert runs is not None
+    want = JobStatus(to_version=9, start_at_s=6.0, error_code=99, error_msg="disk", dead_letters=2, warning="void")
+    assert (runs.state, runs.status) == (JobState.RUNNING, want)
+    resumed = apply_report(row, replace(again, reason=Reason.NONE))
+    assert resumed is not None
+    assert resumed.status == replace(want, error_code=0, error_msg="")
+
+
 def test_only_a_permanent_error_is_failed_for_good() -> None:
     def row(state: JobState, code: int) -> JobRow:
         return ROW._replace(state=state, status_json=JobStatus(error_code=code).to_json())
