@@ -160,6 +160,9 @@ class NoEngine:
     def upkeep(self, job_id: str) -> JobUpkeep:
         return NO_UPKEEP
 
+    def progress(self, job_id: str) -> None:
+        return None
+
     def counters(self) -> dict[str, int]:
         return {**self.counts, "shards": len(self.shards), "waiting": 0, "running": 0}
 

@@ -40,8 +40,9 @@ def compose_engine(
     scheduler = Scheduler(schedule, DeltaProbe(), probes, clock, on.on_broken)
     scheduler.reports.subscribe(worker.report, *get_args(WorkerNews))
     scheduler.reports.subscribe(desk.answer, VerifyAnswered)
+    runner = _compose_runner(on, lambda: keeper.epoch, scheduler)
     executor = Executor(
-        _compose_runner(on, lambda: keeper.epoch, scheduler),
+        runner,
         clock,
         config.scheduler,
         lease_check=keeper.check,
@@ -50,7 +51,7 @@ def compose_engine(
     )
     held = lambda: keeper.check(keeper.epoch)  # noqa: E731
     upkeep = Upkeep(on.kinds.kind, clock, config.upkeep, config.backoff, random.random, held, on.on_broken)
-    return scheduler, executor, upkeep, LocalCalls(scheduler, executor, desk, upkeep)
+    return scheduler, executor, upkeep, LocalCalls(scheduler, executor, desk, upkeep, runner.progress)
 
 
 def compose_target_probes(on: Foundation) -> TargetProbes:

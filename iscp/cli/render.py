@@ -21,6 +21,7 @@ from iscp.core.api_requests import RegisterRequest
 from iscp.core.api_views import ClusterView, EventView, JobView, RegisterResult
 from iscp.core.iteration import HistoryEntry
 from iscp.core.maintenance_figures import UpkeepFigures
+from iscp.core.progress import RunProgress
 from iscp.core.spec_fields import flatten
 
 Row = dict[str, Any]
@@ -175,6 +176,7 @@ def show_job(job: JobView) -> None:
             "iterations": str(job.seq),
             "last iteration": f"({status.from_version}, {status.to_version}]  {moment(status.end_at_s)}  "
             f"{status.rows} rows, {status.bytes} bytes",
+            "progress": "\n".join(progress_lines(job.progress)) if job.progress else "",
             "dead letters": f"{status.dead_letters} rows share a key" if status.dead_letters else "",
             "warning": status.warning,
             "error": f"{status.error_code} {status.error_msg}" if status.error_code else "",
@@ -186,6 +188,36 @@ def show_job(job: JobView) -> None:
             "spec": job.spec_json,
         }
     )
+
+
+def progress_lines(progress: RunProgress) -> list[str]:
+    """What was measured of an iteration that runs, and no more."""
+    what = {"verify": "comparing", "repair": "comparing, to repair"}.get(progress.purpose, "applying")
+    lines = [f"{what} for {seconds(progress.elapsed_s)}"]
+    if progress.tasks:
+        lines.append(f"{progress.tasks_done} of {progress.tasks} tasks of Spark that are known so far")
+    if progress.rows_read or progress.bytes_read:
+        read = f"{progress.rows_read:,} rows, {size(progress.bytes_read)} read"
+        if progress.rows_per_s >= 0 and progress.bytes_per_s >= 0:
+            read += f", {progress.rows_per_s:,.0f} rows/s, {size(progress.bytes_per_s)}/s"
+        lines.append(read)
+    if progress.rows_written:
+        total = f" of {progress.rows_total:,}" if progress.rows_total >= progress.rows_written else ""
+        lines.append(f"{progress.rows_written:,}{total} rows, {size(progress.bytes_written)} written")
+    elif progress.bytes_total >= 0:
+        rows = f"{progress.rows_total:,} rows, " if progress.rows_total >= 0 else ""
+        lines.append(f"{rows}{size(progress.bytes_total)} to be read")
+    if progress.left_s >= 0:
+        lines.append(f"about {seconds(progress.left_s)} left")
+    return lines
+
+
+def size(count: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"
 
 
 def _upkeep(figures: UpkeepFigures | None) -> str:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from iscp.core.errors import PermanentError
 from iscp.core.job_row import JobState, JobStatus, Reason
 from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep
+from iscp.core.progress import RunProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ class JobView:
     oldest commit not yet applied; -1 while it is not known. While no node holds the table (`node_id` is empty), the
     time since `checked_at_s` counts as lag. `late`: it lies behind by more than its target lag (while it is not built:
     since it was registered). `ranges`: into how many its table is split; the job is then as the range that lags most,
-    and that is in the worst state. `upkeep` is there where one job is requested, and not in lists.
+    and that is in the worst state. `upkeep` and `progress` are there where one job is requested, and not in lists;
+    `progress` is None while no iteration of it is reported to run, and no comparison requested.
     """
 
     account: str
@@ -81,6 +83,7 @@ class JobView:
     late: bool = False
     ranges: int = 1
     upkeep: JobUpkeep = NO_UPKEEP
+    progress: RunProgress | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from iscp.core.errors import IscpError
 from iscp.core.ids import ShardId
 from iscp.core.maintenance_figures import JobUpkeep
 from iscp.core.members import Leader, Moment, NodeRecord
+from iscp.core.progress import RunProgress
 from iscp.core.verification import VerifyReport
 
 
@@ -144,6 +145,9 @@ class NodeCalls(Protocol):
 
     def upkeep(self, job_id: str) -> JobUpkeep:
         """How the refreshes of the job and the purges of its table go there; empty where it is not the node's."""
+
+    def progress(self, job_id: str) -> RunProgress | None:
+        """How far the iteration that the job is in has come; None where it is in none, or nothing is known yet."""
 
     def counters(self) -> dict[str, int]:
         """The executor's counts, and others of the node's."""

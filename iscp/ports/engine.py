@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from iscp.core.iteration import Iteration, JobOutcome
+from iscp.core.progress import StageWork
 from iscp.ports.system import Guard
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ class Engine(Protocol):
 
         Read while they are taken: never more than a partition of Spark's is in memory.
         """
+
+    def stages(self, label: str) -> dict[int, StageWork]:
+        """What the stages of the Spark jobs under `label` have done, by number, as far as Spark remembers them."""
 
     def cancel(self, label: str) -> None:
         """Stop all Spark jobs under `label`, running or still to come; they raise Canceled."""

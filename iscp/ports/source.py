@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from iscp.core.column_identity import ColumnIds
 from iscp.core.iteration import Bounds
+from iscp.core.progress import TableSize
 from iscp.core.watermark import Watermark
 
 if TYPE_CHECKING:
@@ -156,6 +157,9 @@ class ChangeSource(Protocol):
 
     def small_snapshot(self, session: SparkSession, uri: str, version: int) -> SmallSnapshot | None:
         """As `snapshot`, of few rows that can be read without Spark; None: that is for Spark to do."""
+
+    def size(self, uri: str, version: int) -> TableSize:
+        """What the table's files say as of `version`; reads the log, and no rows."""
 
     def columns(self, uri: str, version: int) -> tuple[str, ...]:
         """The columns as of `version`, in order."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from iscp.core.errors import IscpError, TimedOut
 from iscp.core.ids import ShardId
 from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep, UpkeepFigures
+from iscp.core.progress import RunProgress
 from iscp.core.verification import Comparison, Sample, VerifyReport
 
 LOOK_S = 0.05
@@ -18,6 +19,9 @@ REPORT = VerifyReport(
 
 
 UPKEEP = JobUpkeep(refresh=UpkeepFigures(3, 1, 0, 1, 1, 1, 2, True, True, 3, "too long", 5.5))
+
+
+PROGRESS = RunProgress("apply", 5.5, 2.0, 12, 7, 900, 4_000, 500, 2_000, 1_000, 8_000, 450.0, 2_000.0, 2.0)
 
 
 @dataclass
@@ -57,6 +61,10 @@ class FakeNodeCalls:
     def upkeep(self, job_id: str) -> JobUpkeep:
         self._fail()
         return UPKEEP if job_id == "job" else NO_UPKEEP
+
+    def progress(self, job_id: str) -> RunProgress | None:
+        self._fail()
+        return PROGRESS if job_id == "job" else None
 
     def counters(self) -> dict[str, int]:
         self._fail()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from iscp.core.errors import IscpError
 from iscp.core.ids import ShardId
 from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep
+from iscp.core.progress import RunProgress
 from iscp.core.verification import VerifyReport
 from iscp.ports.cluster import Membership
 from iscp.runtime.admin.cluster_views import ClusterViews
@@ -25,6 +26,8 @@ class FakeCalls:
     counts: dict[str, int] = field(default_factory=dict)
     notified: list[tuple[ShardId, bool]] = field(default_factory=list)
     interrupted: list[tuple[ShardId, str, str]] = field(default_factory=list)
+    runs: dict[str, RunProgress | IscpError] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
     upkeeps: dict[str, JobUpkeep | IscpError] = field(default_factory=dict)
 
     def notify(self, shard: ShardId, targets: bool) -> None:
@@ -40,6 +43,13 @@ class FakeCalls:
 
     def upkeep(self, job_id: str) -> JobUpkeep:
         found = self.upkeeps.get(job_id, NO_UPKEEP)
+        if isinstance(found, IscpError):
+            raise found
+        return found
+
+    def progress(self, job_id: str) -> RunProgress | None:
+        self.asked.append(job_id)
+        found = self.runs.get(job_id)
         if isinstance(found, IscpError):
             raise found
         return found

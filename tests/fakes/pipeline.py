@@ -20,6 +20,7 @@ from iscp.core.column_identity import ColumnIds
 from iscp.core.errors import Conflict, InvalidRequest, TableNotFound
 from iscp.core.iteration import Bounds, DataType
 from iscp.core.job_row import JobRow
+from iscp.core.progress import StageWork, TableSize
 from iscp.core.spec import ConsumerSpec
 from iscp.core.verification import Comparison
 from iscp.core.watermark import Position, Watermark
@@ -40,7 +41,8 @@ class FakeSession:
 
 
 class FakeEngine:
-    """Port Engine. `labels` are those of each thread that named one; `open_sessions` are lent out now.
+    """Port Engine. `labels` are those of each thread that named one; `open_sessions` are lent out now. `works`
+    are its stages, whoever asks, and `looked` the labels that they were asked for by.
 
     A session that is given back is handed out again, to whoever asks next.
     """
@@ -48,6 +50,9 @@ class FakeEngine:
     def __init__(self) -> None:
         self.labels: dict[str, str] = {}
         self.cancelled: list[str] = []
+        self.works: dict[int, StageWork] = {}
+        self.looked: list[str] = []
+        self.before_look: Callable[[], object] = lambda: None
         self.lent: set[FakeSession] = set()
         self._idle: list[FakeSession] = []
         self._lock = threading.Lock()
@@ -76,6 +81,11 @@ class FakeEngine:
 
     def batches(self, frame: Any, rows_max: int) -> Iterator[Any]:
         return batches(frame, rows_max)
+
+    def stages(self, label: str) -> dict[int, StageWork]:
+        self.looked.append(label)
+        self.before_look()
+        return dict(self.works)
 
     def cancel(self, label: str) -> None:
         self.cancelled.append(label)
@@ -139,6 +149,7 @@ class FakeSource:
         self.snapshots: list[int] = []
         self.snapshot_sessions: list[Any] = []
         self.cdf_on = True
+        self.size_of: Callable[[str, int], TableSize] = lambda uri, version: TableSize(len(self.states[version]), 100)
         self.inserts_only = False
         self.added_ranges: list[tuple[int, int]] = []
 
@@ -221,6 +232,9 @@ class FakeSource:
 
     def small_snapshot(self, session: Any, uri: str, version: int) -> None:
         """All of its snapshots are for Spark to read."""
+
+    def size(self, uri: str, version: int) -> TableSize:
+        return self.size_of(uri, version)
 
     def columns(self, uri: str, version: int) -> tuple[str, ...]:
         return self.names

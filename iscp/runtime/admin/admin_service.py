@@ -185,7 +185,7 @@ class OwnerAdmin:
         return writer.read(lambda book: book.count(wanted.account, tables, wanted.state, wanted.reason))
 
     def status(self, job: JobName) -> JobView:
-        return self._views.with_upkeep(self._finder.row(self._owner.last_writer(), job))
+        return self._views.in_full(self._finder.row(self._owner.last_writer(), job))
 
     def history(self, job: JobName, limit: int) -> list[HistoryEntry]:
         writer = self._owner.last_writer()

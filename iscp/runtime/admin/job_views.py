@@ -11,8 +11,9 @@ from iscp.core.errors import (
     InvalidRequest,
 )
 from iscp.core.ids import ShardId
-from iscp.core.job_row import JobRow
+from iscp.core.job_row import JobRow, JobState
 from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep, summed
+from iscp.core.progress import RunProgress, combined_progress
 from iscp.core.start_rule import run_spec
 from iscp.ports.consumer import ConsumerKind, PurgeHandler, RefreshHandler
 from iscp.ports.system import Clock
@@ -31,8 +32,9 @@ class JobViews:
         self._kinds = kinds
         self._clock = clock
 
-    def with_upkeep(self, row: JobRow) -> JobView:
-        return replace(self.of([row])[0], upkeep=self._upkeep(row))
+    def in_full(self, row: JobRow) -> JobView:
+        """With what only the nodes that run it know."""
+        return replace(self.of([row])[0], upkeep=self._upkeep(row), progress=self._progress(row))
 
     def of(self, rows: Sequence[JobRow]) -> list[JobView]:
         writer = self._owner.last_writer()
@@ -78,6 +80,13 @@ class JobViews:
         if spec is None or spec.target_lag_s is None:
             return False
         return (lag_s if row.watermark.version >= 0 else self._clock.now_s() - row.create_at_s) > spec.target_lag_s
+
+    def _progress(self, row: JobRow) -> RunProgress | None:
+        """Queried of nodes only where an iteration was reported to run, which takes a while, or a comparison."""
+        rows = self._owner.last_writer().read(lambda book: book.rows_of(row.key))
+        running = [each for each in rows if each.state is JobState.RUNNING or self._nodes.verifying(each.job_id)]
+        found = [self._nodes.progress(each.key.shard, each.job_id) for each in running]
+        return combined_progress(list(filter(None, found)))
 
     def _upkeep(self, row: JobRow) -> JobUpkeep:
         """As the nodes that run it say, which are queried only where the job's consumer has any."""

@@ -14,6 +14,7 @@ from iscp.core.errors import IscpError, Unavailable
 from iscp.core.ids import ShardId
 from iscp.core.maintenance_figures import JobUpkeep
 from iscp.core.members import NodeRecord
+from iscp.core.progress import RunProgress
 from iscp.core.verification import VerifyReport
 from iscp.ports.cluster import NodeCalls
 from iscp.runtime.owner.owner_loop import OwnerLoop
@@ -54,6 +55,7 @@ class NodeClients:
         self._reads = ThreadPoolExecutor(CALLS_AT_ONCE_MAX, "iscp-node-counters")
         self._waiting = threading.BoundedSemaphore(HINTS_MAX)
         self._lock = threading.Lock()
+        self._verifying: Counter[str] = Counter()
         self._on_their_way: Counter[Holder] = Counter()
         self._queues: dict[Holder, deque[Hint]] = {}
         self._away_until_s: dict[Holder, float] = {}
@@ -73,7 +75,19 @@ class NodeClients:
         record = self._holder(shard)
         if record is None:
             raise Unavailable("no node runs the table now", remedy="See `iscp-admin shard list`, and try again")
-        return self._call(record).verify(shard, job_id, repair, timeout_s, alive)
+        with self._lock:
+            self._verifying[job_id] += 1
+        try:
+            return self._call(record).verify(shard, job_id, repair, timeout_s, alive)
+        finally:
+            with self._lock:
+                self._verifying[job_id] -= 1
+                if not self._verifying[job_id]:
+                    del self._verifying[job_id]
+
+    def verifying(self, job_id: str) -> bool:
+        """Whether a comparison of the job's target was requested here, and is not answered yet."""
+        return job_id in self._verifying
 
     def upkeep(self, shard: ShardId, job_id: str) -> JobUpkeep:
         """As `NodeCalls.upkeep`; empty where nobody runs the shard, or the node does not answer."""
@@ -83,6 +97,15 @@ class NodeClients:
         except IscpError as error:
             log.info("node.upkeep_unknown", extra={"shard": str(shard), "error": str(error)})
             return JobUpkeep()
+
+    def progress(self, shard: ShardId, job_id: str) -> RunProgress | None:
+        """As `NodeCalls.progress`; None where nobody runs the shard, or the node does not answer."""
+        try:
+            record = self._holder(shard)
+            return self._call(record).progress(job_id) if record is not None else None
+        except IscpError as error:
+            log.info("node.progress_unknown", extra={"shard": str(shard), "error": str(error)})
+            return None
 
     def counters(self, records: Sequence[NodeRecord]) -> dict[str, dict[str, int]]:
         """By node id, each node's executor's counts; of those that answer."""

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from iscp.core.ids import ShardId
 from iscp.core.maintenance_figures import JobUpkeep
+from iscp.core.progress import RunProgress
 from iscp.core.verification import VerifyReport
 from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.maintenance import Upkeep
@@ -25,11 +26,19 @@ class Border(Protocol):
 class LocalCalls:
     """The port `NodeCalls` on this node's scheduler and executor; its counters are those of its `borders` too."""
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, desk: VerifyDesk, upkeep: Upkeep) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        desk: VerifyDesk,
+        upkeep: Upkeep,
+        progress: Callable[[str], RunProgress | None],
+    ) -> None:
         self._scheduler = scheduler
         self._executor = executor
         self._desk = desk
         self._upkeep = upkeep
+        self._progress = progress
         self.borders: Collection[Border] = ()
 
     def notify(self, shard: ShardId, targets: bool) -> None:
@@ -45,6 +54,9 @@ class LocalCalls:
 
     def upkeep(self, job_id: str) -> JobUpkeep:
         return self._upkeep.figures(job_id)
+
+    def progress(self, job_id: str) -> RunProgress | None:
+        return self._progress(job_id)
 
     def counters(self) -> dict[str, int]:
         quarantined = sum(each.quarantined for each in self.borders)

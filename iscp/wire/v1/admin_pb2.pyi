@@ -779,6 +779,7 @@ class Job(_message.Message):
     LATE_FIELD_NUMBER: _builtins.int
     RANGES_FIELD_NUMBER: _builtins.int
     UPKEEP_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     account: _builtins.str
     table_id: _builtins.str
     table: _builtins.str
@@ -801,6 +802,10 @@ class Job(_message.Message):
     def status(self) -> Global___JobStatus: ...
     @_builtins.property
     def upkeep(self) -> Global___JobUpkeep: ...
+    @_builtins.property
+    def progress(self) -> Global___Progress:
+        """Unset while no iteration of it is reported to run, and no comparison asked for. Only of one job that is asked for."""
+
     def __init__(
         self,
         *,
@@ -824,14 +829,76 @@ class Job(_message.Message):
         late: _builtins.bool = ...,
         ranges: _builtins.int = ...,
         upkeep: Global___JobUpkeep | None = ...,
+        progress: Global___Progress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "upkeep", b"upkeep"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress", "status", b"status", "upkeep", b"upkeep"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "applied_at_s", b"applied_at_s", "applied_version", b"applied_version", "checked_at_s", b"checked_at_s", "create_at_s", b"create_at_s", "job_id", b"job_id", "lag_s", b"lag_s", "late", b"late", "name", b"name", "node_id", b"node_id", "ranges", b"ranges", "reason", b"reason", "seq", b"seq", "source_version", b"source_version", "spec_json", b"spec_json", "state", b"state", "status", b"status", "table", b"table", "table_id", b"table_id", "upkeep", b"upkeep"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "applied_at_s", b"applied_at_s", "applied_version", b"applied_version", "checked_at_s", b"checked_at_s", "create_at_s", b"create_at_s", "job_id", b"job_id", "lag_s", b"lag_s", "late", b"late", "name", b"name", "node_id", b"node_id", "progress", b"progress", "ranges", b"ranges", "reason", b"reason", "seq", b"seq", "source_version", b"source_version", "spec_json", b"spec_json", "state", b"state", "status", b"status", "table", b"table", "table_id", b"table_id", "upkeep", b"upkeep"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class Progress(_message.Message):
+    """An iteration while it runs. -1: rows_total, bytes_total, the rates and left_s where they are not known."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PURPOSE_FIELD_NUMBER: _builtins.int
+    STARTED_AT_S_FIELD_NUMBER: _builtins.int
+    ELAPSED_S_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
+    TASKS_DONE_FIELD_NUMBER: _builtins.int
+    ROWS_READ_FIELD_NUMBER: _builtins.int
+    BYTES_READ_FIELD_NUMBER: _builtins.int
+    ROWS_WRITTEN_FIELD_NUMBER: _builtins.int
+    BYTES_WRITTEN_FIELD_NUMBER: _builtins.int
+    ROWS_TOTAL_FIELD_NUMBER: _builtins.int
+    BYTES_TOTAL_FIELD_NUMBER: _builtins.int
+    ROWS_PER_S_FIELD_NUMBER: _builtins.int
+    BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    LEFT_S_FIELD_NUMBER: _builtins.int
+    purpose: _builtins.str
+    """apply, verify or repair."""
+    started_at_s: _builtins.float
+    elapsed_s: _builtins.float
+    tasks: _builtins.int
+    tasks_done: _builtins.int
+    rows_read: _builtins.int
+    bytes_read: _builtins.int
+    rows_written: _builtins.int
+    bytes_written: _builtins.int
+    rows_total: _builtins.int
+    bytes_total: _builtins.int
+    rows_per_s: _builtins.float
+    bytes_per_s: _builtins.float
+    left_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        purpose: _builtins.str = ...,
+        started_at_s: _builtins.float = ...,
+        elapsed_s: _builtins.float = ...,
+        tasks: _builtins.int = ...,
+        tasks_done: _builtins.int = ...,
+        rows_read: _builtins.int = ...,
+        bytes_read: _builtins.int = ...,
+        rows_written: _builtins.int = ...,
+        bytes_written: _builtins.int = ...,
+        rows_total: _builtins.int = ...,
+        bytes_total: _builtins.int = ...,
+        rows_per_s: _builtins.float = ...,
+        bytes_per_s: _builtins.float = ...,
+        left_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_s", b"bytes_per_s", "bytes_read", b"bytes_read", "bytes_total", b"bytes_total", "bytes_written", b"bytes_written", "elapsed_s", b"elapsed_s", "left_s", b"left_s", "purpose", b"purpose", "rows_per_s", b"rows_per_s", "rows_read", b"rows_read", "rows_total", b"rows_total", "rows_written", b"rows_written", "started_at_s", b"started_at_s", "tasks", b"tasks", "tasks_done", b"tasks_done"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Progress: _TypeAlias = Progress  # noqa: Y015
 
 @_typing.final
 class UpkeepFigures(_message.Message):

@@ -60,6 +60,11 @@ class NodeStub:
                 request_serializer=iscp_dot_wire_dot_v1_dot_node__pb2.UpkeepRequest.SerializeToString,
                 response_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.JobUpkeep.FromString,
                 _registered_method=True)
+        self.Progress = channel.unary_unary(
+                '/iscp.wire.v1.node.Node/Progress',
+                request_serializer=iscp_dot_wire_dot_v1_dot_node__pb2.ProgressRequest.SerializeToString,
+                response_deserializer=iscp_dot_wire_dot_v1_dot_node__pb2.ProgressResponse.FromString,
+                _registered_method=True)
         self.Describe = channel.unary_unary(
                 '/iscp.wire.v1.node.Node/Describe',
                 request_serializer=iscp_dot_wire_dot_v1_dot_node__pb2.DescribeRequest.SerializeToString,
@@ -102,6 +107,12 @@ class NodeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Progress(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Describe(self, request, context):
         """Who is there; refused to nobody.
         """
@@ -136,6 +147,11 @@ def add_NodeServicer_to_server(servicer, server):
                     servicer.Upkeep,
                     request_deserializer=iscp_dot_wire_dot_v1_dot_node__pb2.UpkeepRequest.FromString,
                     response_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.JobUpkeep.SerializeToString,
+            ),
+            'Progress': grpc.unary_unary_rpc_method_handler(
+                    servicer.Progress,
+                    request_deserializer=iscp_dot_wire_dot_v1_dot_node__pb2.ProgressRequest.FromString,
+                    response_serializer=iscp_dot_wire_dot_v1_dot_node__pb2.ProgressResponse.SerializeToString,
             ),
             'Describe': grpc.unary_unary_rpc_method_handler(
                     servicer.Describe,
@@ -278,6 +294,33 @@ class Node:
             '/iscp.wire.v1.node.Node/Upkeep',
             iscp_dot_wire_dot_v1_dot_node__pb2.UpkeepRequest.SerializeToString,
             iscp_dot_wire_dot_v1_dot_admin__pb2.JobUpkeep.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Progress(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/iscp.wire.v1.node.Node/Progress',
+            iscp_dot_wire_dot_v1_dot_node__pb2.ProgressRequest.SerializeToString,
+            iscp_dot_wire_dot_v1_dot_node__pb2.ProgressResponse.FromString,
             options,
             channel_credentials,
             insecure,

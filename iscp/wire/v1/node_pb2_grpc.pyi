@@ -50,6 +50,7 @@ class NodeStub:
     Interrupt: _grpc.UnaryUnaryMultiCallable[_node_pb2.InterruptRequest, _node_pb2.InterruptResponse]
     Verify: _grpc.UnaryUnaryMultiCallable[_node_pb2.VerifyRequest, _admin_pb2.VerifyReport]
     Upkeep: _grpc.UnaryUnaryMultiCallable[_node_pb2.UpkeepRequest, _admin_pb2.JobUpkeep]
+    Progress: _grpc.UnaryUnaryMultiCallable[_node_pb2.ProgressRequest, _node_pb2.ProgressResponse]
     Describe: _grpc.UnaryUnaryMultiCallable[_node_pb2.DescribeRequest, _node_pb2.Description]
     """Who is there; refused to nobody."""
 
@@ -64,6 +65,7 @@ class NodeAsyncStub(NodeStub):
     Interrupt: _aio.UnaryUnaryMultiCallable[_node_pb2.InterruptRequest, _node_pb2.InterruptResponse]  # type: ignore[assignment]
     Verify: _aio.UnaryUnaryMultiCallable[_node_pb2.VerifyRequest, _admin_pb2.VerifyReport]  # type: ignore[assignment]
     Upkeep: _aio.UnaryUnaryMultiCallable[_node_pb2.UpkeepRequest, _admin_pb2.JobUpkeep]  # type: ignore[assignment]
+    Progress: _aio.UnaryUnaryMultiCallable[_node_pb2.ProgressRequest, _node_pb2.ProgressResponse]  # type: ignore[assignment]
     Describe: _aio.UnaryUnaryMultiCallable[_node_pb2.DescribeRequest, _node_pb2.Description]  # type: ignore[assignment]
     """Who is there; refused to nobody."""
 
@@ -105,6 +107,13 @@ class NodeServicer(metaclass=_abc_1.ABCMeta):
         request: _node_pb2.UpkeepRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.JobUpkeep, _abc.Awaitable[_admin_pb2.JobUpkeep]]: ...
+
+    @_abc_1.abstractmethod
+    def Progress(
+        self,
+        request: _node_pb2.ProgressRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_node_pb2.ProgressResponse, _abc.Awaitable[_node_pb2.ProgressResponse]]: ...
 
     @_abc_1.abstractmethod
     def Describe(

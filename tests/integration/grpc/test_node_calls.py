@@ -20,7 +20,7 @@ from iscp.core.maintenance_figures import NO_UPKEEP
 from iscp.core.members import WIRE_FORMAT, NodeRecord
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.certificates import certified
-from tests.fakes.node_calls import REPORT, UPKEEP, FakeNodeCalls
+from tests.fakes.node_calls import PROGRESS, REPORT, UPKEEP, FakeNodeCalls
 from tests.fakes.streams import ANNOUNCE, CLUSTER, SHARD, WAIT_S, Heard, NodeUnderTest, OwnerUnderTest
 
 
@@ -36,6 +36,7 @@ def test_the_calls_reach_the_node_with_all_they_say(owner: OwnerUnderTest, node:
     assert node.calls.verified == [(SHARD, "job", True)]
     assert calls.counters() == {"submitted": 3, "failed": 1}
     assert (calls.upkeep("job"), calls.upkeep("other")) == (UPKEEP, NO_UPKEEP)
+    assert (calls.progress("job"), calls.progress("other")) == (PROGRESS, None)
 
 
 @pytest.mark.parametrize("kind", [core.JobFailed, core.QueueFull, core.Canceled, core.InvariantBroken])
@@ -49,6 +50,7 @@ def test_what_a_node_raises_comes_back_as_it_was(
         lambda: calls.interrupt(SHARD, "job", "{}"),
         lambda: calls.verify(SHARD, "job", False, 1.0, lambda: True),
         lambda: calls.upkeep("job"),
+        lambda: calls.progress("job"),
         calls.counters,
     ):
         with pytest.raises(kind) as caught:

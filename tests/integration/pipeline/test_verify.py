@@ -45,6 +45,22 @@ def metrics(pipeline: Pipeline, name: str) -> dict[str, int]:
     return {name: int(value) for name, value in found.items() if value.isdecimal()}
 
 
+def test_what_runs_shows_rows_of_all_rows_and_tasks(pipeline: Pipeline) -> None:
+    pipeline.small_bytes_max = 0
+    pipeline.runner = pipeline.new_runner(pipeline.failpoints)  # by Spark, which counts what it does
+    job, found = pipeline.job("shown", key=("id",)), []
+    pipeline.failpoints.once("report.before", lambda: found.append(pipeline.runner.progress(job.job_id)))
+    pipeline.run(job)
+    (snapshot,) = found
+    assert snapshot is not None
+    assert (snapshot.purpose, snapshot.rows_written, snapshot.rows_total) == ("apply", 50, 50)
+    assert 0 < snapshot.tasks_done <= snapshot.tasks
+    assert snapshot.rows_read >= 50
+    assert min(snapshot.bytes_read, snapshot.bytes_written, snapshot.bytes_total, snapshot.rows_per_s) > 0
+    assert snapshot.left_s == 0.0
+    assert pipeline.runner.progress(job.job_id) is None
+
+
 def test_foreign_rows_are_found_and_repaired_alone(pipeline: Pipeline) -> None:
     pipeline.insert(range(1_000, 1_000 + MANY))
     job = pipeline.job("full", key=("id",))

@@ -20,12 +20,13 @@ from iscp.adapters.delta.rows.parquet_files import Allowance, TooLargeError
 from iscp.adapters.delta.sink.schema_evolution import without_void
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, fit_in_memory, read_changes, read_rows
 from iscp.adapters.delta.source.change_set import DeltaChangeSet, reading_changes
-from iscp.adapters.delta.source.open_table import BySpark, explained, open_version
+from iscp.adapters.delta.source.open_table import BySpark, explained, open_version, size_at
 from iscp.adapters.delta.source.spark_read import load_added_rows, load_changed_rows
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.core.config import DIRECT_BYTES_MAX
 from iscp.core.errors import EngineError, StorageError, TableNotFound
 from iscp.core.iteration import Bounds
+from iscp.core.progress import TableSize
 from iscp.core.sql_names import quoted
 from iscp.core.watermark import Watermark
 from iscp.ports.source import ChangesUnavailableError, SmallSnapshot, SourceRange
@@ -183,6 +184,9 @@ class DeltaChangeSource:
 
     def columns(self, uri: str, version: int) -> tuple[str, ...]:
         return self._shape(uri, version, self._read_committed_at_s(uri, version)).columns
+
+    def size(self, uri: str, version: int) -> TableSize:
+        return size_at(uri, version)
 
     def _newest_version(self, uri: str) -> int:
         try:

@@ -8,11 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.source.arrow_read import FEATURES_READ, Shape
 from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, IscpError, StorageError
+from iscp.core.progress import UNKNOWN, TableSize
 
 BySpark = Callable[[str, int], Shape]
 """The table at a URI as of a version. Raises EngineError, StorageError."""
@@ -72,6 +75,21 @@ def open_version(uri: str, version: int, by_spark: BySpark | None) -> tuple[Shap
     if by_spark is not None and not shape.features <= _FEATURES_KNOWN:
         return _open_by_spark(uri, version, by_spark), table
     return shape, table
+
+
+def size_at(uri: str, version: int) -> TableSize:
+    """What the files of `version` hold by their statistics, which do not show rows that are only marked as deleted.
+
+    Raises StorageError, also where deltalake does not open the table.
+    """
+    with delta_faults(f"open {uri}"):
+        table = DeltaTable(uri, version=version)
+        files = pa.table(table.get_add_actions())
+        masked = "deletionVectors" in (table.protocol().reader_features or ())
+    rows = files.column("num_records") if "num_records" in files.column_names else None
+    known = rows is not None and not rows.null_count and not masked
+    size = pc.sum(files.column("size_bytes")).as_py() or 0
+    return TableSize((pc.sum(rows).as_py() or 0) if known else UNKNOWN, size)
 
 
 def _open_by_spark(uri: str, version: int, by_spark: BySpark, fault: str = "") -> Shape:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import RDD
@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from iscp.adapters.delta.log.delta_errors import spent
 from iscp.adapters.delta.spark.spark_errors import spark_faults, translating
+from iscp.core.progress import StageWork
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,10 +61,38 @@ class SparkEngine:
     def batches(self, frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
         return arrow_batches(frame, rows_max)
 
+    def stages(self, label: str) -> dict[int, StageWork]:
+        with spark_faults("read Spark's counters"):
+            return dict(_read_stages(self._root.sparkContext._jsc.sc(), label))
+
     def cancel(self, label: str) -> None:
         # Not cancelJobGroup: that lets an iteration which is between two jobs go on to its commit.
         with spark_faults("cancel the job group"):
             self._root.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(label)
+
+
+def _read_stages(context: Any, label: str) -> Iterator[tuple[int, StageWork]]:
+    """Of those that have begun: whether others will run, or have what they need already, does not show."""
+    tracker, store = context.statusTracker(), context.statusStore()
+    for job in tracker.getJobIdsForGroup(label):
+        begun = tracker.getJobInfo(job)
+        for number in begun.get().stageIds() if begun.isDefined() else ():
+            if tracker.getStageInfo(number).isEmpty():
+                continue  # forgotten: Spark keeps the last ones
+            stage = store.lastStageAttempt(number)
+            if stage.submissionTime().isDefined():
+                yield (
+                    number,
+                    StageWork(
+                        tasks=stage.numTasks(),
+                        tasks_done=stage.numCompleteTasks(),
+                        rows_read=stage.inputRecords(),
+                        bytes_read=stage.inputBytes(),
+                        rows_written=stage.outputRecords(),
+                        bytes_written=stage.outputBytes(),
+                        began_at_s=stage.submissionTime().get().getTime() / 1000.0,
+                    ),
+                )
 
 
 def _make_plain(session: SparkSession) -> None:

@@ -24,6 +24,7 @@ from iscp.core.api_views import (
 from iscp.core.errors import PermanentError
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobStatus
+from iscp.core.progress import PROGRESS_CHECKS, RunProgress
 from iscp.core.verification import Comparison, Sample, VerifyReport
 from iscp.wire.v1 import admin_pb2 as pb
 
@@ -83,6 +84,7 @@ def job_to_wire(job: JobView) -> pb.Job:
         reason=REASON_TO_WIRE[job.reason],
         status=pb.JobStatus(**fields_of(job.status, _STATUS_FIELDS)),
         upkeep=upkeep_to_wire(job.upkeep),
+        progress=progress_to_wire(job.progress) if job.progress else None,
         **fields_of(job, _JOB_FIELDS),
     )
 
@@ -100,8 +102,18 @@ def job_from_wire(message: pb.Job) -> JobView:
         reason=reason,
         status=JobStatus(**fields_of(message.status, _STATUS_FIELDS)),
         upkeep=upkeep_from_wire(message.upkeep),
+        progress=progress_from_wire(message.progress) if message.HasField("progress") else None,
         **fields_of(message, _JOB_FIELDS),
     )
+
+
+def progress_to_wire(progress: RunProgress) -> pb.Progress:
+    return pb.Progress(**fields_of(progress, tuple(PROGRESS_CHECKS)))
+
+
+def progress_from_wire(message: pb.Progress) -> RunProgress:
+    """Raises ValueError for figures that cannot be."""
+    return RunProgress(**{name: check(getattr(message, name), name) for name, check in PROGRESS_CHECKS.items()})
 
 
 def history_to_wire(entry: HistoryEntry) -> pb.HistoryEntry:

@@ -19,6 +19,7 @@ from iscp.adapters.grpc.channel.grpc_errors import from_rpc
 from iscp.core.errors import Unavailable
 from iscp.core.ids import ShardId
 from iscp.core.maintenance_figures import JobUpkeep
+from iscp.core.progress import RunProgress
 from iscp.core.untrusted_values import error_text
 from iscp.core.verification import VerifyReport
 from iscp.wire.v1 import node_pb2 as pb
@@ -103,6 +104,13 @@ class RemoteNode:
         answer = self._request(self._stub.Upkeep, request)
         try:
             return upkeep_from_wire(answer)
+        except ValueError as error:
+            raise Unavailable(f"{self._address} answers figures that cannot be: {error_text(error)}") from error
+
+    def progress(self, job_id: str) -> RunProgress | None:
+        answer = self._request(self._stub.Progress, pb.ProgressRequest(job_id=job_id))
+        try:
+            return convert_views.progress_from_wire(answer.progress) if answer.HasField("progress") else None
         except ValueError as error:
             raise Unavailable(f"{self._address} answers figures that cannot be: {error_text(error)}") from error
 

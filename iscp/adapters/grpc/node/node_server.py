@@ -125,6 +125,7 @@ class NodeServer:
             "Interrupt": (self._interrupt, pb.InterruptRequest, pb.InterruptResponse),
             "Verify": (self._verify, pb.VerifyRequest, admin_pb2.VerifyReport),
             "Upkeep": (self._upkeep, pb.UpkeepRequest, admin_pb2.JobUpkeep),
+            "Progress": (self._progress, pb.ProgressRequest, pb.ProgressResponse),
             "Describe": (self._describe, pb.DescribeRequest, pb.Description),
         }
         methods = {
@@ -235,6 +236,12 @@ class NodeServer:
         self._admit(context, "upkeep")
         with translate_errors(context, "upkeep", "node_call"):
             return upkeep_to_wire(self._calls.upkeep(request.job_id))
+
+    def _progress(self, request: pb.ProgressRequest, context: grpc.ServicerContext) -> pb.ProgressResponse:
+        self._admit(context, "progress")
+        with translate_errors(context, "progress", "node_call"):
+            found = self._calls.progress(request.job_id)
+            return pb.ProgressResponse(progress=convert_views.progress_to_wire(found) if found else None)
 
     def _describe(self, request: pb.DescribeRequest, context: grpc.ServicerContext) -> pb.Description:
         with translate_errors(context, "describe", "node_call"):

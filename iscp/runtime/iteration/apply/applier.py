@@ -21,6 +21,7 @@ from iscp.ports.system import Guard
 from iscp.runtime.iteration.apply.apply_run import ApplyRun
 from iscp.runtime.iteration.apply.full_apply import apply_full_to_all
 from iscp.runtime.iteration.apply.tail_apply import apply_tail
+from iscp.runtime.iteration.iteration_meters import IterationMeter
 from iscp.runtime.iteration.iteration_ports import CONFLICT_TRIES_MAX, IterationPorts
 from iscp.runtime.iteration.job_outcomes import record_failure
 from iscp.runtime.iteration.job_run import JobRun, reconciled
@@ -37,11 +38,11 @@ class Applier:
         self._bounds = bounds
         self._on_committed = on_committed
 
-    def apply(self, iteration: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
+    def apply(self, iteration: Iteration, guard: Guard, meter: IterationMeter) -> tuple[JobOutcome, ...]:
         """One outcome a job. A job that lost its seq to another writer starts over from what the sink says."""
         engine, clock = self._ports.engine, self._ports.clock
         began_s, (spark_s, direct_s) = clock.monotonic_s(), engine.spent_s()
-        run = ApplyRun(self._ports, self._bounds, self._on_committed, iteration, guard)
+        run = ApplyRun(self._ports, self._bounds, self._on_committed, iteration, guard, meter)
         outcomes: dict[str, JobOutcome] = {}
         waiting: Sequence[JobRow] = iteration.jobs
         for _ in range(CONFLICT_TRIES_MAX):

@@ -16,6 +16,7 @@ from iscp.ports.source import ChangeSet, SourceRange
 from iscp.ports.system import Guard
 from iscp.runtime.iteration.apply.change_reader import IterationRetriever, Snapshot
 from iscp.runtime.iteration.apply.side_by_side import run_side_by_side
+from iscp.runtime.iteration.iteration_meters import IterationMeter
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.iteration.job_outcomes import applied, record_failure
 from iscp.runtime.iteration.job_run import JobRun
@@ -33,6 +34,7 @@ class ApplyRun:
     on_committed: Callable[[JobOutcome], None]
     iteration: Iteration
     guard: Guard
+    meter: IterationMeter
 
     @property
     def uri(self) -> str:
@@ -68,7 +70,9 @@ class ApplyRun:
             attempt=uuid.uuid4().hex[:12],
             origin=work.row.origin,
         )
-        return IterationRetriever(data_type, work, record, self.ports, self.guard, rows, feed)
+        handed = IterationRetriever(data_type, work, record, self.ports, self.guard, rows, feed)
+        self.meter.handed.append(handed)
+        return handed
 
     def consume(
         self, session: SparkSession, work: JobRun, handed: IterationRetriever, span: SourceRange, warning: str

@@ -24,6 +24,7 @@ def apply_tail(run: ApplyRun, since: Watermark, group: list[JobRun]) -> list[Job
     source, uri = run.ports.source, run.uri
     try:
         span = source.resolve(uri, since, run.iteration.to_version, run.bounds)
+        run.meter.note_range(since, span.bytes)
         exact_watermark(span.to)  # a commit may say any time of itself
         # Before the range's own version counts: a source that was recreated may be at the very same one.
         if not read_policy.same_log((work.position for work in group), span):

@@ -9,9 +9,12 @@ from dataclasses import replace
 import pytest
 from click.testing import Result
 
+from iscp.cli import render
 from iscp.core.api_views import EventView
 from iscp.core.job_row import JobState, JobStatus, Reason
+from iscp.core.progress import RunProgress
 from tests.fakes.admin import FakeAdmin
+from tests.fakes.node_calls import PROGRESS
 from tests.fakes.operators import FakeOperator
 
 Run = Callable[..., Result]
@@ -70,6 +73,47 @@ def test_a_spec_that_was_damaged_is_shown_as_it_is(run: Run, service: FakeAdmin)
     page = run("job", "describe", "/t", "a").stdout
     assert "\nspec\n  {\n" in page
     assert "never: the spec cannot be read" in page
+
+
+def test_a_running_iteration_shows_what_was_measured_of_it(run: Run, service: FakeAdmin) -> None:
+    service.show("/t", "a", state=JobState.RUNNING, progress=PROGRESS)
+    for command in ("describe", "status"):
+        page = run("job", command, "/t", "a").stdout
+        for words in (
+            "applying for 2.0 s",
+            "7 of 12 tasks of Spark that are known so far",
+            "900 rows, 4.0 kB read, 450 rows/s, 2.0 kB/s",
+            "500 of 1,000 rows, 2.0 kB written",
+            "about 2.0 s left",
+        ):
+            assert words in page
+    assert json.loads(run("job", "status", "/t", "a", "-o", "json").stdout)["progress"]["left_s"] == 2.0
+    service.show("/t", "a", progress=None)
+    assert json.loads(run("job", "status", "/t", "a", "-o", "json").stdout)["progress"] is None
+
+
+@pytest.mark.parametrize(
+    ("progress", "lines"),
+    [
+        (RunProgress("apply", 5.0, 61.0), ["applying for 61.0 s"]),
+        (
+            RunProgress("verify", 5.0, 3.0, 9, 2, 70, 500, rows_per_s=23.0, bytes_per_s=160.0),
+            [
+                "comparing for 3.0 s",
+                "2 of 9 tasks of Spark that are known so far",
+                "70 rows, 500 bytes read, 23 rows/s, 160 bytes/s",
+            ],
+        ),
+        (RunProgress("apply", 5.0, 3.0, bytes_total=1_500_000), ["applying for 3.0 s", "1.5 MB to be read"]),
+        (
+            RunProgress("apply", 5.0, 3.0, rows_written=9, rows_total=8),
+            ["applying for 3.0 s", "9 rows, 0 bytes written"],
+        ),
+    ],
+    ids=["nothing measured", "comparison", "range", "more than all"],
+)
+def test_what_is_not_known_of_an_iteration_is_not_shown(progress: RunProgress, lines: list[str]) -> None:
+    assert render.progress_lines(progress) == lines
 
 
 def test_what_is_wrong_with_a_job_is_in_its_warnings(run: Run, service: FakeAdmin) -> None:

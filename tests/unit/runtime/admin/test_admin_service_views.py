@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,10 +12,11 @@ from iscp.core.api_requests import JobFilter, JobName, UpdateRequest
 from iscp.core.errors import JobFailed, JobNotFound, TableNotFound, TimedOut, Unavailable
 from iscp.core.ids import ShardId
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobRow, JobState, Reason
+from iscp.core.job_row import JobRow, JobState, JobStatus, Reason
 from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep, UpkeepFigures
 from iscp.core.verification import Comparison, VerifyReport
 from tests.fakes.desk import OTHER, TABLE, Desk, X, asked, fail, request
+from tests.fakes.node_calls import PROGRESS
 from tests.fakes.pipeline import FakeKind
 from tests.fakes.waiting import until
 
@@ -201,6 +203,39 @@ def test_the_refreshes_of_a_job_are_in_its_status_where_its_consumer_has_any(des
     assert [job.upkeep for job in desk.admin.list_jobs(JobFilter())] == [NO_UPKEEP]
     desk.calls.upkeeps[row.job_id] = Unavailable("away")
     assert desk.admin.status(X).upkeep == NO_UPKEEP
+
+
+def test_progress_is_read_from_the_node_only_while_an_iteration_is_reported_to_run(desk: Desk) -> None:
+    row = desk.running()
+    desk.calls.runs[row.job_id] = PROGRESS
+    assert desk.admin.status(X).progress is None
+    assert desk.calls.asked == [], "an idle job costs no call"
+    desk.world.report(row, 3, JobState.RUNNING, Reason.NONE, JobStatus())
+    until(lambda: desk.admin.status(X).state is JobState.RUNNING)
+    assert desk.admin.status(X).progress == PROGRESS
+    assert [job.progress for job in desk.admin.list_jobs(JobFilter())] == [None]
+    desk.calls.runs[row.job_id] = Unavailable("away")
+    assert desk.admin.status(X).progress is None
+
+
+def test_progress_of_a_comparison_is_read_while_it_is_requested(desk: Desk) -> None:
+    row = desk.running()
+    desk.reach(row, 7)
+    desk.calls.runs[row.job_id] = PROGRESS
+    alive = threading.Event()
+    alive.set()
+
+    def verify() -> None:
+        with pytest.raises(Unavailable):
+            desk.admin.verify(X, False, 60.0, alive.is_set)
+
+    caller = threading.Thread(target=verify)
+    caller.start()
+    until(lambda: bool(desk.asks))
+    assert desk.admin.status(X).progress == PROGRESS
+    alive.clear()
+    caller.join()
+    assert desk.admin.status(X).progress is None
 
 
 def test_a_spec_that_was_damaged_in_the_log_hides_no_job(desk: Desk) -> None:

@@ -17,6 +17,7 @@ from iscp.core.errors import InvalidRequest, PermanentError
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobStatus
 from iscp.core.maintenance_figures import JobUpkeep, UpkeepFigures
+from iscp.core.progress import RunProgress
 from iscp.core.untrusted_values import AT_S_MOST, COUNT_MOST, printable
 from iscp.wire.v1 import admin_pb2 as pb
 
@@ -46,8 +47,18 @@ FIGURES = st.builds(
     error_msg=TEXT.map(printable),
     next_at_s=st.floats(0.0, AT_S_MOST),
 )
+SPANS = st.floats(-1.0, 1e9)
+RUNS = st.builds(
+    RunProgress,
+    purpose=TEXT,
+    started_at_s=st.floats(0.0, AT_S_MOST),
+    elapsed_s=SPANS,
+    **dict.fromkeys(("tasks", "tasks_done", "rows_read", "bytes_read", "rows_written", "bytes_written"), COUNTS),
+    **dict.fromkeys(("rows_total", "bytes_total"), st.integers(-1, COUNT_MOST)),
+    **dict.fromkeys(("rows_per_s", "bytes_per_s", "left_s"), SPANS),
+)
 UPKEEPS = st.builds(JobUpkeep, refresh=st.none() | FIGURES, purge=st.none() | FIGURES)
-JOBS = filled(JobView, status=STATUSES, upkeep=UPKEEPS, ranges=STEPS)
+JOBS = filled(JobView, status=STATUSES, upkeep=UPKEEPS, progress=st.none() | RUNS, ranges=STEPS)
 NAMES = filled(JobName, account=TEXT.filter(bool))
 
 
