@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
-from uuid import uuid4
+from typing import Any, Self, Unpack
 
 from iscp.adapters.grpc.admin import convert, convert_views
 from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION, Tls
 from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
 from iscp.client.job_reader import JobReader
 from iscp.client.operator_client import OperatorClient
+from iscp.client.request_parts import new_request_id, require_all, with_ids
 from iscp.core.api_requests import (
     ChangeOutcome,
     JobChange,
@@ -23,12 +21,11 @@ from iscp.core.api_requests import (
     UpdateRequest,
 )
 from iscp.core.api_views import CheckedJob, ClusterView, RegisterResult
-from iscp.core.errors import InvalidRequest, IscpError
+from iscp.core.argument_checks import column_names
+from iscp.core.errors import IscpError
 from iscp.core.ids import DEFAULT_ACCOUNT
-from iscp.core.spec_fields import RunFields, to_spec_json
+from iscp.core.spec_fields import RunFields, to_json, to_spec_json
 from iscp.wire.v1 import admin_pb2 as pb
-
-Repeatable = TypeVar("Repeatable", RegisterRequest, UpdateRequest, JobChange)
 
 
 class Client(JobReader):
@@ -38,7 +35,7 @@ class Client(JobReader):
     repeated until then while no node answers or the owner changes. `notice` is called once in a call that goes on so
     for more than a few seconds, with the error and the seconds that are left. Tables are paths, URIs, `db.table` or
     table ids, as the node sees them: give absolute paths.
-    All methods raise the errors of iscp.core.errors that the node raised; Unavailable if it cannot be reached,
+    All methods raise the errors of iscp.errors that the node raised; Unavailable if it cannot be reached,
     TimedOut, and OutcomeUnknown where a change may or may not have been made. What concerns nodes and shards is in
     `operator`.
     """
@@ -87,28 +84,28 @@ class Client(JobReader):
 
         `run`: trigger, every, target_lag, priority, … (see iscp.core.spec_fields.RunFields).
         """
-        for field, names in (("key", key), ("columns", columns)):
-            if isinstance(names, str):
-                raise InvalidRequest(
-                    f"is {names!r}, a text and no list", field=field, remedy=f"Write it as in {field}=[{names!r}]"
-                )
-        keep = {"consumer": consumer, "target": target, "key": list(key) or None, "columns": list(columns) or None}
+        lists = {"key": column_names(key, "key") or None, "columns": column_names(columns, "columns") or None}
+        keep = {"consumer": consumer, "target": target, **lists}
         spec_json = to_spec_json({**keep, "where": where or None, "options": options, "adopt_from": adopt_from, **run})
         return self.register_many([RegisterRequest(JobName(table, name, account), spec_json)])[0]
 
     def register_many(self, requests: Sequence[RegisterRequest]) -> list[RegisterResult]:
         """Create several jobs, all or none; the results run parallel to `requests`."""
-        named = _with_ids(requests)
-        request = pb.RegisterRequest(
-            format_version=FORMAT_VERSION, registrations=[convert.registration_to_wire(one) for one in named]
+        named = with_ids(requests, RegisterRequest)
+        request = convert.to_message(
+            pb.RegisterRequest,
+            format_version=FORMAT_VERSION,
+            registrations=[convert.registration_to_wire(one) for one in named],
         )
         response = self._caller.call(self._admin.Register, request, changes=True)
         return [convert.result_from_wire(one) for one in response.results]
 
     def check_many(self, requests: Sequence[RegisterRequest], *, timeout_s: float | None = None) -> list[CheckedJob]:
         """What it takes to have the jobs as `requests` say, checked as a registration is; nothing is written."""
-        request = pb.RegisterRequest(
-            format_version=FORMAT_VERSION, registrations=[convert.registration_to_wire(one) for one in requests]
+        request = convert.to_message(
+            pb.RegisterRequest,
+            format_version=FORMAT_VERSION,
+            registrations=[convert.registration_to_wire(one) for one in require_all(requests, RegisterRequest)],
         )
         response = self._caller.call(self._admin.Check, request, timeout_s=timeout_s)
         return [convert.checked_from_wire(one) for one in response.checked]
@@ -139,8 +136,8 @@ class Client(JobReader):
         Readers of the target see its old rows until the new ones are published. The job goes on under the new job_id
         in the answer, a failed one too; a paused one stays so, and is built when it is resumed. Raises JobNotFound.
         """
-        spec_json = spec if isinstance(spec, str) else json.dumps(spec)
-        request = ResyncRequest(JobName(table, name, account), new_table, spec_json, _request_id())
+        spec_json = spec if isinstance(spec, str) else to_json(spec)
+        request = ResyncRequest(JobName(table, name, account), new_table, spec_json, new_request_id())
         response = self._caller.call(self._admin.Resync, convert.resync_to_wire(request), changes=True)
         return RegisterResult(True, response.job_id, response.table_id, response.warning)
 
@@ -160,7 +157,7 @@ class Client(JobReader):
         None for the default. `interrupt`: an iteration that runs or waits by the spec before is cancelled, and starts
         over; otherwise it ends first.
         """
-        changes_json = to_spec_json(run) if changes is None else json.dumps(changes)
+        changes_json = to_spec_json(run) if changes is None else to_json(changes)
         (outcome,) = self.update_many([UpdateRequest(JobName(table, name, account), changes_json, interrupt)])
         if isinstance(outcome, IscpError):
             raise outcome
@@ -168,9 +165,9 @@ class Client(JobReader):
 
     def update_many(self, requests: Sequence[UpdateRequest]) -> list[ChangeOutcome]:
         """Change many jobs' specs, each for itself; as `change_many`."""
-        named = _with_ids(requests)
-        request = pb.UpdateJobsRequest(
-            format_version=FORMAT_VERSION, updates=[convert.update_to_wire(one) for one in named]
+        named = with_ids(requests, UpdateRequest)
+        request = convert.to_message(
+            pb.UpdateJobsRequest, format_version=FORMAT_VERSION, updates=[convert.update_to_wire(one) for one in named]
         )
         response = self._caller.call(self._admin.UpdateJobs, request, changes=True)
         return [convert.outcome_from_wire(one) for one in response.outcomes]
@@ -180,9 +177,9 @@ class Client(JobReader):
 
         Raises OutcomeUnknown where some may have been made: give request ids to be able to repeat the call.
         """
-        named = _with_ids(changes)
-        request = pb.ChangeJobsRequest(
-            format_version=FORMAT_VERSION, changes=[convert.change_to_wire(one) for one in named]
+        named = with_ids(changes, JobChange)
+        request = convert.to_message(
+            pb.ChangeJobsRequest, format_version=FORMAT_VERSION, changes=[convert.change_to_wire(one) for one in named]
         )
         response = self._caller.call(self._admin.ChangeJobs, request, changes=True)
         return [convert.outcome_from_wire(one) for one in response.outcomes]
@@ -190,24 +187,20 @@ class Client(JobReader):
     def notify(self, table: str) -> int:
         """Report that the table has just changed, so that it is probed at once; returns how many jobs are on it."""
         return int(
-            self._caller.call(self._admin.Notify, pb.NotifyRequest(format_version=FORMAT_VERSION, table=table)).jobs
+            self._caller.call(
+                self._admin.Notify, convert.to_message(pb.NotifyRequest, format_version=FORMAT_VERSION, table=table)
+            ).jobs
         )
 
     def cluster(self) -> ClusterView:
-        request = pb.GetClusterRequest(format_version=FORMAT_VERSION)
+        request = convert.to_message(pb.GetClusterRequest, format_version=FORMAT_VERSION)
         return convert_views.cluster_from_wire(self._caller.call(listing(self._admin.GetCluster), request))
 
     def _change(self, method: Callable[..., Any], job: JobName) -> bool:
-        request = pb.ChangeJobRequest(
-            format_version=FORMAT_VERSION, job=convert.name_to_wire(job), request_id=_request_id()
+        request = convert.to_message(
+            pb.ChangeJobRequest,
+            format_version=FORMAT_VERSION,
+            job=convert.name_to_wire(job),
+            request_id=new_request_id(),
         )
         return bool(self._caller.call(method, request, changes=True).changed)
-
-
-def _request_id() -> str:
-    return uuid4().hex
-
-
-def _with_ids(requests: Sequence[Repeatable]) -> list[Repeatable]:
-    """Each with a request id, so that a retry gets the first answer."""
-    return [one if one.request_id else replace(one, request_id=_request_id()) for one in requests]

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from iscp.adapters.grpc.admin import convert, convert_views
 from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
 from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
+from iscp.client.request_parts import WAIT_MARGIN_S, answer_within_s, job_filter, require_positive
 from iscp.core.api_requests import (
     JobFilter,
     JobName,
 )
 from iscp.core.api_views import JobView
-from iscp.core.errors import (
-    InvalidRequest,
-)
 from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobState, Reason
 from iscp.core.verification import VerifyReport
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
-
-E = TypeVar("E", bound=StrEnum)
-
-WAIT_MARGIN_S = 5.0
-"""What the answer to a wait may take beyond the wait itself; then the call has failed."""
 
 
 class JobReader:
@@ -52,9 +44,11 @@ class JobReader:
 
         `late`: only those that lag by more than their target lag.
         """
-        _require_positive(limit, "limit")
-        wanted = _filter(account, table, state, reason, table_pattern, name_pattern, late)
-        request = pb.ListJobsRequest(format_version=FORMAT_VERSION, filter=convert.filter_to_wire(wanted), limit=limit)
+        require_positive(limit, "limit")
+        wanted = job_filter(account, table, state, reason, table_pattern, name_pattern, late)
+        request = convert.to_message(
+            pb.ListJobsRequest, format_version=FORMAT_VERSION, filter=convert.filter_to_wire(wanted), limit=limit
+        )
         pages = self._caller.call(listing(self._admin.ListJobs), request)
         return [convert_views.job_from_wire(job) for page in pages for job in page.jobs]
 
@@ -70,15 +64,17 @@ class JobReader:
         late: bool = False,
     ) -> int:
         """How many jobs match, as in `jobs`."""
-        wanted = convert.filter_to_wire(_filter(account, table, state, reason, table_pattern, name_pattern, late))
-        request = pb.CountJobsRequest(format_version=FORMAT_VERSION, filter=wanted)
+        wanted = convert.filter_to_wire(job_filter(account, table, state, reason, table_pattern, name_pattern, late))
+        request = convert.to_message(pb.CountJobsRequest, format_version=FORMAT_VERSION, filter=wanted)
         return int(self._caller.call(self._admin.CountJobs, request).jobs)
 
     def status(self, table: str, name: str, *, account: str = DEFAULT_ACCOUNT) -> JobView:
         """Raises JobNotFound."""
         job = convert.name_to_wire(JobName(table, name, account))
         return convert_views.job_from_wire(
-            self._caller.call(self._admin.GetJob, pb.GetJobRequest(format_version=FORMAT_VERSION, job=job))
+            self._caller.call(
+                self._admin.GetJob, convert.to_message(pb.GetJobRequest, format_version=FORMAT_VERSION, job=job)
+            )
         )
 
     def wait(
@@ -100,8 +96,10 @@ class JobReader:
             request.timeout_s = max(0.0, timeout - WAIT_MARGIN_S)
             return self._admin.WaitJob(request, timeout=timeout)
 
-        request = pb.WaitJobRequest(format_version=FORMAT_VERSION, job=job, version=version)
-        return convert_views.job_from_wire(self._caller.call(attempt, request, timeout_s=timeout_s + WAIT_MARGIN_S))
+        request = convert.to_message(pb.WaitJobRequest, format_version=FORMAT_VERSION, job=job, version=version)
+        return convert_views.job_from_wire(
+            self._caller.call(attempt, request, timeout_s=answer_within_s(timeout_s, "timeout_s"))
+        )
 
     def verify(
         self,
@@ -123,45 +121,15 @@ class JobReader:
             request.timeout_s = max(0.0, timeout - WAIT_MARGIN_S)
             return self._admin.VerifyJob(request, timeout=timeout)
 
-        request = pb.VerifyJobRequest(format_version=FORMAT_VERSION, job=job, repair=repair)
-        return convert_views.report_from_wire(self._caller.call(attempt, request, timeout_s=timeout_s + WAIT_MARGIN_S))
+        request = convert.to_message(pb.VerifyJobRequest, format_version=FORMAT_VERSION, job=job, repair=repair)
+        return convert_views.report_from_wire(
+            self._caller.call(attempt, request, timeout_s=answer_within_s(timeout_s, "timeout_s"))
+        )
 
     def history(self, table: str, name: str, *, limit: int = 20, account: str = DEFAULT_ACCOUNT) -> list[HistoryEntry]:
         """The job's iterations, newest first."""
         job = convert.name_to_wire(JobName(table, name, account))
-        _require_positive(limit, "limit")
-        request = pb.HistoryRequest(format_version=FORMAT_VERSION, job=job, limit=limit)
+        require_positive(limit, "limit")
+        request = convert.to_message(pb.HistoryRequest, format_version=FORMAT_VERSION, job=job, limit=limit)
         pages = self._caller.call(listing(self._admin.History), request)
         return [convert_views.history_from_wire(entry) for page in pages for entry in page.entries]
-
-
-def _filter(
-    account: str,
-    table: str,
-    state: JobState | str | None,
-    reason: Reason | str | None,
-    table_pattern: str,
-    name_pattern: str,
-    late: bool,
-) -> JobFilter:
-    return JobFilter(
-        account=account,
-        table=table,
-        state=_member(JobState, state, "state") if state else None,
-        reason=_member(Reason, reason, "reason") if reason else None,
-        table_pattern=table_pattern,
-        name_pattern=name_pattern,
-        late=late,
-    )
-
-
-def _require_positive(number: int, field: str) -> None:
-    if not isinstance(number, int) or not 0 < number < 1 << 32:
-        raise InvalidRequest(f"is {number!r}: must be a whole number above 0", field=field)
-
-
-def _member(kind: type[E], value: str, field: str) -> E:
-    try:
-        return kind(value)
-    except ValueError:
-        raise InvalidRequest(f"{value!r} is not known", field=field, remedy=f"Use {', '.join(kind)}") from None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable
 
-from iscp.adapters.grpc.admin.convert import fields_of
+from iscp.adapters.grpc.admin.convert import fields_of, to_message
 from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
 from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
-from iscp.client.job_reader import WAIT_MARGIN_S
+from iscp.client.request_parts import answer_within_s, new_request_id, place_after
 from iscp.core.api_requests import NodeVerb, ShardVerb
 from iscp.core.api_views import EventView, PlacedShard
 from iscp.wire.v1 import operator_pb2 as pb
@@ -58,19 +57,24 @@ class OperatorClient:
         return self._reshard(True, table, range_id)
 
     def _reshard(self, merge: bool, table: str, range_id: int) -> int:
-        request = pb.ReshardRequest(
-            format_version=FORMAT_VERSION, merge=merge, table=table, range_id=range_id, request_id=uuid.uuid4().hex
+        request = to_message(
+            pb.ReshardRequest,
+            format_version=FORMAT_VERSION,
+            merge=merge,
+            table=table,
+            range_id=range_id,
+            request_id=new_request_id(),
         )
         return int(self._caller.call(self._operator.Reshard, request, changes=True).ranges)
 
     def rebalance(self, *, dry_run: bool = False) -> list[PlacedShard]:
         """Move shards to their preferred nodes; with `dry_run` only say which."""
-        request = pb.RebalanceRequest(format_version=FORMAT_VERSION, dry_run=dry_run)
+        request = to_message(pb.RebalanceRequest, format_version=FORMAT_VERSION, dry_run=dry_run)
         return _shards(self._caller.call(listing(self._operator.Rebalance), request, changes=not dry_run))
 
     def placement(self, table: str = "") -> list[PlacedShard]:
         """Where the shards of a table are, and should be; of all tables if none is named."""
-        request = pb.GetPlacementRequest(format_version=FORMAT_VERSION, table=table)
+        request = to_message(pb.GetPlacementRequest, format_version=FORMAT_VERSION, table=table)
         return _shards(self._caller.call(listing(self._operator.GetPlacement), request))
 
     def events(self, after: EventView | None = None, *, wait_s: float = 0.0) -> list[EventView]:
@@ -78,25 +82,34 @@ class OperatorClient:
 
         Waits for up to `wait_s` (at most 60 s) until there is something.
         """
-        request = pb.GetEventsRequest(
+        term, number = place_after(after)
+        request = to_message(
+            pb.GetEventsRequest,
             format_version=FORMAT_VERSION,
-            after_owner_rev=after.owner_rev if after else 0,
-            after_number=after.number if after else 0,
+            after_owner_rev=term,
+            after_number=number,
             wait_s=wait_s,
         )
-        found = self._caller.call(listing(self._operator.GetEvents), request, timeout_s=wait_s + WAIT_MARGIN_S)
+        found = self._caller.call(
+            listing(self._operator.GetEvents), request, timeout_s=answer_within_s(wait_s, "wait_s")
+        )
         return [EventView(**fields_of(each, _EVENT_FIELDS)) for page in found for each in page.events]
 
     def _change_node(self, verb: NodeVerb, node_id: str) -> pb.ChangeNodeResponse:
         wire = pb.NodeVerb.Value(f"NODE_VERB_{verb.name}")
-        request = pb.ChangeNodeRequest(format_version=FORMAT_VERSION, verb=wire, node_id=node_id)
+        request = to_message(pb.ChangeNodeRequest, format_version=FORMAT_VERSION, verb=wire, node_id=node_id)
         response: pb.ChangeNodeResponse = self._caller.call(self._operator.ChangeNode, request, changes=True)
         return response
 
     def _change_shards(self, verb: ShardVerb, table: str, range_id: int, node_id: str) -> int:
         wire = pb.ShardVerb.Value(f"SHARD_VERB_{verb.name}")
-        request = pb.ChangeShardsRequest(
-            format_version=FORMAT_VERSION, verb=wire, table=table, range_id=range_id, node_id=node_id
+        request = to_message(
+            pb.ChangeShardsRequest,
+            format_version=FORMAT_VERSION,
+            verb=wire,
+            table=table,
+            range_id=range_id,
+            node_id=node_id,
         )
         return int(self._caller.call(self._operator.ChangeShards, request, changes=True).changed)
 

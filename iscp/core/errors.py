@@ -79,7 +79,10 @@ class IscpError(Exception):
     be empty where there is neither.
     """
 
-    code = ErrorCode.INTERNAL
+    code: ErrorCode = ErrorCode.INTERNAL
+    message: str
+    field: str
+    remedy: str
 
     def __init__(self, message: str, *, field: str = "", remedy: str = "", code: ErrorCode | None = None) -> None:
         super().__init__(message)
@@ -120,10 +123,14 @@ class InvalidRequest(PermanentError):
 
 
 class TableNotFound(InvalidRequest):
+    """There is no table at this place or of this name, or it is none that can be read."""
+
     code = ErrorCode.TABLE_NOT_FOUND
 
 
 class JobNotFound(InvalidRequest):
+    """There is no job of this name on this table, in this account."""
+
     code = ErrorCode.JOB_NOT_FOUND
 
 
@@ -143,6 +150,8 @@ class CursorBehind(InvalidRequest):
 
 
 class ConfigurationError(PermanentError):
+    """A setting is wrong: a node's, an endpoint, or what a changefeed was opened with."""
+
     code = ErrorCode.CONFIGURATION
 
 
@@ -187,14 +196,20 @@ class Conflict(TemporaryError):
 
 
 class Canceled(TemporaryError):
+    """It was ended before it was done, by whoever requested it or by a node that stops."""
+
     code = ErrorCode.CANCELED
 
 
 class TimedOut(TemporaryError):
+    """It was not done within the time allowed for it."""
+
     code = ErrorCode.TIMEOUT
 
 
 class QueueFull(TemporaryError):
+    """More was requested at a time than is taken: retry later."""
+
     code = ErrorCode.QUEUE_FULL
 
 

@@ -93,9 +93,14 @@ def _at(place: Any, path: Sequence[str]) -> Any:
 
 def to_spec_json(fields: Mapping[str, Any]) -> str:
     """The same as JSON; only the node checks whether it holds. Raises InvalidRequest where it cannot be written."""
+    return to_json(nest(fields))
+
+
+def to_json(spec: Mapping[str, Any]) -> str:
+    """Raises InvalidRequest where it cannot be written."""
     try:
-        return json.dumps(nest(fields), separators=(",", ":"))
-    except ValueError as error:
+        return json.dumps(spec, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
         raise InvalidRequest(f"cannot be written as JSON: {error}", field="spec") from error
 
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
+from types import NoneType, TracebackType
 
 import pyarrow as pa
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
@@ -25,6 +25,7 @@ from iscp.changefeed.model.feed_ports import FeedLocks, HeldLock
 from iscp.changefeed.model.lock_queue import IncidentReport, QueueLimits
 from iscp.changefeed.table.feed_purge import PurgedFiles, purge_files
 from iscp.changefeed.table.feed_table import FeedTable
+from iscp.core.argument_checks import require, require_seconds
 from iscp.core.errors import ConfigurationError, Conflict, FeedIncident, InvalidRequest
 from iscp.ports.system import Clock, Failpoints
 
@@ -181,7 +182,9 @@ class Changefeed:
         Probes for new commits every `poll_s` seconds. Raises what `read` does.
         """
         start = self._usable(cursor)
-        if not poll_s > 0:
+        require(stop, (threading.Event, NoneType), "stop", "a threading.Event")
+        require(limit, int, "limit", "a number of rows")
+        if not require_seconds(poll_s, "poll_s") > 0:
             raise InvalidRequest(f"is {poll_s}", field="poll_s", remedy="Give more than 0 seconds")
         return self._pages(start, limit, poll_s, stop or threading.Event())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from iscp.changefeed.etcd.locks import EtcdFeedLocks
 from iscp.changefeed.model.lock_queue import QueueLimits
 from iscp.changefeed.table.feed_schema import create_feed_table
 from iscp.changefeed.table.feed_table import FeedTable
+from iscp.core.argument_checks import column_names, require, require_seconds
 from iscp.core.config import EtcdConfig
 from iscp.core.config_faults import port_of
 from iscp.core.errors import InvalidRequest
@@ -45,11 +45,12 @@ def create(
     `key`: the columns that say what a row is about, in a column of its own for readers. Raises InvalidRequest,
     StorageError.
     """
+    place, names = _path(uri), column_names(key, "key")
     if not isinstance(schema, pa.Schema):
         raise InvalidRequest(f"is a {type(schema).__name__}", field="schema", remedy="Give a pa.Schema")
     if len({name.lower() for name in schema.names}) < len(schema.names):
         raise InvalidRequest("names a column twice, but for capitals", field="schema", remedy="Give each its own name")
-    create_feed_table(os.fspath(uri), schema, shards, [key] if isinstance(key, str) else list(key))
+    create_feed_table(place, schema, shards, names)
 
 
 def open_feed(
@@ -68,11 +69,13 @@ def open_feed(
     `name`: who this is, in a lock queue or an incident (otherwise host and process).
     Raises TableNotFound, ConfigurationError, InvalidRequest, StorageError.
     """
-    clock, limits = SystemClock(), _limits(timeout_s, wait_max_s)
+    place, clock, limits = _path(uri), SystemClock(), _limits(timeout_s, wait_max_s)
+    require(name, str, "name", "a text")
+    require(etcd_prefix, str, "etcd_prefix", "a text")
     who = name or f"{socket.gethostname()}:{os.getpid()}"
     at = None if etcd is None else connect_etcd(settings_of(etcd), Keys(etcd_prefix), clock, who)
     try:
-        return compose(os.fspath(uri), clock, EnvironmentFailpoints(), at, limits)
+        return compose(place, clock, EnvironmentFailpoints(), at, limits)
     except BaseException:
         if at is not None:
             at.close()
@@ -95,9 +98,16 @@ def connect_etcd(settings: EtcdSettings, keys: Keys, clock: Clock, name: str) ->
     return Etcd(locks, lambda feed_id: EtcdFeedCursors(client, keys, clock, feed_id), close)
 
 
+def _path(uri: str | Path) -> str:
+    require(uri, (str, Path), "uri", "a path or a URI")
+    if not (path := os.fspath(uri)):
+        raise InvalidRequest("is empty", field="uri", remedy="Give a path or a URI")
+    return path
+
+
 def _limits(timeout_s: float, wait_max_s: float) -> QueueLimits:
     for field, span_s in (("timeout_s", timeout_s), ("wait_max_s", wait_max_s)):
-        if not 0 < span_s < math.inf:
+        if not require_seconds(span_s, field) > 0:
             raise InvalidRequest(f"is {span_s}", field=field, remedy="Give more than 0 seconds")
     return QueueLimits(timeout_s, wait_max_s)
 
@@ -108,8 +118,10 @@ def settings_of(etcd: EtcdAddress) -> EtcdSettings:
         return etcd
     if isinstance(etcd, EtcdConfig):
         return EtcdSettings.of(etcd)
+    require(etcd, Sequence, "etcd", "HOST:PORT, a list of such, or EtcdSettings")
     endpoints = etcd.split(",") if isinstance(etcd, str) else list(etcd)
     for endpoint in endpoints:
+        require(endpoint, str, "etcd", "HOST:PORT, a list of such, or EtcdSettings")
         if port_of(endpoint.removeprefix("http://").removeprefix("https://")) is None:
             raise InvalidRequest(f"{endpoint!r} is not an address", field="etcd", remedy="Write HOST:PORT")
     if not endpoints:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import NoneType
+
 from iscp.changefeed.etcd.cursor_keys import EtcdFeedCursors
 from iscp.changefeed.model.cursor import Cursor, StoredCursor
+from iscp.core.argument_checks import require
 from iscp.core.errors import InvalidRequest
 
 
@@ -29,6 +32,8 @@ class Cursors:
         Raises Conflict where another one is stored by now, InvalidRequest where the cursor is not of this feed, or
         would go back in a shard without `rewind`.
         """
+        _refuse_no_stored(expected)
+        require(cursor, Cursor, "cursor", "a Cursor")
         cursor.refuse_foreign(self._feed_id, self._shards)
         if expected is not None and expected.name != name:
             raise InvalidRequest(f"is cursor {expected.name}, not {name}", field="expected", remedy=f"Get {name}")
@@ -36,4 +41,9 @@ class Cursors:
 
     def delete(self, name: str, expected: StoredCursor | None = None) -> bool:
         """Whether there was one. With `expected` that one only: raises Conflict where another is stored by now."""
+        _refuse_no_stored(expected)
         return self._store.delete(name, expected)
+
+
+def _refuse_no_stored(expected: StoredCursor | None) -> None:
+    require(expected, (StoredCursor, NoneType), "expected", "what `get` or `store` returned, or None")

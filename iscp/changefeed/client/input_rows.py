@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from iscp.changefeed.table.file_writer import FeedRows
+from iscp.core.argument_checks import require, require_unicode
 from iscp.core.errors import InvalidRequest
 
 Rows: TypeAlias = Any
@@ -71,8 +72,9 @@ def _of_spark(frame: Any, keys: Sequence[tuple[str, str]], operation: Any) -> Sp
 
 
 def _sort_keys(order_by: OrderBy, wanted: pa.Schema) -> Iterator[tuple[str, str]]:
+    require(order_by, Sequence, "order_by", 'names of columns, or ("name", "descending")')
     for each in [order_by] if isinstance(order_by, str) else order_by:
-        name, direction = (each, _DIRECTIONS[0]) if isinstance(each, str) else each
+        name, direction = each if isinstance(each, tuple) and len(each) == 2 else (each, _DIRECTIONS[0])
         if name not in wanted.names or direction not in _DIRECTIONS:
             raise InvalidRequest(
                 f"{each!r} says no order",
@@ -117,7 +119,7 @@ def _column(values: list[Any], field: pa.Field) -> pa.Array:
     """Of the type that they have: given the feed's, Arrow would cut off what has no place in it."""
     try:
         return pa.array(values)
-    except (pa.ArrowException, OverflowError) as error:
+    except (pa.ArrowException, OverflowError, UnicodeError) as error:
         raise _misfit(field, error) from error
 
 
@@ -166,11 +168,12 @@ def _misfit(field: pa.Field, error: Exception) -> InvalidRequest:
 
 def _operations(operation: Any, count: int) -> pa.Array:
     if isinstance(operation, str):
+        require_unicode(operation, "operation")
         return pa.repeat(operation, count).cast(pa.string())
     try:
         given = pa.array(operation) if isinstance(operation, list | tuple) else operation
         texts = given.cast(pa.string()) if _is_text(given.type) else None
-    except (pa.ArrowException, AttributeError) as error:
+    except (pa.ArrowException, AttributeError, UnicodeError) as error:
         raise InvalidRequest(f"is no column of texts: {error}", field="operation", remedy="Give pa.Array") from error
     if texts is None or len(texts) != count or texts.null_count:
         raise InvalidRequest(f"has to be one text for each of {count} rows, or one for all", field="operation")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from iscp.changefeed.model.cursor import Cursor, slowest
 from iscp.changefeed.model.ulid import ULID_BYTES, ulid_text
+from iscp.core.argument_checks import require
 from iscp.core.errors import InvalidRequest
 
 _DRAWN_BITS = 80
@@ -35,9 +36,10 @@ def bounds_of(shards: int, now_ms: int, older_than_s: float | None, cursors: Ite
     bounds = None if cursors is None else slowest(cursors)
     if older_than_s is None:
         return bounds or {}
+    require(older_than_s, (int, float), "older_than_s", "a number of seconds")
     if not 0 <= older_than_s < math.inf:
         raise InvalidRequest(f"is {older_than_s}", field="older_than_s", remedy="Give 0 or more seconds")
-    before_ms = max(0, now_ms - int(older_than_s * 1000))
+    before_ms = max(0, now_ms - int(min(older_than_s, now_ms) * 1000))
     if not before_ms:
         return {}
     aged = ulid_text(((before_ms << _DRAWN_BITS) - 1).to_bytes(ULID_BYTES, "big"))

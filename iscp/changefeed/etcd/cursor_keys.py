@@ -10,6 +10,7 @@ from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.keys import Keys
 from iscp.adapters.etcd.values import Compare, Delete, Get, KeyValue, Put
 from iscp.changefeed.model.cursor import Cursor, StoredCursor
+from iscp.core.argument_checks import require
 from iscp.core.errors import ConfigurationError, Conflict, InvalidRequest, OutcomeUnknown
 from iscp.ports.system import Clock
 
@@ -89,6 +90,7 @@ class EtcdFeedCursors:
 
 def refuse_name(name: str) -> None:
     """Raises InvalidRequest for what is no name of a cursor: a slash would begin another part of the key."""
+    require(name, str, "name", "a text")
     if not _NAME.fullmatch(name):
         raise InvalidRequest(
             f"{name!r} is no name of a cursor",

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import NoneType
 
 from iscp.changefeed.model.ulid import parse_ulid, ulid_text
+from iscp.core.argument_checks import require
 from iscp.core.errors import CursorBehind, InvalidRequest
 
 _FIELD = "cursor"
@@ -26,6 +28,7 @@ class Cursor(Mapping[int, str]):
     __slots__ = ("_ulids", "feed")
 
     def __init__(self, feed: str, ulids: Mapping[int, str] | None = None) -> None:
+        require(ulids, (Mapping, NoneType), "ulids", "a dict from shard to ulid")
         self.feed = feed
         self._ulids = dict(sorted((ulids or {}).items()))
 

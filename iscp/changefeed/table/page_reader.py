@@ -21,6 +21,7 @@ from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.changefeed.table.feed_files import BEFORE_ALL, FeedFile, FeedFiles, groups_between, overlapping
 from iscp.changefeed.table.feed_schema import FEED, SHARD, ULID_TEXT
 from iscp.changefeed.table.file_writer import FILE_PREFIX
+from iscp.core.argument_checks import require
 from iscp.core.errors import InvalidRequest
 
 READ_ROWS_MAX = 1_000_000
@@ -58,6 +59,7 @@ class PageReader:
 
     def page(self, table: DeltaTable, cursor: Mapping[int, str], limit: int) -> FeedPage:
         """The first `limit` rows behind the cursor, as of the table's version. Raises InvalidRequest, StorageError."""
+        require(limit, int, "limit", "a number of rows")
         if not 1 <= limit <= READ_ROWS_MAX:
             raise InvalidRequest(f"a page has 1 to {READ_ROWS_MAX} rows, not {limit}", field="limit")
         found: list[pa.Table] = []

@@ -255,7 +255,7 @@ def test_feeds_are_made_and_opened_with_care(tmp_path: Path, uri: str) -> None:
     with pytest.raises(InvalidRequest, match="twice"):
         changefeed.create(tmp_path / "new", pa.schema([("a", pa.int64()), ("A", pa.int64())]))
     with pytest.raises(InvalidRequest, match="names nobody"):
-        changefeed.create(tmp_path / "new", SCHEMA, key="nobody")
+        changefeed.create(tmp_path / "new", SCHEMA, key=["nobody"])
     with pytest.raises(InvalidRequest, match="1 to"):
         changefeed.create(tmp_path / "new", SCHEMA, shards=0)
     with pytest.raises(TableNotFound):

@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from iscp.core.argument_checks import require_unicode
 from iscp.core.errors import InvalidRequest
 
 S3 = "s3://"
@@ -55,6 +56,9 @@ def local_path(uri: str) -> Path | None:
             field="table",
             remedy="Use a path without it; blanks and other signs are written as they are",
         )
+    require_unicode(path, "table")
+    if "\0" in path:
+        raise InvalidRequest(f"{path!r} has a NUL, which no path has", field="table", remedy="Check the path")
     return Path(os.path.abspath(path))
 
 

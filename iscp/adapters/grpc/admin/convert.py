@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from google.protobuf.descriptor import FieldDescriptor
 
 from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
 from iscp.adapters.grpc.channel.grpc_errors import detail_of, error_of
@@ -53,6 +55,30 @@ class Sized(Protocol):
 
 
 M = TypeVar("M", bound=Sized)
+P = ParamSpec("P")
+
+_EXPECTED = {
+    FieldDescriptor.CPPTYPE_STRING: "a text that UTF-8 can hold",
+    FieldDescriptor.CPPTYPE_BOOL: "True or False",
+    FieldDescriptor.CPPTYPE_DOUBLE: "a number",
+    FieldDescriptor.CPPTYPE_INT64: "a whole number of at most 63 bits",
+    FieldDescriptor.CPPTYPE_UINT32: "a whole number from 0 to 2^32 - 1",
+}
+
+
+def to_message(kind: Callable[P, M], *args: P.args, **fields: P.kwargs) -> M:
+    """A message with these fields. Raises InvalidRequest, with the field, for a value that has no place in it."""
+    try:
+        return kind(*args, **fields)
+    except (TypeError, ValueError, OverflowError) as error:
+        described: Any = kind
+        for name, value in fields.items():
+            try:
+                described(**{name: value})
+            except (TypeError, ValueError, OverflowError):
+                expected = _EXPECTED.get(described.DESCRIPTOR.fields_by_name[name].cpp_type, "as the wire has it")
+                raise InvalidRequest(f"is {value!r:.100}: must be {expected}", field=name) from error
+        raise
 
 
 def fields_of(value: Any, names: Iterable[str]) -> dict[str, Any]:
@@ -76,7 +102,7 @@ def pages(messages: Iterable[M]) -> Iterator[list[M]]:
 
 
 def name_to_wire(job: JobName) -> pb.JobName:
-    return pb.JobName(table=job.table, name=job.name, account=job.account)
+    return to_message(pb.JobName, table=job.table, name=job.name, account=job.account)
 
 
 def name_from_wire(message: pb.JobName) -> JobName:
@@ -84,7 +110,9 @@ def name_from_wire(message: pb.JobName) -> JobName:
 
 
 def registration_to_wire(request: RegisterRequest) -> pb.Registration:
-    return pb.Registration(job=name_to_wire(request.job), spec_json=request.spec_json, request_id=request.request_id)
+    return to_message(
+        pb.Registration, job=name_to_wire(request.job), spec_json=request.spec_json, request_id=request.request_id
+    )
 
 
 def registration_from_wire(message: pb.Registration) -> RegisterRequest:
@@ -116,7 +144,8 @@ def checked_from_wire(message: pb.Checked) -> CheckedJob:
 
 
 def resync_to_wire(request: ResyncRequest) -> pb.ResyncRequest:
-    return pb.ResyncRequest(
+    return to_message(
+        pb.ResyncRequest,
         format_version=FORMAT_VERSION,
         job=name_to_wire(request.job),
         table=request.table,
@@ -130,7 +159,8 @@ def resync_from_wire(message: pb.ResyncRequest) -> ResyncRequest:
 
 
 def update_to_wire(request: UpdateRequest) -> pb.JobUpdate:
-    return pb.JobUpdate(
+    return to_message(
+        pb.JobUpdate,
         job=name_to_wire(request.job),
         changes_json=request.changes_json,
         interrupt=request.interrupt,
@@ -143,7 +173,9 @@ def update_from_wire(message: pb.JobUpdate) -> UpdateRequest:
 
 
 def change_to_wire(change: JobChange) -> pb.JobChange:
-    return pb.JobChange(verb=_VERB_TO_WIRE[change.verb], job=name_to_wire(change.job), request_id=change.request_id)
+    return to_message(
+        pb.JobChange, verb=_VERB_TO_WIRE[change.verb], job=name_to_wire(change.job), request_id=change.request_id
+    )
 
 
 def changes_from_wire(messages: Iterable[pb.JobChange]) -> list[JobChange]:
@@ -179,7 +211,8 @@ def _refusal(detail: pb.ErrorDetail) -> PermanentError:
 
 
 def filter_to_wire(wanted: JobFilter) -> pb.JobFilter:
-    return pb.JobFilter(
+    return to_message(
+        pb.JobFilter,
         account=wanted.account,
         table=wanted.table,
         state=STATE_TO_WIRE[wanted.state] if wanted.state else pb.JOB_STATE_UNSPECIFIED,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from ipaddress import ip_address
+from types import NoneType
 
+from iscp.core.argument_checks import require
 from iscp.core.errors import ConfigurationError
 
 DEFAULT_ENDPOINT = "127.0.0.1:7430"
@@ -49,6 +51,7 @@ def endpoint_or_default(endpoint: str | None) -> str:
 
     Raises ConfigurationError unless it is HOST:PORT, or several IP:PORT with commas between them.
     """
+    require(endpoint, (str, NoneType), "endpoint", "HOST:PORT")
     chosen = endpoint or os.environ.get(ENDPOINT_VARIABLE) or DEFAULT_ENDPOINT
     addresses = chosen.split(",")
     for address in addresses:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from types import TracebackType
+from types import NoneType, TracebackType
 from typing import Any, Self, TypeVar
 
 import grpc
@@ -14,7 +14,17 @@ from iscp.adapters.grpc.channel.call_metadata import CONNECT_MAX_MS, KEEPALIVE_M
 from iscp.adapters.grpc.channel.endpoint import MESSAGE_BYTES_MAX, Tls, channel_target, endpoint_or_default
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
 from iscp.adapters.system.clock import SystemClock
-from iscp.core.errors import ErrorCode, IscpError, LeaseLost, NotOwner, OutcomeUnknown, TemporaryError, Unavailable
+from iscp.core.argument_checks import require, require_seconds
+from iscp.core.errors import (
+    ErrorCode,
+    InvalidRequest,
+    IscpError,
+    LeaseLost,
+    NotOwner,
+    OutcomeUnknown,
+    TemporaryError,
+    Unavailable,
+)
 from iscp.ports.system import Clock
 
 R = TypeVar("R")
@@ -67,8 +77,10 @@ class Caller:
         self._notice = notice
         self._clock = clock or SystemClock()
         self._sleep = sleep
+        require(tls, (Tls, NoneType), "tls", "Tls")
         self._endpoint = endpoint_or_default(endpoint)
-        self._timeout_s = timeout_s
+        self._timeout_s = require_seconds(timeout_s, "timeout_s")
+        self._closed = False
         self._random = random.Random()
         if tls is None:
             self.channel = grpc.insecure_channel(channel_target(self._endpoint), options=_OPTIONS)
@@ -77,6 +89,7 @@ class Caller:
             self.channel = grpc.secure_channel(channel_target(self._endpoint), credentials, options=_OPTIONS)
 
     def close(self) -> None:
+        self._closed = True
         self.channel.close()
 
     def __enter__(self) -> Self:
@@ -91,8 +104,10 @@ class Caller:
         self, method: Callable[..., R], request: Any, *, changes: bool = False, timeout_s: float | None = None
     ) -> R:
         """Call, and repeat the very same request, until `timeout_s` is over."""
+        if self._closed:
+            raise InvalidRequest("the client is closed", field="client", remedy="Make another one")
         begun_s = self._clock.monotonic_s()
-        end_s = begun_s + (self._timeout_s if timeout_s is None else timeout_s)
+        end_s = begun_s + (self._timeout_s if timeout_s is None else require_seconds(timeout_s, "timeout_s"))
         unknown, noticed, backoff_s = False, False, BACKOFF_S
         while True:
             try:

@@ -1,0 +1,84 @@
+"""What the methods of the Python client check and add before a request is sent, for threads and asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import StrEnum
+from types import NoneType
+from typing import TypeVar
+from uuid import uuid4
+
+from iscp.core.api_requests import JobChange, JobFilter, RegisterRequest, UpdateRequest
+from iscp.core.api_views import EventView
+from iscp.core.argument_checks import require, require_seconds
+from iscp.core.errors import InvalidRequest
+from iscp.core.job_row import JobState, Reason
+
+E = TypeVar("E", bound=StrEnum)
+Repeatable = TypeVar("Repeatable", RegisterRequest, UpdateRequest, JobChange)
+
+WAIT_MARGIN_S = 5.0
+"""What the answer to a wait may take beyond the wait itself; then the call has failed."""
+
+
+def new_request_id() -> str:
+    return uuid4().hex
+
+
+def with_ids(requests: Sequence[Repeatable], kind: type[Repeatable]) -> list[Repeatable]:
+    """Each with a request id, so that a retry gets the first answer. Raises InvalidRequest unless all are of `kind`."""
+    return [one if one.request_id else replace(one, request_id=new_request_id()) for one in require_all(requests, kind)]
+
+
+def require_all(requests: Sequence[Repeatable], kind: type[Repeatable]) -> Sequence[Repeatable]:
+    """`requests`. Raises InvalidRequest unless all are of `kind`."""
+    require(requests, Sequence, "requests", f"a list of {kind.__name__}")
+    for number, one in enumerate(requests):
+        require(one, kind, f"requests[{number}]", f"a {kind.__name__}")
+    return requests
+
+
+def job_filter(
+    account: str,
+    table: str,
+    state: JobState | str | None,
+    reason: Reason | str | None,
+    table_pattern: str,
+    name_pattern: str,
+    late: bool,
+) -> JobFilter:
+    """Raises InvalidRequest for a state or reason that is none."""
+    return JobFilter(
+        account=account,
+        table=table,
+        state=_member(JobState, state, "state") if state else None,
+        reason=_member(Reason, reason, "reason") if reason else None,
+        table_pattern=table_pattern,
+        name_pattern=name_pattern,
+        late=late,
+    )
+
+
+def require_positive(number: int, field: str) -> None:
+    """Raises InvalidRequest."""
+    if type(number) is not int or not 0 < number < 1 << 32:
+        raise InvalidRequest(f"is {number!r}: must be a whole number above 0", field=field)
+
+
+def answer_within_s(wait_s: float, field: str) -> float:
+    """Within how many seconds a node that waits for up to `wait_s` has answered. Raises InvalidRequest."""
+    return require_seconds(wait_s, field) + WAIT_MARGIN_S
+
+
+def place_after(event: EventView | None) -> tuple[int, int]:
+    """Term and number of the last event that is known; (0, 0) where none is. Raises InvalidRequest."""
+    require(event, (EventView, NoneType), "after", "an event as `events` returns them")
+    return (event.owner_rev, event.number) if event else (0, 0)
+
+
+def _member(kind: type[E], value: str, field: str) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        raise InvalidRequest(f"{value!r} is not known", field=field, remedy=f"Use {', '.join(kind)}") from None
