@@ -15,7 +15,7 @@ from iscp.adapters.grpc.node.owner_streams import Peers
 from iscp.adapters.system.preflight import refuse_misfit
 from iscp.bootstrap.cluster_parts import Cluster
 from iscp.bootstrap.foundation import Foundation
-from iscp.bootstrap.owner_parts import compose_owner_loop, compose_services
+from iscp.bootstrap.owner_parts import compose_alerts, compose_owner_loop, compose_services
 from iscp.bootstrap.shard_parts import compose_engine, compose_target_probes
 from iscp.coordination.protocol.effects import ShardOrder
 from iscp.coordination.protocol.messages import OwnerMessage
@@ -42,7 +42,8 @@ def compose(on: Foundation) -> Node:
     def send(to: NodeRecord, message: OwnerMessage) -> None:
         worker.receive([message]) if to.node_id == config.node_id else peers.send(to, message)
 
-    owner = compose_owner_loop(on, cluster, times, OwnerHooks(send, peers.keep, moved.notify, on.on_broken))
+    hooks = OwnerHooks(send, peers.keep, moved.notify, on.on_broken, lambda tables: alerts.on_tables(tables))
+    owner = compose_owner_loop(on, cluster, times, hooks)
     worker = WorkerLoop(
         lambda epoch: WorkerMachine(config.node_id, epoch, __version__, times),
         cluster.election,
@@ -62,10 +63,12 @@ def compose(on: Foundation) -> Node:
     served = NodeServer(config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__, here, worker.receive)
     here.borders = (worker, peers, served, owner)
     nodes = NodeClients(owner, lambda to: here if to.node_id == config.node_id else peers.call(to))
+    alerts = compose_alerts(on, owner, nodes)
+    here.alert_counters = alerts.counters
     forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id), log_fault=owner.log_fault)
     admin, operator = compose_services(on, cluster, moved, owner, nodes, target_probes)
     server = AdminServer(admin, config.listen, services=[served, operator], interceptors=[forwarding])
     ends = nodes, peers, forwarding, cluster.etcd
-    parts = NodeParts(server, keeper, owner, worker, scheduler, executor, upkeep, moved, ends)
+    parts = NodeParts(server, keeper, owner, worker, scheduler, executor, upkeep, moved, ends, [alerts])
     preflight = partial(refuse_misfit, config, record, cluster.membership)
     return Node(config.node_id, cluster.membership, cluster.election, parts, preflight)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
 from iscp import __version__
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.grpc.admin.operator_server import OperatorServer
 from iscp.adapters.system.trigger_registry import TriggerRegistry
+from iscp.adapters.webhook.http_post import webhooks_of
 from iscp.bootstrap.cluster_parts import Cluster
 from iscp.bootstrap.foundation import Foundation
 from iscp.coordination.owner_machine import OwnerMachine
@@ -18,6 +21,8 @@ from iscp.runtime.admin.job_wait import JobWaiter
 from iscp.runtime.admin.operator_service import OwnerOperator
 from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.admin.resharder import Resharder
+from iscp.runtime.notify.alert_watch import AlertSettings, AlertWatch
+from iscp.runtime.notify.webhook_sender import WebhookSender
 from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop
@@ -55,3 +60,12 @@ def compose_services(
     admin = OwnerAdmin(owner, catalog, intake, views, waiter, nodes, cluster_views.view)
     resharder = Resharder(owner, catalog, kind, intake)
     return admin, OperatorServer(OwnerOperator(owner, cluster.ports.overrides, catalog, resharder))
+
+
+def compose_alerts(on: Foundation, owner: OwnerLoop, nodes: NodeClients) -> AlertWatch:
+    """Raises ConfigurationError where the secret of `notify.secret_file` cannot be read."""
+    notify, clock = on.config.notify, on.clock
+    webhooks = webhooks_of(notify.webhooks, notify.secret_file, clock)
+    senders = [WebhookSender(each, clock, random.random, on.on_broken) for each in webhooks]
+    settings = AlertSettings(on.config.cluster, notify.late_after_s)
+    return AlertWatch(owner, JobViews(owner, nodes, on.kinds.kind, clock), senders, settings, clock, on.on_broken)

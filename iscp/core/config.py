@@ -165,6 +165,19 @@ class TriggersConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotifyConfig:
+    """Who is notified of jobs that need somebody; the owner posts. See docs/webhooks.md."""
+
+    webhooks: tuple[str, ...] = field(
+        default=(), repr=False, metadata=about("URLs (http, https) that the owner posts notifications of jobs to")
+    )
+    secret_file: str = _setting("", "File with the secret that notifications are signed with; empty: they are not")
+    late_after_s: float = _setting(
+        0.0, "A job that lags by more is reported late, whatever its target lag is; 0: only that counts", least=0.0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     """One node. Invariants: those of `faults`, which is empty for a valid configuration."""
 
@@ -195,6 +208,7 @@ class NodeConfig:
     backoff: BackoffConfig = field(default_factory=BackoffConfig)
     consumers: ConsumersConfig = field(default_factory=ConsumersConfig)
     upkeep: UpkeepConfig = field(default_factory=UpkeepConfig)
+    notify: NotifyConfig = field(default_factory=NotifyConfig)
 
     @property
     def address(self) -> str:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
-from iscp.core.config import EtcdConfig, NodeConfig
+from iscp.core.config import EtcdConfig, NodeConfig, NotifyConfig
 from iscp.core.setting_list import Setting
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?/?")
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d{1,5})")
+
+WEBHOOKS_MAX = 8
+"""Receivers of notifications; more are refused at the node's start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ def faults(config: NodeConfig) -> list[SettingFault]:
         *_etcd_faults(config.etcd),
         *_storage_faults(config),
         *_order_faults(config),
+        *_notify_faults(config.notify),
     ]
 
 
@@ -111,3 +116,36 @@ def _order_faults(config: NodeConfig) -> Iterator[SettingFault]:
         yield SettingFault("probe.interval_max_s", "is less than probe.interval_min_s", "Give the same or more")
     if config.backoff.base_s > config.backoff.cap_s:
         yield SettingFault("backoff.cap_s", "is less than backoff.base_s", "Give the same or more")
+
+
+def _notify_faults(notify: NotifyConfig) -> Iterator[SettingFault]:
+    if len(notify.webhooks) > WEBHOOKS_MAX:
+        yield SettingFault("notify.webhooks", f"has more than {WEBHOOKS_MAX} URLs", "Leave some out")
+    for number, url in enumerate(notify.webhooks):
+        path = f"notify.webhooks.{number}"
+        if fault := webhook_fault(url):  # which does not repeat the URL: it may hold a secret
+            yield SettingFault(path, fault, "Write https://HOST/PATH or http://HOST:PORT/PATH")
+        elif url in notify.webhooks[:number]:
+            yield SettingFault(path, "is there twice", "Remove one of the two")
+    if notify.secret_file and not notify.webhooks:
+        yield SettingFault("notify.webhooks", "is empty beside notify.secret_file", "Name whom to notify")
+
+
+def webhook_fault(url: str) -> str:
+    """What is wrong with the URL of a webhook; empty: nothing."""
+    if not url.isascii() or not url.isprintable() or " " in url:
+        return "has a blank, or a character that URLs cannot have"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return "has a host or a port that cannot be one"
+    if parts.scheme not in ("http", "https"):
+        return "is neither http nor https"
+    if "@" in parts.netloc:
+        return "has a user or a password in it"
+    if not host or not _URL.fullmatch(f"{parts.scheme}://{parts.netloc}"):
+        return "names no host"
+    if port == 0 or parts.netloc.endswith(":"):
+        return "has a port that cannot be one"
+    return "has a fragment" if "#" in url else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
 from iscp.coordination.membership.assignments import ShardState
@@ -69,6 +69,7 @@ class OwnerWorld:
         self.moves = 0
         self._on_moved = on_moved
         self.broken: list[Exception] = []
+        self.on_tables: Callable[[Iterable[str]], None] = lambda table_ids: None
         self.owner = OwnerLoop(
             OwnerMachine("n-1", "v", TIMES),
             JobLogAccess(self._open_log, JobLogConfig(uri="", status_batch_s=0.0)),
@@ -80,7 +81,9 @@ class OwnerWorld:
                 FakeLogMarks(self.etcd),
             ),
             self.clock,
-            OwnerHooks(self._hear, lambda members: None, self._moved, self.broken.append),
+            OwnerHooks(
+                self._hear, lambda members: None, self._moved, self.broken.append, lambda ids: self.on_tables(ids)
+            ),
         )
         self._term, self._sent, self._epoch = 0, 0, 1
 

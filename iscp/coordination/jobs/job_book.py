@@ -93,6 +93,10 @@ class JobBook:
     def has_jobs_on(self, table_id: str) -> bool:
         return table_id in self._tables
 
+    def tables(self) -> list[str]:
+        """The ids of all tables that have jobs."""
+        return list(self._tables)
+
     def targets(self) -> Places:
         """Where the jobs keep what they keep."""
         return self._index.targets()

@@ -57,9 +57,15 @@ class Closes(Protocol):
     def close(self) -> None: ...
 
 
+class RunsBesideOwner(Protocol):
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class NodeParts:
-    """What runs in a node; `connections` are closed last."""
+    """What runs in a node; `connections` are closed last, and `beside_owner` runs while the owner's loop does."""
 
     server: Server
     keeper: LeaseKeeper
@@ -70,6 +76,7 @@ class NodeParts:
     upkeep: Upkeep
     moved: ProgressSignal
     connections: Sequence[Closes]
+    beside_owner: Sequence[RunsBesideOwner] = ()
 
 
 class Node:
@@ -104,6 +111,8 @@ class Node:
         self._parts.upkeep.start()
         self._parts.worker.start(self._parts.keeper.epoch)
         self._parts.owner.start()
+        for each in self._parts.beside_owner:
+            each.start()
         self._unwatch = self._membership.watch(self._members_changed)
         self._election.campaign(self._node_id, self._parts.owner.on_elected, self._parts.owner.on_lost)
         until_s = time.monotonic() + READY_WAIT_S
@@ -143,6 +152,8 @@ class Node:
         self._parts.server.stop(GRACE_S)  # until now, for the owner gets its reports through it
         self._parts.worker.close()
         self._unwatch()
+        for beside in self._parts.beside_owner:
+            beside.close()
         self._parts.owner.close()
         self._election.resign()
         self._parts.keeper.close()

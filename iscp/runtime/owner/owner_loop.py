@@ -176,6 +176,7 @@ class OwnerLoop(OwnerIntake):
         self.writer = self._last_writer = writer = self._new_writer(term.joblog, book)
         writer.start()
         self._hooks.on_moved()
+        self._hooks.on_tables(())
 
     def _still_leads(self, leader: Leader) -> bool:
         return self._cluster.election.leader() == leader
@@ -214,6 +215,7 @@ class OwnerLoop(OwnerIntake):
         if writer is not None:
             writer.close()
             self._hooks.on_moved()
+            self._hooks.on_tables(())
 
     def _take_moved(self, writer: LogWriter, moved: dict[ShardId, bool]) -> None:
         for shard, decided in moved.items():
@@ -226,6 +228,7 @@ class OwnerLoop(OwnerIntake):
                 self.seen.pop(shard, None)
             self.checkpoint.take(shard, jobs, self.seen.get(shard), self._clock.monotonic_s())
         self._hooks.on_moved()
+        self._hooks.on_tables(shard.table_id for shard in moved)
 
     def _advance(self) -> None:
         now_s, due_s, leader = self._clock.monotonic_s(), self.checkpoint.due_s, self.leader

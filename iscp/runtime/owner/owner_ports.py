@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from iscp.coordination.protocol.messages import OwnerMessage
@@ -26,10 +26,12 @@ class OwnerHooks:
     """All but `on_broken` are called on the loop's thread, which they must not hold up.
 
     `keep` is given those to whom the loop goes on to `send`: the members during a term, nobody between terms;
-    `on_moved` is called when rows have moved, `on_broken` with what ended the loop.
+    `on_moved` is called when rows have moved, `on_broken` with what ended the loop, `on_tables` with the ids of tables
+    whose jobs have moved, and with none when a term begins or ends.
     """
 
     send: Callable[[NodeRecord, OwnerMessage], None]
     keep: Callable[[Sequence[NodeRecord]], None]
     on_moved: Callable[[], None]
     on_broken: Callable[[Exception], None]
+    on_tables: Callable[[Iterable[str]], None] = lambda table_ids: None

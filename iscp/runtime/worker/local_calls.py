@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from typing import Protocol
 
@@ -24,7 +24,7 @@ class Border(Protocol):
 
 
 class LocalCalls:
-    """The port `NodeCalls` on this node's scheduler and executor; its counters are those of its `borders` too."""
+    """The port `NodeCalls` on this node's scheduler and executor; its `borders` and alerts have counters too."""
 
     def __init__(
         self,
@@ -40,6 +40,7 @@ class LocalCalls:
         self._upkeep = upkeep
         self._progress = progress
         self.borders: Collection[Border] = ()
+        self.alert_counters: Callable[[], Mapping[str, int]] = dict
 
     def notify(self, shard: ShardId, targets: bool) -> None:
         self._scheduler.notify(shard, targets)
@@ -60,4 +61,5 @@ class LocalCalls:
 
     def counters(self) -> dict[str, int]:
         quarantined = sum(each.quarantined for each in self.borders)
-        return {**asdict(self._executor.counters()), **self._upkeep.counters(), "quarantined": quarantined}
+        work = {**asdict(self._executor.counters()), **self._upkeep.counters()}
+        return {**work, "quarantined": quarantined, **self.alert_counters()}

@@ -101,7 +101,7 @@ def test_an_inclusive_bound(value: int, fine: bool) -> None:
 
 
 def test_the_password_is_not_shown() -> None:
-    assert "secret" not in repr(replace(VALID, etcd=EtcdConfig(user="u", password="secret")))
+    assert "s3cr3t" not in repr(replace(VALID, etcd=EtcdConfig(user="u", password="s3cr3t")))
 
 
 def test_addresses() -> None:

@@ -1,0 +1,159 @@
+"""Which notifications a change of a job leads to: conditions open and close, and each is said once.
+
+Knows no clock, no threads and no receivers. One term has one of it; what was open in the term before is opened again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from iscp.core.api_views import JobView
+from iscp.core.errors import PERMANENT_FROM, ErrorCode
+from iscp.core.job_row import JobState, Reason
+from iscp.core.notification import Notification, NotificationKind, Origin
+
+CONDITIONS = (NotificationKind.LATE, NotificationKind.QUARANTINED, NotificationKind.FAILED)
+
+DROPPED = "dropped"
+"""The `state` of a notification that closes what was open of a job that is gone."""
+
+
+@dataclass(slots=True)
+class _Alerted:
+    """A job of which something is, or was, open. `open`: ids by condition; `last`: where each opened, and how often."""
+
+    view: JobView
+    open: dict[NotificationKind, str] = field(default_factory=dict)
+    last: dict[NotificationKind, tuple[str, int]] = field(default_factory=dict)
+
+
+class JobAlerts:
+    """The open conditions of all jobs. Invariant: of a condition of a job, opening and closing alternate."""
+
+    def __init__(self, origin: Origin, late_after_s: float = 0.0) -> None:
+        """`late_after_s`: a job that lags by more is late, whatever its own target lag is; 0: only that counts."""
+        self._origin = origin
+        self._late_after_s = late_after_s
+        self._tables: dict[str, dict[str, _Alerted]] = {}
+
+    def begin(self, now_s: float) -> Notification:
+        """What is said first in a term: what follows repeats all that is open."""
+        origin = self._origin
+        parts = (NotificationKind.OWNER_CHANGED, origin.cluster, origin.owner, str(origin.owner_rev))
+        return self._notification(NotificationKind.OWNER_CHANGED, _id_of(*parts), now_s)
+
+    def observe(self, table_id: str, views: Sequence[JobView], now_s: float) -> list[Notification]:
+        """`views`: all jobs on the table as they are now (Unix seconds); of those that are gone all is closed."""
+        found: list[Notification] = []
+        known = self._tables.get(table_id, {})
+        present = {view.job_id for view in views}
+        for job_id in [each for each in known if each not in present]:
+            gone = known.pop(job_id)
+            found += [self._close(gone, kind, now_s, DROPPED) for kind in CONDITIONS if kind in gone.open]
+        for view in views:
+            if view.reason is not Reason.PAUSED:  # what a person stopped neither fails nor does well
+                found += self._take(view, now_s)
+        if table_id in self._tables and not self._tables[table_id]:
+            del self._tables[table_id]
+        return found
+
+    def _take(self, view: JobView, now_s: float) -> list[Notification]:
+        found = []
+        job = self._tables.get(view.table_id, {}).get(view.job_id)
+        for kind in CONDITIONS:
+            holds = self._holds(kind, view, now_s)
+            if holds and (job is None or kind not in job.open):
+                job = job or self._tables.setdefault(view.table_id, {}).setdefault(view.job_id, _Alerted(view))
+                job.view = view
+                found.append(self._open(job, kind, now_s))
+            elif holds is False and job is not None and kind in job.open:
+                job.view = view
+                found.append(self._close(job, kind, now_s, view.state.value))
+        return found
+
+    def _holds(self, kind: NotificationKind, view: JobView, now_s: float) -> bool | None:
+        """Whether the condition holds; None: it cannot be said now, and stays as it was."""
+        if kind is NotificationKind.LATE:
+            return self._is_late(view, now_s)
+        if view.state is JobState.COMPLETED and view.status.error_code == ErrorCode.OK:
+            return False
+        if kind is NotificationKind.QUARANTINED:
+            return True if view.reason is Reason.QUARANTINED else None
+        return True if view.state is JobState.ERROR and view.status.error_code >= PERMANENT_FROM else None
+
+    def _is_late(self, view: JobView, now_s: float) -> bool | None:
+        if view.late:
+            return True
+        behind_s = view.lag_s if view.applied_version >= 0 else now_s - view.create_at_s
+        if behind_s < 0:
+            return None
+        return 0 < self._late_after_s < behind_s
+
+    def _open(self, job: _Alerted, kind: NotificationKind, now_s: float) -> Notification:
+        where, count = _position(kind, job.view), 0
+        if (last := job.last.get(kind)) is not None and last[0] == where:
+            count = last[1] + 1
+        job.last[kind] = where, count
+        # Two that open at one position are two, in whichever term: then the id says in which.
+        again = f"{self._origin.owner_rev}.{count}" if count else ""
+        job.open[kind] = alert_id = _id_of(self._origin.cluster, kind, job.view.job_id, where, again)
+        return self._of_job(kind, alert_id, job.view, now_s, alert_id=alert_id)
+
+    def _close(self, job: _Alerted, kind: NotificationKind, now_s: float, state: str) -> Notification:
+        alert_id = job.open.pop(kind)
+        closing = _id_of(NotificationKind.RECOVERED, alert_id)
+        return self._of_job(
+            NotificationKind.RECOVERED, closing, job.view, now_s, alert_id=alert_id, came_from=kind, state=state
+        )
+
+    def _of_job(
+        self,
+        kind: NotificationKind,
+        notification_id: str,
+        view: JobView,
+        now_s: float,
+        *,
+        alert_id: str,
+        came_from: str = "",
+        state: str = "",
+    ) -> Notification:
+        return self._notification(
+            kind,
+            notification_id,
+            now_s,
+            alert_id=alert_id,
+            recovered_from=str(came_from),
+            account=view.account,
+            table=view.table,
+            table_id=view.table_id,
+            job=view.name,
+            job_id=view.job_id,
+            state=state or view.state.value,
+            reason=view.reason.value,
+            error_code=int(view.status.error_code),
+            error_message=view.status.error_msg,
+            lag_s=view.lag_s,
+            applied_version=view.applied_version,
+            source_version=view.source_version,
+        )
+
+    def _notification(
+        self, kind: NotificationKind, notification_id: str, now_s: float, **of_job: object
+    ) -> Notification:
+        origin = self._origin
+        fixed = {"cluster": origin.cluster, "owner": origin.owner, "owner_rev": origin.owner_rev}
+        return Notification(kind=kind, id=notification_id, at_s=now_s, **fixed, **of_job)  # type: ignore[arg-type]
+
+
+def _position(kind: NotificationKind, view: JobView) -> str:
+    """Where a job was when a condition began, which the next owner finds too as long as nothing has moved."""
+    status = view.status
+    if kind is NotificationKind.LATE:
+        return f"{view.applied_version} {view.applied_at_s!r} {status.doubted_at_s!r}"
+    return f"{view.seq} {view.applied_version} {int(status.error_code)} {status.end_at_s!r}"
+
+
+def _id_of(*parts: str) -> str:
+    return sha256("\n".join(map(str, parts)).encode()).hexdigest()[:32]
