@@ -26,6 +26,11 @@ def column_ids(fields: Iterable[Mapping[str, Any]]) -> ColumnIds:
     return {field["name"].lower(): found for field in fields if (found := _column_id(field))}
 
 
+def physical_name(field: Mapping[str, Any]) -> str:
+    """What a field of a schema in Delta's JSON is called in files."""
+    return str((field.get("metadata") or {}).get(_PHYSICAL, field["name"]))
+
+
 def void_fields(fields: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """The columns of the type void, and the fields of that type within others, as paths (`s.y`)."""
     return tuple(path for field in fields for path in _void(field["type"], field["name"]))
@@ -71,7 +76,7 @@ def _column_id(field: Mapping[str, Any]) -> str:
 def _named(field: Mapping[str, Any], path: str) -> Iterator[tuple[str, str, str]]:
     """Of a field and of those within it: the path to it, its name, and its physical one."""
     name = field["name"]
-    yield path, name, (field.get("metadata") or {}).get(_PHYSICAL, name)
+    yield path, name, physical_name(field)
     yield from _within(field["type"], f"{path}/{name.lower()}")
 
 

@@ -26,7 +26,8 @@ class SourceRange:
     `from_at_s` is the commit time of `from_version` (Unix seconds; 0: not known any more). `inserts_only`: no commit in
     it took a row away; `changes_data` is False where none has rows or metadata; `bytes` are of the files to read.
     `cdf_on`: its last version has the change data feed. `column_ids` are those of its last version, and `collated` its
-    columns with texts that compare in a way of their own; `reshapes`: a commit in it may have changed the columns.
+    columns with texts that compare in a way of their own; `reshapes`: a commit in it may have changed the columns, and
+    `retyped` are those whose type it changed so that its changes do not give their values.
     """
 
     from_version: int
@@ -43,6 +44,7 @@ class SourceRange:
     column_ids: ColumnIds = field(default_factory=dict)
     reshapes: bool = False
     collated: tuple[str, ...] = ()
+    retyped: tuple[str, ...] = ()
 
     @property
     def last_version(self) -> int:

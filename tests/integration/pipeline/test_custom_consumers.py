@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -26,7 +27,7 @@ from iscp.ports.consumer import ConsumeContext, ConsumerKind, Retriever
 from tests.fakes.guards import ScriptedFailpoints
 from tests.fakes.packages import install
 
-from .conftest import BOTH_WAYS, Pipeline, rows
+from .conftest import BOTH_WAYS, BY_SPARK, Pipeline, rows
 
 pytestmark = pytest.mark.spark
 
@@ -226,3 +227,64 @@ def test_changes_of_columns_that_have_another_type_now_come_as_a_snapshot(
     (outcome,) = pipeline.run(recorder, runner=runner)
     assert (outcome.error_msg, outcome.data_type) == ("", DataType.SNAPSHOT)
     assert kept.given == [(1, 7)]
+
+
+class Mirror(Recorder):
+    """Keeps the source's rows by their key, as docs/consumers.md says that frames are to be taken."""
+
+    kept: dict[Any, Any] = {}  # noqa: RUF012  (one test's, made anew by it)
+
+    def consume(self, context: ConsumeContext, retriever: Retriever) -> None:
+        inserts, deletes = self.taken(retriever)
+        if retriever.data_type is DataType.SNAPSHOT:
+            self.kept.clear()
+        for row in deletes:
+            self.kept.pop(row["id"], None)
+        self.kept.update({row["id"]: row["v"] for row in inserts})
+        retriever.update_watermark(self)
+
+    def taken(self, retriever: Retriever) -> tuple[list[Any], list[Any]]:
+        return retriever.inserts.collect(), retriever.deletes.collect()
+
+
+class OrderedMirror(Mirror):
+    changes = ChangeDetail.ALL
+
+    def taken(self, retriever: Retriever) -> tuple[list[Any], list[Any]]:
+        every = retriever.all().collect()
+        gone = [row for row in every if row["_change_type"] in ("delete", "update_preimage")]
+        return [row for row in every if row not in gone], gone
+
+
+@BY_SPARK
+@pytest.mark.parametrize(
+    ("column", "before", "after"),
+    [("v", pa.int64(), pa.string()), ("id", pa.int32(), pa.int8()), ("v", pa.timestamp("us", "UTC"), pa.int64())],
+    ids=["a text now", "a narrower key", "a number now"],
+)
+def test_frames_of_columns_that_have_another_type_now_are_right(
+    pipeline: Pipeline, column: str, before: pa.DataType, after: pa.DataType
+) -> None:
+    """Files written before are read by some types as other values, and no fault shows."""
+
+    def written(numbers: list[int], kind: pa.DataType) -> pa.Table:
+        table = pa.table({"id": pa.array(numbers, pa.int64()), "v": pa.array(numbers, pa.int64())})
+        place = table.column_names.index(column)
+        values = table[column].cast(kind)
+        return table.set_column(place, column, values)
+
+    shutil.rmtree(pipeline.source)
+    write_deltalake(pipeline.source, written([1000, 1], before), configuration={"delta.enableChangeDataFeed": "true"})
+    classes: list[type[Mirror]] = [
+        type(base.__name__, (base,), {"kept": {}, "texts": {}}) for base in (Mirror, OrderedMirror)
+    ]
+    kinds = {each.__name__: CustomKind(each.__name__, each) for each in classes}
+    runner = pipeline.new_runner(ScriptedFailpoints(), kinds=lambda name: kinds[name])
+    jobs = [job(pipeline, kind, "", number) for number, kind in enumerate(kinds.values())]
+    assert all(outcome.ok for outcome in pipeline.run(*jobs, runner=runner))
+    assert [len(each.kept) for each in classes] == [2, 2]
+    write_deltalake(pipeline.source, written([1, 2], after), mode="overwrite", schema_mode="overwrite")
+    outcomes = pipeline.run(*jobs, runner=runner)
+    assert {(outcome.error_msg, outcome.data_type) for outcome in outcomes} == {("", DataType.SNAPSHOT)}
+    now = {row["id"]: row["v"] for row in DeltaTable(pipeline.source).to_pyarrow_table().to_pylist()}
+    assert [each.kept for each in classes] == [now, now]

@@ -40,8 +40,8 @@ class Commit:
     `committed_at_s` is Unix seconds; `rows_added` is None where a file carries no statistics,
     and where change data says what changed; `bytes` counts
     what a reader of its changes has to read. `only_adds`: it added rows and did nothing else to the data.
-    `metadata_id` is set where the commit carries the table's metadata. `reshapes`: it carries metadata or protocol.
-    `commit_id` is empty where its writer gave it none.
+    `metadata_id` and `schema_json` are set where the commit carries the table's metadata. `reshapes`: it carries
+    metadata or protocol. `commit_id` is empty where its writer gave it none.
     """
 
     version: int
@@ -56,6 +56,7 @@ class Commit:
     bytes: int
     reshapes: bool = False
     commit_id: str = ""
+    schema_json: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +214,7 @@ def _summarize(version: int, actions: list[Action], modified_at_s: float) -> Com
         bytes=sum(body.get("size") or 0 for body in (cdc or adds + removes)),
         reshapes=bool(metadata) or "protocol" in by_kind,
         commit_id=text_of(about, COMMIT_ID),
+        schema_json=text_of(metadata[0], "schemaString") if metadata else "",
     )
 
 

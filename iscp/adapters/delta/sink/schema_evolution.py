@@ -81,14 +81,14 @@ def _wider(held: T.DataType, wanted: T.DataType, path: str) -> T.DataType:
         case T.MapType(), T.MapType():
             key = _wider(held.keyType, wanted.keyType, f"{path}.key")
             return T.MapType(key, _wider(held.valueType, wanted.valueType, f"{path}.value"))
-    if _holds(held, wanted):
+    if holds(held, wanted):
         return held
-    if _holds(wanted, held):
+    if holds(wanted, held):
         return wanted
     raise UnlikeSchemaError(path, held, wanted)
 
 
-def _holds(wide: T.DataType, narrow: T.DataType) -> bool:
+def holds(wide: T.DataType, narrow: T.DataType) -> bool:
     """Whether every value of `narrow` is one of `wide` (Delta's own type widening; no nested types)."""
     if wide == narrow:
         return True

@@ -21,10 +21,11 @@ from iscp.adapters.delta.sink.schema_evolution import without_void
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, fit_in_memory, read_changes, read_rows
 from iscp.adapters.delta.source.change_set import DeltaChangeSet, reading_changes
 from iscp.adapters.delta.source.open_table import BySpark, explained, open_version, size_at
+from iscp.adapters.delta.source.retyped_columns import retyped_columns
 from iscp.adapters.delta.source.spark_read import load_added_rows, load_changed_rows
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.core.config import DIRECT_BYTES_MAX
-from iscp.core.errors import EngineError, StorageError, TableNotFound
+from iscp.core.errors import EngineError, InvalidRequest, StorageError, TableNotFound
 from iscp.core.iteration import Bounds
 from iscp.core.progress import TableSize
 from iscp.core.sql_names import quoted
@@ -95,6 +96,8 @@ class DeltaChangeSource:
             return self.at(uri, from_version)
         taken = _within(bounds, _each(read_commit, uri, from_version, wanted), alone=since.steps > 0)
         last, from_at_s = taken[-1], self._read_committed_at_s(uri, from_version)
+        schemas = [commit.schema_json for commit in taken if commit.metadata_id is not None]
+        before = [*schemas, self._schema_before(uri, from_version, from_at_s)] if schemas else []
         shape = self._shape(uri, last.version, last.committed_at_s, taken)
         steps = since.steps or (_steps(last, bounds) if len(taken) == 1 else 0)
         final = since.step + 1 >= steps
@@ -114,8 +117,16 @@ class DeltaChangeSource:
             steps=steps,
             column_ids=shape.column_ids,
             collated=shape.collated,
-            reshapes=any(commit.metadata_id is not None for commit in taken),
+            reshapes=bool(schemas),
+            retyped=retyped_columns(before, shape.schema_json) if before else (),
         )
+
+    def _schema_before(self, uri: str, version: int, committed_at_s: float) -> str:
+        try:
+            return self._shape(uri, version, committed_at_s).schema_json
+        except (StorageError, EngineError, InvalidRequest) as error:
+            # Whether later changes can be read with today's types is not known then.
+            raise ChangesUnavailableError(f"version {version} cannot be opened any more: {error}") from error
 
     def read_cdf(
         self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int

@@ -43,14 +43,16 @@ def _look_up_columns(source: ChangeSource, uri: str, work: JobRun, span: SourceR
 
 def _reason(source: ChangeSource, uri: str, work: JobRun, span: SourceRange) -> str:
     held = work.position.column_ids
-    if held is None:
-        unknown = span.reshapes and span.column_ids
-        return "nobody knows any more which columns the target was written from" if unknown else ""
-    if held == span.column_ids:
+    if held is None and span.reshapes and span.column_ids:
+        return "nobody knows any more which columns the target was written from"
+    same = held is None or held == span.column_ids
+    if same and not span.retyped:
         return ""
     try:
         names = work.kind.columns(work.row.spec.consumer, source.columns(uri, span.last_version))
     except PermanentError:
         return ""  # it is said where they are read
-    others = other_columns(held, span.column_ids, names)
-    return f"the column {', '.join(others)} is another than before" if others else ""
+    if others := () if held is None else other_columns(held, span.column_ids, names):
+        return f"the column {', '.join(others)} is another than before"
+    retyped = [name for name in names if name in span.retyped]
+    return f"the column {', '.join(retyped)} has another type than before" if retyped else ""

@@ -1,0 +1,59 @@
+"""Which columns of a table have another type than before, whose values old files do not give.
+
+Spark reads a file's column as the type that the table has now. Mostly it fails where that is another one; but what was
+a time is then a number, and what does not fit in a smaller integer is cut off, without a word.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pyspark.sql import types as T
+
+from iscp.adapters.delta.sink.schema_evolution import holds
+from iscp.core.column_identity import physical_name
+
+_PARTS = ("elementType", "keyType", "valueType")
+_VOID = "void"
+
+
+def retyped_columns(before: Iterable[str], now: str) -> tuple[str, ...]:
+    """The columns of the schema `now` that had a type in one of those `before` whose files cannot be read as theirs.
+
+    Schemas are texts, as Delta has them. A wider type reads the files of a narrower one (Delta's type widening).
+    """
+    earlier = [_by_name(json.loads(schema)) for schema in {*before} - {now}]
+    present = _by_name(json.loads(now))
+    return tuple(
+        field["name"]
+        for known, field in present.items()
+        if any(not _reads(field["type"], then[known]["type"]) for then in earlier if known in then)
+    )
+
+
+def _by_name(struct: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {physical_name(field).lower(): field for field in struct["fields"]}
+
+
+def _reads(now: Any, then: Any) -> bool:
+    if now == then or _VOID in (now, then):
+        return True  # a column of the type void is in no file
+    if not (isinstance(now, Mapping) and isinstance(then, Mapping)):
+        return isinstance(now, str) and isinstance(then, str) and holds(_parsed(now), _parsed(then))
+    if now["type"] != then["type"]:
+        return False
+    if "fields" in now:
+        held = _by_name(then)
+        return all(_reads(field["type"], held[name]["type"]) for name, field in _by_name(now).items() if name in held)
+    return all(_reads(now[part], then[part]) for part in _PARTS if part in now)
+
+
+def _parsed(kind: str) -> T.DataType:
+    """NullType, which no other type holds, for those that Spark does not know."""
+    field = {"name": "it", "type": kind, "nullable": True, "metadata": {}}
+    try:
+        return T.StructType.fromJson({"type": "struct", "fields": [field]}).fields[0].dataType
+    except ValueError:
+        return T.NullType()

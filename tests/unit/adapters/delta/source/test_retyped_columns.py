@@ -1,0 +1,101 @@
+"""Which types read the files of which others."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from iscp.adapters.delta.source.retyped_columns import retyped_columns
+
+PHYSICAL = "delta.columnMapping.physicalName"
+
+
+def field(name: str, kind: Any, **metadata: str) -> dict[str, Any]:
+    return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
+
+
+def struct(*fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "struct", "fields": list(fields)}
+
+
+def array(element: Any) -> dict[str, Any]:
+    return {"type": "array", "elementType": element, "containsNull": True}
+
+
+def mapping(key: Any, value: Any) -> dict[str, Any]:
+    return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+
+
+def retyped(then: Any, now: Any) -> bool:
+    schemas = [json.dumps(struct(field("other", "string"), field("c", kind))) for kind in (then, now)]
+    found = retyped_columns(schemas[:1], schemas[1])
+    assert found in ((), ("c",))
+    return bool(found)
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        ("integer", "integer"),
+        ("integer", "long"),
+        ("byte", "short"),
+        ("float", "double"),
+        ("integer", "double"),
+        ("date", "timestamp_ntz"),
+        ("decimal(10,2)", "decimal(12,3)"),
+        ("integer", "decimal(10,0)"),
+        ("void", "string"),
+        ("string", "void"),
+        ("a type of tomorrow", "a type of tomorrow"),
+        (array("integer"), array("long")),
+        (mapping("string", "integer"), mapping("string", "long")),
+        (struct(field("x", "integer")), struct(field("y", "string"), field("X", "long"))),
+    ],
+    ids=str,
+)
+def test_the_same_and_wider_types_read_what_was_written(then: Any, now: Any) -> None:
+    assert not retyped(then, now)
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        ("integer", "byte"),
+        ("long", "integer"),
+        ("long", "double"),
+        ("timestamp", "long"),
+        ("long", "timestamp"),
+        ("timestamp", "timestamp_ntz"),
+        ("timestamp_ntz", "timestamp"),
+        ("date", "integer"),
+        ("string", "binary"),
+        ("decimal(10,2)", "decimal(10,3)"),
+        ("a type of tomorrow", "string"),
+        ("string", "a type of tomorrow"),
+        ("string", array("string")),
+        (array("integer"), mapping("integer", "integer")),
+        (array("long"), array("timestamp")),
+        (mapping("integer", "string"), mapping("byte", "string")),
+        (struct(field("x", "string"), field("y", "integer")), struct(field("x", "string"), field("y", "short"))),
+    ],
+    ids=str,
+)
+def test_any_other_type_does_not(then: Any, now: Any) -> None:
+    assert retyped(then, now)
+
+
+def test_each_schema_of_a_range_counts() -> None:
+    """What was a time for one commit only has left times in the changes of that commit."""
+    number, time = (json.dumps(struct(field("c", kind))) for kind in ("long", "timestamp"))
+    assert retyped_columns([number, time, number], number) == ("c",)
+    assert retyped_columns([number, number], number) == ()
+
+
+def test_a_column_is_known_by_what_it_is_called_in_files() -> None:
+    before = json.dumps(struct(field("c", "string", **{PHYSICAL: "col-1"})))
+    renamed = json.dumps(struct(field("d", "long", **{PHYSICAL: "col-1"})))
+    added_again = json.dumps(struct(field("c", "long", **{PHYSICAL: "col-2"})))
+    assert retyped_columns([before], renamed) == ("d",)
+    assert retyped_columns([before], added_again) == ()
