@@ -13,6 +13,7 @@ from iscp.changefeed.table.feed_schema import create_feed_table
 from iscp.changefeed.table.feed_table import FAILPOINT_SYNC_FILES, FeedTable
 from iscp.changefeed.table.file_writer import FeedRows
 from iscp.core.errors import OutcomeUnknown, StorageError
+from tests.fakes.failing_disk import on_a_failing_disk
 from tests.fakes.feed_program import ROWS, SCHEMA, rows_of
 from tests.fakes.guards import ScriptedFailpoints, break_down
 
@@ -57,6 +58,19 @@ def test_rows_that_the_disk_does_not_take_are_not_committed_and_written_again(di
         disk.append(disk.feed)
     assert (disk.feed.state(0).seq, disk.files()) == (1, before), "a second sync of the same files would prove nothing"
     assert disk.append(disk.feed) == 2
+
+
+def test_nothing_succeeds_while_the_disk_syncs_nothing_and_all_of_it_once_it_does(tmp_path: Path) -> None:
+    uri = tmp_path / "feed"
+    with pytest.raises(StorageError, match="Input/output error"):
+        on_a_failing_disk(lambda: create_feed_table(str(uri), SCHEMA, 2))
+    disk = Disk(uri)
+    for seq in (1, 2):
+        with pytest.raises(StorageError, match="Input/output error"):
+            on_a_failing_disk(lambda: disk.append(disk.feed))
+        assert (disk.feed.state(0).seq, disk.opened().state(0).seq) == (seq - 1, seq - 1)
+        assert disk.append(disk.feed) == seq
+    assert disk.opened().state(0).seq == 2
 
 
 def test_a_commit_whose_sync_failed_is_written_again_before_it_is_acknowledged(disk: Disk) -> None:
