@@ -7,12 +7,14 @@ import os
 from pathlib import Path
 
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.core.errors import ErrorCode, InvalidRequest
 from iscp.core.iteration import DataType
+from tests.fakes.checkpoints import another_table_with, edit_checkpoint
 from tests.integration.pipeline.conftest import BOTH_WAYS, Pipeline
 from tests.integration.pipeline.odd_tables import (
     MAPPING,
@@ -29,6 +31,9 @@ from tests.integration.pipeline.odd_tables import (
     newest_commit,
     plain,
     separate_by_blank_lines,
+)
+from tests.integration.pipeline.odd_tables import (
+    rows as odd_rows,
 )
 
 pytestmark = pytest.mark.spark
@@ -179,6 +184,19 @@ def test_an_old_version_of_a_table_that_nobody_has_written_to_for_long_is_read(p
     (outcome,) = pipeline.run(job)
     assert (outcome.error_msg, outcome.watermark.version) == ("", 1)
     pipeline.assert_equal("j")
+
+
+def test_a_checkpoint_that_contradicts_the_commits_is_read_as_spark_reads_it(pipeline: Pipeline) -> None:
+    """A column that only the checkpoint has: deltalake and Spark both take its word."""
+    made(pipeline, plain)
+    jobs = [pipeline.job("keyed", key=("id",)), pipeline.job("bare")]
+    assert all(outcome.ok for outcome in pipeline.run(*jobs))
+    write_deltalake(pipeline.source, odd_rows(10), mode="append")
+    edit_checkpoint(pipeline.source, another_table_with("missing"))
+    for outcome in pipeline.run(*jobs):
+        assert outcome.error_msg == ""
+    for name in ("keyed", "bare"):
+        assert_equal(pipeline, name)
 
 
 @pytest.mark.parametrize("feed", [True, False], ids=["changes", "appends"])

@@ -74,6 +74,14 @@ class ChangeFile:
     size: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class LogListing:
+    """A log's newest commit, and the files that are its newest checkpoint, or parts of it (Parquet alone)."""
+
+    newest: int
+    checkpoint: tuple[str, ...]
+
+
 def commit_file(uri: str, version: int) -> str:
     return f"{log_of(uri)}/{version:020d}.json"
 
@@ -101,12 +109,20 @@ TABLE_MOVED = "Check the path; if the table has moved, `iscp-admin job resync --
 
 def newest_version(uri: str) -> int:
     """The newest version by listing the log; raises TableNotFound where there is none."""
+    return list_log(uri).newest
+
+
+def list_log(uri: str) -> LogListing:
+    """Raises TableNotFound where there is no commit."""
     log = log_of(uri)
     with storage_faults(f"list {log}"):
-        versions = [version for name in files.names(log) if (version := version_of(name)) is not None]
+        found = [match for name in files.names(log) if (match := _VERSION_NAME.fullmatch(name))]
+    versions = [int(match["version"]) for match in found if not match["checkpoint"]]
     if not versions:
         raise TableNotFound("is not a Delta table", field=uri, remedy=TABLE_MOVED)
-    return max(versions)
+    checkpoints = sorted(match[0] for match in found if (match["checkpoint"] or "").endswith("parquet"))
+    newest = checkpoints[-1].partition(".")[0] if checkpoints else ""
+    return LogListing(max(versions), tuple(name for name in checkpoints if name.startswith(f"{newest}.")))
 
 
 def table_exists(uri: str) -> bool:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.log.commits import Commit, commit_stamp, newest_version, read_changed_files, read_commit
+from iscp.adapters.delta.log.checkpointed import contradicts
+from iscp.adapters.delta.log.commits import Commit, commit_stamp, list_log, read_changed_files, read_commit
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, STAMPS, fits_arrow
 from iscp.adapters.delta.rows.parquet_files import Allowance, TooLargeError
 from iscp.adapters.delta.sink.schema_evolution import without_void
@@ -67,6 +68,7 @@ class DeltaChangeSource:
         self._small_bytes_max = small_bytes_max
         self._by_spark = by_spark
         self._known: dict[str, _Known] = {}
+        self._checkpoints: dict[str, tuple[str, ...]] = {}
 
     def newest(self, uri: str) -> SourceRange:
         return self.at(uri, self._newest_version(uri))
@@ -201,10 +203,24 @@ class DeltaChangeSource:
 
     def _newest_version(self, uri: str) -> int:
         try:
-            return newest_version(uri)
+            listed = list_log(uri)
         except TableNotFound as error:
             # It was there when the job was registered: a directory that is not mounted now comes back.
             raise StorageError(f"{uri} is not there", remedy="Mount or restore it, or delete its jobs") from error
+        self._compare_checkpoint(uri, listed.checkpoint)
+        return listed.newest
+
+    def _compare_checkpoint(self, uri: str, names: tuple[str, ...]) -> None:
+        """Open the table again where a checkpoint is new and not what the commits say: others go by that from now on.
+
+        It may also be older, or younger, than a change of the table: opening that once more does no harm.
+        """
+        known = self._known.get(uri)
+        if not names or self._checkpoints.get(uri) == names:
+            return
+        if known is not None and contradicts(uri, names, known.shape.table_id, known.shape.schema_json):
+            self._known.pop(uri, None)
+        self._checkpoints[uri] = names
 
     def _read_committed_at_s(self, uri: str, version: int) -> float:
         known = self._known.get(uri)
@@ -222,9 +238,12 @@ class DeltaChangeSource:
         if known is not None and self._same_shape(uri, known, version, {commit.version: commit for commit in read}):
             shape = known.shape
         else:
-            shape, _ = open_version(uri, version, self._by_spark)
+            shape = self._open(uri, version)
         self._known[uri] = _Known(version, commit_stamp(uri, version), shape, committed_at_s)
         return shape
+
+    def _open(self, uri: str, version: int) -> Shape:
+        return open_version(uri, version, self._by_spark)[0]
 
     def _same_shape(self, uri: str, known: _Known, version: int, read: Mapping[int, Commit]) -> bool:
         if known.version > version or commit_stamp(uri, known.version) != known.stamp:

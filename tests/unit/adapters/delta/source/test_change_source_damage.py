@@ -11,11 +11,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from iscp.adapters.delta.source.arrow_read import Shape
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.core.errors import ErrorCode, StorageError
 from iscp.core.iteration import Bounds
 from iscp.core.watermark import Watermark
 from iscp.ports.source import ChangesUnavailableError, SourceRange
+from tests.fakes.checkpoints import another_table_with, edit_checkpoint
 from tests.fakes.damages import CONTENT, Damage, delete, link_to_itself, replaced_by
 
 APPLIED, CHECKPOINT, NEWEST = 4, 2, 7
@@ -119,3 +121,29 @@ def test_a_first_commit_of_another_table_is_another_table(lake: Path) -> None:
     assert span.table_id != whole[0].table_id
     assert span.table_id == str(DeltaTable(str(lake / "other")).metadata().id)
     assert span.reshapes
+
+
+def test_a_checkpoint_that_contradicts_the_commits_counts_as_for_every_other_reader(lake: Path) -> None:
+    uri, source = str(lake / "orders"), DeltaChangeSource()
+    assert source.at(uri, NEWEST).table_id == str(DeltaTable(uri).metadata().id)
+    write_deltalake(uri, pa.table({"id": [8]}), mode="append")
+    edit_checkpoint(uri, another_table_with("missing"))
+    span, columns = resolved(lake, source)
+    assert (span.table_id, columns) == ("another", ("id", "missing"))
+    assert resolved(lake, DeltaChangeSource()) == (span, columns)
+
+
+def test_a_checkpoint_that_agrees_with_the_commits_opens_no_table_again(lake: Path) -> None:
+    opened: list[int] = []
+
+    class Counting(DeltaChangeSource):
+        def _open(self, uri: str, version: int) -> Shape:
+            opened.append(version)
+            return super()._open(uri, version)
+
+    uri, source = str(lake / "orders"), Counting()
+    for version in range(NEWEST, NEWEST + 3):
+        assert resolved(lake, source)[0].to.version == version
+        write_deltalake(uri, pa.table({"id": [version]}), mode="append")
+        DeltaTable(uri).create_checkpoint()
+    assert opened == [NEWEST]
