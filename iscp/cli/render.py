@@ -20,6 +20,7 @@ from iscp.cli.json_path import parse_path, values_at
 from iscp.core.api_requests import RegisterRequest
 from iscp.core.api_views import ClusterView, EventView, JobView, RegisterResult
 from iscp.core.iteration import HistoryEntry
+from iscp.core.job_row import JobStatus, Reason
 from iscp.core.maintenance_figures import UpkeepFigures
 from iscp.core.progress import RunProgress
 from iscp.core.spec_fields import flatten
@@ -180,6 +181,7 @@ def show_job(job: JobView) -> None:
             "dead letters": f"{status.dead_letters} rows share a key" if status.dead_letters else "",
             "warning": status.warning,
             "error": f"{status.error_code} {status.error_msg}" if status.error_code else "",
+            "next retry": next_retry(status, time.time()) if _awaits_retry(job) else "",
             "refreshes": _upkeep(job.upkeep.refresh),
             "purges": _upkeep(job.upkeep.purge),
             "created": moment(job.create_at_s),
@@ -188,6 +190,17 @@ def show_job(job: JobView) -> None:
             "spec": job.spec_json,
         }
     )
+
+
+def _awaits_retry(job: JobView) -> bool:
+    return job.reason in (Reason.RETRYING, Reason.QUARANTINED) and job.status.retry_at_s > 0
+
+
+def next_retry(status: JobStatus, now_s: float) -> str:
+    """Of a job that waits for one; `now_s`: Unix seconds."""
+    left_s = status.retry_at_s - now_s
+    due = f"at {moment(status.retry_at_s)} (in {seconds(left_s)})" if left_s > 0 else "due now"
+    return f"{due}, after {status.failures} {'failure' if status.failures == 1 else 'failures in a row'}"
 
 
 def progress_lines(progress: RunProgress) -> list[str]:

@@ -55,6 +55,8 @@ class JobStatus:
     and `steps` are those of the watermark that it came to. `source_id`: the id of the table that the target
     follows. A report leaves it empty where that was not seen, a row where it is the one of the registration.
     `doubted_at_s`: since when it is not known whether the target holds what was applied to it (0: it does).
+    `failures`: how many iterations, or runs of its trigger, have failed in a row. `retry_at_s`: when the next retry is
+    due, sooner where its source moves or a person resumes the job (0: none is, or it is not known).
     """
 
     from_version: int = -1
@@ -71,6 +73,8 @@ class JobStatus:
     steps: int = 0
     source_id: str = ""
     doubted_at_s: float = 0.0
+    failures: int = 0
+    retry_at_s: float = 0.0
 
     def to_json(self) -> str:
         return json.dumps(
@@ -88,6 +92,8 @@ class JobStatus:
                 **({"step": self.step, "steps": self.steps} if self.steps else {}),
                 **({"source_id": self.source_id} if self.source_id else {}),
                 **({"doubted_at": self.doubted_at_s} if self.doubted_at_s else {}),
+                **({"failures": self.failures} if self.failures else {}),
+                **({"retry_at": self.retry_at_s} if self.retry_at_s else {}),
             },
             separators=(",", ":"),
         )
@@ -108,6 +114,8 @@ _STATUS: Mapping[str, Check] = {
     "steps": exact_int,
     "source_id": exact_name,
     "doubted_at_s": exact_float,
+    "failures": exact_int,
+    "retry_at_s": exact_float,
 }
 _status_values = attrgetter(*_STATUS)
 
@@ -130,22 +138,9 @@ def parse_status(text: str) -> JobStatus:
 
 
 def _status_of(root: Mapping[str, Any]) -> JobStatus:
-    return JobStatus(
-        from_version=root.get("from", -1),
-        to_version=root.get("to", -1),
-        start_at_s=root.get("start_at", 0.0),
-        end_at_s=root.get("end_at", 0.0),
-        error_code=root.get("error_code", 0),
-        error_msg=root.get("error_msg", ""),
-        rows=root.get("rows", 0),
-        bytes=root.get("bytes", 0),
-        dead_letters=root.get("dead_letters", 0),
-        step=root.get("step", 0),
-        steps=root.get("steps", 0),
-        warning=root.get("warning", ""),
-        source_id=root.get("source_id", ""),
-        doubted_at_s=root.get("doubted_at", 0.0),
-    )
+    # In the job log names of times have no unit.
+    given = {name: name.removesuffix("_version").removesuffix("_s") for name in _STATUS}
+    return JobStatus(**{name: root[key] for name, key in given.items() if key in root})
 
 
 class JobRow(NamedTuple):
@@ -260,8 +255,10 @@ def apply_report(row: JobRow, report: JobReport) -> JobRow | None:
 
 def _while_it_runs(status: JobStatus, last: JobStatus, *, retried: bool) -> JobStatus:
     """`status` of an iteration that runs, with what is true of the `last` one until this one has ended."""
-    code, message = (last.error_code, last.error_msg) if retried else (ErrorCode.OK, "")
-    return replace(status, error_code=code, error_msg=message, dead_letters=last.dead_letters, warning=last.warning)
+    status = replace(status, dead_letters=last.dead_letters, warning=last.warning)
+    if not retried:
+        return replace(status, error_code=ErrorCode.OK, error_msg="")
+    return replace(status, error_code=last.error_code, error_msg=last.error_msg, failures=last.failures)
 
 
 def combined(rows: Sequence[JobRow]) -> JobRow:

@@ -11,3 +11,5 @@ class ExitStatus(IntEnum):
     OUT_OF_TIME = 3
     DIFFERS = 4
     """It was compared, and source and target are not equal."""
+    NOT_FRESH = 5
+    """Jobs were checked, and one is late or failed."""

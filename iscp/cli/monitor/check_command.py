@@ -53,7 +53,8 @@ class Finding:
 def check(invocation: Invocation, /, tables: str, names: str, max_lag_s: float | None, account: str) -> None:
     """Check that jobs, all or those that match, are fresh: for cron and CI.
 
-    Exit status 0 if all are, 1 if one is late or failed, or if none matches. T and N may be patterns, as 'sales.*'.
+    Exit status 0 if all are, 5 if one is late or failed; 1 if none matches or no node can be reached. T and N may be
+    patterns, as 'sales.*'.
     """
     with invocation.client() as client:
         jobs = client.jobs(**matching(tables, names), account=account, limit=MATCHES_MAX)
@@ -64,8 +65,9 @@ def check(invocation: Invocation, /, tables: str, names: str, max_lag_s: float |
     _show(invocation, findings, {"checked": len(jobs), "late": late, "failed": failed})
     if not jobs:
         click.echo("error: no job matches", err=True)
-    if findings or not jobs:
         click.get_current_context().exit(ExitStatus.FAILED)
+    if findings:
+        click.get_current_context().exit(ExitStatus.NOT_FRESH)
 
 
 def finding_of(job: JobView, max_lag_s: float | None, now_s: float) -> Finding | None:

@@ -24,6 +24,8 @@ def next_start(job: JobView, now_s: float) -> str:
         return "an iteration is queued, and starts when the node has a free slot"
     if job.state is JobState.ERROR and job.status.error_code >= PERMANENT_FROM:
         return "not before `iscp-admin job resume`, update or resync: the error is permanent"
+    if job.reason in (Reason.RETRYING, Reason.QUARANTINED) and job.status.retry_at_s:
+        return f"{render.next_retry(job.status, now_s)}; `iscp-admin job resume` retries now"
     if job.reason is Reason.QUARANTINED:
         return "a retry every backoff.quarantine_s, after many failures in a row; `iscp-admin job resume` retries now"
     if job.reason is Reason.RETRYING:

@@ -52,7 +52,8 @@ def _record_trigger_failure(
     job.wait(now_s, delay_s(backoff, pace.faults, draw))
     reason = Reason.QUARANTINED if quarantined(backoff, pace.faults) else Reason.RETRYING
     version, message = job.row.watermark.version, f"trigger {pace.trigger.name!r}: {error}"
-    return job.report(JobEvent.FAIL, reason, JobStatus(version, version, at_s, at_s, ErrorCode.TRIGGER_FAILED, message))
+    status = JobStatus(version, version, at_s, at_s, ErrorCode.TRIGGER_FAILED, message, failures=pace.faults)
+    return job.report(JobEvent.FAIL, reason, replace(status, retry_at_s=job.retry_due_at_s(now_s, at_s)))
 
 
 class Settlement:
@@ -155,11 +156,16 @@ class Settlement:
             # Nothing was outstanding: it ran to see whether its target is right, and that is not known now.
             job.doubted_at_s = job.doubted_at_s or self._at_s
         if code >= PERMANENT_FROM:
-            job.failed, reason = True, Reason.NONE
+            job.failed, job.retry_at_s, reason = True, 0.0, Reason.NONE
         else:
             job.wait(self._now_s, delay_s(self._backoff, job.failures, draw))
             reason = Reason.QUARANTINED if quarantined(self._backoff, job.failures) else Reason.RETRYING
-        status = replace(self._status(outcome, code, message), doubted_at_s=job.doubted_at_s)
+        status = replace(
+            self._status(outcome, code, message),
+            doubted_at_s=job.doubted_at_s,
+            failures=job.failures,
+            retry_at_s=job.retry_due_at_s(self._now_s, self._at_s),
+        )
         self.reports.append(job.report(JobEvent.FAIL, reason, status))
         self.history.append(self._history(outcome, code, message))
 

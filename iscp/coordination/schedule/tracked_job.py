@@ -102,6 +102,8 @@ class TrackedJob:
         self.pace: Pace | None = None
         self.failed = row.failed_for_good
         self.failures = {Reason.RETRYING: 1, Reason.QUARANTINED: backoff.quarantine_after}.get(row.reason, 0)
+        if self.failures:
+            self.failures = max(self.failures, row.status.failures)
         self.reported_state = row.state
         self.reported_reason = row.reason
 
@@ -228,6 +230,10 @@ class TrackedJob:
 
     def wait(self, now_s: float, wait_s: float) -> None:
         self.retry_at_s = now_s + wait_s
+
+    def retry_due_at_s(self, now_s: float, at_s: float) -> float:
+        """As Unix time, at `at_s`; 0: it waits for none."""
+        return at_s + self.retry_at_s - now_s if self.retry_at_s else 0.0
 
     def heed_move(self, config: BackoffConfig, now_s: float) -> None:
         """The source has a new version, in which a file that was lost may count no more; no quarantine outlasts that.

@@ -642,6 +642,8 @@ class Status(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     SOURCE_ID_FIELD_NUMBER: _builtins.int
     DOUBTED_AT_S_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    RETRY_AT_S_FIELD_NUMBER: _builtins.int
     from_version: _builtins.int
     to_version: _builtins.int
     start_at_s: _builtins.float
@@ -656,6 +658,8 @@ class Status(_message.Message):
     steps: _builtins.int
     source_id: _builtins.str
     doubted_at_s: _builtins.float
+    failures: _builtins.int
+    retry_at_s: _builtins.float
     def __init__(
         self,
         *,
@@ -673,10 +677,12 @@ class Status(_message.Message):
         steps: _builtins.int = ...,
         source_id: _builtins.str = ...,
         doubted_at_s: _builtins.float = ...,
+        failures: _builtins.int = ...,
+        retry_at_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "dead_letters", b"dead_letters", "doubted_at_s", b"doubted_at_s", "end_at_s", b"end_at_s", "error_code", b"error_code", "error_msg", b"error_msg", "from_version", b"from_version", "rows", b"rows", "source_id", b"source_id", "start_at_s", b"start_at_s", "step", b"step", "steps", b"steps", "to_version", b"to_version", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "dead_letters", b"dead_letters", "doubted_at_s", b"doubted_at_s", "end_at_s", b"end_at_s", "error_code", b"error_code", "error_msg", b"error_msg", "failures", b"failures", "from_version", b"from_version", "retry_at_s", b"retry_at_s", "rows", b"rows", "source_id", b"source_id", "start_at_s", b"start_at_s", "step", b"step", "steps", b"steps", "to_version", b"to_version", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

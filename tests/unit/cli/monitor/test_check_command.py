@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from iscp.core.errors import PermanentError
 from iscp.core.job_row import JobState, JobStatus, Reason
 from tests.fakes.admin import FakeAdmin
 
@@ -44,12 +45,12 @@ def test_fresh_jobs_end_with_0(run: Run) -> None:
         ({"reason": Reason.QUARANTINED, "status": QUOTA}, "failed", "it is quarantined: 5 disk full"),
     ],
 )
-def test_one_that_is_not_fresh_ends_with_1(
+def test_one_that_is_not_fresh_ends_with_5(
     run: Run, service: FakeAdmin, fields: dict[str, Any], freshness: str, why: str
 ) -> None:
     service.show("/t", "b", **fields)
     result = run("job", "check", "--max-lag", "5m", "-o", "json")
-    assert result.exit_code == 1
+    assert result.exit_code == 5
     answer = json.loads(result.stdout)
     (found,) = answer["findings"]
     assert (found["name"], found["freshness"]) == ("b", freshness)
@@ -78,7 +79,7 @@ def test_without_the_option_each_jobs_own_target_lag_counts(run: Run, service: F
     service.show("/t", "b", lag_s=10_000.0)
     assert run("job", "check").exit_code == 0
     service.show("/t", "b", lag_s=20.0, late=True)
-    assert run("job", "check").exit_code == 1
+    assert run("job", "check").exit_code == 5
 
 
 def test_an_idle_table_is_probed_rarely_and_that_is_no_fault(run: Run, service: FakeAdmin) -> None:
@@ -90,10 +91,17 @@ def test_a_pattern_chooses_and_one_that_matches_nothing_is_a_fault(run: Run, ser
     service.show("/u", "c", lag_s=9e9)
     assert run("job", "check", "/t", "--max-lag", "5m").exit_code == 0
     assert run("job", "check", "/t*", "b", "--max-lag", "5m").exit_code == 0
-    assert run("job", "check", "/u*", "--max-lag", "5m").exit_code == 1
+    assert run("job", "check", "/u*", "--max-lag", "5m").exit_code == 5
     nothing = run("job", "check", "/t*", "x")
     assert nothing.exit_code == 1
     assert nothing.stderr == "error: no job matches\n"
+
+
+def test_a_node_that_refuses_ends_with_1(service: FakeAdmin, run: Run) -> None:
+    service.failures = [PermanentError("no such account")]
+    result = run("job", "check")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "error: no such account" in result.stderr
 
 
 def test_wrong_usage_ends_with_2(run: Run) -> None:

@@ -116,6 +116,21 @@ def test_what_is_not_known_of_an_iteration_is_not_shown(progress: RunProgress, l
     assert render.progress_lines(progress) == lines
 
 
+def test_a_job_that_is_retried_says_when(run: Run, service: FakeAdmin) -> None:
+    status = JobStatus(error_code=9, error_msg="away", failures=4, retry_at_s=4_000_000_000.0)
+    for reason in (Reason.RETRYING, Reason.QUARANTINED):
+        service.show("/t", "a", state=JobState.ERROR, reason=reason, status=status)
+        for command in ("status", "describe"):
+            page = run("job", command, "/t", "a").stdout
+            assert "next retry" in page
+            assert "at 2096-10-02 07:06:40Z" in page
+            assert "4 failures in a row" in page
+        shown = json.loads(run("job", "status", "/t", "a", "-o", "json").stdout)["status"]
+        assert (shown["failures"], shown["retry_at_s"]) == (4, 4_000_000_000.0)
+    service.show("/t", "a", state=JobState.COMPLETED, reason=Reason.NONE, status=status)
+    assert "next retry" not in run("job", "status", "/t", "a").stdout
+
+
 def test_what_is_wrong_with_a_job_is_in_its_warnings(run: Run, service: FakeAdmin) -> None:
     status = JobStatus(error_code=9, error_msg="cannot be read", dead_letters=3, warning="compared")
     service.show("/t", "a", status=status, state=JobState.ERROR, reason=Reason.RETRYING, late=True, lag_s=9.0)

@@ -48,6 +48,14 @@ def a_job(trigger: dict[str, Any] | None = None, **fields: Any) -> JobView:
         (a_job(state=JobState.ERROR, status=JobStatus(error_code=10_001)), "the error is permanent"),
         (a_job(state=JobState.ERROR, reason=Reason.QUARANTINED), "backoff.quarantine_s"),
         (a_job(state=JobState.ERROR, reason=Reason.RETRYING), "a retry with growing pauses"),
+        (
+            a_job(reason=Reason.RETRYING, status=JobStatus(failures=3, retry_at_s=NOW_S + 12)),
+            "(in 12.0 s), after 3 failures in a row; `iscp-admin job resume` retries now",
+        ),
+        (
+            a_job(reason=Reason.QUARANTINED, status=JobStatus(failures=1, retry_at_s=NOW_S - 1)),
+            "due now, after 1 failure; ",
+        ),
         (a_job(node_id=""), "when a node has been given the table"),
         (a_job(applied_version=-1), "at once: the first iteration"),
         (a_job(), "at the source's next commit after 7, together with"),

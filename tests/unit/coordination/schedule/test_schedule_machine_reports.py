@@ -6,7 +6,7 @@ import pytest
 
 from iscp.coordination.schedule.schedule_events import JobCommitted
 from iscp.core.errors import ErrorCode, IscpError, LeaseLost, StorageError
-from iscp.core.job_row import JobState, JobStatus
+from iscp.core.job_row import JobState, JobStatus, Reason
 from tests.fakes.timetable import URI, Timetable, job, outcome
 
 
@@ -88,6 +88,30 @@ def test_what_a_former_registration_has_committed_is_not_reported_of_the_one_tha
     assert (world.reports, world.history) == ([], [])
 
 
+def test_a_failure_says_how_many_there_were_in_a_row_and_when_the_next_retry_is_due(world: Timetable) -> None:
+    world.start(job("x", 2))
+    for failures, wait_s in ((1, 5.0), (2, 10.0)):
+        world.fail(failures)
+        *_, report = world.reports
+        assert report.status is not None
+        assert (report.status.failures, report.status.retry_at_s) == (failures, world.clock.now_s() + wait_s)
+        world.wait(wait_s)
+        assert world.now_running == [(("x",), None)]
+    world.succeed(3)
+    *_, report = world.reports
+    assert report.status is not None
+    assert (report.status.failures, report.status.retry_at_s) == (0, 0.0)
+
+
+def test_a_node_that_takes_over_a_failing_job_goes_on_counting(world: Timetable) -> None:
+    failed = JobStatus(error_code=ErrorCode.STORAGE, failures=4).to_json()
+    world.start(job("x", 2)._replace(state=JobState.ERROR, reason=Reason.RETRYING, status_json=failed))
+    world.fail(1)
+    *_, report = world.reports
+    assert report.status is not None
+    assert report.status.failures == 5
+
+
 def test_a_failure_says_which_and_when(world: Timetable) -> None:
     world.start(job("x", 2))
     world.started(1)
@@ -95,5 +119,7 @@ def test_a_failure_says_which_and_when(world: Timetable) -> None:
     world.wait(0.5)
     world.end(1, error=StorageError("disk full", code=ErrorCode.NO_SPACE))
     (report,) = world.reports
-    assert report.status == JobStatus(-1, 2, at_s, at_s + 0.5, ErrorCode.NO_SPACE, "disk full")
+    assert report.status == JobStatus(
+        -1, 2, at_s, at_s + 0.5, ErrorCode.NO_SPACE, "disk full", failures=1, retry_at_s=at_s + 5.5
+    )
     assert [entry.error_code for entry in world.history] == [ErrorCode.NO_SPACE]
