@@ -40,6 +40,8 @@ from iscp.core.verification import Comparison, VerifyReport
 CREATED_AT_S = 1_700_000_000.0
 CHECKPOINT_AT_S = 1_700_000_500.0
 MISSING = "/missing"
+ALIVE_S = 0.02
+"""How often a wait sees whether its client is still there."""
 
 
 def table_id_of(table: str) -> str:
@@ -53,6 +55,7 @@ class FakeAdmin:
     `comparisons` are what is found at jobs of these names; all others are equal. `failures` are raised by the next
     calls, one each, after a change was made if `fail_late` (a lost answer). `before` runs at the start of each
     call with its verb. `asked` counts calls by verb. `warning` is in the answers to registrations.
+    `waiting`: how many waits are under way.
     """
 
     source_version: int = 7
@@ -64,6 +67,7 @@ class FakeAdmin:
     request_ids: list[str] = field(default_factory=list)
     interrupted: list[JobName] = field(default_factory=list)
     warning: str = ""
+    waiting: int = 0
 
     def __post_init__(self) -> None:
         self._moved = threading.Condition()
@@ -201,14 +205,19 @@ class FakeAdmin:
         self._enter("wait")
         end_s = time.monotonic() + timeout_s
         with self._moved:
-            wanted = self.source_version if version is None else version
-            while (found := self._find(job)).applied_version < wanted:
-                if found.reason is Reason.PAUSED:
-                    raise JobFailed("the job is paused", remedy="Resume it")
-                left_s = end_s - time.monotonic()
-                if left_s <= 0 or not self._moved.wait(left_s):
-                    raise TimedOut(f"version {wanted} is not applied yet", remedy="Wait longer")
-            return found
+            self.waiting += 1
+            try:
+                wanted = self.source_version if version is None else version
+                while (found := self._find(job)).applied_version < wanted:
+                    if found.reason is Reason.PAUSED:
+                        raise JobFailed("the job is paused", remedy="Resume it")
+                    left_s = end_s - time.monotonic()
+                    if left_s <= 0 or not alive():
+                        raise TimedOut(f"version {wanted} is not applied yet", remedy="Wait longer")
+                    self._moved.wait(min(left_s, ALIVE_S))
+                return found
+            finally:
+                self.waiting -= 1
 
     def verify(self, job: JobName, repair: bool, timeout_s: float, alive: Callable[[], bool]) -> VerifyReport:
         self._enter("verify")

@@ -8,8 +8,9 @@ from typing import Any
 import grpc
 import pytest
 
+from iscp.adapters.grpc.channel.attempts import NOTICE_AFTER_S
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY, detail_of
-from iscp.adapters.grpc.channel.retrying_caller import NOTICE_AFTER_S, Caller
+from iscp.adapters.grpc.channel.retrying_caller import Caller
 from iscp.core.errors import ErrorCode, IscpError, NotOwner, OutcomeUnknown, Unavailable
 from tests.fakes.clock import FakeClock
 

@@ -1,0 +1,82 @@
+"""How often a call is repeated, and with which error it ends: the same for threads and for asyncio."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import grpc
+
+from iscp.adapters.grpc.channel.call_metadata import CONNECT_MAX_MS, KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, keepalive
+from iscp.adapters.grpc.channel.endpoint import MESSAGE_BYTES_MAX, Tls
+from iscp.adapters.grpc.channel.grpc_errors import from_rpc
+from iscp.core.errors import ErrorCode, IscpError, LeaseLost, NotOwner, OutcomeUnknown, TemporaryError, Unavailable
+
+BACKOFF_S = 0.1
+"""Pause before the second attempt; it doubles up to BACKOFF_MAX_S."""
+
+BACKOFF_MAX_S = 2.0
+"""Longest pause between two attempts."""
+
+NOTICE_AFTER_S = 3.0
+"""Without an answer for so long, a client reports why, once, and goes on trying."""
+
+# The owner is changing, or the node is restarting: soon another answer is to be had. Repeating is safe, as a
+# change carries its request_id. (Not Unavailable's siblings: a full disk does not repair itself within seconds.)
+_RETRIED = (Unavailable, NotOwner, LeaseLost, OutcomeUnknown)
+
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    # Otherwise gRPC itself, once refused, would not try again within our own attempts.
+    ("grpc.initial_reconnect_backoff_ms", int(BACKOFF_S * 1000)),
+    # A node that is frozen, or cut off, accepts connections and answers nothing: then another one is called.
+    ("grpc.min_reconnect_backoff_ms", CONNECT_MAX_MS),
+    *keepalive(KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS),
+    ("grpc.max_reconnect_backoff_ms", int(BACKOFF_MAX_S * 1000)),
+)
+
+Notice = Callable[[IscpError, float], None]
+"""Called once in a call that goes on trying: with the last error, and the seconds for which it will."""
+
+
+def credentials_of(tls: Tls) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(tls.authority or None, tls.key or None, tls.certificate or None)
+
+
+class Attempts:
+    """Those of one call, from `begun_s` of the caller's monotonic clock on, for `timeout_s`."""
+
+    def __init__(self, endpoint: str, begun_s: float, timeout_s: float, changes: bool, notice: Notice) -> None:
+        self._endpoint = endpoint
+        self._begun_s = begun_s
+        self._end_s = begun_s + timeout_s
+        self._changes = changes
+        self._notice = notice
+        self._unknown, self._noticed, self._backoff_s = False, False, BACKOFF_S
+
+    def left_s(self, now_s: float) -> float:
+        return max(0.0, self._end_s - now_s)
+
+    def pause_s(self, cause: grpc.RpcError, now_s: float) -> float:
+        """For how long to wait before the next attempt; raises the call's error where there is to be none."""
+        error = from_rpc(cause, self._endpoint, changes=self._changes)
+        self._unknown = self._unknown or isinstance(error, OutcomeUnknown)
+        pause_s = self._backoff_s * random.uniform(0.5, 1.0)
+        if not _retried(error) or now_s + pause_s >= self._end_s:
+            raise self._final(error) from cause
+        if not self._noticed and now_s - self._begun_s >= NOTICE_AFTER_S:
+            self._noticed = True
+            self._notice(error, self._end_s - now_s)
+        self._backoff_s = min(BACKOFF_MAX_S, self._backoff_s * 2)
+        return pause_s
+
+    def _final(self, error: IscpError) -> IscpError:
+        """Where this attempt failed for certain, an earlier one may still have been carried out."""
+        if self._unknown and isinstance(error, TemporaryError) and not isinstance(error, OutcomeUnknown):
+            return OutcomeUnknown(error.message, field=error.field, remedy="Check the job's status")
+        return error
+
+
+def _retried(error: IscpError) -> bool:
+    return isinstance(error, _RETRIED) and error.code not in (ErrorCode.TIMEOUT, ErrorCode.JOB_LOG_DAMAGED)

@@ -1,0 +1,115 @@
+"""Calls to one node from asyncio, each repeated within its time where that is safe."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import NoneType
+from typing import Any, TypeVar
+
+import grpc
+
+from iscp.adapters.grpc.channel.attempts import CHANNEL_OPTIONS, Attempts, Notice, credentials_of
+from iscp.adapters.grpc.channel.endpoint import Tls, channel_target, endpoint_or_default
+from iscp.adapters.system.clock import SystemClock
+from iscp.core.argument_checks import require, require_seconds
+from iscp.core.errors import Canceled, InvalidRequest
+from iscp.ports.system import Clock
+
+R = TypeVar("R")
+
+
+class AsyncCaller:
+    """A channel to `endpoint`, for the tasks of the event loop in which it is made.
+
+    `timeout_s` bounds each call with its retries. A task that is cancelled ends its call at the node too.
+    """
+
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        *,
+        timeout_s: float = 30.0,
+        tls: Tls | None = None,
+        notice: Notice = lambda error, left_s: None,
+        clock: Clock | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        require(tls, (Tls, NoneType), "tls", "Tls")
+        self._notice = notice
+        self._clock = clock or SystemClock()
+        self._sleep = sleep
+        self._endpoint = endpoint_or_default(endpoint)
+        self._timeout_s = require_seconds(timeout_s, "timeout_s")
+        self._closed = False
+        self._loop = _running_loop()
+        target = channel_target(self._endpoint)
+        if tls is None:
+            self.channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+        else:
+            self.channel = grpc.aio.secure_channel(target, credentials_of(tls), options=CHANNEL_OPTIONS)
+
+    async def close(self) -> None:
+        """Ends the calls that are under way with Canceled."""
+        self._closed = True
+        await self.channel.close()
+
+    async def call(
+        self,
+        method: Callable[..., Awaitable[R]],
+        request: Any,
+        *,
+        changes: bool = False,
+        timeout_s: float | None = None,
+    ) -> R:
+        """Call, and repeat the very same request, until `timeout_s` is over."""
+        self._refuse_misuse()
+        within_s = self._timeout_s if timeout_s is None else require_seconds(timeout_s, "timeout_s")
+        attempts = Attempts(self._endpoint, self._clock.monotonic_s(), within_s, changes, self._notice)
+        while True:
+            try:
+                return await method(request, timeout=attempts.left_s(self._clock.monotonic_s()))
+            except grpc.RpcError as failure:
+                cause = failure
+            except asyncio.CancelledError as ended:
+                # gRPC raises it too where another task has closed the channel: that one does not cancel this task.
+                if not self._closed or _is_cancelled():
+                    raise
+                raise Canceled("the client was closed during the call", field="client") from ended
+            await self._sleep(attempts.pause_s(cause, self._clock.monotonic_s()))
+            self._refuse_misuse()
+
+    def _refuse_misuse(self) -> None:
+        if self._closed:
+            raise InvalidRequest("the client is closed", field="client", remedy="Make another one")
+        if _running_loop() is not self._loop:
+            raise InvalidRequest(
+                "the client belongs to another event loop", field="client", remedy="Make one in each loop"
+            )
+
+
+def listing(method: Callable[..., Any]) -> Callable[..., Awaitable[list[Any]]]:
+    """A streamed answer as a list, so that a retry starts from its beginning."""
+
+    async def call(request: Any, *, timeout: float) -> list[Any]:
+        stream = method(request, timeout=timeout)
+        try:
+            return [page async for page in stream]
+        finally:
+            stream.cancel()  # where this task was cancelled; of a stream that has ended it changes nothing
+
+    return call
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError as error:
+        raise InvalidRequest(
+            "there is no running event loop", field="client", remedy="Make and use the client within a coroutine"
+        ) from error
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
