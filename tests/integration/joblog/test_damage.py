@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog, repair_job_log
 from iscp.adapters.system.clock import SystemClock
@@ -131,6 +131,41 @@ def test_a_whole_commit_that_is_not_this_logs_is_refused(
     assert "is a commit of another table" in str(raised.value) or "is the commit of version" in str(raised.value)
     path.write_bytes(kept)
     assert jobs_of(home, reached) == JOBS
+
+
+@pytest.mark.parametrize("file", [last, before_the_last])
+def test_a_commit_that_is_cut_at_a_lines_end_is_refused(home: Path, file: Callable[[Path], Path]) -> None:
+    path = file(home)
+    kept = path.read_text()
+    path.write_text("".join(kept.splitlines(keepends=True)[:-1]))
+    with pytest.raises(JobLogDamaged, match=f"{path.name}.*is not a whole commit"):
+        jobs_of(home)
+    path.write_text(kept)
+    assert jobs_of(home) == JOBS
+    claimed = last(home)  # it sets a term, and adds no file
+    claimed.write_text("".join(claimed.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(JobLogDamaged, match=f"{claimed.name}.*is not a whole commit"):
+        jobs_of(home)
+
+
+def test_rows_that_somebody_else_removed_are_missed_and_come_back_by_a_command(home: Path) -> None:
+    reached = version_of(last(home))
+    DeltaTable(str(home / "iscp_log")).delete()
+    foreign = last(home)
+    with pytest.raises(JobLogDamaged, match=f"{foreign.name}.*was not written by iscp, and removes rows") as raised:
+        jobs_of(home, reached)
+    assert "iscp log repair" in raised.value.remedy
+    repaired = repair_job_log(str(home), reached)
+    assert repaired is not None
+    assert (repaired.version, Path(repaired.renamed).name) == (reached, f"{foreign.name}.torn")
+    assert jobs_of(home, reached) == JOBS
+
+
+def test_a_table_that_is_put_in_order_has_lost_nothing(home: Path) -> None:
+    table = DeltaTable(str(home / "iscp_log"))
+    table.optimize.compact()
+    assert '"remove"' in last(home).read_text()
+    assert jobs_of(home) == JOBS
 
 
 @pytest.mark.parametrize("history", [False, True])

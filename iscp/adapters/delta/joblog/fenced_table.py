@@ -20,7 +20,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 from pyarrow.dataset import dataset
 
-from iscp.adapters.delta.joblog.log_check import COMMIT_TABLE, COMMIT_VERSION
+from iscp.adapters.delta.joblog.log_check import COMMIT_ACTIONS, COMMIT_TABLE, COMMIT_VERSION
 from iscp.adapters.delta.joblog.log_opening import bring_up_to_format, open_or_create
 from iscp.adapters.delta.joblog.log_schema import FORMAT, FORMAT_PROPERTY, numbered, row_count_stats
 from iscp.adapters.delta.joblog.orphan_files import OrphanFiles
@@ -278,6 +278,7 @@ class FencedTable:
                     COMMIT_ID: commit_id,
                     COMMIT_TABLE: str(table.metadata().id),
                     COMMIT_VERSION: str(table.version() + 1),
+                    COMMIT_ACTIONS: str(len(actions) + len(txns)),
                 },
                 max_commit_retries=0,
                 app_transactions=txns or None,

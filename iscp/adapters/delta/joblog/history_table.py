@@ -160,7 +160,7 @@ def find_fault(uri: str, table: DeltaTable | None) -> str:
 
     Raises OSError where it cannot be read.
     """
-    if (found := find_damage(uri)) is not None:
+    if (found := find_damage(uri, history=True)) is not None:
         return f"{found.path} {found.why}"
     if table is None:
         return ""

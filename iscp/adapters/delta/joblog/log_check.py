@@ -15,25 +15,30 @@ from typing import Any, assert_never
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from iscp.adapters.delta.log.commits import log_of, version_of
+from iscp.adapters.delta.log.commits import COMMIT_ID, log_of, version_of
 from iscp.adapters.delta.storage import files
 from iscp.core.errors import JobLogDamaged
 
 USED = "iscp_log.used"
 """The file beside the log that says that there was one."""
 
-COMMIT_TABLE, COMMIT_VERSION = "iscp.table", "iscp.version"
-"""In what a commit of the job log says of itself (not those of earlier versions of iscp, nor the history's)."""
+COMMIT_TABLE, COMMIT_VERSION, COMMIT_ACTIONS = "iscp.table", "iscp.version", "iscp.actions"
+"""In what a commit of the job log says of itself (not those of earlier versions of iscp, nor the history's): the table,
+the version, and how many files it adds and transactions it sets, so that one that is cut at a line's end shows.
+"""
 
+_NOT_OURS = "was not written by iscp, and removes rows"
 _RESTORE = "Restore it from a backup of the job log"
 
 
 class Kind(Enum):
     """TORN: nothing is wrong but the last commit, and nobody was answered for it. LOST: nothing is wrong but that the
-    log ends too early, as its last commits, which were answered for, are missing or cannot be read. HOLE: all else."""
+    log ends too early, as its last commits, which were answered for, are missing or cannot be read. FOREIGN: nothing
+    is wrong but that somebody else has removed rows by the last commit. HOLE: all else."""
 
     TORN = "torn"
     LOST = "lost"
+    FOREIGN = "foreign"
     HOLE = "hole"
 
 
@@ -61,6 +66,9 @@ class Damage:
                     f"{_RESTORE}, or accept the loss with `iscp log repair`: the log then ends at version "
                     f"{self.whole_to}, and requests after it have to be made again"
                 )
+            case Kind.FOREIGN:
+                part, lost = "the job log's last commit,", "the registrations of jobs in these rows would be lost"
+                remedy = "Rename it with `iscp log repair`, before its rows' files are deleted; or restore a backup"
             case Kind.HOLE:
                 part, remedy = "a file of the job log,", _RESTORE
                 lost = "registrations and changes of jobs that it holds would be lost"
@@ -82,9 +90,10 @@ def is_there(uri: str) -> bool:
     return bool(files.names(log_of(uri)))
 
 
-def find_damage(uri: str, reached: int = -1) -> Damage | None:
+def find_damage(uri: str, reached: int = -1, *, history: bool = False) -> Damage | None:
     """The first thing that is wrong with the log of the table at `uri`, which has come to version `reached` at least.
 
+    `history`: of the history's, whose commits say nothing of themselves.
     Raises OSError where it cannot be read.
     """
     log = log_of(uri)
@@ -107,12 +116,14 @@ def find_damage(uri: str, reached: int = -1) -> Damage | None:
     for version in since:
         named_id, why = _read_commit(f"{log}/{version:020d}.json", version, table_id)
         table_id = table_id or named_id
-        if why:
+        if why and not (history and why == _NOT_OURS):
             faults.append((version, why))
     if faults:
         version, why = faults[0]
         at_end = len(faults) == 1 and version == newest and version > 0
-        kind = Kind.HOLE if not at_end else Kind.LOST if reached >= version else Kind.TORN
+        kind = Kind.HOLE
+        if at_end:
+            kind = Kind.FOREIGN if why == _NOT_OURS else Kind.LOST if reached >= version else Kind.TORN
         return Damage(f"{log}/{version:020d}.json", why, kind, version - 1)
     if newest < reached:
         why = f"is missing, and so are those up to version {reached}" if newest + 1 < reached else "is missing"
@@ -145,6 +156,12 @@ def _read_commit(path: str, version: int, table_id: str) -> tuple[str, str]:
         return named_id, f"is a commit of another table ({named_id})"
     if about.get(COMMIT_VERSION, str(version)) != str(version):
         return named_id, f"is the commit of version {about[COMMIT_VERSION]}"
+    if about.get(COMMIT_ACTIONS, number := str(sum("add" in each or "txn" in each for each in actions))) != number:
+        return named_id, "is not a whole commit"
+    # What keeps a table in order, as OPTIMIZE, changes no data; all that changes any has an id here.
+    removed = [_body([action], "remove") for action in actions if "remove" in action]
+    if COMMIT_ID not in about and any(body.get("dataChange", True) for body in removed):
+        return named_id, _NOT_OURS
     return named_id, ""
 
 
