@@ -161,11 +161,16 @@ def test_rows_that_somebody_else_removed_are_missed_and_come_back_by_a_command(h
     assert jobs_of(home, reached) == JOBS
 
 
-def test_a_table_that_is_put_in_order_has_lost_nothing(home: Path) -> None:
+def test_a_table_that_an_operator_puts_in_order_is_taken_as_it_is(home: Path) -> None:
     table = DeltaTable(str(home / "iscp_log"))
     table.optimize.compact()
     assert '"remove"' in last(home).read_text()
     assert jobs_of(home) == JOBS
+    opened_again = DeltaTable(str(home / "iscp_log"))
+    (home / "iscp_log" / opened_again.get_add_actions().column("path")[0].as_py()).unlink()
+    opened_again.repair()  # somebody gives up the rows of a file that is lost
+    assert '"FSCK"' in last(home).read_text()
+    assert jobs_of(home) == 0
 
 
 @pytest.mark.parametrize("history", [False, True])

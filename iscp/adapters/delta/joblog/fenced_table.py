@@ -20,7 +20,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 from pyarrow.dataset import dataset
 
-from iscp.adapters.delta.joblog.log_check import COMMIT_ACTIONS, COMMIT_TABLE, COMMIT_VERSION
+from iscp.adapters.delta.joblog.log_check import COMMIT_ACTIONS, COMMIT_TABLE, COMMIT_VERSION, HARMLESS
 from iscp.adapters.delta.joblog.log_opening import bring_up_to_format, open_or_create
 from iscp.adapters.delta.joblog.log_schema import FORMAT, FORMAT_PROPERTY, numbered, row_count_stats
 from iscp.adapters.delta.joblog.orphan_files import OrphanFiles
@@ -44,8 +44,6 @@ Unavailable.
 """
 
 
-# What keeps a table in order without changing what is in it: an operator may do it beside the owner.
-_HARMLESS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "FSCK"})
 # Each commit lists the log's directory and replays what lies behind the last checkpoint: both are kept short. With
 # 100 commits to a checkpoint and an hour's commit files kept, a commit took three times the time.
 TABLE_PROPERTIES = {
@@ -234,7 +232,7 @@ class FencedTable:
                 found = True
             elif landed and self._doubt and landed == self._doubt.commit_id:
                 continue
-            elif commit.operation not in _HARMLESS:
+            elif commit.operation not in HARMLESS:
                 self._depose(f"version {commit.version} of the job log is not ours")
         return found
 

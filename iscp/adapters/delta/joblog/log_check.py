@@ -27,6 +27,9 @@ COMMIT_TABLE, COMMIT_VERSION, COMMIT_ACTIONS = "iscp.table", "iscp.version", "is
 the version, and how many files it adds and transactions it sets, so that one that is cut at a line's end shows.
 """
 
+HARMLESS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "FSCK"})
+"""What keeps a table in order without changing what is in it: an operator may do it beside the owner."""
+
 _NOT_OURS = "was not written by iscp, and removes rows"
 _RESTORE = "Restore it from a backup of the job log"
 
@@ -158,9 +161,8 @@ def _read_commit(path: str, version: int, table_id: str) -> tuple[str, str]:
         return named_id, f"is the commit of version {about[COMMIT_VERSION]}"
     if about.get(COMMIT_ACTIONS, number := str(sum("add" in each or "txn" in each for each in actions))) != number:
         return named_id, "is not a whole commit"
-    # What keeps a table in order, as OPTIMIZE, changes no data; all that changes any has an id here.
-    removed = [_body([action], "remove") for action in actions if "remove" in action]
-    if COMMIT_ID not in about and any(body.get("dataChange", True) for body in removed):
+    removed = any("remove" in action for action in actions)
+    if removed and COMMIT_ID not in about and about.get("operation") not in HARMLESS:
         return named_id, _NOT_OURS
     return named_id, ""
 
