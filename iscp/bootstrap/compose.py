@@ -8,6 +8,7 @@ from functools import partial
 from typing import get_args
 
 from iscp import __version__
+from iscp.adapters.gateway.gateway_server import GatewayServer
 from iscp.adapters.grpc.admin.admin_server import AdminServer
 from iscp.adapters.grpc.admin.forwarding import Forwarding
 from iscp.adapters.grpc.node.node_server import NodeServer
@@ -68,7 +69,9 @@ def compose(on: Foundation) -> Node:
     forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id), log_fault=owner.log_fault)
     admin, operator = compose_services(on, cluster, moved, owner, nodes, target_probes)
     server = AdminServer(admin, config.listen, services=[served, operator], interceptors=[forwarding])
+    listen = config.gateway.listen
+    serving = GatewayServer(server, listen, __version__) if listen else server
     ends = nodes, peers, forwarding, cluster.etcd
-    parts = NodeParts(server, keeper, owner, worker, scheduler, executor, upkeep, moved, ends, [alerts])
+    parts = NodeParts(serving, keeper, owner, worker, scheduler, executor, upkeep, moved, ends, [alerts])
     preflight = partial(refuse_misfit, config, record, cluster.membership)
     return Node(config.node_id, cluster.membership, cluster.election, parts, preflight)

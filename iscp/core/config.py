@@ -178,6 +178,13 @@ class NotifyConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayConfig:
+    """The service `Admin` as JSON over HTTP. See docs/gateway.md."""
+
+    listen: str = _setting("", "Where the node serves JSON over HTTP, HOST:PORT; empty: nowhere")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     """One node. Invariants: those of `faults`, which is empty for a valid configuration."""
 
@@ -209,6 +216,7 @@ class NodeConfig:
     consumers: ConsumersConfig = field(default_factory=ConsumersConfig)
     upkeep: UpkeepConfig = field(default_factory=UpkeepConfig)
     notify: NotifyConfig = field(default_factory=NotifyConfig)
+    gateway: GatewayConfig = field(default_factory=GatewayConfig)
 
     @property
     def address(self) -> str:

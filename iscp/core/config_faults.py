@@ -70,6 +70,7 @@ def _name_faults(config: NodeConfig) -> Iterator[SettingFault]:
 
 def _address_faults(config: NodeConfig) -> Iterator[SettingFault]:
     listed = [("listen", config.listen), *((("advertise", config.advertise),) if config.advertise else ())]
+    listed += [("gateway.listen", config.gateway.listen)] if config.gateway.listen else []
     listed += [(f"etcd.endpoints.{n}", endpoint) for n, endpoint in enumerate(config.etcd.endpoints)]
     for path, address in listed:
         if port_of(address) is None:

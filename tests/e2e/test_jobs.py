@@ -9,8 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,12 +21,14 @@ from deltalake import DeltaTable, write_deltalake
 
 import iscp
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
+from iscp.adapters.system.free_port import free_port
 from iscp.cli.admin.exit_status import ExitStatus
 from iscp.cli.demo.check import differences
 from iscp.core.errors import JobFailed, TimedOut
 from tests.e2e.evidence import Answer, admin, admin_process, assert_in_order, sink_commits
 from tests.e2e.harness import Cluster, Job, Reader, append, assert_equal, delete, read, upsert, wait_for
 from tests.fakes.packages import install
+from tests.fakes.webhooks import HttpReceiver
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "iscp_sqlite.py"
 GROUP = "iscp.consumers"
@@ -38,12 +42,31 @@ def rows(first: int, count: int, text: str = "a") -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def receiver() -> Iterator[HttpReceiver]:
+    """Of the notifications that the node posts."""
+    made = HttpReceiver()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def gateway() -> str:
+    """Where the node serves JSON."""
+    return f"127.0.0.1:{free_port()}"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory, receiver: HttpReceiver, gateway: str) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path_factory.mktemp("cluster"))
     site = cluster.root / "site"
     install(site, "iscp_sqlite", EXAMPLE.read_text(), GROUP, sqlite="SqliteTable", forbidden="SqliteTable")
     try:
-        cluster.start(PYTHONPATH=str(site), ISCP_CONSUMERS__ALLOW="sqlite")
+        cluster.start(
+            PYTHONPATH=str(site),
+            ISCP_CONSUMERS__ALLOW="sqlite",
+            ISCP_GATEWAY__LISTEN=gateway,
+            ISCP_NOTIFY__WEBHOOKS=receiver.url,
+        )
         yield cluster
     finally:
         cluster.stop()
@@ -71,8 +94,16 @@ def by_command(node: Cluster, *arguments: str) -> Answer:
     return admin_process(node.endpoint, *arguments, "-o", "json")
 
 
+def by_gateway(gateway: str, method: str, request: object) -> Any:
+    with closing(HTTPConnection(gateway, timeout=60)) as connection:
+        connection.request("POST", f"/v1/{method}", json.dumps(request), {"content-type": "application/json"})
+        return json.loads(connection.getresponse().read())
+
+
 @pytest.mark.spark
-def test_one_job_from_register_to_delete_by_the_command_line(node: Cluster, source: str) -> None:
+def test_one_job_from_register_to_delete_by_the_command_line(
+    node: Cluster, source: str, gateway: str, receiver: HttpReceiver
+) -> None:
     target = str(node.lake / "derived" / "by_command")
     create = ("job", "create", "--table", source, "--name", "copy", "--target", target, "--key", "id")
     created = by_command(node, *create).json
@@ -92,6 +123,8 @@ def test_one_job_from_register_to_delete_by_the_command_line(node: Cluster, sour
     assert status["job_id"] == created["job_id"]
     assert status["status"]["error_code"] == 0
     assert status["lag_s"] == 0.0
+    assert by_gateway(gateway, "GetJob", {"job": {"table": source, "name": "copy"}})["job_id"] == created["job_id"]
+    assert json.loads(receiver.received[0].body)["kind"] == "owner_changed"
     history = by_command(node, "job", "history", source, "copy").json
     assert [(each["from_version"], each["to_version"]) for each in history] == [(0, version), (-1, 0)]
     assert [each["data_type"] for each in history] == ["tail", "snapshot"]

@@ -1,0 +1,140 @@
+"""Calls of the service `Admin` as JSON: a request is read by its descriptor, goes to this node's own gRPC port, and
+its answers come back.
+
+Knows no HTTP. Validation, deadlines, waits and forwarding to the owner are those of the gRPC service: there is no
+second path.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+from google.protobuf import json_format
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from iscp.adapters.grpc.channel.grpc_errors import from_rpc
+from iscp.core.errors import InvalidRequest, QueueFull
+from iscp.wire.v1 import admin_pb2 as pb
+
+CALLS_MAX = 64
+"""Calls by JSON at a time; one more is refused with QUEUE_FULL."""
+
+LONG_CALLS_MAX = 32
+"""Of these, calls of WaitJob and VerifyJob, which must not take all places; one more is refused with QUEUE_FULL."""
+
+CALL_TIMEOUT_S = 60.0
+"""How long a call by JSON may take, beyond the `timeout_s` of its request; then it fails with TIMEOUT."""
+
+LONG_CALL_MAX_S = 600.0
+"""Longest `timeout_s` of a request by JSON: nobody notices that its caller is gone. A longer one is refused."""
+
+NESTING_MAX = 32
+"""Levels of a request's JSON; a deeper one is refused."""
+
+METHODS: Mapping[str, MethodDescriptor] = {each.name: each for each in pb.DESCRIPTOR.services_by_name["Admin"].methods}
+
+_SERVICE = pb.DESCRIPTOR.services_by_name["Admin"].full_name
+_READS = frozenset({"Check", "ListJobs", "CountJobs", "GetJob", "WaitJob", "History", "GetCluster"})
+
+
+class JsonCalls:
+    """Calls over `channel`, which leads to this node; `endpoint` is what errors call it."""
+
+    def __init__(self, channel: grpc.Channel, endpoint: str) -> None:
+        self._channel = channel
+        self._endpoint = endpoint
+        self._places = threading.BoundedSemaphore(CALLS_MAX)
+        self._long_places = threading.BoundedSemaphore(LONG_CALLS_MAX)
+
+    def answers(self, method: MethodDescriptor, body: bytes) -> Iterator[bytes]:
+        """One line of JSON for each message of the answer. Raises IscpError, before the first and between two."""
+        request = read_request(method, body)
+        timeout_s = float(getattr(request, "timeout_s", 0.0))
+        long = "timeout_s" in method.input_type.fields_by_name
+        if timeout_s > LONG_CALL_MAX_S:
+            raise InvalidRequest(
+                f"must be at most {LONG_CALL_MAX_S:.0f} seconds", field="timeout_s", remedy="Call again, or use gRPC"
+            )
+        # A timeout that is no time is refused by the service.
+        wait_s = timeout_s if timeout_s >= 0 else 0.0
+        with self._place(long):
+            # On the wire a single answer is a stream of one message.
+            call = self._channel.unary_stream(
+                f"/{_SERVICE}/{method.name}",
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=GetMessageClass(method.output_type).FromString,
+            )(request, timeout=CALL_TIMEOUT_S + wait_s)
+            try:
+                for answer in call:
+                    yield _to_json(answer)
+            except grpc.RpcError as error:
+                raise from_rpc(error, self._endpoint, changes=method.name not in _READS) from error
+            finally:
+                call.cancel()
+
+    @contextmanager
+    def _place(self, long: bool) -> Iterator[None]:
+        with _take_place(self._places, CALLS_MAX):
+            if not long:
+                yield
+                return
+            with _take_place(self._long_places, LONG_CALLS_MAX):
+                yield
+
+
+@contextmanager
+def _take_place(places: threading.BoundedSemaphore, count: int) -> Iterator[None]:
+    if not places.acquire(blocking=False):
+        raise QueueFull(f"{count} calls by JSON are under way already", remedy="Retry later")
+    try:
+        yield
+    finally:
+        places.release()
+
+
+def read_request(method: MethodDescriptor, body: bytes) -> Message:
+    """The request that a JSON object stands for; an empty body is an empty one. Raises InvalidRequest."""
+    request: Message = GetMessageClass(method.input_type)()
+    try:
+        text = body.decode() or "{}"
+        if not text.lstrip().startswith("{"):  # of a list protobuf would read the names that are in it
+            raise ValueError("it is not an object")
+        _check_nesting(text)
+        json_format.Parse(text, request, max_recursion_depth=NESTING_MAX)
+    except (json_format.ParseError, ValueError, TypeError, RecursionError) as error:
+        why = str(error).partition("\n")[0][:300] or type(error).__name__
+        raise InvalidRequest(
+            f"is no {method.input_type.name}: {why}", field="body", remedy="See GET /v1/openapi.json"
+        ) from error
+    return request
+
+
+def _check_nesting(text: str) -> None:
+    """Before a parser that recurses sees it; brackets within strings count too where they open more than they close."""
+    depth = 0
+    in_string = escaped = False
+    for char in text:
+        if in_string:
+            escaped, in_string = char == "\\" and not escaped, char != '"' or escaped
+        elif char == '"':
+            in_string = True
+        elif char in "[{":
+            depth += 1
+            if depth > NESTING_MAX:
+                raise ValueError(f"it is nested more than {NESTING_MAX} levels deep")
+        elif char in "]}":
+            depth -= 1
+
+
+def _to_json(answer: Message) -> bytes:
+    found: dict[str, Any] = json_format.MessageToDict(
+        answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode(errors="replace") + b"\n"

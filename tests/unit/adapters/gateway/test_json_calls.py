@@ -1,0 +1,80 @@
+"""How requests in JSON are read: what is valid becomes the message, all else is refused, and nothing else is raised."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iscp.adapters.gateway.json_calls import METHODS, NESTING_MAX, read_request
+from iscp.core.errors import InvalidRequest
+from iscp.wire.v1 import admin_pb2 as pb
+
+
+def test_names_numbers_and_enums_are_read_as_protobuf_has_them() -> None:
+    body = b'{"job": {"table": "t", "name": "\xc3\xbc"}, "version": "7", "timeout_s": 1.5}'
+    expected = pb.WaitJobRequest(job=pb.JobName(table="t", name="ü"), version=7, timeout_s=1.5)
+    assert read_request(METHODS["WaitJob"], body) == expected
+    body = b'{"filter": {"state": "JOB_STATE_ERROR", "late": true}, "limit": 3}'
+    expected_list = pb.ListJobsRequest(filter=pb.JobFilter(state=pb.JOB_STATE_ERROR, late=True), limit=3)
+    assert read_request(METHODS["ListJobs"], body) == expected_list
+    assert read_request(METHODS["GetCluster"], b"") == pb.GetClusterRequest()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"[]",
+        b"7",
+        b"null",
+        b'"x"',
+        b"\xff",
+        b'{"job": {"tabel": "t"}}',
+        b'{"job": 7}',
+        b'{"job": {"table": 7}}',
+        b'{"job": {"table": "a", "table": "b"}}',
+        b'{"version": 1e400}',
+        b'{"version": 9223372036854775808}',
+        b'{"version": ' + b"9" * 10_000 + b"}",
+        b'{"timeout_s": "x"}',
+        b'{"job": {"table": "\\ud800"}}',
+        b'{"a":' * 100_000,
+        b"[" * 100_000,
+        b'{"job": ' + b"[" * (NESTING_MAX + 1),
+    ],
+)
+def test_what_is_no_request_is_refused_briefly(body: bytes) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        read_request(METHODS["WaitJob"], body)
+    assert refused.value.field == "body"
+    assert len(refused.value.message) < 400
+
+
+def test_brackets_in_texts_are_no_nesting() -> None:
+    text = '\\"' + "[{" * 1_000
+    request = read_request(METHODS["Notify"], json.dumps({"table": text}).encode())
+    assert request == pb.NotifyRequest(table=text)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
+    lambda each: (
+        st.lists(each, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["job", "table", "name", "filter", "limit", "x"]) | st.text(), each, max_size=3
+        )
+    ),
+    max_leaves=10,
+)
+
+
+@given(st.sampled_from(sorted(METHODS)), JSON.map(lambda each: json.dumps(each).encode()) | st.binary())
+def test_whatever_comes_is_read_or_refused(name: str, body: bytes) -> None:
+    try:
+        request = read_request(METHODS[name], body)
+    except InvalidRequest:
+        return
+    assert request.DESCRIPTOR is METHODS[name].input_type
