@@ -46,7 +46,9 @@ NOT_LIMITS = frozenset(
         "PIPE_WIDTH",
         "SHORT_WIDTH",
         "REFILL",
+        "INT64_MAX",
         "SHARDS_DEFAULT",
+        "UINT32_MAX",
         "VNODES",
         "YOUNG_OBJECTS",
     }

@@ -190,6 +190,8 @@ class OutputType(click.ParamType):  # type: ignore[type-arg]
         return str(value)
 
 
+INT64_MAX, UINT32_MAX = 2**63 - 1, 2**32 - 1
+VERSION, RANGE, LIMIT = click.IntRange(0, INT64_MAX), click.IntRange(0, INT64_MAX), click.IntRange(1, UINT32_MAX)
 DURATION, TABLE, TABLES, COLUMNS = DurationType(), TableType(), TablesType(), ColumnsType()
 TARGET = TargetType()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,8 +14,10 @@ from iscp.cli.changefeed_commands import feed
 from iscp.cli.completion import script
 from iscp.cli.man_pages import write_pages
 from iscp.cli.node.log_command import log
+from iscp.cli.root_group import RootGroup
 from iscp.core.config import ADMIN_PORT
 from iscp.core.errors import EXIT_JOB_LOG_DAMAGED, IscpError, JobLogDamaged
+from iscp.core.untrusted_values import printable
 
 EXIT_FAILED = 1
 EXTRA_MODULES = (
@@ -44,7 +46,7 @@ _nodes = click.option(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="iscp")
 def iscp() -> None:
     """Keeps what is derived from Delta Lake tables fresh."""
@@ -161,12 +163,15 @@ def man(directory: Path) -> None:
     click.echo(f"{len(write_pages(iscp, 'iscp', directory))} pages are in {directory}")
 
 
-def main() -> None:
-    """Entry point: exit status 0, 1 if something failed, 2 for wrong usage, 3 if the job log is lost or damaged."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point, of `sys.argv` where no arguments are given.
+
+    Exit status 0, 1 if something failed, 2 for wrong usage, 3 if the job log is lost or damaged.
+    """
     try:
-        iscp(prog_name="iscp")
+        iscp(arguments, prog_name="iscp")
     except IscpError as error:
-        click.echo(f"iscp: {error}", err=True)
+        click.echo(f"iscp: {printable(str(error))}", err=True)
         sys.exit(EXIT_JOB_LOG_DAMAGED if isinstance(error, JobLogDamaged) else EXIT_FAILED)
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith(EXTRA_MODULES):

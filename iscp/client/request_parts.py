@@ -63,7 +63,7 @@ def job_filter(
 def require_positive(number: int, field: str) -> None:
     """Raises InvalidRequest."""
     if type(number) is not int or not 0 < number < 1 << 32:
-        raise InvalidRequest(f"is {number!r}: must be a whole number above 0", field=field)
+        raise InvalidRequest(f"is {number!r}: must be a whole number above 0", field=field, remedy="Give one, as 100")
 
 
 def answer_within_s(wait_s: float, field: str) -> float:

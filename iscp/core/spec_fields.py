@@ -100,8 +100,12 @@ def to_json(spec: Mapping[str, Any]) -> str:
     """Raises InvalidRequest where it cannot be written."""
     try:
         return json.dumps(spec, separators=(",", ":"))
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"cannot be written as JSON: {error}", field="spec") from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(
+            f"cannot be written as JSON: {error}",
+            field="spec",
+            remedy="Use texts, numbers, lists and mappings, none of which holds itself",
+        ) from error
 
 
 def flat_name(path: str) -> str:

@@ -25,6 +25,8 @@ from iscp.core.spec import (
 )
 from iscp.core.untrusted_values import shown
 
+_AS_JSON = 'Write it as in {"iteration": {…}}'
+
 
 @lru_cache(maxsize=4096)
 def parse_spec(text: str) -> JobSpec:
@@ -34,10 +36,10 @@ def parse_spec(text: str) -> JobSpec:
     """
     try:
         root = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"is not JSON: {error}", field="spec") from error
+    except (ValueError, RecursionError) as error:  # also of a number with more digits than Python reads
+        raise InvalidRequest(f"is not JSON: {error}", field="spec", remedy=_AS_JSON) from error
     if not isinstance(root, dict):
-        raise _wrong(root, "an object", "spec", 'Write it as in {"iteration": {…}}')
+        raise _wrong(root, "an object", "spec", _AS_JSON)
     _refuse_unknown(root, "spec", {"trigger", "target_lag", "independent", "iteration"})
     path = "spec.iteration"
     iteration = _section(root, "iteration", path, {"priority", "consumer", "enable_cdf", "adopt_from", *POLICIES})

@@ -17,6 +17,8 @@ from iscp.core.spec import JobSpec, TriggerType
 from iscp.core.spec_parsing import parse_spec
 from iscp.core.untrusted_values import shown
 
+_AS_JSON = 'Write it as in {"target_lag": 60}'
+
 _OPAQUE = "options"
 """Belongs to a consumer or trigger of the user's: replaced as a whole, not field by field."""
 
@@ -25,12 +27,10 @@ def changed_spec(current_json: str, changes_json: str) -> JobSpec:
     """The spec with `changes_json` (a job_spec with the fields to change) over it; raises InvalidRequest."""
     try:
         changes = json.loads(changes_json)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"is not JSON: {error}", field="spec") from error
+    except (ValueError, RecursionError) as error:  # also of a number with more digits than Python reads
+        raise InvalidRequest(f"is not JSON: {error}", field="spec", remedy=_AS_JSON) from error
     if not isinstance(changes, dict):
-        raise InvalidRequest(
-            f"is {shown(changes)}: must be an object", field="spec", remedy='Write it as in {"target_lag": 60}'
-        )
+        raise InvalidRequest(f"is {shown(changes)}: must be an object", field="spec", remedy=_AS_JSON)
     before = parse_spec(current_json)
     current = json.loads(current_json)
     trigger = changes.get("trigger")

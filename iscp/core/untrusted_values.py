@@ -57,6 +57,11 @@ def printable(value: object, chars_max: int = TEXT_CHARS_MAX) -> str:
     return text if text.isprintable() else _UNPRINTABLE.sub(_escaped, text)
 
 
+def one_line(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
+    """`text` as a terminal shows it in one line: what a fault says cannot be taken for another fault."""
+    return " ".join(printable(text, chars_max).split())
+
+
 def _escaped(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode("ascii")
 

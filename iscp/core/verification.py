@@ -97,7 +97,9 @@ def refuse_unverifiable(row: JobRow, repair: bool) -> None:
         raise JobFailed(f"the job {name!r} has failed: {row.status.error_msg}", remedy=why)
     if row.watermark.version < 0:
         raise JobFailed(
-            f"the job {name!r} has not been built yet", remedy="Wait for it with `iscp-admin job wait`, and verify then"
+            f"the job {name!r} has not been built yet",
+            field="job",
+            remedy="Wait for it with `iscp-admin job wait`, and verify then",
         )
     if repair and row.paused:
         raise JobFailed(

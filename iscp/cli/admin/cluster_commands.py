@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from iscp.cli import render
-from iscp.cli.arguments import DURATION, TABLE, Invocation, anywhere, invocation
+from iscp.cli.arguments import DURATION, RANGE, TABLE, Invocation, anywhere, invocation
 from iscp.cli.cluster_tables import show_nodes, show_placement
 from iscp.cli.completion import NODE
 from iscp.cli.monitor.watch_option import watched
@@ -28,9 +28,7 @@ DRAIN_POLL_S = 0.5
 FOLLOW_WAIT_S = 20.0
 """How long one call of `events --follow` waits for events; then the next call follows."""
 
-_range = click.option(
-    "--range", "range_id", type=click.IntRange(min=0), default=0, help="Only this shard of the table."
-)
+_range = click.option("--range", "range_id", type=RANGE, default=0, help="Only this shard of the table.")
 
 
 @click.group()

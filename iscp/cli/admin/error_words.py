@@ -12,6 +12,7 @@ import click
 from iscp.cli.admin.exit_status import ExitStatus
 from iscp.core.errors import ErrorCode, IscpError
 from iscp.core.spec_fields import flat_name
+from iscp.core.untrusted_values import one_line
 
 _OPTIONS = {
     "account": "--account",
@@ -20,7 +21,7 @@ _OPTIONS = {
     "job.name": "--name",
     "spec.iteration.consumer.options.shards": "--shards",
 }
-_REQUEST = re.compile(r"requests\[(\d+)\]\.")
+_REQUEST = re.compile(r"(?:requests|registrations)\[(\d+)\]\.")
 
 
 @contextmanager
@@ -33,7 +34,7 @@ def options_named(table: str = "--table") -> Iterator[None]:
         yield
     except IscpError as error:
         path = _REQUEST.sub("", error.field)
-        error.field = table if path == "table" else option_of(path)
+        error.field = table if path in ("table", "job.table") else option_of(path)
         raise
 
 
@@ -73,11 +74,11 @@ def show_error(error: IscpError, output: str) -> None:
         about = {"code": int(error.code), "name": error.code.name, "field": error.field}
         _show_json(about | {"message": error.sentence, "remedy": error.remedy})
         return
-    click.echo(f"error: {error.sentence}", err=True)
+    click.echo(f"error: {one_line(error.sentence)}", err=True)
     if error.field:
-        click.echo(f"  field: {error.field}", err=True)
+        click.echo(f"  field: {one_line(error.field)}", err=True)
     if error.remedy:
-        click.echo(f"  remedy: {error.remedy}", err=True)
+        click.echo(f"  remedy: {one_line(error.remedy)}", err=True)
 
 
 def show_usage_error(error: click.UsageError) -> None:
@@ -91,4 +92,5 @@ def show_usage_error(error: click.UsageError) -> None:
 
 
 def _show_json(about: dict[str, object]) -> None:
-    click.echo(json.dumps({"error": about}, ensure_ascii=False), err=True)
+    said = {name: one_line(value) if isinstance(value, str) else value for name, value in about.items()}
+    click.echo(json.dumps({"error": said}, ensure_ascii=False), err=True)

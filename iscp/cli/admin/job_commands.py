@@ -11,7 +11,7 @@ from iscp.cli.admin.bulk import MATCHES_MAX
 from iscp.cli.admin.change_commands import pause, resume, resync, unregister, update
 from iscp.cli.admin.register_command import register
 from iscp.cli.admin.verify_command import verify
-from iscp.cli.arguments import DURATION, TABLE, TABLES, Invocation, anywhere, invocation, matching
+from iscp.cli.arguments import DURATION, LIMIT, TABLE, TABLES, VERSION, Invocation, anywhere, invocation, matching
 from iscp.cli.completion import ACCOUNT, JOB_NAME
 from iscp.cli.monitor.check_command import check
 from iscp.cli.monitor.describe_command import describe
@@ -87,7 +87,7 @@ def _filter(
 @_late
 @_failed
 @click.option("--sort-by", type=SortType(), metavar="[-]FIELD", help="As in lag_s, or -status.rows: greatest first.")
-@click.option("--limit", type=click.IntRange(1), default=JobFilter().limit, show_default=True)
+@click.option("--limit", type=LIMIT, default=JobFilter().limit, show_default=True)
 @watched
 @anywhere
 @invocation
@@ -140,7 +140,7 @@ def status(invocation: Invocation, /, table: str, name: str, account: str) -> No
 @job.command()
 @_table
 @_name
-@click.option("--version", type=click.IntRange(0), help="The source version.  [default: the newest at the call]")
+@click.option("--version", type=VERSION, help="The source version.  [default: the newest at the call]")
 @click.option("--timeout", "timeout_s", type=DURATION, default="60s", show_default=True, help="As in 60s or 2m.")
 @_account
 @anywhere

@@ -6,6 +6,7 @@ A job is written as the options are named (table, name, target, key, …), or wi
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,7 +27,14 @@ from iscp.core.spec_parsing import parse_spec
 
 _NAMING = {"table", "name", "account"}
 _FLAT = set(PATHS)
+_PLAIN = "Use texts, numbers, lists and mappings, none of which holds itself"
 _CONSUMER_DEFAULT = "replica"
+
+FILE_CHARS_MAX = 100_000_000
+"""Characters of a job file; a longer one is refused. 100,000 jobs have a fifth of it."""
+
+NESTING_MAX = 100
+"""Lists and mappings within each other in a job file; a file with more is refused."""
 
 SUFFIXES = (".json", ".yaml", ".yml")
 
@@ -63,7 +71,7 @@ def read_paths(paths: Sequence[str]) -> list[Wanted]:
 
 def _files(path: str) -> list[Path]:
     given = Path(path)
-    if not given.is_dir():
+    if not path or not os.path.isdir(path):
         return [given]
     found = sorted(file for file in given.rglob("*") if file.suffix in SUFFIXES and file.is_file())
     if not found:
@@ -78,7 +86,9 @@ def _read_file(path: Path) -> list[Wanted]:
         with path.open(encoding="utf-8") as stream:
             return _parse_jobs(stream, str(path))
     except OSError as error:
-        raise InvalidRequest(f"cannot be read: {error}", field=str(path)) from error
+        raise InvalidRequest(
+            f"cannot be read: {error.strerror or error}", field=str(path), remedy="Name a file that you may read"
+        ) from error
 
 
 def read_jobs(stream: IO[str], source: str) -> list[RegisterRequest]:
@@ -95,14 +105,29 @@ def read_jobs(stream: IO[str], source: str) -> list[RegisterRequest]:
 
 def _parse_jobs(stream: IO[str], source: str) -> list[Wanted]:
     try:
-        documents = list(yaml.load_all(stream, _Loader))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"is not YAML: {error}", field=source) from error
+        text = stream.read(FILE_CHARS_MAX + 1)
+        if len(text) > FILE_CHARS_MAX:
+            raise InvalidRequest(f"has more than {FILE_CHARS_MAX} characters", field=source, remedy="Split it")
+        _refuse_deep(text, source)
+        documents = list(yaml.load_all(text, _Loader))
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, or a number or time that there is not
+        raise InvalidRequest(
+            f"is not YAML: {error}", field=source, remedy="Correct it; `iscp-admin explain` shows what a job has"
+        ) from error
     entries = [entry for document in documents for entry in _entries(document)]
     if not entries:
         raise InvalidRequest("holds no job", field=source, remedy="Write at least table, name and target")
     places = (f"{source}[{number}]" for number in range(len(entries)))
     return [Wanted(_request(entry, place), place) for entry, place in zip(entries, places, strict=True)]
+
+
+def _refuse_deep(text: str, source: str) -> None:
+    """libyaml would end the process, without a word, where Python's stack ends."""
+    depth = 0
+    for event in yaml.parse(text, _Safe):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > NESTING_MAX:
+            raise InvalidRequest(f"is nested deeper than {NESTING_MAX}", field=source, remedy="Write it flatter")
 
 
 def entry_of(job: JobView) -> dict[str, Any]:
@@ -163,9 +188,10 @@ def _spec(entry: dict[str, Any], path: str) -> str:
         parse_spec(spec_json)
     except InvalidRequest as error:
         # Named as it was written, not as the spec nests it.
-        raise InvalidRequest(error.message, field=f"{path}.{flat_name(error.field)}", remedy=error.remedy) from error
-    except TypeError as error:
-        raise InvalidRequest(f"cannot be written as JSON: {error}", field=path) from error
+        place = path if error.field == "spec" else f"{path}.{flat_name(error.field)}"
+        raise InvalidRequest(error.message, field=place, remedy=error.remedy) from error
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"cannot be written as JSON: {error}", field=path, remedy=_PLAIN) from error
     return spec_json
 
 
@@ -175,7 +201,7 @@ def _check(spec: Any, path: str) -> JobSpec:
     except InvalidRequest as error:
         raise InvalidRequest(error.message, field=f"{path}.{error.field}", remedy=error.remedy) from error
     except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"cannot be written as JSON: {error}", field=f"{path}.spec") from error
+        raise InvalidRequest(f"cannot be written as JSON: {error}", field=f"{path}.spec", remedy=_PLAIN) from error
 
 
 def _text(entry: dict[str, Any], name: str, path: str, *, required: bool = False) -> str:

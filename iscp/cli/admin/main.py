@@ -6,6 +6,7 @@ The exit statuses are those of `ExitStatus`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,13 @@ from iscp.cli.completion import script
 from iscp.cli.explain.explain_command import explain
 from iscp.cli.man_pages import write_pages
 from iscp.cli.monitor.watch_option import watched
+from iscp.cli.root_group import RootGroup
 from iscp.core.errors import IscpError
 
 PROGRAM = "iscp-admin"
 
 
-class _Root(click.Group):
+class _Root(RootGroup):
     """The one place where errors become words on stderr and an exit status."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -98,5 +100,6 @@ def man(directory: Path) -> None:
     click.echo(f"{len(write_pages(cli, PROGRAM, directory))} pages are in {directory}")
 
 
-def main() -> None:
-    cli(prog_name=PROGRAM)
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point, of `sys.argv` where no arguments are given."""
+    cli(arguments, prog_name=PROGRAM)

@@ -22,7 +22,7 @@ class ObjectType(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
         try:
             parsed = json.loads(value) if isinstance(value, str) else value
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self.fail(f"{value!r} is not JSON: {error}", param, ctx)
         if not isinstance(parsed, dict):
             self.fail(f"{value!r} is not an object. Give it as in '{{\"name\": 1}}'", param, ctx)

@@ -71,7 +71,12 @@ def field_row(place: Place, found: SpecField | str) -> dict[str, Any]:
     if isinstance(found, str):
         return {"field": named, "type": "text", "default": None, "about": found}
     bounds = f" (from {found.least} to {found.most})" if found.most is not None else ""
-    row = {"field": named, "type": f"{found.type_name}{bounds}", "default": found.default, "about": found.about}
+    row = {
+        "field": named,
+        "type": f"{found.type_name}{bounds}",
+        "default": getattr(found.default, "value", found.default),
+        "about": found.about,
+    }
     other = ("job", found.name) if place[1] == "spec" else ("job", "spec", *found.path)
     return {**row, "same_as": ".".join(other)}
 

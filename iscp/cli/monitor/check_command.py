@@ -12,12 +12,13 @@ import click
 
 from iscp.cli import render
 from iscp.cli.admin.bulk import MATCHES_MAX, job_words
+from iscp.cli.admin.error_words import show_error
 from iscp.cli.admin.exit_status import ExitStatus
 from iscp.cli.arguments import DURATION, TABLES, Invocation, anywhere, invocation, matching
 from iscp.cli.completion import ACCOUNT, JOB_NAME
 from iscp.cli.drawing import table
 from iscp.core.api_views import JobView
-from iscp.core.errors import PERMANENT_FROM
+from iscp.core.errors import PERMANENT_FROM, JobNotFound
 from iscp.core.job_row import JobState, Reason
 
 UNPROBED_MAX_S = 600.0
@@ -64,7 +65,8 @@ def check(invocation: Invocation, /, tables: str, names: str, max_lag_s: float |
     late, failed = counts[Freshness.LATE], counts[Freshness.FAILED]
     _show(invocation, findings, {"checked": len(jobs), "late": late, "failed": failed})
     if not jobs:
-        click.echo("error: no job matches", err=True)
+        none = JobNotFound("no job matches", field="T", remedy="See `iscp-admin job list`")
+        show_error(none, invocation.output)
         click.get_current_context().exit(ExitStatus.FAILED)
     if findings:
         click.get_current_context().exit(ExitStatus.NOT_FRESH)

@@ -52,6 +52,10 @@ def repair(data: Path | None, file: Path | None) -> None:
         raise click.UsageError("give either --data or --config")
     if data is not None:
         layout = Layout(data.absolute())
+        if not layout.job_log.is_dir() and not layout.etcd.is_dir():
+            raise ConfigurationError(
+                f"there is no cluster in {data}", field="--data", remedy="Name the directory of `iscp up`"
+            )
         with hold_directory(layout), _marks_of(layout) as marks:
             _repair(str(layout.job_log), marks)
     else:

@@ -109,11 +109,11 @@ def _refuse_hopeless(wanted: JobRow, current: JobRow | None, fault: IscpError | 
     """Raise JobFailed where waiting cannot help; `fault`: what was found at the target."""
     why, remedy = "", ""
     if current is None or current.job_id != wanted.job_id:
-        why = "was dropped, or replaced by a resync"
+        why, remedy = "was dropped, or replaced by a resync", "See `iscp-admin job list`"
     elif current.paused:
         why, remedy = "is paused", "Resume it with `iscp-admin job resume`"
     elif current.failed_for_good:
         why, remedy = f"has failed: {current.status.error_msg}", "Repair it, then `iscp-admin job resume`"
     if why:
         seen = f", and {fault.message}" if fault else ""
-        raise JobFailed(f"the job {wanted.key.job_name!r} {why}{seen}", remedy=remedy)
+        raise JobFailed(f"the job {wanted.key.job_name!r} {why}{seen}", field="job", remedy=remedy)

@@ -158,3 +158,9 @@ def test_what_is_no_object_is_no_spec(text: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         parse_spec(text)
     assert refused.value.field == "spec"
+
+
+def test_a_number_of_very_many_digits_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="is not JSON") as refused:
+        parse_spec('{"target_lag": ' + "9" * 5_000 + "}")
+    assert refused.value.remedy

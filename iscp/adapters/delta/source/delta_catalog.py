@@ -19,7 +19,7 @@ from iscp.adapters.delta.source.open_table import BrokenLogError, BySpark, open_
 from iscp.adapters.delta.source.spark_read import table_opener
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.locations import local_path, place, s3_place
+from iscp.adapters.delta.storage.locations import local_path, place, refuse_no_path, s3_place
 from iscp.adapters.delta.storage.nested_tables import table_around
 from iscp.core.column_identity import void_fields
 from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
@@ -113,6 +113,7 @@ class DeltaCatalog:
                     remedy="Use a path, or set storage.s3.region in the node's configuration",
                 )
             return s3_place(uri)
+        refuse_no_path(path)
         return str(path.resolve())
 
     def condition_fault(self, condition: str, table: TableDescription) -> str:

@@ -10,6 +10,9 @@ from iscp.core.argument_checks import require_unicode
 from iscp.core.errors import InvalidRequest
 
 S3 = "s3://"
+NAME_BYTES_MAX = 255
+"""Bytes of one name in a local path, as Linux has it; a longer one is refused."""
+
 _S3_URI = re.compile(r"s3a?://(?P<bucket>[^/]*)/*(?P<key>.*)", re.DOTALL)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 # Hadoop, delta-rs and obstore read all else in ways of their own: as a pattern, a fragment, or half of an escape.
@@ -60,6 +63,16 @@ def local_path(uri: str) -> Path | None:
     if "\0" in path:
         raise InvalidRequest(f"{path!r} has a NUL, which no path has", field="table", remedy="Check the path")
     return Path(os.path.abspath(path))
+
+
+def refuse_no_path(path: Path) -> None:
+    """Raises InvalidRequest for what no file system could hold."""
+    if "\0" in str(path):
+        raise InvalidRequest("has a NUL character", field="table", remedy="Leave it out")
+    if any(len(os.fsencode(part)) > NAME_BYTES_MAX for part in path.parts):
+        raise InvalidRequest(
+            f"has a name of more than {NAME_BYTES_MAX} bytes", field="table", remedy="Give a path with shorter names"
+        )
 
 
 def place(uri: str) -> str:

@@ -17,6 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from iscp.adapters.grpc.admin.admin_servicer import JobServicer
+from iscp.adapters.grpc.admin.request_guard import RequestGuard
 from iscp.adapters.grpc.channel.call_metadata import SERVER_OPTIONS
 from iscp.adapters.grpc.channel.endpoint import (
     MESSAGE_BYTES_MAX,
@@ -84,9 +85,11 @@ class AdminServer:
         self._tls = tls
         self._services = services
         self._health = health.HealthServicer()
+        named = (_SERVICE_NAME, *(name for each in services for name in each.names))
+        guard = RequestGuard(tuple(f"/{name}/" for name in named))
         self._server = grpc.server(
             ThreadPoolExecutor(max_workers + waits_max, thread_name_prefix="admin"),
-            interceptors=interceptors,
+            interceptors=(*interceptors, guard),
             maximum_concurrent_rpcs=max_workers + waits_max + QUEUED_MAX + sum(each.calls_max for each in services),
             options=(
                 *SERVER_OPTIONS,
@@ -100,7 +103,6 @@ class AdminServer:
         for each in services:
             each.add_to(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        named = (_SERVICE_NAME, *(name for each in services for name in each.names))
         reflection.enable_server_reflection((*named, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
 
     @property

@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import grpc
 
@@ -33,6 +35,9 @@ HISTORY_LIMIT_MAX = 10_000
 """Entries of a job's history of one answer; a request for more is refused."""
 
 
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
 def check_format(format_version: int) -> None:
     if format_version > FORMAT_VERSION:
         raise InvalidRequest(
@@ -51,7 +56,28 @@ def _check_number(number: int, most: int, field: str) -> None:
 
 def _check_spec(spec_json: str, field: str) -> None:
     if len(spec_json) > SPEC_BYTES_MAX:
-        raise InvalidRequest(f"has {len(spec_json)} characters, more than {SPEC_BYTES_MAX}", field=field)
+        raise InvalidRequest(
+            f"has {len(spec_json)} characters, more than {SPEC_BYTES_MAX}", field=field, remedy="Write a shorter one"
+        )
+    if _SURROGATE.search(spec_json):
+        _refuse_half_characters(spec_json, field)
+
+
+def _refuse_half_characters(text: str, field: str) -> None:
+    """JSON can spell what no text may hold: the half of a surrogate pair."""
+    with suppress(ValueError, RecursionError):  # what is no JSON is refused where it is read
+        if not _encodable(json.dumps(json.loads(text), ensure_ascii=False)):
+            raise InvalidRequest(
+                "has the half of a surrogate pair, which is no character", field=field, remedy="Leave it out"
+            )
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _read_registrations(request: pb.RegisterRequest) -> list[RegisterRequest]:
@@ -162,7 +188,9 @@ class JobServicer(pb_grpc.AdminServicer):
     def _waiting(self, timeout_s: float, context: grpc.ServicerContext) -> Iterator[float]:
         """One of the places for calls that may take long; gives how long this one may."""
         if not 0 <= timeout_s <= WAIT_TIMEOUT_MAX_S:
-            raise InvalidRequest(f"must be 0 to {WAIT_TIMEOUT_MAX_S:.0f} seconds", field="timeout_s")
+            raise InvalidRequest(
+                f"must be 0 to {WAIT_TIMEOUT_MAX_S:.0f} seconds", field="timeout_s", remedy="Wait again when it is over"
+            )
         if not self._waits.acquire(blocking=False):
             raise QueueFull(f"{self._waits_max} waits are under way already", remedy="Wait for fewer jobs at a time")
         try:
@@ -176,7 +204,9 @@ class JobServicer(pb_grpc.AdminServicer):
         with translate_errors(context, "history"):
             check_format(request.format_version)
             if request.limit > HISTORY_LIMIT_MAX:
-                raise InvalidRequest(f"must be at most {HISTORY_LIMIT_MAX}", field="limit")
+                raise InvalidRequest(
+                    f"must be at most {HISTORY_LIMIT_MAX}", field="limit", remedy="Read the job log's history table"
+                )
             entries = self._service.history(convert.name_from_wire(request.job), request.limit or HISTORY_LIMIT)
             for page in convert.pages(convert_views.history_to_wire(entry) for entry in entries):
                 yield pb.HistoryPage(entries=page)

@@ -77,7 +77,9 @@ def to_message(kind: Callable[P, M], *args: P.args, **fields: P.kwargs) -> M:
                 described(**{name: value})
             except (TypeError, ValueError, OverflowError):
                 expected = _EXPECTED.get(described.DESCRIPTOR.fields_by_name[name].cpp_type, "as the wire has it")
-                raise InvalidRequest(f"is {value!r:.100}: must be {expected}", field=name) from error
+                raise InvalidRequest(
+                    f"is {value!r:.100}: must be {expected}", field=name, remedy="Give another"
+                ) from error
         raise
 
 
@@ -237,5 +239,9 @@ def filter_from_wire(message: pb.JobFilter, limit: int) -> JobFilter:
     )
     for name, known in (("state", wanted.state), ("reason", wanted.reason)):
         if getattr(message, name) and known is None:
-            raise InvalidRequest(f"{getattr(message, name)} is not known here", field=f"filter.{name}")
+            raise InvalidRequest(
+                f"{getattr(message, name)} is not known here",
+                field=f"filter.{name}",
+                remedy="Is the client newer than the nodes?",
+            )
     return wanted

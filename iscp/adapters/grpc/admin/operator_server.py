@@ -85,7 +85,9 @@ class OperatorServer(pb_grpc.OperatorServicer):
         with translate_errors(context, "events"):
             check_format(request.format_version)
             if not 0 <= request.wait_s <= EVENTS_WAIT_MAX_S:
-                raise InvalidRequest(f"must be 0 to {EVENTS_WAIT_MAX_S:.0f} seconds", field="wait_s")
+                raise InvalidRequest(
+                    f"must be 0 to {EVENTS_WAIT_MAX_S:.0f} seconds", field="wait_s", remedy="Call again when it is over"
+                )
             events = self._service.events(
                 request.after_owner_rev,
                 request.after_number,

@@ -12,6 +12,7 @@ import grpc
 from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
 from iscp.core import errors as core
 from iscp.core.errors import ErrorCode, IscpError, OutcomeUnknown
+from iscp.core.untrusted_values import one_line
 from iscp.wire.v1 import admin_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def status_of(error: IscpError) -> grpc.StatusCode:
 
 
 def _bounded(text: str, bytes_max: int) -> str:
-    return text.encode(errors="replace")[:bytes_max].decode(errors="ignore")
+    return one_line(text, bytes_max).encode()[:bytes_max].decode(errors="ignore")
 
 
 def detail_of(error: IscpError) -> pb.ErrorDetail:

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from iscp.cli.admin.job_file import read_jobs
+from iscp.cli.admin.job_file import NESTING_MAX, read_jobs
 from iscp.core.api_requests import JobName
 from iscp.core.errors import InvalidRequest
 
@@ -119,3 +119,20 @@ def test_a_fault_is_refused_with_its_path(text: str, field: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         read(text)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, f"nested deeper than {NESTING_MAX}"),
+        ("- " * 100_000, f"nested deeper than {NESTING_MAX}"),
+        (f"priority: {'9' * 5_000}", "is not YAML"),
+        ("where: 2020-99-99", "is not YAML"),
+        ("&a {table: /t, name: n, target: /x, options: *a}", "cannot be written as JSON"),
+    ],
+    ids=["lists in lists", "lists in a line", "too many digits", "no such day", "holds itself"],
+)
+def test_what_would_end_the_program_is_refused(text: str, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message) as refused:
+        read(text)
+    assert refused.value.remedy

@@ -51,3 +51,7 @@ def test_the_schema_is_printed_whole() -> None:
     schema = json.loads(explain("--json-schema").stdout)
     assert schema["$schema"] == DIALECT
     assert schema["$defs"]["spec"]["properties"]["target_lag"]["exclusiveMinimum"] == 0
+
+
+def test_defaults_are_shown_in_every_format() -> None:
+    assert "default: dead_letter\n" in explain("job.on_duplicate", "-o", "yaml").stdout

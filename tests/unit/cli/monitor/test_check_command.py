@@ -94,7 +94,7 @@ def test_a_pattern_chooses_and_one_that_matches_nothing_is_a_fault(run: Run, ser
     assert run("job", "check", "/u*", "--max-lag", "5m").exit_code == 5
     nothing = run("job", "check", "/t*", "x")
     assert nothing.exit_code == 1
-    assert nothing.stderr == "error: no job matches\n"
+    assert nothing.stderr == "error: no job matches\n  field: T\n  remedy: See `iscp-admin job list`\n"
 
 
 def test_a_node_that_refuses_ends_with_1(service: FakeAdmin, run: Run) -> None:

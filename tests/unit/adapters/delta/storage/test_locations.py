@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.log.commits import commit_file, table_exists
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
-from iscp.adapters.delta.storage.locations import local_path, place, s3_place
+from iscp.adapters.delta.storage.locations import local_path, place, refuse_no_path, s3_place
 from iscp.core.errors import InvalidRequest
 
 
@@ -81,3 +81,11 @@ def test_a_node_without_s3_says_what_it_lacks() -> None:
     with pytest.raises(InvalidRequest) as refused:
         DeltaCatalog().normalize("s3://lake/a")
     assert "storage.s3.region" in refused.value.remedy
+
+
+@pytest.mark.parametrize("path", ["/lake/a\0b", "/lake/" + "x" * 256, "/lake/" + "é" * 128])
+def test_what_no_file_system_holds_is_no_path(path: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        refuse_no_path(Path(path))
+    assert refused.value.remedy
+    refuse_no_path(Path("/lake/" + "x" * 255))

@@ -1,0 +1,96 @@
+"""A node as users reach it: the real servicer, validation, catalog and consumers, over a log and etcd in memory.
+
+What is sent to it may be anything; `state` is all that it keeps, to be compared before and after.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.adapters.grpc.admin.admin_server import AdminServer
+from iscp.adapters.grpc.admin.operator_server import OperatorServer
+from iscp.adapters.system.clock import SystemClock
+from iscp.consumers.registry import ConsumerRegistry
+from iscp.core.api_requests import ChangeVerb, JobChange, JobFilter, JobName, NodeVerb, RegisterRequest
+from iscp.core.errors import InvalidRequest
+from iscp.core.spec import ConsumerSpec, JobSpec, TriggerSpec
+from iscp.runtime.admin.operator_service import OwnerOperator
+from iscp.runtime.admin.request_validation import RequestValidator
+from iscp.runtime.admin.resharder import Resharder
+from iscp.runtime.worker.verify_requests import VerifyDesk
+from tests.fakes.etcd import FakeOverrides
+from tests.fakes.nodes import FakeCalls, nodes_and_views
+from tests.fakes.owner import OwnerWorld
+from tests.fakes.owner_admin import owner_admin
+from tests.fakes.waiting import until
+
+KEPT = "kept"
+
+
+class FuzzedNode:
+    """`table` is a Delta table with the job KEPT, `free` one without jobs, below `lake`."""
+
+    def __init__(self, lake: Path) -> None:
+        self.lake = lake
+        self.table, self.free = str(lake / "orders"), str(lake / "items")
+        for path in (self.table, self.free):
+            write_deltalake(path, pa.table({"id": [1, 2], "state": ["open", "done"]}))
+        self.table_id = str(DeltaTable(self.table).metadata().id)
+        self.world, clock, catalog, kinds = OwnerWorld(), SystemClock(), DeltaCatalog(), ConsumerRegistry()
+        self.world.lead()
+        owner = self.world.owner
+        self.verifying = VerifyDesk(lambda event: None, clock)
+        calls = FakeCalls(self.verifying)
+        nodes, views = nodes_and_views(owner, self.world.membership, self.world.clock, calls)
+        intake = RequestValidator(catalog, kinds.kind, _refuse_trigger, clock)
+        self.admin = owner_admin(owner, catalog, kinds.kind, clock, nodes, views.view, intake=intake)
+        store = FakeOverrides(self.world.etcd)
+        self.operator = OwnerOperator(owner, store, catalog, Resharder(owner, catalog, kinds.kind, intake))
+        self.server = AdminServer(self.admin, "127.0.0.1:0", services=(OperatorServer(self.operator),))
+        self._register()
+        self.server.start()
+        self.server.ready()
+
+    @property
+    def address(self) -> str:
+        return self.server.address
+
+    def state(self) -> tuple[Any, ...]:
+        """All that is kept: the log's rows, what operators said, and the files."""
+        log = self.world.storage
+        files = sorted((str(path), path.stat().st_size) for path in self.lake.rglob("*"))
+        return len(log.commits), len(log.entries), self.world.etcd.overrides, files
+
+    def restore(self) -> None:
+        """Again with the one job, and nothing said of nodes and shards."""
+        jobs = self.admin.list_jobs(JobFilter())
+        others = [job for job in jobs if (job.table, job.name) != (self.table, KEPT)]
+        self.admin.change(
+            [JobChange(ChangeVerb.UNREGISTER, JobName(job.table_id, job.name, job.account)) for job in others]
+        )
+        if len(others) == len(jobs):
+            self._register()
+        else:
+            self.admin.change([JobChange(ChangeVerb.RESUME, JobName(self.table, KEPT))])
+        overrides = self.world.etcd.overrides
+        for node_id in overrides.closed:
+            self.operator.change_node(NodeVerb.UNCORDON, node_id)
+
+    def _register(self) -> None:
+        spec = JobSpec(ConsumerSpec("replica", str(self.lake / "copy"), ("id",)))
+        self.admin.register([RegisterRequest(JobName(self.table, KEPT), spec.to_json())])
+        until(lambda: self.world.runs(self.table_id))
+
+    def close(self) -> None:
+        self.server.stop(grace_s=0)
+        self.world.close()
+
+
+def _refuse_trigger(trigger: TriggerSpec) -> None:
+    if trigger.name:
+        raise InvalidRequest(f"{trigger.name!r} is not allowed", field="spec.trigger.name", remedy="Allow it")
