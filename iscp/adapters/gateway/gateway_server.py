@@ -60,7 +60,11 @@ class _Listener(socketserver.ThreadingTCPServer):
             log.warning("gateway.full", extra={"connections": CONNECTIONS_MAX})
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # the thread did not start
+            self._places.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:

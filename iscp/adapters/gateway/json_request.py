@@ -29,6 +29,9 @@ HEAD_BYTES_MAX = 32 * 1024
 BODY_BYTES_MAX = 4 * 1024**2
 """Bytes of a request's body; a larger one is refused with 413. Many jobs are registered in several requests."""
 
+DISCARDED_BYTES_MAX = 32 * 1024**2
+"""Bytes of a refused request that are read and dropped, so that its client reads the answer; then it is cut off."""
+
 READ_TIMEOUT_S = 10.0
 """How long a request may take to come in, from the connection to its last byte; then the connection is closed."""
 
@@ -139,6 +142,7 @@ class JsonRequest(BaseHTTPRequestHandler):
             act()
         except RefusedError as refused:
             self._send_error(refused.status, refused.error)
+            self._discard()
         except OSError:
             raise
         except Exception as error:
@@ -212,6 +216,13 @@ class JsonRequest(BaseHTTPRequestHandler):
 
     def _send_error(self, status: HTTPStatus, error: IscpError) -> None:
         self._send_json(status, _shown(error))
+
+    def _discard(self) -> None:
+        """A connection that is closed before all was read is reset, and the answer may be lost."""
+        self.connection.shutdown(socket.SHUT_WR)
+        self._raw.allow(DISCARDED_BYTES_MAX)
+        while self.rfile.read1(64 * 1024):
+            pass
 
     def _send_json(self, status: HTTPStatus, content: object) -> None:
         self._send(status, _as_json(content), "application/json")

@@ -58,7 +58,9 @@ def send(
 ) -> tuple[HTTPResponse, bytes]:
     connection = HTTPConnection(gateway.address, timeout=60)
     given = {name.replace("_", "-"): value for name, value in headers.items()}
-    connection.request(method or ("GET" if body is None else "POST"), path, body, given or (JSON if body else {}))
+    connection.request(
+        method or ("GET" if body is None else "POST"), path, body, given or (JSON if body is not None else {})
+    )
     response = connection.getresponse()
     content = response.read()
     connection.close()
@@ -197,6 +199,14 @@ def test_bodies_without_a_length_too_large_or_cut_short_are_refused(gateway: Gat
     padded = b'{"format_version": 1' + b" " * (BODY_BYTES_MAX - 21) + b"}"
     assert send(gateway, "/v1/GetCluster", padded)[0].status == 200
     assert service.asked == {"cluster": 1}
+
+
+def test_who_sends_all_of_a_body_that_is_refused_reads_why(gateway: GatewayServer, service: FakeAdmin) -> None:
+    response, content = send(gateway, "/v1/GetCluster", b" " * (2 * BODY_BYTES_MAX))
+    assert (response.status, json.loads(content)["error"]["name"]) == (413, "INVALID_REQUEST")
+    response, _ = send(gateway, "/v1/GetCluster", b" " * (2 * BODY_BYTES_MAX), content_type="text/plain")
+    assert response.status == 415
+    assert service.asked == {}
 
 
 def test_a_head_without_end_is_cut_off(gateway: GatewayServer) -> None:
