@@ -8,7 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,12 +106,13 @@ class EtcdServer:
         tls: EtcdTls | None = None,
         extra_args: Sequence[str] = (),
         wait: bool = True,
+        on_wait: Callable[[], None] = lambda: None,
     ) -> EtcdServer:
         """Start it and wait until it serves, at most START_WAIT_S; port 0: any that is free.
 
         `cluster` maps the names of all members to their peer ports (without `wait` until there is a quorum);
         `tls` is the client's side, the server's comes in `extra_args`. The log is `etcd.log` in `data_dir`, JSON lines;
-        what else its libraries print is in `etcd.stderr`.
+        what else its libraries print is in `etcd.stderr`. `on_wait` is called now and then while it does not serve yet.
         Raises Unavailable with the end of the log if it does not come up.
         """
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -128,7 +129,7 @@ class EtcdServer:
             command = [str(binary), *args, f"--log-outputs={log_file.absolute()}", *extra_args]
             child = spawn(command, data_dir / "etcd.stderr", environ, death_signal=signal.SIGTERM)
             server = cls(child, data_dir, *ports)
-            if not wait or server._came_up(clock, tls):
+            if not wait or server._came_up(clock, tls, on_wait):
                 return server
             server.kill()
             # Somebody may have taken a port that was free a moment before.
@@ -159,7 +160,7 @@ class EtcdServer:
         self.child.kill()
         self.child.wait(KILL_WAIT_S)
 
-    def _came_up(self, clock: Clock, tls: EtcdTls | None) -> bool:
+    def _came_up(self, clock: Clock, tls: EtcdTls | None, on_wait: Callable[[], None]) -> bool:
         """Whether a linearizable read is answered; a refusal for want of a password is an answer, too."""
         deadline_s = clock.monotonic_s() + START_WAIT_S
         settings = EtcdSettings((self.endpoint,), tls=tls, timeout_s=START_CALL_S)
@@ -168,7 +169,7 @@ class EtcdServer:
                 try:
                     client.get("health")
                 except EtcdUnavailable:
-                    continue
+                    on_wait()
                 except EtcdRefusedError:
                     return True
                 else:

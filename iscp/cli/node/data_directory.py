@@ -72,6 +72,25 @@ reserves 64 MB for a file of its log.
 """
 
 
+ROOM_MIN_BYTES = 64 * 1024**2
+"""Free space below which it is taken for the cause when etcd or a node ends: etcd reserves as much for a file."""
+
+
+def lack_of_room(root: Path, needed: int = ROOM_MIN_BYTES) -> ConfigurationError | None:
+    """Where the file system of a data directory that is in use is full, or nearly so; None: it is not."""
+    try:
+        free = shutil.disk_usage(root).free
+    except OSError:
+        return None
+    if free >= needed:
+        return None
+    return ConfigurationError(
+        f"{root} has {free // 1024**2} MiB free, too few for etcd and the nodes to go on",
+        field="--data",
+        remedy=f"Free {needed // 1024**2} MiB or more there, or enlarge its file system",
+    )
+
+
 @contextmanager
 def data_faults(root: Path) -> Iterator[None]:
     """What a file system refuses becomes a ConfigurationError of `--data`."""

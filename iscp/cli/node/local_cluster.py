@@ -8,7 +8,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from typing import Any
 from iscp.adapters.etcd.server import EtcdServer
 from iscp.adapters.system.child_process import end, spawn, tail
 from iscp.adapters.system.settings import load_settings, to_toml, variable
-from iscp.cli.node.data_directory import Layout, Ports, data_faults
+from iscp.cli.node.data_directory import Layout, Ports, data_faults, lack_of_room
 from iscp.cli.node.supervised_process import SupervisedProcess
+from iscp.cli.node.wait_notice import awaited_of
 from iscp.core.config import EtcdConfig, JobLogConfig, NodeConfig
 from iscp.core.errors import EXIT_JOB_LOG_DAMAGED, Unavailable
 from iscp.ports.system import Clock
@@ -48,12 +50,14 @@ class LocalCluster:
     _etcd: SupervisedProcess = field(init=False)
     _nodes: list[SupervisedProcess] = field(init=False, default_factory=list)
     _served: bool = field(init=False, default=False)
+    _unready: str = field(init=False, default="")
+    _full: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self._etcd = SupervisedProcess("etcd", lambda: self._start_etcd(wait=False))
 
-    def start(self) -> None:
-        """Write the nodes' configurations, start etcd and then the nodes.
+    def start(self, on_wait: Callable[[], None] = lambda: None) -> None:
+        """Write the nodes' configurations, start etcd and then the nodes; `on_wait` as in EtcdServer.start.
 
         Raises ConfigurationError, Unavailable, JobLogDamaged.
         """
@@ -66,10 +70,12 @@ class LocalCluster:
             # A node would say the same, and be started again and again.
             load_settings(self.layout.config(node_id), node_environ(self.environ))
             self._nodes.append(SupervisedProcess(node_id, self._starter(node_id)))
-        self._etcd.child, self._etcd.started_s = self._start_etcd(wait=True), self.clock.monotonic_s()
-        link = self.layout.logs / "etcd.log"
-        if not link.is_symlink():
-            link.symlink_to(self.layout.etcd.absolute() / "etcd.log")
+        with self._room_blamed(), data_faults(self.layout.root):
+            self._etcd.child = self._start_etcd(wait=True, on_wait=on_wait)
+            self._etcd.started_s = self.clock.monotonic_s()
+            link = self.layout.logs / "etcd.log"
+            if not link.is_symlink():
+                link.symlink_to(self.layout.etcd.absolute() / "etcd.log")
         self.tick()
 
     def tick(self) -> None:
@@ -81,11 +87,38 @@ class LocalCluster:
             hopeless = node.failures >= FIRST_FAILURES_MAX or node.status == EXIT_JOB_LOG_DAMAGED
             if hopeless and not self._served:
                 file = self.layout.node_log(node.name)
-                raise Unavailable(f"{node.name} does not start:\n{tail(file)}", remedy=f"See {file}")
+                with self._room_blamed():
+                    raise Unavailable(f"{node.name} does not start:\n{tail(file)}", remedy=f"See {file}")
+
+    def awaited(self) -> str:
+        """What keeps a cluster that is starting from serving."""
+        if self._etcd.child is None:
+            return "etcd to start again"
+        return awaited_of(self._unready, self.layout.node_log(self._unready)) if self._unready else ""
+
+    def new_fault(self) -> str:
+        """Why etcd or a node has ended, where the disk is full; empty: none has, or it is not that, or was said."""
+        if not self._full and all(each.child is not None for each in (self._etcd, *self._nodes)):
+            return ""
+        said, lack = self._full, lack_of_room(self.layout.root)
+        self._full = lack is not None
+        return "" if said or lack is None else str(lack)
+
+    @contextmanager
+    def _room_blamed(self) -> Iterator[None]:
+        """What etcd and nodes say of a full disk, as stacks of Go and Python, becomes a sentence."""
+        try:
+            yield
+        except Unavailable as error:
+            if (lack := lack_of_room(self.layout.root)) is None:
+                raise
+            raise lack from error
 
     def serving(self) -> bool:
         """Whether every node says that it serves (gRPC health)."""
-        ready = all(node.child is not None and healthy(self._address(n)) for n, node in enumerate(self._nodes))
+        down = (node.name for n, node in enumerate(self._nodes) if node.child is None or not healthy(self._address(n)))
+        self._unready = next(down, "")
+        ready = not self._unready
         self._served = self._served or ready
         return ready
 
@@ -120,9 +153,9 @@ class LocalCluster:
     def _address(self, number: int = 0) -> str:
         return f"{HOST}:{self.ports.nodes[number]}"
 
-    def _start_etcd(self, *, wait: bool) -> subprocess.Popen[bytes]:
+    def _start_etcd(self, *, wait: bool, on_wait: Callable[[], None] = lambda: None) -> subprocess.Popen[bytes]:
         ports = self.ports.etcd_client, self.ports.etcd_peer
-        return EtcdServer.start(self.layout.etcd, *ports, clock=self.clock, wait=wait).child
+        return EtcdServer.start(self.layout.etcd, *ports, clock=self.clock, wait=wait, on_wait=on_wait).child
 
     def _starter(self, node_id: str) -> Callable[[], subprocess.Popen[bytes]]:
         command = self.node_command(self.layout.config(node_id))

@@ -43,13 +43,23 @@ class SupervisedProcess:
                 return
             self._plan_restart(returncode, now_s)
         if now_s >= self.due_s:
-            self.child, self.started_s = self.start(), now_s
+            try:
+                self.child, self.started_s = self.start(), now_s
+            except OSError as error:  # its log cannot be opened: the disk may be full, and have room again
+                self._wait_before_restart(now_s)
+                log.warning("child.not_started", extra={"child": self.name, "error": str(error)})
+                return
             log.info("child.started", extra={"child": self.name, "pid": self.pid})
 
     def _plan_restart(self, returncode: int, now_s: float) -> None:
         self.status = returncode
-        self.failures = 1 if now_s - self.started_s >= SETTLED_S else self.failures + 1
-        wait_s = min(BACKOFF_CAP_S, BACKOFF_BASE_S * 2 ** (self.failures - 1))
+        wait_s = self._wait_before_restart(now_s)
         extra = {"child": self.name, "pid": self.pid, "by": how_it_ended(returncode), "again_in_s": wait_s}
         log.warning("child.died", extra=extra)
-        self.child, self.due_s = None, now_s + wait_s
+        self.child = None
+
+    def _wait_before_restart(self, now_s: float) -> float:
+        self.failures = 1 if now_s - self.started_s >= SETTLED_S else self.failures + 1
+        wait_s: float = min(BACKOFF_CAP_S, BACKOFF_BASE_S * 2 ** (self.failures - 1))
+        self.due_s = now_s + wait_s
+        return wait_s

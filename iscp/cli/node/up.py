@@ -17,6 +17,7 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.telemetry.logging import configure_logging
 from iscp.cli.node.data_directory import Layout, choose_ports, data_faults, hold_directory
 from iscp.cli.node.local_cluster import LocalCluster, node_command
+from iscp.cli.node.wait_notice import WaitNotice
 from iscp.core.config import LogFormat, LogLevel
 
 POLL_S = 0.1
@@ -77,14 +78,29 @@ def run(
 
 
 def _keep_up(stack: LocalCluster, signals: _Signals, as_json: bool) -> None:
-    stack.start()
+    clock, notice = SystemClock(), WaitNotice()
+
+    def say(awaited: str) -> None:
+        _say(notice.due(awaited, clock.monotonic_s()))
+
+    say("etcd to start")
+    stack.start(lambda: say("etcd to start"))
     announced = False
     while not signals.requested:
         stack.tick()
+        if fault := stack.new_fault():
+            _say(f"iscp: {fault}")
         if not announced and stack.serving():
             _tell(stack, as_json)
             announced = True
+        elif not announced:
+            say(stack.awaited())
         time.sleep(POLL_S)
+
+
+def _say(words: str) -> None:
+    if words:
+        click.echo(words, err=True)
 
 
 def _tell(stack: LocalCluster, as_json: bool) -> None:

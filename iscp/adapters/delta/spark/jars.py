@@ -139,6 +139,7 @@ def _lock(path: Path) -> Iterator[None]:
 
 
 def _fill(home: Path, jars: _JarSet, java: Java, environ: Mapping[str, str]) -> None:
+    log.info("jars.downloading", extra={"directory": str(home)})
     scratch = Path(tempfile.mkdtemp(dir=home.parent, prefix=".jars-"))
     try:
         _retrieve(scratch, jars, java, environ)

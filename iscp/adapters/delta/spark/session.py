@@ -76,6 +76,7 @@ class SparkRuntime:
             if settings.s3.used:
                 jars += s3_jars(settings.cache_dir, java, environ)  # at the end: the archive is of what comes before
             class_path = [*spark_jars(), *jars]
+            log.info("spark.starting", extra={"master": settings.master})
             options = archive.options() if training is None else archive.training_options(training)
             options += trust_options(settings.cache_dir, environ)
             command = java_command(java.executable, settings, class_path, options, environ)

@@ -14,13 +14,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iscp.adapters.delta.spark.jars import s3_jars
+from iscp.adapters.delta.spark.jars import missing_delta_jars, s3_jars
 from iscp.adapters.delta.spark.java import find_java
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings, class_archive, default_cache_dir
 from iscp.core.errors import EngineError, IscpError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -32,17 +32,25 @@ the warm-up fails.
 """
 
 
-def warm(cache_dir: Path) -> bool:
+def warm(cache_dir: Path, say: Callable[[str], None] = lambda words: None) -> bool:
     """Fills the cache for this Java and these jars; False if it was full already.
 
-    Raises what SparkRuntime.start raises. Several processes may do this at once: one works, the others wait.
+    Raises what SparkRuntime.start raises. Several processes may do this at once: one works, the others wait. What takes
+    long is said before.
     """
     cache_dir.mkdir(parents=True, exist_ok=True)
     with (cache_dir / "warm.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another process that fills {cache_dir}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if missing_delta_jars(cache_dir):
+            say(f"downloading Delta's jars into {cache_dir}")
         archive = class_archive(cache_dir, dict(os.environ))
         if archive.path.exists():
             return False
+        say("starting once to archive its classes, which takes a minute or so")
         with tempfile.TemporaryDirectory(dir=cache_dir, prefix=".warm-") as scratch:
             made = Path(scratch) / "classes.jsa"
             settings = SparkSettings(work_dir=Path(scratch), cache_dir=cache_dir, master="local[2]")
@@ -91,7 +99,7 @@ def _train(spark: SparkSession, tables: Path) -> None:
 def main(arguments: Sequence[str]) -> int:
     cache_dir, environ = default_cache_dir(os.environ), dict(os.environ)
     try:
-        made = warm(cache_dir)
+        made = warm(cache_dir, lambda words: print(f"Spark: {words}", flush=True))  # noqa: T201
         if "--s3" in arguments:
             s3_jars(cache_dir, find_java(environ), environ)
     except IscpError as fault:

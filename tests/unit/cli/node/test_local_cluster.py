@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from iscp.cli.node.data_directory import Layout, choose_ports, hold_directory
+from iscp.cli.node.data_directory import Layout, choose_ports, hold_directory, lack_of_room
 from iscp.cli.node.local_cluster import LocalCluster
 from iscp.cli.node.supervised_process import BACKOFF_CAP_S, SETTLED_S, SupervisedProcess
 from iscp.core.errors import ConfigurationError
@@ -49,6 +50,33 @@ def test_the_wait_doubles_up_to_its_cap() -> None:
         assert kept.child is None
         now_s = kept.due_s
     assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, BACKOFF_CAP_S, BACKOFF_CAP_S, BACKOFF_CAP_S]
+
+
+def test_a_child_that_cannot_be_started_is_tried_again() -> None:
+    faults = [OSError(errno.ENOSPC, "No space left on device")] * 2
+    children = Children()
+
+    def start() -> Child:
+        if faults:
+            raise faults.pop()
+        return children()
+
+    kept = SupervisedProcess("node", start)  # type: ignore[arg-type]
+    kept.tick(0.0)
+    assert (kept.child, kept.due_s) == (None, 0.5)
+    kept.tick(0.5)
+    assert (kept.child, kept.due_s) == (None, 1.5)
+    kept.tick(1.5)
+    assert kept.child is children.started[0]  # type: ignore[comparison-overlap]
+
+
+def test_too_little_room_names_the_directory_and_how_much_to_free(tmp_path: Path) -> None:
+    assert lack_of_room(tmp_path, 0) is None
+    assert lack_of_room(tmp_path / "none") is None
+    lack = lack_of_room(tmp_path, 2**60)
+    assert lack is not None
+    assert str(tmp_path) in lack.message
+    assert "Free 1099511627776 MiB" in lack.remedy
 
 
 def test_a_child_that_ran_long_starts_again_soon() -> None:

@@ -6,7 +6,9 @@ left behind, whatever is killed.
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -89,6 +91,55 @@ def test_a_second_one_on_the_same_directory_is_refused(shared: tuple[RunningUp, 
     assert second.stdout == ""
     assert f"is in use by process {up.child.pid}" in second.stderr
     assert alive(up.node_pid)
+
+
+def on_a_disk(data: Path, megabytes: int, between: str = "") -> list[str]:
+    """The command line of `iscp up` on a disk of its own, that is gone with it; once `between` was done."""
+    mount = "mount -t tmpfs -o size={3}m tmpfs {0} && mkdir {0}/etcd && {1} exec {2} --data {0} --port 0 --json"
+    script = mount.format(shlex.quote(str(data)), between, shlex.join(COMMAND), megabytes)
+    return ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"]), "sh", "-c", script]
+
+
+def up_on_a_disk(data: Path, between: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(on_a_disk(data, 8, between), capture_output=True, text=True, check=False, timeout=60.0)
+
+
+def test_a_disk_without_room_for_etcd_is_one_sentence(tmp_path: Path) -> None:
+    done = up_on_a_disk(tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"iscp: --data: {tmp_path} has " in done.stderr
+    assert "too few for etcd and the nodes to go on" in done.stderr
+    assert "goroutine" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_disk_that_fills_up_meanwhile_is_said_once(tmp_path: Path) -> None:
+    disk, errors = tmp_path / "disk", tmp_path / "stderr"
+    disk.mkdir()
+    with errors.open("w") as stderr:
+        up = subprocess.Popen(on_a_disk(disk, 80), stdout=subprocess.PIPE, stderr=stderr, text=True)
+    try:
+        assert up.stdout is not None
+        pid = json.loads(up.stdout.readline())["etcd"]["pid"]
+        with Path(f"/proc/{pid}/root{disk}/filler").open("wb", buffering=0) as filler, suppress(OSError):
+            while True:
+                filler.write(bytes(65_536))
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: "too few for etcd and the nodes to go on" in errors.read_text())
+        until(lambda: errors.read_text().count("child.died") > 1 or len(children(up.pid)) > 1)
+        assert errors.read_text().count("too few for etcd") == 1
+        assert f"iscp: --data: {disk} has 0 MiB free" in errors.read_text()
+        assert "Traceback" not in errors.read_text()
+    finally:
+        up.terminate()
+        up.wait(WAIT_S)
+
+
+def test_a_read_only_mount_is_one_sentence(tmp_path: Path) -> None:
+    done = up_on_a_disk(tmp_path, f"mount -o remount,ro {shlex.quote(str(tmp_path))} &&")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"iscp: --data: {tmp_path}/lock cannot be written: Read-only file system" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_port_that_is_taken_is_refused(shared: tuple[RunningUp, Path], tmp_path: Path) -> None:
