@@ -15,6 +15,7 @@ from tests.fakes.packages import install
 
 CONSUMER = '''
 import json
+import time
 from pathlib import Path
 
 import numpy
@@ -48,6 +49,11 @@ class Keeper(CustomConsumer):
                 raise PermanentError("mine", code="soon")
             case "text":
                 rows = "7"
+            case "slow":
+                retriever.next()
+                while not Path(self.options["go"]).exists():
+                    time.sleep(0.1)
+                rows = 2
             case _:
                 rows = numpy.int64(7)
         retriever.update_watermark(self)
@@ -87,6 +93,24 @@ SAID = {
 }
 
 
+def assert_progress_shows(cluster: Cluster, source: str) -> None:
+    """Of an iteration that takes as long as it is to, and no more once it is over."""
+    target, go = cluster.root / "slow.json", cluster.root / "go"
+    options = {"wrong": "slow", "go": str(go)}
+    cluster.client.register(source, "slow", consumer="poison", target=str(target), key=["id"], options=options)
+    both = lambda: (found := cluster.client.status(source, "slow").progress) and found.rows_written == 2  # noqa: E731
+    wait_for("its progress shows the rows handed", both)
+    found = cluster.client.status(source, "slow").progress
+    assert found is not None
+    assert (found.purpose, found.rows_total, found.left_s) == ("apply", 2, 0.0)
+    assert found.bytes_total > 0
+    shown = admin_process(cluster.endpoint, "job", "status", source, "slow")
+    assert "2 of 2 rows" in shown.out
+    go.touch()
+    assert cluster.client.wait(source, "slow", timeout_s=60).status.rows == 2
+    assert cluster.client.status(source, "slow").progress is None
+
+
 @pytest.mark.spark
 def test_poisoned_consumers_harm_nobody_and_the_node_drains(cluster: Cluster) -> None:
     site = cluster.root / "site"
@@ -104,7 +128,9 @@ def test_poisoned_consumers_harm_nobody_and_the_node_drains(cluster: Cluster) ->
             f"the job {wrong} says {said}",
             lambda wrong=wrong, said=said: said in cluster.client.status(source, wrong).status.error_msg,  # type: ignore[misc]
         )
-        message = cluster.client.status(source, wrong).status.error_msg
+        status = cluster.client.status(source, wrong).status
+        message = status.error_msg
+        assert status.failures > 0
         assert len(message) < 5_000
         assert message.isprintable()
         wait_for("its history is written", lambda wrong=wrong: cluster.client.history(source, wrong))  # type: ignore[misc]
@@ -114,6 +140,7 @@ def test_poisoned_consumers_harm_nobody_and_the_node_drains(cluster: Cluster) ->
     numbers = cluster.client.wait(source, "numpy", timeout_s=60)
     assert (numbers.state, numbers.status.rows) == ("completed", 7)
 
+    assert_progress_shows(cluster, source)
     version = append(source, pa.table({"id": [3], "text": ["c"]}))
     assert cluster.settle(copy).applied_version == version
     assert_equal(copy.target, read(source))
