@@ -9,6 +9,7 @@ from functools import lru_cache
 import sqlglot
 from sqlglot import exp
 
+from iscp.core.argument_checks import refuse_missing_parent
 from iscp.core.column_identity import kept_collated
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.spec import ConsumerSpec
@@ -44,12 +45,7 @@ def check_target(spec: ConsumerSpec, source: TableDescription, catalog: Catalog)
             field=f"{CONSUMER_PATH}.target",
             remedy="Choose a path beside it",
         )
-    if parent := catalog.missing_parent(target):
-        raise InvalidRequest(
-            f"is to lie in {parent}, which is not there",
-            field=field,
-            remedy="Create that directory, or mount its file system; check the path",
-        )
+    refuse_missing_parent(catalog.missing_parent(target), field)
     return target
 
 

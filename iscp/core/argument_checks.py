@@ -34,6 +34,19 @@ def require_unicode(text: str, field: str) -> None:
         raise InvalidRequest(f"is {shown(text)}: must be a text that UTF-8 can hold", field=field) from error
 
 
+def refuse_missing_parent(parent: str, field: str) -> None:
+    """`parent`: the directory in which a new table is to lie, where it is not there; else empty. Raises InvalidRequest.
+
+    Nothing above a table is created: what is missing may be a volume that is not mounted.
+    """
+    if parent:
+        raise InvalidRequest(
+            f"is to lie in {parent}, which is not there",
+            field=field,
+            remedy="Create that directory, or mount its file system; check the path",
+        )
+
+
 def column_names(names: Sequence[str], field: str) -> list[str]:
     """A list of names of columns. Raises InvalidRequest for one text, whose letters would be taken for names."""
     if isinstance(names, str):

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from iscp.adapters.delta.storage.table_place import missing_parent
 from iscp.adapters.etcd.client import EtcdClient
 from iscp.adapters.etcd.keys import DEFAULT_PREFIX, Keys
 from iscp.adapters.etcd.values import EtcdSettings
@@ -21,7 +22,7 @@ from iscp.changefeed.etcd.locks import EtcdFeedLocks
 from iscp.changefeed.model.lock_queue import QueueLimits
 from iscp.changefeed.table.feed_schema import create_feed_table
 from iscp.changefeed.table.feed_table import FeedTable
-from iscp.core.argument_checks import column_names, require, require_seconds
+from iscp.core.argument_checks import column_names, refuse_missing_parent, require, require_seconds
 from iscp.core.config import EtcdConfig
 from iscp.core.config_faults import port_of
 from iscp.core.errors import InvalidRequest
@@ -42,14 +43,15 @@ def create(
 ) -> None:
     """Make a new changefeed, a Delta table, for rows with the columns of `schema`; the number of shards stays.
 
-    `key`: the columns that say what a row is about, in a column of its own for readers. Raises InvalidRequest,
-    StorageError.
+    `key`: the columns that say what a row is about, in a column of its own for readers. The directory that is to hold
+    the feed has to be there. Raises InvalidRequest (nothing was written then), StorageError.
     """
     place, names = _path(uri), column_names(key, "key")
     if not isinstance(schema, pa.Schema):
         raise InvalidRequest(f"is a {type(schema).__name__}", field="schema", remedy="Give a pa.Schema")
     if len({name.lower() for name in schema.names}) < len(schema.names):
         raise InvalidRequest("names a column twice, but for capitals", field="schema", remedy="Give each its own name")
+    refuse_missing_parent(missing_parent(place), "uri")
     create_feed_table(place, schema, shards, names)
 
 

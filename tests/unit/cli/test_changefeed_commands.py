@@ -37,7 +37,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def feed(tmp_path: Path, etcd: str) -> Iterator[Changefeed]:
-    changefeed.create(tmp_path / "feed", SCHEMA, shards=2, key="id")
+    changefeed.create(tmp_path / "feed", SCHEMA, shards=2, key=["id"])
     with changefeed.open(tmp_path / "feed", etcd) as feed:
         for number in range(4):
             feed.append(number % 2, [{"id": number, "name": f"n{number}"}])

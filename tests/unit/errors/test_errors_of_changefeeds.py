@@ -141,3 +141,24 @@ def test_a_path_that_no_file_has_is_refused_and_ends_no_process(path: str) -> No
     for call in (lambda: changefeed.create(path, SCHEMA), lambda: changefeed.open(path)):
         with pytest.raises(errors.InvalidRequest):
             call()
+
+
+def test_a_feed_is_not_made_where_its_directory_is_missing(tmp_path: Path) -> None:
+    """What is missing may be a volume that is not mounted; a file in its place is no directory either."""
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "missing" / "feed", tmp_path / "missing" / "below" / "feed", tmp_path / "file" / "feed"):
+        with pytest.raises(errors.InvalidRequest) as refused:
+            changefeed.create(place, SCHEMA)
+        assert str(refused.value) == (
+            f"uri is to lie in {place.parent}, which is not there. "
+            "Create that directory, or mount its file system; check the path"
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_one_text_is_no_list_of_key_columns(tmp_path: Path) -> None:
+    """Its letters would be columns where a feed has such."""
+    with pytest.raises(errors.InvalidRequest, match="a text and no list") as refused:
+        changefeed.create(tmp_path / "feed", pa.schema([("i", pa.int64()), ("d", pa.int64())]), key="id")
+    assert (refused.value.field, refused.value.remedy) == ("key", "Write it as in key=['id']")
+    assert list(tmp_path.iterdir()) == []

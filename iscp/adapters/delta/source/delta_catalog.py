@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import posixpath
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,8 +18,9 @@ from iscp.adapters.delta.source.open_table import BrokenLogError, BySpark, open_
 from iscp.adapters.delta.source.spark_read import table_opener
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.locations import local_path, place, refuse_no_path, s3_place
+from iscp.adapters.delta.storage.locations import local_path, refuse_no_path, s3_place
 from iscp.adapters.delta.storage.nested_tables import table_around
+from iscp.adapters.delta.storage.table_place import missing_parent
 from iscp.core.column_identity import void_fields
 from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
 from iscp.ports.catalog import TableDescription
@@ -124,8 +124,7 @@ class DeltaCatalog:
             return table_around(uri)
 
     def missing_parent(self, uri: str) -> str:
-        with storage_faults(f"look for the directory of {uri}"):
-            return "" if files.parent_is_there(place(uri)) else posixpath.dirname(place(uri))
+        return missing_parent(uri)
 
     def has_version(self, uri: str, version: int) -> bool:
         return read_commit(uri, version) is not None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import posixpath
+
+from iscp.adapters.delta.log.delta_errors import storage_faults
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import place
 from iscp.core.errors import StorageError
@@ -9,5 +12,15 @@ from iscp.core.errors import StorageError
 
 def require_place(uri: str) -> None:
     """Raises StorageError where the directory in which the table is to lie is not there."""
-    if not files.parent_is_there(place(uri)):
+    if missing_parent(uri):
         raise StorageError(f"the directory of the target {uri} is not there", remedy="Mount or create it")
+
+
+def missing_parent(uri: str) -> str:
+    """The directory that is to hold a table, where it is not there; empty: it is, or the store has none.
+
+    Raises StorageError where that cannot be seen.
+    """
+    at = place(uri)
+    with storage_faults(f"look for the directory of {uri}"):
+        return "" if files.parent_is_there(at) else posixpath.dirname(at)
