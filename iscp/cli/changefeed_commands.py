@@ -1,6 +1,6 @@
 """`iscp feed`: what operators look at of a changefeed, and how they clean it up.
 
-It goes to the table and to etcd itself, and asks no node. pyarrow and gRPC are loaded where a command needs them.
+It goes to the table and to etcd itself, and calls no node. pyarrow and gRPC are loaded where a command needs them.
 """
 
 from __future__ import annotations

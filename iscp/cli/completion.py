@@ -23,7 +23,7 @@ COMPLETION_TIMEOUT_S = 1.0
 COMPLETION_JOBS_MAX = 1_000
 """Jobs that are looked at to complete a word; names of others are not completed."""
 
-Ask = Callable[["Client", click.Context], Iterable[str]]
+Query = Callable[["Client", click.Context], Iterable[str]]
 
 
 def script(shell: str, command: click.Command, program: str) -> str:
@@ -41,18 +41,18 @@ def beginning(incomplete: str, values: Iterable[str]) -> list[CompletionItem]:
 class ClusterNameType(click.ParamType):  # type: ignore[type-arg]
     """A text, completed by what the cluster answers."""
 
-    def __init__(self, name: str, ask: Ask) -> None:
+    def __init__(self, name: str, query: Query) -> None:
         self.name = name
-        self._ask = ask
+        self._query = query
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return str(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return beginning(incomplete, ask_cluster(ctx, self._ask))
+        return beginning(incomplete, ask_cluster(ctx, self._query))
 
 
-def ask_cluster(ctx: click.Context, ask: Ask) -> list[str]:
+def ask_cluster(ctx: click.Context, query: Query) -> list[str]:
     """Nothing where the cluster does not answer in time."""
     from iscp.cli.arguments import Invocation
     from iscp.client.admin_client import Client
@@ -60,7 +60,7 @@ def ask_cluster(ctx: click.Context, ask: Ask) -> list[str]:
     try:
         chosen = ctx.ensure_object(Invocation).chosen().context
         with Client(chosen.endpoint, timeout_s=COMPLETION_TIMEOUT_S, tls=chosen.tls()) as client:
-            return list(ask(client, ctx))
+            return list(query(client, ctx))
     except (IscpError, OSError):
         return []
 

@@ -16,7 +16,7 @@ def confirm(question: str) -> None:
             raise
         click.echo(err=True)
         raise click.ClickException(
-            "There is no terminal to ask on. Give --yes to go on unasked, or --dry-run to see what would be done"
+            "There is no terminal for a question. Give --yes to go on without, or --dry-run to see what would be done"
         ) from None
     if not agreed:
         raise click.Abort

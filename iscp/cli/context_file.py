@@ -1,4 +1,4 @@
-"""The user's own file of contexts: clusters by name, and the one that commands go to unless told otherwise.
+"""The user's own file of contexts: clusters by name, and the one that commands go to unless an option names another.
 
 ```toml
 current = "lake"

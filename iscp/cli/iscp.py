@@ -114,7 +114,7 @@ def up(nodes: int, data: Path, port: int | None, as_json: bool) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a list of what was found.")
 def doctor(data: Path, port: int, file: Path | None, as_json: bool) -> None:
-    """Look whether this machine can run a node, and say what to do if not.
+    """Check whether this machine can run a node, and say what to do if not.
 
     Exit status 0 if nothing stands in the way, also if there are warnings; 1 if there is a fault.
     """

@@ -54,7 +54,7 @@ def _values_of(value: Any, step: Step) -> list[Any]:
         return [value[step]]
     if isinstance(value, dict) and step is None:
         return list(value.values())
-    raise LookupError(f"{'[*]' if step is None else repr(step)} is asked of {value!r}, which has no parts")
+    raise LookupError(f"{'[*]' if step is None else repr(step)} names a part of {value!r}, which has no parts")
 
 
 def _values_of_list(value: list[Any], step: Step) -> list[Any]:

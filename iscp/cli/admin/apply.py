@@ -53,7 +53,7 @@ RESYNCS_AT_ONCE = 8
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 @click.option("--prune", is_flag=True, help="Delete the jobs of the files' accounts that no file names.")
 @click.option("--resync", is_flag=True, help="Rebuild targets where what they hold changes.")
-@click.option("--yes", is_flag=True, help="Do not ask before jobs are deleted.")
+@click.option("--yes", is_flag=True, help="Delete jobs without a question.")
 @anywhere
 @invocation
 def apply(

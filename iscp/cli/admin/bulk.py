@@ -29,7 +29,7 @@ MATCHES_MAX = 1_000_000
 """Jobs that a pattern of a command selects; more are neither shown nor changed."""
 
 SHOWN_MAX = 10
-"""Jobs shown before a command asks whether to change them all; of others their number is shown."""
+"""Jobs shown before the question whether to change them all; of others their number is shown."""
 
 BATCH = {ChangeVerb.RESYNC: 100}
 """Changes in one call where they cost more than a row of the job log."""
@@ -58,7 +58,7 @@ _ARGUMENTS = (
     click.argument("table", type=TABLES, metavar="T"),
     click.argument("name", type=JOB_NAME, metavar="[N]", required=False),
     click.option("--account", type=ACCOUNT, default=DEFAULT_ACCOUNT, show_default=True, help="The tenant."),
-    click.option("--yes", is_flag=True, help="Where many match: do not ask."),
+    click.option("--yes", is_flag=True, help="Where many match: change them without a question."),
     click.option("--dry-run", is_flag=True, help="Only show which jobs match."),
 )
 

@@ -1,4 +1,4 @@
-"""`iscp-admin`: what operators and users ask of a cluster.
+"""`iscp-admin`: the commands of operators and users to a cluster.
 
 Starts at once: no JVM, and gRPC, YAML and rich only where a command needs them.
 The exit statuses are those of `ExitStatus`.

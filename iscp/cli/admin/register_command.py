@@ -95,11 +95,11 @@ def _unlike(
 
 
 def _difference(job: JobName, checked: CheckedJob) -> PermanentError | None:
-    told = f"{job.name} on {job.table} exists already, and was left as it is"
+    kept = f"{job.name} on {job.table} exists already, and was left as it is"
     if checked.error is not None:
         refused = checked.error
         refused.field = option_of(refused.field)
-        return PermanentError(f"{told}; as it was given it is refused: {refused.sentence}", remedy=refused.remedy)
+        return PermanentError(f"{kept}; as it was given it is refused: {refused.sentence}", remedy=refused.remedy)
     match checked.action:
         case Action.UPDATE:
             remedy = "Change it by `iscp-admin job update`, or name another"
@@ -107,7 +107,7 @@ def _difference(job: JobName, checked: CheckedJob) -> PermanentError | None:
             remedy = "Rebuild its target by `iscp-admin apply --resync` or `iscp-admin job resync`, or name another"
         case _:
             return None
-    return PermanentError(f"{told}; it differs ({'; '.join(changes_of(checked))})", field="--name", remedy=remedy)
+    return PermanentError(f"{kept}; it differs ({'; '.join(changes_of(checked))})", field="--name", remedy=remedy)
 
 
 def _fold_shards(given: dict[str, Any]) -> dict[str, Any]:

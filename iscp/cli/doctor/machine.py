@@ -42,7 +42,7 @@ def examine_python(version: Sequence[int] = tuple(sys.version_info[:2]), platfor
 
 def examine_memory(memory_bytes: int | None, heap_mb: int) -> Examined:
     if memory_bytes is None:
-        return warning("memory", "it cannot be told", "Look whether the JVM's heap fits (spark.driver_memory_mb)")
+        return warning("memory", "it cannot be determined", "Check that the JVM's heap fits (spark.driver_memory_mb)")
     heap = heap_mb * 1024**2
     found = f"{memory_bytes / _GIB:.1f} GiB, of which the JVM's heap may take {heap / _GIB:.1f} GiB"
     remedy = "Give the machine or the container more memory, or the JVM less: spark.driver_memory_mb"
@@ -52,7 +52,7 @@ def examine_memory(memory_bytes: int | None, heap_mb: int) -> Examined:
 
 
 def memory_bytes(root: Path = Path("/")) -> int | None:
-    """What this process may take: the machine's memory, or its container's limit; None where that cannot be told."""
+    """What this process may take: the machine's memory, or its container's limit; None where that is not known."""
     found = []
     try:
         total = re.search(r"^MemTotal:\s+(\d+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE)
@@ -107,7 +107,7 @@ _OTHER_FILE_SYSTEM = "Tables and the job log have to be on a file system with ha
 
 
 def examine_clock(state: int | None) -> Examined:
-    """`state`: what the kernel says of its clock (adjtimex); None where it cannot be asked."""
+    """`state`: what the kernel says of its clock (adjtimex); None where it cannot be read."""
     if state == _UNSYNCHRONIZED:
         return warning("clock", "not synchronized", "Run chrony or systemd-timesyncd: lags and times are by this clock")
     return ok("clock", "not known to be wrong" if state is None or state < 0 else "synchronized")

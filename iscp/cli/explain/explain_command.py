@@ -34,7 +34,7 @@ def explain(invocation: Invocation, /, path: str, json_schema: bool) -> None:
     """Explain the fields of job files, by their types, defaults and meanings.
 
     PATH is `job` for the fields of a job file, or one of them, as `job.key`; `job.spec` and below it is a whole spec,
-    as `job.spec.trigger`. Asks no node.
+    as `job.spec.trigger`. Calls no node.
     """
     if json_schema:
         click.echo(json.dumps(job_file_schema(), indent=2, ensure_ascii=False))

@@ -31,7 +31,7 @@ class Stopped(BaseException):
 
 
 class _Signals:
-    """The first signal asks the loop to end, a second one interrupts whatever goes on."""
+    """The first signal has the loop end, a second one interrupts whatever goes on."""
 
     def __init__(self) -> None:
         self.requested = False
