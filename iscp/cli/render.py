@@ -100,7 +100,8 @@ def show(value: Any, output: str) -> bool:
     elif output == "yaml":
         import yaml
 
-        click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), nl=False)
+        plain = json.loads(json.dumps(value))  # YAML knows no states and kinds, only their texts
+        click.echo(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), nl=False)
     else:
         return False
     return True

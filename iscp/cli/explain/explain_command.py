@@ -74,7 +74,7 @@ def field_row(place: Place, found: SpecField | str) -> dict[str, Any]:
     row = {
         "field": named,
         "type": f"{found.type_name}{bounds}",
-        "default": getattr(found.default, "value", found.default),
+        "default": found.default,
         "about": found.about,
     }
     other = ("job", found.name) if place[1] == "spec" else ("job", "spec", *found.path)

@@ -111,3 +111,8 @@ def test_wrong_usage_ends_with_2(run: Run) -> None:
 def test_names_of_what_is_not_fresh_are_printed(run: Run, service: FakeAdmin) -> None:
     service.show("/u", "c", lag_s=9e9)
     assert run("job", "check", "--max-lag", "5m", "-o", "name").stdout == "/u\tc\n"
+
+
+def test_findings_are_shown_as_yaml(run: Run, service: FakeAdmin) -> None:
+    service.show("/u", "c", lag_s=9e9)
+    assert "freshness: late" in run("-o", "yaml", "job", "check", "/u*", "--max-lag", "5m").stdout
