@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -55,6 +55,7 @@ from iscp.coordination.protocol.events import ShardStarted, ShardStopped
 from iscp.coordination.protocol.timeouts import CoordinationTimes
 from iscp.coordination.schedule.schedule_events import WorkerNews
 from iscp.coordination.worker_machine import WorkerMachine
+from iscp.core.api_views import EventView
 from iscp.core.config import NodeConfig
 from iscp.core.errors import Unavailable
 from iscp.core.ids import ShardId
@@ -74,6 +75,7 @@ from iscp.runtime.loop.gc_tuning import collect_rarely
 from iscp.runtime.loop.threads import THREADS
 from iscp.runtime.node.lease_keeper import LeaseKeeper
 from iscp.runtime.node.node import Closes, Node, NodeParts
+from iscp.runtime.owner.event_collector import EventCollector
 from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop
@@ -112,6 +114,7 @@ class NoEngine:
         self._tell = tell
         self._trace = os.open(trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if trace else -1
         self.shards: set[ShardId] = set()
+        self.kept_events: Callable[[Sequence[int]], list[EventView]] = lambda known: []
         self.counts: dict[str, int] = {"first_start_us": 0, "last_start_us": 0}
 
     def give(self, order: ShardOrder) -> None:
@@ -165,6 +168,9 @@ class NoEngine:
 
     def counters(self) -> dict[str, int]:
         return {**self.counts, "shards": len(self.shards), "waiting": 0, "running": 0}
+
+    def events(self, known: Sequence[int]) -> list[EventView]:
+        return self.kept_events(known)
 
 
 class AnyTable:
@@ -241,6 +247,7 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
             peers.keep,
             moved.notify,
             broken,
+            on_synced=lambda record: collector.collect(record),
         ),
     )
     worker = WorkerLoop(
@@ -265,7 +272,8 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
     def calls_of(to: NodeRecord) -> NodeCalls:
         return engine if to.node_id == config.node_id else peers.call(to)
 
-    nodes = NodeClients(owner, calls_of)
+    engine.kept_events = owner.decisions.of_other_terms
+    nodes, collector = NodeClients(owner, calls_of), EventCollector(owner.decisions, calls_of)
     views = ClusterViews(owner, membership, nodes, clock)
     kinds = ConsumerRegistry(())
     intake = RequestValidator(AnyTable(), kinds.kind, lambda trigger: None, clock)
@@ -278,7 +286,7 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
     server = AdminServer(admin, config.listen, services=[served, operator], interceptors=[forwarding])
     threading.Thread(target=watch_terms, args=(owner, engine.counts), daemon=True).start()
     runs: Any = engine
-    connections: list[Closes] = [nodes, peers, forwarding, etcd]
+    connections: list[Closes] = [nodes, collector, peers, forwarding, etcd]
     parts = NodeParts(server, keeper, owner, worker, runs, runs, runs, moved, connections)
     return Node(
         config.node_id, membership, election, parts, preflight=partial(refuse_misfit, config, record, membership)

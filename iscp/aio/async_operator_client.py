@@ -79,7 +79,7 @@ class AsyncOperatorClient:
         return _shards(await self._caller.call(listing(self._operator.GetPlacement), request))
 
     async def events(self, after: EventView | None = None, *, wait_s: float = 0.0) -> list[EventView]:
-        """What the owner has seen and decided after that event (of another term: all it knows), the oldest first.
+        """What owners have seen and decided after that event, as far as it is known still; the oldest first.
 
         Waits for up to `wait_s` (at most 60 s) until there is something.
         """

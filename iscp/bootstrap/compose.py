@@ -25,6 +25,7 @@ from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.members import NodeRecord
 from iscp.runtime.node.lease_keeper import LeaseKeeper
 from iscp.runtime.node.node import Node, NodeParts
+from iscp.runtime.owner.event_collector import EventCollector
 from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_ports import OwnerHooks
@@ -43,7 +44,11 @@ def compose(on: Foundation) -> Node:
     def send(to: NodeRecord, message: OwnerMessage) -> None:
         worker.receive([message]) if to.node_id == config.node_id else peers.send(to, message)
 
-    hooks = OwnerHooks(send, peers.keep, moved.notify, on.on_broken, lambda tables: alerts.on_tables(tables))
+    hooks = OwnerHooks(
+        *(send, peers.keep, moved.notify, on.on_broken),
+        on_tables=lambda tables: alerts.on_tables(tables),
+        on_synced=lambda record: collector.collect(record),
+    )
     owner = compose_owner_loop(on, cluster, times, hooks)
     worker = WorkerLoop(
         lambda epoch: WorkerMachine(config.node_id, epoch, __version__, times),
@@ -63,7 +68,9 @@ def compose(on: Foundation) -> Node:
     worker.orders.subscribe(upkeep.give, *get_args(UpkeepOrder))
     served = NodeServer(config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__, here, worker.receive)
     here.borders = (worker, peers, served, owner)
-    nodes = NodeClients(owner, lambda to: here if to.node_id == config.node_id else peers.call(to))
+    here.kept_events = owner.decisions.of_other_terms
+    calls_of = lambda to: here if to.node_id == config.node_id else peers.call(to)  # noqa: E731
+    nodes, collector = NodeClients(owner, calls_of), EventCollector(owner.decisions, calls_of)
     alerts = compose_alerts(on, owner, nodes)
     here.alert_counters = alerts.counters
     forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id), log_fault=owner.log_fault)
@@ -71,7 +78,7 @@ def compose(on: Foundation) -> Node:
     server = AdminServer(admin, config.listen, services=[served, operator], interceptors=[forwarding])
     listen = config.gateway.listen
     serving = GatewayServer(server, listen, __version__) if listen else server
-    ends = nodes, peers, forwarding, cluster.etcd
+    ends = nodes, collector, peers, forwarding, cluster.etcd
     parts = NodeParts(serving, keeper, owner, worker, scheduler, executor, upkeep, moved, ends, [alerts])
     preflight = partial(refuse_misfit, config, record, cluster.membership)
     return Node(config.node_id, cluster.membership, cluster.election, parts, preflight)

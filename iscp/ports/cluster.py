@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from iscp.coordination.membership.preferred_nodes import Overrides
+from iscp.core.api_views import EventView
 from iscp.core.errors import IscpError
 from iscp.core.ids import ShardId
 from iscp.core.maintenance_figures import JobUpkeep
@@ -151,6 +152,9 @@ class NodeCalls(Protocol):
 
     def counters(self) -> dict[str, int]:
         """The executor's counts, and others of the node's."""
+
+    def events(self, known: Sequence[int]) -> list[EventView]:
+        """What the node keeps of owners' terms that are not `known`, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True)

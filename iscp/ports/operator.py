@@ -38,4 +38,4 @@ class OperatorService(Protocol):
         """The shards of a table, or (empty) of all. Raises TableNotFound."""
 
     def events(self, owner_rev: int, number: int, wait_s: float, alive: Callable[[], bool]) -> list[EventView]:
-        """What came after that number of that term (of another: all that is kept); waits until there is something."""
+        """What came after that number of that term, in later terms too; waits until there is something."""

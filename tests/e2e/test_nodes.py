@@ -51,6 +51,12 @@ def at(node: BareNode) -> Client:
     return Client(node.config.address, timeout_s=30.0)
 
 
+def told(cluster: BareCluster) -> list[tuple[int, int]]:
+    """Of each event that is known, the term and the number in it."""
+    with at(cluster.members[0]) as client:
+        return [(each.owner_rev, each.number) for each in client.operator.events()]
+
+
 def test_any_node_answers_and_operators_say_where_shards_are(nodes: BareCluster) -> None:
     for node in nodes.members:
         with at(node) as client:
@@ -95,8 +101,10 @@ def test_a_change_of_the_owner_is_not_felt_by_the_caller(nodes: BareCluster) -> 
     threads = [threading.Thread(target=ask, args=(node,)) for node in nodes.members]
     for thread in threads:
         thread.start()
+    terms = set[int]()
     for _ in range(3):
         term = nodes.owner().count("owner_rev")
+        terms.add(term)
         depose(nodes)
         until("another owner has everyone's Sync", lambda term=term: nodes.owner().count("owner_rev") > term)  # type: ignore[misc]
         until("all runs", lambda: nodes.owner().count("owner_running") == SHARDS)
@@ -105,6 +113,8 @@ def test_a_change_of_the_owner_is_not_felt_by_the_caller(nodes: BareCluster) -> 
         thread.join()
     assert faults == []
     assert set(answers) == {SHARDS}
+    until("former owners' events are there", lambda: terms <= {owner_rev for owner_rev, _ in told(nodes)})
+    assert told(nodes) == sorted(set(told(nodes)))
     for node in nodes.members:
         assert not [sign for _, sign, _ in node.noted() if sign == "-"], "a change of the owner moves nothing"
 
@@ -201,7 +211,8 @@ def test_a_node_that_does_not_fit_is_refused_with_words(nodes: BareCluster, tmp_
 
 
 def test_nodes_one_wire_format_apart_work_together(nodes: BareCluster) -> None:
-    """A cluster is upgraded node by node, the owner among them."""
+    """A cluster is upgraded node by node, the owner among them, whose events outlive it."""
+    term = nodes.owner().count("owner_rev")
     for number, old in enumerate(nodes.members):
         assert old.child is not None
         old.child.terminate()
@@ -212,3 +223,4 @@ def test_nodes_one_wire_format_apart_work_together(nodes: BareCluster) -> None:
     with at(nodes.members[0]) as client:
         assert client.count() == SHARDS
         assert all(shard.node_id == shard.target for shard in client.operator.placement())
+    assert (term, 1) in told(nodes)

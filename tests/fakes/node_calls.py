@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from iscp.core.api_views import EventView
 from iscp.core.errors import IscpError, TimedOut
 from iscp.core.ids import ShardId
 from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep, UpkeepFigures
@@ -33,6 +34,7 @@ class FakeNodeCalls:
     interrupted: list[tuple[ShardId, str, str]] = field(default_factory=list)
     verified: list[tuple[ShardId, str, bool]] = field(default_factory=list)
     verifying: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    kept: list[EventView] = field(default_factory=list)
     released: threading.Event = field(default_factory=threading.Event)
     given_up: threading.Event = field(default_factory=threading.Event)
 
@@ -69,6 +71,10 @@ class FakeNodeCalls:
     def counters(self) -> dict[str, int]:
         self._fail()
         return {"submitted": 3, "failed": 1}
+
+    def events(self, known: Sequence[int]) -> list[EventView]:
+        self._fail()
+        return [event for event in self.kept if event.owner_rev not in known]
 
     def _fail(self) -> None:
         if self.failure is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from iscp.core.api_views import EventView
 from iscp.core.errors import IscpError
 from iscp.core.ids import ShardId
 from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep
@@ -56,6 +57,9 @@ class FakeCalls:
 
     def counters(self) -> dict[str, int]:
         return self.counts
+
+    def events(self, known: Sequence[int]) -> list[EventView]:
+        return []
 
 
 def nodes_and_views(

@@ -70,6 +70,7 @@ class OwnerWorld:
         self._on_moved = on_moved
         self.broken: list[Exception] = []
         self.on_tables: Callable[[Iterable[str]], None] = lambda table_ids: None
+        self.synced: list[NodeRecord] = []
         self.owner = OwnerLoop(
             OwnerMachine("n-1", "v", TIMES),
             JobLogAccess(self._open_log, JobLogConfig(uri="", status_batch_s=0.0)),
@@ -82,7 +83,9 @@ class OwnerWorld:
             ),
             self.clock,
             OwnerHooks(
-                self._hear, lambda members: None, self._moved, self.broken.append, lambda ids: self.on_tables(ids)
+                *(self._hear, lambda members: None, self._moved, self.broken.append),
+                on_tables=lambda ids: self.on_tables(ids),
+                on_synced=self.synced.append,
             ),
         )
         self._term, self._sent, self._epoch = 0, 0, 1

@@ -223,7 +223,7 @@ def rebalance(invocation: Invocation, /, dry_run: bool) -> None:
 @anywhere
 @invocation
 def events(invocation: Invocation, /, follow: bool) -> None:
-    """Show what the owner has seen and decided, and why; with `-o json` one object a line."""
+    """Show what owners have seen and decided, and why; with `-o json` one object a line."""
     with invocation.client() as client:
         for some in _following(client) if follow else [client.operator.events()]:
             _show_events(some, invocation.output)

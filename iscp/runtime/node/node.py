@@ -37,6 +37,9 @@ GRACE_S = 2.0
 HAND_OVER_LOOK_S = 0.5
 """Pause between two checks whether a stopping node has handed over its shards."""
 
+EVENTS_S = 5.0
+"""How long a stopping node that has been owner waits for the next one to take its events; then they are gone."""
+
 FLUSH_S = 5.0
 """How long a stopping node waits for its last reports to be recorded, which takes about a second where the storage
 answers; what is left, the sinks say.
@@ -172,9 +175,16 @@ class Node:
                 if time.monotonic() >= until_s or not self._others_stay():
                     log.warning("node.not_handed_over")
                     return
+            self._hand_over_events(min(until_s, time.monotonic() + EVENTS_S))
             log.info("node.handed_over")
         except IscpError as error:  # then they take it when the lease has ended
             log.warning("node.not_handed_over", extra={"error": str(error)})
+
+    def _hand_over_events(self, until_s: float) -> None:
+        while not self._parts.owner.decisions.wait_taken(HAND_OVER_LOOK_S):
+            if time.monotonic() >= until_s or not self._others_stay():
+                log.info("node.events_not_handed_over")
+                return
 
     def _others_stay(self) -> bool:
         members, _ = self._membership.members()

@@ -14,7 +14,15 @@ from iscp.coordination.jobs.book_change import BookChange
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.membership.registered_nodes import Roll
 from iscp.coordination.owner_machine import OwnerMachine
-from iscp.coordination.protocol.effects import BuildRing, Decided, OwnerEffect, RecordCheckpoint, RevokeLease, SendTo
+from iscp.coordination.protocol.effects import (
+    BuildRing,
+    Decided,
+    Decision,
+    OwnerEffect,
+    RecordCheckpoint,
+    RevokeLease,
+    SendTo,
+)
 from iscp.coordination.protocol.events import (
     Deposed,
     Elected,
@@ -253,9 +261,15 @@ class OwnerLoop(OwnerIntake):
             case BuildRing(nodes):
                 self._rings.build(nodes)
             case Decided():
-                self.decisions.note(effect, self._clock.now_s(), self._table_of(effect.shard))
+                self._note(effect)
             case _:
                 assert_never(effect)
+
+    def _note(self, decided: Decided) -> None:
+        self.decisions.note(decided, self._clock.now_s(), self._table_of(decided.shard))
+        term = self.machine.term
+        if decided.what is Decision.SYNC and decided.node_id != self.machine.node_id and term is not None:
+            self._hooks.on_synced(term.peers[decided.node_id].record)
 
     def _table_of(self, shard: ShardId | None) -> str:
         assignment = self.machine.assignments.get(shard) if shard else None

@@ -27,7 +27,8 @@ class OwnerHooks:
 
     `keep` is given those to whom the loop goes on to `send`: the members during a term, nobody between terms;
     `on_moved` is called when rows have moved, `on_broken` with what ended the loop, `on_tables` with the ids of tables
-    whose jobs have moved, and with none when a term begins or ends.
+    whose jobs have moved, and with none when a term begins or ends, `on_synced` with each other node that has said what
+    it runs.
     """
 
     send: Callable[[NodeRecord, OwnerMessage], None]
@@ -35,3 +36,4 @@ class OwnerHooks:
     on_moved: Callable[[], None]
     on_broken: Callable[[Exception], None]
     on_tables: Callable[[Iterable[str]], None] = lambda table_ids: None
+    on_synced: Callable[[NodeRecord], None] = lambda record: None

@@ -1,39 +1,74 @@
-"""What the owner has decided lately, for operators: the newest, in memory, numbered within the term."""
+"""What owners have decided lately, for operators: the newest, in memory, numbered within each term."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from itertools import takewhile
 
 from iscp.coordination.protocol.effects import Decided
 from iscp.core.api_views import EventView
 
 KEPT_MAX = 10_000
-"""Events of an owner that `iscp-admin events` can show; the oldest are forgotten."""
+"""Events of owners that a node keeps for `iscp-admin events`; the oldest are forgotten."""
+
+_Place = tuple[int, int]
+
+
+def _place(event: EventView) -> _Place:
+    return event.owner_rev, event.number
 
 
 class Decisions:
-    """May be read by any thread. A term begins with number 1, and forgets what was before."""
+    """May be read by any thread. What other owners decided in earlier terms is taken in by `merge`."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._kept: deque[tuple[float, Decided, str]] = deque(maxlen=KEPT_MAX)
+        self._kept: deque[EventView] = deque(maxlen=KEPT_MAX)  # the oldest first
         self._owner_rev = 0
         self._number = 0
+        self._taken = 0, 0
         self._closed = False
 
     def begin(self, owner_rev: int) -> None:
+        """This node's own term; events of it or a later one are of a job log that is no more."""
         with self._changed:
             self._owner_rev, self._number = owner_rev, 0
-            self._kept.clear()
-            self._changed.notify_all()
+            self._keep(event for event in self._kept if event.owner_rev < owner_rev)
 
     def note(self, decided: Decided, at_s: float, table: str = "") -> None:
         """`table`: the shard's, as it was registered; later nobody may know it any more."""
+        shard, what = str(decided.shard) if decided.shard else "", decided.what.value
         with self._changed:
             self._number += 1
-            self._kept.append((at_s, decided, table))
+            place = self._owner_rev, self._number
+            self._kept.append(EventView(*place, at_s, what, decided.node_id, shard, str(decided.why), table))
             self._changed.notify_all()
+
+    def merge(self, events: Iterable[EventView]) -> None:
+        """Take in what a former owner's node kept, of terms before the present one."""
+        with self._changed:
+            found = {_place(event): event for event in events if event.owner_rev < self._owner_rev}
+            found.update((_place(event), event) for event in self._kept)
+            self._keep(found[place] for place in sorted(found))
+
+    def terms(self) -> set[int]:
+        """The terms of which something is kept."""
+        with self._changed:
+            return {event.owner_rev for event in self._kept}
+
+    def of_other_terms(self, known: Collection[int]) -> list[EventView]:
+        """All that is kept of terms that are not `known`, the oldest first."""
+        with self._changed:
+            self._taken = self._last()
+            self._changed.notify_all()
+            return [event for event in self._kept if event.owner_rev not in known]
+
+    def wait_taken(self, wait_s: float) -> bool:
+        """Wait until another node has taken all that is kept here by `of_other_terms`; False if none has by then."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._taken == self._last(), wait_s)
 
     def close(self) -> None:
         """Wake everyone for the last time: the term has ended, or the node stops."""
@@ -41,20 +76,26 @@ class Decisions:
             self._closed = True
             self._changed.notify_all()
 
-    def after(self, owner_rev: int, number: int, wait_s: float = 0.0) -> list[EventView]:
-        """What came after that number of that term (of another term: all of this one), waiting for it if need be."""
+    def after(
+        self, owner_rev: int, number: int, wait_s: float = 0.0, wanted: Callable[[EventView], bool] = lambda event: True
+    ) -> list[EventView]:
+        """What is `wanted` and came after that number of that term, waiting for it if need be; the oldest first.
 
-        def news() -> bool:
-            last = number if owner_rev == self._owner_rev else 0
-            return self._number > last or self._closed
+        After a term that is still to come: all that is kept.
+        """
+
+        def found() -> list[EventView]:
+            last = (owner_rev, number) if owner_rev <= self._owner_rev else (0, 0)
+            newer = list(takewhile(lambda event: _place(event) > last, reversed(self._kept)))
+            return [event for event in reversed(newer) if wanted(event)]
 
         with self._changed:
-            self._changed.wait_for(news, wait_s)
-            after = number if owner_rev == self._owner_rev else 0
-            kept = list(self._kept)[-(self._number - after) :] if self._number > after else []
-            first = self._number - len(kept) + 1
-            return [self._view(first + index, *each) for index, each in enumerate(kept)]
+            self._changed.wait_for(lambda: self._closed or found(), wait_s)
+            return found()
 
-    def _view(self, number: int, at_s: float, decided: Decided, table: str) -> EventView:
-        shard, what = str(decided.shard) if decided.shard else "", decided.what.value
-        return EventView(self._owner_rev, number, at_s, what, decided.node_id, shard, str(decided.why), table)
+    def _last(self) -> _Place:
+        return _place(self._kept[-1]) if self._kept else (0, 0)
+
+    def _keep(self, events: Iterable[EventView]) -> None:
+        self._kept = deque(events, maxlen=KEPT_MAX)
+        self._changed.notify_all()

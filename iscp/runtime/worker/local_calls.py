@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Protocol
 
+from iscp.core.api_views import EventView
 from iscp.core.ids import ShardId
 from iscp.core.maintenance_figures import JobUpkeep
 from iscp.core.progress import RunProgress
@@ -24,7 +25,10 @@ class Border(Protocol):
 
 
 class LocalCalls:
-    """The port `NodeCalls` on this node's scheduler and executor; its `borders` and alerts have counters too."""
+    """The port `NodeCalls` on this node's scheduler and executor.
+
+    Its `borders` and alerts have counters too; `kept_events` gives what it keeps of all terms but the given ones.
+    """
 
     def __init__(
         self,
@@ -41,6 +45,7 @@ class LocalCalls:
         self._progress = progress
         self.borders: Collection[Border] = ()
         self.alert_counters: Callable[[], Mapping[str, int]] = dict
+        self.kept_events: Callable[[Sequence[int]], list[EventView]] = lambda known: []
 
     def notify(self, shard: ShardId, targets: bool) -> None:
         self._scheduler.notify(shard, targets)
@@ -63,3 +68,6 @@ class LocalCalls:
         quarantined = sum(each.quarantined for each in self.borders)
         work = {**asdict(self._executor.counters()), **self._upkeep.counters()}
         return {**work, "quarantined": quarantined, **self.alert_counters()}
+
+    def events(self, known: Sequence[int]) -> list[EventView]:
+        return self.kept_events(known)

@@ -5,6 +5,7 @@ import warnings
 
 from iscp.wire.v1 import admin_pb2 as iscp_dot_wire_dot_v1_dot_admin__pb2
 from iscp.wire.v1 import node_pb2 as iscp_dot_wire_dot_v1_dot_node__pb2
+from iscp.wire.v1 import operator_pb2 as iscp_dot_wire_dot_v1_dot_operator__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -65,6 +66,11 @@ class NodeStub:
                 request_serializer=iscp_dot_wire_dot_v1_dot_node__pb2.ProgressRequest.SerializeToString,
                 response_deserializer=iscp_dot_wire_dot_v1_dot_node__pb2.ProgressResponse.FromString,
                 _registered_method=True)
+        self.Events = channel.unary_stream(
+                '/iscp.wire.v1.node.Node/Events',
+                request_serializer=iscp_dot_wire_dot_v1_dot_node__pb2.EventsRequest.SerializeToString,
+                response_deserializer=iscp_dot_wire_dot_v1_dot_operator__pb2.EventPage.FromString,
+                _registered_method=True)
         self.Describe = channel.unary_unary(
                 '/iscp.wire.v1.node.Node/Describe',
                 request_serializer=iscp_dot_wire_dot_v1_dot_node__pb2.DescribeRequest.SerializeToString,
@@ -113,6 +119,13 @@ class NodeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Events(self, request, context):
+        """What the node keeps of what owners have decided in terms that are not known.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Describe(self, request, context):
         """Who is there; refused to nobody.
         """
@@ -152,6 +165,11 @@ def add_NodeServicer_to_server(servicer, server):
                     servicer.Progress,
                     request_deserializer=iscp_dot_wire_dot_v1_dot_node__pb2.ProgressRequest.FromString,
                     response_serializer=iscp_dot_wire_dot_v1_dot_node__pb2.ProgressResponse.SerializeToString,
+            ),
+            'Events': grpc.unary_stream_rpc_method_handler(
+                    servicer.Events,
+                    request_deserializer=iscp_dot_wire_dot_v1_dot_node__pb2.EventsRequest.FromString,
+                    response_serializer=iscp_dot_wire_dot_v1_dot_operator__pb2.EventPage.SerializeToString,
             ),
             'Describe': grpc.unary_unary_rpc_method_handler(
                     servicer.Describe,
@@ -321,6 +339,33 @@ class Node:
             '/iscp.wire.v1.node.Node/Progress',
             iscp_dot_wire_dot_v1_dot_node__pb2.ProgressRequest.SerializeToString,
             iscp_dot_wire_dot_v1_dot_node__pb2.ProgressResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Events(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/iscp.wire.v1.node.Node/Events',
+            iscp_dot_wire_dot_v1_dot_node__pb2.EventsRequest.SerializeToString,
+            iscp_dot_wire_dot_v1_dot_operator__pb2.EventPage.FromString,
             options,
             channel_credentials,
             insecure,

@@ -17,6 +17,7 @@ from collections import abc as _abc
 from grpc import aio as _aio
 from iscp.wire.v1 import admin_pb2 as _admin_pb2
 from iscp.wire.v1 import node_pb2 as _node_pb2
+from iscp.wire.v1 import operator_pb2 as _operator_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -51,6 +52,8 @@ class NodeStub:
     Verify: _grpc.UnaryUnaryMultiCallable[_node_pb2.VerifyRequest, _admin_pb2.VerifyReport]
     Upkeep: _grpc.UnaryUnaryMultiCallable[_node_pb2.UpkeepRequest, _admin_pb2.JobUpkeep]
     Progress: _grpc.UnaryUnaryMultiCallable[_node_pb2.ProgressRequest, _node_pb2.ProgressResponse]
+    Events: _grpc.UnaryStreamMultiCallable[_node_pb2.EventsRequest, _operator_pb2.EventPage]
+    """What the node keeps of what owners have decided in terms that are not known."""
     Describe: _grpc.UnaryUnaryMultiCallable[_node_pb2.DescribeRequest, _node_pb2.Description]
     """Who is there; refused to nobody."""
 
@@ -66,6 +69,8 @@ class NodeAsyncStub(NodeStub):
     Verify: _aio.UnaryUnaryMultiCallable[_node_pb2.VerifyRequest, _admin_pb2.VerifyReport]  # type: ignore[assignment]
     Upkeep: _aio.UnaryUnaryMultiCallable[_node_pb2.UpkeepRequest, _admin_pb2.JobUpkeep]  # type: ignore[assignment]
     Progress: _aio.UnaryUnaryMultiCallable[_node_pb2.ProgressRequest, _node_pb2.ProgressResponse]  # type: ignore[assignment]
+    Events: _aio.UnaryStreamMultiCallable[_node_pb2.EventsRequest, _operator_pb2.EventPage]  # type: ignore[assignment]
+    """What the node keeps of what owners have decided in terms that are not known."""
     Describe: _aio.UnaryUnaryMultiCallable[_node_pb2.DescribeRequest, _node_pb2.Description]  # type: ignore[assignment]
     """Who is there; refused to nobody."""
 
@@ -114,6 +119,14 @@ class NodeServicer(metaclass=_abc_1.ABCMeta):
         request: _node_pb2.ProgressRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_node_pb2.ProgressResponse, _abc.Awaitable[_node_pb2.ProgressResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def Events(
+        self,
+        request: _node_pb2.EventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_operator_pb2.EventPage], _abc.AsyncIterator[_operator_pb2.EventPage]]:
+        """What the node keeps of what owners have decided in terms that are not known."""
 
     @_abc_1.abstractmethod
     def Describe(

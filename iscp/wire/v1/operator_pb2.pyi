@@ -331,7 +331,7 @@ Global___PlacementPage: _TypeAlias = PlacementPage  # noqa: Y015
 
 @_typing.final
 class GetEventsRequest(_message.Message):
-    """Those after `after_number` of the term `after_owner_rev`; of another term, all that are kept. wait_s: at most 60."""
+    """Those after `after_number` of the term `after_owner_rev`, of later terms too; wait_s: at most 60."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -105,7 +105,8 @@ class OperatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetEvents(self, request, context):
-        """What the owner has seen and decided, oldest first; with wait_s it waits for something that is new.
+        """What owners have seen and decided, oldest first; with wait_s it waits for something that is new. What former owners
+        did is told as far as a node keeps it that has been there since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

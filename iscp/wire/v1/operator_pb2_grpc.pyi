@@ -44,7 +44,9 @@ class OperatorStub:
     GetPlacement: _grpc.UnaryStreamMultiCallable[_operator_pb2.GetPlacementRequest, _operator_pb2.PlacementPage]
     """Where shards should be and where they are."""
     GetEvents: _grpc.UnaryStreamMultiCallable[_operator_pb2.GetEventsRequest, _operator_pb2.EventPage]
-    """What the owner has seen and decided, oldest first; with wait_s it waits for something that is new."""
+    """What owners have seen and decided, oldest first; with wait_s it waits for something that is new. What former owners
+    did is told as far as a node keeps it that has been there since.
+    """
 
 @_typing.type_check_only
 class OperatorAsyncStub(OperatorStub):
@@ -60,7 +62,9 @@ class OperatorAsyncStub(OperatorStub):
     GetPlacement: _aio.UnaryStreamMultiCallable[_operator_pb2.GetPlacementRequest, _operator_pb2.PlacementPage]  # type: ignore[assignment]
     """Where shards should be and where they are."""
     GetEvents: _aio.UnaryStreamMultiCallable[_operator_pb2.GetEventsRequest, _operator_pb2.EventPage]  # type: ignore[assignment]
-    """What the owner has seen and decided, oldest first; with wait_s it waits for something that is new."""
+    """What owners have seen and decided, oldest first; with wait_s it waits for something that is new. What former owners
+    did is told as far as a node keeps it that has been there since.
+    """
 
 class OperatorServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -109,6 +113,8 @@ class OperatorServicer(metaclass=_abc_1.ABCMeta):
         request: _operator_pb2.GetEventsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_operator_pb2.EventPage], _abc.AsyncIterator[_operator_pb2.EventPage]]:
-        """What the owner has seen and decided, oldest first; with wait_s it waits for something that is new."""
+        """What owners have seen and decided, oldest first; with wait_s it waits for something that is new. What former owners
+        did is told as far as a node keeps it that has been there since.
+        """
 
 def add_OperatorServicer_to_server(servicer: OperatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -15,6 +15,7 @@ from iscp.adapters.grpc.node.node_server import NodeServer
 from iscp.adapters.grpc.node.owner_streams import Peers
 from iscp.client.admin_client import Client
 from iscp.core import errors as core
+from iscp.core.api_views import EventView
 from iscp.core.errors import IscpError
 from iscp.core.maintenance_figures import NO_UPKEEP
 from iscp.core.members import WIRE_FORMAT, NodeRecord
@@ -37,6 +38,9 @@ def test_the_calls_reach_the_node_with_all_they_say(owner: OwnerUnderTest, node:
     assert calls.counters() == {"submitted": 3, "failed": 1}
     assert (calls.upkeep("job"), calls.upkeep("other")) == (UPKEEP, NO_UPKEEP)
     assert (calls.progress("job"), calls.progress("other")) == (PROGRESS, None)
+    node.calls.kept = [EventView(rev, 1, 1.5, "dispatch", "n", "t/2", "new", "orders") for rev in range(1, 5_000)]
+    assert calls.events([]) == node.calls.kept
+    assert calls.events([1, 3]) == [event for event in node.calls.kept if event.owner_rev not in (1, 3)]
 
 
 @pytest.mark.parametrize("kind", [core.JobFailed, core.QueueFull, core.Canceled, core.InvariantBroken])
@@ -52,6 +56,7 @@ def test_what_a_node_raises_comes_back_as_it_was(
         lambda: calls.upkeep("job"),
         lambda: calls.progress("job"),
         calls.counters,
+        lambda: calls.events([]),
     ):
         with pytest.raises(kind) as caught:
             call()

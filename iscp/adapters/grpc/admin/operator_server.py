@@ -12,6 +12,7 @@ import grpc
 
 from iscp.adapters.grpc.admin.admin_servicer import check_format
 from iscp.adapters.grpc.admin.convert import pages
+from iscp.adapters.grpc.admin.event_codec import event_pages
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
 from iscp.core.api_requests import NodeVerb, ShardVerb
 from iscp.core.api_views import PlacedShard
@@ -94,8 +95,7 @@ class OperatorServer(pb_grpc.OperatorServicer):
                 request.wait_s,
                 lambda: context.is_active() and not self._closed,
             )
-            for page in pages(pb.OwnerEvent(**asdict(event)) for event in events):
-                yield pb.EventPage(events=page)
+            yield from event_pages(events)
 
 
 def _placement_pages(shards: Iterable[PlacedShard]) -> Iterator[pb.PlacementPage]:

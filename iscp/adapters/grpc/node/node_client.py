@@ -5,17 +5,19 @@ Decides how long each may take. No call is repeated: its caller repeats it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
 from iscp.adapters.grpc.admin import convert_views
+from iscp.adapters.grpc.admin.event_codec import event_from_wire
 from iscp.adapters.grpc.admin.maintenance_codec import upkeep_from_wire
 from iscp.adapters.grpc.channel.call_metadata import Meant, open_channel
 from iscp.adapters.grpc.channel.endpoint import Tls
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
+from iscp.core.api_views import EventView
 from iscp.core.errors import Unavailable
 from iscp.core.ids import ShardId
 from iscp.core.maintenance_figures import JobUpkeep
@@ -24,6 +26,7 @@ from iscp.core.untrusted_values import error_text
 from iscp.core.verification import VerifyReport
 from iscp.wire.v1 import node_pb2 as pb
 from iscp.wire.v1 import node_pb2_grpc as pb_grpc
+from iscp.wire.v1.operator_pb2 import EventPage
 
 CALL_TIMEOUT_S = 5.0
 """How long a node may take to answer an owner's call, comparisons excepted; then the call has failed."""
@@ -120,6 +123,16 @@ class RemoteNode:
         if (found.cluster, found.node_id, found.epoch) != (meant.cluster, meant.node_id, meant.epoch):
             raise Unavailable(f"{self._address} is {found.node_id} in epoch {found.epoch} now")
         return dict(found.counters)
+
+    def events(self, known: Sequence[int]) -> list[EventView]:
+        def all_pages(request: pb.EventsRequest, **given: Any) -> list[EventPage]:
+            return list(self._stub.Events(request, **given))
+
+        answer = self._request(all_pages, pb.EventsRequest(known=known))
+        try:
+            return [event_from_wire(event) for page in answer for event in page.events]
+        except ValueError as error:
+            raise Unavailable(f"{self._address} answers events that cannot be: {error_text(error)}") from error
 
     def _request(self, method: Callable[..., Any], request: Any) -> Any:
         try:

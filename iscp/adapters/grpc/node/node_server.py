@@ -19,6 +19,7 @@ from typing import Any
 import grpc
 
 from iscp.adapters.grpc.admin import convert_views
+from iscp.adapters.grpc.admin.event_codec import event_pages
 from iscp.adapters.grpc.admin.maintenance_codec import upkeep_to_wire
 from iscp.adapters.grpc.channel.call_metadata import Meant, meant_of, refuse_other
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
@@ -32,7 +33,7 @@ from iscp.core.members import WIRE_FORMAT
 from iscp.core.report_validation import exact_shard
 from iscp.core.untrusted_values import error_text
 from iscp.ports.cluster import NodeCalls
-from iscp.wire.v1 import admin_pb2
+from iscp.wire.v1 import admin_pb2, operator_pb2
 from iscp.wire.v1 import node_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -134,6 +135,11 @@ class NodeServer:
         }
         methods["Coordinate"] = grpc.stream_stream_rpc_method_handler(
             _InPool(self._coordinate, self._pool), pb.Frame.FromString, pb.Frame.SerializeToString
+        )
+        methods["Events"] = grpc.unary_stream_rpc_method_handler(
+            _InPool(self._events, self._pool),
+            pb.EventsRequest.FromString,
+            operator_pb2.EventPage.SerializeToString,
         )
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, methods),))
 
@@ -242,6 +248,11 @@ class NodeServer:
         with translate_errors(context, "progress", "node_call"):
             found = self._calls.progress(request.job_id)
             return pb.ProgressResponse(progress=convert_views.progress_to_wire(found) if found else None)
+
+    def _events(self, request: pb.EventsRequest, context: grpc.ServicerContext) -> Iterator[operator_pb2.EventPage]:
+        self._admit(context, "events")
+        with translate_errors(context, "events", "node_call"):
+            yield from event_pages(self._calls.events(request.known))
 
     def _describe(self, request: pb.DescribeRequest, context: grpc.ServicerContext) -> pb.Description:
         with translate_errors(context, "describe", "node_call"):

@@ -155,6 +155,7 @@ def test_events_say_what_was_decided_and_why(operated: Operated) -> None:
     last = events[-1]
     assert operated.operator.events(last.owner_rev, last.number, 0.05, lambda: True) == []
     operated.join("n-2")
+    assert [record.node_id for record in operated.world.synced] == ["n-2"], "not the owner itself"
     new = operated.operator.events(last.owner_rev, last.number, 5.0, lambda: True)
     assert [each.what for each in new][:1] == ["join"]
     assert operated.operator.events(last.owner_rev - 1, 99, 0.0, lambda: True)[0] == events[0]

@@ -1,8 +1,11 @@
-"""What the owner has decided is told in order, from a number on, for as long as it is kept."""
+"""What owners have decided is told in order, from a number of a term on, for as long as it is kept."""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 from iscp.coordination.protocol.effects import Decided, Decision
+from iscp.core.api_views import EventView
 from iscp.core.ids import ShardId
 from iscp.runtime.owner.placement_events import KEPT_MAX, Decisions
 
@@ -25,7 +28,8 @@ def test_what_is_known_already_is_not_reported_again() -> None:
     decisions = noted(3)
     assert [each.number for each in decisions.after(7, 1)] == [2, 3]
     assert decisions.after(7, 3) == []
-    assert [each.number for each in decisions.after(6, 2)] == [1, 2, 3], "of another term nothing is known"
+    assert [each.number for each in decisions.after(6, 2)] == [1, 2, 3], "of that earlier term nothing is known"
+    assert [each.number for each in decisions.after(8, 1)] == [1, 2, 3], "that term is not of this job log"
 
 
 def test_the_oldest_are_forgotten_and_the_others_keep_their_numbers() -> None:
@@ -33,9 +37,67 @@ def test_the_oldest_are_forgotten_and_the_others_keep_their_numbers() -> None:
     assert (len(told), told[0].number, told[0].node_id, told[-1].number) == (KEPT_MAX, 6, "n6", KEPT_MAX + 5)
 
 
-def test_a_term_starts_over() -> None:
+def places(events: list[EventView]) -> list[tuple[int, int]]:
+    return [(each.owner_rev, each.number) for each in events]
+
+
+def test_a_term_counts_from_one_and_keeps_what_was_before() -> None:
     decisions = noted(3)
     decisions.begin(8)
     assert decisions.after(7, 3) == []
     decisions.note(Decided(Decision.TERM, "n1"), 1.0)
-    assert [(each.owner_rev, each.number) for each in decisions.after(7, 3)] == [(8, 1)]
+    assert places(decisions.after(7, 3)) == [(8, 1)]
+    assert places(decisions.after(7, 2)) == [(7, 3), (8, 1)]
+    assert places(decisions.after(0, 0)) == [(7, 1), (7, 2), (7, 3), (8, 1)]
+
+
+def test_a_term_of_a_job_log_that_was_replaced_forgets_the_others_of_its_number_and_later_ones() -> None:
+    decisions = noted(3)
+    decisions.begin(7)
+    assert decisions.after(0, 0) == []
+
+
+def test_what_other_owners_decided_is_taken_in_in_order_and_once() -> None:
+    former, decisions = noted(3), noted(0)
+    decisions.begin(9)
+    decisions.note(Decided(Decision.TERM, "n1"), 1.0)
+    for _ in range(2):
+        decisions.merge(former.of_other_terms(()))
+    assert places(decisions.after(0, 0)) == [(7, 1), (7, 2), (7, 3), (9, 1)]
+    assert decisions.terms() == {7, 9}
+    assert decisions.of_other_terms({7}) == decisions.after(7, 3)
+
+
+def test_events_of_a_term_that_is_not_over_are_not_taken_in() -> None:
+    former, decisions = noted(3), Decisions()
+    decisions.begin(7)
+    decisions.merge(former.of_other_terms(()))
+    assert decisions.after(0, 0) == []
+
+
+def test_what_is_taken_in_crowds_out_nothing_newer() -> None:
+    decisions = Decisions()
+    decisions.begin(8)
+    decisions.note(Decided(Decision.TERM, "n1"), 1.0)
+    decisions.merge(noted(KEPT_MAX).of_other_terms(()))
+    kept = decisions.after(0, 0)
+    assert (len(kept), places(kept)[0], places(kept)[-1]) == (KEPT_MAX, (7, 2), (8, 1))
+
+
+def test_who_leaves_can_wait_until_another_owner_has_taken_all() -> None:
+    decisions = noted(0)
+    assert decisions.wait_taken(0.0), "there is nothing to take"
+    decisions.note(Decided(Decision.TERM, "n1"), 1.0)
+    assert not decisions.wait_taken(0.0)
+    decisions.of_other_terms([7])
+    assert decisions.wait_taken(0.0)
+    decisions.note(Decided(Decision.JOIN, "n1"), 1.0)
+    assert not decisions.wait_taken(0.0), "that one it has not"
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(decisions.wait_taken, 20.0)
+        decisions.of_other_terms([])
+        assert waiting.result(20.0)
+
+
+def test_of_what_is_kept_only_what_is_wanted_is_given() -> None:
+    assert [each.number for each in noted(3).after(7, 0, wanted=lambda event: event.node_id == "n2")] == [2]
