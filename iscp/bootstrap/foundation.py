@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.adapters.delta.spark.spark_on_demand import SparkOnDemand
 from iscp.adapters.system.clock import SystemClock
+from iscp.bootstrap.self_tests import SelfTests
 from iscp.consumers.registry import ConsumerRegistry
 from iscp.core.config import NodeConfig
 from iscp.ports.system import Failpoints
@@ -17,26 +18,26 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Foundation:
-    """`tested`: the kinds of places where the self-test has passed. `on_broken` ends the node."""
+    """`on_broken` ends the node."""
 
     config: NodeConfig
-    spark: SparkRuntime
+    spark: SparkOnDemand
     clock: SystemClock
     kinds: ConsumerRegistry
     failpoints: Failpoints
-    tested: Collection[str]
+    self_tests: SelfTests
     on_broken: Callable[[Exception], None]
 
     @classmethod
     def lay(
         cls,
         config: NodeConfig,
-        spark: SparkRuntime,
+        spark: SparkOnDemand,
         failpoints: Failpoints,
         on_broken: Callable[[Exception], None],
-        tested: Collection[str],
+        self_tests: SelfTests,
     ) -> Foundation:
         kinds = ConsumerRegistry(config.consumers.allow)
         if kinds.absent:
             log.warning("consumers.not_installed", extra={"names": ", ".join(kinds.absent)})
-        return cls(config, spark, SystemClock(), kinds, failpoints, tested, on_broken)
+        return cls(config, spark, SystemClock(), kinds, failpoints, self_tests, on_broken)

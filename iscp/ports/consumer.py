@@ -21,6 +21,9 @@ from iscp.ports.system import Clock, Failpoints, Guard
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from iscp.ports.engine import OpenSession
 
 
 T = TypeVar("T")
@@ -117,13 +120,18 @@ class ConsumeContext:
     `column_ids` are those of the source's rows that it is handed.
     """
 
-    session: SparkSession
+    open_session: OpenSession
     row: JobRow
     source_id: str
     epoch: int
     position: Position
     guard: Guard
     column_ids: ColumnIds = field(default_factory=dict)
+
+    @property
+    def session(self) -> SparkSession:
+        """Starts Spark where it does not run yet. Raises EngineError or Unavailable."""
+        return self.open_session()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +149,10 @@ class Consumer(Protocol):
     def position(self, row: JobRow) -> Position:
         """What the sink says; never from memory alone."""
 
-    def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
+    def claim(self, context: ConsumeContext, schema: StructType) -> Position:
         """Take over the sink for this registration: an empty commit at seq + 1, which fails whatever is on its way.
 
-        `source` gives the source's columns; it is not read.
+        `schema` is the source's.
         """
 
     def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:
