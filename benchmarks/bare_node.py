@@ -39,6 +39,7 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.adapters.system.preflight import refuse_misfit
 from iscp.adapters.system.settings import load_settings
+from iscp.adapters.telemetry.log_ring import LogRing
 from iscp.adapters.telemetry.logging import configure_logging
 from iscp.consumers.registry import ConsumerRegistry
 from iscp.coordination.membership.assignments import ShardState
@@ -64,6 +65,7 @@ from iscp.core.members import WIRE_FORMAT, NodeRecord
 from iscp.core.verification import VerifyReport
 from iscp.ports.catalog import TableDescription
 from iscp.ports.cluster import ClusterPorts, NodeCalls
+from iscp.ports.node_log import NodeLog
 from iscp.runtime.admin.admin_service import OwnerAdmin
 from iscp.runtime.admin.cluster_views import ClusterViews
 from iscp.runtime.admin.job_views import JobViews
@@ -110,8 +112,9 @@ def clock_of(node_id: str) -> SystemClock:
 class NoEngine:
     """Stands for scheduler, executor and upkeep, and for what the owner may ask of them."""
 
-    def __init__(self, tell: Callable[[WorkerNews], None], trace: str) -> None:
+    def __init__(self, tell: Callable[[WorkerNews], None], trace: str, node_log: NodeLog) -> None:
         self._tell = tell
+        self.logs = node_log.read
         self._trace = os.open(trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND) if trace else -1
         self.shards: set[ShardId] = set()
         self.kept_events: Callable[[Sequence[int]], list[EventView]] = lambda known: []
@@ -218,7 +221,7 @@ def watch_terms(owner: OwnerLoop, counts: dict[str, int]) -> None:
                 counts["all_run_us"] = time.monotonic_ns() // 1000
 
 
-def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
+def compose(config: NodeConfig, broken: Callable[[Exception], None], node_log: NodeLog) -> Node:
     clock, moved, keys = clock_of(config.node_id), ProgressSignal(), Keys(config.etcd_prefix)
     wire_format = int(os.environ.get(WIRE, WIRE_FORMAT))
     etcd = EtcdClient(EtcdSettings.of(config.etcd), clock)
@@ -259,7 +262,7 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
         ),
         broken,
     )
-    engine = NoEngine(worker.report, os.environ.get(TRACE, ""))
+    engine = NoEngine(worker.report, os.environ.get(TRACE, ""), node_log)
     worker.orders.subscribe(engine.give, *get_args(ShardOrder))
     record = NodeRecord(
         config.node_id, 0, config.address, os.getpid(), __version__, clock.now_s(), wire_format=wire_format
@@ -282,7 +285,7 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
     admin = OwnerAdmin(owner, AnyTable(), intake, jobs, waiter, nodes, views.view)
     forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id))
     resharder = Resharder(owner, AnyTable(), kinds.kind, intake)
-    operator = OperatorServer(OwnerOperator(owner, overrides, AnyTable(), resharder))
+    operator = OperatorServer(OwnerOperator(owner, overrides, AnyTable(), resharder, nodes))
     server = AdminServer(admin, config.listen, services=[served, operator], interceptors=[forwarding])
     threading.Thread(target=watch_terms, args=(owner, engine.counts), daemon=True).start()
     runs: Any = engine
@@ -295,7 +298,8 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None]) -> Node:
 
 def main(file: str) -> int:
     config = load_settings(Path(file), os.environ)
-    configure_logging(config.log_format, config.log_level, {"node": config.node_id})
+    ring = LogRing(config.node_id, time.time_ns(), time.time)
+    configure_logging(config.log_format, config.log_level, {"node": config.node_id}, ring=ring)
     stop, faults = threading.Event(), list[Exception]()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -304,7 +308,7 @@ def main(file: str) -> int:
         faults.append(error)
         stop.set()
 
-    node = compose(config, broken)
+    node = compose(config, broken, ring)
     collect_rarely()
     node.start(stop)
     stop.wait()

@@ -11,6 +11,7 @@ from iscp.adapters.system.clock import SystemClock
 from iscp.bootstrap.self_tests import SelfTests
 from iscp.consumers.registry import ConsumerRegistry
 from iscp.core.config import NodeConfig
+from iscp.ports.node_log import NodeLog
 from iscp.ports.system import Failpoints
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ class Foundation:
     failpoints: Failpoints
     self_tests: SelfTests
     on_broken: Callable[[Exception], None]
+    node_log: NodeLog
 
     @classmethod
     def lay(
@@ -36,8 +38,9 @@ class Foundation:
         failpoints: Failpoints,
         on_broken: Callable[[Exception], None],
         self_tests: SelfTests,
+        node_log: NodeLog,
     ) -> Foundation:
         kinds = ConsumerRegistry(config.consumers.allow)
         if kinds.absent:
             log.warning("consumers.not_installed", extra={"names": ", ".join(kinds.absent)})
-        return cls(config, spark, SystemClock(), kinds, failpoints, self_tests, on_broken)
+        return cls(config, spark, SystemClock(), kinds, failpoints, self_tests, on_broken, node_log)

@@ -59,7 +59,7 @@ def compose_services(
     waiter = JobWaiter(owner, nodes, catalog, views, on.clock, moved, WaitedTargets(probes).fault)
     admin = OwnerAdmin(owner, catalog, intake, views, waiter, nodes, cluster_views.view)
     resharder = Resharder(owner, catalog, kind, intake)
-    return admin, OperatorServer(OwnerOperator(owner, cluster.ports.overrides, catalog, resharder))
+    return admin, OperatorServer(OwnerOperator(owner, cluster.ports.overrides, catalog, resharder, nodes))
 
 
 def compose_alerts(on: Foundation, owner: OwnerLoop, nodes: NodeClients) -> AlertWatch:

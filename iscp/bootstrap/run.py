@@ -20,6 +20,7 @@ from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.self_tests import SelfTests
 from iscp.core.config import NodeConfig
 from iscp.core.members import NODES_MAX
+from iscp.ports.node_log import NodeLog
 from iscp.runtime.loop.gc_tuning import collect_rarely
 
 log = logging.getLogger(__name__)
@@ -31,8 +32,11 @@ KILL_AFTER_S = 8.0
 """How long a node may live beyond the time that an orderly stop may take; then the process ends as it is."""
 
 
-def run_node(config: NodeConfig) -> int:
-    """Run one node until SIGTERM or SIGINT; the exit status (1: it could not go on and wants to be restarted)."""
+def run_node(config: NodeConfig, node_log: NodeLog) -> int:
+    """Run one node until SIGTERM or SIGINT; the exit status (1: it could not go on and wants to be restarted).
+
+    `node_log`: what this process keeps of its log.
+    """
     stop = threading.Event()
     broken = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -53,7 +57,7 @@ def run_node(config: NodeConfig) -> int:
             if not config.spark.on_demand:
                 spark.start()
             self_tests.try_configured(config)
-            node = compose(Foundation.lay(config, spark, EnvironmentFailpoints(), on_broken, self_tests))
+            node = compose(Foundation.lay(config, spark, EnvironmentFailpoints(), on_broken, self_tests, node_log))
             collect_rarely()
             try:
                 node.start(stop)

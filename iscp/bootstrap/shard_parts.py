@@ -50,7 +50,8 @@ def compose_engine(
     )
     held = lambda: keeper.check(keeper.epoch)  # noqa: E731
     upkeep = Upkeep(on.kinds.kind, clock, config.upkeep, config.backoff, random.random, held, on.on_broken)
-    return scheduler, executor, upkeep, LocalCalls(scheduler, executor, desk, upkeep, runner.progress)
+    here = LocalCalls(scheduler, executor, desk, upkeep, runner.progress, on.node_log)
+    return scheduler, executor, upkeep, here
 
 
 def compose_target_probes(on: Foundation) -> TargetProbes:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from iscp.adapters.grpc.admin.convert import fields_of, to_message
+from iscp.adapters.grpc.admin.log_codec import page_from_wire, places_to_wire
 from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
 from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
-from iscp.client.request_parts import answer_within_s, new_request_id, place_after
+from iscp.client.request_parts import answer_within_s, new_request_id, place_after, places_after
 from iscp.core.api_requests import NodeVerb, ShardVerb
 from iscp.core.api_views import EventView, PlacedShard
+from iscp.core.errors import Unavailable
+from iscp.core.ids import DEFAULT_ACCOUNT
+from iscp.core.log_lines import LogPage, LogPlace
+from iscp.core.untrusted_values import error_text
 from iscp.wire.v1 import operator_pb2 as pb
 from iscp.wire.v1 import operator_pb2_grpc as pb_grpc
 
@@ -94,6 +100,44 @@ class OperatorClient:
             listing(self._operator.GetEvents), request, timeout_s=answer_within_s(wait_s, "wait_s")
         )
         return [EventView(**fields_of(each, _EVENT_FIELDS)) for page in found for each in page.events]
+
+    def node_logs(
+        self,
+        node_id: str,
+        *,
+        after: Mapping[str, LogPlace] | None = None,
+        since_s: float = 0.0,
+        tail: int = 0,
+        level: str = "",
+    ) -> list[LogPage]:
+        """The newest `tail` lines of a node's log (0: 10,000), of the last `since_s` seconds (0: all that it keeps).
+
+        `after`, the `place` of the last page by its node id: the lines since then.
+        """
+        return self._logs(after, node_id=node_id, since_s=since_s, tail=tail, level=level)
+
+    def job_logs(
+        self,
+        table: str,
+        name: str,
+        *,
+        account: str = DEFAULT_ACCOUNT,
+        after: Mapping[str, LogPlace] | None = None,
+        since_s: float = 0.0,
+        tail: int = 0,
+        level: str = "",
+    ) -> list[LogPage]:
+        """As `node_logs`, of all nodes: lines about the job, or about its table and no other job."""
+        named = {"table": table, "job_name": name, "account": account}
+        return self._logs(after, **named, since_s=since_s, tail=tail, level=level)
+
+    def _logs(self, after: Mapping[str, LogPlace] | None, **wanted: Any) -> list[LogPage]:
+        places = places_after(after)
+        request = to_message(pb.GetLogsRequest, format_version=FORMAT_VERSION, after=places_to_wire(places), **wanted)
+        try:
+            return [page_from_wire(page) for page in self._caller.call(listing(self._operator.GetLogs), request)]
+        except ValueError as error:
+            raise Unavailable(f"the answer has lines that cannot be: {error_text(error)}") from error
 
     def _change_node(self, verb: NodeVerb, node_id: str) -> pb.ChangeNodeResponse:
         wire = pb.NodeVerb.Value(f"NODE_VERB_{verb.name}")

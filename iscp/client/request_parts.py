@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from types import NoneType
@@ -14,6 +14,8 @@ from iscp.core.api_views import EventView
 from iscp.core.argument_checks import require, require_seconds
 from iscp.core.errors import InvalidRequest
 from iscp.core.job_row import JobState, Reason
+from iscp.core.log_lines import LogPlace
+from iscp.core.untrusted_values import shown
 
 E = TypeVar("E", bound=StrEnum)
 Repeatable = TypeVar("Repeatable", RegisterRequest, UpdateRequest, JobChange)
@@ -75,6 +77,15 @@ def place_after(event: EventView | None) -> tuple[int, int]:
     """Term and number of the last event that is known; (0, 0) where none is. Raises InvalidRequest."""
     require(event, (EventView, NoneType), "after", "an event as `events` returns them")
     return (event.owner_rev, event.number) if event else (0, 0)
+
+
+def places_after(places: Mapping[str, LogPlace] | None) -> Mapping[str, LogPlace]:
+    """Up to where each node's log is known. Raises InvalidRequest."""
+    require(places, (Mapping, NoneType), "after", "the places of pages by their nodes' ids")
+    for node_id, place in (places or {}).items():
+        require(node_id, str, "after", "the places of pages by their nodes' ids")
+        require(place, LogPlace, f"after[{shown(node_id)}]", "the place of a page")
+    return places or {}
 
 
 def _member(kind: type[E], value: str, field: str) -> E:

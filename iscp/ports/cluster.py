@@ -10,6 +10,7 @@ from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.core.api_views import EventView
 from iscp.core.errors import IscpError
 from iscp.core.ids import ShardId
+from iscp.core.log_lines import LogPage, LogQuery
 from iscp.core.maintenance_figures import JobUpkeep
 from iscp.core.members import Leader, Moment, NodeRecord
 from iscp.core.progress import RunProgress
@@ -155,6 +156,9 @@ class NodeCalls(Protocol):
 
     def events(self, known: Sequence[int]) -> list[EventView]:
         """What the node keeps of owners' terms that are not `known`, the oldest first."""
+
+    def logs(self, query: LogQuery) -> LogPage:
+        """Lines of the node's log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from iscp.core.api_requests import NodeVerb, ShardVerb
+from iscp.core.api_requests import JobName, NodeVerb, ShardVerb
 from iscp.core.api_views import EventView, PlacedShard
+from iscp.core.log_lines import LogPage, LogPlace, LogQuery
 
 
 class OperatorService(Protocol):
@@ -39,3 +40,9 @@ class OperatorService(Protocol):
 
     def events(self, owner_rev: int, number: int, wait_s: float, alive: Callable[[], bool]) -> list[EventView]:
         """What came after that number of that term, in later terms too; waits until there is something."""
+
+    def node_logs(self, node_id: str, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:
+        """Lines of the node's log, after the place that `after` has for it. Raises InvalidRequest: no such node."""
+
+    def job_logs(self, job: JobName, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:
+        """The lines of all nodes that are about the job; a page for each node. Raises JobNotFound, TableNotFound."""

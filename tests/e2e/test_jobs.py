@@ -131,6 +131,11 @@ def test_one_job_from_register_to_delete_by_the_command_line(
     assert [each["rows"] for each in history] == [20, 50]
     assert history[0]["seq"] > history[1]["seq"]
 
+    logged = [json.loads(line) for line in by_command(node, "job", "logs", source, "copy").out.splitlines()]
+    assert {"iteration.done"} <= {each["event"] for each in logged if each.get("table") == source}
+    own = by_command(node, "node", "logs", logged[0]["node"], "--tail", "10000")
+    assert [each for each in map(json.loads, own.out.splitlines()) if each in logged] == logged
+
     jobs = by_command(node, "job", "list", "--table", source).json
     assert [(each["name"], each["table"]) for each in jobs] == [("copy", source)]
     assert by_command(node, "job", "count", "--state", "completed", "--table", source).json == {"count": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections.abc import Iterator
@@ -66,6 +67,10 @@ def test_any_node_answers_and_operators_say_where_shards_are(nodes: BareCluster)
             assert all(0 <= each.lease_age_s <= TTL_S for each in view.nodes)
             assert all(shard.node_id == shard.target for shard in client.operator.placement())
             assert [event.what for event in client.operator.events()][:1] == ["term"]
+            for other in nodes.members:
+                (page,) = client.operator.node_logs(other.name, tail=5)
+                assert {json.loads(line.text)["node"] for line in page.lines} == {other.name}
+            assert {each.node_id for each in client.operator.job_logs("/lake/1", "copy")} == set(held(nodes))
     owner = nodes.owner()
     other = next(node for node in nodes.members if node is not owner)
     with at(other) as client:
@@ -214,12 +219,18 @@ def test_nodes_one_wire_format_apart_work_together(nodes: BareCluster) -> None:
     """A cluster is upgraded node by node, the owner among them, whose events outlive it."""
     term = nodes.owner().count("owner_rev")
     for number, old in enumerate(nodes.members):
+        with at(nodes.members[number - 1]) as client:
+            (before,) = client.operator.node_logs(old.name, tail=1)
         assert old.child is not None
         old.child.terminate()
         assert old.child.wait(30.0) == 0
         new = nodes.members[number] = replace(old, environ={"BARE_NODE_WIRE_FORMAT": str(WIRE_FORMAT + 1)}, child=None)
         new.start()
         until("all nodes have their share", nodes.settled)
+        with at(nodes.members[number - 1]) as client:
+            (after,) = client.operator.node_logs(old.name, after={old.name: before.place})
+        assert after.restarted
+        assert json.loads(after.lines[0].text)["node"] == old.name
     with at(nodes.members[0]) as client:
         assert client.count() == SHARDS
         assert all(shard.node_id == shard.target for shard in client.operator.placement())

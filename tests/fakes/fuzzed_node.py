@@ -50,7 +50,7 @@ class FuzzedNode:
         intake = RequestValidator(catalog, kinds.kind, _refuse_trigger, clock)
         self.admin = owner_admin(owner, catalog, kinds.kind, clock, nodes, views.view, intake=intake)
         store = FakeOverrides(self.world.etcd)
-        self.operator = OwnerOperator(owner, store, catalog, Resharder(owner, catalog, kinds.kind, intake))
+        self.operator = OwnerOperator(owner, store, catalog, Resharder(owner, catalog, kinds.kind, intake), nodes)
         self.server = AdminServer(self.admin, "127.0.0.1:0", services=(OperatorServer(self.operator),))
         self._register()
         self.server.start()

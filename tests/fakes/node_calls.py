@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from iscp.core.api_views import EventView
 from iscp.core.errors import IscpError, TimedOut
 from iscp.core.ids import ShardId
+from iscp.core.log_lines import LogPage, LogQuery
 from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep, UpkeepFigures
 from iscp.core.progress import RunProgress
 from iscp.core.verification import Comparison, Sample, VerifyReport
@@ -34,6 +35,8 @@ class FakeNodeCalls:
     interrupted: list[tuple[ShardId, str, str]] = field(default_factory=list)
     verified: list[tuple[ShardId, str, bool]] = field(default_factory=list)
     verifying: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    queries: list[LogQuery] = field(default_factory=list)
+    page: LogPage = field(default_factory=lambda: LogPage("n"))
     kept: list[EventView] = field(default_factory=list)
     released: threading.Event = field(default_factory=threading.Event)
     given_up: threading.Event = field(default_factory=threading.Event)
@@ -75,6 +78,11 @@ class FakeNodeCalls:
     def events(self, known: Sequence[int]) -> list[EventView]:
         self._fail()
         return [event for event in self.kept if event.owner_rev not in known]
+
+    def logs(self, query: LogQuery) -> LogPage:
+        self._fail()
+        self.queries.append(query)
+        return self.page
 
     def _fail(self) -> None:
         if self.failure is not None:

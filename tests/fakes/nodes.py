@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from iscp.core.api_views import EventView
 from iscp.core.errors import IscpError
 from iscp.core.ids import ShardId
+from iscp.core.log_lines import LogPage, LogPlace, LogQuery
 from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep
 from iscp.core.progress import RunProgress
 from iscp.core.verification import VerifyReport
@@ -29,6 +30,7 @@ class FakeCalls:
     interrupted: list[tuple[ShardId, str, str]] = field(default_factory=list)
     runs: dict[str, RunProgress | IscpError] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    queries: list[LogQuery] = field(default_factory=list)
     upkeeps: dict[str, JobUpkeep | IscpError] = field(default_factory=dict)
 
     def notify(self, shard: ShardId, targets: bool) -> None:
@@ -60,6 +62,10 @@ class FakeCalls:
 
     def events(self, known: Sequence[int]) -> list[EventView]:
         return []
+
+    def logs(self, query: LogQuery) -> LogPage:
+        self.queries.append(query)
+        return LogPage("n", LogPlace(1, len(self.queries)))
 
 
 def nodes_and_views(

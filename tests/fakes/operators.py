@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from iscp.core.api_requests import NodeVerb, ShardVerb
+from iscp.core.api_requests import JobName, NodeVerb, ShardVerb
 from iscp.core.api_views import EventView, PlacedShard
 from iscp.core.errors import InvalidRequest
+from iscp.core.log_lines import LogPage, LogPlace, LogQuery
 
 NODES = ("n-1", "n-2")
 
@@ -23,6 +24,9 @@ class FakeOperator:
     held: int = 2
     reshards: list[tuple[bool, str, int, str]] = field(default_factory=list)
     terms: list[list[EventView]] = field(default_factory=list)
+    logs: list[list[LogPage] | BaseException] = field(default_factory=list)
+    queries: list[tuple[LogQuery, dict[str, LogPlace]]] = field(default_factory=list)
+    jobs: list[JobName] = field(default_factory=list)
     asked: list[tuple[int, int, float]] = field(default_factory=list)
 
     def change_node(self, verb: NodeVerb, node_id: str) -> tuple[bool, int]:
@@ -60,6 +64,21 @@ class FakeOperator:
     def events(self, owner_rev: int, number: int, wait_s: float, alive: Callable[[], bool]) -> list[EventView]:
         self.asked.append((owner_rev, number, wait_s))
         return self.terms.pop(0) if len(self.terms) > 1 else list(self.terms[0] if self.terms else ())
+
+    def node_logs(self, node_id: str, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:
+        self._check(node_id)
+        return self._answer(query, after)
+
+    def job_logs(self, job: JobName, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:
+        self.jobs.append(job)
+        return self._answer(query, after)
+
+    def _answer(self, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:
+        self.queries.append((query, dict(after)))
+        answer = self.logs.pop(0) if self.logs else []
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
 
     def _check(self, node_id: str) -> None:
         if node_id not in NODES:

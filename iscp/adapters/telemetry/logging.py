@@ -107,12 +107,22 @@ def log_uncaught() -> None:
 
 
 def configure_logging(
-    log_format: LogFormat, level: LogLevel, fixed: Mapping[str, object], stream: TextIO | None = None
+    log_format: LogFormat,
+    level: LogLevel,
+    fixed: Mapping[str, object],
+    stream: TextIO | None = None,
+    ring: logging.Handler | None = None,
 ) -> None:
-    """Send all logs of this process to `stream` (stderr); `fixed` fields stand in every JSON line."""
+    """Send all logs of this process to `stream` (stderr); `fixed` fields stand in every JSON line.
+
+    `ring` gets the same lines, as JSON.
+    """
     out = logging.StreamHandler(stream or sys.stderr)
     out.setFormatter(JsonFormatter(fixed) if log_format is LogFormat.JSON else TextFormatter())
-    logging.basicConfig(handlers=[out], level=level.upper(), force=True)
+    kept = [] if ring is None else [ring]
+    for each in kept:
+        each.setFormatter(JsonFormatter(fixed))
+    logging.basicConfig(handlers=[out, *kept], level=level.upper(), force=True)
     logging.captureWarnings(True)
     for name, least in _QUIET.items():
         logging.getLogger(name).setLevel(least)

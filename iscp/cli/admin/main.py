@@ -25,6 +25,7 @@ from iscp.cli.cluster_tables import show_cluster
 from iscp.cli.completion import script
 from iscp.cli.explain.explain_command import explain
 from iscp.cli.man_pages import write_pages
+from iscp.cli.monitor.show_logs import job_logs, node_logs
 from iscp.cli.monitor.watch_option import watched
 from iscp.cli.root_group import RootGroup
 from iscp.core.errors import IscpError
@@ -57,6 +58,8 @@ def cli() -> None:
 
 for command in (job, context, explain, apply, export, node, shard, ring, rebalance, events):
     cli.add_command(command)
+node.add_command(node_logs)
+job.add_command(job_logs)
 
 
 @cli.command()

@@ -6,7 +6,7 @@ What they say of them is kept outside all nodes before it counts: it outlives th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
@@ -15,14 +15,17 @@ from iscp.coordination.membership.assignments import HELD, Assignment, ShardStat
 from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.coordination.membership.term import Term
 from iscp.coordination.protocol.events import MoveRequested, OverridesChanged, RebalanceRequested
-from iscp.core.api_requests import NodeVerb, ShardVerb
+from iscp.core.api_requests import JobName, NodeVerb, ShardVerb
 from iscp.core.api_views import EventView, PlacedShard
 from iscp.core.errors import InvalidRequest, IscpError, Unavailable, no_owner
 from iscp.core.ids import ShardId
+from iscp.core.log_lines import LogPage, LogPlace, LogQuery
 from iscp.ports.catalog import Catalog
 from iscp.ports.cluster import OverrideStore
 from iscp.runtime.admin.job_lookup import JobLookup
+from iscp.runtime.admin.log_reader import LogReader
 from iscp.runtime.admin.resharder import Resharder
+from iscp.runtime.owner.node_clients import NodeClients
 from iscp.runtime.owner.owner_loop import OwnerLoop
 
 T = TypeVar("T")
@@ -34,11 +37,14 @@ ALIVE_LOOK_S = 1.0
 class OwnerOperator:
     """One change at a time; views are taken on the owner loop's thread."""
 
-    def __init__(self, owner: OwnerLoop, store: OverrideStore, catalog: Catalog, resharder: Resharder) -> None:
+    def __init__(
+        self, owner: OwnerLoop, store: OverrideStore, catalog: Catalog, resharder: Resharder, nodes: NodeClients
+    ) -> None:
         self._owner = owner
         self._resharder = resharder
         self._store = store
         self._finder = JobLookup(catalog)
+        self._logs = LogReader(owner, nodes, self._finder)
         self._lock = threading.Lock()
 
     # --- changes -----------------------------------------------------------------------------------------------
@@ -151,6 +157,12 @@ class OwnerOperator:
             left_s -= ALIVE_LOOK_S
             if events or left_s <= 0 or not alive():
                 return events
+
+    def node_logs(self, node_id: str, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:
+        return self._logs.of_node(node_id, query, after)
+
+    def job_logs(self, job: JobName, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:
+        return self._logs.of_job(job, query, after)
 
     def _shards(self, table: str, range_id: int) -> list[ShardId]:
         """Those of a table that are wanted; raises TableNotFound, InvalidRequest."""

@@ -8,10 +8,12 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from iscp.coordination.membership.assignments import Holder
 from iscp.core.errors import IscpError, Unavailable
 from iscp.core.ids import ShardId
+from iscp.core.log_lines import LogPage, LogQuery
 from iscp.core.maintenance_figures import JobUpkeep
 from iscp.core.members import NodeRecord
 from iscp.core.progress import RunProgress
@@ -22,7 +24,7 @@ from iscp.runtime.owner.owner_loop import OwnerLoop
 log = logging.getLogger(__name__)
 
 CALLS_AT_ONCE_MAX = 16
-"""Hints, and reads of counters, on their way to nodes at a time; the others queue."""
+"""Hints, and reads of counters and logs, on their way to nodes at a time; the others queue."""
 
 CALLS_OF_NODE_MAX = 3
 """Hints on their way to one node, so that a frozen one does not take all threads; the others queue."""
@@ -119,6 +121,17 @@ class NodeClients:
 
         answers = self._reads.map(read, records)
         return {record.node_id: each for record, each in zip(records, answers, strict=True) if each}
+
+    def logs(self, records: Sequence[NodeRecord], query: Callable[[str], LogQuery]) -> list[LogPage]:
+        """What each node answers to its query, by its node id; of one that does not, why."""
+
+        def read(record: NodeRecord) -> LogPage:
+            try:
+                return replace(self._call(record).logs(query(record.node_id)), node_id=record.node_id)
+            except IscpError as error:
+                return LogPage(record.node_id, fault=error.sentence)
+
+        return list(self._reads.map(read, records))
 
     def close(self) -> None:
         for pool in (self._hints, self._reads):

@@ -8,9 +8,11 @@ from typing import Protocol
 
 from iscp.core.api_views import EventView
 from iscp.core.ids import ShardId
+from iscp.core.log_lines import LogPage, LogQuery
 from iscp.core.maintenance_figures import JobUpkeep
 from iscp.core.progress import RunProgress
 from iscp.core.verification import VerifyReport
+from iscp.ports.node_log import NodeLog
 from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.maintenance import Upkeep
 from iscp.runtime.worker.scheduler import Scheduler
@@ -37,12 +39,14 @@ class LocalCalls:
         desk: VerifyDesk,
         upkeep: Upkeep,
         progress: Callable[[str], RunProgress | None],
+        node_log: NodeLog,
     ) -> None:
         self._scheduler = scheduler
         self._executor = executor
         self._desk = desk
         self._upkeep = upkeep
         self._progress = progress
+        self._node_log = node_log
         self.borders: Collection[Border] = ()
         self.alert_counters: Callable[[], Mapping[str, int]] = dict
         self.kept_events: Callable[[Sequence[int]], list[EventView]] = lambda known: []
@@ -71,3 +75,6 @@ class LocalCalls:
 
     def events(self, known: Sequence[int]) -> list[EventView]:
         return self.kept_events(known)
+
+    def logs(self, query: LogQuery) -> LogPage:
+        return self._node_log.read(query)

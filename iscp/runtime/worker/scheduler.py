@@ -229,6 +229,7 @@ class Scheduler:
                     answers.append(TargetAnswer(query.row.job_id, seen))
             except Exception as error:  # noqa: BLE001  (one target's fault is its own)
                 why = error if isinstance(error, IscpError) else IscpError(f"{type(error).__name__}: {error}")
-                log.warning("target.doubted", extra={"job": query.row.key.job_name, "error": str(why)})
+                about = {"table": query.row.table_name, "job": query.row.key.job_name, "job_id": query.row.job_id}
+                log.warning("target.doubted", extra=about | {"error": str(why)})
                 answers.append(TargetAnswer(query.row.job_id, None, why))
         return tuple(answers)

@@ -19,6 +19,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from iscp.wire.v1 import admin_pb2 as _admin_pb2
+from iscp.wire.v1 import operator_pb2 as _operator_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -901,6 +902,77 @@ class EventsRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EventsRequest: _TypeAlias = EventsRequest  # noqa: Y015
+
+@_typing.final
+class LogsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AFTER_FIELD_NUMBER: _builtins.int
+    SINCE_S_FIELD_NUMBER: _builtins.int
+    TAIL_FIELD_NUMBER: _builtins.int
+    LEVEL_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    since_s: _builtins.float
+    tail: _builtins.int
+    level: _builtins.str
+    @_builtins.property
+    def after(self) -> _operator_pb2.LogPlace: ...
+    @_builtins.property
+    def job(self) -> Global___JobOfLines: ...
+    def __init__(
+        self,
+        *,
+        after: _operator_pb2.LogPlace | None = ...,
+        since_s: _builtins.float = ...,
+        tail: _builtins.int = ...,
+        level: _builtins.str = ...,
+        job: Global___JobOfLines | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_job", b"_job", "after", b"after", "job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_job", b"_job", "after", b"after", "job", b"job", "level", b"level", "since_s", b"since_s", "tail", b"tail"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
+    _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
+    _WhichOneofReturnType__job: _TypeAlias = _typing.Literal["job"]  # noqa: Y015
+    _WhichOneofArgType__job: _TypeAlias = _typing.Literal["_job", b"_job"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after) -> _WhichOneofReturnType__after | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__job) -> _WhichOneofReturnType__job | None: ...
+
+Global___LogsRequest: _TypeAlias = LogsRequest  # noqa: Y015
+
+@_typing.final
+class JobOfLines(_message.Message):
+    """Only lines about this job; tables: all names that its table may have in them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ACCOUNT_FIELD_NUMBER: _builtins.int
+    TABLES_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    name: _builtins.str
+    account: _builtins.str
+    @_builtins.property
+    def tables(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        account: _builtins.str = ...,
+        tables: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "job_id", b"job_id", "name", b"name", "tables", b"tables"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobOfLines: _TypeAlias = JobOfLines  # noqa: Y015
 
 @_typing.final
 class DescribeRequest(_message.Message):

@@ -71,6 +71,11 @@ class NodeStub:
                 request_serializer=iscp_dot_wire_dot_v1_dot_node__pb2.EventsRequest.SerializeToString,
                 response_deserializer=iscp_dot_wire_dot_v1_dot_operator__pb2.EventPage.FromString,
                 _registered_method=True)
+        self.Logs = channel.unary_unary(
+                '/iscp.wire.v1.node.Node/Logs',
+                request_serializer=iscp_dot_wire_dot_v1_dot_node__pb2.LogsRequest.SerializeToString,
+                response_deserializer=iscp_dot_wire_dot_v1_dot_operator__pb2.LogPage.FromString,
+                _registered_method=True)
         self.Describe = channel.unary_unary(
                 '/iscp.wire.v1.node.Node/Describe',
                 request_serializer=iscp_dot_wire_dot_v1_dot_node__pb2.DescribeRequest.SerializeToString,
@@ -126,6 +131,13 @@ class NodeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Logs(self, request, context):
+        """Lines of the node's log, as in Operator.GetLogs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Describe(self, request, context):
         """Who is there; refused to nobody.
         """
@@ -170,6 +182,11 @@ def add_NodeServicer_to_server(servicer, server):
                     servicer.Events,
                     request_deserializer=iscp_dot_wire_dot_v1_dot_node__pb2.EventsRequest.FromString,
                     response_serializer=iscp_dot_wire_dot_v1_dot_operator__pb2.EventPage.SerializeToString,
+            ),
+            'Logs': grpc.unary_unary_rpc_method_handler(
+                    servicer.Logs,
+                    request_deserializer=iscp_dot_wire_dot_v1_dot_node__pb2.LogsRequest.FromString,
+                    response_serializer=iscp_dot_wire_dot_v1_dot_operator__pb2.LogPage.SerializeToString,
             ),
             'Describe': grpc.unary_unary_rpc_method_handler(
                     servicer.Describe,
@@ -366,6 +383,33 @@ class Node:
             '/iscp.wire.v1.node.Node/Events',
             iscp_dot_wire_dot_v1_dot_node__pb2.EventsRequest.SerializeToString,
             iscp_dot_wire_dot_v1_dot_operator__pb2.EventPage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Logs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/iscp.wire.v1.node.Node/Logs',
+            iscp_dot_wire_dot_v1_dot_node__pb2.LogsRequest.SerializeToString,
+            iscp_dot_wire_dot_v1_dot_operator__pb2.LogPage.FromString,
             options,
             channel_credentials,
             insecure,

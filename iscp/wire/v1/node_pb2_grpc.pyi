@@ -54,6 +54,8 @@ class NodeStub:
     Progress: _grpc.UnaryUnaryMultiCallable[_node_pb2.ProgressRequest, _node_pb2.ProgressResponse]
     Events: _grpc.UnaryStreamMultiCallable[_node_pb2.EventsRequest, _operator_pb2.EventPage]
     """What the node keeps of what owners have decided in terms that are not known."""
+    Logs: _grpc.UnaryUnaryMultiCallable[_node_pb2.LogsRequest, _operator_pb2.LogPage]
+    """Lines of the node's log, as in Operator.GetLogs."""
     Describe: _grpc.UnaryUnaryMultiCallable[_node_pb2.DescribeRequest, _node_pb2.Description]
     """Who is there; refused to nobody."""
 
@@ -71,6 +73,8 @@ class NodeAsyncStub(NodeStub):
     Progress: _aio.UnaryUnaryMultiCallable[_node_pb2.ProgressRequest, _node_pb2.ProgressResponse]  # type: ignore[assignment]
     Events: _aio.UnaryStreamMultiCallable[_node_pb2.EventsRequest, _operator_pb2.EventPage]  # type: ignore[assignment]
     """What the node keeps of what owners have decided in terms that are not known."""
+    Logs: _aio.UnaryUnaryMultiCallable[_node_pb2.LogsRequest, _operator_pb2.LogPage]  # type: ignore[assignment]
+    """Lines of the node's log, as in Operator.GetLogs."""
     Describe: _aio.UnaryUnaryMultiCallable[_node_pb2.DescribeRequest, _node_pb2.Description]  # type: ignore[assignment]
     """Who is there; refused to nobody."""
 
@@ -127,6 +131,14 @@ class NodeServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_operator_pb2.EventPage], _abc.AsyncIterator[_operator_pb2.EventPage]]:
         """What the node keeps of what owners have decided in terms that are not known."""
+
+    @_abc_1.abstractmethod
+    def Logs(
+        self,
+        request: _node_pb2.LogsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.LogPage, _abc.Awaitable[_operator_pb2.LogPage]]:
+        """Lines of the node's log, as in Operator.GetLogs."""
 
     @_abc_1.abstractmethod
     def Describe(

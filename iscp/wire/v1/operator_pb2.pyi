@@ -419,3 +419,166 @@ class EventPage(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EventPage: _TypeAlias = EventPage  # noqa: Y015
+
+@_typing.final
+class GetLogsRequest(_message.Message):
+    """node_id: the node whose log it is; empty: the job's, by table, job_name and account as in JobName. after: for each node
+    the place of the last answer; of nodes without one the newest `tail` lines (0: 10000), of the last since_s seconds (0:
+    all that are kept). level: as in the configuration's log_level; empty: all.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORMAT_VERSION_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
+    JOB_NAME_FIELD_NUMBER: _builtins.int
+    ACCOUNT_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    SINCE_S_FIELD_NUMBER: _builtins.int
+    TAIL_FIELD_NUMBER: _builtins.int
+    LEVEL_FIELD_NUMBER: _builtins.int
+    format_version: _builtins.int
+    node_id: _builtins.str
+    table: _builtins.str
+    job_name: _builtins.str
+    account: _builtins.str
+    since_s: _builtins.float
+    tail: _builtins.int
+    level: _builtins.str
+    @_builtins.property
+    def after(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodePlace]: ...
+    def __init__(
+        self,
+        *,
+        format_version: _builtins.int = ...,
+        node_id: _builtins.str = ...,
+        table: _builtins.str = ...,
+        job_name: _builtins.str = ...,
+        account: _builtins.str = ...,
+        after: _abc.Iterable[Global___NodePlace] | None = ...,
+        since_s: _builtins.float = ...,
+        tail: _builtins.int = ...,
+        level: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "after", b"after", "format_version", b"format_version", "job_name", b"job_name", "level", b"level", "node_id", b"node_id", "since_s", b"since_s", "table", b"table", "tail", b"tail"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetLogsRequest: _TypeAlias = GetLogsRequest  # noqa: Y015
+
+@_typing.final
+class LogPlace(_message.Message):
+    """life: one process of a node. number: its last line, from 1."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIFE_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    life: _builtins.int
+    number: _builtins.int
+    def __init__(
+        self,
+        *,
+        life: _builtins.int = ...,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["life", b"life", "number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogPlace: _TypeAlias = LogPlace  # noqa: Y015
+
+@_typing.final
+class NodePlace(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    @_builtins.property
+    def place(self) -> Global___LogPlace: ...
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        place: Global___LogPlace | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["place", b"place"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "place", b"place"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodePlace: _TypeAlias = NodePlace  # noqa: Y015
+
+@_typing.final
+class LogLine(_message.Message):
+    """text: a JSON object, as the node's own log has it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    AT_S_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    at_s: _builtins.float
+    text: _builtins.str
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        at_s: _builtins.float = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_s", b"at_s", "number", b"number", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogLine: _TypeAlias = LogLine  # noqa: Y015
+
+@_typing.final
+class LogPage(_message.Message):
+    """One node's, the oldest line first. place: what the next request's `after` says. lost: lines since then that are no longer
+    kept. restarted: that place was of a former life. fault: why the node did not answer; then there is nothing else.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    RESTARTED_FIELD_NUMBER: _builtins.int
+    FAULT_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    lost: _builtins.int
+    restarted: _builtins.bool
+    fault: _builtins.str
+    @_builtins.property
+    def place(self) -> Global___LogPlace: ...
+    @_builtins.property
+    def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogLine]: ...
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        place: Global___LogPlace | None = ...,
+        lost: _builtins.int = ...,
+        restarted: _builtins.bool = ...,
+        fault: _builtins.str = ...,
+        lines: _abc.Iterable[Global___LogLine] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["place", b"place"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault", "lines", b"lines", "lost", b"lost", "node_id", b"node_id", "place", b"place", "restarted", b"restarted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogPage: _TypeAlias = LogPage  # noqa: Y015

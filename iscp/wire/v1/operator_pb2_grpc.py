@@ -64,6 +64,11 @@ class OperatorStub:
                 request_serializer=iscp_dot_wire_dot_v1_dot_operator__pb2.GetEventsRequest.SerializeToString,
                 response_deserializer=iscp_dot_wire_dot_v1_dot_operator__pb2.EventPage.FromString,
                 _registered_method=True)
+        self.GetLogs = channel.unary_stream(
+                '/iscp.wire.v1.Operator/GetLogs',
+                request_serializer=iscp_dot_wire_dot_v1_dot_operator__pb2.GetLogsRequest.SerializeToString,
+                response_deserializer=iscp_dot_wire_dot_v1_dot_operator__pb2.LogPage.FromString,
+                _registered_method=True)
 
 
 class OperatorServicer:
@@ -112,6 +117,13 @@ class OperatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetLogs(self, request, context):
+        """Lines of the logs of a node, or of all nodes as far as they are about a job: those that the nodes keep in memory.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -144,6 +156,11 @@ def add_OperatorServicer_to_server(servicer, server):
                     servicer.GetEvents,
                     request_deserializer=iscp_dot_wire_dot_v1_dot_operator__pb2.GetEventsRequest.FromString,
                     response_serializer=iscp_dot_wire_dot_v1_dot_operator__pb2.EventPage.SerializeToString,
+            ),
+            'GetLogs': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetLogs,
+                    request_deserializer=iscp_dot_wire_dot_v1_dot_operator__pb2.GetLogsRequest.FromString,
+                    response_serializer=iscp_dot_wire_dot_v1_dot_operator__pb2.LogPage.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -308,6 +325,33 @@ class Operator:
             '/iscp.wire.v1.Operator/GetEvents',
             iscp_dot_wire_dot_v1_dot_operator__pb2.GetEventsRequest.SerializeToString,
             iscp_dot_wire_dot_v1_dot_operator__pb2.EventPage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLogs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/iscp.wire.v1.Operator/GetLogs',
+            iscp_dot_wire_dot_v1_dot_operator__pb2.GetLogsRequest.SerializeToString,
+            iscp_dot_wire_dot_v1_dot_operator__pb2.LogPage.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,8 @@ class OperatorStub:
     """What owners have seen and decided, oldest first; with wait_s it waits for something that is new. What former owners
     did is told as far as a node keeps it that has been there since.
     """
+    GetLogs: _grpc.UnaryStreamMultiCallable[_operator_pb2.GetLogsRequest, _operator_pb2.LogPage]
+    """Lines of the logs of a node, or of all nodes as far as they are about a job: those that the nodes keep in memory."""
 
 @_typing.type_check_only
 class OperatorAsyncStub(OperatorStub):
@@ -65,6 +67,8 @@ class OperatorAsyncStub(OperatorStub):
     """What owners have seen and decided, oldest first; with wait_s it waits for something that is new. What former owners
     did is told as far as a node keeps it that has been there since.
     """
+    GetLogs: _aio.UnaryStreamMultiCallable[_operator_pb2.GetLogsRequest, _operator_pb2.LogPage]  # type: ignore[assignment]
+    """Lines of the logs of a node, or of all nodes as far as they are about a job: those that the nodes keep in memory."""
 
 class OperatorServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -116,5 +120,13 @@ class OperatorServicer(metaclass=_abc_1.ABCMeta):
         """What owners have seen and decided, oldest first; with wait_s it waits for something that is new. What former owners
         did is told as far as a node keeps it that has been there since.
         """
+
+    @_abc_1.abstractmethod
+    def GetLogs(
+        self,
+        request: _operator_pb2.GetLogsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_operator_pb2.LogPage], _abc.AsyncIterator[_operator_pb2.LogPage]]:
+        """Lines of the logs of a node, or of all nodes as far as they are about a job: those that the nodes keep in memory."""
 
 def add_OperatorServicer_to_server(servicer: OperatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -16,7 +16,9 @@ from iscp.adapters.grpc.node.owner_streams import Peers
 from iscp.client.admin_client import Client
 from iscp.core import errors as core
 from iscp.core.api_views import EventView
+from iscp.core.config import LogLevel
 from iscp.core.errors import IscpError
+from iscp.core.log_lines import JobOfLines, LogLine, LogPage, LogPlace, LogQuery
 from iscp.core.maintenance_figures import NO_UPKEEP
 from iscp.core.members import WIRE_FORMAT, NodeRecord
 from tests.fakes.admin import FakeAdmin
@@ -40,6 +42,11 @@ def test_the_calls_reach_the_node_with_all_they_say(owner: OwnerUnderTest, node:
     assert (calls.progress("job"), calls.progress("other")) == (PROGRESS, None)
     node.calls.kept = [EventView(rev, 1, 1.5, "dispatch", "n", "t/2", "new", "orders") for rev in range(1, 5_000)]
     assert calls.events([]) == node.calls.kept
+    about = JobOfLines("id", "copy", "acme", ("t", "/lake/t"))
+    queries = [LogQuery(), LogQuery(LogPlace(3, 4), 1.5, 6, LogLevel.ERROR, about)]
+    node.calls.page = LogPage("n", LogPlace(3, 9), 2, True, lines=tuple(LogLine(n, 1.5, "{}") for n in range(5_000)))
+    assert [calls.logs(query) for query in queries] == [node.calls.page] * 2
+    assert node.calls.queries == queries
     assert calls.events([1, 3]) == [event for event in node.calls.kept if event.owner_rev not in (1, 3)]
 
 
@@ -57,6 +64,7 @@ def test_what_a_node_raises_comes_back_as_it_was(
         lambda: calls.progress("job"),
         calls.counters,
         lambda: calls.events([]),
+        lambda: calls.logs(LogQuery()),
     ):
         with pytest.raises(kind) as caught:
             call()

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import TypeVar
@@ -13,10 +14,12 @@ import grpc
 from iscp.adapters.grpc.admin.admin_servicer import check_format
 from iscp.adapters.grpc.admin.convert import pages
 from iscp.adapters.grpc.admin.event_codec import event_pages
+from iscp.adapters.grpc.admin.log_codec import page_to_wire, places_from_wire, query_of
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
-from iscp.core.api_requests import NodeVerb, ShardVerb
+from iscp.core.api_requests import JobName, NodeVerb, ShardVerb
 from iscp.core.api_views import PlacedShard
-from iscp.core.errors import InvalidRequest
+from iscp.core.errors import InvalidRequest, QueueFull
+from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.ports.operator import OperatorService
 from iscp.wire.v1 import operator_pb2 as pb
 from iscp.wire.v1 import operator_pb2_grpc as pb_grpc
@@ -28,6 +31,11 @@ CALLS_MAX = 100
 
 EVENTS_WAIT_MAX_S = 60.0
 """How long a call may wait for events; a longer wait is refused."""
+
+LOG_CALLS_MAX = 16
+"""Requests for lines of logs that an owner answers at a time, so that many who follow logs take no more of its threads;
+one more is refused with QUEUE_FULL.
+"""
 
 _NODE_VERBS: dict[int, NodeVerb] = {pb.NodeVerb.Value(f"NODE_VERB_{verb.name}"): verb for verb in NodeVerb}
 _SHARD_VERBS: dict[int, ShardVerb] = {pb.ShardVerb.Value(f"SHARD_VERB_{verb.name}"): verb for verb in ShardVerb}
@@ -42,6 +50,7 @@ class OperatorServer(pb_grpc.OperatorServicer):
     def __init__(self, service: OperatorService) -> None:
         self._service = service
         self._closed = False
+        self._reading = threading.BoundedSemaphore(LOG_CALLS_MAX)
 
     def add_to(self, server: grpc.Server) -> None:
         pb_grpc.add_OperatorServicer_to_server(self, server)
@@ -96,6 +105,23 @@ class OperatorServer(pb_grpc.OperatorServicer):
                 lambda: context.is_active() and not self._closed,
             )
             yield from event_pages(events)
+
+    def GetLogs(self, request: pb.GetLogsRequest, context: grpc.ServicerContext) -> Iterator[pb.LogPage]:
+        with translate_errors(context, "logs"):
+            check_format(request.format_version)
+            query, after = query_of(request), places_from_wire(request.after)
+            if not self._reading.acquire(blocking=False):
+                raise QueueFull(f"{LOG_CALLS_MAX} requests for logs are answered already", remedy="Retry in a moment")
+            try:
+                if request.node_id:
+                    found = self._service.node_logs(request.node_id, query, after)
+                else:
+                    job = JobName(request.table, request.job_name, request.account or DEFAULT_ACCOUNT)
+                    found = self._service.job_logs(job, query, after)
+            finally:
+                self._reading.release()
+            for page in found:
+                yield page_to_wire(page)
 
 
 def _placement_pages(shards: Iterable[PlacedShard]) -> Iterator[pb.PlacementPage]:

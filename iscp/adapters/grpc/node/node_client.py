@@ -13,6 +13,7 @@ import grpc
 
 from iscp.adapters.grpc.admin import convert_views
 from iscp.adapters.grpc.admin.event_codec import event_from_wire
+from iscp.adapters.grpc.admin.log_codec import page_from_wire, query_to_wire
 from iscp.adapters.grpc.admin.maintenance_codec import upkeep_from_wire
 from iscp.adapters.grpc.channel.call_metadata import Meant, open_channel
 from iscp.adapters.grpc.channel.endpoint import Tls
@@ -20,6 +21,7 @@ from iscp.adapters.grpc.channel.grpc_errors import from_rpc
 from iscp.core.api_views import EventView
 from iscp.core.errors import Unavailable
 from iscp.core.ids import ShardId
+from iscp.core.log_lines import LogPage, LogQuery
 from iscp.core.maintenance_figures import JobUpkeep
 from iscp.core.progress import RunProgress
 from iscp.core.untrusted_values import error_text
@@ -133,6 +135,13 @@ class RemoteNode:
             return [event_from_wire(event) for page in answer for event in page.events]
         except ValueError as error:
             raise Unavailable(f"{self._address} answers events that cannot be: {error_text(error)}") from error
+
+    def logs(self, query: LogQuery) -> LogPage:
+        answer = self._request(self._stub.Logs, query_to_wire(query))
+        try:
+            return page_from_wire(answer)
+        except ValueError as error:
+            raise Unavailable(f"{self._address} answers lines of a log that cannot be: {error_text(error)}") from error
 
     def _request(self, method: Callable[..., Any], request: Any) -> Any:
         try:

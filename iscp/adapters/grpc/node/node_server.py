@@ -20,6 +20,7 @@ import grpc
 
 from iscp.adapters.grpc.admin import convert_views
 from iscp.adapters.grpc.admin.event_codec import event_pages
+from iscp.adapters.grpc.admin.log_codec import page_to_wire, query_from_wire
 from iscp.adapters.grpc.admin.maintenance_codec import upkeep_to_wire
 from iscp.adapters.grpc.channel.call_metadata import Meant, meant_of, refuse_other
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
@@ -127,6 +128,7 @@ class NodeServer:
             "Verify": (self._verify, pb.VerifyRequest, admin_pb2.VerifyReport),
             "Upkeep": (self._upkeep, pb.UpkeepRequest, admin_pb2.JobUpkeep),
             "Progress": (self._progress, pb.ProgressRequest, pb.ProgressResponse),
+            "Logs": (self._logs, pb.LogsRequest, operator_pb2.LogPage),
             "Describe": (self._describe, pb.DescribeRequest, pb.Description),
         }
         methods = {
@@ -253,6 +255,11 @@ class NodeServer:
         self._admit(context, "events")
         with translate_errors(context, "events", "node_call"):
             yield from event_pages(self._calls.events(request.known))
+
+    def _logs(self, request: pb.LogsRequest, context: grpc.ServicerContext) -> operator_pb2.LogPage:
+        self._admit(context, "logs")
+        with translate_errors(context, "logs", "node_call"):
+            return page_to_wire(self._calls.logs(query_from_wire(request)))
 
     def _describe(self, request: pb.DescribeRequest, context: grpc.ServicerContext) -> pb.Description:
         with translate_errors(context, "describe", "node_call"):

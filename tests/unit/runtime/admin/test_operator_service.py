@@ -8,15 +8,18 @@ import pytest
 
 from iscp.coordination.membership.preferred_nodes import Overrides
 from iscp.coordination.protocol.messages import Sync
-from iscp.core.api_requests import NodeVerb, ShardVerb
-from iscp.core.errors import InvalidRequest, NotOwner, TableNotFound
+from iscp.core.api_requests import JobName, NodeVerb, ShardVerb
+from iscp.core.errors import InvalidRequest, JobNotFound, NotOwner, TableNotFound
 from iscp.core.ids import ShardId
+from iscp.core.log_lines import LogPage, LogPlace, LogQuery
 from iscp.core.members import NodeRecord
 from iscp.ports.consumer import ConsumerKind, Needs
 from iscp.runtime.admin.operator_service import OwnerOperator
 from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.admin.resharder import Resharder
+from iscp.runtime.worker.verify_requests import VerifyDesk
 from tests.fakes.etcd import FakeMembership, FakeOverrides
+from tests.fakes.nodes import FakeCalls, nodes_and_views
 from tests.fakes.owned_jobs import register, row
 from tests.fakes.owner import TIMES, OwnerWorld
 from tests.fakes.pipeline import FakeCatalog, FakeKind
@@ -34,8 +37,10 @@ class Operated:
         self.needs = Needs(sharded=True)
         self.store = FakeOverrides(self.world.etcd)
         self.intake = RequestValidator(FakeCatalog(), self.kinds, lambda trigger: None, self.world.clock)
+        self.calls = FakeCalls(VerifyDesk(lambda event: None, self.world.clock))
+        nodes, _ = nodes_and_views(self.world.owner, self.world.membership, self.world.clock, self.calls)
         resharder = Resharder(self.world.owner, FakeCatalog(), self.kinds, self.intake)
-        self.operator = OwnerOperator(self.world.owner, self.store, FakeCatalog(), resharder)
+        self.operator = OwnerOperator(self.world.owner, self.store, FakeCatalog(), resharder, nodes)
         register(self.world, row("x", job_id="000000000001")._replace(table_name="orders"))
 
     def kinds(self, name: str) -> ConsumerKind:
@@ -193,3 +198,27 @@ def test_what_cannot_be_split_is_refused_with_its_jobs_and_nothing_changes(opera
     with pytest.raises(InvalidRequest, match="n-0: an iscp that knows nothing of ranges"):
         operator.reshard(False, "t-1", 0, "r-1")
     assert operated.ranges() == [1]
+
+
+def test_lines_of_a_log_come_from_the_node_after_its_place(operated: Operated) -> None:
+    place, calls = LogPlace(5, 6), operated.calls
+    assert operated.operator.node_logs("n-1", LogQuery(tail=3), {"n-2": place}) == [LogPage("n-1", LogPlace(1, 1))]
+    operated.operator.node_logs("n-1", LogQuery(tail=3), {"n-1": place})
+    assert calls.queries == [LogQuery(tail=3), LogQuery(place, tail=3)]
+    with pytest.raises(InvalidRequest, match="there is no node 'n-9'") as refused:
+        operated.operator.node_logs("n-9", LogQuery(), {})
+    assert refused.value.remedy == "The nodes are: n-1"
+
+
+def test_lines_about_a_job_come_from_all_nodes(operated: Operated) -> None:
+    operated.join("n-2")
+    job = JobName("orders", "x", "a")
+    pages = operated.operator.job_logs(job, LogQuery(), {"n-2": LogPlace(5, 6)})
+    assert {page.node_id for page in pages} == {"n-1", "n-2"}
+    assert {query.after for query in operated.calls.queries} == {None, LogPlace(5, 6)}
+    (about,) = {query.job for query in operated.calls.queries}
+    assert about is not None
+    assert (about.job_id, about.name, about.account) == ("000000000001", "x", "a")
+    assert {"t-1", "orders"} <= set(about.tables)
+    with pytest.raises(JobNotFound):
+        operated.operator.job_logs(JobName("orders", "y", "a"), LogQuery(), {})

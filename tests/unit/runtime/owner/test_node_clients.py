@@ -9,6 +9,7 @@ import pytest
 
 from iscp.core.errors import TimedOut
 from iscp.core.ids import ShardId
+from iscp.core.log_lines import LogPage, LogQuery
 from iscp.core.members import NodeRecord
 from iscp.ports.cluster import NodeCalls
 from iscp.runtime.owner.node_clients import AWAY_S, CALLS_AT_ONCE_MAX, CALLS_OF_NODE_MAX, HINTS_MAX, SLOW_S, NodeClients
@@ -108,3 +109,10 @@ def test_what_waits_for_a_node_that_does_not_answer_is_given_up(
     clock.advance(AWAY_S)
     nodes.notify(ShardId("f"), False)
     assert frozen.calls.acquire(timeout=WAIT_S)
+
+
+def test_of_a_node_that_gives_no_lines_of_its_log_the_reason_is_given(clock: FakeClock) -> None:
+    nodes = Held({"frozen": FakeNodeCalls(TimedOut("it took too long")), "well": FakeNodeCalls()}, clock)
+    pages = nodes.logs([FROZEN, WELL], lambda node_id: LogQuery(tail=len(node_id)))
+    assert pages == [LogPage("frozen", fault="it took too long"), LogPage("well")]
+    nodes.close()

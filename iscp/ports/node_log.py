@@ -1,0 +1,13 @@
+"""What a node keeps of its own log."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from iscp.core.log_lines import LogPage, LogQuery
+
+
+class NodeLog(Protocol):
+    """Safe to use from several threads; never waits."""
+
+    def read(self, query: LogQuery) -> LogPage: ...
