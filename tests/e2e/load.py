@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow.compute as pc
 
@@ -53,19 +54,27 @@ class Load:
 
     def register(self) -> None:
         """Until all are acknowledged, whatever the node suffers meanwhile."""
-        for job, options in (
-            (self.full, {"key": ["id"]}),
-            (self.filtered, {"key": ["id"], "columns": ["id", "amount"], "where": WHERE}),
-            (self.appended, {}),
-        ):
-            ask = partial(self.cluster.client.register, job.source, job.name, target=job.target, **options)
-            self._insist(ask, job.name)
+        self._register(*self.jobs)
 
     def register_anew(self) -> None:
-        """Every job goes, and comes again at once under the same name, whatever the node suffers meanwhile."""
-        for job in self.jobs:
+        """Every job is built again, whatever the node suffers meanwhile: those with a key go, and come again at once.
+
+        Another registration of the append-only one would be refused, as its target may be all that is left of its rows.
+        """
+        for job in (self.full, self.filtered):
             self._insist(partial(self.cluster.client.unregister, job.source, job.name), job.name)
-        self.register()
+        self._insist(partial(self.cluster.client.resync, self.appended.source, self.appended.name), self.appended.name)
+        self._register(self.full, self.filtered)
+
+    def _register(self, *jobs: Job) -> None:
+        options: dict[Job, dict[str, Any]] = {
+            self.full: {"key": ["id"]},
+            self.filtered: {"key": ["id"], "columns": ["id", "amount"], "where": WHERE},
+            self.appended: {},
+        }
+        for job in jobs:
+            ask = partial(self.cluster.client.register, job.source, job.name, target=job.target, **options[job])
+            self._insist(ask, job.name)
 
     def _insist(self, ask: Callable[[], object], what: str) -> None:
         """Ask until there is an answer, as an application would while the node is away."""
