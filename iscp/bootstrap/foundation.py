@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from iscp.adapters.delta.spark.spark_on_demand import SparkOnDemand
+from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.system.clock import SystemClock
-from iscp.bootstrap.self_tests import SelfTests
 from iscp.consumers.registry import ConsumerRegistry
 from iscp.core.config import NodeConfig
 from iscp.ports.node_log import NodeLog
@@ -19,14 +18,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Foundation:
-    """`on_broken` ends the node."""
+    """`tested`: the kinds of places where the self-test has passed. `on_broken` ends the node."""
 
     config: NodeConfig
-    spark: SparkOnDemand
+    spark: SparkRuntime
     clock: SystemClock
     kinds: ConsumerRegistry
     failpoints: Failpoints
-    self_tests: SelfTests
+    tested: Collection[str]
     on_broken: Callable[[Exception], None]
     node_log: NodeLog
 
@@ -34,13 +33,13 @@ class Foundation:
     def lay(
         cls,
         config: NodeConfig,
-        spark: SparkOnDemand,
+        spark: SparkRuntime,
         failpoints: Failpoints,
         on_broken: Callable[[Exception], None],
-        self_tests: SelfTests,
+        tested: Collection[str],
         node_log: NodeLog,
     ) -> Foundation:
         kinds = ConsumerRegistry(config.consumers.allow)
         if kinds.absent:
             log.warning("consumers.not_installed", extra={"names": ", ".join(kinds.absent)})
-        return cls(config, spark, SystemClock(), kinds, failpoints, self_tests, on_broken, node_log)
+        return cls(config, spark, SystemClock(), kinds, failpoints, tested, on_broken, node_log)

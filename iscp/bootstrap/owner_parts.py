@@ -52,7 +52,7 @@ def compose_services(
 ) -> tuple[OwnerAdmin, OperatorServer]:
     """The requests of users and operators, as the owner answers them."""
     kind = on.kinds.kind
-    catalog = DeltaCatalog.of(lambda: on.spark.root, s3=on.config.storage.s3.used)
+    catalog = DeltaCatalog.of(on.spark.root, s3=on.config.storage.s3.used)
     check_trigger = TriggerRegistry(on.config.triggers.allow).check
     cluster_views = ClusterViews(owner, cluster.membership, nodes, on.clock)
     intake, views = RequestValidator(catalog, kind, check_trigger, on.clock), JobViews(owner, nodes, kind, on.clock)

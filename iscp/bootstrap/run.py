@@ -1,4 +1,4 @@
-"""A node's process: the node is started, it and its Spark are supervised, and stopped by a signal."""
+"""A node's process: Spark and the node are started, supervised, and stopped by a signal."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ import tempfile
 import threading
 from pathlib import Path
 
-from iscp.adapters.delta.spark.jvm_launch import SparkSettings
-from iscp.adapters.delta.spark.session import SparkLaunch
-from iscp.adapters.delta.spark.spark_on_demand import SparkOnDemand
+from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.adapters.delta.storage.s3_settings import s3_environ
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.adapters.system.open_files import files_needed, raise_open_files_limit
 from iscp.bootstrap.compose import compose
 from iscp.bootstrap.foundation import Foundation
-from iscp.bootstrap.self_tests import SelfTests
+from iscp.bootstrap.self_tests import run_self_tests
 from iscp.core.config import NodeConfig
 from iscp.core.members import NODES_MAX
 from iscp.ports.node_log import NodeLog
@@ -51,13 +49,10 @@ def run_node(config: NodeConfig, node_log: NodeLog) -> int:
     with tempfile.TemporaryDirectory(prefix="iscp-") as scratch:
         work_dir = Path(config.data_dir or scratch)
         os.environ.update(s3_environ(config.storage.s3))  # before the JVM and other children: they inherit it
-        self_tests = SelfTests()
-        spark = SparkOnDemand(SparkLaunch(_spark_settings(config, work_dir)), self_tests.try_by_spark)
+        spark = SparkRuntime.start(_spark_settings(config, work_dir))
         try:
-            if not config.spark.on_demand:
-                spark.start()
-            self_tests.try_configured(config)
-            node = compose(Foundation.lay(config, spark, EnvironmentFailpoints(), on_broken, self_tests, node_log))
+            tested = run_self_tests(config, spark)
+            node = compose(Foundation.lay(config, spark, EnvironmentFailpoints(), on_broken, tested, node_log))
             collect_rarely()
             try:
                 node.start(stop)
@@ -67,7 +62,7 @@ def run_node(config: NodeConfig, node_log: NodeLog) -> int:
                 raise
             while not stop.wait(JVM_LOOK_S):
                 if not spark.alive():
-                    on_broken(RuntimeError("Spark's JVM has ended, or cannot be used"))
+                    on_broken(RuntimeError("Spark's JVM has ended"))
             _exit_after(config.stop_timeout_s + KILL_AFTER_S)
             node.stop(0.0 if broken.is_set() else config.stop_timeout_s)
         finally:

@@ -13,6 +13,7 @@ from iscp.adapters.delta.source.spark_read import table_opener
 from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.system.trigger_registry import TriggerRegistry
 from iscp.bootstrap.foundation import Foundation
+from iscp.bootstrap.self_tests import check_of_targets
 from iscp.coordination.schedule.schedule_events import JobCommitted, VerifyAnswered, WorkerNews
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.runtime.iteration.iteration_ports import IterationPorts
@@ -62,10 +63,10 @@ def compose_target_probes(on: Foundation) -> TargetProbes:
 def _compose_runner(on: Foundation, epoch: Callable[[], int], scheduler: Scheduler) -> Runner:
     spark = on.spark
     ports = IterationPorts(
-        engine=SparkEngine(spark),
-        source=DeltaChangeSource(on.config.spark.direct_bytes_max, table_opener(lambda: spark.root)),
+        engine=SparkEngine(spark.root, spark.new_session),
+        source=DeltaChangeSource(on.config.spark.direct_bytes_max, table_opener(spark.root)),
         kinds=on.kinds.kind,
-        environment=_compose_sinks(on, on.self_tests.check_target),
+        environment=_compose_sinks(on, check_of_targets(spark, on.tested)),
         clock=on.clock,
         failpoints=on.failpoints,
         epoch=epoch,

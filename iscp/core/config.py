@@ -78,10 +78,6 @@ class SparkConfig:
 
     master: str = _setting("local[*]", "Spark's master")
     driver_memory_mb: int = _setting(2_048, "Heap of the driver's JVM", least=512)
-    on_demand: bool = _setting(
-        True,
-        "Spark starts when something first needs it. `false`: with the node, which does not start where Spark does not",
-    )
     direct_bytes_max: int = _setting(
         DIRECT_BYTES_MAX, "Changes and tables whose files have more bytes are read by Spark; 0: all are", least=0
     )

@@ -21,9 +21,6 @@ from iscp.ports.system import Clock, Failpoints, Guard
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
-    from iscp.ports.engine import OpenSession
 
 
 T = TypeVar("T")
@@ -120,18 +117,13 @@ class ConsumeContext:
     `column_ids` are those of the source's rows that it is handed.
     """
 
-    open_session: OpenSession
+    session: SparkSession
     row: JobRow
     source_id: str
     epoch: int
     position: Position
     guard: Guard
     column_ids: ColumnIds = field(default_factory=dict)
-
-    @property
-    def session(self) -> SparkSession:
-        """Starts Spark where it does not run yet. Raises EngineError or Unavailable."""
-        return self.open_session()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +141,10 @@ class Consumer(Protocol):
     def position(self, row: JobRow) -> Position:
         """What the sink says; never from memory alone."""
 
-    def claim(self, context: ConsumeContext, schema: StructType) -> Position:
+    def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
         """Take over the sink for this registration: an empty commit at seq + 1, which fails whatever is on its way.
 
-        `schema` is the source's.
+        `source` gives the source's columns; it is not read.
         """
 
     def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,18 +15,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-OpenSession = Callable[[], "SparkSession"]
-"""Gives the same session each time. The first call may start Spark, for which most small changes have no need.
-
-Raises Canceled, EngineError or Unavailable.
-"""
-
-
 class Engine(Protocol):
     """Spark, as the runner uses it: sessions to borrow, and work that can be cancelled by its label."""
 
-    def session(self) -> AbstractContextManager[OpenSession]:
-        """A session with SQL settings of its own, opened when it is called for and given back at the end."""
+    def session(self) -> AbstractContextManager[SparkSession]:
+        """A session with SQL settings of its own, given back at the end."""
 
     def label(self, label: str) -> None:
         """Put what this thread does from now on under `label`."""

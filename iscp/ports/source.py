@@ -14,9 +14,6 @@ from iscp.core.watermark import Watermark
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
-    from iscp.ports.engine import OpenSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +87,10 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class SmallSnapshot:
-    """All rows of a source at one version, held in this process, with the schema that Spark would read them by."""
+    """All rows of a source at one version, held in this process; `columns` is an empty frame with their columns."""
 
     rows: pa.Table
-    schema: StructType
+    columns: DataFrame
 
 
 class ChangesUnavailableError(Exception):
@@ -143,12 +140,12 @@ class ChangeSource(Protocol):
         """The empty range at `version`; raises ChangesUnavailableError where it is gone."""
 
     def read_cdf(
-        self, session: OpenSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
+        self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
     ) -> ChangeSet:
         """Only `columns` are read; for so many `readers`, so that what several of them read may be kept."""
 
     def read_appends(
-        self, session: OpenSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
+        self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
     ) -> ChangeSet:
         """As `read_cdf`, for a range of `inserts_only`: from the files that it added, so that no feed is needed.
 
@@ -160,7 +157,7 @@ class ChangeSource(Protocol):
 
     def snapshot(self, session: SparkSession, uri: str, version: int) -> DataFrame: ...
 
-    def small_snapshot(self, uri: str, version: int) -> SmallSnapshot | None:
+    def small_snapshot(self, session: SparkSession, uri: str, version: int) -> SmallSnapshot | None:
         """As `snapshot`, of few rows that can be read without Spark; None: that is for Spark to do."""
 
     def size(self, uri: str, version: int) -> TableSize:

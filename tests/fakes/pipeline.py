@@ -40,12 +40,6 @@ class FakeSession:
     """Of an engine: told from any other."""
 
 
-class FakeFrame(dict[int, str]):
-    """All rows of a version; nobody asks for more of its schema than that there is one."""
-
-    schema = None
-
-
 class FakeEngine:
     """Port Engine. `labels` are those of each thread that named one; `open_sessions` are lent out now. `works`
     are its stages, whoever asks, and `looked` the labels that they were asked for by.
@@ -73,7 +67,7 @@ class FakeEngine:
             session = self._idle.pop() if self._idle else FakeSession()
             self.lent.add(session)
         try:
-            yield lambda: session
+            yield session
         finally:
             with self._lock:
                 self.lent.discard(session)
@@ -234,9 +228,9 @@ class FakeSource:
     def snapshot(self, session: Any, uri: str, version: int) -> Any:
         self.snapshots.append(version)
         self.snapshot_sessions.append(session)
-        return FakeFrame(self.states[version])
+        return dict(self.states[version])
 
-    def small_snapshot(self, uri: str, version: int) -> None:
+    def small_snapshot(self, session: Any, uri: str, version: int) -> None:
         """All of its snapshots are for Spark to read."""
 
     def size(self, uri: str, version: int) -> TableSize:
@@ -289,7 +283,7 @@ class FakeConsumer:
         self._target.looks += 1
         return self._target.position
 
-    def claim(self, context: ConsumeContext, schema: Any) -> Position:
+    def claim(self, context: ConsumeContext, source: Any) -> Position:
         return self._target.commit("claim", context.position.seq + 1, context, Watermark(), self._target.rows)
 
     def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:

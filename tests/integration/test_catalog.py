@@ -18,7 +18,7 @@ def catalog(spark_runtime: SparkRuntime) -> Iterator[DeltaCatalog]:
     session = spark_runtime.new_session()
     session.sql("CREATE DATABASE sales")
     session.sql("CREATE TABLE sales.orders (id BIGINT, item STRING) USING delta")
-    yield DeltaCatalog(name_resolver(lambda: spark_runtime.root))
+    yield DeltaCatalog(name_resolver(spark_runtime.root))
     session.sql("DROP DATABASE sales CASCADE")
 
 

@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 
-from iscp.adapters.delta.selftest.commit_race import DELTA_RS, SPARK
-from iscp.adapters.delta.selftest.own_contender import OwnContender
 from iscp.adapters.delta.selftest.self_test import LOCAL, ON_S3, ROUNDS, SelfTestError, self_test
 from iscp.adapters.delta.spark.jvm_launch import LOG_STORE
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.adapters.delta.storage.files import names
 from iscp.adapters.system.free_port import free_port
-from iscp.bootstrap.self_tests import SelfTests
 from iscp.core.errors import StorageError
 from tests.fakes.s3 import FakeS3, asking, s3_server
 
@@ -33,27 +30,6 @@ def test_a_node_proves_its_path_and_leaves_nothing(tmp_path: Path, spark_runtime
     assert sum(report.wins.values()) == sum(again.wins.values()) == ROUNDS
     assert report.directory == str(tmp_path)
     assert os.listdir(tmp_path) == []
-
-
-def test_a_node_whose_spark_does_not_run_races_itself(tmp_path: Path) -> None:
-    report = self_test(None, f"{tmp_path}/table", field="target")
-    assert report.wins.keys() == {DELTA_RS, OwnContender.name}, "each is first in half of the rounds"
-    assert sum(report.wins.values()) == ROUNDS
-    assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.spark
-def test_places_are_tried_once_and_again_when_spark_has_started(
-    tmp_path: Path, spark_runtime: SparkRuntime, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "iscp.bootstrap.self_tests")
-    tests = SelfTests()
-    for number in range(2):
-        assert tests.check_target(f"{tmp_path}/{number}") == f"{tmp_path}/{number}"
-    tests.try_by_spark(spark_runtime.root)
-    tests.check_target(f"{tmp_path}/more")
-    wins: list[Any] = [vars(record)["wins"].keys() for record in caplog.records if record.message == "selftest.passed"]
-    assert wins == [{DELTA_RS, OwnContender.name}, {DELTA_RS, SPARK}]
 
 
 @pytest.mark.spark
@@ -97,11 +73,9 @@ def test_a_store_that_ignores_conditions_is_refused(tmp_path: Path, spark_runtim
     with (
         s3_server(tmp_path / "log", naive, fault="ignore-conditions"),
         asking(naive),
+        pytest.raises(SelfTestError) as failed,
     ):
-        with pytest.raises(SelfTestError, match=r"several were reported as its winner|another's commit"):
-            self_test(None, naive.uri("table"), field="storage.self_test.0")
-        with pytest.raises(SelfTestError) as failed:
-            self_test(spark_runtime.root, naive.uri("table"), field="storage.self_test.0")
+        self_test(spark_runtime.root, naive.uri("table"), field="storage.self_test.0")
     assert failed.value.field == "storage.self_test.0"
     assert failed.value.remedy == ON_S3.remedy
     assert "was overwritten by another" in failed.value.message

@@ -28,7 +28,7 @@ from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Needs, Retriever
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    from pyspark.sql import DataFrame
 
 SHARDS_DEFAULT = 1
 """Shards of a changefeed where the job does not say."""
@@ -145,7 +145,7 @@ class ChangefeedConsumer:
     def records(self, keys: Sequence[str]) -> Mapping[str, str | None]:
         return self._sink.records(keys)
 
-    def claim(self, context: ConsumeContext, schema: StructType) -> Position:
+    def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
         """Nothing is committed: the snapshot that follows is one commit, and fails what is on its way as well."""
         return context.position
 

@@ -26,7 +26,7 @@ from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, N
 from iscp.ports.source import ChangesUnavailableError
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    from pyspark.sql import DataFrame
 
 __all__ = [
     "ChangeDetail",
@@ -169,7 +169,7 @@ class CustomSink:
         except ValueError as error:
             raise _broken(self._name, f"position() answers what cannot be: {error}") from error
 
-    def claim(self, context: ConsumeContext, schema: StructType) -> Position:
+    def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
         """Nothing is committed: the snapshot that follows is one transaction, and fails what is on its way as well."""
         return context.position
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructField, StructType
 
 from iscp.consumers.replica.commit_tag import commit_tag
 from iscp.consumers.replica.dead_letter import ROWS_MAX, DeadLetterBox, Shared, find_shared_keys
@@ -32,6 +31,7 @@ from iscp.ports.source import Changes, ChangesUnavailableError
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 # Of these types, also within others, Spark cannot decide whether two values are equal.
 _UNCOMPARED = re.compile(r':"(map|variant)"')
@@ -59,11 +59,11 @@ class ReplicaConsumer:
             return replace(position, void="rows were left out, which is not allowed any more")
         return self._dead.check_position(row, position)
 
-    def claim(self, context: ConsumeContext, schema: StructType) -> Position:
-        kept = self._kept_fields(schema)
+    def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
+        kept = self._kept(source)
         context.guard.check()
         tag = commit_tag(context, "claim", NOTHING_APPLIED, Watermark())
-        return self._sink.claim(kept.json(), tag, first=context.row.watermark.version < 0)
+        return self._sink.claim(kept.schema.json(), tag, first=context.row.watermark.version < 0)
 
     def renew(self, context: ConsumeContext, watermark: Watermark) -> Position:
         if not self._sink.overtaken:
@@ -198,13 +198,6 @@ class ReplicaConsumer:
         if not self._spec.columns:
             return frame
         return frame.select(*[F.col(quoted(name)) for name in (*self._spec.columns, *more)])
-
-    def _kept_fields(self, schema: StructType) -> StructType:
-        if not self._spec.columns:
-            return schema
-        fields = {field.name.lower(): field for field in schema.fields}
-        kept = [(name, fields[name.lower()]) for name in self._spec.columns]
-        return StructType([StructField(name, each.dataType, each.nullable, each.metadata) for name, each in kept])
 
     def _kept_rows(self, rows: pa.Table, *besides: str) -> pa.Table:
         if not self._spec.columns:

@@ -58,11 +58,11 @@ class Adopter:
         ports, row = self._ports, work.row
         span = ports.source.at(uri, version)
         check = kind.check(row, ports.environment)
-        with ports.engine.session() as open_session:
+        with ports.engine.session() as session:
             # Rows that a former job has dead-lettered are not known to be those of this version.
             position = replace(work.position, dead=NO_DEAD_LETTERS)
-            context = ports.context(open_session, work, span, guard, position)
-            rows = ports.source.snapshot(open_session(), uri, version)
+            context = ports.context(session, work, span, guard, position)
+            rows = ports.source.snapshot(session, uri, version)
             with check.compare(context, rows) as compared:
                 said = compared.comparison
                 # An append-only target may hold what its source has lost.

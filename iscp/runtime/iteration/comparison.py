@@ -66,9 +66,9 @@ class Verifier:
         if not isinstance(work.kind, Checked):
             raise PermanentError(f"a consumer {work.kind.name} cannot be compared with its source", field="job")
         check = work.kind.check(row, self._ports.environment)
-        with self._ports.engine.session() as open_session:
-            context = self._ports.context(open_session, work, span, guard)
-            source = self._ports.source.snapshot(open_session(), iteration.table_uri, span.to.version)
+        with self._ports.engine.session() as session:
+            context = self._ports.context(session, work, span, guard)
+            source = self._ports.source.snapshot(session, iteration.table_uri, span.to.version)
             with check.compare(context, source) as compared:
                 said = compared.comparison
                 self._refuse_undecided(iteration, work, said)

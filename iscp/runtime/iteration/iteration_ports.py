@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from iscp.core.job_row import JobRow
 from iscp.core.report_validation import exact_position
 from iscp.core.watermark import Position
 from iscp.ports.consumer import ConsumeContext, ConsumerEnvironment, ConsumerKind
-from iscp.ports.engine import Engine, OpenSession
+from iscp.ports.engine import Engine
 from iscp.ports.source import ChangeSource, SourceRange
 from iscp.ports.system import Clock, Failpoints, Guard
 from iscp.runtime.iteration.job_run import JobRun, reconciled
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 CONFLICT_TRIES_MAX = 3
 """Attempts of an iteration whose seq was taken by another writer; then it fails with a Conflict, and is retried by
@@ -38,8 +42,8 @@ class IterationPorts:
         return reconciled(JobRun(row, kind, consumer, exact_position(consumer.position(row))))
 
     def context(
-        self, open_session: OpenSession, work: JobRun, span: SourceRange, guard: Guard, position: Position | None = None
+        self, session: SparkSession, work: JobRun, span: SourceRange, guard: Guard, position: Position | None = None
     ) -> ConsumeContext:
         """`position`: where it is not that of `work`."""
         at = work.position if position is None else position
-        return ConsumeContext(open_session, work.row, span.table_id, self.epoch(), at, guard, span.column_ids)
+        return ConsumeContext(session, work.row, span.table_id, self.epoch(), at, guard, span.column_ids)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from pyspark.sql import SparkSession
 
 from iscp.adapters.delta.log.commits import Commit, read_commit
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
@@ -66,20 +64,14 @@ class Pipeline:
     def __init__(self, root: Path | str, runtime: SparkRuntime, small_bytes_max: int | None = None) -> None:
         self.root = root
         self.small_bytes_max = direct_bytes_max() if small_bytes_max is None else small_bytes_max
-        self.engine = SparkEngine(runtime)
-        self.by_spark = table_opener(lambda: runtime.root)
+        self.engine = SparkEngine(runtime.root, runtime.new_session)
+        self.by_spark = table_opener(runtime.root)
         self.source = f"{root}/source"
         TEMPLATES.source("rows", self.source, self._write_source)
         self.failpoints = ScriptedFailpoints()
         self.runner = self.new_runner(self.failpoints)
         self._numbers = itertools.count(1)
         self._read: tuple[tuple[str, list[tuple[str, int]]], pa.Table] | None = None
-
-    @contextmanager
-    def session(self) -> Iterator[SparkSession]:
-        """As the engine lends it, opened."""
-        with self.engine.session() as open_session:
-            yield open_session()
 
     def _write_source(self) -> None:
         write_deltalake(self.source, rows(range(ROWS)), configuration={"delta.enableChangeDataFeed": "true"})
@@ -177,7 +169,7 @@ class Pipeline:
 
     def sql(self, statement: str) -> None:
         """Spark SQL, in which SOURCE stands for the source."""
-        with self.session() as session:
+        with self.engine.session() as session:
             session.sql(statement.replace("SOURCE", f"delta.`{self.source}`"))
 
     def assert_equal_by_spark(self, name: str, columns: tuple[str, ...] = ()) -> None:
@@ -196,7 +188,7 @@ class Pipeline:
         """Read once for all targets that are compared with it."""
         log = sorted((file.name, file.stat().st_mtime_ns) for file in Path(self.source, "_delta_log").iterdir())
         if self._read is None or self._read[0] != (self.source, log):
-            with self.session() as session:
+            with self.engine.session() as session:
                 self._read = (self.source, log), session.read.format("delta").load(self.source).toArrow()
         return self._read[1]
 

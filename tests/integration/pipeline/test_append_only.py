@@ -30,7 +30,7 @@ def run(pipeline: Pipeline, job: JobRow, expected: DataType | None = None) -> No
 
 
 def held(pipeline: Pipeline, *columns: str) -> Counter[tuple[Any, ...]]:
-    with pipeline.session() as session:
+    with pipeline.engine.session() as session:
         found = session.read.format("delta").load(pipeline.target("log")).selectExpr(*columns).collect()
     return Counter(map(tuple, found))
 

@@ -326,7 +326,7 @@ def test_times_without_a_zone_are_kept(pipeline: Pipeline, from_the_start: bool)
         outcome = feed.run()
         assert outcome.ok, outcome.error_msg
     feed.assert_equal()
-    with pipeline.session() as session:
+    with pipeline.engine.session() as session:
         rows = session.read.format("delta").load(feed.uri).where("row.id = 1").orderBy("ulid").collect()
     assert [row["row"]["at"] for row in rows][-2:] == [datetime(1850, 1, 1, 0, 0, 1, 500_000), datetime(2020, 1, 1)]
 

@@ -48,7 +48,7 @@ def alter(pipeline: Pipeline, *changes: str) -> None:
 
 
 def assert_right(pipeline: Pipeline, name: str) -> None:
-    with pipeline.session() as session:
+    with pipeline.engine.session() as session:
         source, target = (
             session.read.format("delta").load(uri).selectExpr("to_json(struct(id, a, b, s, l, m)) AS row")
             for uri in (pipeline.source, pipeline.target(name))

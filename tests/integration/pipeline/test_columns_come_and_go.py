@@ -37,7 +37,7 @@ def test_a_column_that_needs_a_feature_of_the_target(pipeline: Pipeline, kind: s
         pipeline.sql(f"INSERT INTO SOURCE VALUES ({id_}, 'x', 1, {VALUES[kind]})")
         for outcome in pipeline.run(*jobs, runner=runner):
             assert (outcome.error_msg, outcome.data_type, outcome.warning) == ("", DataType.TAIL, "")
-    with pipeline.session() as session:
+    with pipeline.engine.session() as session:
         source, *targets = (
             session.read.format("delta").load(uri).selectExpr("id", "v", "g", "to_json(struct(n)) AS n").collect()
             for uri in (pipeline.source, *(pipeline.target(job.key.job_name) for job in jobs))

@@ -41,13 +41,13 @@ pytestmark = pytest.mark.spark
 
 def made(pipeline: Pipeline, make: Maker) -> None:
     pipeline.source = f"{pipeline.root}/odd"
-    with pipeline.session() as session:
+    with pipeline.engine.session() as session:
         make(pipeline.source, session)
 
 
 def assert_equal(pipeline: Pipeline, name: str) -> None:
     """The target holds just what Spark reads, in columns of the same types."""
-    with pipeline.session() as session:
+    with pipeline.engine.session() as session:
         wanted, found = (_told(session, uri) for uri in (pipeline.source, pipeline.target(name)))
         assert found == wanted
 
@@ -209,7 +209,7 @@ def test_what_comes_to_a_table_mapped_by_ids_is_read_in_a_session_that_is_new(
     job = pipeline.job("j", key=("id",))
     assert pipeline.run(job)[0].ok
     pipeline.sql("INSERT INTO SOURCE VALUES (2, 'b')")
-    pipeline.engine = SparkEngine(spark_runtime)
+    pipeline.engine = SparkEngine(spark_runtime.root, spark_runtime.new_session)
     (outcome,) = pipeline.run(job, runner=pipeline.new_runner(pipeline.failpoints))
     assert (outcome.error_msg, outcome.data_type) == ("", DataType.TAIL)
     assert_equal(pipeline, "j")

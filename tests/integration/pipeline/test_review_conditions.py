@@ -13,8 +13,8 @@ pytestmark = pytest.mark.spark
 
 def test_conditions_that_change_by_themselves_and_those_that_do_not(pipeline: Pipeline) -> None:
     source = DeltaCatalog().describe(pipeline.source)
-    with pipeline.engine.session() as open_session:
-        analyze = condition_analyzer(open_session)
+    with pipeline.engine.session() as session:
+        analyze = condition_analyzer(session)
 
         def passes(condition: str) -> bool:
             return analyze(source.schema_json, condition) == ""

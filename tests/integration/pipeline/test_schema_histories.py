@@ -111,7 +111,7 @@ def picked(value: Any, kind: T.DataType) -> Any:
 
 def read(pipeline: Pipeline, uri: str, version: int | None = None) -> State:
     """A table by Spark; maps are lists of entries in order, variants JSON."""
-    with pipeline.session() as session:
+    with pipeline.engine.session() as session:
         reader = session.read.format("delta")
         frame = (reader if version is None else reader.option("versionAsOf", version)).load(uri)
         columns = [_readable(F.col(f"`{each.name}`"), each.dataType).alias(each.name) for each in frame.schema.fields]
@@ -202,7 +202,7 @@ class SchemaHistory:
     def clean_log(self) -> None:
         self.told.append("clean_log")
         newest = max(self.model.states)
-        with self.pipeline.session() as session:
+        with self.pipeline.engine.session() as session:
             jvm: Any = session._jvm
             jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, self.pipeline.source).checkpoint()
         for version in range(newest):

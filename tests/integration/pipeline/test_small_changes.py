@@ -94,7 +94,7 @@ def test_nothing_is_probed_where_changes_do_not_come_through_arrow(pipeline: Pip
     source = DeltaChangeSource(by_spark=pipeline.by_spark)
     span = source.resolve(uri, source.at(uri, 0).to, None, Bounds())
     before_s = pipeline.engine.spent_s()[1]
-    with pipeline.engine.session() as open_session:
-        feed = source.read_cdf(open_session, uri, span, source.columns(uri, 2), 1)
+    with pipeline.engine.session() as session:
+        feed = source.read_cdf(session, uri, span, source.columns(uri, 2), 1)
         assert pipeline.engine.spent_s()[1] == before_s
         assert [row["id"] for row in feed.all(("id",)).collect()] == [0, 1]

@@ -86,12 +86,12 @@ READ_HERE = {
 def test_rows_are_those_that_spark_reads(pipeline: Pipeline, make: Callable[[str], None]) -> None:
     uri = f"{pipeline.root}/small"
     make(uri)
-    with pipeline.session() as session:
+    with pipeline.engine.session() as session:
         version = DeltaTable(uri).version()
-        small = DeltaChangeSource(DIRECT_BYTES_MAX, pipeline.by_spark).small_snapshot(uri, version)
+        small = DeltaChangeSource(DIRECT_BYTES_MAX, pipeline.by_spark).small_snapshot(session, uri, version)
         assert small is not None
         by_spark = session.read.format("delta").load(uri)
-        assert small.schema == by_spark.schema
+        assert small.columns.schema == by_spark.schema
         assert spelled(small.rows) == spelled(by_spark.toArrow())
 
 
@@ -115,27 +115,28 @@ LEFT_TO_SPARK = {
 
 def test_other_tables_are_left_to_spark(pipeline: Pipeline) -> None:
     source = DeltaChangeSource(DIRECT_BYTES_MAX, pipeline.by_spark)
-    for name, statement in LEFT_TO_SPARK.items():
-        pipeline.source = f"{pipeline.root}/{name}"
-        pipeline.sql(statement)
-        assert source.small_snapshot(pipeline.source, 0) is None, name
-    odd = f"{pipeline.root}/odd"
-    write_deltalake(odd, partition_of("a b"), partition_by=["g"])
-    assert source.small_snapshot(odd, 0) is None, "paths that are spelled otherwise in the log"
-    for name, value in ("null", None), ("empty", ""):
-        write_deltalake(f"{pipeline.root}/{name}", partition_of(value), partition_by=["g"])
-        assert source.small_snapshot(f"{pipeline.root}/{name}", 0) is None, name
-    many = f"{pipeline.root}/many"
-    for number in range(SNAPSHOT_FILES_MAX + 1):
-        write_deltalake(many, pa.table({"id": [number]}), mode="append")
-    assert source.small_snapshot(many, SNAPSHOT_FILES_MAX) is None, "many files"
-    assert source.small_snapshot(many, SNAPSHOT_FILES_MAX - 1) is not None
-    size = sum(add["size_bytes"] for add in pa.table(DeltaTable(many, version=9).get_add_actions()).to_pylist())
-    assert DeltaChangeSource(size - 1).small_snapshot(many, 9) is None, "many bytes"
-    assert DeltaChangeSource(size).small_snapshot(many, 9) is not None
-    assert DeltaChangeSource(0).small_snapshot(many, 0) is None, "all through Spark"
-    next(Path(many).glob("*.parquet")).unlink()
-    assert source.small_snapshot(many, SNAPSHOT_FILES_MAX - 1) is None, "Spark names the lost file"
+    with pipeline.engine.session() as session:
+        for name, statement in LEFT_TO_SPARK.items():
+            pipeline.source = f"{pipeline.root}/{name}"
+            pipeline.sql(statement)
+            assert source.small_snapshot(session, pipeline.source, 0) is None, name
+        odd = f"{pipeline.root}/odd"
+        write_deltalake(odd, partition_of("a b"), partition_by=["g"])
+        assert source.small_snapshot(session, odd, 0) is None, "paths that are spelled otherwise in the log"
+        for name, value in ("null", None), ("empty", ""):
+            write_deltalake(f"{pipeline.root}/{name}", partition_of(value), partition_by=["g"])
+            assert source.small_snapshot(session, f"{pipeline.root}/{name}", 0) is None, name
+        many = f"{pipeline.root}/many"
+        for number in range(SNAPSHOT_FILES_MAX + 1):
+            write_deltalake(many, pa.table({"id": [number]}), mode="append")
+        assert source.small_snapshot(session, many, SNAPSHOT_FILES_MAX) is None, "many files"
+        assert source.small_snapshot(session, many, SNAPSHOT_FILES_MAX - 1) is not None
+        size = sum(add["size_bytes"] for add in pa.table(DeltaTable(many, version=9).get_add_actions()).to_pylist())
+        assert DeltaChangeSource(size - 1).small_snapshot(session, many, 9) is None, "many bytes"
+        assert DeltaChangeSource(size).small_snapshot(session, many, 9) is not None
+        assert DeltaChangeSource(0).small_snapshot(session, many, 0) is None, "all through Spark"
+        next(Path(many).glob("*.parquet")).unlink()
+        assert source.small_snapshot(session, many, SNAPSHOT_FILES_MAX - 1) is None, "Spark names the lost file"
 
 
 def writers(uri: str) -> set[str]:

@@ -83,7 +83,7 @@ def test_changes_that_were_vacuumed_or_cleaned_away_unread(pipeline: Pipeline) -
     pipeline.upsert(range(5), "changed")
     pipeline.delete("id = 20")
     pipeline.insert([100])
-    with pipeline.session() as session:
+    with pipeline.engine.session() as session:
         session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
         session.sql(f"VACUUM delta.`{pipeline.source}` RETAIN 0 HOURS")
     follow(pipeline, job, expected=DataType.DIFFERENCE)
@@ -153,7 +153,7 @@ def test_a_source_with_all_that_delta_has_while_its_columns_change(pipeline: Pip
     """Clustered, with identity, generated columns, deletion vectors and names mapped; columns widened and renamed."""
     shutil.rmtree(pipeline.source)
     properties = ("enableChangeDataFeed", "enableDeletionVectors", "enableTypeWidening")
-    with pipeline.session() as session:
+    with pipeline.engine.session() as session:
         new = SparkDeltaTable.create(session).location(pipeline.source).clusterBy("id")
         new = new.addColumn("id", "BIGINT").addColumn("n", "INT").addColumn("v", "STRING")
         new = new.addColumn("made", "BIGINT", generatedAlwaysAs=IdentityGenerator())

@@ -111,7 +111,7 @@ def test_every_type_and_null_counts(pipeline: Pipeline) -> None:
     job = pipeline.job("full", key=("id",))
     pipeline.run(job)
     assert verify(pipeline, job).equal
-    with pipeline.session() as session:
+    with pipeline.engine.session() as session:
         for change in (
             "m = map('a', 2) WHERE id = 1",
             "a = array(1) WHERE id = 2",
@@ -128,7 +128,7 @@ def test_every_type_and_null_counts(pipeline: Pipeline) -> None:
 
 
 def test_only_columns_that_are_kept_are_read_and_rows_only_within_ranges(pipeline: Pipeline) -> None:
-    with pipeline.session() as session:
+    with pipeline.engine.session() as session:
         source = session.read.format("delta").load(pipeline.source)
         side = Side(source.select("id").where("g <> 3"), ("id",))
         plan = side.digested(Ranges(4))._jdf.queryExecution().executedPlan().toString()

@@ -256,15 +256,14 @@ def _contend(table: str, name: str) -> None:
     answer(_READY)
     for line in sys.stdin:
         try:
-            outcome: object = _WON if commit_next(handle, name, int(line)) else _LOST
+            outcome: object = _WON if _commit(handle, name, int(line)) else _LOST
             handle.update_incremental()  # before the answer: the next version is not yet under way
         except (DeltaError, OSError) as fault:
             outcome = fault
         answer(outcome)
 
 
-def commit_next(handle: Any, name: str, version: int) -> bool:
-    """Whether delta-rs could commit `version`, which is to be the next of `handle`. Raises OSError or DeltaError."""
+def _commit(handle: Any, name: str, version: int) -> bool:
     from deltalake import CommitProperties, PostCommitHookProperties, Transaction
     from deltalake.exceptions import CommitFailedError
 

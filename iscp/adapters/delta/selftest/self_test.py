@@ -1,8 +1,8 @@
 """Proves, before a node writes, that of two processes which commit one version exactly one wins.
 
-The node, by its Spark where that runs, and a child that commits through delta-rs race for the versions of a scratch
-table beside the target, on its file system or in its bucket. Decides whether a place may be written to; knows nothing
-of jobs, sinks or the node's start.
+The node's Spark and a child that commits through delta-rs race for the versions of a scratch table beside
+the target, on its file system or in its bucket. Decides whether a place may be written to; knows nothing of jobs,
+sinks or the node's start.
 """
 
 from __future__ import annotations
@@ -17,15 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from iscp.adapters.delta.selftest.commit_race import (
-    DeltaRsContender,
-    Round,
-    StoreContender,
-    breaches,
-    hadoop_uri,
-    race,
-)
-from iscp.adapters.delta.selftest.own_contender import OwnContender
+from iscp.adapters.delta.selftest.commit_race import DeltaRsContender, Round, StoreContender, breaches, hadoop_uri, race
 from iscp.adapters.delta.spark.jvm_launch import LOG_STORE
 from iscp.adapters.delta.storage import conditional_writes, files, s3_settings
 from iscp.adapters.delta.storage.locations import S3
@@ -93,8 +85,8 @@ def kind_of(target: str) -> str:
     return f"file:{_nearest(target).stat().st_dev}"
 
 
-def self_test(spark: SparkSession | None, target: str, *, field: str, rounds: int = ROUNDS) -> SelfTestReport:
-    """Races Spark's log store (None: delta-rs) against delta-rs beside `target` (of one spelling; it need not exist).
+def self_test(spark: SparkSession, target: str, *, field: str, rounds: int = ROUNDS) -> SelfTestReport:
+    """Races Spark's log store against delta-rs beside `target` (of one spelling; it need not exist yet).
 
     Raises SelfTestError where Spark has another log store than the package's, where the file system cannot
     do it, and where a version has not exactly one winner that knows it; `field` is what named the target. Raises
@@ -112,7 +104,7 @@ def self_test(spark: SparkSession | None, target: str, *, field: str, rounds: in
         remedy = "Name a path that the node may write"
         raise verdict(fault, f"nothing can be written in {beside} ({fault})", field, remedy) from fault
     try:
-        outcomes = _race_in(scratch, store, field, rounds, spark)
+        outcomes = _race_in(spark, scratch, store, field, rounds)
     finally:
         with suppress(OSError):
             files.remove_tree(scratch)
@@ -152,29 +144,23 @@ def _nearest(target: str) -> Path:
     return next(parent for parent in Path(target).parents if parent.is_dir())
 
 
-def _race_in(scratch: str, store: _TestedStore, field: str, rounds: int, spark: SparkSession | None) -> list[Round]:
-    from deltalake.exceptions import DeltaError
+def _race_in(spark: SparkSession, scratch: str, store: _TestedStore, field: str, rounds: int) -> list[Round]:
     from py4j.protocol import Py4JJavaError
 
     other = DeltaRsContender(scratch)  # first: it starts while Spark answers for its log store
     log = f"{scratch}/_delta_log"
     try:
-        by_spark = _contender(spark, log, store) if spark is not None else None
+        context: Any = spark.sparkContext._jsc
+        own = StoreContender(spark._jvm, _own_store(spark, log, store), context.hadoopConfiguration(), log)
         other.await_ready()
-        if by_spark is not None:
-            _require_refusal(by_spark, scratch, store, field)
-        return race(log, [by_spark or OwnContender(scratch), other], range(1, rounds + 1))
-    except (OSError, DeltaError, Py4JJavaError) as fault:
+        _require_refusal(own, scratch, store, field)
+        return race(log, [own, other], range(1, rounds + 1))
+    except (OSError, Py4JJavaError) as fault:
         reason = getattr(fault, "java_exception", fault)
         message = f"a commit in {os.path.dirname(scratch)} failed ({reason})"
         raise verdict(fault, message, field, store.remedy, remote=store is ON_S3) from fault
     finally:
         other.close()
-
-
-def _contender(spark: SparkSession, log: str, store: _TestedStore) -> StoreContender:
-    context: Any = spark.sparkContext._jsc
-    return StoreContender(spark._jvm, _own_store(spark, log, store), context.hadoopConfiguration(), log)
 
 
 def _require_refusal(own: StoreContender, scratch: str, store: _TestedStore, field: str) -> None:

@@ -39,9 +39,7 @@ from iscp.core.sql_names import quoted
 from iscp.ports.source import Changes, ChangesUnavailableError, KeyBounds, SourceRange
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from iscp.ports.engine import OpenSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _ROWS_PER_PARTITION = 250_000
 _GONE = (
@@ -76,7 +74,7 @@ class DeltaChangeSet:
 
     def __init__(
         self,
-        session: OpenSession,
+        session: SparkSession,
         schema: T.StructType,
         span: SourceRange,
         after: Callable[[], DataFrame],
@@ -100,9 +98,9 @@ class DeltaChangeSet:
     ) -> DeltaChangeSet:
         schema = frame.drop(CHANGE_TYPE, *STAMPS).schema
         if not (small and fits_arrow(schema, ())):
-            return cls(lambda: frame.sparkSession, schema, span, after, frame=frame, kept=readers > 1)
+            return cls(frame.sparkSession, schema, span, after, frame=frame, kept=readers > 1)
         with reading_changes("read the changes"):
-            return cls(lambda: frame.sparkSession, schema, span, after, rows=frame.toArrow())
+            return cls(frame.sparkSession, schema, span, after, rows=frame.toArrow())
 
     def net(self, key: Sequence[str], where: str = "", stamped: bool = False, columns: Sequence[str] = ()) -> Changes:
         wanted = (tuple(key), where, stamped, tuple(columns))
@@ -171,7 +169,7 @@ class DeltaChangeSet:
             assert self._rows is not None
             schema = T.StructType([*self._schema.fields, *_STAMP_FIELDS])
             with spark_faults("hand the changes to Spark"):
-                self._frame = self._session().createDataFrame(self._rows, schema)
+                self._frame = self._session.createDataFrame(self._rows, schema)
         if not self._span.steps:
             return self._frame
         # The hash of rows without a key must not follow from what the jobs at work want to have read.
@@ -189,7 +187,7 @@ class DeltaChangeSet:
 
         def make_frame() -> DataFrame:
             with spark_faults("hand the changes to Spark"):
-                return self._session().createDataFrame(net, schema)
+                return self._session.createDataFrame(net, schema)
 
         return _changes(make_frame, counts, bounds, net)
 

@@ -36,8 +36,6 @@ from iscp.ports.source import ChangesUnavailableError, SmallSnapshot, SourceRang
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from iscp.ports.engine import OpenSession
-
 R = TypeVar("R")
 
 DECODED_FACTOR = 8
@@ -133,30 +131,30 @@ class DeltaChangeSource:
             raise ChangesUnavailableError(f"version {version} cannot be opened any more: {error}") from error
 
     def read_cdf(
-        self, session: OpenSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
+        self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
     ) -> DeltaChangeSet:
         return self._read(session, uri, span, columns, readers, by_cdf=True)
 
     def read_appends(
-        self, session: OpenSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
+        self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int
     ) -> DeltaChangeSet:
         return self._read(session, uri, span, columns, readers, by_cdf=False)
 
     def _read(
-        self, session: OpenSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int, *, by_cdf: bool
+        self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], readers: int, *, by_cdf: bool
     ) -> DeltaChangeSet:
         small = self._read_small(session, uri, span, columns, by_cdf)
         if isinstance(small, DeltaChangeSet):
             return small
+        after = partial(self.snapshot, session, uri, span.last_version)
         with reading_changes(f"read the change data feed of {uri}" if by_cdf else f"read what was added to {uri}"):
-            rows = load_changed_rows(session(), uri, span) if by_cdf else load_added_rows(session(), uri, span)
+            rows = load_changed_rows(session, uri, span) if by_cdf else load_added_rows(session, uri, span)
             marks = [F.col(name) for name in (CHANGE_TYPE, *STAMPS)] if by_cdf else _inserted_by(span)
             frame = rows.select(*[F.col(quoted(name)) for name in columns], *marks)
-            after = partial(self.snapshot, session(), uri, span.last_version)
             return DeltaChangeSet.read_by_spark(without_void(frame), span, after, small, readers)
 
     def _read_small(
-        self, session: OpenSession, uri: str, span: SourceRange, columns: Sequence[str], by_cdf: bool
+        self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], by_cdf: bool
     ) -> DeltaChangeSet | bool:
         """The changes where they can be read directly; else whether they fit in here once Spark has read them."""
         if span.steps or not 0 < self._small_bytes_max >= span.bytes:
@@ -172,10 +170,7 @@ class DeltaChangeSource:
             # What does not come through Arrow stays with Spark, however small it is.
             fits = fits_arrow(shape.selected(columns), ())
             return fits and fit_in_memory(uri, commits, columns, Allowance(memory))
-
-        def after() -> DataFrame:
-            return self.snapshot(session(), uri, span.last_version)
-
+        after = partial(self.snapshot, session, uri, span.last_version)
         return DeltaChangeSet(session, shape.selected(columns), span, after, rows=rows)
 
     def enable_feed(self, session: SparkSession, uri: str) -> None:
@@ -189,7 +184,7 @@ class DeltaChangeSource:
         except (EngineError, StorageError) as error:
             raise explained(error) from error  # some of it shows only when the rows are to be read
 
-    def small_snapshot(self, uri: str, version: int) -> SmallSnapshot | None:
+    def small_snapshot(self, session: SparkSession, uri: str, version: int) -> SmallSnapshot | None:
         if not self._small_bytes_max:
             return None
         shape = self._shape(uri, version, self._read_committed_at_s(uri, version))
@@ -198,7 +193,7 @@ class DeltaChangeSource:
             rows = read_rows(uri, version, shape, self._small_bytes_max, allowance)
         except (NotDirectError, TooLargeError, ChangesUnavailableError, StorageError):
             return None  # Spark reads it, or says what is missing as of every other table
-        return SmallSnapshot(rows, shape.selected(shape.columns))
+        return SmallSnapshot(rows, session.createDataFrame([], shape.selected(shape.columns)))
 
     def columns(self, uri: str, version: int) -> tuple[str, ...]:
         return self._shape(uri, version, self._read_committed_at_s(uri, version)).columns

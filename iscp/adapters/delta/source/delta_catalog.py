@@ -26,20 +26,20 @@ from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, TableNotFou
 from iscp.ports.catalog import TableDescription
 
 if TYPE_CHECKING:
-    from iscp.ports.engine import OpenSession
+    from pyspark.sql import SparkSession
 
 _CATALOG_NAME = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}$")
 _NOT_THERE = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE")
 _NOT_WRITTEN = ("is one that deltalake does not open, so that it cannot be committed to", "Choose a new path")
 
 
-def name_resolver(open_session: OpenSession) -> Callable[[str], str]:
+def name_resolver(session: SparkSession) -> Callable[[str], str]:
     """Maps `db.table` to its location, by the catalogs that Spark is configured with."""
 
     def resolve(name: str) -> str:
         try:
             with spark_faults(f"resolve {name}"):
-                detail = open_session().sql(f"DESCRIBE DETAIL {name}").first()
+                detail = session.sql(f"DESCRIBE DETAIL {name}").first()
         except EngineError as error:
             if any(mark in error.message for mark in _NOT_THERE):
                 raise TableNotFound(
@@ -51,14 +51,14 @@ def name_resolver(open_session: OpenSession) -> Callable[[str], str]:
     return resolve
 
 
-def condition_analyzer(open_session: OpenSession) -> Callable[[str, str], str]:
+def condition_analyzer(session: SparkSession) -> Callable[[str, str], str]:
     """Says why Spark's analyzer refuses a condition (2nd argument) on rows of a schema (1st, JSON); runs no job."""
 
+    jvm: Any = session._jvm
+    patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+
     def analyze(schema_json: str, condition: str) -> str:
-        session = open_session()
-        jvm: Any = session._jvm
         with spark_faults("analyze a condition"):
-            patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
             rows = session.createDataFrame([], StructType.fromJson(json.loads(schema_json)))
             try:
                 plan = rows.where(condition)._jdf.queryExecution().analyzed()
@@ -93,10 +93,9 @@ class DeltaCatalog:
         self._by_spark = by_spark
 
     @classmethod
-    def of(cls, open_session: OpenSession, *, s3: bool = False) -> DeltaCatalog:
+    def of(cls, session: SparkSession, *, s3: bool = False) -> DeltaCatalog:
         """With all that a session of Spark adds: names, conditions, and tables that deltalake does not open."""
-        resolve, analyze = name_resolver(open_session), condition_analyzer(open_session)
-        return cls(resolve, analyze, s3=s3, by_spark=table_opener(open_session))
+        return cls(name_resolver(session), condition_analyzer(session), s3=s3, by_spark=table_opener(session))
 
     def normalize(self, uri: str) -> str:
         """An absolute path without a trailing slash or links, or `s3://BUCKET/KEY`.

@@ -20,8 +20,6 @@ from iscp.ports.source import ChangesUnavailableError, SourceRange
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from iscp.ports.engine import OpenSession
-
 
 def load_changed_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFrame:
     """All changes of the commits of `span`, as the change data feed has them, in no order."""
@@ -51,12 +49,11 @@ def load_added_rows(session: SparkSession, uri: str, span: SourceRange) -> DataF
     return DataFrame(log.createDataFrame(snapshot, chosen, *rest), session)
 
 
-def table_opener(open_session: OpenSession) -> Callable[[str, int], Shape]:
+def table_opener(session: SparkSession) -> Callable[[str, int], Shape]:
     """Opens tables that deltalake does not; raises what `spark_faults` does."""
+    jvm: Any = session._jvm
 
     def open_table(uri: str, version: int) -> Shape:
-        session = open_session()
-        jvm: Any = session._jvm
         with spark_faults(f"open {uri} at version {version}"):
             _, _, snapshot = _open_log(session, uri, version)
             metadata, as_java = snapshot.metadata(), jvm.scala.jdk.javaapi.CollectionConverters.asJava

@@ -31,7 +31,7 @@ from iscp.adapters.delta.spark.jvm_launch import (
 from iscp.core.errors import ConfigurationError, EngineError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import TextIO
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from iscp.adapters.delta.spark.java import Java
 
-__all__ = ["SparkLaunch", "SparkRuntime", "SparkSettings", "class_archive", "default_cache_dir"]
+__all__ = ["SparkRuntime", "SparkSettings", "class_archive", "default_cache_dir"]
 
 log = logging.getLogger(__name__)
 
@@ -47,60 +47,12 @@ STOP_TIMEOUT_S = 15.0
 """How long the JVM may take to stop in order; then it is killed."""
 
 
-class SparkLaunch:
-    """What Spark's start takes, and its work directory, which nobody else can have until `release`."""
-
-    def __init__(self, settings: SparkSettings) -> None:
-        """Finds Java and the jars, or fetches those. Raises ConfigurationError, Unavailable or EngineError."""
-        self._settings = settings
-        self._hold = _claim(settings)
-        try:
-            self._environ = dict(os.environ)
-            self._java = find_java(self._environ)
-            self._jars = _own_jars(settings.cache_dir, self._java, self._environ)
-            # Those of S3 at the end: the archive is of what comes before.
-            used = settings.s3.used
-            self._more = s3_jars(settings.cache_dir, self._java, self._environ) if used else []
-        except BaseException:
-            self.release()
-            raise
-
-    def start(self, training: Path | None = None) -> SparkRuntime:
-        """Starts JVM and session. `training`: as `SparkRuntime.start_training`. Raises EngineError."""
-        settings, environ = self._settings, self._environ
-        log.info("spark.starting", extra={"master": settings.master})
-        archive = ClassArchive(settings.cache_dir, self._java, [*spark_jars(), *self._jars])
-        jars = [*self._jars, *self._more]
-        options = archive.options() if training is None else archive.training_options(training)
-        options += trust_options(settings.cache_dir, environ)
-        command = java_command(self._java.executable, settings, [*spark_jars(), *jars], options, environ)
-        write_properties(settings)
-        try:
-            gateway = Gateway.launch(command, java_environ(settings, environ))
-        finally:
-            properties_file(settings).unlink()  # it has been read, and may hold secrets
-        try:
-            root = _connect(gateway, settings, jars)
-        except BaseException:
-            gateway.kill()
-            _forget()
-            raise
-        started = {"pid": gateway.pid, "java": self._java.build, "master": settings.master}
-        log.info("spark.started", extra=started)
-        return SparkRuntime(gateway, root, self.release)
-
-    def release(self) -> None:
-        self._hold.close()
-
-
 class SparkRuntime:
     """A JVM with one SparkContext and its root session; there is one in a process at a time."""
 
-    running = True
-
-    def __init__(self, gateway: Gateway, root: SparkSession, release: Callable[[], None]) -> None:
+    def __init__(self, gateway: Gateway, root: SparkSession, hold: TextIO) -> None:
         self._gateway = gateway
-        self._release = release
+        self._hold = hold
         self.root = root
 
     @classmethod
@@ -115,12 +67,35 @@ class SparkRuntime:
 
     @classmethod
     def _start(cls, settings: SparkSettings, training: Path | None) -> SparkRuntime:
-        launch = SparkLaunch(settings)
+        hold = _claim(settings)
         try:
-            return launch.start(training)
+            environ = dict(os.environ)
+            java = find_java(environ)
+            jars = _own_jars(settings.cache_dir, java, environ)
+            archive = ClassArchive(settings.cache_dir, java, [*spark_jars(), *jars])
+            if settings.s3.used:
+                jars += s3_jars(settings.cache_dir, java, environ)  # at the end: the archive is of what comes before
+            class_path = [*spark_jars(), *jars]
+            log.info("spark.starting", extra={"master": settings.master})
+            options = archive.options() if training is None else archive.training_options(training)
+            options += trust_options(settings.cache_dir, environ)
+            command = java_command(java.executable, settings, class_path, options, environ)
+            write_properties(settings)
+            try:
+                gateway = Gateway.launch(command, java_environ(settings, environ))
+            finally:
+                properties_file(settings).unlink()  # it has been read, and may hold secrets
+            try:
+                root = _connect(gateway, settings, jars)
+            except BaseException:
+                gateway.kill()
+                _forget()
+                raise
         except BaseException:
-            launch.release()
+            hold.close()
             raise
+        log.info("spark.started", extra={"pid": gateway.pid, "java": java.build, "master": settings.master})
+        return cls(gateway, root, hold)
 
     @property
     def pid(self) -> int:
@@ -148,7 +123,7 @@ class SparkRuntime:
 
     def _end(self, event: str) -> None:
         _forget()
-        self._release()
+        self._hold.close()
         log.info(event, extra={"pid": self.pid})
 
 

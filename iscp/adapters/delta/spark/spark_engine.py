@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import RDD
@@ -14,13 +14,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from iscp.adapters.delta.log.delta_errors import spent
 from iscp.adapters.delta.spark.spark_errors import spark_faults, translating
-from iscp.core.errors import Canceled
 from iscp.core.progress import StageWork
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from iscp.ports.engine import OpenSession
 
 SESSIONS_KEPT_MAX = 16
 """Idle sessions kept for reuse, each with a catalog and code caches of its own; beyond them a session is dropped."""
@@ -29,74 +26,34 @@ DEFAULT_PROPERTIES = "spark.databricks.delta.properties.defaults."
 _STATISTICS = "spark.databricks.delta.stats.collect"
 
 
-class Sessions(Protocol):
-    """A Spark that runs, or starts when `root` is first used."""
-
-    @property
-    def root(self) -> SparkSession: ...
-
-    @property
-    def running(self) -> bool: ...
-
-    def new_session(self) -> SparkSession:
-        """It shares nothing but the context with the others."""
-
-
 class SparkEngine:
-    """One JVM's sessions, and the job groups of the threads that use them."""
+    """One JVM's sessions. `new_session` makes a session that shares nothing but the context with the others."""
 
-    def __init__(self, spark: Sessions) -> None:
-        self._spark = spark
+    def __init__(self, root: SparkSession, new_session: Callable[[], SparkSession]) -> None:
+        self._root = root
+        self._new_session = new_session
         self._idle: list[SparkSession] = []
         self._lock = threading.Lock()
-        self._thread = _Labelled()
-        self._canceled: set[str] = set()
 
     @contextmanager
-    def session(self) -> Iterator[OpenSession]:
-        opened: list[SparkSession] = []
-
-        def open_session() -> SparkSession:
-            if not opened:
-                opened.append(self._open())
-            return opened[0]
-
-        try:
-            with translating("the work by Spark"):
-                yield open_session
-        finally:
-            with self._lock:
-                self._idle += opened[: SESSIONS_KEPT_MAX - len(self._idle)]
-
-    def _open(self) -> SparkSession:
-        self._name_job_group()
+    def session(self) -> Iterator[SparkSession]:
         with self._lock:  # two threads never share one: a merge's seq is a setting of its session
             session = self._idle.pop() if self._idle else None
         if session is None:
             with spark_faults("open a Spark session"):
-                session = self._spark.new_session()
+                session = self._new_session()
                 _make_plain(session)
-        return session
+        try:
+            with translating("the work by Spark"):
+                yield session
+        finally:
+            with self._lock:
+                if len(self._idle) < SESSIONS_KEPT_MAX:
+                    self._idle.append(session)
 
     def label(self, label: str) -> None:
-        with self._lock:
-            self._canceled.discard(self._thread.label)
-        self._thread.label, self._thread.named = label, False
-        if self._spark.running:
-            self._name_job_group()
-
-    def _name_job_group(self) -> None:
-        """Where Spark did not run yet when the label was given, it gets it with the first session."""
-        label = self._thread.label
-        if self._thread.named or not label:
-            return
-        root = self._spark.root
-        with self._lock:
-            if label in self._canceled:
-                raise Canceled("the iteration was canceled before it came to Spark")
-            with spark_faults("name the job group"):
-                root.sparkContext.setJobGroup(label, label, interruptOnCancel=False)
-        self._thread.named = True
+        with spark_faults("name the job group"):
+            self._root.sparkContext.setJobGroup(label, label, interruptOnCancel=False)
 
     def spent_s(self) -> tuple[float, float]:
         return spent.seconds, spent.direct_s
@@ -105,26 +62,13 @@ class SparkEngine:
         return arrow_batches(frame, rows_max)
 
     def stages(self, label: str) -> dict[int, StageWork]:
-        if not self._spark.running:
-            return {}
         with spark_faults("read Spark's counters"):
-            return dict(_read_stages(self._spark.root.sparkContext._jsc.sc(), label))
+            return dict(_read_stages(self._root.sparkContext._jsc.sc(), label))
 
     def cancel(self, label: str) -> None:
-        with self._lock:
-            if not self._spark.running:
-                self._canceled.add(label)  # where Spark starts for it right now, it is found then
-                return
         # Not cancelJobGroup: that lets an iteration which is between two jobs go on to its commit.
         with spark_faults("cancel the job group"):
-            self._spark.root.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(label)
-
-
-class _Labelled(threading.local):
-    """What a thread works on, and whether Spark knows."""
-
-    label = ""
-    named = False
+            self._root.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(label)
 
 
 def _read_stages(context: Any, label: str) -> Iterator[tuple[int, StageWork]]:

@@ -22,7 +22,7 @@ from iscp.runtime.iteration.job_outcomes import applied, record_failure
 from iscp.runtime.iteration.job_run import JobRun
 
 if TYPE_CHECKING:
-    from iscp.ports.engine import OpenSession
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +75,10 @@ class ApplyRun:
         return handed
 
     def consume(
-        self, open_session: OpenSession, work: JobRun, handed: IterationRetriever, span: SourceRange, warning: str
+        self, session: SparkSession, work: JobRun, handed: IterationRetriever, span: SourceRange, warning: str
     ) -> JobOutcome:
-        """Have the consumer commit. `open_session`: that of the rows handed, which nobody else may use meanwhile."""
-        consumed: Consumed = work.consumer.consume(self.ports.context(open_session, work, span, self.guard), handed)
+        """Have the consumer commit. `session`: that of the rows handed, which nobody else may use meanwhile."""
+        consumed: Consumed = work.consumer.consume(self.ports.context(session, work, span, self.guard), handed)
         # From here on it is in the sink: whatever fails is no reason to apply it again, as the sink's position says.
         self.ports.failpoints.reach("report.before")
         outcome = applied(work.row, consumed, handed.data_type, handed.from_version, warning)

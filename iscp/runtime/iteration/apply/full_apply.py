@@ -16,9 +16,7 @@ from iscp.runtime.iteration.apply.change_reader import Snapshot
 from iscp.runtime.iteration.job_run import JobRun, log_rebuild
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
-    from iscp.ports.engine import OpenSession
+    from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -45,21 +43,21 @@ def apply_full(run: ApplyRun, work: JobRun, reason: str = "") -> JobOutcome:
         read_policy.refuse_feed_off(work.row.spec, span)
     work.kind.columns(work.row.spec.consumer, source.columns(uri, span.to.version))  # refuses what is gone
     read_policy.refuse_collated(work.row.spec, span)
-    with run.ports.engine.session() as open_session:
-        return _rebuild(run, open_session, work, span, reason)
+    with run.ports.engine.session() as session:
+        return _rebuild(run, session, work, span, reason)
 
 
-def _rebuild(run: ApplyRun, open_session: OpenSession, work: JobRun, span: SourceRange, reason: str) -> JobOutcome:
+def _rebuild(run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRange, reason: str) -> JobOutcome:
     """Claim the sink where it is not the job's, and hand it all rows of `span`'s last version."""
     uri, rebuilt_for = run.uri, log_rebuild(work, run.uri)
     from_nothing = work.data_type is DataType.SNAPSHOT or not work.kind.needs.compares
     if from_nothing and len(run.meter.iteration.jobs) == 1 and not work.row.condition:
         run.meter.note_snapshot(partial(run.ports.source.size, uri, span.to.version))
-    rows = _open_snapshot(run, open_session, work, span, small=from_nothing)
+    rows = _open_snapshot(run, session, work, span, small=from_nothing)
     if work.position.job_id != work.row.job_id:
         # Before anything is written: what a former registration has under way fails at the sink from here on.
         work = replace(
-            work, position=work.consumer.claim(run.ports.context(open_session, work, span, run.guard), _schema(rows))
+            work, position=work.consumer.claim(run.ports.context(session, work, span, run.guard), _columns(rows))
         )
     data_type = DataType.SNAPSHOT if from_nothing else DataType.DIFFERENCE
     from_version = NOTHING_APPLIED if from_nothing else work.position.watermark.version
@@ -69,23 +67,21 @@ def _rebuild(run: ApplyRun, open_session: OpenSession, work: JobRun, span: Sourc
     if reason:
         log.warning("changes.unavailable", extra={"table": uri, "job": work.row.key.job_name, "reason": reason})
     warning = read_policy.warning(work.row.spec, span, reason, rebuilt_for)
-    return run.consume(open_session, work, handed, span, warning)
+    return run.consume(session, work, handed, span, warning)
 
 
-def _open_snapshot(
-    run: ApplyRun, open_session: OpenSession, work: JobRun, span: SourceRange, *, small: bool
-) -> Snapshot:
+def _open_snapshot(run: ApplyRun, session: SparkSession, work: JobRun, span: SourceRange, *, small: bool) -> Snapshot:
     """`small`: by rows that are held here, where they are few and the consumer takes them; Spark then opens nothing."""
     source, uri, version = run.ports.source, run.uri, span.to.version
-    held = source.small_snapshot(uri, version) if small and work.kind.needs.small_snapshots else None
+    held = source.small_snapshot(session, uri, version) if small and work.kind.needs.small_snapshots else None
     if held is not None:
-        return Snapshot(lambda: source.snapshot(open_session(), uri, version), held)
-    frame = source.snapshot(open_session(), uri, version)
+        return Snapshot(partial(source.snapshot, session, uri, version), held)
+    frame = source.snapshot(session, uri, version)
     return Snapshot(lambda: frame)
 
 
-def _schema(rows: Snapshot) -> StructType:
-    return rows.make_frame().schema if rows.small is None else rows.small.schema
+def _columns(rows: Snapshot) -> DataFrame:
+    return rows.make_frame() if rows.small is None else rows.small.columns
 
 
 def _enable_source_cdf(run: ApplyRun, span: SourceRange) -> SourceRange:
@@ -95,8 +91,8 @@ def _enable_source_cdf(run: ApplyRun, span: SourceRange) -> SourceRange:
     if newest.cdf_on:
         return span
     run.guard.check()
-    with run.ports.engine.session() as open_session:
-        source.enable_feed(open_session(), uri)
+    with run.ports.engine.session() as session:
+        source.enable_feed(session, uri)
     log.info("feed.enabled", extra={"table": uri})
     return source.newest(uri)
 

@@ -17,9 +17,7 @@ def renew_position(ports: IterationPorts, guard: Guard, work: JobRun, span: Sour
     position = work.position
     if isinstance(work.consumer, RenewingConsumer):
         columns = span.column_ids if position.column_ids is None else position.column_ids
-        with ports.engine.session() as open_session:
-            context = ConsumeContext(
-                open_session, work.row, position.source_id, ports.epoch(), position, guard, columns
-            )
+        with ports.engine.session() as session:
+            context = ConsumeContext(session, work.row, position.source_id, ports.epoch(), position, guard, columns)
             position = work.consumer.renew(context, later(position.watermark, span.to))
     return unchanged(work.row, position, span)

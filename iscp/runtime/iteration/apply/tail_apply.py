@@ -49,7 +49,7 @@ def apply_tail(run: ApplyRun, since: Watermark, group: list[JobRun]) -> list[Job
 def _apply_changes(run: ApplyRun, group: list[JobRun], span: SourceRange, way: Reading) -> list[JobOutcome]:
     """Hand the changes of `span`, read once, to `group`."""
     source, uri, feed = run.ports.source, run.uri, None
-    with run.ports.engine.session() as open_session:
+    with run.ports.engine.session() as session:
         try:
             run.ports.failpoints.reach("read.before")
             run.guard.check()
@@ -58,7 +58,7 @@ def _apply_changes(run: ApplyRun, group: list[JobRun], span: SourceRange, way: R
             if span.steps and any(not work.row.spec.consumer.key for work in group):
                 wanted = set(available)  # rows without a key are distinguished by all that they hold
             open_feed = source.read_cdf if way is Reading.FEED else source.read_appends
-            feed = open_feed(open_session, uri, span, [name for name in available if name in wanted], len(group))
+            feed = open_feed(session, uri, span, [name for name in available if name in wanted], len(group))
             able, unnetted = _net_changes(feed, [work for work in group if work.row.job_id not in lost])
             run.ports.failpoints.reach("read.after")
             kept = feed
@@ -106,7 +106,7 @@ def _net_changes(feed: ChangeSet, works: list[JobRun]) -> tuple[list[JobRun], li
 def _consume_tail(run: ApplyRun, work: JobRun, span: SourceRange, feed: ChangeSet) -> JobOutcome:
     handed = run.retriever(DataType.TAIL, work, span, span.from_version, feed=feed)
     try:
-        with run.ports.engine.session() as open_session:
-            return run.consume(open_session, work, handed, span, read_policy.warning(work.row.spec, span))
+        with run.ports.engine.session() as session:
+            return run.consume(session, work, handed, span, read_policy.warning(work.row.spec, span))
     except ChangesUnavailableError as unfit:
         return apply_full(run, work, str(unfit))

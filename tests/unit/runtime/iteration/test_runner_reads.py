@@ -34,8 +34,8 @@ def test_the_session_of_rows_that_are_handed_on_is_lent_to_nobody_else_meanwhile
     met = []
 
     def borrow() -> None:
-        with bench.engine.session() as open_theirs:
-            met.append(open_theirs() is bench.source.snapshot_sessions[-1])
+        with bench.engine.session() as theirs:
+            met.append(theirs is bench.source.snapshot_sessions[-1])
 
     x = job("x")
     bench.failpoints.once("snapshot.before", borrow)
