@@ -42,6 +42,8 @@ def _refuse_half_characters(argument: str) -> None:
 def _usage_in_one_line() -> Iterator[None]:
     try:
         yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise  # its message is the help, of many lines
     except click.UsageError as error:
         message = error.format_message()
         line = one_line(message, USAGE_CHARS_MAX)

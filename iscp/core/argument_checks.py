@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 
 from iscp.core.errors import InvalidRequest
 from iscp.core.untrusted_values import shown
@@ -20,9 +21,9 @@ def require(value: object, kinds: type | tuple[type, ...], field: str, expected:
 
 def require_seconds(span_s: float, field: str) -> float:
     """`span_s`. Raises InvalidRequest where it is no number that a clock can be set to."""
-    require(span_s, (int, float), field, "a number of seconds")
+    require(span_s, Real, field, "a number of seconds")
     if not abs(span_s) <= SECONDS_MAX:
-        raise InvalidRequest(f"is {span_s:.0f}: must be a number of seconds, at most a hundred years", field=field)
+        raise InvalidRequest(f"is {shown(span_s)}: must be a number of seconds, at most a hundred years", field=field)
     return span_s
 
 

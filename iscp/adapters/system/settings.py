@@ -29,6 +29,7 @@ NOT_SETTINGS = frozenset({"ISCP_ETCD", "ISCP_ENDPOINT", "ISCP_CACHE", "ISCP_FAIL
 
 # A service named iscp makes Kubernetes set these in every pod of its namespace.
 _SERVICE_LINK = re.compile(r"ISCP(_[A-Z0-9]+)*_(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT(_\d+_(TCP|UDP)(_[A-Z]+)?)?)")
+_SECRET = frozenset({"etcd.password", "notify.webhooks"})
 _UNKNOWN = "Remove it, or see docs/configuration.md"
 
 
@@ -181,7 +182,7 @@ def _type_faults(path: str, error: ValidationError) -> Iterator[SettingFault]:
     for each in error.errors(include_url=False, include_context=False):
         at = ".".join((path, *map(str, each["loc"])))
         # What was given is shown but for secrets; pydantic's own words say what would be right.
-        given = "this value" if "password" in path else repr(each["input"])
+        given = "this value" if path in _SECRET else repr(each["input"])
         yield SettingFault(at, f"{given} will not do", each["msg"])
 
 

@@ -56,7 +56,9 @@ class LogRing(logging.Handler):
             self.release()
         restarted = query.after is not None and query.after.life != self._life
         after = 0 if query.after is None or restarted else query.after.number
-        found = [each for each in kept if each.number > after and self._wanted(each, query)]
+        found = [each for each in kept if each.number > after and each.level >= _level(query)]
+        if not after and query.since_s:  # what follows is wanted however late it is fetched
+            found = [each for each in found if each.at_s >= self._now_s() - query.since_s]
         if query.job is not None:
             found = list(_of_job(found, query.job))
         if query.after is None:
@@ -69,9 +71,9 @@ class LogRing(logging.Handler):
         lines = tuple(LogLine(each.number, each.at_s, each.line.decode()) for each in found)
         return LogPage(self._node_id, LogPlace(self._life, last), lost, restarted, lines=lines)
 
-    def _wanted(self, kept: _Kept, query: LogQuery) -> bool:
-        recent = not query.since_s or kept.at_s >= self._now_s() - query.since_s
-        return recent and kept.level >= logging.getLevelNamesMapping()[query.level.upper()]
+
+def _level(query: LogQuery) -> int:
+    return logging.getLevelNamesMapping()[query.level.upper()]
 
 
 def _size(line: bytes) -> int:

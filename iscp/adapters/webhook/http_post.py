@@ -65,6 +65,9 @@ class HttpWebhook:
         parts = urlsplit(url)
         self._name = f"{name} ({parts.hostname})"
         self._host, self._port, self._tls = parts.hostname or "", parts.port, parts.scheme == "https"
+        if self._port is None:
+            # Else http.client takes the end of an IPv6 address for one.
+            self._port = 443 if self._tls else 80
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._secret = secret
         self._clock = clock

@@ -127,6 +127,8 @@ class AlertWatch:
             sender.clear()
         if writer is not None:
             writer, owner_rev = self._owner.query(lambda loop: (loop.writer, loop.machine.owner_rev))
+            if writer is None:
+                return  # the term has ended meanwhile
             origin = Origin(self._settings.cluster, self._owner.machine.node_id, owner_rev)
             self._writer, self._alerts = writer, JobAlerts(origin, self._settings.late_after_s)
             self._sweep, self._sweep_at_s = [], self._clock.monotonic_s()

@@ -36,3 +36,11 @@ def test_a_version_beyond_64_bits_is_wrong_usage(number: int) -> None:
     told = run("job", "wait", "/t", "a", "--version", str(number))
     assert (told.exit_code, told.stdout) == (2, "")
     assert "--version" in told.stderr
+
+
+@pytest.mark.parametrize("arguments", [(), ("job",)])
+def test_without_arguments_the_help_is_shown_as_it_is(arguments: tuple[str, ...]) -> None:
+    told = run(*arguments)
+    assert told.exit_code == 2
+    assert "Commands:" in told.stderr.splitlines()
+    assert "Error" not in told.stderr

@@ -99,7 +99,8 @@ class DeltaChangeSource:
         taken = _within(bounds, _each(read_commit, uri, from_version, wanted), alone=since.steps > 0)
         last, from_at_s = taken[-1], self._read_committed_at_s(uri, from_version)
         schemas = [commit.schema_json for commit in taken if commit.metadata_id is not None]
-        before = [*schemas, self._schema_before(uri, from_version, from_at_s)] if schemas else []
+        if schemas and from_version >= 0:
+            schemas.append(self._schema_before(uri, from_version, from_at_s, last))
         shape = self._shape(uri, last.version, last.committed_at_s, taken)
         steps = since.steps or (_steps(last, bounds) if len(taken) == 1 else 0)
         final = since.step + 1 >= steps
@@ -120,13 +121,15 @@ class DeltaChangeSource:
             column_ids=shape.column_ids,
             collated=shape.collated,
             reshapes=bool(schemas),
-            retyped=retyped_columns(before, shape.schema_json) if before else (),
+            retyped=retyped_columns(schemas, shape.schema_json) if schemas else (),
         )
 
-    def _schema_before(self, uri: str, version: int, committed_at_s: float) -> str:
+    def _schema_before(self, uri: str, version: int, committed_at_s: float, last: Commit) -> str:
         try:
             return self._shape(uri, version, committed_at_s).schema_json
         except (StorageError, EngineError, InvalidRequest) as error:
+            # Raises where it is the storage, or Spark, that does not answer: all is there when it does again.
+            self._shape(uri, last.version, last.committed_at_s)
             # Whether later changes can be read with today's types is not known then.
             raise ChangesUnavailableError(f"version {version} cannot be opened any more: {error}") from error
 

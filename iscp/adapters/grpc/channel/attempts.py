@@ -10,7 +10,16 @@ import grpc
 from iscp.adapters.grpc.channel.call_metadata import CONNECT_MAX_MS, KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, keepalive
 from iscp.adapters.grpc.channel.endpoint import MESSAGE_BYTES_MAX, Tls
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
-from iscp.core.errors import ErrorCode, IscpError, LeaseLost, NotOwner, OutcomeUnknown, TemporaryError, Unavailable
+from iscp.core.errors import (
+    ErrorCode,
+    IscpError,
+    LeaseLost,
+    NotOwner,
+    OutcomeUnknown,
+    TemporaryError,
+    TimedOut,
+    Unavailable,
+)
 
 BACKOFF_S = 0.1
 """Pause before the second attempt; it doubles up to BACKOFF_MAX_S."""
@@ -54,6 +63,7 @@ class Attempts:
         self._changes = changes
         self._notice = notice
         self._unknown, self._noticed, self._backoff_s = False, False, BACKOFF_S
+        self._met: IscpError | None = None
 
     def left_s(self, now_s: float) -> float:
         return max(0.0, self._end_s - now_s)
@@ -68,13 +78,15 @@ class Attempts:
         if not self._noticed and now_s - self._begun_s >= NOTICE_AFTER_S:
             self._noticed = True
             self._notice(error, self._end_s - now_s)
-        self._backoff_s = min(BACKOFF_MAX_S, self._backoff_s * 2)
+        self._met, self._backoff_s = error, min(BACKOFF_MAX_S, self._backoff_s * 2)
         return pause_s
 
     def _final(self, error: IscpError) -> IscpError:
         """Where this attempt failed for certain, an earlier one may still have been carried out."""
         if self._unknown and isinstance(error, TemporaryError) and not isinstance(error, OutcomeUnknown):
             return OutcomeUnknown(error.message, field=error.field, remedy="Check the job's status")
+        if isinstance(error, TimedOut) and self._met is not None:
+            return self._met  # the last attempt had but the rest of the time: what the one before it met says more
         return error
 
 

@@ -115,6 +115,11 @@ def test_a_wrong_password_is_not_repeated(file: Path) -> None:
     assert "123456" not in refused(file, LEAST)
 
 
+def test_a_webhook_that_is_no_list_is_not_repeated(file: Path) -> None:
+    file.write_text('[notify]\nwebhooks = "https://hooks.example/T/TOKEN"\n')
+    assert "TOKEN" not in refused(file, LEAST)
+
+
 def test_a_section_in_the_place_of_a_value(file: Path) -> None:
     file.write_text("[listen]\nport = 1\n")
     assert "listen: " in refused(file, LEAST)

@@ -123,3 +123,13 @@ def test_a_line_that_cannot_be_formatted_is_left_out_as_by_every_handler(capsys:
     put(ring, "well")
     assert events(ring.read(LogQuery())) == ["well"]
     assert "Logging error" in capsys.readouterr().err
+
+
+def test_what_follows_is_given_however_late_it_is_fetched() -> None:
+    ring = a_ring()
+    put(ring, "old", at_s=NOW_S - 20)
+    put(ring, "recent", at_s=NOW_S - 5)
+    assert events(ring.read(LogQuery(since_s=10))) == ["recent"]
+    place = LogPlace(7, 1)
+    put(ring, "new", at_s=NOW_S - 15)
+    assert events(ring.read(LogQuery(after=place, since_s=10))) == ["recent", "new"]

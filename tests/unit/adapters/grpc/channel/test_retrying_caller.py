@@ -8,10 +8,10 @@ from typing import Any
 import grpc
 import pytest
 
-from iscp.adapters.grpc.channel.attempts import NOTICE_AFTER_S
+from iscp.adapters.grpc.channel.attempts import NOTICE_AFTER_S, Attempts
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY, detail_of
 from iscp.adapters.grpc.channel.retrying_caller import Caller
-from iscp.core.errors import ErrorCode, IscpError, NotOwner, OutcomeUnknown, Unavailable
+from iscp.core.errors import ErrorCode, IscpError, NotOwner, OutcomeUnknown, TimedOut, Unavailable
 from tests.fakes.clock import FakeClock
 
 TIMEOUT_S = 60.0
@@ -95,3 +95,10 @@ def test_a_job_log_that_a_person_has_to_restore_is_said_at_once() -> None:
     with pytest.raises(NotOwner, match="torn"):
         node.ask()
     assert node.asked == 1
+
+
+def test_a_last_attempt_without_the_time_for_an_answer_hides_no_error_from_before() -> None:
+    attempts = Attempts("n:1", 0.0, 10.0, changes=False, notice=lambda error, left_s: None)
+    attempts.pause_s(Refused(NotOwner("no owner")), 1.0)
+    with pytest.raises(NotOwner):
+        attempts.pause_s(Refused(TimedOut("no answer in time")), 10.0)
