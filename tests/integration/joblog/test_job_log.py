@@ -448,3 +448,11 @@ def test_history_is_newest_first_and_outlives_compaction(tmp_path: Path) -> None
 def _no_threads_left() -> Iterator[None]:
     yield
     assert not [thread for thread in threading.enumerate() if thread.name == "iscp-log"]
+
+
+def test_a_first_commit_that_was_cut_off_is_no_damage(tmp_path: Path) -> None:
+    """As deltalake names a file until it is whole: that of another first start, or of one that was killed."""
+    unfinished = tmp_path / "iscp_log" / "_delta_log" / f"{0:020d}.json#1"
+    unfinished.parent.mkdir(parents=True)
+    unfinished.write_text("")
+    assert opened(tmp_path).claim_term() == 1

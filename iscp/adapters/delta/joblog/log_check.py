@@ -8,6 +8,7 @@ checkpoint, which are few.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, assert_never
@@ -30,6 +31,8 @@ the version, and how many files it adds and transactions it sets, so that one th
 HARMLESS = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "FSCK"})
 """What keeps a table in order without changing what is in it: an operator may do it beside the owner."""
 
+_UNFINISHED = re.compile(r"#\d+$")
+"""How deltalake's writer of local files names what it has not linked to its name yet."""
 _NOT_OURS = "was not written by iscp, and removes rows"
 _RESTORE = "Restore it from a backup of the job log"
 
@@ -89,8 +92,11 @@ class Repaired:
 
 
 def is_there(uri: str) -> bool:
-    """Raises OSError."""
-    return bool(files.names(log_of(uri)))
+    """Whether the log has any file but what was not finished, as of a first commit that is written now, or was cut off.
+
+    Raises OSError.
+    """
+    return not all(_UNFINISHED.search(name) for name in files.names(log_of(uri)))
 
 
 def find_damage(uri: str, reached: int = -1, *, history: bool = False) -> Damage | None:
