@@ -82,6 +82,8 @@ class Iteration:
 class JobOutcome:
     """What an iteration did for one job; on an error `watermark` and `seq` are the sink's last known.
 
+    `committed`: whether it wrote to the sink. `seq` may move without it: by a commit whose node died before it was
+    reported, or has yet to report it.
     `dead_letters`: how many rows the target leaves out. `source_id`: the table that the target is of, empty where that
     was not seen. `warning`: what the job's user should know, though nothing is wrong.
     `verified`: what a comparison found, if that was the purpose.
@@ -100,6 +102,7 @@ class JobOutcome:
     dead_letters: int = 0
     warning: str = ""
     source_id: str = ""
+    committed: bool = False
 
     @property
     def ok(self) -> bool:

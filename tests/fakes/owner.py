@@ -106,6 +106,8 @@ class OwnerWorld:
         self.pass_s(max(TIMES.settle_s, TIMES.margin_s))
 
     def pass_s(self, seconds: float) -> None:
+        """What the loop is at is planned by the time before; then what is due after it is taken."""
+        self.settle()
         self.clock.advance(seconds)
         self.settle()
 

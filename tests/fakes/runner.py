@@ -15,8 +15,9 @@ WAIT_MAX_S = 30.0
 
 def applied(iteration: Iteration, version: int) -> tuple[JobOutcome, ...]:
     """All jobs of `iteration` came to `version`."""
+    mark = Watermark(version, float(version))
     return tuple(
-        JobOutcome(row, Watermark(version, float(version)), row.seq + 1, rows=1, from_version=row.watermark.version)
+        JobOutcome(row, mark, row.seq + 1, rows=1, from_version=row.watermark.version, committed=True)
         for row in iteration.jobs
     )
 

@@ -56,7 +56,8 @@ def outcome(
     """Of a job that came to `version`, or that failed where it stands."""
     seq = row.seq + (committed and code == ErrorCode.OK)
     mark = Watermark(version, float(version))
-    return JobOutcome(row, mark, seq, code, message, rows=1, from_version=row.watermark.version)
+    since = row.watermark.version
+    return JobOutcome(row, mark, seq, code, message, rows=1, from_version=since, committed=seq > row.seq)
 
 
 class Timetable:

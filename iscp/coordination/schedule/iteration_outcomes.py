@@ -99,7 +99,7 @@ class Settlement:
         if outcome.ok and self._stalled(before, outcome):
             code, message = ErrorCode.INTERNAL, "the iteration ended without progress"
         if code == ErrorCode.OK:
-            self._record_success(job, outcome, committed=outcome.seq != before.seq)
+            self._record_success(job, outcome, moved=outcome.seq != before.seq)
         elif code in _NOT_THE_JOBS_FAULT:
             self._record_interruption(job, draw)
         else:
@@ -112,7 +112,8 @@ class Settlement:
         job.row = job.row._replace(watermark=outcome.watermark, seq=outcome.seq)
         status = self._status(outcome, ErrorCode.OK, "") if job.reported_state is JobState.COMPLETED else None
         self.reports.append(job.repeat_report(status))
-        self.history.append(self._history(outcome, ErrorCode.OK, ""))
+        if outcome.committed:
+            self.history.append(self._history(outcome, ErrorCode.OK, ""))
 
     def _stalled(self, before: JobRow, outcome: JobOutcome) -> bool:
         """Whether what was known to be outstanding still is, all of it: going on at once would never end."""
@@ -122,18 +123,18 @@ class Settlement:
         unmoved = after.version == before.watermark.version and steps[0] == steps[1]
         return after.version < 0 or (unmoved and after.version < wanted)
 
-    def _record_success(self, job: TrackedJob, outcome: JobOutcome, committed: bool) -> None:
+    def _record_success(self, job: TrackedJob, outcome: JobOutcome, moved: bool) -> None:
         target = self._run.iteration.to_version
         job.near = outcome.watermark.version >= (self._run.newest if target is None else target)
         job.failures, job.retry_at_s, job.doubted_at_s, job.file_lost = 0, 0.0, 0.0, False
         self._record_run(job, up_to_date=job.near)
-        if committed or (job.reported_state, job.reported_reason) != (JobState.COMPLETED, Reason.NONE):
+        if moved or (job.reported_state, job.reported_reason) != (JobState.COMPLETED, Reason.NONE):
             report = job.report(JobEvent.SUCCEED, Reason.NONE, self._status(outcome, ErrorCode.OK, ""))
             self.reports.append(report)
         else:
             row = job.row
             self.reports.append(JobReport(row.key, row.job_id, row.watermark, row.seq))
-        if committed:
+        if outcome.committed:
             self.history.append(self._history(outcome, ErrorCode.OK, ""))
 
     def _record_interruption(self, job: TrackedJob, draw: float) -> None:

@@ -77,6 +77,7 @@ class Adopter:
             seq=position.seq,
             data_type=DataType.DIFFERENCE,
             source_id=position.source_id,
+            committed=True,
         )
 
 

@@ -86,6 +86,7 @@ class Verifier:
             data_type=DataType.DIFFERENCE,
             from_version=position.watermark.version,
             verified=report,
+            committed=repairs,
         )
 
     def _refuse_undecided(self, iteration: Iteration, work: JobRun, said: Comparison) -> None:

@@ -30,11 +30,12 @@ def applied(row: JobRow, consumed: Consumed, data_type: DataType, from_version: 
         dead_letters=position.dead.rows,
         warning=printable(warning),
         source_id=position.source_id,
+        committed=True,
     )
 
 
-def unchanged(row: JobRow, position: Position, span: SourceRange) -> JobOutcome:
-    """Nothing to apply: only the watermark moves, in memory."""
+def unchanged(row: JobRow, position: Position, span: SourceRange, *, renewed: bool = False) -> JobOutcome:
+    """Nothing to apply: only the watermark moves, in memory, or in the sink too if its position was `renewed`."""
     return JobOutcome(
         row=row,
         watermark=later(position.watermark, span.to),
@@ -42,6 +43,7 @@ def unchanged(row: JobRow, position: Position, span: SourceRange) -> JobOutcome:
         from_version=span.from_version,
         dead_letters=position.dead.rows,
         source_id=position.source_id,
+        committed=renewed,
     )
 
 

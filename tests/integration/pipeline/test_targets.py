@@ -166,7 +166,7 @@ def test_an_idle_target_that_is_probed_now_and_then_outlives_its_log(pipeline: P
     if looks:
         pipeline.delete("id < 0")  # a commit of the source without a row
         still = pipeline.run(job)[0]
-        assert (still.error_msg, still.seq) == ("", job.seq + 1)
+        assert (still.error_msg, still.seq, still.committed) == ("", job.seq + 1, True)
         job = job._replace(seq=still.seq, watermark=still.watermark)
         assert pipeline.run(job)[0].seq == job.seq, "once is enough"
     cleaned(uri)

@@ -74,7 +74,8 @@ class BelievesConsumers(Run):
 
     def outcome(self, row: JobRow, consumed: Consumed, data_type: DataType, since: int) -> JobOutcome:
         position = consumed.position
-        return JobOutcome(row, position.watermark, position.seq, rows=consumed.rows, data_type=data_type)
+        mark, seq = position.watermark, position.seq
+        return JobOutcome(row, mark, seq, rows=consumed.rows, data_type=data_type, committed=True)
 
 
 class BlindRanges(RangedSink):

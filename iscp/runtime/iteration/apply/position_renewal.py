@@ -20,4 +20,4 @@ def renew_position(ports: IterationPorts, guard: Guard, work: JobRun, span: Sour
         with ports.engine.session() as session:
             context = ConsumeContext(session, work.row, position.source_id, ports.epoch(), position, guard, columns)
             position = work.consumer.renew(context, later(position.watermark, span.to))
-    return unchanged(work.row, position, span)
+    return unchanged(work.row, position, span, renewed=position.seq != work.position.seq)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from iscp.coordination.schedule.schedule_events import JobCommitted
@@ -52,6 +54,15 @@ def test_a_commit_without_rows_moves_only_the_watermark(world: Timetable) -> Non
     world.end(1, outcome(row, 3, committed=False))
     (report,) = world.reports
     assert (report.watermark.version, report.seq, report.state, report.status) == (3, 3, None, None)
+    assert world.history == []
+
+
+def test_anothers_commit_that_is_found_is_reported_and_is_not_in_the_history_twice(world: Timetable) -> None:
+    world.start(job("x", 2))
+    found = replace(outcome(world.running[1].jobs[0], 3), committed=False)
+    world.end(1, found)
+    (report,) = world.reports
+    assert (report.watermark.version, report.seq, report.state) == (3, 4, JobState.COMPLETED)
     assert world.history == []
 
 

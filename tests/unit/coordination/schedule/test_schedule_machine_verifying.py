@@ -43,7 +43,7 @@ def end(world: Timetable, number: int, repaired: bool = False) -> VerifyReport:
     (row,) = world.running[number].jobs
     seq = row.seq + repaired
     report = VerifyReport(row.watermark.version, seq, Comparison(), repaired=repaired)
-    world.end(number, JobOutcome(row, row.watermark, seq, verified=report))
+    world.end(number, JobOutcome(row, row.watermark, seq, verified=report, committed=repaired))
     return report
 
 

@@ -126,6 +126,7 @@ def test_a_wait_ends_when_its_time_is_up(desk: Desk) -> None:
 def test_a_wait_whose_time_is_up_says_what_holds_the_job_up(desk: Desk) -> None:
     failed = JobStatus(error_code=ErrorCode.STORAGE, error_msg="the disk is full")
     desk.world.report(desk.running(), -1, JobState.ERROR, Reason.QUARANTINED, failed)
+    until(lambda: desk.admin.status(X).state is JobState.ERROR)
     words = r"has applied nothing yet, error \(quarantined\) on n-1; its last error: 9 the disk is full"
     with pytest.raises(TimedOut, match=words):
         desk.admin.wait(X, None, 0.0, lambda: True)

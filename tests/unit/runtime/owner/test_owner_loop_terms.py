@@ -60,7 +60,6 @@ def test_each_claim_opens_the_log_again(world: OwnerWorld) -> None:
     world.claim_faults.append(StorageError("disk full"))
     world.start()
     until(lambda: not world.claim_faults)
-    world.settle()  # the failure is taken in, and when to try again is known
     world.pass_s(CLAIM_RETRY_S)
     until(lambda: world.owner.writer)
     assert len(world.logs) == 2
