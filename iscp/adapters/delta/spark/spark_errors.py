@@ -43,6 +43,9 @@ _RAISED = "USER_RAISED_EXCEPTION"
 _NOT_THERE = ("FILE_NOT_EXIST", "java.io.FileNotFoundException")
 # Java names a file that it may not open by the same exception as one that is not there.
 _DENIED = ("(Permission denied)", "AccessDeniedException", "AccessControlException")
+# A part of a checkpoint that holds no such action has no such column, which Delta allows and Spark does not.
+_ACTION = r"`(?:add|remove|metaData|protocol|txn|domainMetadata)`"
+_NO_ACTION = re.compile(rf"FIELD_NOT_FOUND\] No such struct field (?P<column>{_ACTION}) in (?:{_ACTION}(?:, )?)+\.")
 _STACK_LINE = re.compile(r"\s*(at |\.\.\. \d+ more)|\s*$|Driver stacktrace:|JVM stacktrace:")
 _CALL = re.compile(r"^Py4JJavaError: An error occurred.*?\.\s*: ", re.DOTALL)
 _CAUSE = re.compile(r"^\s*Caused by: ")
@@ -106,6 +109,12 @@ def _translate(what: str, error: PySparkException | Py4JJavaError) -> IscpError:
             f"({_sentences(text)[-1]})"[:MESSAGE_LENGTH_MAX],
             remedy="Have its writer encode the path; or copy the rows to a new table, as deltalake can",
             code=ErrorCode.TABLE_UNREADABLE,
+        )
+    if found := _NO_ACTION.search(text):
+        return StorageError(
+            f"{what}: a file of the table's last checkpoint has no column {found['column']}, and Spark cannot read it",
+            remedy="Have its writer make a checkpoint of a later version; or, if every commit from version 0 on is "
+            "there, remove the checkpoint's files and _last_checkpoint",
         )
     if _RAISED not in text and any(mark in text for mark in _UNREAD):
         return _unread(what, text)

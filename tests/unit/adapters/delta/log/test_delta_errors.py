@@ -217,6 +217,15 @@ def test_a_path_that_is_no_uri_is_a_fault_that_lasts() -> None:
         assert "at org.apache" not in str(found)
 
 
+def test_a_checkpoint_whose_parts_lack_a_column_is_named() -> None:
+    said = "java.lang.IllegalArgumentException: [FIELD_NOT_FOUND] No such struct field {} in {}. SQLSTATE: 42704"
+    found = translated(spark_faults, java(said.format("`add`", "`txn`, `remove`") + FRAMES))
+    assert found.code is ErrorCode.STORAGE
+    assert "last checkpoint has no column `add`, and Spark cannot read it" in str(found)
+    users = translated(spark_faults, java(said.format("`add`", "`id`, `price`") + FRAMES))
+    assert users.code is ErrorCode.ENGINE
+
+
 def test_what_a_query_refuses_itself_is_no_files_fault_where_it_shows_while_one_is_read() -> None:
     own = f"org.apache.spark.SparkRuntimeException: [USER_RAISED_EXCEPTION] iscp-misfit-0.1.{FRAMES}"
     for text in (own, f"{DAMAGED.partition('Caused by')[0]}Caused by: {own}"):
