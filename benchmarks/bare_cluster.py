@@ -119,7 +119,7 @@ class BareNode:
         self.child.wait()
 
     def noted(self) -> list[tuple[int, str, str]]:
-        """What it took in (+) and gave up (-) since the last look: nanoseconds of the monotonic clock, sign, shard."""
+        """What it took in (+) and gave up (-) since the last call: nanoseconds of the monotonic clock, sign, shard."""
         if not self.trace.exists():
             return []
         with self.trace.open() as trace:

@@ -110,7 +110,7 @@ def clock_of(node_id: str) -> SystemClock:
 
 
 class NoEngine:
-    """Stands for scheduler, executor and upkeep, and for what the owner may ask of them."""
+    """Stands for scheduler, executor and upkeep, and for what the owner may request of them."""
 
     def __init__(self, tell: Callable[[WorkerNews], None], trace: str, node_log: NodeLog) -> None:
         self._tell = tell
@@ -177,7 +177,7 @@ class NoEngine:
 
 
 class AnyTable:
-    """Port Catalog: there is every table that anybody asks for, at version 0."""
+    """Port Catalog: it has every table that is requested, at version 0."""
 
     def describe(self, table: str) -> TableDescription:
         return TableDescription(table.strip("/").replace("/", "-"), table, table, 0, 1.0, {"id": "long"})

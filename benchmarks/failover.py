@@ -1,7 +1,7 @@
 """How long tables stand still when nodes go: `python -m benchmarks.failover [--runs N] [--json]`.
 
 Three processes with real etcd and gRPC, and an engine that does nothing. In each run a node, the owner, or both are
-killed, or a node or the owner is told to stop. What is measured of each shard is from the moment of the fault (or, of
+killed, or a node or the owner gets SIGTERM. What is measured of each shard is from the moment of the fault (or, of
 an orderly stop, from when its node gave it up) until another node took it in. Then the cluster is made whole, and is
 waited for until every shard is back home.
 """

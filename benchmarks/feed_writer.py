@@ -1,7 +1,7 @@
 """A process that commits batches of rows one after another: `python -m benchmarks.feed_writer ...`, for `changefeed`.
 
 Arguments: `feed` or `plain`, the table's URI, etcd's endpoint, the shard, rows of a batch. It says "ready", begins at
-"go" on its input and ends at the end of that. Each commit is told as "has NS" (of the monotonic clock), one that was
+"go" on its input and ends at the end of that. A commit is reported as "has NS" (of the monotonic clock), one that was
 not to be as "lost ERROR". At SIGUSR1 it says "frozen" within its next transaction, and stops itself (SIGSTOP).
 """
 

@@ -3,9 +3,9 @@
 Makes N real Delta tables (each a directory with the first commit of its log) and gives them, one built job each, to
 the real scheduler with the real probe, in a process of its own for each of two runs:
 
-- `cpu_us_per_table`: CPU of the whole process for passes in which every table and its job's target is asked once, by
-  its own due time, divided by the looks. The interval is fixed for it, so that no table backs off.
-- `steady_cores`: what that comes to when tables stay idle, which are then asked every `interval_max_s`.
+- `cpu_us_per_table`: CPU of the whole process for passes in which every table and its job's target is probed once, by
+  its own due time, divided by the probes. The interval is fixed for it, so that no table backs off.
+- `steady_cores`: what that comes to when tables stay idle, which are then probed every `interval_max_s`.
 - `bytes_per_table`: growth of the resident set from before the rows were made to the end of the passes;
   `python_bytes_per_table`: the same as tracemalloc counts it, in the second run.
 - `spark_jobs`: iterations handed to the runner (nothing else reaches Spark), plus any Spark session in the process;
@@ -133,7 +133,7 @@ class CountingRunner:
 
 
 class CountingProbe(DeltaProbe):
-    """The real probe; counts what it is asked."""
+    """The real probe; counts its calls."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -144,7 +144,7 @@ class CountingProbe(DeltaProbe):
 
 
 class Node:
-    """Scheduler, executor and probe of one node; what it tells is counted and dropped."""
+    """Scheduler, executor and probe of one node; what it reports is counted and dropped."""
 
     def __init__(self, probe_config: ProbeConfig) -> None:
         clock = SystemClock()

@@ -1,4 +1,4 @@
-"""What tests ask about processes that are not their children."""
+"""What tests check about processes that are not their children."""
 
 from __future__ import annotations
 

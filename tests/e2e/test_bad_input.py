@@ -77,7 +77,7 @@ def assert_refused(answer: Answer, status: int, *words: str) -> None:
 
 
 FAULTS: dict[str, tuple[dict[str, str], str, str]] = {
-    # what is wrong: (options, the field that is named, what the remedy tells)
+    # what is wrong: (options, the field that is named, what the remedy says)
     "unknown table": ({"table": "/nowhere/at_all"}, "field: --table", "create the table first"),
     "unknown name of the catalog": ({"table": "db.nothing"}, "field: --table", "Check the name"),
     "a table on a store that is not supported": ({"table": "s3://bucket/t"}, "field: --table", "Use a path"),
@@ -139,7 +139,7 @@ def test_wrong_usage_exits_with_2(unwritten: Lake) -> None:
 
 
 JOB_FILES: dict[str, tuple[str, str]] = {
-    # what is wrong: (the file, the words that tell)
+    # what is wrong: (the file, the words that say so)
     "not YAML": ("table: [orders\n", "is not YAML"),
     "no job": ("# nothing\n", "holds no job"),
     "no mapping": ("- orders\n", "must be a mapping"),

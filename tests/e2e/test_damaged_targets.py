@@ -1,4 +1,4 @@
-"""Targets that are deleted or damaged while their sources stand still: noticed, told, and built anew."""
+"""Targets that are deleted or damaged while their sources stand still: noticed, reported, and rebuilt."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_wait_does_not_say_applied_before_a_deleted_target_is_rebuilt(cluster:
 def test_a_deleted_target_is_noticed_though_nobody_probes(cluster: Cluster) -> None:
     job = built(cluster, "idle")
     shutil.rmtree(job.target)
-    wait_for("it is built anew", lambda: right(job), SEEN_S)
+    wait_for("it is rebuilt", lambda: right(job), SEEN_S)
     assert cluster.node_events("target.doubted") > 0
 
 
@@ -79,14 +79,14 @@ def test_a_corrupt_commit_of_a_target_is_named_and_the_job_goes_on_when_it_is_go
         view = cluster.status(job)
         return view.status.error_code == 17 and str(broken) in view.status.error_msg and view.lag_s > 0
 
-    wait_for("it is told", told, SEEN_S)
+    wait_for("it is reported", told, SEEN_S)
     answer = admin(cluster.endpoint, "job", "wait", job.source, job.name, "--timeout", "1s")
     assert answer.status != 0
     assert str(broken) in answer.err
     (shown,) = [each for each in _listed(cluster) if each["name"] == job.name]
     assert shown["lag_s"] > 0
     Path(job.target).rename(Path(job.target).with_name("moved_away"))
-    wait_for("it is built anew", lambda: right(job), SEEN_S)
+    wait_for("it is rebuilt", lambda: right(job), SEEN_S)
     upsert(job.source, pa.table({"id": [1], "text": ["b"]}), ["id"])
     cluster.settle(job)
     assert_equal(job.target, read(job.source))

@@ -20,7 +20,7 @@ DEMO = (sys.executable, "-P", "-m", "iscp.cli.iscp", "demo")
 
 
 def replayed(tmp_path: Path, *options: str, timeout_s: float) -> dict[str, Any]:
-    """What it tells at its end, after which none of its processes is left."""
+    """What it prints at its end, after which none of its processes is left."""
     mark = uuid4().hex
     run = subprocess.run(
         [*DEMO, *options, "--json"],

@@ -43,7 +43,7 @@ def outage(load: Load, fault: Callable[[Cluster], Callable[[], None]], wait_s: f
     late = [commit for commit in commits if begun_s + LEASE_S + COMMIT_S < commit.at_s < mended_s]
     assert late == [], "commits after the lease could not be confirmed any more"
     assert any(begun_s - 10.0 < commit.at_s < begun_s + LEASE_S for commit in commits), "there was work before"
-    # Users are answered all the same, and are told that it does not go on.
+    # Users are answered all the same, and see that it does not go on.
     assert told.applied_version >= versions[load.full]
     assert told.lag_s > wait_s - LEASE_S - COMMIT_S
     assert members.owner == ""

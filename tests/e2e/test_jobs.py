@@ -34,7 +34,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "iscp_sqlite.py"
 GROUP = "iscp.consumers"
 WAKE_MEDIAN_MAX_S = 0.3
 PAUSED_LOOK_S = 4.0
-"""Twice the longest interval at which sources are asked here: who has not moved by then, is not going to."""
+"""Twice the longest interval at which sources are probed here: what has not moved by then, is not going to."""
 
 
 def rows(first: int, count: int, text: str = "a") -> pa.Table:

@@ -37,7 +37,7 @@ def dies_at(cluster: Cluster, failpoint: str, nth: int = 1) -> None:
 
 
 def dies_building(load: Load, failpoint: str, nth: int) -> None:
-    """As `dies_at`, with jobs that are made anew, for otherwise there is nothing to build."""
+    """As `dies_at`, with jobs that are registered again, for otherwise there is nothing to build."""
     load.cluster.start_node(ISCP_FAILPOINTS=f"{failpoint}=kill:{nth}")
     with ThreadPoolExecutor(1) as pool:
         registering = pool.submit(load.register_anew)
@@ -66,7 +66,7 @@ def assert_right(load: Load) -> None:
 @pytest.mark.timeout(900)
 def test_killed_before_and_after_each_write_under_load(cluster: Cluster) -> None:
     load = Load.make(cluster)
-    # The log's first commit is that of the registrations: killed in the middle of it, and asked again.
+    # The log's first commit is that of the registrations: killed in the middle of it, and requested again.
     cluster.start(ISCP_FAILPOINTS="log.commit=kill:1")
     with ThreadPoolExecutor(1) as pool:
         registering = pool.submit(load.register)

@@ -125,7 +125,7 @@ def test_a_change_of_the_owner_is_not_felt_by_the_caller(nodes: BareCluster) -> 
 
 
 def test_a_frozen_node_is_replaced_and_gives_up_what_it_had_when_it_wakes(nodes: BareCluster) -> None:
-    """It may not go on with what runs elsewhere by now, though nobody could tell it (bug 4)."""
+    """It may not go on with what runs elsewhere by now, though nobody could notify it (bug 4)."""
     victim = next(node for node in nodes.members if node is not nodes.owner())
     rest = [node for node in nodes.members if node is not victim]
     assert victim.child is not None

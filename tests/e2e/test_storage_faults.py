@@ -1,4 +1,4 @@
-"""A directory that is away, a disk that is full: faults that pass. They are told and retried, and nothing is lost."""
+"""A directory that is away, a disk that is full: faults that pass. They are reported and retried; nothing is lost."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_the_source_is_away(stand: Stand) -> None:
     upsert(job.source, rows(40, 20, "b"), ["id"])
     away = source.rename(source.with_name("source_gone"))
     stand.cluster.client.notify(job.source)
-    wait_for("it is told", lambda: stand.cluster.status(job).state.value == "error", TOLD_S)
+    wait_for("it is reported", lambda: stand.cluster.status(job).state.value == "error", TOLD_S)
     assert_status(stand, job, str(source))
     upsert(str(away), rows(60, 20, "c"), ["id"])
     away.rename(source)

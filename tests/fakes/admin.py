@@ -1,4 +1,4 @@
-"""An AdminService in memory: keeps jobs, request ids and a history, and fails as it is told to."""
+"""An AdminService in memory: keeps jobs, request ids and a history, and fails as the test sets."""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 
 Arguments: the feed's URI, etcd's endpoint, the prefix of keys, the shard, a name, a file, the timeout in seconds. Of
 each transaction it writes lines to the file: "begins N", "turn N" (within it), "lost N ERROR" where it was not to be,
-and "has N AT FIRST" once it is committed: when (seconds of the monotonic clock), and its first ulid as it was told
-before. A row says who wrote it, in which transaction, and its number in that; half of the rows are of a second append.
+and "has N AT FIRST" once it is committed: when (seconds of the monotonic clock), and its first ulid as it was
+reported before. A row says who wrote it, in which transaction, and its number in that; half of the rows are of a
+second append.
 """
 
 from __future__ import annotations

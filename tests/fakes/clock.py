@@ -1,4 +1,4 @@
-"""A clock that goes only when it is told to (port Clock)."""
+"""A clock that only the test moves (port Clock)."""
 
 from __future__ import annotations
 

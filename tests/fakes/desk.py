@@ -49,7 +49,7 @@ def asked(desk: Desk, verb: str, job: JobName, request_id: str = "") -> bool:
 
 
 class Desk:
-    """An OwnerAdmin over an owner in memory; `notified` are the shards whose node was told to look."""
+    """An OwnerAdmin over an owner in memory; `notified` are the shards whose node was notified to probe."""
 
     def __init__(self) -> None:
         self.catalog, self.kind, self.moved = FakeCatalog(TABLE, OTHER), FakeKind(), ProgressSignal()

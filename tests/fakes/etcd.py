@@ -19,7 +19,7 @@ Snapshot = tuple[NodeRecord, ...]
 
 @dataclass
 class FakeLease:
-    """Confirmed at every look while it lives and etcd answers."""
+    """Confirmed at every check while it lives and etcd answers."""
 
     etcd: FakeEtcd
     lease_id: int
@@ -89,7 +89,7 @@ class FakeEtcd:
             self.expire(lease_id)
 
     def depose(self) -> None:
-        """The owner's key is deleted: it is told, and the next candidate leads; it runs again behind the others."""
+        """The owner's key is deleted: it is notified, and the next candidate leads; it runs again behind the others."""
         deposed = self.candidates.pop(0)
         self.candidates.append(deposed)
         deposed.lose()

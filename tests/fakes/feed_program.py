@@ -1,7 +1,7 @@
 """A process that appends to one shard of a feed until it is ended: `python -m tests.fakes.feed_program ...`.
 
 Arguments: the feed's URI, the shard, a name, a file. For each append it writes a line to the file before ("begins N"),
-whenever another was first ("lost N") and once it was told that the rows are in ("has N"). A row says who appended it,
+whenever another was first ("lost N") and once its commit is confirmed ("has N"). A row says who appended it,
 in which append, and its number in that.
 """
 

@@ -1,4 +1,4 @@
-"""A cluster in one process and one thread: real machines, a wire that may misbehave, time that is only told.
+"""A cluster in one process and one thread: real machines, a wire that may misbehave, time that only the test moves.
 
 Invariants are checked after every step. Equal calls (and an equal `random`) give equal runs.
 """
@@ -72,7 +72,7 @@ TIMES = CoordinationTimes(
     resend_s=1.0,
     alive_s=inf,
 )
-"""Without `Alive`, so that silence can be told."""
+"""Without `Alive`, so that silence can be noticed."""
 STEPS_MAX = 20_000
 
 
@@ -201,7 +201,7 @@ class Loopback:
         return self.owners[self.leader.node_id]
 
     def start(self, *node_ids: str, tell: bool = True) -> None:
-        """Start nodes, or start them anew: a new epoch, nothing in memory; `tell`: the owner hears of it at once."""
+        """Start nodes, or restart them: a new epoch, nothing in memory; `tell`: the owner hears of it at once."""
         for node_id in node_ids:
             epoch = self._epochs[node_id] = self._epochs.get(node_id, 0) + 1
             record = NodeRecord(node_id, epoch, f"{node_id}:1")
@@ -234,7 +234,7 @@ class Loopback:
         self._tell_members()
 
     def elect(self, node_id: str) -> None:
-        """Make `node_id` the owner; an owner before it is not told."""
+        """Make `node_id` the owner; an owner before it is not notified."""
         self.owner_rev += 1
         self.leader = Leader(node_id, 1000 + self.owner_rev)
         machine = self.owners.setdefault(node_id, OwnerMachine(node_id, "1", self.times))
@@ -249,7 +249,7 @@ class Loopback:
             self.to_owner(node_id, Deposed())
 
     def want(self, shard: str, *names: str, spec: str = "{}") -> None:
-        """The shard's jobs are these now: committed in the log, and the owner told."""
+        """The shard's jobs are these now: committed in the log, and the owner notified."""
         before = {row.key: row for row in self.rows.get(ShardId(shard), ())}
         rows = tuple(job(shard, name, spec) for name in names or ("j",))
         rows = tuple(before.get(row.key, row) if spec == "{}" else row for row in rows)

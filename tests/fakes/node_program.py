@@ -1,6 +1,6 @@
 """A node that only says that it serves: the program that stands in for `iscp node`.
 
-`FAKE_NODE` in the environment tells what it is to do: `exit` ends it at once, `stubborn` makes it ignore SIGTERM.
+`FAKE_NODE` in the environment says what it is to do: `exit` ends it at once, `stubborn` makes it ignore SIGTERM.
 """
 
 from __future__ import annotations

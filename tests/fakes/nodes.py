@@ -1,4 +1,4 @@
-"""A node as the owner calls it: it remembers what it was told."""
+"""A node as the owner calls it: it remembers what it was sent."""
 
 from __future__ import annotations
 

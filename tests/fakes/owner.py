@@ -52,7 +52,7 @@ class FlakyLog(FakeJobLog):
 
 
 class OwnerWorld:
-    """One registered node, whose side of the protocol is played here: it obeys everything and reports as it is told.
+    """One registered node, whose side of the protocol is played here: it obeys everything and reports as the test sets.
 
     `told` is what it was sent, in order. `logs` are the logs of the terms so far.
     """
@@ -145,7 +145,7 @@ class OwnerWorld:
         return [message for message in list(self.told) if isinstance(message, kind)]
 
     def recorded(self) -> int:
-        """The last checkpoint that the node was told to be recorded."""
+        """The last checkpoint that was acknowledged to the node as recorded."""
         return max((message.recorded for message in self.heard(Acknowledge)), default=0)  # type: ignore[union-attr]
 
     def runs(self, table_id: str = "t-1") -> bool:
@@ -154,7 +154,7 @@ class OwnerWorld:
         return held is not None and held.state is ShardState.RUNNING
 
     def dispatched(self, table_id: str) -> list[str]:
-        """The job_ids that the node was told last to run of a table."""
+        """The job_ids of a table that were last dispatched to the node."""
         told = [each for each in self.heard(DispatchTable) if each.shard == ShardId(table_id)]  # type: ignore[union-attr]
         return [row.job_id for row in told[-1].jobs] if told else []  # type: ignore[union-attr]
 

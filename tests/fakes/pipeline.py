@@ -37,14 +37,14 @@ Rows = dict[int, str]
 
 
 class FakeSession:
-    """Of an engine: told from any other."""
+    """Of an engine: distinct from any other."""
 
 
 class FakeEngine:
     """Port Engine. `labels` are those of each thread that named one; `open_sessions` are lent out now. `works`
-    are its stages, whoever asks, and `looked` the labels that they were asked for by.
+    are its stages for every caller, and `looked` the labels of the calls that read them.
 
-    A session that is given back is handed out again, to whoever asks next.
+    A session that is given back is handed out again, to the next caller.
     """
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ def batches(frame: Any, rows_max: int) -> Iterator[Any]:
 
 
 class FakeFeed:
-    """Port Feed. `nets` are the keys that were asked for; those in the source's `net_faults` are refused."""
+    """Port Feed. `nets` are the requested keys; those in the source's `net_faults` are refused."""
 
     def __init__(self, source: FakeSource, span: SourceRange) -> None:
         self.span = span
@@ -242,9 +242,9 @@ class FakeSource:
 
 @dataclass
 class FakeTarget:
-    """One sink: `commits` tells what each commit was, with its seq; `looks` counts how often it was asked where it
-    stands. `faults` are raised by the next commits. For comparisons: `shared` keys of the source have several rows, and
-    with `rows_gone` its rows cannot be read.
+    """One sink: `commits` says what each commit was, with its seq; `looks` counts how often its position
+    was read. `faults` are raised by the next commits. For comparisons: `shared` keys of the source have several rows,
+    and with `rows_gone` its rows cannot be read.
     """
 
     rows: Rows = field(default_factory=dict)

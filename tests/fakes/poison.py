@@ -17,7 +17,7 @@ class Ends(BaseException):
 
 
 class RaisesWhenRead:
-    """Whatever is asked of it ends the thread that asks, if that lets it."""
+    """Any access to it ends the calling thread, if that lets it."""
 
     def _exit(self, *_: object) -> Any:
         raise Ends("foreign")
@@ -27,7 +27,7 @@ class RaisesWhenRead:
 
 
 class Evil(str):
-    """A text that is none as soon as it is asked."""
+    """A text that fails at its first use."""
 
     def _exit(self, *_: object, **__: object) -> Any:
         raise Ends("foreign")

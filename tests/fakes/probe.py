@@ -7,7 +7,7 @@ from iscp.core.start_rule import ProbeState
 
 
 class FakeProbe:
-    """`versions` and `errors` by URI; `anew` makes a log over. `looks` counts what was asked. `far` are remote."""
+    """`versions` and `errors` by URI; `anew` recreates a log. `looks` counts the probes. `far` are remote."""
 
     def __init__(self) -> None:
         self.versions: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Nodes that do what an owner asks of them as soon as it asks, and what there is for them to run."""
+"""Nodes that do what an owner requests of them at once, and what there is for them to run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rings for owners' machines, as soon as they are asked for."""
+"""Rings for owners' machines, as soon as they are requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S3 in a process of its own (`tests.fakes.s3_program`), and how those that go there are told of it."""
+"""S3 in a process of its own (`tests.fakes.s3_program`), and how those that go there are configured for it."""
 
 from __future__ import annotations
 

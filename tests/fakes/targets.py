@@ -10,7 +10,7 @@ from iscp.core.target_state import TargetSeen
 
 
 class FakeTargets:
-    """`faults` by job name are what a look finds; `moves` counts commits; `looks` counts what was asked."""
+    """`faults` by job name are what a probe finds; `moves` counts commits; `looks` counts the probes."""
 
     def __init__(self) -> None:
         self.faults: dict[str, IscpError] = {}

@@ -1,6 +1,6 @@
 """Whole dialogues between owner and nodes, kept as text so that a change of the protocol can be read.
 
-Written anew by `ISCP_REGENERATE=1 pytest tests/golden`; look at the difference before committing it.
+Rewritten by `ISCP_REGENERATE=1 pytest tests/golden`; look at the difference before committing it.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def drained_by_its_operator(cluster: Loopback) -> None:
 
 
 def moved_and_pinned(cluster: Loopback) -> None:
-    """A shard that was moved goes home with the next rebalance, unless it is pinned."""
+    """A shard that was moved goes back to its preferred node with the next rebalance, unless it is pinned."""
     cluster.start("n1", "n2")
     cluster.elect("n1")
     cluster.want("flights")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def s3_to_be() -> FakeS3:
-    """Where S3 is once `s3` has started it: Spark is told before."""
+    """Where S3 is once `s3` has started it: Spark is configured for it before."""
     return FakeS3(free_port())
 
 
@@ -38,7 +38,7 @@ def s3(s3_up: FakeS3) -> Iterator[FakeS3]:
 @pytest.fixture(scope="session")
 def spark_runtime(tmp_path_factory: pytest.TempPathFactory, s3_to_be: FakeS3) -> Iterator[SparkRuntime]:
     work_dir = tmp_path_factory.mktemp("spark")
-    with asking(s3_to_be):  # the JVM inherits who asks
+    with asking(s3_to_be):  # the JVM inherits these variables
         settings = SparkSettings(work_dir=work_dir, conf=quick_spark.QUICKER_CONF, s3=s3_to_be.config)
         runtime = SparkRuntime.start(settings)
     yield runtime

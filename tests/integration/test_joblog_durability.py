@@ -55,7 +55,7 @@ def test_a_commit_that_cannot_be_made_durable_is_not_acknowledged_and_the_next_c
     stand.disk.once(FAILPOINT_SYNC, break_down)
     stand.disk.once(FAILPOINT_REWRITE, break_down)
     version = stand.log.version + 1
-    for _ in range(2):  # nor when it is asked for again
+    for _ in range(2):  # nor when it is requested again
         with pytest.raises(NotOwner, match=f"version {version} .* may not outlive a power loss"):
             stand.log.append([LogEntry(job(2))])
     seen = stand.inode(version)

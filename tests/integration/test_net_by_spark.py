@@ -1,4 +1,4 @@
-"""Spark reduces changes as their definition has it, and knows when each row tells its key's net change by itself."""
+"""Spark reduces changes as their definition has it, and knows when each row is its key's net change by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store that speaks as S3 does answers, without Spark: commits, the probe, a log that was made anew."""
+"""What a store that speaks as S3 does answers, without Spark: commits, the probe, a log that was recreated."""
 
 from __future__ import annotations
 

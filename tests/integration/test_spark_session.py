@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-# A process of its own for each test that ends its JVM. It is told what to do with `runtime`, and prints JSON.
+# A process of its own for each test that ends its JVM. It runs the given lines with `runtime`, and prints JSON.
 CHILD = """
 import json, os, pathlib, signal, sys, threading, time
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings

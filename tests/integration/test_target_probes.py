@@ -1,4 +1,4 @@
-"""Targets that are damaged behind iscp's back: noticed by a look, named, and right again when they are repaired.
+"""Targets that are damaged behind iscp's back: noticed by a probe, named, and right again when they are repaired.
 
 Real Delta tables, the real sink, and the real consumers; no Spark: the job's commits are made by deltalake.
 """

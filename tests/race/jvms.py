@@ -64,7 +64,7 @@ class Jvm:
         return StoreContender(self.view, self.store(class_name), self.conf, str(log), name)
 
     def close(self) -> None:
-        # py4j would tell it, whenever Python collects garbage, which objects it may free.
+        # py4j would report to it, whenever Python collects garbage, which objects it may free.
         self._gateway._gateway_client.is_connected = False
         self.child.kill()
         self.child.wait()

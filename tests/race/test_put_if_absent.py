@@ -124,7 +124,7 @@ def test_two_of_delta_rs(tmp_path: Path, delta_rs: Callable[..., DeltaRsContende
 def test_control_that_the_race_convicts_delta_own_stores(
     tmp_path: Path, jvms: Callable[[], Jvm], pool: ThreadPoolExecutor, class_name: str, versions: int
 ) -> None:
-    """They look and then rename: both are told that they won, or one that was told it lost has overwritten."""
+    """They check and then rename: both return that they won, or one that returned a loss has overwritten."""
     contenders = [AtOnce(jvms().contender(tmp_path, name, class_name), pool) for name in ("a", "b")]
     found, raced = list[tuple[int, Breach]](), 0
     while not found and raced < versions:
@@ -229,7 +229,7 @@ SEED = 20_130_101
 
 
 def commit_until_killed(contender: Contender, kill: Callable[[], None], first: int, life_s: float) -> int:
-    """Commits one version after the other until `kill` ends the writer; the last that it was told to have won."""
+    """Commits one version after the other until `kill` ends the writer; the last that returned a win."""
     version = first - 1
     threading.Timer(life_s, kill).start()
     try:

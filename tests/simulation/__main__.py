@@ -33,7 +33,7 @@ def failure(seed: int) -> tuple[int, str]:
         simulate(seed)
     except ViolationError as violation:
         return seed, str(violation)
-    except Exception as error:  # noqa: BLE001  (told with its seed)
+    except Exception as error:  # noqa: BLE001  (reported with its seed)
         return seed, f"{type(error).__name__}: {error}"
     finally:
         gc.enable()

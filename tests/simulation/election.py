@@ -95,7 +95,7 @@ class Candidacy:
             self._process.owner.on_elected(self._leader)
 
     def still_there(self, revisions: list[int]) -> bool:
-        """The last look at our own key: what waited may have lost its turn while it waited."""
+        """The last read of our own key: what waited may have lost its turn while it waited."""
         return self._revision in revisions
 
     def _end(self, again: bool = True) -> None:

@@ -1,7 +1,7 @@
 """A node's engine: the real schedule over a Spark that takes its time, hangs, fails, and commits when it should not.
 
-Stands for `iscp/runtime/worker/scheduler.py`, `executor.py` and `runner.py`. A run asks the sink for its position,
-reads the source, asks the guard and commits. What has passed the guard lands some time later, whatever becomes of its
+Stands for `iscp/runtime/worker/scheduler.py`, `executor.py` and `runner.py`. A run reads the sink's position
+and the source, checks the guard and commits. What has passed the guard lands some time later, whatever becomes of its
 process: that is the zombie which the sink's compare-and-set is for.
 """
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 PROBE = ProbeConfig(interval_min_s=4.0, interval_max_s=6.0)
 BACKOFF = BackoffConfig(base_s=0.5, cap_s=4.0, quarantine_after=50, quarantine_s=5.0)
 TIMES = ScheduleTimes(seen_every_s=10_000.0)
-"""What is told of idle sources would be all that is said in the end."""
+"""Reports of idle sources would be all that is sent in the end."""
 
 TIMEOUT_S = 8.0
 LANDS_LATE_S = 15.0
@@ -263,7 +263,7 @@ class Run:
             self._wait(0.02 + self._random.random() ** 3 * 1.5, then)
 
     def guard(self) -> ErrorCode:
-        """What is asked right before a commit."""
+        """What is checked right before a commit."""
         if self._canceled:
             return ErrorCode.CANCELED
         if self._process.now_s >= self._due_s:
@@ -299,7 +299,7 @@ class Run:
         self.commit_by(row, sink.name, lambda: sink.land(commit), landed)
 
     def commit_by(self, row: JobRow, name: str, land: Callable[[], bool], landed: Callable[[bool], None]) -> None:
-        """Through the guard; `land` is then called some time later, and `landed` told what it answered."""
+        """Through the guard; `land` is then called some time later, and `landed` gets what it answered."""
         refused = self.guard()
         if refused:
             self._fail(refused)
@@ -349,7 +349,7 @@ class Run:
         try:
             return self.outcome(row, consumed, data_type, commit.since)
         except Exception as error:  # noqa: BLE001  (as in `side_by_side.py`)
-            expect(poisoned, "what was applied to {} cannot be told: {}", row.key, error)
+            expect(poisoned, "what was applied to {} cannot be known: {}", row.key, error)
             return record_failure(row, None, error)
 
     committed = JobCommitted

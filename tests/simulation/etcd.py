@@ -37,7 +37,7 @@ BACKUPS_KEPT = 20
 
 
 HISTORY_MAX = 100
-"""Changes that a watch which begins late is still told of."""
+"""Changes that a watch which begins late still gets."""
 
 OVERTAKES = 0.5
 OVERTAKEN_BY = 10_000
@@ -45,7 +45,7 @@ OVERTAKEN_BY = 10_000
 
 
 class Link(Enum):
-    """A node's way to etcd. DEAF: what it asks is done, and it does not hear so."""
+    """A node's way to etcd. DEAF: its requests are done, and their answers are lost."""
 
     OPEN = "open"
     CUT = "cut"
@@ -77,7 +77,7 @@ class _Lease:
 
 
 class Etcd:
-    """The server. Whatever it is asked happens at one moment: reads are linearizable, transactions atomic."""
+    """The server. Every request happens at one moment: reads are linearizable, transactions atomic."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -93,7 +93,7 @@ class Etcd:
         world.agenda.after(LOOK_S, self._look)
 
     def grant(self, ttl_s: float) -> tuple[int, float]:
-        """The lease, and its TTL, which may be longer than was asked for."""
+        """The lease, and its TTL, which may be longer than requested."""
         self._numbers += 1
         if self._world.happens(self._world.trouble.grants_more):
             ttl_s *= 1.0 + self._world.aside.random()
@@ -155,7 +155,7 @@ class Etcd:
         self._world.agenda.after(BACKUP_S, self.back_up)
 
     def restore(self) -> None:
-        """What has happened since some backup never was, and its revisions will be given anew."""
+        """What has happened since some backup never was, and its revisions will be given again."""
         if self._backups:
             self.revision, self.items, self.leases = deepcopy(self._world.aside.choice(self._backups))
             self._backups.clear()
@@ -217,7 +217,7 @@ class Client:
 
 
 class Watch:
-    """Tells of each change under `prefix`, late; of one that it cannot tell it says so: list anew.
+    """Reports each change under `prefix`, late; where it cannot report one it says so: list again.
 
     `changed` is called at the server's time of the change and gives what is to be done when the news arrives.
     """

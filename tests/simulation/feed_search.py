@@ -304,7 +304,7 @@ def _without_place(state: State, number: int) -> State:
 
 
 def fingerprint(state: State) -> tuple[Any, ...]:
-    """Equal for states that cannot be told apart by what follows: what was committed lies below all that comes."""
+    """Equal for states that what follows cannot distinguish: what was committed lies below all that comes."""
     writers = tuple(map(_writer, state.writers))
     return writers, state.lines, state.incidents, state.ulid, state.freezes, state.deaths
 

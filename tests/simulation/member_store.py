@@ -1,4 +1,4 @@
-"""What the real MemberReads and MemberWatch ask of etcd: the keys under a prefix, and their changes in order."""
+"""What the real MemberReads and MemberWatch request of etcd: the keys under a prefix, and their changes in order."""
 
 from __future__ import annotations
 

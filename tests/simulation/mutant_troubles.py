@@ -73,7 +73,7 @@ REGISTRATIONS = replace(
     zombie=0.5,
     late=0.2,
 )
-"""Jobs made anew while commits of the former registration are under way."""
+"""Jobs registered again while commits of the former registration are under way."""
 
 
 CLOCKS = replace(CROWD, faults={Fault.LOSE_ETCD: 0.3, Fault.PAUSE: 0.1}, drift=0.15, long_s=12.0)

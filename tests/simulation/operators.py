@@ -1,4 +1,4 @@
-"""What operators and users do: they ask whoever is the owner, and ask nobody twice."""
+"""What operators and users do: they call whoever is the owner, and repeat no call."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Operators:
                 owner.owner.submit(Resume(row.key))
 
     def reshard(self, owner: Process, shard: ShardId, *, merge: bool) -> None:
-        """As `iscp/runtime/admin/resharder.py` asks for it: of one range, or of all."""
+        """As `iscp/runtime/admin/resharder.py` requests it: of one range, or of all."""
         if not owner.owner.leads or (not merge and len(owner.owner.ranges(shard.table_id)) >= RANGES):
             return
         seen = frozenset(

@@ -1,4 +1,4 @@
-"""What an owner's loop asks of etcd, by the ports that it has for it: each call takes its time, and may fail."""
+"""What an owner's loop requests of etcd, by the ports that it has for it: each call takes its time, and may fail."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tables that are split: a sink with a record for each range of keys, and what a run does with it.
 
 The records, how a range's place follows from them, and what a commit compares are the real ones. What the sink holds
-is told key by key, for as many keys as there may be ranges: each stands where the last commit left it.
+is kept key by key, for as many keys as there may be ranges: each stands where the last commit left it.
 """
 
 from __future__ import annotations

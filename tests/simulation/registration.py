@@ -24,7 +24,7 @@ RETRY_S = 1.0
 
 
 class Registration:
-    """Registers the node, and again when its lease was lost; tells the worker of both."""
+    """Registers the node, and again when its lease was lost; notifies the worker of both."""
 
     def __init__(self, process: Process, on_registered: Callable[[int], None], on_lost: Callable[[], None]) -> None:
         self._process = process
@@ -38,7 +38,7 @@ class Registration:
 
     @property
     def confirmed(self) -> bool:
-        """What `LeaseKeeper.check` asks before work is begun and committed."""
+        """What `LeaseKeeper.check` checks before work is begun and committed."""
         return self.lease is not None and self.lease.valid
 
     def confirms(self, epoch: int) -> bool:
@@ -116,7 +116,7 @@ class Registration:
         self._process.etcd.call(lambda etcd: etcd.create(self.key, record, lease_id), created, failed)
 
     def on_members_changed(self, members: tuple[NodeRecord, ...]) -> None:
-        """A life that was a member and is none any more has lost its key: it stops, and joins anew."""
+        """A life that was a member and is none any more has lost its key: it stops, and joins again."""
         lease, life = self.lease, (self._process.node_id, self.record.epoch)
         if any((each.node_id, each.epoch) == life for each in members):
             self._seen_epoch = self.record.epoch

@@ -1,13 +1,13 @@
-"""Runs that once failed: what was wrong then stays mended."""
+"""Runs that once failed: what was wrong then stays repaired."""
 
 from __future__ import annotations
 
 REGRESSIONS: dict[int, str] = {
     116: "two nodes that nobody could reach registered again in turns, and each time all placing waited for them",
     549: "the same with more shards",
-    991: "a status that the owner had in memory when its term ended was never told again, as the source stayed idle",
+    991: "a status that the owner had in memory when its term ended was not reported again, as the source stayed idle",
     1028: "the same after an iteration more",
-    443: "what waited until all nodes were heard was never told, as the last of them was replaced by a new life",
+    443: "what waited until all nodes were heard was never reported, as the last of them was replaced by a new life",
     4148: "a shard was placed while a second copy of it was still stopping",
     4918: "an owner that was late asked for a Sync again and again at once, as two sums were rounded differently",
     23640: "what had stopped by itself was believed to run, as an answer from before a Sync came after it",

@@ -1,14 +1,14 @@
 """Every order of events in a small cluster: breadth first over the real machines, to the end of its states.
 
 What is bounded: `nodes` nodes and `shards` shards that are placed and run when it begins; so many crashes (the process
-is gone), lapses of a lease (the process goes on, and comes back under another epoch), moves that are asked for, and
-changes of the owner, whose former one is told of it at any later time or never; splits of the first shard, and merges
+is gone), lapses of a lease (the process goes on, and comes back under another epoch), moves that are requested, and
+changes of the owner, whose former one hears of it at any later time or never; splits of the first shard, and merges
 of it, by turns; so many messages that are lost, and so many ticks in which a machine repeats itself. Messages arrive in
 any order, and a repeated one that is still under way is one. Engines stop at any later time; checkpoints are left out.
 
 Time: each machine's clock stands still but for its ticks, which lead it to its next due time. What leases promise is a
 rule here: a key expires, and an owner's grace or hold is over, only when the process cannot write any more. Moments
-without a choice of their own are taken at once: a look at the election, an Acknowledge, the Sync of a node that runs
+without a choice of their own are taken at once: a read of the election, an Acknowledge, the Sync of a node that runs
 nothing, an engine's start.
 """
 

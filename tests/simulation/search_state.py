@@ -38,7 +38,7 @@ Message = tuple[str, str, OwnerMessage | NodeMessage]
 
 @dataclass(slots=True)
 class State:
-    """`wire`: who to whom, what. `members`: who is registered. `told`: what each owner was told of that last."""
+    """`wire`: who to whom, what. `members`: who is registered. `told`: what each owner last heard of that."""
 
     owners: dict[str, OwnerMachine]
     clocks: dict[str, float]
@@ -90,7 +90,7 @@ def copied_owner(owner: OwnerMachine) -> OwnerMachine:
     if term is not None:
         other.term = _copied_term(term)
         if term.plan is not None:
-            # Nothing is bounded here, so that a plan is either done or not begun: it is asked for anew.
+            # Nothing is bounded here, so that a plan is either done or not begun: it is requested again.
             planner.reconsider(other.term)
     return other
 
@@ -146,7 +146,7 @@ def _copied_assignments(assignments: Assignments) -> Assignments:
 
 
 def fingerprint(state: State) -> int:
-    """Equal for states that cannot be told apart by what follows; times count from each machine's own now."""
+    """Equal for states that what follows cannot distinguish; times count from each machine's own now."""
     lives = tuple(
         (name, life.record, life.writes, frozenset(life.running), frozenset(life.stopping), _worker(life.worker))
         for name, life in sorted(state.lives.items())

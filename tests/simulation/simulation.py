@@ -153,7 +153,7 @@ def _calm(world: World) -> None:
 
 
 def _keep_apart(world: World) -> None:
-    """All nodes start anew and reach etcd, and none ever reaches another: whoever is elected has to run everything."""
+    """All nodes restart and reach etcd, and none ever reaches another: whoever is elected has to run everything."""
     for process in list(world.processes.values()):
         world.end(process)
     for source in world.node_ids:

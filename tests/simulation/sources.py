@@ -1,6 +1,6 @@
 """Tables and targets: versions that come, and commits that go by compare-and-set.
 
-Stands for Delta: a source has versions, a sink takes a commit only as the next seq. What a sink holds is told by how
+Stands for Delta: a source has versions, a sink takes a commit only as the next seq. What a sink holds is kept as how
 far its content reaches, which shows any loss or doubling at once.
 """
 

@@ -1,4 +1,4 @@
-"""What the jobs of the simulated tables ask for."""
+"""The specs of the simulated tables' jobs."""
 
 from __future__ import annotations
 

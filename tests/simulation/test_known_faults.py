@@ -1,6 +1,6 @@
 """What went wrong in systems like this one, each by the number that the tests of the machines use too.
 
-Those that are told by one machine alone stand in `tests/unit/coordination/test_owner_machine_members.py` and
+Those that one machine alone shows stand in `tests/unit/coordination/test_owner_machine_members.py` and
 `test_owner_machine_shards.py`: 1, 3, 5, 6 and 11.
 """
 
@@ -55,7 +55,7 @@ def test_owners_that_follow_each_other_at_once_overlap_and_break_nothing() -> No
 
 
 def test_a_node_that_lost_its_session_commits_nothing_and_what_was_under_way_is_refused() -> None:
-    """Bug 4: stopped for longer than its lease between the look at it and the commit, which lands late."""
+    """Bug 4: stopped for longer than its lease between the check of it and the commit, which lands late."""
     frozen = replace(CROWD, faults={Fault.PAUSE: 0.3}, zombie=0.5, version_rate=0.5, long_s=15.0)
     refused = sum(sink.refused for seed in range(6) for sink in simulate(seed, trouble=frozen).sinks)
     assert refused

@@ -1,6 +1,6 @@
 """Threads of a simulated process, behind the port Threads: each runs until it waits, and goes on when the world says.
 
-So the real loops run as they are, whole, in one thread of the operating system and in simulated time. What asks the
+So the real loops run as they are, whole, in one thread of the operating system and in simulated time. What calls the
 outside (etcd, the job log) waits likewise: `Threads.asked`.
 """
 

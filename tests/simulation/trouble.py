@@ -36,7 +36,7 @@ class Fault(StrEnum):
 
 
 class Wish(StrEnum):
-    """What operators and users ask for."""
+    """What operators and users request."""
 
     REGISTER = "register"
     UNREGISTER = "unregister"
@@ -82,11 +82,11 @@ FOREIGN = 0.2
 class Trouble:
     """Rates are per second, chances for each message, answer, commit or iteration.
 
-    `watch_lag_s`: how late a change in etcd may be told. `drift`: by how much clocks may run fast or slow.
+    `watch_lag_s`: how late a change in etcd may be reported. `drift`: by how much clocks may run fast or slow.
     `long_s`: faults that last do so for up to this time, also beyond the lease. `accounts` have jobs. `alive`: nodes
-    say that they are there. `ttl_spread`: by how much the TTLs that nodes ask for differ, as a part of the
+    say that they are there. `ttl_spread`: by how much the TTLs that nodes request differ, as a part of the
     smallest; `grants_more`: etcd grants a longer one. `busy`: an engine takes in late what the worker orders, and hears
-    late from sources. `ruin`: of faults that a person has to mend. `step_s`: what an event costs the owner, about.
+    late from sources. `ruin`: of faults that a person has to repair. `step_s`: what an event costs the owner, about.
     `inbox_max`: events that may wait for it (0: any number). `outgoing_max`: messages that may wait for one other node.
     `poison`: consumers and nodes of others answer, raise and say what cannot be.
     `loaded`: all tables have jobs in the log from the beginning. `together`: all nodes start at about one moment, and
@@ -133,7 +133,7 @@ class Trouble:
 
     @property
     def harms_nodes(self) -> bool:
-        """Whether anything befalls nodes, or what they say or are told, that could keep them from answering in time."""
+        """Whether anything befalls nodes, or their messages, that could keep them from answering in time."""
         lost = self.drop, self.late, self.slow_etcd, self.lost_answer, self.hang, self.drift
         return bool(self.faults) or any(lost) or self.apart or bool(self.outgoing_max)
 

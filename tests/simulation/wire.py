@@ -1,7 +1,7 @@
 """Messages between nodes, in the real queues, frames and codec; each frame may be lost, doubled or late.
 
-Stands for the streams of `iscp/adapters/grpc/node`, which may break and be opened anew at any moment: so frames come in
-any order. A way is cut in one direction or both.
+Stands for the streams of `iscp/adapters/grpc/node`, which may break and be opened again at any moment: so frames come
+in any order. A way is cut in one direction or both.
 """
 
 from __future__ import annotations

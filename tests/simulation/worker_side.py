@@ -38,7 +38,7 @@ class WorkerSide:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs here and nothing is left to be told."""
+        """Whether nothing runs here and nothing is left to be reported."""
         machine = self.machine
         return machine is None or not (machine.shards or machine.outbox.gathered or machine.outbox.chunks)
 

@@ -78,7 +78,7 @@ class World:
         if Fault.RESTORE_ETCD in trouble.faults:
             self.etcd.back_up()
 
-    # --- what the parts ask ------------------------------------------------------------------------------------
+    # --- what the parts read -----------------------------------------------------------------------------------
 
     def happens(self, chance: float) -> bool:
         return chance > 0.0 and self.aside.random() < chance

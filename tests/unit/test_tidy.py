@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,10 +36,12 @@ SKIPPING = re.compile(r"\bmark\.(skip|xfail)\b|\bmark\.skipif\((?!sys\.platform)
 MACHINE_PATHS = re.compile(r"(?<![\w.$}/-])/(work|root|home/(?!dev\b)[a-z]+)\b")
 ITS_OWN_MAKING = re.compile(r"\bissues?\b|\b(this|last|next|previous|earlier) session\b|\bsub-?agent", re.IGNORECASE)
 
-# The field's words instead: reported, notified; requested, called, probed; a probe, a read; again, rebuilt, repaired.
+# The field's words instead: reported, notified; requested, called, probed; a probe, a read; again, rebuilt, repaired;
+# dead-lettered; prepared; diverged; rebalanced.
 IDIOM = re.compile(
     r"(?<![.\w])(told|tells?|anew|mend(s|ed|ing)?)\b|\b(a|the|one|each|every|next|last|first|another|no) looks?\b"
-    r"|\blooks? whether\b|(?<![\w\"])(asks?|asked|asking)\b",
+    r"|\blooks? whether\b|(?<![\w\"])(asks?|asked|asking)\b"
+    r"|\bset aside\b|\btaken away\b|\bmade (new|ready)\b|\bvoid position|\bgoes home\b|\bbusy besides\b",
     re.IGNORECASE,
 )
 WORDS_NOT_IN_TEST_NAMES = frozenset(
@@ -75,6 +79,26 @@ def found(pattern: re.Pattern[str], *tops: str) -> list[str]:
         for number, line in enumerate(text.splitlines(), start=1)
         if pattern.search(line)
     ]
+
+
+def prose(name: str, text: str) -> Iterator[tuple[int, str]]:
+    """(line, words) of docstrings and comments, without the `code` in them; a file without a suffix is a script."""
+    lines = text.splitlines()
+    if name.endswith(".py") or re.match(r"#!.*python", text):
+        numbers = {
+            number
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+            for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        }
+        yield from ((number, re.sub(r"`[^`]*`", "", lines[number - 1])) for number in sorted(numbers))
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        comments = [(token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT]
+    elif name.endswith((".sh", "Makefile")) or not Path(name).suffix:
+        comments = [(number, line.partition("#")[2]) for number, line in enumerate(lines, start=1) if "#" in line]
+    else:
+        comments = []
+    yield from ((number, re.sub(r"`[^`]*`", "", comment)) for number, comment in comments)
 
 
 def effects(tree: ast.Module) -> list[str]:
@@ -244,6 +268,24 @@ def test_words_are_those_of_the_field() -> None:
     assert [each for each in found(IDIOM, "iscp") if re.match(r"iscp/.*\.py:", each)] == []
 
 
+def test_docstrings_and_comments_beside_the_package_have_the_words_of_the_field() -> None:
+    """What tests call their own variables, and the data that they write, is theirs."""
+    own = [
+        f"{name}:{number}: {words.strip()}"
+        for name, text in texts("tests", "benchmarks", "examples", "scripts")
+        for number, words in prose(name, text)
+        if IDIOM.search(words)
+    ]
+    assert own == []
+
+
+def test_prose_is_found_in_docstrings_comments_and_scripts() -> None:
+    module = '"""Of `told`,\nthe node."""\ntold = "anew"  # is told\n'
+    assert list(prose("a.py", module)) == [(1, '"""Of ,'), (2, 'the node."""'), (3, "# is told")]
+    assert list(prose("run", "#!/bin/sh\necho told  # asks\n")) == [(1, "!/bin/sh"), (2, " asks")]
+    assert list(prose("a.toml", "# told")) == []
+
+
 def test_names_of_tests_have_the_words_of_the_field() -> None:
     names = [
         f"{path.relative_to(ROOT).as_posix()}: {node.name}"
@@ -256,6 +298,6 @@ def test_names_of_tests_have_the_words_of_the_field() -> None:
 
 
 def test_words_of_ones_own_are_found() -> None:
-    own = ("the node is told so", "costs a look at the log", "Mend it", "asked for", "whoever asks")
+    own = ("the node is told so", "costs a look at the log", "Mend it", "asked for", "whoever asks", "rows set aside")
     assert all(IDIOM.search(text) for text in own)
     assert not IDIOM.search('stream.tell() looks up "node.not_told", a masked task')

@@ -2,7 +2,7 @@
 
 It is a state, not a log: what shares a key as of the target's watermark. It commits first, and the target's commit
 names the seq at which it then stands. Where the two do not agree (a crash between the commits, another writer, a table
-that was removed) the target's position is void: a difference writes both again.
+that was removed) the target has diverged: a difference writes both again.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Writer:
 
 
 class Follower:
-    """Reads as they come, from the beginning, until it is asked to end."""
+    """Reads as they come, from the beginning, until it is requested to end."""
 
     def __init__(self, feed: Changefeed) -> None:
         self._feed = feed
@@ -122,7 +122,7 @@ def check(feed: Changefeed, follower: Follower, writers: list[Writer]) -> None:
         assert mine == sorted(mine), "in the order in which it wrote them"
         assert writer.appends("has") <= {txn for txn, _ in mine} <= writer.appends("begins")
         firsts = {ulid for ulid, who, _, number in there if who == writer.who and not number}
-        assert {first for _, first in writer.committed()} <= firsts, "ulids are what was told before the commit"
+        assert {first for _, first in writer.committed()} <= firsts, "ulids are what was reported before the commit"
 
 
 def trouble(uri_of: Opened, started: Callable[..., Writer], seed: int, failpoints: list[str], for_s: float) -> None:
@@ -193,7 +193,7 @@ def test_a_frozen_writer_delays_the_others_by_a_timeout_and_its_own_commit_fails
     assert number not in {txn for _, who, txn, _ in all_of(feed) if who == "doomed"}
     doomed.child.send_signal(signal.SIGCONT)
     eventually(lambda: number in doomed.appends("has"))
-    assert f"lost {number} Conflict" in doomed.lines(), "it was told, and nothing of it was there"
+    assert f"lost {number} Conflict" in doomed.lines(), "it was reported, and nothing of it was there"
     for writer in (doomed, *others):
         writer.end()
     check(feed, follower, [doomed, *others])

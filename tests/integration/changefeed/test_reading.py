@@ -1,4 +1,4 @@
-"""Readers of a changefeed: pages behind a cursor, as they come, and what they are told when rows are gone."""
+"""Readers of a changefeed: pages behind a cursor, as they come, and the error they get when rows are gone."""
 
 from __future__ import annotations
 
@@ -317,7 +317,7 @@ def test_files_that_a_compaction_took_away_are_no_loss(opened: Opened, uri: str)
 
 
 class Blind(DeltaProbe):
-    """Sees nothing new at its first look."""
+    """Sees nothing new at its first read."""
 
     looks = 0
 

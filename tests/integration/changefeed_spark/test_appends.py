@@ -1,4 +1,4 @@
-"""Rows that Spark writes are in the order asked for, with ulids that follow one another, each row once."""
+"""Rows that Spark writes are in the requested order, with ulids that follow one another, each row once."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ TTL_S = 2
 
 
 class Candidate:
-    """One node's part in an election, and what it was told."""
+    """One node's part in an election, and what was reported to it."""
 
     def __init__(self, node_id: str, client: EtcdClient, keys: Keys, clock: Clock, ttl_s: float) -> None:
         self.node_id = node_id

@@ -52,7 +52,7 @@ def keys(prefix: str) -> Keys:
 
 @pytest.fixture
 def writer(client: EtcdClient, keys: Keys, clock: Clock) -> Iterator[Callable[..., EtcdFeedLocks]]:
-    """Writer processes, as far as etcd can tell: each has a lease of its own."""
+    """Writer processes, as far as etcd can see: each has a lease of its own."""
     with ExitStack() as stack:
 
         def made(name: str = "w", through: EtcdClient = client, ttl_s: float = TTL_S) -> EtcdFeedLocks:
@@ -194,7 +194,7 @@ def test_who_loses_its_place_while_it_waits_takes_another_and_waits_on(
     line: Callable[..., list[str]],
     eventually: Eventually,
 ) -> None:
-    """To be told at once that it was in vain would look like an incident."""
+    """A refusal at once would look like an incident."""
     held = got(writer("holder"))
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(got, writer("waiter"))
@@ -238,7 +238,7 @@ def test_a_place_that_may_have_been_taken_ends_with_its_lease(
     line: Callable[..., list[str]],
     eventually: Eventually,
 ) -> None:
-    """The key is made and its maker is not told; all is well again at once, and the lease could be renewed for ever."""
+    """The key is made and its maker gets no answer; all is well again at once; the lease could be renewed for ever."""
     with AnswerLosingProxy(shared_server.client_port) as proxy:
         locks = writer(through=connect(proxy.endpoint, timeout_s=1.0), ttl_s=4)
         got(locks).release()
@@ -347,7 +347,7 @@ def test_a_holder_that_is_gone_costs_the_others_one_timeout_and_not_its_lease(
     commits = [0]
 
     def write(locks: EtcdFeedLocks) -> tuple[int, float]:
-        """How many incidents it was told of, and how long it took until it had written."""
+        """How many incidents were reported to it, and how long it took until it had written."""
         began_s = clock.monotonic_s()
         for incidents in range(4):
             try:
@@ -414,7 +414,7 @@ def test_who_is_queued_without_a_connection_gets_an_error(
 
 
 def hold(endpoint: str, prefix: str, feed: str, shard: str, ttl_s: str) -> None:
-    """Until stdin ends; each line of it asks whether the lock is held."""
+    """Until stdin ends; each line of it queries whether the lock is held."""
     clock = SystemClock()
     with EtcdClient(EtcdSettings((endpoint,)), clock) as client:
         locks = EtcdFeedLocks(client, Keys(prefix), clock, name="holder", ttl_s=float(ttl_s))

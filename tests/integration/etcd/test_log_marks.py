@@ -1,4 +1,4 @@
-"""What etcd keeps of the job log, and `iscp log repair --config`, which asks it."""
+"""What etcd keeps of the job log, and `iscp log repair --config`, which reads it."""
 
 from __future__ import annotations
 

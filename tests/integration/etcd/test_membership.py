@@ -194,7 +194,7 @@ def test_a_slow_callback_gets_the_latest_and_not_a_backlog(join: Join, eventuall
 def test_a_watch_lists_again_after_a_wipe(
     server: EtcdServer, clock: Clock, connect: Callable[..., EtcdClient], eventually: Eventually
 ) -> None:
-    """Whatever the watch cannot tell it reads."""
+    """Whatever the watch cannot report it reads."""
     keys, client = Keys("/c"), connect(server.endpoint)
     node = EtcdMembership(client, keys, clock, THREADS, lease_ttl_s=2, margin_s=0.5)
     lease: EtcdLease = node.register(record("a"))

@@ -97,7 +97,7 @@ def test_a_watch_from_now_is_refused_since_it_would_have_gaps(client: EtcdClient
 def test_kill_9_of_the_server_loses_no_event_and_doubles_none(
     server: EtcdServer, clock: Clock, connect: Connect, kill_9: Signal, eventually: Eventually
 ) -> None:
-    """Writes go on while it is away and comes back; what the store has is what the watch has told, one for one.
+    """Writes go on while it is away and comes back; what the store has is what the watch has reported, one for one.
 
     Every value is written once, so that one of unknown outcome is counted where it landed, and only there.
     """
@@ -148,7 +148,7 @@ def test_kill_9_of_the_server_loses_no_event_and_doubles_none(
 def test_compaction_while_disconnected_is_reported_and_ends_the_watch(
     server: EtcdServer, clock: Clock, connect: Connect, kill_9: Signal, eventually: Eventually
 ) -> None:
-    """The events that were missed are gone: the consumer is told, and is not left with a gap."""
+    """The events that were missed are gone: the consumer is notified, and is not left with a gap."""
     client = connect(server.endpoint)
     start = client.put("/k", b"0") + 1
     with following(connect(server.endpoint).watch("/k", start_revision=start)) as follower:
@@ -172,9 +172,9 @@ def test_compaction_while_disconnected_is_reported_and_ends_the_watch(
 def test_a_store_recreated_is_reported_instead_of_waited_on(
     server: EtcdServer, clock: Clock, connect: Connect, eventually: Eventually, same_cluster_id: bool
 ) -> None:
-    """A wiped data directory starts at revision 1: what was known is void, and its revision would never come.
+    """A wiped data directory starts at revision 1: what was known is invalid, and its revision would never come.
 
-    etcd makes the cluster's id of the peers' addresses: it tells only where these have changed.
+    etcd makes the cluster's id of the peers' addresses: it differs only where these have changed.
     """
     client = connect(server.endpoint)
     start = [client.put("/k", b"") for _ in range(5)][-1] + 1

@@ -105,7 +105,7 @@ def client(cluster: Cluster, owner: FakeAdmin) -> Iterator[Client]:
 
 @pytest.fixture
 def entry(cluster: Cluster) -> Iterator[pb_grpc.AdminStub]:
-    """The same node, without a client that asks again."""
+    """The same node, without a client that retries."""
     with grpc.insecure_channel(cluster.entry) as channel:
         yield pb_grpc.AdminStub(channel)
 
@@ -301,7 +301,7 @@ def test_what_may_have_been_done_is_not_repeated_and_not_called_unsent(
 
 
 def test_a_change_is_made_once_though_its_owner_goes_away_under_way(cluster: Cluster, owner: FakeAdmin) -> None:
-    """The client asks again under the same request id; the node that forwards leaves that to it."""
+    """The client retries under the same request id; the node that forwards leaves that to it."""
     address = cluster.serve(owner)
     cluster.owned_by(address)
     owner.fail_late = True

@@ -1,4 +1,4 @@
-"""The calls beside the stream: what a node is asked over a real socket, and what comes back."""
+"""The calls beside the stream: requests to a node over a real socket, and what comes back."""
 
 from __future__ import annotations
 

@@ -324,7 +324,7 @@ def test_what_fails_while_it_hears_loses_one_batch_and_not_the_stream(
 def test_a_cut_off_node_is_noticed_within_seconds(
     owner: OwnerUnderTest, node: NodeUnderTest, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One way only: what the node says is lost, what it is told arrives."""
+    """One way only: what the node says is lost, what it is sent arrives."""
     caplog.set_level("INFO")
     with AnswerLosingProxy(int(node.address.rpartition(":")[2])) as proxy:
         record = replace(node.record, address=proxy.endpoint)

@@ -1,4 +1,4 @@
-"""A history of iterations that is damaged: named, without holding up a job, and begun anew by a command."""
+"""A history of iterations that is damaged: named, without holding up a job, and begun again by a command."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def test_of_owners_that_write_at_once_one_stays_and_nothing_acknowledged_is_lost
     assert set(acknowledged) <= set(ids)
     assert len(ids) == len(set(ids))
     assert len(deposed) < 4
-    # Deposed right after its last commit landed, an owner cannot tell: that commit is there and not acknowledged.
+    # Deposed right after its last commit landed, an owner cannot know: that commit is there and not acknowledged.
     assert len(ids) - len(acknowledged) <= len(deposed)
 
 

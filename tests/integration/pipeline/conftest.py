@@ -59,7 +59,7 @@ def direct_bytes_max() -> int:
 
 
 class Pipeline:
-    """One source with `id`, `v`, `g`, and as many runners as a test asks for, each like a node of its own."""
+    """One source with `id`, `v`, `g`, and as many runners as a test wants, each like a node of its own."""
 
     def __init__(self, root: Path | str, runtime: SparkRuntime, small_bytes_max: int | None = None) -> None:
         self.root = root

@@ -112,7 +112,7 @@ def test_a_job_that_is_to_stop_at_changed_columns_stops(pipeline: Pipeline, even
 
 
 def test_a_target_from_before_columns_were_remembered(pipeline: Pipeline) -> None:
-    """What the source was at the watermark says it, or a comparison; without mapped names nothing has to be asked."""
+    """What the source was at the watermark says it, or a comparison; without mapped names neither is needed."""
     remake(pipeline)
     job = pipeline.job("copy", key=("id",))
     for cleaned in (False, True):

@@ -32,7 +32,7 @@ def test_a_column_that_needs_a_feature_of_the_target(pipeline: Pipeline, kind: s
     for outcome in pipeline.run(*jobs):
         assert (outcome.error_code, outcome.error_msg) == (0, "")
     pipeline.sql(f"INSERT INTO SOURCE VALUES (101, 'x', 1, {VALUES[kind]})")
-    # One that knows the target, one that asks.
+    # One runner that knows the target, one that has to read it.
     for id_, runner in ((102, pipeline.runner), (103, pipeline.new_runner(pipeline.failpoints))):
         pipeline.sql(f"INSERT INTO SOURCE VALUES ({id_}, 'x', 1, {VALUES[kind]})")
         for outcome in pipeline.run(*jobs, runner=runner):

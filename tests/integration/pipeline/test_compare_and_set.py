@@ -71,8 +71,8 @@ def test_a_late_commit_of_a_former_registration_fails(pipeline: Pipeline, first:
 
 @BOTH_WAYS
 def test_a_commit_on_a_state_that_others_changed_meanwhile_is_repaired(pipeline: Pipeline) -> None:
-    """Rows that somebody appends between our look and our commit: written without Spark, our commit fails, and starts
-    over; Spark's stands on a state that it did not see, and the rows are found at the next look, behind it.
+    """Rows that somebody appends between our read and our commit: written without Spark, our commit fails, and starts
+    over; Spark's stands on a state that it did not see, and the rows are found at the next read, behind it.
     """
     job = pipeline.job("target", key=("id",))
     pipeline.build(job)
@@ -108,7 +108,7 @@ def test_a_cancel_between_two_spark_jobs_commits_nothing_afterwards(pipeline: Pi
 
 @BOTH_WAYS
 def test_a_shut_guard_lets_nothing_be_committed(pipeline: Pipeline) -> None:
-    """The guard is asked right before the commit: a lease that can no longer be confirmed ends the work there."""
+    """The guard is checked right before the commit: a lease that can no longer be confirmed ends the work there."""
     job = pipeline.job("target", key=("id",))
     pipeline.build(job)
     pipeline.upsert(range(20), "changed")

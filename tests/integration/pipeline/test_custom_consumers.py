@@ -119,7 +119,7 @@ class Recorder(CustomConsumer):
 
     changes = ChangeDetail.ALL
     needs_target = False
-    given: list[tuple[Any, ...]] = []  # noqa: RUF012  (one test's, made anew by it)
+    given: list[tuple[Any, ...]] = []  # noqa: RUF012  (one test's, recreated by it)
     texts: dict[str, str] = {}  # noqa: RUF012
 
     def position(self) -> Position:
@@ -232,7 +232,7 @@ def test_changes_of_columns_that_have_another_type_now_come_as_a_snapshot(
 class Mirror(Recorder):
     """Keeps the source's rows by their key, as docs/consumers.md says that frames are to be taken."""
 
-    kept: dict[Any, Any] = {}  # noqa: RUF012  (one test's, made anew by it)
+    kept: dict[Any, Any] = {}  # noqa: RUF012  (one test's, recreated by it)
 
     def consume(self, context: ConsumeContext, retriever: Retriever) -> None:
         inserts, deletes = self.taken(retriever)

@@ -1,4 +1,4 @@
-"""Rows that share a key: set aside, back when their keys are their own again, and right after every crash between."""
+"""Rows that share a key: dead-lettered, back when their keys are unique again, and right after every crash between."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def held(uri: str) -> Counter[tuple[object, ...]]:
 
 
 def assert_split(pipeline: Pipeline, job: JobRow, outcome: JobOutcome, dead: int, below: int = 2**31) -> None:
-    """`dead` rows share a key and are set aside, all others (whose `g` is `below`) are in the target."""
+    """`dead` rows share a key and are dead-lettered, all others (whose `g` is `below`) are in the target."""
     assert outcome.error_code == 0, outcome.error_msg
     all_rows = [row for row in DeltaTable(pipeline.source).to_pyarrow_table().to_pylist() if row["g"] < below]
     keys = Counter(row["id"] for row in all_rows)

@@ -188,7 +188,7 @@ class History:
         for _ in range(RUNS_MAX):
             outcomes = self.pipeline.run(*self.jobs, runner=runner)
             if self.doubtful and any(outcome.error_code == ErrorCode.SOURCE_REPLACED for outcome in outcomes):
-                # Nobody can tell any more whether it is the same log: the job waits for a person, who resyncs it.
+                # Nobody can know any more whether it is the same log: the job waits for a person, who resyncs it.
                 self.doubtful = False
                 self.jobs = [
                     job if outcome.ok else job._replace(job_id=f"{job.job_id}-resync")

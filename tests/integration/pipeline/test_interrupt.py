@@ -32,7 +32,7 @@ WAIT_S = 120.0
 
 
 class Recording:
-    """The real runner, the priorities by which it was asked to run, and what was cancelled."""
+    """The real runner, the priorities of its runs, and what was cancelled."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner

@@ -108,7 +108,7 @@ def test_dead_letters_are_those_that_are_left(pipeline: Pipeline) -> None:
 
 
 class Custom:
-    """A job of a consumer whose store is not looked into, and which therefore has to be told."""
+    """A job of a consumer whose store is not looked into, and which therefore has to be notified."""
 
     def __init__(self, pipeline: Pipeline, **consumer: Any) -> None:
         self.pipeline, kind = pipeline, CustomKind("store", StoreConsumer)

@@ -35,7 +35,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 class Ranges:
-    """A job on the sharded example; its rows are those of a book, and its runners are made anew for each iteration."""
+    """A job on the sharded example; its rows are those of a book, and its runners are recreated for each iteration."""
 
     def __init__(self, pipeline: Pipeline, root: Path, path: pytest.MonkeyPatch) -> None:
         self.pipeline, self.file, self.number = pipeline, str(root / "target.db"), 1

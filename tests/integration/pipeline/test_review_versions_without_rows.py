@@ -1,4 +1,4 @@
-"""Versions of the source that bring no rows: any number may pass, faults after them are told, columns are followed."""
+"""Versions of the source that bring no rows: any number may pass, faults after them are reported, columns followed."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Model:
                     self.held += self._lacking(before.rows, after)
 
     def _lacking(self, held: list[dict[str, Any]], now: State) -> list[dict[str, Any]]:
-        """Of a column that is gone nobody asks what it was."""
+        """Nothing depends on what a column was that is gone."""
         there = Counter(told(picked(row, now.shape)) for row in held)
         lacking = []
         for row in now.rows:

@@ -28,7 +28,7 @@ def test_a_large_commit_is_applied_step_by_step_and_goes_on_where_it_was(pipelin
     bounds = Bounds(bytes_max=large.bytes // 4 + 1)
     steps: dict[str, list[tuple[int, int, int]]] = {"keyed": [], "appended": []}
     for number in range(9):
-        # Each time as after a crash: the sinks alone tell where it goes on. Every third time one dies at its commit.
+        # Each time as after a crash: the sinks alone say where it goes on. Every third time one dies at its commit.
         failpoints = ScriptedFailpoints()
         if number % 3 == 1:
             failpoints.once("commit.before", _crash)
@@ -45,7 +45,7 @@ def test_a_large_commit_is_applied_step_by_step_and_goes_on_where_it_was(pipelin
 
 
 def test_steps_stay_the_same_when_types_are_widened_between_them(pipeline: Pipeline) -> None:
-    """A step is told by the hash of a row's key or values, which another type would change."""
+    """A step is found by the hash of a row's key or values, which another type would change."""
     shutil.rmtree(pipeline.source)
     pipeline.sql(
         "CREATE TABLE SOURCE (id INT, v STRING) USING delta"

@@ -152,7 +152,7 @@ def cleaned(uri: str) -> None:
 
 @pytest.mark.parametrize("looks", [True, False], ids=["renewed", "not looked at"])
 def test_an_idle_target_that_is_probed_now_and_then_outlives_its_log(pipeline: Pipeline, looks: bool) -> None:
-    """OPTIMIZE by others, and the log cleaned up to that: whoever looked in between has said anew where it stands."""
+    """OPTIMIZE by others, and the log cleaned up to that: whoever looked in between has recorded its position again."""
     job, uri = pipeline.job("target", key=("id",)), pipeline.target("target")
     first = pipeline.build(job)[0]
     job = job._replace(seq=first.seq, watermark=first.watermark)

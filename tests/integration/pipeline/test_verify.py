@@ -1,4 +1,4 @@
-"""A job's target against its source: equal, or what differs is found, shown, and mended without touching the rest."""
+"""A job's target against its source: equal, or what differs is found, shown, and repaired without touching the rest."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_an_append_only_target_is_reported_while_the_source_only_grows(pipeline:
     with pytest.raises(PermanentError, match="without a key none of them can be removed"):
         verify(pipeline, job, Purpose.REPAIR)
     pipeline.insert([102])
-    pipeline.run(job)  # made anew, as others have written
+    pipeline.run(job)  # rebuilt, as others have written
     pipeline.delete("id = 1")
     pipeline.run(job)
     with pytest.raises(PermanentError, match="it cannot be known whether the target is right"):

@@ -39,7 +39,7 @@ class LooksNotAgain(Candidacy):
 
 
 class KeepsItsEpoch(Registration):
-    """A node that registers anew does so as the life before."""
+    """A node that registers again does so as the life before."""
 
     def next_epoch(self, etcd: Etcd) -> int:
         etcd.put(self.epoch_key, 1)

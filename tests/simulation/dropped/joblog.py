@@ -41,7 +41,7 @@ class TakesLateStatuses(LogWriter):
 
 
 class ForgetsWhatIsInDoubt(LogWriter):
-    """What may have been written is drafted anew, as if it surely was not."""
+    """What may have been written is drafted again, as if it surely was not."""
 
     def _back_off(self, now_s: float, error: IscpError) -> None:
         self._held = None

@@ -122,7 +122,7 @@ class SendsAllAtOnce(OwnerMachine):
 
 
 class PlacesByAnyRing(OwnerMachine):
-    """A ring counts that was asked for before the nodes changed."""
+    """A ring counts that was requested before the nodes changed."""
 
     def step(self, event: OwnerEvent, now_s: float, read_s: float | None = None) -> list[OwnerEffect]:
         if isinstance(event, RingBuilt) and self.term is not None:

@@ -26,7 +26,7 @@ class BlindSink(Sink):
 
 
 class Unguarded(Run):
-    """Commits without a look at the lease."""
+    """Commits without a check of the lease."""
 
     def guard(self) -> ErrorCode:
         code = super().guard()

@@ -56,7 +56,7 @@ class NoFences(ShardFences):
 
 
 class BelievesAnyOwner(WorkerMachine):
-    """No look at the election key on an owner's first message."""
+    """No read of the election key on an owner's first message."""
 
     def _accept_election(self, leader: Leader | None) -> None:
         claim = self._checking

@@ -1,4 +1,4 @@
-"""The question before much is changed: answered, refused, and asked where nobody is."""
+"""The question before much is changed: answered, refused, and put where nobody can answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Python client refuses before it asks anybody."""
+"""What the Python client refuses before it calls anybody."""
 
 from __future__ import annotations
 

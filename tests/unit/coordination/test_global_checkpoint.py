@@ -47,7 +47,7 @@ def test_what_is_not_built_paused_or_failed_for_good_is_left_out() -> None:
 def test_it_is_the_least_of_all_and_never_goes_back() -> None:
     checkpoint = GlobalCheckpoint(at_s=10.0)
     checkpoint.take(A, [at(1, 5.0)], None)
-    assert not checkpoint.advance(), "an owner before has told a later one, and nobody has looked since"
+    assert not checkpoint.advance(), "an owner before has published a later one, and no source was probed since"
     checkpoint.take(A, [at(2, 20.0)], None)
     checkpoint.take(B, [at(2, 15.0)], None)
     assert checkpoint.advance()
@@ -121,7 +121,7 @@ def test_after_a_change_of_the_owner_the_checkpoint_waits_until_the_sources_were
 
 
 class Source:
-    """A source and the jobs on it, as they really are: `commits` by version, and what was told of them last."""
+    """A source and the jobs on it, as they really are: `commits` by version, and what was last reported of them."""
 
     def __init__(self, shard: ShardId) -> None:
         self.shard = shard
@@ -172,7 +172,7 @@ HAPPENS = st.tuples(
 def test_whatever_happens_no_job_that_is_not_listed_is_below_the_checkpoint(
     events: list[tuple[str, int, int, bool]],
 ) -> None:
-    """Against what is true, which is more than any owner knows; news may be told late."""
+    """Against what is true, which is more than any owner knows; reports may be late."""
     checkpoint, sources = GlobalCheckpoint(), [Source(A), Source(B)]
     for source in sources:
         checkpoint.take(source.shard, source.rows, source.seen)

@@ -1,4 +1,4 @@
-"""An owner that has more to take in than it can: it asks no more than that, and blames nobody for its own backlog."""
+"""An owner with more to take in than it can: it requests no more than that, and blames nobody for its own backlog."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_tables_settle_with_one_dispatch_each_however_slow_the_owner(event_s: fl
 
 
 def test_what_waits_to_be_read_is_bounded_by_what_the_owner_takes_in() -> None:
-    """A hundred events a second are less than it ever asks for at a time; the backlog does not grow beyond that."""
+    """A hundred events a second are less than it ever requests at a time; the backlog does not grow beyond that."""
     world = busy_owner(NODES, Costs(0.01, 0.0))
     world.elect(tables(TABLES))
     world.run_until(lambda machine: machine.assignments.counts[ShardState.RUNNING] > TABLES / 2, within_s=600.0)
@@ -77,7 +77,7 @@ def test_silent_nodes_are_given_up_on_and_hold_up_no_others() -> None:
 
 
 def test_nodes_that_take_long_to_start_are_polled_ever_more_rarely() -> None:
-    """What they have taken on is bounded, and is asked for once in `resend_max_s` at the most."""
+    """What they have taken on is bounded, and is requested once in `resend_max_s` at the most."""
     starts_s = 20.0
     world = busy_owner(NODES, Costs(0.0001, 0.0001), starts_s=starts_s)
     world.elect(tables(TABLES))

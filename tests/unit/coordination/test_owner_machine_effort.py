@@ -19,7 +19,7 @@ from tests.fakes.prompt_nodes import EPOCH, node_records
 
 NODES, FEW, MANY = 6, 120, 960
 GROWTH_MAX = 1.15
-"""Queues and windows are fuller where there is more; a look at all tables for each would be a growth of 8."""
+"""Queues and windows are fuller where there is more; a pass over all tables for each would be a growth of 8."""
 
 TIMES = CoordinationTimes()
 LATE = NodeRecord("late", EPOCH, "late:1")
@@ -100,7 +100,7 @@ def test_what_is_done_for_a_table_does_not_grow_with_their_number(history: Calla
 
 
 def hear_nodes(count: int) -> int:
-    """A new owner, with nothing to place, is told by all its nodes what they run."""
+    """A new owner, with nothing to place, to which all its nodes report what they run."""
     machine = CountedOwner("n-0", "v", TIMES)
     nodes = node_records(count)
     machine.step(Elected(1, 101, tuple(sorted(nodes)), {}), 1.0)

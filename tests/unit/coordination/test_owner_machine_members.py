@@ -106,7 +106,7 @@ def test_an_owner_that_was_busy_hears_what_has_come_before_it_requests_again() -
 @example(13.458, [2.878, 0.0])
 @example(3.51, [1.047, 2.452])
 def test_what_is_due_is_done_once_however_its_time_is_rounded(start_s: float, late_s: list[float]) -> None:
-    """It asked at once, for ever, whether it was time to give up (seed 4918)."""
+    """It checked at once, for ever, whether it was time to give up (seed 4918)."""
     owner = OwnerMachine("n1", "1", replace(TIMES, alive_s=1.0))
     step_with_rings(owner, Elected(1, 101, (N1, N2), {}), start_s)
     step_with_rings(owner, FromNode("n1", Sync(1, N1.epoch, "1", 1, 0, 1, 0, ())), start_s)
@@ -242,7 +242,7 @@ def test_a_life_before_the_last_that_a_restored_etcd_brings_back_is_a_member_and
 
 
 def test_progress_of_jobs_that_have_been_dropped_since_changes_nothing() -> None:
-    """The writer tells of progress, the jobs are dropped, and only then the owner looks which there are."""
+    """The writer reports progress, the jobs are dropped, and only then the owner looks which there are."""
     driver, _ = running()
     driver.step(RowsMoved(A, ()))
     assert driver.state() is ShardState.RUNNING
@@ -251,7 +251,7 @@ def test_progress_of_jobs_that_have_been_dropped_since_changes_nothing() -> None
 
 
 def test_an_epoch_that_a_restored_etcd_gave_twice_is_refused() -> None:
-    """Two lives of one node that share it cannot be told apart."""
+    """Two lives of one node that share it cannot be distinguished."""
     driver, _ = running()
     again = replace(N1, lease_id=99)
     assert RevokeLease(again, 101) in driver.step(MembersChanged((again,)))

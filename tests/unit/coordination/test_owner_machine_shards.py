@@ -206,7 +206,7 @@ def test_an_answer_from_before_a_sync_does_not_hide_what_the_sync_has_said(told:
     assert driver.step(FromNode("n1", late)) == []
     assert driver.state() is not ShardState.RUNNING
     answer = DispatchTableResponse(1, 1, again.table_epoch, A, NodeShardState.ABSENT)
-    assert [d.is_delete for d in dispatches(driver.step(FromNode("n1", answer)))] == [False], "it is placed anew"
+    assert [d.is_delete for d in dispatches(driver.step(FromNode("n1", answer)))] == [False], "it is placed again"
 
 
 def test_checkpoints_are_recorded_once_in_order_and_acknowledged_when_recorded() -> None:

@@ -1,4 +1,4 @@
-"""Digests tell every change of a multiset of rows, and ranges narrow down to what differs without losing any of it."""
+"""Digests show every change of a multiset of rows, and ranges narrow down to what differs without losing any of it."""
 
 from __future__ import annotations
 

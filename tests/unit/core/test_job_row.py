@@ -62,7 +62,7 @@ def test_a_report_that_does_not_count_changes_nothing(late: JobReport) -> None:
 
 
 def test_only_a_later_iteration_may_go_back_to_a_lower_version() -> None:
-    """That of a job which follows a source that was made anew."""
+    """That of a job which follows a source that was recreated."""
     moved = apply_report(ROW, report(version=2))
     assert moved is not None
     assert (moved.watermark.version, moved.seq) == (2, 4)

@@ -1,4 +1,4 @@
-"""Flat names lie where the spec has them, all of them, and faults are told by the flat name."""
+"""Flat names lie where the spec has them, all of them, and faults are reported by the flat name."""
 
 from __future__ import annotations
 

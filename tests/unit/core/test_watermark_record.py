@@ -1,4 +1,4 @@
-"""The text that a sink with transactions of its own keeps: it comes back the same, and tells where the sink stands."""
+"""The text that a sink with transactions of its own keeps: it comes back the same, and says where the sink stands."""
 
 from __future__ import annotations
 

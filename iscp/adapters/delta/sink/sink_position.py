@@ -2,8 +2,8 @@
 
 `txn` gives the seq, and the commit that carries it the range. Neither is believed blindly: a RESTORE or REPLACE
 of the target leaves its `txn` behind while the rows are gone, and log cleanup leaves the `txn` while the commit is
-gone. So every commit since the base of our last one must be ours or change no data; otherwise the position is void, and
-so it is where one of them cannot be read any more.
+gone. So every commit since the base of our last one must be ours or change no data; otherwise the target has
+diverged, and so it has where one of them cannot be read any more.
 """
 
 from __future__ import annotations

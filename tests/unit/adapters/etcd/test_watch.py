@@ -25,7 +25,7 @@ class ScriptedCall:
 
 
 class ScriptedChannels:
-    """Each connection brings the next list of responses and then ends; keeps what the watch asked for."""
+    """Each connection brings the next list of responses and then ends; keeps what the watch requested."""
 
     closed = False
 
@@ -95,7 +95,7 @@ def test_compaction_ends_it() -> None:
 @pytest.mark.parametrize(
     ("revision_now", "outcome"),
     [(3, [Compacted(0)]), (9, [Changed])],
-    ids=["store made anew", "member lags behind"],
+    ids=["store recreated", "member lags behind"],
 )
 def test_a_lower_revision_is_a_new_store_only_if_the_whole_cluster_has_it(
     revision_now: int, outcome: list[Any]

@@ -1,4 +1,4 @@
-"""A node keeps the newest lines of its log, within bounds, and gives those that are asked for."""
+"""A node keeps the newest lines of its log, within bounds, and gives those that are requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ulids follow one another, whatever is drawn and whatever the clock does; and read back as they were told."""
+"""Ulids follow one another, whatever is drawn and whatever the clock does; and read back as they were given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`iscp-admin job pause 'sales.*'` and the like: what is chosen, asked before, and told after."""
+"""`iscp-admin job pause 'sales.*'` and the like: what is chosen, confirmed before, and printed after."""
 
 from __future__ import annotations
 

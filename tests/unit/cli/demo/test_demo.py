@@ -118,7 +118,7 @@ class TestLags:
 
 @dataclass
 class History:
-    """What `verify` asks a client for."""
+    """What `verify` calls of a client."""
 
     entries: Sequence[HistoryEntry]
 

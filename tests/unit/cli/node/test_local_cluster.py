@@ -19,7 +19,7 @@ from tests.fakes.clock import FakeClock
 
 @dataclass
 class Child:
-    """What `SupervisedProcess` asks of a process."""
+    """What `SupervisedProcess` calls of a process."""
 
     pid: int
     returncode: int | None = None

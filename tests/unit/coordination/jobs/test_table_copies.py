@@ -53,7 +53,7 @@ def test_two_registrations_of_one_name_at_once_on_two_copies_are_two_jobs() -> N
     assert (first.created, first.table_id) == (True, TABLE)
     assert (second.created, second.table_id) == (True, copy_id(TABLE, B))
     assert {row.table_uri for row in book.select()} == {A, B}
-    # Asked again, each finds its own.
+    # Requested again, each finds its own.
     again = decide(book, asked("x", A, "later-a"), asked("x", B, "later-b"))
     assert again == [replace(first, created=False), replace(second, created=False)]
 

@@ -30,7 +30,7 @@ def test_an_owner_that_begins_waits_as_long_for_a_node_that_has_just_gone_as_one
 
 
 def test_an_owner_that_has_only_just_read_waits_for_a_node_that_may_have_gone_right_before() -> None:
-    """It was started meanwhile, and nobody tells it which leases have ended."""
+    """It was started meanwhile, and nobody notifies it which leases have ended."""
     assert begin(roll_of((N1,)), 1.5) == 1.5
     assert begin(roll_of((N1,)), 3.0) == 0.0
     assert Roll().take((N1,), Moment(0, 1), 1.0, 2.0, 10.0, begins=True) == 2.0

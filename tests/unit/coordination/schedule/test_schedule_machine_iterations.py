@@ -150,7 +150,7 @@ def test_a_row_from_before_its_first_failure_does_not_zero_the_backoff(world: Ti
 
 
 def test_progress_that_a_new_owner_does_not_know_of_is_reported_again(world: Timetable) -> None:
-    """The owner before ended with it in memory; the source stays idle, so that no iteration would tell."""
+    """The owner before ended with it in memory; the source stays idle, so that no iteration would report it."""
     row = job("x", 2)
     world.start(row)
     world.succeed(1)
@@ -161,7 +161,7 @@ def test_progress_that_a_new_owner_does_not_know_of_is_reported_again(world: Tim
     assert (again.watermark, again.seq, again.state) == (told.watermark, told.seq, told.state)
     world.forget()
     world.update(row._replace(watermark=told.watermark, seq=told.seq))
-    assert world.reports == [], "once it is known it is not told again"
+    assert world.reports == [], "once it is known it is not reported again"
 
 
 def test_a_table_that_an_iteration_cannot_find_is_not_given_up(world: Timetable) -> None:

@@ -1,4 +1,4 @@
-"""When the schedule asks a source, and what it makes of the answer."""
+"""When the schedule probes a source, and what it makes of the answer."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_notify_that_doubts_the_targets_starts_an_iteration_though_nothing_mov
 
 
 def test_targets_of_a_table_that_does_not_move_are_probed_once_a_day(world: Timetable) -> None:
-    """So that what their logs will lose is said anew."""
+    """So that what their logs will lose is recorded again."""
     world.start(job("x", 3), job("y", 3))
     world.update(job("x", 3), job("y", 3)._replace(reason=Reason.PAUSED))
     world.wait(TARGETS_EVERY_S / 2 - 600)

@@ -16,7 +16,7 @@ from tests.fakes.timetable import BACKOFF, URI, Timetable, custom, greedy, job, 
 
 
 def commits_every(world: Timetable, wait_s: float, until_s: float) -> None:
-    """Commits come and are told of, and iterations take no time."""
+    """Commits come and are notified, and iterations take no time."""
     for _ in range(int(until_s / wait_s)):
         world.source.commit(URI)
         world.notify()

@@ -1,4 +1,4 @@
-"""What a first look at a source tells of what happened to it while nobody looked."""
+"""What a first probe of a source shows of what happened to it while nobody probed."""
 
 from __future__ import annotations
 

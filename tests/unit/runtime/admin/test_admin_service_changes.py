@@ -133,7 +133,7 @@ def test_an_update_interrupts_what_runs_once_it_is_in_the_log(desk: Desk) -> Non
     until(lambda: desk.interrupted == [(ShardId("t-1"), row.job_id, row.spec_json)])
     assert row.spec.trigger.job_type == "greedy"
     assert desk.admin.update([update]) == [True]
-    # A retry asks again: its first order may have been lost.
+    # A retry requests it again: its first order may have been lost.
     until(lambda: desk.interrupted == [desk.interrupted[0]] * 2)
 
 

@@ -320,7 +320,7 @@ def test_jobs_that_have_followed_a_replaced_table_are_its_jobs(desk: Desk) -> No
     assert desk.admin.register([request("y")])[0].table_id == "t-1"
     assert len(desk.admin.list_jobs(JobFilter(table="t-2"))) == 2
     assert desk.admin.status(JobName("t-2", "x")).table_id == "t-1"
-    # One is built anew on the table that is there now; the others are still what they were.
+    # One is rebuilt on the table that is there now; the others are still what they were.
     assert desk.admin.resync(ResyncRequest(JobName(TABLE.uri, "y"))).table_id == "t-2"
     assert lines(desk, request(), request("y")) == [
         ("unchanged", x.job_id, ""),

@@ -34,11 +34,11 @@ def test_a_wait_for_what_is_applied_returns_at_once(desk: Desk) -> None:
     desk.reach(row, 7)
     for version in (None, 0, 7):
         assert desk.admin.wait(X, version, 0.0, lambda: True).applied_version == 7
-    until(lambda: desk.notified == [(ShardId("t-1"), False)] * 3)  # the node is told to look now
+    until(lambda: desk.notified == [(ShardId("t-1"), False)] * 3)  # the node is notified to probe now
 
 
 def test_a_wait_does_not_answer_from_memory_while_the_target_is_gone(desk: Desk) -> None:
-    """The job's node is told to look at its targets, and the wait goes on until they are right."""
+    """The job's node is notified to probe its targets, and the wait goes on until they are right."""
     row = desk.running()
     desk.reach(row, 7)
     desk.targets.faults["x"] = TargetLost("the target /targets/x is not there")

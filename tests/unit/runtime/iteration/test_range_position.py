@@ -114,7 +114,7 @@ class Table:
             self.reshard(key_ranges.children(key_ranges.parent(range_id)), [key_ranges.parent(range_id)])
 
     def anew(self) -> None:
-        """The job is registered anew on the same target."""
+        """The job is registered again on the same target."""
         self.number += 1
         self.ended += self.rows
         self.rows = [JobRow(JobKey("a", "t", "j"), f"{self.number:06}", SPEC, "t", "/t")]

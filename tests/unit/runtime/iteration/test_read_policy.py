@@ -64,7 +64,7 @@ def test_cdf_is_refused_at_once_where_the_feed_is_off(configured: dict[str, str]
         (SPAN, 10.0, ""),
         (replace(SPAN, table_id="t-2"), 10.0, ""),  # replaced, and the log goes on
         (replace(SPAN, table_id="t-2"), 11.0, "recreated"),
-        # The commit is gone: nobody can tell that the log goes on.
+        # The commit is gone: nobody can know that the log goes on.
         (replace(SPAN, table_id="t-2"), 0.0, "does not show whether it goes on"),
         (SPAN, 11.0, ""),  # restored from a backup, and written on
         (replace(SPAN, to=Watermark(0, 5.0)), 0.0, "ends at version 0"),

@@ -112,11 +112,11 @@ def test_a_failed_read_is_reported_of_each_job_with_the_position_of_its_sink(ben
 
 
 def test_a_sink_that_is_gone_goes_on_from_the_seq_of_the_job_log(bench: Bench) -> None:
-    """Otherwise a late commit of before could still land in the one that is made anew."""
+    """Otherwise a late commit of before could still land in the one that is rebuilt."""
     (x,) = bench.built("x")
     target = bench.target(x)
     target.position = Position(void="the target is not there")
-    # The fake takes any next seq from what it has; a table that is made anew takes the one it is given.
+    # The fake takes any next seq from what it has; a table that is recreated takes the one it is given.
     target.before_commit = lambda: setattr(target, "position", replace(target.position, seq=len(target.commits) + 2))
     target.looks = 0
     (outcome,) = bench.run(x._replace(seq=2, watermark=Watermark(1, 1.0)))

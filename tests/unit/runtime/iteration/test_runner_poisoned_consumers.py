@@ -53,7 +53,7 @@ def job(kind: str) -> JobRow:
 
 
 class Poisoned(CustomConsumer):
-    """Asks its class's `asked` for everything: what that answers or raises is its own."""
+    """Calls its class's `asked` for everything: what that answers or raises is its own."""
 
     asked: Callable[[str, Any], Any]
 

@@ -1,4 +1,4 @@
-"""The loop around a machine: order, wake-ups, and an end that is told."""
+"""The loop around a machine: order, wake-ups, and an end that is reported."""
 
 from __future__ import annotations
 

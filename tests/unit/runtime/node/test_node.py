@@ -218,7 +218,7 @@ def test_what_still_runs_at_the_stop_ends_is_reported_and_is_written(world: Worl
     world.gate.set()
     stopping.join(20)
     assert not stopping.is_alive()
-    assert "stopped" in world.server.events[-1], "the owner is told through it until the end"
+    assert "stopped" in world.server.events[-1], "the owner is notified through it until the end"
     assert world.logged(row).watermark.version == 0
     assert [(entry.job_name, entry.to_version) for entry in world.storage.history] == [("x", 0)]
 

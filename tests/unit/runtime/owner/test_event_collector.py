@@ -18,7 +18,7 @@ FORMER = [EventView(owner_rev, 1, 1.0, "term", "n-2", "", "") for owner_rev in (
 
 
 class Collected:
-    """The owner of term 7, and nodes that it may ask; `asked` are the terms that each was told are known."""
+    """The owner of term 7, and nodes that it may query; `asked` are the terms that each query names as known."""
 
     def __init__(self) -> None:
         self.decisions, self.nodes = Decisions(), dict[str, FakeNodeCalls]()

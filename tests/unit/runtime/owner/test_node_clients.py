@@ -1,4 +1,4 @@
-"""What an owner tells nodes by the way: one that is frozen costs the others nothing."""
+"""What an owner sends nodes beside the stream: one that is frozen costs the others nothing."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def test_an_owner_that_was_just_started_places_nothing_while_somebody_of_before_
 
 
 def test_a_claim_that_has_overtaken_another_leader_begins_no_term(world: OwnerWorld) -> None:
-    """Frozen between the election and the claim, it wakes when another leads, and has not been told."""
+    """Frozen between the election and the claim, it wakes when another leads, and has not been notified."""
     world.claim_faults.append(StorageError("away"))
     world.start()
     until(lambda: not world.claim_faults)

@@ -1,4 +1,4 @@
-"""What owners have decided is told in order, from a number of a term on, for as long as it is kept."""
+"""What owners have decided is listed in order, from a number of a term on, for as long as it is kept."""
 
 from __future__ import annotations
 

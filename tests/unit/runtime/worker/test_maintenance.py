@@ -1,4 +1,4 @@
-"""Refreshes and purges of the kinds that offer them: real threads, on a clock that goes when it is told to."""
+"""Refreshes and purges of the kinds that offer them: real threads, on a clock that only the test moves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONFIG = UpkeepConfig(concurrency=2, timeout_s=60.0)
 
 
 class Kind(FakeKind):
-    """Offers both; `calls` are what was asked of it. `next_s`: after how long it wants to come again, by what."""
+    """Offers both; `calls` are the calls to it. `next_s`: after how long it wants to come again, by what."""
 
     def __init__(self, clock: FakeClock | SystemClock) -> None:
         super().__init__()

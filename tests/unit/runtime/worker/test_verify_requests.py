@@ -1,4 +1,4 @@
-"""Who asks for a comparison gets its answer, whatever that is, and nobody waits or works for one who has gone."""
+"""Who requests a comparison gets its answer, whatever that is, and nobody waits or works for one who has gone."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Engine:
 
 
 class Election(FakeElection):
-    """A look takes until `answers` is set; `faults` are raised by the next looks."""
+    """A probe takes until `answers` is set; `faults` are raised by the next probes."""
 
     def __init__(self, etcd: FakeEtcd) -> None:
         super().__init__(etcd)
@@ -131,7 +131,7 @@ def test_an_election_that_cannot_be_read_confirms_nobody_and_is_read_again(worke
     worker.loop.report(ShardStopped(ShardId("none")))  # whatever: the loop goes on
     assert worker.sent == []
 
-    # Again and again, as an owner does: the look that failed may still be on its way.
+    # Again and again, as an owner does: the probe that failed may still be on its way.
     def announced() -> list[NodeMessage]:
         worker.announce()
         return worker.heard(Sync)

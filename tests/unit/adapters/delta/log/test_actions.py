@@ -196,7 +196,7 @@ def test_statistics_that_are_none_are_absent(stats: object) -> None:
 def test_no_statistics_of_the_wrong_shape_hide_a_file_that_holds_a_key(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Whatever is put in place of a part of them, but for other bounds of the right type: those cannot be told."""
+    """Whatever is put in place of a part of them, but for other bounds of the right type: those cannot be noticed."""
     uri = str(tmp_path_factory.mktemp("lake") / "table")
     write_deltalake(uri, pa.table({"id": [10, 20], "name": ["m", "p"]}))
     held = HeldKeys(uri)

@@ -1,4 +1,4 @@
-"""What single commit files tell, written by deltalake and by hand."""
+"""What single commit files say, written by deltalake and by hand."""
 
 from __future__ import annotations
 

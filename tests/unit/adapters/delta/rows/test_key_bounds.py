@@ -1,4 +1,4 @@
-"""Whether keys are told to lie outside of what a real table holds, as its log goes on."""
+"""Whether keys are found to lie outside of what a real table holds, as its log goes on."""
 
 from __future__ import annotations
 

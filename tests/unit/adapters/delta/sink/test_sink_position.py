@@ -203,7 +203,7 @@ def test_a_seq_without_our_metadata_is_not_ours(log: Log, metadata: str) -> None
 
 @pytest.mark.parametrize("foreign", [True, False])
 def test_our_commit_was_cleaned_away_and_what_came_after_it_is_not_known(log: Log, foreign: bool) -> None:
-    """The job log, of the same seq, knows what the rows should be; whether they still are, only a comparison tells."""
+    """The job log, of the same seq, knows what the rows should be; whether they still are, only a comparison shows."""
     log.ours()
     log.ours()
     log.foreign() if foreign else log.harmless()
@@ -281,7 +281,7 @@ def test_our_commit_was_cleaned_away_and_nobody_knows_whose_rows_these_are(log: 
 
 
 def test_what_lay_under_our_commit_was_cleaned_away_unseen(log: Log) -> None:
-    """Nobody can tell any more whether it was harmless: the rows are compared."""
+    """Nobody can know any more whether it was harmless: the rows are compared."""
     base = log.ours()
     log.foreign()
     log.ours(base=base)
@@ -397,7 +397,7 @@ TURNS = st.lists(
 def test_no_node_trusts_rows_that_others_may_have_changed_however_the_log_is_cleaned(
     steps: list[tuple[str, int, int]],
 ) -> None:
-    """Three nodes, of which one looks after each commit, and a new one. The job log is as good as it can be."""
+    """Three nodes, of which one probes after each commit, and a new one. The job log is as good as it can be."""
     with TemporaryDirectory() as root:
         log, kinds, cleaned = Log(f"{root}/target"), list[str](), -1
         nodes = [PositionReader(log.uri) for _ in range(3)]

@@ -142,7 +142,7 @@ def test_dates_that_may_be_of_the_old_calendar_are_left_to_spark(
 
 
 def test_old_timestamps_and_strings_that_are_no_text(tmp_path: Path) -> None:
-    """Spark writes timestamps of 96 bits unless told otherwise, which as nanoseconds would overflow."""
+    """Spark writes timestamps of 96 bits unless configured otherwise, which as nanoseconds would overflow."""
     uri = str(tmp_path / "t")
     at = pa.array([-62_135_596_800_000_000], pa.timestamp("us", "UTC"))
     for mode in ("error", "append"):

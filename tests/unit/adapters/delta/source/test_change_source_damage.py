@@ -73,7 +73,7 @@ DAMAGES = (*CONTENT, delete, link_to_itself)
 MATRIX = [(file, damage) for file in FILES for damage in DAMAGES]
 
 
-@pytest.mark.parametrize("knows", [False, True], ids=["opened anew", "known before"])
+@pytest.mark.parametrize("knows", [False, True], ids=["opened again", "known before"])
 @pytest.mark.parametrize(("file", "damage"), MATRIX, ids=[f"{f.__name__}-{d.__name__}" for f, d in MATRIX])
 def test_a_damaged_log(lake: Path, file: Callable[[Path], Path], damage: Damage, knows: bool) -> None:
     source, whole = DeltaChangeSource(), resolved(lake, DeltaChangeSource())

@@ -1,4 +1,4 @@
-"""Commits on a disk that fails to sync: none counts as durable, and whoever comes next writes it anew."""
+"""Commits on a disk that fails to sync: none counts as durable, and whoever comes next writes it again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_what_cannot_be_synced_is_replaced_by_a_copy_before_anything_behind_it_c
             on_a_failing_disk(lambda: commits.sync(0, content=content))
     assert [file.stat().st_ino for file in written] == inodes
 
-    # Whoever writes to this log in the process, not only who was told of the fault.
+    # Whoever writes to this log in the process, not only who got the error.
     DurableCommits(tmp_path, ScriptedFailpoints()).sync(1, content=content)
     assert [file.stat().st_ino == inode for file, inode in zip(written, inodes, strict=True)] == [False, True]
     assert [file.read_bytes() for file in written] == [file.name.encode() for file in written]

@@ -1,4 +1,4 @@
-"""What those who go to S3 are told, each in its own way, and the jars that Spark needs for it."""
+"""The settings of those who go to S3, each in its own form, and the jars that Spark needs for it."""
 
 from __future__ import annotations
 

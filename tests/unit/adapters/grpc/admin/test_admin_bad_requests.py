@@ -51,7 +51,7 @@ class Api:
         return fill(method.input_type, values)
 
     def errors(self, method: MethodDescriptor, raw: bytes) -> list[IscpError]:
-        """What the call is refused with: as a whole, or one of the many that it asks for."""
+        """What the call is refused with: as a whole, or one of the many that it requests."""
         open_call = self.channel.unary_stream if method.server_streaming else self.channel.unary_unary
         call: Any = open_call(f"/{method.containing_service.full_name}/{method.name}")
         try:

@@ -1,4 +1,4 @@
-"""For how long a client asks again, and whom it tells that it does."""
+"""For how long a client retries, and to whom it reports that it does."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class StillClock:
 
 @dataclass
 class Owner:
-    """A writer over a fake log, and what it has told."""
+    """A writer over a fake log, and what it has reported."""
 
     storage: LogStorage = field(default_factory=LogStorage)
     config: JobLogConfig = field(default_factory=lambda: JobLogConfig(uri=""))
