@@ -42,6 +42,7 @@ def repair(data: Path | None, file: Path | None) -> None:
     """End the job log before its last commit, if that is torn or lost and all else is whole.
 
     A damaged history of iterations is renamed too, and another begins: nothing is decided by it.
+    After rows that somebody else removed it begins the log with a checkpoint, if commits of iscp follow.
     A torn commit is renamed, never deleted; nobody was answered for one that tore while it was written. Of one that was
     acknowledged, what it held is given up: the command says so.
     """

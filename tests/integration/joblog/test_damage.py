@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog, repair_job_log
+from iscp.adapters.delta.joblog.log_check import Repaired
 from iscp.adapters.system.clock import SystemClock
 from iscp.cli.iscp import iscp
 from iscp.core.errors import ErrorCode, JobLogDamaged
@@ -159,6 +160,51 @@ def test_rows_that_somebody_else_removed_are_missed_and_come_back_by_a_command(h
     assert repaired is not None
     assert (repaired.version, Path(repaired.renamed).name) == (reached, f"{foreign.name}.torn")
     assert jobs_of(home, reached) == JOBS
+
+
+def test_rows_that_somebody_else_removed_are_missed_though_a_checkpoint_was_made_of_it(home: Path) -> None:
+    reached = version_of(last(home))
+    table = DeltaTable(str(home / "iscp_log"))
+    table.delete()
+    table.create_checkpoint()
+    foreign, made = last(home), checkpoint(home)
+    assert version_of(made) == version_of(foreign)
+    with pytest.raises(JobLogDamaged, match=f"{foreign.name}.*was not written by iscp, and removes rows"):
+        jobs_of(home, reached)
+    assert repair_job_log(str(home), reached) == Repaired(reached, f"{foreign}.torn")
+    assert not made.exists()
+    assert jobs_of(home, reached) == JOBS
+
+
+def test_a_removal_whose_commits_before_were_cleaned_away_is_not_put_aside(home: Path) -> None:
+    table = DeltaTable(str(home / "iscp_log"))
+    table.delete()
+    table.create_checkpoint()
+    before_the_last(home).unlink()
+    kept = sorted(home.rglob("*"))
+    with pytest.raises(JobLogDamaged, match="Restore it from a backup"):
+        repair_job_log(str(home), -1)
+    assert sorted(home.rglob("*")) == kept
+
+
+def test_rows_that_were_removed_before_other_commits_are_given_up_only_by_a_person(home: Path) -> None:
+    own = last(home).read_text()
+    table = DeltaTable(str(home / "iscp_log"))
+    table.optimize.compact()
+    table.delete()
+    foreign = last(home)
+    version = version_of(foreign) + 1
+    said = '"iscp.version":"{}"'
+    assert said.format(version - 3) in own
+    # As versions of iscp that did not look for it went on.
+    foreign.with_name(f"{version:020d}.json").write_text(own.replace(said.format(version - 3), said.format(version)))
+    with pytest.raises(JobLogDamaged, match=f"{foreign.name}.*are lost") as raised:
+        jobs_of(home, version)
+    assert "iscp log repair" in raised.value.remedy
+    assert repair_job_log(str(home), version) == Repaired(version)
+    assert foreign.exists()
+    assert jobs_of(home, version) == 1
+    assert repair_job_log(str(home), version) is None
 
 
 def test_a_table_that_an_operator_puts_in_order_is_taken_as_it_is(home: Path) -> None:

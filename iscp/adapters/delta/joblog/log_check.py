@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, assert_never
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from iscp.adapters.delta.log.commits import COMMIT_ID, log_of, version_of
+from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.storage import files
 from iscp.core.errors import JobLogDamaged
 
@@ -40,11 +42,13 @@ _RESTORE = "Restore it from a backup of the job log"
 class Kind(Enum):
     """TORN: nothing is wrong but the last commit, and nobody was answered for it. LOST: nothing is wrong but that the
     log ends too early, as its last commits, which were answered for, are missing or cannot be read. FOREIGN: nothing
-    is wrong but that somebody else has removed rows by the last commit. HOLE: all else."""
+    is wrong but that somebody else has removed rows by the last commit. REMOVED: the same, by a commit that others of
+    ours follow. HOLE: all else."""
 
     TORN = "torn"
     LOST = "lost"
     FOREIGN = "foreign"
+    REMOVED = "removed"
     HOLE = "hole"
 
 
@@ -75,6 +79,12 @@ class Damage:
             case Kind.FOREIGN:
                 part, lost = "the job log's last commit,", "the registrations of jobs in these rows would be lost"
                 remedy = "Rename it with `iscp log repair`, before its rows' files are deleted; or restore a backup"
+            case Kind.REMOVED:
+                part, lost = "a commit of the job log,", "the registrations of jobs in these rows are lost"
+                remedy = (
+                    f"{_RESTORE}, or accept the loss with `iscp log repair`: it writes a checkpoint, and what is "
+                    "before that is not read any more"
+                )
             case Kind.HOLE:
                 part, remedy = "a file of the job log,", _RESTORE
                 lost = "registrations and changes of jobs that it holds would be lost"
@@ -99,14 +109,14 @@ def is_there(uri: str) -> bool:
     return not all(_UNFINISHED.search(name) for name in files.names(log_of(uri)))
 
 
-def find_damage(uri: str, reached: int = -1, *, history: bool = False) -> Damage | None:
+def find_damage(uri: str, reached: int = -1, *, history: bool = False, below: int | None = None) -> Damage | None:
     """The first thing that is wrong with the log of the table at `uri`, which has come to version `reached` at least.
 
-    `history`: of the history's, whose commits say nothing of themselves.
+    `history`: of the history's, whose commits say nothing of themselves. `below`: as if it ended before that version.
     Raises OSError where it cannot be read.
     """
     log = log_of(uri)
-    names = files.names(log)
+    names = [name for name in files.names(log) if below is None or (version_of(name, checkpoints=True) or 0) < below]
     commits = sorted(version for name in names if (version := version_of(name)) is not None)
     checkpoint = max((version for name in names if (version := _checkpoint_of(name)) is not None), default=-1)
     newest = max([checkpoint, *commits], default=-1)
@@ -115,29 +125,45 @@ def find_damage(uri: str, reached: int = -1, *, history: bool = False) -> Damage
     since = [version for version in commits if version > checkpoint]
     for version in range(checkpoint + 1, newest + 1):
         if version not in since:
-            return Damage(f"{log}/{version:020d}.json", "is missing")
+            return Damage(_commit(log, version), "is missing")
     table_id = ""
     if checkpoint >= 0:
         table_id, why = _read_checkpoint(path := f"{log}/{checkpoint:020d}.checkpoint.parquet")
         if why:
             return Damage(path, why)
     faults = []
+    if checkpoint in commits and _read_commit(_commit(log, checkpoint), checkpoint, table_id)[1] == _NOT_OURS:
+        faults.append((checkpoint, _NOT_OURS))  # any other fault is made up for by the checkpoint
     for version in since:
-        named_id, why = _read_commit(f"{log}/{version:020d}.json", version, table_id)
+        named_id, why = _read_commit(_commit(log, version), version, table_id)
         table_id = table_id or named_id
-        if why and not (history and why == _NOT_OURS):
+        if why:
             faults.append((version, why))
+    if history:
+        faults = [(version, why) for version, why in faults if why != _NOT_OURS]
     if faults:
-        version, why = faults[0]
-        at_end = len(faults) == 1 and version == newest and version > 0
-        kind = Kind.HOLE
-        if at_end:
-            kind = Kind.FOREIGN if why == _NOT_OURS else Kind.LOST if reached >= version else Kind.TORN
-        return Damage(f"{log}/{version:020d}.json", why, kind, version - 1)
+        return _judge(log, faults, newest, reached)
     if newest < reached:
         why = f"is missing, and so are those up to version {reached}" if newest + 1 < reached else "is missing"
-        return Damage(f"{log}/{newest + 1:020d}.json", why, Kind.LOST, newest)
+        return Damage(_commit(log, newest + 1), why, Kind.LOST, newest)
     return None
+
+
+def _judge(log: str, faults: list[tuple[int, str]], newest: int, reached: int) -> Damage:
+    """What is to be said of a log with these commits that are wrong, of which there is one at least."""
+    if all(why == _NOT_OURS for _, why in faults):
+        if faults[-1][0] == newest:
+            return Damage(_commit(log, newest), _NOT_OURS, Kind.FOREIGN, newest - 1)
+        return Damage(_commit(log, faults[0][0]), _NOT_OURS, Kind.REMOVED, newest)
+    version, why = faults[0]
+    kind = Kind.HOLE
+    if len(faults) == 1 and version == newest and version > 0:
+        kind = Kind.LOST if reached >= version else Kind.TORN
+    return Damage(_commit(log, version), why, kind, version - 1)
+
+
+def _commit(log: str, version: int) -> str:
+    return f"{log}/{version:020d}.json"
 
 
 def _checkpoint_of(name: str) -> int | None:
@@ -191,7 +217,8 @@ def _read_checkpoint(path: str) -> tuple[str, str]:
 
 
 def repair(uri: str, reached: int) -> Repaired | None:
-    """End the log before its last commit if that is torn or lost: a file that is there is renamed, never deleted.
+    """End the log before its last commit if that is torn, lost or a removal by somebody else; begin it after one that
+    others follow. A file that is there is renamed, never deleted.
 
     None: nothing is wrong with it. Whoever says how far the log has `reached` has to be set after it. Nobody may own
     the log meanwhile. Raises JobLogDamaged, OSError.
@@ -201,8 +228,26 @@ def repair(uri: str, reached: int) -> Repaired | None:
         return None
     if damage.kind is Kind.HOLE:
         raise damage.error()
+    if damage.kind is Kind.REMOVED:
+        with delta_faults(f"write a checkpoint of {uri}"):
+            DeltaTable(uri).create_checkpoint()
+        return Repaired(damage.whole_to)
     if not files.exists(damage.path):
         return Repaired(damage.whole_to)
+    if damage.kind is Kind.FOREIGN:
+        _set_checkpoint_aside(uri, damage.whole_to + 1)
     renamed = f"{damage.path}.torn"
     files.rename(damage.path, renamed)
     return Repaired(damage.whole_to, renamed)
+
+
+def _set_checkpoint_aside(uri: str, version: int) -> None:
+    """That of `version`, if there is one; raises JobLogDamaged where the log is not whole without it."""
+    path = f"{log_of(uri)}/{version:020d}.checkpoint.parquet"
+    if not files.exists(path):
+        return
+    if (damage := find_damage(uri, version - 1, below=version)) is not None:
+        raise replace(damage, kind=Kind.HOLE).error()
+    for each in (f"{log_of(uri)}/_last_checkpoint", path):  # a hint at a file that is not there would be a fault
+        if files.exists(each):
+            files.rename(each, f"{each}.aside")
