@@ -6,6 +6,7 @@ import ast
 import contextlib
 import inspect
 import io
+import json
 import re
 import shlex
 import tomllib
@@ -34,9 +35,11 @@ from iscp.core.verification import Comparison, Sample
 from iscp.core.watermark_record import WatermarkRecord
 from tests.limits import DOCUMENT, document
 from tests.limits import main as limits
+from tests.notebook import cells_of, compile_cell
 
 ROOT = Path(__file__).parents[2]
 DOCS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+NOTEBOOK = ROOT / "examples/quickstart.ipynb"
 PROGRAMS = {"iscp": iscp, "iscp-admin": iscp_admin}
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -315,6 +318,17 @@ def test_the_keys_in_etcd_are_those_of_the_code() -> None:
 def test_the_limits_are_those_of_the_code() -> None:
     assert limits(["--check"]) == 0, "run scripts/generate-limits"
     assert document({}) != DOCUMENT.read_text()
+
+
+def test_the_notebook_is_one_without_outputs() -> None:
+    stored = json.loads(NOTEBOOK.read_text())
+    assert (stored["nbformat"], stored["nbformat_minor"]) == (4, 5)
+    ids = [cell["id"] for cell in stored["cells"]]
+    assert len(set(ids)) == len(ids)
+    for cell in cells_of(NOTEBOOK):
+        assert (cell["outputs"], cell["execution_count"]) == ([], None), cell["id"]
+        compile_cell(cell)
+    assert [cell["id"] for cell in cells_of(NOTEBOOK) if "tags" in cell["metadata"]] == ["parameters"]
 
 
 def test_the_examples_in_the_text_are_those_that_are_tested() -> None:

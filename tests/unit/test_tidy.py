@@ -49,7 +49,7 @@ WORDS_NOT_IN_TEST_NAMES = frozenset(
 )
 
 PROSE_AND_CODE = ("iscp", "examples", "tests", "benchmarks", "docs", "scripts", "proto", "jvm", ".ci")
-TEXT_SUFFIXES = {".py", ".pyi", ".md", ".proto", ".java", ".toml", ".txt", ".xml", ".properties", ""}
+TEXT_SUFFIXES = {".py", ".pyi", ".ipynb", ".md", ".svg", ".proto", ".java", ".toml", ".txt", ".xml", ".properties", ""}
 
 
 def modules() -> list[Path]:
