@@ -1,7 +1,8 @@
 """Changefeeds as a library: every change in one order, with cursors (docs/changefeed.md)."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from iscp.core.extras import import_name
 
 if TYPE_CHECKING:
     from iscp.adapters.etcd.values import EtcdSettings, EtcdTls
@@ -67,5 +68,5 @@ def __getattr__(name: str) -> Any:
     # Loaded on first use: an executor of Spark reads a part of a feed without the client, and a node without either.
     if name not in __all__:
         raise AttributeError(f"module 'iscp.changefeed' has no attribute {name!r}")
-    home = import_module(_HOMES.get(name, "iscp.core.errors"))
-    return getattr(home, "open_feed" if name == "open" else name)
+    home = _HOMES.get(name, "iscp.core.errors")
+    return import_name("iscp.changefeed", name, home, "open_feed" if name == "open" else name)

