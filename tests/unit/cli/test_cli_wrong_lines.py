@@ -250,7 +250,9 @@ def test_several_faults_at_once_are_taken_or_refused(shell: Shell) -> None:
     check_spoilt(shell, 200)
 
 
+# A timeout that ends it within a draw is reported by hypothesis as a strategy that is not deterministic.
 @pytest.mark.full
+@pytest.mark.timeout(1800)
 def test_very_many_faults_are_taken_or_refused(shell: Shell) -> None:
     check_spoilt(shell, 20_000)
 
