@@ -106,7 +106,7 @@ def load_contexts(path: Path) -> Contexts:
         root = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return Contexts()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # the last: nested too deep
         raise ConfigurationError(f"{path} cannot be read: {error}", field="context", remedy=_REPAIR) from error
     _refuse_unknown(path, "", root, {"current", "context"})
     given = root.get("context", {})

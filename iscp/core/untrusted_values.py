@@ -41,7 +41,9 @@ Check = Callable[[Any, str], Any]
 """Gives a value, that was handed over under a name, as it may be kept. Raises ValueError."""
 
 # What steers a terminal or has no form in UTF-8: controls but for newline and tab, direction marks, lone surrogates.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
+)
 
 
 def printable(value: object, chars_max: int = TEXT_CHARS_MAX) -> str:

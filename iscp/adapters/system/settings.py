@@ -95,7 +95,7 @@ def _parse(file: Path) -> dict[str, Any]:
         raise ConfigurationError(
             f"{file} cannot be read ({error.strerror})", remedy="Name a file that exists"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:  # the last: nested too deep
         raise ConfigurationError(f"{file} is not TOML: {error}", remedy="See docs/configuration.md") from error
 
 

@@ -36,6 +36,9 @@ FILE_CHARS_MAX = 100_000_000
 NESTING_MAX = 100
 """Lists and mappings within each other in a job file; a file with more is refused."""
 
+ALIASED_CHARS_MAX = 10_000_000
+"""Values and characters that the aliases of a job file repeat; a file with more is refused, as each job has its own."""
+
 SUFFIXES = (".json", ".yaml", ".yml")
 
 
@@ -108,7 +111,7 @@ def _parse_jobs(stream: IO[str], source: str) -> list[Wanted]:
         text = stream.read(FILE_CHARS_MAX + 1)
         if len(text) > FILE_CHARS_MAX:
             raise InvalidRequest(f"has more than {FILE_CHARS_MAX} characters", field=source, remedy="Split it")
-        _refuse_deep(text, source)
+        _refuse_vast(text, source)
         documents = list(yaml.load_all(text, _Loader))
     except (yaml.YAMLError, ValueError) as error:  # ValueError: no UTF-8, or a number or time that there is not
         raise InvalidRequest(
@@ -121,13 +124,37 @@ def _parse_jobs(stream: IO[str], source: str) -> list[Wanted]:
     return [Wanted(_request(entry, place), place) for entry, place in zip(entries, places, strict=True)]
 
 
-def _refuse_deep(text: str, source: str) -> None:
-    """libyaml would end the process, without a word, where Python's stack ends."""
-    depth = 0
+def _refuse_vast(text: str, source: str) -> None:
+    """Before it is read: libyaml would end the process, without a word, where Python's stack ends; and aliases of
+    aliases are few in a file, and more than any memory where they are written out.
+    """
+    open_at: list[tuple[str | None, int]] = []  # of each list and mapping around, its anchor and the size before it
+    sizes: dict[str, int] = {}
+    size = aliased = 0
     for event in yaml.parse(text, _Safe):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > NESTING_MAX:
-            raise InvalidRequest(f"is nested deeper than {NESTING_MAX}", field=source, remedy="Write it flatter")
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_at.append((event.anchor, size))
+            if len(open_at) > NESTING_MAX:
+                raise InvalidRequest(f"is nested deeper than {NESTING_MAX}", field=source, remedy="Write it flatter")
+            size += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = open_at.pop()
+            if anchor is not None:
+                sizes[anchor] = size - before
+        elif isinstance(event, yaml.ScalarEvent):
+            size += 1 + len(event.value)
+            if event.anchor is not None:
+                sizes[event.anchor] = 1 + len(event.value)
+        elif isinstance(event, yaml.AliasEvent):
+            # One that is in what it names has no size yet, and is refused as it is read.
+            size += (repeated := sizes.get(event.anchor or "", 0))
+            aliased += repeated
+            if aliased > ALIASED_CHARS_MAX:
+                raise InvalidRequest(
+                    f"has aliases that repeat more than {ALIASED_CHARS_MAX} values and characters",
+                    field=source,
+                    remedy="Write the values out, or split the file",
+                )
 
 
 def entry_of(job: JobView) -> dict[str, Any]:

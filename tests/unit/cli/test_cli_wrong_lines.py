@@ -39,12 +39,22 @@ ENDLESS = {"watch", "follow"}
 NOBODY = "nobody"
 """No address of etcd: one that could be would be waited for."""
 
+
+def aliases(levels: int) -> bytes:
+    """A list of little text that is 2 ** levels long where it is written out."""
+    return b"[&a0 [x]" + b"".join(b", &a%d [*a%d, *a%d]" % (n, n - 1, n - 1) for n in range(1, levels)) + b"]"
+
+
 FILES = {
     "empty": b"",
     "binary": b"\xff\xfe\x00",
     "deep": b"[" * 100_000,
     "stairs": b"- " * 100_000,
     "itself": b"&a [*a]",
+    "aliases of aliases": b"- {table: /t, name: n, target: /x, options: {a: " + aliases(24) + b"}}",
+    "target of aliases": b"- {table: /t, name: n, target: " + aliases(24) + b"}",
+    "merges of merges": b"- &a0 {a: 1}\n"
+    + b"".join(b"- &a%d {<<: [*a%d, *a%d]}\n" % (n, n - 1, n - 1) for n in range(1, 24)),
     "options of itself": b"- &a {table: /t, name: n, target: /x, options: *a}",
     "half": b'- {table: /t, name: n, target: "/x\\uD800"}',
     "unreadable": b"- {table: /t, name: n, target: /x, where: 2020-01-01 99:99:99}",

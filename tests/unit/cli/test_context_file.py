@@ -66,6 +66,7 @@ def test_a_file_that_is_wrong_is_in_nobodys_way_where_it_does_not_count(path: Pa
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ("a = " + "[" * 100_000, "cannot be read"),
         ("currnt = 'a'", "a field currnt that is not known"),
         ("current = 'a'", "there is no context 'a'"),
         ("current = 1", "current is 1, not a text"),

@@ -62,7 +62,7 @@ def test_what_people_write_stays(text: str) -> None:
 
 
 def test_what_steers_a_terminal_is_shown_and_not_obeyed() -> None:
-    assert printable("\x1b[2J\x00\ud800\u202e") == "\\x1b[2J\\x00\\ud800\\u202e"
+    assert printable("\x1b[2J\x00\ud800\u202e\u061c") == "\\x1b[2J\\x00\\ud800\\u202e\\u061c"
 
 
 def test_the_methods_of_a_text_of_another_class_are_not_called() -> None:

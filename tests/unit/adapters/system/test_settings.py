@@ -125,7 +125,7 @@ def test_a_section_in_the_place_of_a_value(file: Path) -> None:
     assert "listen: " in refused(file, LEAST)
 
 
-@pytest.mark.parametrize("content", ["node_id =", None])
+@pytest.mark.parametrize("content", ["node_id =", "a = " + "[" * 100_000, None], ids=["broken", "deep", "missing"])
 def test_a_file_that_cannot_be_read_is_named(file: Path, content: str | None) -> None:
     if content is not None:
         file.write_text(content)

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from iscp.cli.admin.job_file import NESTING_MAX, read_jobs
+from iscp.cli.admin.job_file import ALIASED_CHARS_MAX, NESTING_MAX, read_jobs
 from iscp.core.api_requests import JobName
 from iscp.core.errors import InvalidRequest
 
@@ -136,3 +136,19 @@ def test_what_would_end_the_program_is_refused(text: str, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message) as refused:
         read(text)
     assert refused.value.remedy
+
+
+def test_aliases_of_aliases_are_counted_before_they_are_written_out() -> None:
+    levels = "".join(f", &a{level} [*a{level - 1}, *a{level - 1}]" for level in range(1, 24))
+    for place in ("target: ", "options: {a: ", "key: "):
+        with pytest.raises(
+            InvalidRequest, match=f"aliases that repeat more than {ALIASED_CHARS_MAX} values"
+        ) as refused:
+            read(f"{{table: /t, name: n, target: /x, {place}[&a0 [x]{levels}]{'}' * place.count('{')}}}")
+        assert refused.value.field == "job.yaml"
+
+
+def test_jobs_may_share_what_they_have_in_common() -> None:
+    shared = "\n".join(f"- {{<<: *job, name: n{number}}}" for number in range(100))
+    jobs = read(f"- &job {{table: /t, name: n, target: /x, options: {{a: b}}}}\n{shared}")
+    assert [job.name for job, _ in jobs] == ["n", *(f"n{number}" for number in range(100))]
