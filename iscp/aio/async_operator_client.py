@@ -84,14 +84,20 @@ class AsyncOperatorClient:
         request = to_message(pb.GetPlacementRequest, format_version=FORMAT_VERSION, table=table)
         return _shards(await self._caller.call(listing(self._operator.GetPlacement), request))
 
-    async def events(self, after: EventView | None = None, *, wait_s: float = 0.0) -> list[EventView]:
+    async def events(self, after: EventView | None = None, *, wait_s: float = 0.0, table: str = "") -> list[EventView]:
         """What owners have seen and decided after that event, as far as it is known still; the oldest first.
 
-        Waits for up to `wait_s` (at most 60 s) until there is something.
+        Waits for up to `wait_s` (at most 60 s) until there is something. With `table` only what is about its shards;
+        raises TableNotFound.
         """
         term, number = place_after(after)
         request = to_message(
-            pb.GetEventsRequest, format_version=FORMAT_VERSION, after_owner_rev=term, after_number=number, wait_s=wait_s
+            pb.GetEventsRequest,
+            format_version=FORMAT_VERSION,
+            after_owner_rev=term,
+            after_number=number,
+            wait_s=wait_s,
+            table=table,
         )
         found = await self._caller.call(
             listing(self._operator.GetEvents), request, timeout_s=answer_within_s(wait_s, "wait_s")

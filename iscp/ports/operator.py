@@ -38,8 +38,13 @@ class OperatorService(Protocol):
     def placement(self, table: str) -> list[PlacedShard]:
         """The shards of a table, or (empty) of all. Raises TableNotFound."""
 
-    def events(self, owner_rev: int, number: int, wait_s: float, alive: Callable[[], bool]) -> list[EventView]:
-        """What came after that number of that term, in later terms too; waits until there is something."""
+    def events(
+        self, owner_rev: int, number: int, wait_s: float, alive: Callable[[], bool], table: str = ""
+    ) -> list[EventView]:
+        """What came after that number of that term, in later terms too; waits until there is something.
+
+        With `table` only what was decided of its shards. Raises TableNotFound.
+        """
 
     def node_logs(self, node_id: str, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:
         """Lines of the node's log, after the place that `after` has for it. Raises InvalidRequest: no such node."""

@@ -28,6 +28,7 @@ class FakeOperator:
     queries: list[tuple[LogQuery, dict[str, LogPlace]]] = field(default_factory=list)
     jobs: list[JobName] = field(default_factory=list)
     asked: list[tuple[int, int, float]] = field(default_factory=list)
+    tables: list[str] = field(default_factory=list)
 
     def change_node(self, verb: NodeVerb, node_id: str) -> tuple[bool, int]:
         self._check(node_id)
@@ -61,8 +62,11 @@ class FakeOperator:
     def placement(self, table: str) -> list[PlacedShard]:
         return [self.shard]
 
-    def events(self, owner_rev: int, number: int, wait_s: float, alive: Callable[[], bool]) -> list[EventView]:
+    def events(
+        self, owner_rev: int, number: int, wait_s: float, alive: Callable[[], bool], table: str = ""
+    ) -> list[EventView]:
         self.asked.append((owner_rev, number, wait_s))
+        self.tables.append(table)
         return self.terms.pop(0) if len(self.terms) > 1 else list(self.terms[0] if self.terms else ())
 
     def node_logs(self, node_id: str, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:

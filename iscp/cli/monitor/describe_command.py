@@ -56,7 +56,8 @@ def describe(invocation: Invocation, /, table: str, name: str, limit: int, accou
 def describe_job(client: Client, job: JobView, iterations: int) -> JobDescription:
     shards = client.operator.placement(job.table_id)
     mine = {_shard_name(shard) for shard in shards}
-    events = [event for event in client.operator.events() if event.shard in mine]
+    # Looked through here too: a node of an earlier version sends those of all tables.
+    events = [event for event in client.operator.events(table=job.table_id) if event.shard in mine]
     return JobDescription(
         job=job,
         next_start=next_start(job, time.time()),

@@ -18,7 +18,7 @@ from iscp.coordination.protocol.events import MoveRequested, OverridesChanged, R
 from iscp.core.api_requests import JobName, NodeVerb, ShardVerb
 from iscp.core.api_views import EventView, PlacedShard
 from iscp.core.errors import InvalidRequest, IscpError, Unavailable, no_owner
-from iscp.core.ids import ShardId
+from iscp.core.ids import ShardId, parse_shard
 from iscp.core.log_lines import LogPage, LogPlace, LogQuery
 from iscp.ports.catalog import Catalog
 from iscp.ports.cluster import OverrideStore
@@ -149,14 +149,24 @@ class OwnerOperator:
 
         return self._read_term(read)
 
-    def events(self, owner_rev: int, number: int, wait_s: float, alive: Callable[[], bool]) -> list[EventView]:
+    def events(
+        self, owner_rev: int, number: int, wait_s: float, alive: Callable[[], bool], table: str = ""
+    ) -> list[EventView]:
         left_s = wait_s
+        wanted = self._about(table)
         while True:
             self._owner.current_writer()  # events of a term that is over are not to be waited for
-            events = self._owner.decisions.after(owner_rev, number, min(left_s, ALIVE_LOOK_S))
+            events = self._owner.decisions.after(owner_rev, number, min(left_s, ALIVE_LOOK_S), wanted)
             left_s -= ALIVE_LOOK_S
             if events or left_s <= 0 or not alive():
                 return events
+
+    def _about(self, table: str) -> Callable[[EventView], bool]:
+        """Whether an event is about a shard of the table, also one that is gone by now."""
+        if not table:
+            return lambda event: True
+        table_ids = frozenset(self._finder.table_ids(self._owner.current_writer(), table))
+        return lambda event: bool(event.shard) and parse_shard(event.shard).table_id in table_ids
 
     def node_logs(self, node_id: str, query: LogQuery, after: Mapping[str, LogPlace]) -> list[LogPage]:
         return self._logs.of_node(node_id, query, after)

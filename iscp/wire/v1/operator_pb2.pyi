@@ -331,7 +331,9 @@ Global___PlacementPage: _TypeAlias = PlacementPage  # noqa: Y015
 
 @_typing.final
 class GetEventsRequest(_message.Message):
-    """Those after `after_number` of the term `after_owner_rev`, of later terms too; wait_s: at most 60."""
+    """Those after `after_number` of the term `after_owner_rev`, of later terms too; wait_s: at most 60.
+    table: by name, id or path, as in GetPlacementRequest; empty: events of everything.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -339,10 +341,12 @@ class GetEventsRequest(_message.Message):
     AFTER_OWNER_REV_FIELD_NUMBER: _builtins.int
     AFTER_NUMBER_FIELD_NUMBER: _builtins.int
     WAIT_S_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     after_owner_rev: _builtins.int
     after_number: _builtins.int
     wait_s: _builtins.float
+    table: _builtins.str
     def __init__(
         self,
         *,
@@ -350,10 +354,11 @@ class GetEventsRequest(_message.Message):
         after_owner_rev: _builtins.int = ...,
         after_number: _builtins.int = ...,
         wait_s: _builtins.float = ...,
+        table: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_number", b"after_number", "after_owner_rev", b"after_owner_rev", "format_version", b"format_version", "wait_s", b"wait_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_number", b"after_number", "after_owner_rev", b"after_owner_rev", "format_version", b"format_version", "table", b"table", "wait_s", b"wait_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -103,6 +103,7 @@ class OperatorServer(pb_grpc.OperatorServicer):
                 request.after_number,
                 request.wait_s,
                 lambda: context.is_active() and not self._closed,
+                request.table,
             )
             yield from event_pages(events)
 

@@ -33,9 +33,12 @@ def placement(operator: FakeOperator) -> None:
     ]
 
 
-def test_a_page_has_spec_state_iterations_place_and_events(run: Run, service: FakeAdmin) -> None:
+def test_a_page_has_spec_state_iterations_place_and_events(
+    run: Run, service: FakeAdmin, operator: FakeOperator
+) -> None:
     service.apply("/t", "a", 4)
     result = run("job", "describe", "/t", "a")
+    assert operator.tables == ["id-of-/t"], "other tables' events are not sent"
     assert result.exit_code == 0, result.output
     page = result.stdout
     for words in (

@@ -166,6 +166,16 @@ def test_events_say_what_was_decided_and_why(operated: Operated) -> None:
     assert operated.operator.events(last.owner_rev - 1, 99, 0.0, lambda: True)[0] == events[0]
 
 
+def test_events_of_a_table_are_those_of_its_shards_alone(operated: Operated) -> None:
+    operated.join("n-2")
+    events = operated.operator.events(0, 0, 0.0, lambda: True)
+    of_table = operated.operator.events(0, 0, 0.0, lambda: True, "orders")
+    assert of_table == [each for each in events if each.shard == "t-1"] != events
+    assert operated.operator.events(0, 0, 0.0, lambda: True, "t-1") == of_table
+    with pytest.raises(TableNotFound):
+        operated.operator.events(0, 0, 0.0, lambda: True, "nowhere")
+
+
 def test_a_table_is_split_and_merged_and_pins_of_ranges_that_are_gone_go_with_them(operated: Operated) -> None:
     operator = operated.operator
     operator.change_shards(ShardVerb.PIN, "t-1", 0, "n-1")
