@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -61,7 +62,8 @@ class View:
                 *(each.name, each.state.value, str(each.applied_version), str(each.source_version)),
                 *(str(each.seq), _lag(each.lag_s)),
             )
-        return Group(head, ProgressBar(total=self.days, completed=self.done, width=60), table)
+        bar = ProgressBar(total=self.days, completed=self.done, width=60)
+        return Group(head, Padding(bar, 0), table)  # a bar alone ends no line
 
 
 def _lag(lag_s: float | None) -> str:
