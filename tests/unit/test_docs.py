@@ -15,6 +15,7 @@ from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import click
 import pytest
@@ -329,6 +330,22 @@ def test_the_notebook_is_one_without_outputs() -> None:
         assert (cell["outputs"], cell["execution_count"]) == ([], None), cell["id"]
         compile_cell(cell)
     assert [cell["id"] for cell in cells_of(NOTEBOOK) if "tags" in cell["metadata"]] == ["parameters"]
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs").glob("*.svg")), ids=lambda path: path.name)
+def test_pictures_stand_alone_and_can_be_seen_in_dark_mode_too(picture: Path) -> None:
+    source = picture.read_text()
+    svg = "{http://www.w3.org/2000/svg}"
+    drawn = ElementTree.fromstring(source)
+    assert drawn.find(f"{svg}title") is not None
+    assert not re.search(r"<script|<image|url\((?!#)|https?://(?!www\.w3\.org/2000/svg)", source)
+    paper = drawn.find(f"{svg}rect")
+    assert paper is not None
+    covers = drawn.attrib["viewBox"].split()[2:] == [paper.get("width"), paper.get("height")]
+    own_paper = covers and paper.get("fill")
+    style, _, dark = str(drawn.findtext(f"{svg}style")).partition("@media (prefers-color-scheme: dark)")
+    coloured = {rule for rule, body in re.findall(r"([\w.]+) \{([^}]*)\}", style) if "#" in body}
+    assert own_paper or coloured <= set(re.findall(r"([\w.]+) \{", dark)), "no colours for dark mode"
 
 
 def test_the_examples_in_the_text_are_those_that_are_tested() -> None:
