@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -89,7 +89,7 @@ class Client(JobReader):
         spec_json = to_spec_json({**keep, "where": where or None, "options": options, "adopt_from": adopt_from, **run})
         return self.register_many([RegisterRequest(JobName(table, name, account), spec_json)])[0]
 
-    def register_many(self, requests: Sequence[RegisterRequest]) -> list[RegisterResult]:
+    def register_many(self, requests: Iterable[RegisterRequest]) -> list[RegisterResult]:
         """Create several jobs, all or none; the results run parallel to `requests`."""
         named = with_ids(requests, RegisterRequest)
         request = convert.to_message(
@@ -100,7 +100,7 @@ class Client(JobReader):
         response = self._caller.call(self._admin.Register, request, changes=True)
         return [convert.result_from_wire(one) for one in response.results]
 
-    def check_many(self, requests: Sequence[RegisterRequest], *, timeout_s: float | None = None) -> list[CheckedJob]:
+    def check_many(self, requests: Iterable[RegisterRequest], *, timeout_s: float | None = None) -> list[CheckedJob]:
         """What it takes to have the jobs as `requests` say, checked as a registration is; nothing is written."""
         request = convert.to_message(
             pb.RegisterRequest,
@@ -163,7 +163,7 @@ class Client(JobReader):
             raise outcome
         return outcome
 
-    def update_many(self, requests: Sequence[UpdateRequest]) -> list[ChangeOutcome]:
+    def update_many(self, requests: Iterable[UpdateRequest]) -> list[ChangeOutcome]:
         """Change many jobs' specs, each for itself; as `change_many`."""
         named = with_ids(requests, UpdateRequest)
         request = convert.to_message(
@@ -172,7 +172,7 @@ class Client(JobReader):
         response = self._caller.call(self._admin.UpdateJobs, request, changes=True)
         return [convert.outcome_from_wire(one) for one in response.outcomes]
 
-    def change_many(self, changes: Sequence[JobChange]) -> list[ChangeOutcome]:
+    def change_many(self, changes: Iterable[JobChange]) -> list[ChangeOutcome]:
         """Unregister, pause, resume and resync many jobs, each for itself; the outcomes run parallel to `changes`.
 
         Raises OutcomeUnknown where some may have been made: give request ids to be able to repeat the call.

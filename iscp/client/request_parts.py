@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from types import NoneType
@@ -28,17 +28,18 @@ def new_request_id() -> str:
     return uuid4().hex
 
 
-def with_ids(requests: Sequence[Repeatable], kind: type[Repeatable]) -> list[Repeatable]:
+def with_ids(requests: Iterable[Repeatable], kind: type[Repeatable]) -> list[Repeatable]:
     """Each with a request id, so that a retry gets the first answer. Raises InvalidRequest unless all are of `kind`."""
     return [one if one.request_id else replace(one, request_id=new_request_id()) for one in require_all(requests, kind)]
 
 
-def require_all(requests: Sequence[Repeatable], kind: type[Repeatable]) -> Sequence[Repeatable]:
+def require_all(requests: Iterable[Repeatable], kind: type[Repeatable]) -> list[Repeatable]:
     """`requests`. Raises InvalidRequest unless all are of `kind`."""
-    require(requests, Sequence, "requests", f"a list of {kind.__name__}")
-    for number, one in enumerate(requests):
+    require(requests, Iterable, "requests", f"a list of {kind.__name__}")
+    given = list(requests)
+    for number, one in enumerate(given):
         require(one, kind, f"requests[{number}]", f"a {kind.__name__}")
-    return requests
+    return given
 
 
 def job_filter(

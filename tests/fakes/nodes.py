@@ -32,6 +32,7 @@ class FakeCalls:
     asked: list[str] = field(default_factory=list)
     queries: list[LogQuery] = field(default_factory=list)
     upkeeps: dict[str, JobUpkeep | IscpError] = field(default_factory=dict)
+    before_progress: Callable[[], object] = lambda: None
 
     def notify(self, shard: ShardId, targets: bool) -> None:
         self.notified.append((shard, targets))
@@ -51,6 +52,7 @@ class FakeCalls:
         return found
 
     def progress(self, job_id: str) -> RunProgress | None:
+        self.before_progress()
         self.asked.append(job_id)
         found = self.runs.get(job_id)
         if isinstance(found, IscpError):

@@ -38,6 +38,8 @@ READ_TIMEOUT_S = 10.0
 WRITE_TIMEOUT_S = 30.0
 """How long a client may take to receive a message of an answer; then the connection is closed."""
 
+_DOCUMENTS = ("/v1/openapi.json", "/v1", "/v1/")
+
 _STATUSES = {
     grpc.StatusCode.INVALID_ARGUMENT: HTTPStatus.BAD_REQUEST,
     grpc.StatusCode.NOT_FOUND: HTTPStatus.NOT_FOUND,
@@ -131,6 +133,9 @@ class JsonRequest(BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What http.server refuses by itself, in the form of all errors."""
+        if code == HTTPStatus.NOT_IMPLEMENTED:  # what it calls a verb for which there is no do_…
+            self._answer(self._refuse_verb)
+            return
         status = HTTPStatus(code)
         self._send_error(status, PermanentError(message or status.phrase, remedy="See docs/gateway.md"))
 
@@ -158,10 +163,15 @@ class JsonRequest(BaseHTTPRequestHandler):
                 self._send_json(HTTPStatus.OK, document(METHODS.values(), version))
             case "/v1" | "/v1/":
                 self._send_json(HTTPStatus.OK, {"methods": [_listed(each) for each in METHODS.values()]})
-            case _ if self.path.removeprefix("/v1/") in METHODS:
-                raise _refused(HTTPStatus.METHOD_NOT_ALLOWED, "methods are called by POST", "Send a POST")
             case _:
-                raise _unknown(self.path)
+                self._refuse_verb()
+
+    def _refuse_verb(self) -> None:
+        if self.path in _DOCUMENTS:
+            raise _refused(HTTPStatus.METHOD_NOT_ALLOWED, "documents are read by GET", "Send a GET")
+        if self.path.removeprefix("/v1/") in METHODS:
+            raise _refused(HTTPStatus.METHOD_NOT_ALLOWED, "methods are called by POST", "Send a POST")
+        raise _unknown(self.path)
 
     def _call(self) -> None:
         method = METHODS.get(self.path.removeprefix("/v1/")) if self.path.startswith("/v1/") else None
@@ -240,7 +250,7 @@ class JsonRequest(BaseHTTPRequestHandler):
         if length is not None:
             self.send_header("content-length", str(length))
         if status is HTTPStatus.METHOD_NOT_ALLOWED:
-            self.send_header("allow", "POST")
+            self.send_header("allow", "GET" if self.path in _DOCUMENTS else "POST")
         self.end_headers()
 
     def _write(self, content: bytes) -> None:

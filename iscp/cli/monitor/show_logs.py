@@ -12,7 +12,7 @@ from iscp.cli import render
 from iscp.cli.arguments import DURATION, TABLE, Invocation, anywhere, invocation
 from iscp.cli.completion import ACCOUNT, JOB_NAME, NODE
 from iscp.core.config import LogLevel
-from iscp.core.errors import InvalidRequest, TemporaryError
+from iscp.core.errors import InvalidRequest, JobNotFound, TableNotFound, TemporaryError
 from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.log_lines import LINES_MAX, LogLine, LogPage, LogPlace
 from iscp.core.untrusted_values import printable
@@ -104,18 +104,23 @@ class _Printer:
             try:
                 while follow:
                     self._invocation.pause(FOLLOW_EVERY_S)
-                    self._go_on(client, read)
+                    follow = self._go_on(client, read)
             except KeyboardInterrupt:
                 return
 
-    def _go_on(self, client: Client, read: Read) -> None:
+    def _go_on(self, client: Client, read: Read) -> bool:
+        """Whether more lines may come."""
         try:
             pages = read(client, self._places)
+        except (JobNotFound, TableNotFound):
+            self._say("", "the job was dropped: no more lines are about it")
+            return False
         except (TemporaryError, InvalidRequest) as error:  # the owner is changing, or the node is not back yet
             self._say("", f"{error.sentence}; trying again")
-            return
+            return True
         self._said.pop("", None)
         self._show(pages)
+        return True
 
     def _show(self, pages: Sequence[LogPage], tail: int = 0) -> None:
         for page in pages:

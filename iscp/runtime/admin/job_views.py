@@ -85,7 +85,7 @@ class JobViews:
         """Queried of nodes only where an iteration was reported to run, which takes a while, or a comparison."""
         rows = self._owner.last_writer().read(lambda book: book.rows_of(row.key))
         running = [each for each in rows if each.state is JobState.RUNNING or self._nodes.verifying(each.job_id)]
-        found = [self._nodes.progress(each.key.shard, each.job_id) for each in running]
+        found = self._nodes.of_each(lambda each: self._nodes.progress(each.key.shard, each.job_id), running)
         return combined_progress(list(filter(None, found)))
 
     def _upkeep(self, row: JobRow) -> JobUpkeep:
@@ -97,7 +97,7 @@ class JobViews:
         if not isinstance(kind, (RefreshHandler, PurgeHandler)):
             return NO_UPKEEP
         rows = self._owner.last_writer().read(lambda book: book.rows_of(row.key))
-        reported = [self._nodes.upkeep(each.key.shard, each.job_id) for each in rows]
+        reported = self._nodes.of_each(lambda each: self._nodes.upkeep(each.key.shard, each.job_id), rows)
         refreshes, purges = [each.refresh for each in reported], [each.purge for each in reported]
         return JobUpkeep(summed(list(filter(None, refreshes))), summed(list(filter(None, purges))))
 

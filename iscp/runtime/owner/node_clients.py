@@ -9,10 +9,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TypeVar
 
 from iscp.coordination.membership.assignments import Holder
 from iscp.core.errors import IscpError, Unavailable
 from iscp.core.ids import ShardId
+from iscp.core.job_row import JobRow
 from iscp.core.log_lines import LogPage, LogQuery
 from iscp.core.maintenance_figures import JobUpkeep
 from iscp.core.members import NodeRecord
@@ -39,6 +41,7 @@ AWAY_S = 5.0
 """How long a node that is away is given no hints: it finds out by its own probe."""
 
 Hint = Callable[[NodeCalls], None]
+T = TypeVar("T")
 
 
 class NodeClients:
@@ -108,6 +111,10 @@ class NodeClients:
         except IscpError as error:
             log.info("node.progress_unknown", extra={"shard": str(shard), "error": str(error)})
             return None
+
+    def of_each(self, read: Callable[[JobRow], T], rows: Sequence[JobRow]) -> list[T]:
+        """What is read of the nodes that run them, at the same time: one that is frozen is waited for once."""
+        return list(self._reads.map(read, rows) if len(rows) > 1 else map(read, rows))
 
     def counters(self, records: Sequence[NodeRecord]) -> dict[str, dict[str, int]]:
         """By node id, each node's executor's counts; of those that answer."""

@@ -185,7 +185,12 @@ def test_what_is_not_json_or_from_a_browser_or_no_post_is_refused(gateway: Gatew
     assert send(gateway, "/v1/GetCluster", "{}", content_type="application/json", origin="http://a")[0].status == 403
     response, _ = send(gateway, "/v1/GetCluster")
     assert (response.status, response.headers["allow"]) == (405, "POST")
-    assert send(gateway, "/v1/GetCluster", "{}", "PUT", content_type="application/json")[0].status == 501
+    for path, verb in (("/v1/GetCluster", "POST"), ("/v1", "GET"), ("/v1/openapi.json", "GET")):
+        for wrong in ("PUT", "DELETE", "PATCH", "NOPE"):
+            response, content = send(gateway, path, "{}", wrong, content_type="application/json")
+            assert (response.status, response.headers["allow"]) == (405, verb)
+            assert json.loads(content)["error"]["remedy"] == f"Send a {verb}"
+    assert send(gateway, "/v1/Nope", "{}", "PUT", content_type="application/json")[0].status == 404
     assert service.asked == {}
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from iscp.client.admin_client import Client
+from iscp.client.request_parts import require_all, with_ids
+from iscp.core.api_requests import JobName, RegisterRequest
 from iscp.core.errors import InvalidRequest
 
 
@@ -25,3 +27,15 @@ def test_a_limit_is_a_number_above_0(limit: int) -> None:
         for call in (lambda: client.jobs(limit=limit), lambda: client.history("/t", "a", limit=limit)):
             with pytest.raises(InvalidRequest, match=f"limit is {limit}: must be a whole number above 0"):
                 call()
+
+
+def test_many_requests_may_come_from_any_iterable() -> None:
+    requests = [RegisterRequest(JobName("/t", name), "{}") for name in "ab"]
+    assert require_all(iter(requests), RegisterRequest) == requests
+    assert [each.job for each in with_ids((each for each in requests), RegisterRequest)] == [
+        each.job for each in requests
+    ]
+    bad: list[Any] = [1, iter([1]), "a"]
+    for wrong in bad:
+        with pytest.raises(InvalidRequest, match="requests"):
+            with_ids(wrong, RegisterRequest)

@@ -67,8 +67,6 @@ def local_path(uri: str) -> Path | None:
 
 def refuse_no_path(path: Path) -> None:
     """Raises InvalidRequest for what no file system could hold."""
-    if "\0" in str(path):
-        raise InvalidRequest("has a NUL character", field="table", remedy="Leave it out")
     if any(len(os.fsencode(part)) > NAME_BYTES_MAX for part in path.parts):
         raise InvalidRequest(
             f"has a name of more than {NAME_BYTES_MAX} bytes", field="table", remedy="Give a path with shorter names"

@@ -61,8 +61,7 @@ class Caller:
         self, method: Callable[..., R], request: Any, *, changes: bool = False, timeout_s: float | None = None
     ) -> R:
         """Call, and repeat the very same request, until `timeout_s` is over."""
-        if self._closed:
-            raise InvalidRequest("the client is closed", field="client", remedy="Make another one")
+        self._refuse_closed()
         within_s = self._timeout_s if timeout_s is None else require_seconds(timeout_s, "timeout_s")
         attempts = Attempts(self._endpoint, self._clock.monotonic_s(), within_s, changes, self._notice)
         while True:
@@ -70,7 +69,14 @@ class Caller:
                 return method(request, timeout=attempts.left_s(self._clock.monotonic_s()))
             except grpc.RpcError as failure:
                 cause = failure
+            except ValueError:  # gRPC's own: another thread has closed the channel
+                self._refuse_closed()
+                raise
             self._sleep(attempts.pause_s(cause, self._clock.monotonic_s()))
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise InvalidRequest("the client is closed", field="client", remedy="Make another one")
 
 
 def listing(method: Callable[..., Any]) -> Callable[..., list[Any]]:

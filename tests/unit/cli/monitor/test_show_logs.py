@@ -18,7 +18,7 @@ from iscp.cli.monitor.show_logs import FOLLOW_EVERY_S, TAIL
 from iscp.client.admin_client import Client
 from iscp.core.api_requests import JobName
 from iscp.core.config import LogLevel
-from iscp.core.errors import InvalidRequest, QueueFull
+from iscp.core.errors import InvalidRequest, JobNotFound, QueueFull, TableNotFound
 from iscp.core.log_lines import LINES_MAX, LogLine, LogPage, LogPlace, LogQuery
 from tests.fakes.admin import FakeAdmin
 from tests.fakes.operators import FakeOperator
@@ -125,6 +125,14 @@ def test_what_is_missing_is_said_once_and_following_goes_on(follow: Run, operato
         "n-2 no longer keeps 3 lines of its log",
     ]
     assert "\x1b" not in followed.stderr
+
+
+def test_following_a_job_ends_when_it_was_dropped(follow: Run, operator: FakeOperator) -> None:
+    for gone in (JobNotFound("there is no job 'a'"), TableNotFound("there is no table '/t'")):
+        operator.logs = [[a_page("a")], gone]
+        followed = follow("job", "logs", "/t", "a", polls=4)
+        assert (followed.exit_code, followed.stderr) == (0, "the job was dropped: no more lines are about it\n")
+        assert operator.logs == []
 
 
 def test_what_cannot_be_is_refused(run: Run, operator: FakeOperator) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +11,7 @@ from iscp.core.api_requests import JobFilter, ResyncRequest, UpdateRequest
 from iscp.core.errors import InvalidRequest
 from iscp.core.ids import ShardId
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobRow, JobState, JobStatus
+from iscp.core.job_row import JobRow, JobState, JobStatus, Reason
 from iscp.ports.consumer import Needs
 from iscp.runtime.admin.resharder import Resharder
 from tests.fakes.desk import TABLE, Desk, Waiter, X, asked, request
@@ -110,3 +111,13 @@ def test_its_history_is_that_of_the_registration(desk: Split) -> None:
     entry = HistoryEntry("default", "t-1", "x", row.registration, 7, 5, 6, 1.0, 2.0, 1.0, 0, "", 1, 1, "tail", "n-1")
     desk.world.report(row, 6, history=[entry])
     until(lambda: desk.admin.history(X, 9) == [entry])
+
+
+def test_the_nodes_of_its_ranges_are_asked_at_the_same_time(desk: Split) -> None:
+    """A frozen one is waited for; several are waited for no longer."""
+    for part in desk.parts():
+        desk.world.report(part, 6, JobState.RUNNING, Reason.NONE, JobStatus())
+    until(lambda: all(part.state is JobState.RUNNING for part in desk.parts()))
+    desk.calls.before_progress = threading.Barrier(len(RANGES), timeout=20.0).wait
+    desk.admin.status(X)
+    assert len(desk.calls.asked) == len(RANGES)

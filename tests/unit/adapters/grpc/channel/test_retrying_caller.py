@@ -11,7 +11,7 @@ import pytest
 from iscp.adapters.grpc.channel.attempts import NOTICE_AFTER_S, Attempts
 from iscp.adapters.grpc.channel.grpc_errors import DETAIL_KEY, detail_of
 from iscp.adapters.grpc.channel.retrying_caller import Caller
-from iscp.core.errors import ErrorCode, IscpError, NotOwner, OutcomeUnknown, TimedOut, Unavailable
+from iscp.core.errors import ErrorCode, InvalidRequest, IscpError, NotOwner, OutcomeUnknown, TimedOut, Unavailable
 from tests.fakes.clock import FakeClock
 
 TIMEOUT_S = 60.0
@@ -102,3 +102,13 @@ def test_a_last_attempt_without_the_time_for_an_answer_hides_no_error_from_befor
     attempts.pause_s(Refused(NotOwner("no owner")), 1.0)
     with pytest.raises(NotOwner):
         attempts.pause_s(Refused(TimedOut("no answer in time")), 10.0)
+
+
+def test_a_client_that_another_thread_closes_amid_retries_says_so() -> None:
+    def close(seconds: float) -> None:
+        caller.close()
+
+    caller = Caller("127.0.0.1:1", clock=FakeClock(), sleep=close)
+    method = caller.channel.unary_unary("/iscp.wire.v1.Admin/GetCluster")
+    with pytest.raises(InvalidRequest, match="the client is closed"):
+        caller.call(lambda request, timeout: method(request, timeout=timeout), b"")
