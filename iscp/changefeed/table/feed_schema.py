@@ -19,6 +19,7 @@ from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.conditional_writes import require_conditional_writes
 from iscp.adapters.delta.storage.locations import local_path, place
 from iscp.adapters.delta.storage.table_files import sync
+from iscp.adapters.delta.storage.table_place import require_place
 from iscp.changefeed.table.feed_actions import TIMES_WITHOUT_ZONE, first_commit
 from iscp.core.errors import ConfigurationError, InvalidRequest
 
@@ -87,7 +88,9 @@ class FeedDescription:
 
 
 def create_feed_table(uri: str, row: pa.Schema, shards: int, key: Sequence[str] = ()) -> None:
-    """Make the table of a new feed. Raises InvalidRequest where there is one, or where there cannot be such a feed."""
+    """Make the table of a new feed. Raises InvalidRequest where there is one, or where there cannot be such a feed;
+    StorageError where the directory that is to hold it is not there.
+    """
     uri = place(uri)
     if type(shards) is not int or not 1 <= shards <= SHARDS_MAX:
         raise InvalidRequest(f"a feed has 1 to {SHARDS_MAX} shards, not {shards}", field="shards")
@@ -106,6 +109,7 @@ def create_feed_table(uri: str, row: pa.Schema, shards: int, key: Sequence[str] 
         # Also one whose log was cleaned, and has no first commit any more.
         made = not DeltaTable.is_deltatable(uri)
     if made:
+        require_place(uri)
         require_conditional_writes(uri)
         with delta_faults(f"make the feed {uri}"):
             made = _create(uri, FeedDescription(str(uuid.uuid4()), shards, row, tuple(key)))
@@ -138,13 +142,14 @@ def _create(uri: str, description: FeedDescription) -> bool:
 
 @contextmanager
 def _folder(table: Path | None) -> Iterator[None]:
-    """Of a table's log, with all above it; what is made there outlives a power loss."""
+    """Of a table's log, in a directory that is there; what is made there outlives a power loss."""
     if table is None:
         yield
         return
     log = table / "_delta_log"
-    made = [folder for folder in (log, *log.parents) if not folder.exists()]
-    log.mkdir(parents=True, exist_ok=True)
+    made = [folder for folder in (log, table) if not folder.exists()]
+    for folder in (table, log):
+        folder.mkdir(exist_ok=True)
     yield
     for folder in (log, *(folder.parent for folder in made)):
         sync(folder)

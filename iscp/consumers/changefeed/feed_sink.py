@@ -15,7 +15,6 @@ from iscp.adapters.delta.rows.hashing import row_hashes
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, WRITES
 from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.adapters.delta.spark.spark_errors import spark_faults
-from iscp.adapters.delta.storage.table_place import require_place
 from iscp.changefeed.model.ulid import DRAWN_BYTES, UlidPlace, begin
 from iscp.changefeed.table.feed_purge import purged_names, read_purged
 from iscp.changefeed.table.feed_schema import OPERATION, ROW, SHARD, create_feed_table
@@ -71,7 +70,6 @@ class DeltaFeedSink:
     def _open_or_create(self, row: pa.Schema, key: Sequence[str], shards: int) -> FeedTable:
         with suppress(TableNotFound):
             return self._open()
-        require_place(self._uri)
         try:
             create_feed_table(self._uri, row, shards, key)
         except IscpError as error:

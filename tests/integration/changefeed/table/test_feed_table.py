@@ -28,7 +28,7 @@ from iscp.changefeed.table.feed_table import (
 )
 from iscp.changefeed.table.file_writer import FeedRows
 from iscp.changefeed.table.page_reader import READ_ROWS_MAX, PageReader
-from iscp.core.errors import ConfigurationError, Conflict, InvalidRequest, OutcomeUnknown
+from iscp.core.errors import ConfigurationError, Conflict, InvalidRequest, OutcomeUnknown, StorageError
 from tests.fakes.clock import FakeClock
 from tests.fakes.feed_program import ROWS, SCHEMA, rows_of
 from tests.integration.changefeed.table.feed_tables import DRAWN, INSERTS, append, bounds_and_paths, opened, read, told
@@ -274,6 +274,13 @@ def test_a_feed_that_cannot_be_is_refused_before_anything_is_made(
     with pytest.raises(InvalidRequest):
         create_feed_table(str(tmp_path / "feed"), schema, shards, key)
     assert not (tmp_path / "feed").exists()
+
+
+def test_the_directory_that_is_to_hold_a_feed_is_not_made(tmp_path: Path) -> None:
+    """It may be a volume's that is not mounted."""
+    with pytest.raises(StorageError, match="is not there"):
+        create_feed_table(str(tmp_path / "volume" / "feed"), SCHEMA, 1)
+    assert not (tmp_path / "volume").exists()
 
 
 def test_a_feed_stays_where_it_was_opened(tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
