@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
@@ -92,6 +93,41 @@ def test_each_shell_has_a_script_for_both_programs(shell: str) -> None:
         result = CliRunner().invoke(command, ["completion", shell])
         assert result.exit_code == 0
         assert f"{variable}={shell}_complete" in result.stdout
+
+
+COMPLETED: list[tuple[click.Group, str, tuple[str, ...], list[tuple[str, str]]]] = [
+    (cli, "iscp-admin", ("job", "status", "/lake/a", ""), [("plain", "copy"), ("plain", "open")]),
+    (cli, "iscp-admin", ("job", "status", "/lake/"), [("dir", "/lake/"), ("plain", "/lake/a"), ("plain", "/lake/b")]),
+    (cli, "iscp-admin", ("node", "drain", ""), [("plain", "n1")]),
+    (cli, "iscp-admin", ("apply", "-f", ""), [("file", "")]),
+    (cli, "iscp-admin", ("job", "list", "--sort-by", "status.error_c"), [("plain", "status.error_code")]),
+    (cli, "iscp-admin", ("job", "list", "--late"), [("plain", "--late")]),
+    (iscp, "iscp", ("do",), [("plain", "doctor")]),
+    (iscp, "iscp", ("demo", "--nothing-like-it"), []),
+]
+"""What the scripts are answered for the last of the words: what the shell completes itself, and values."""
+
+
+def asked(shell: str, group: click.Group, program: str, words: tuple[str, ...], endpoint: str) -> str:
+    """The answer to what the shell's script sends: zsh the number of the word, fish the word itself."""
+    variable = f"_{program.upper().replace('-', '_')}_COMPLETE"
+    line = " ".join((program, *words))
+    position = words[-1] if shell == "fish" else str(len(words))
+    environ = {variable: f"{shell}_complete", "COMP_WORDS": line, "COMP_CWORD": position, "ISCP_ENDPOINT": endpoint}
+    done = CliRunner(env=environ).invoke(group, [], prog_name=program, complete_var=variable)
+    assert (done.exit_code, done.stderr) == (0, "")
+    return done.stdout.removesuffix("\n")
+
+
+@pytest.mark.parametrize(("group", "program", "words", "wanted"), COMPLETED)
+def test_zsh_and_fish_are_answered_in_the_form_that_their_scripts_read(
+    endpoint: str, group: click.Group, program: str, words: tuple[str, ...], wanted: list[tuple[str, str]]
+) -> None:
+    lines = asked("zsh", group, program, words, endpoint).splitlines()
+    assert len(lines) % 3 == 0, "zsh reads three lines each: type, value, help"
+    assert list(zip(lines[::3], lines[1::3], strict=True)) == wanted
+    found = asked("fish", group, program, words, endpoint).splitlines()
+    assert [tuple(line.split("\t")[0].split(",", 1)) for line in found] == wanted
 
 
 def test_bash_completes_by_the_script() -> None:
