@@ -113,7 +113,7 @@ def test_its_history_is_that_of_the_registration(desk: Split) -> None:
     until(lambda: desk.admin.history(X, 9) == [entry])
 
 
-def test_the_nodes_of_its_ranges_are_asked_at_the_same_time(desk: Split) -> None:
+def test_the_nodes_of_its_ranges_are_queried_at_the_same_time(desk: Split) -> None:
     """A frozen one is waited for; several are waited for no longer."""
     for part in desk.parts():
         desk.world.report(part, 6, JobState.RUNNING, Reason.NONE, JobStatus())
