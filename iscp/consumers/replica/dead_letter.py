@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.consumers.replica.shared_keys import matches
 from iscp.core.errors import ErrorCode, PermanentError
 from iscp.core.job_row import JobRow
@@ -40,32 +41,33 @@ def dead_letter_uri(target: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The keys that several rows have, kept by Spark until `release`; `rows` have one of them, `examples` are some."""
+    """The keys that several rows have, `counted` by Spark and kept until `release`; `rows` have one of them, `examples`
+    are some."""
 
-    keys: DataFrame
+    counted: DataFrame
     rows: int
     examples: str
 
     def split(self, frame: DataFrame, key: Sequence[str]) -> tuple[DataFrame, DataFrame]:
         """(rows whose keys are their own, rows that share one)."""
-        left, keys = frame.alias("f"), F.broadcast(self.keys).alias("k")
+        left, keys = frame.alias("f"), F.broadcast(self.counted.drop(_ROWS)).alias("k")
         on = matches("f", "k", key)
         return left.join(keys, on, "left_anti"), left.join(keys, on, "left_semi")
 
     def release(self) -> None:
-        self.keys.unpersist(blocking=False)
+        release(self.counted)
 
 
 def find_shared_keys(frame: DataFrame, key: Sequence[str]) -> Shared | None:
     """None where every row has a key of its own; null equals null."""
     counted = frame.groupBy(*[F.col(quoted(name)) for name in key]).agg(F.count("*").alias(_ROWS))
-    shared = counted.where(f"{_ROWS} > 1").persist()
+    shared = kept(counted.where(f"{_ROWS} > 1"))
     rows = shared.agg(F.sum(_ROWS)).collect()[0][0]
     if not rows:
-        shared.unpersist(blocking=False)
+        release(shared)
         return None
     examples = [str(row.asDict()) for row in shared.drop(_ROWS).limit(_SHOWN).collect()]
-    return Shared(shared.drop(_ROWS), int(rows), "; ".join(examples))
+    return Shared(shared, int(rows), "; ".join(examples))
 
 
 class DeadLetterBox:

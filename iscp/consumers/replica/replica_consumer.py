@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.consumers.replica.commit_tag import commit_tag
 from iscp.consumers.replica.dead_letter import ROWS_MAX, DeadLetterBox, Shared, find_shared_keys
 from iscp.consumers.replica.shared_keys import matches
@@ -182,12 +183,12 @@ class ReplicaConsumer:
             # A merge cannot take away one of two rows with one key.
             doubled.release()
             return Consumed(self._sink.replace(wanted, tag, context.guard), 0, 0)
-        frame = _differing(wanted, held, key).persist()
+        frame = kept(_differing(wanted, held, key))
         try:
             rows = frame.count()
             position = self._sink.merge(context.session, frame, key, tag, context.guard)
         finally:
-            frame.unpersist(blocking=False)
+            release(frame)
         return Consumed(position, rows, 0)
 
     def _read_held(self, context: ConsumeContext, wanted: DataFrame) -> DataFrame:

@@ -16,7 +16,7 @@ from iscp.adapters.delta.log.checkpoints import COMMITS
 from iscp.core.errors import InvalidRequest
 from iscp.core.iteration import DataType, JobOutcome
 
-from .conftest import BY_SPARK, Pipeline, rows
+from .conftest import BOTH_WAYS, BY_SPARK, Pipeline, rows
 
 pytestmark = pytest.mark.spark
 
@@ -183,6 +183,18 @@ def test_a_target_that_cannot_be_claimed_again_is_left_as_it_is(pipeline: Pipeli
     pipeline.sql(f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ('delta.{name}' = '{value}')")
     still = pipeline.run(job)[0]
     assert (still.error_msg, still.seq) == ("", first.seq)
+
+
+@BOTH_WAYS
+def test_rows_that_somebody_doubles_go_each_time(pipeline: Pipeline) -> None:
+    """What a comparison has found is not what the next one is given."""
+    job, uri = pipeline.job("target", key=("id",)), pipeline.target("target")
+    pipeline.build(job)
+    for number in range(3):
+        write_deltalake(uri, rows(range(10 * number, 10 * number + 5)), mode="append")
+        outcome = pipeline.run(job)[0]
+        assert (outcome.error_msg, outcome.data_type) == ("", DataType.DIFFERENCE)
+        pipeline.assert_equal("target")
 
 
 def test_a_target_with_rows_of_somebody_else_is_refused(pipeline: Pipeline) -> None:

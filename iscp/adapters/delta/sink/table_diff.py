@@ -19,6 +19,7 @@ from pyspark.sql import types as T
 from iscp.adapters.delta.rows.hashing import key_hash, row_hashes, value_hash
 from iscp.adapters.delta.rows.net_changes import OP
 from iscp.adapters.delta.source.change_set import reading_changes
+from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.core.digest import Digest, Ranges, Unequal, ranges_for, total, unequal
 from iscp.core.sql_names import quoted
@@ -52,11 +53,11 @@ def comparing(wanted: DataFrame, held: DataFrame, key: Sequence[str]) -> Iterato
     if not found.differing:
         yield Compared(said)
         return
-    differing = _differing(sides, found.to_read, bool(key)).persist()
+    differing = kept(_differing(sides, found.to_read, bool(key)))
     try:
         yield _count_differences(said, differing, wanted.schema, bool(key))
     finally:
-        differing.unpersist(blocking=False)
+        release(differing)
 
 
 class Side:

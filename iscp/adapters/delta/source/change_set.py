@@ -31,6 +31,7 @@ from iscp.adapters.delta.rows.net_changes import (
     unhashable,
 )
 from iscp.adapters.delta.source.written_rows import written_by_arrow, written_by_spark
+from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.core.errors import EngineError, StorageError
@@ -80,16 +81,16 @@ class DeltaChangeSet:
         after: Callable[[], DataFrame],
         rows: pa.Table | None = None,
         frame: DataFrame | None = None,
-        kept: bool = False,
+        readers: int = 1,
     ) -> None:
-        """`after`: opens all rows of the source as of the range's last version."""
+        """`after`: opens all rows as of the range's last version. `frame` is kept where it has several `readers`."""
         self._session = session
         self._schema = schema
         self._span = span
         self._after = after
         self._rows = rows
-        self._frame = frame
-        self._kept = [frame.persist()] if frame is not None and kept else []
+        self._frame = kept(frame) if frame is not None and readers > 1 else frame
+        self._kept = [self._frame] if self._frame is not None and readers > 1 else []
         self._net: dict[tuple[tuple[str, ...], str, bool, tuple[str, ...]], Changes] = {}
 
     @classmethod
@@ -98,7 +99,7 @@ class DeltaChangeSet:
     ) -> DeltaChangeSet:
         schema = frame.drop(CHANGE_TYPE, *STAMPS).schema
         if not (small and fits_arrow(schema, ())):
-            return cls(frame.sparkSession, schema, span, after, frame=frame, kept=readers > 1)
+            return cls(frame.sparkSession, schema, span, after, frame=frame, readers=readers)
         with reading_changes("read the changes"):
             return cls(frame.sparkSession, schema, span, after, rows=frame.toArrow())
 
@@ -130,7 +131,7 @@ class DeltaChangeSet:
 
     def release(self) -> None:
         for frame in self._kept:
-            frame.unpersist(blocking=False)
+            release(frame)
 
     def _compute(self, key: tuple[str, ...], where: str, stamped: bool, columns: tuple[str, ...]) -> Changes:
         left_out = (CHANGE_TYPE,) if stamped else (CHANGE_TYPE, *STAMPS)
@@ -200,7 +201,7 @@ class DeltaChangeSet:
         counted = _count_rows(each_key(raw, key), key)
         if not counted.doubtful:
             return counted.changes(each_by_itself(raw).drop(*left_out), self._reread)
-        frame = net_by_spark(raw, key).persist()
+        frame = kept(net_by_spark(raw, key))
         self._kept.append(frame)  # what is made of it cannot be given back in its place
         counted = _count_rows(frame, key)
         if counted.doubtful:

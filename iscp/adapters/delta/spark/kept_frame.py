@@ -1,0 +1,27 @@
+"""Frames whose rows Spark keeps, each for itself alone.
+
+Spark gives the rows that it keeps of one query to every other one whose plan is the same, in all sessions of its JVM,
+and two reads of what a Delta table holds have the same plan whatever was committed between them: the later one would be
+given the rows of the earlier.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def kept(frame: DataFrame) -> DataFrame:
+    """`frame`, computed once and kept until `release` of what this returns, and of nothing that is made of it: that is
+    another plan, under which Spark keeps nothing."""
+    mark = F.lit(uuid.uuid4().hex)
+    return frame.where(mark == mark).persist()
+
+
+def release(frame: DataFrame) -> None:
+    frame.unpersist(blocking=False)
