@@ -109,7 +109,7 @@ class Process:
 
     def _members_changed(self, members: tuple[NodeRecord, ...], moment: Moment) -> None:
         """As `iscp/runtime/node/node.py` passes it on."""
-        self.registration.on_members_changed(members)
+        self.registration.on_members_changed(members, moment)
         self.owner.on_members_changed(members, moment)
 
     def _leave_when_idle(self, until_s: float) -> None:

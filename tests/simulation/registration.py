@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from iscp.core.members import NodeRecord
+from iscp.core.members import Moment, NodeRecord
 from tests.simulation.etcd import KEYS, Etcd
 from tests.simulation.lease import Lease
 
@@ -35,6 +35,7 @@ class Registration:
         self.lease: Lease | None = None
         self.leaving = False
         self._seen_epoch = 0
+        self._restores = 0
 
     @property
     def confirmed(self) -> bool:
@@ -104,6 +105,7 @@ class Registration:
                 failed()
             else:
                 self.lease, self.record = lease, record
+                self._seen_epoch = self._seen_epoch or record.epoch  # members are watched after the first one
                 self._on_registered(record.epoch)
                 if not lease.valid:
                     self._lapse()
@@ -115,12 +117,14 @@ class Registration:
 
         self._process.etcd.call(lambda etcd: etcd.create(self.key, record, lease_id), created, failed)
 
-    def on_members_changed(self, members: tuple[NodeRecord, ...]) -> None:
-        """A life that was a member and is none any more has lost its key: it stops, and joins again."""
+    def on_members_changed(self, members: tuple[NodeRecord, ...], moment: Moment) -> None:
+        """A life that was a member and is none any more has lost its key: it stops, and joins again. So does one that
+        is not in a store that was restored."""
+        restored, self._restores = moment.restores > self._restores, moment.restores
         lease, life = self.lease, (self._process.node_id, self.record.epoch)
         if any((each.node_id, each.epoch) == life for each in members):
             self._seen_epoch = self.record.epoch
-        elif self._seen_epoch == self.record.epoch and lease is not None and not lease.closed:
+        elif (restored or self._seen_epoch == self.record.epoch) and lease is not None and not lease.closed:
             lease.gone = True
             lease.confirmed_until_s = -math.inf
             self._lapse()

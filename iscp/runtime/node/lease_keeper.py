@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from iscp.core.errors import ConfigurationError, LeaseLost, TemporaryError
-from iscp.core.members import NodeRecord
+from iscp.core.members import Moment, NodeRecord
 from iscp.ports.cluster import Lease, Membership
 from iscp.ports.system import Clock
 
@@ -46,6 +46,7 @@ class LeaseKeeper:
         self._on_broken = on_broken
         self._lease: Lease | None = None
         self._seen_epoch = 0
+        self._restores = 0
         self._lapsed = threading.Event()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="iscp-lease-keeper", daemon=True)
@@ -59,8 +60,12 @@ class LeaseKeeper:
         return self._record.epoch
 
     def start(self) -> None:
-        """Register. Raises ConfigurationError (the name is taken), Unavailable, OutcomeUnknown."""
+        """Register, before members are watched: what is read from then on has this life.
+
+        Raises ConfigurationError (the name is taken), Unavailable, OutcomeUnknown.
+        """
         self._register()
+        self._seen_epoch = self.epoch
         self._thread.start()
 
     def check(self, epoch: int) -> None:
@@ -71,14 +76,16 @@ class LeaseKeeper:
         if lease is None or self._clock.monotonic_s() >= lease.confirmed_until_s():
             raise LeaseLost("the node's lease can no longer be confirmed", remedy="Check that etcd can be reached")
 
-    def on_members_changed(self, members: tuple[NodeRecord, ...]) -> None:
+    def on_members_changed(self, members: tuple[NodeRecord, ...], moment: Moment) -> None:
         """A life that was a member and is none any more has lost its key, though its lease may go on.
 
-        Others are given what it runs; so it must stop, and join again.
+        Others are given what it runs; so it must stop, and join again. So must one that is not in a store that was
+        restored meanwhile, from a backup that may have its lease and not its key: it may not have been seen yet.
         """
+        restored, self._restores = moment.restores > self._restores, moment.restores
         if any((each.node_id, each.epoch) == (self._record.node_id, self.epoch) for each in members):
             self._seen_epoch = self.epoch
-        elif self._seen_epoch == self.epoch and self._lease is not None:
+        elif (restored or self._seen_epoch == self.epoch) and self._lease is not None:
             log.warning("lease.key_gone", extra={"node": self._record.node_id, "epoch": self.epoch})
             self._lease = None
             self._lapse()

@@ -134,7 +134,7 @@ class Node:
         log.info("node.ready", extra={"epoch": self._parts.keeper.epoch})
 
     def _members_changed(self, members: tuple[NodeRecord, ...], moment: Moment) -> None:
-        self._parts.keeper.on_members_changed(members)
+        self._parts.keeper.on_members_changed(members, moment)
         self._parts.owner.on_members_changed(members, moment)
 
     def stop(self, drain_s: float) -> None:
