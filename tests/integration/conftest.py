@@ -14,6 +14,8 @@ from tests.fakes.s3 import FakeS3, asking, delete_all, s3_server
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pyspark.sql import SparkSession
+
 
 @pytest.fixture(scope="session")
 def s3_to_be() -> FakeS3:
@@ -43,3 +45,18 @@ def spark_runtime(tmp_path_factory: pytest.TempPathFactory, s3_to_be: FakeS3) ->
         runtime = SparkRuntime.start(settings)
     yield runtime
     runtime.stop()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_kept(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "spark_runtime" not in request.fixturenames:
+        return
+    session = request.getfixturevalue("spark_runtime").root
+    left = not nothing_kept(session)
+    session.catalog.clearCache()  # what one test left is not the next one's fault
+    assert not left, "rows that Spark goes on keeping are given to later queries"
+
+
+def nothing_kept(session: SparkSession) -> bool:
+    return bool(session._jsparkSession.sharedState().cacheManager().isEmpty())

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.adapters.delta.spark.session import SparkRuntime
 from iscp.consumers.replica.dead_letter import find_shared_keys
-from tests.integration.pipeline.conftest import nothing_kept
+from tests.integration.conftest import nothing_kept
 
 pytestmark = pytest.mark.spark
 

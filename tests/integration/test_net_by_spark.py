@@ -60,7 +60,7 @@ def raw(spark_runtime: SparkRuntime, cases: list[Case]) -> DataFrame:
         for number, (changes, _) in enumerate(cases)
         for change in changes
     ]
-    return _frame(spark_runtime, rows, [*KEY, "v", CHANGE_TYPE, COMMIT_VERSION]).repartition(3).persist()
+    return _frame(spark_runtime, rows, [*KEY, "v", CHANGE_TYPE, COMMIT_VERSION]).repartition(3).localCheckpoint()
 
 
 def _frame(runtime: SparkRuntime, rows: Sequence[tuple[Any, ...]], names: Sequence[str]) -> DataFrame:

@@ -180,7 +180,7 @@ MUTANTS: dict[str, Mutant] = {
     "owner: what was decided anew": Mutant(replace(REAL, loop=LosesWhatItTold), REGISTRATIONS, seeds=(0, 1)),
     "owner: members in order": Mutant(replace(REAL, roll=BelievesOldMembers), LISTS, seeds=(21, 39)),
     "owner: members of a restored etcd": Mutant(replace(REAL, roll=GoesByRevisionsAlone), RESTORES, seeds=(14, 29)),
-    "owner: hold after a restore of etcd": Mutant(replace(REAL, roll=HoldsNotAfterARestore), RESTORES, seeds=(11, 65)),
+    "owner: hold after a restore of etcd": Mutant(replace(REAL, roll=HoldsNotAfterARestore), RESTORES, seeds=(97,)),
     "members: epochs that a restored etcd has lost": Mutant(
         replace(REAL, reads=GoesByIdsAndRevisions), RESTORES, seeds=(97, 242)
     ),

