@@ -7,6 +7,7 @@ and are reduced to the net change of each key: its last operation in the range, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
@@ -125,11 +126,14 @@ class DeltaChangeSource:
         )
 
     def _schema_before(self, uri: str, version: int, committed_at_s: float, last: Commit) -> str:
+        with suppress(StorageError, EngineError, InvalidRequest):
+            return self._shape(uri, version, committed_at_s).schema_json
+        # Raises where it is the storage, or Spark, that does not answer: all is there when it does again.
+        self._shape(uri, last.version, last.committed_at_s)
         try:
+            # A fault of a moment has passed by now: a feed would lose changes by it for good.
             return self._shape(uri, version, committed_at_s).schema_json
         except (StorageError, EngineError, InvalidRequest) as error:
-            # Raises where it is the storage, or Spark, that does not answer: all is there when it does again.
-            self._shape(uri, last.version, last.committed_at_s)
             # Whether later changes can be read with today's types is not known then.
             raise ChangesUnavailableError(f"version {version} cannot be opened any more: {error}") from error
 

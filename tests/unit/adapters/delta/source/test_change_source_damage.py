@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.source.arrow_read import Shape
 from iscp.adapters.delta.source.change_source import DeltaChangeSource
-from iscp.core.errors import ErrorCode, StorageError
+from iscp.core.errors import EngineError, ErrorCode, StorageError
 from iscp.core.iteration import Bounds
 from iscp.core.watermark import Watermark
 from iscp.ports.source import ChangesUnavailableError, SourceRange
@@ -147,3 +148,25 @@ def test_a_checkpoint_that_agrees_with_the_commits_opens_no_table_again(lake: Pa
         write_deltalake(uri, pa.table({"id": [version]}), mode="append")
         DeltaTable(uri).create_checkpoint()
     assert opened == [NEWEST]
+
+
+@pytest.mark.parametrize("faults", [1, 2], ids=["for a moment", "for good"])
+def test_a_range_is_given_up_for_a_version_that_never_opens_alone(tmp_path: Path, faults: int) -> None:
+    uri = str(tmp_path / "orders")
+    for columns in ({"id": [1]}, {"id": [2]}, {"id": [3], "added": [3]}):
+        write_deltalake(uri, pa.table(columns), mode="append", schema_mode="merge")
+    shape = Shape.of(DeltaTable(uri, version=1))
+    DeltaTable(uri).create_checkpoint()
+    (tmp_path / "orders" / "_delta_log" / f"{0:020}.json").unlink()  # from here on only Spark opens version 1
+    opened: list[int] = []
+
+    def by_spark(_: str, version: int) -> Shape:
+        opened.append(version)
+        if len(opened) <= faults:
+            raise EngineError("Spark is gone")
+        return shape
+
+    source = DeltaChangeSource(by_spark=by_spark)
+    with pytest.raises(ChangesUnavailableError) if faults > 1 else nullcontext():
+        assert source.resolve(uri, Watermark(1), None, Bounds()).reshapes
+    assert opened == [1, 1]
