@@ -48,3 +48,14 @@ def test_keys_that_rows_share_are_counted_again_each_time(tmp_path: Path, spark_
     write_deltalake(uri, pa.table({"id": [1, 2, 3]}), mode="overwrite")
     assert find_shared_keys(rows.load(uri), ["id"]) is None
     assert nothing_kept(spark_runtime.root)
+
+
+def test_keys_of_rows_that_cannot_be_read_are_not_kept(tmp_path: Path, spark_runtime: SparkRuntime) -> None:
+    uri = str(tmp_path)
+    write_deltalake(uri, pa.table({"id": [1, 1]}))
+    for file in tmp_path.glob("*.parquet"):
+        file.unlink()
+    rows = spark_runtime.new_session().read.format("delta").load(uri)
+    with pytest.raises(Exception, match="FILE_NOT_EXIST"):
+        find_shared_keys(rows, ["id"])
+    assert nothing_kept(spark_runtime.root)

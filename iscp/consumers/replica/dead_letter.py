@@ -62,9 +62,18 @@ def find_shared_keys(frame: DataFrame, key: Sequence[str]) -> Shared | None:
     """None where every row has a key of its own; null equals null."""
     counted = frame.groupBy(*[F.col(quoted(name)) for name in key]).agg(F.count("*").alias(_ROWS))
     shared = kept(counted.where(f"{_ROWS} > 1"))
+    found = None
+    try:
+        found = _describe(shared)
+    finally:
+        if found is None:  # nobody else gives them back, also where they could not be read
+            release(shared)
+    return found
+
+
+def _describe(shared: DataFrame) -> Shared | None:
     rows = shared.agg(F.sum(_ROWS)).collect()[0][0]
     if not rows:
-        release(shared)
         return None
     examples = [str(row.asDict()) for row in shared.drop(_ROWS).limit(_SHOWN).collect()]
     return Shared(shared, int(rows), "; ".join(examples))
