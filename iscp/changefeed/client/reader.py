@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.log.table_opening import bring_up, open_delta
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.delta.storage.locations import place
 from iscp.changefeed.model.cursor import Cursor
@@ -35,7 +35,7 @@ class FeedReader:
         self._probe = DeltaProbe()
         self._probed: ProbeState | None = None
         with delta_faults(f"open the feed {table.uri}"):
-            self._delta = DeltaTable(place(table.uri))
+            self._delta = open_delta(place(table.uri))
         self._purged: dict[int, str] = {}
 
     def probe(self) -> bool:
@@ -76,7 +76,7 @@ class FeedReader:
         if probed == before:
             return
         with delta_faults(f"read the feed {uri}"):
-            self._delta.update_incremental()
+            bring_up(self._delta)
         # After the files: what was purged of those is known then.
         self._purged = read_purged(self._table)
         # Before the files: what came after it is seen by the next probe.

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.log.table_opening import bring_up, open_delta
 from iscp.adapters.delta.storage.locations import place
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
@@ -37,7 +37,7 @@ class FeedPlan:
         """Raises TableNotFound, ConfigurationError, StorageError."""
         self._table = FeedTable(uri, SystemClock(), EnvironmentFailpoints())
         with delta_faults(f"open the feed {uri}"):
-            self._delta = DeltaTable(place(uri))
+            self._delta = open_delta(place(uri))
         self._listed = FeedFiles()
 
     @property
@@ -109,7 +109,7 @@ class FeedPlan:
     def _files(self, start: Mapping[int, str], end: Mapping[int, str]) -> list[FeedFile]:
         """As of now."""
         with delta_faults("list the files of a feed"):
-            self._delta.update_incremental()
+            bring_up(self._delta)
             return self._listed.between(self._delta, start, end)
 
     def _first_rows(self, span: Sequence[FeedFile], after: str, upto: str, limit: int) -> tuple[int, str]:

@@ -21,6 +21,7 @@ from iscp.adapters.delta.log.checkpoints import Checkpoints
 from iscp.adapters.delta.log.commits import COMMIT_ID, commit_file
 from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.next_version import counts
+from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.storage import files
 from iscp.changefeed.table.feed_actions import TIMES_WITHOUT_ZONE, Action, commit, with_feature
 from iscp.changefeed.table.feed_schema import ROW, FeedDescription, described, has_times_without_zone
@@ -163,7 +164,7 @@ class FeedLog:
     def reopen(self) -> None:
         """Raises as when it was opened."""
         with delta_faults(f"open the feed {self._uri}"):
-            self._base = DeltaTable(self._uri)
+            self._base = open_delta(self._uri)
         _refuse_unwritable(self._base)
         self.description: FeedDescription = described(self._base)
         self.version: int = self._base.version()

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
 from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.storage.locations import place
 from iscp.changefeed.table.feed_files import list_files
 from iscp.changefeed.table.feed_table import FeedTable
@@ -55,7 +55,7 @@ def purge_files(table: FeedTable, bounds: Mapping[int, str], now_ms: int, *, dry
     seen = table.texts(purged_names(table.description.shards))
     gone = _parsed(seen)
     with delta_faults(f"read the feed {table.uri}"):
-        there = list_files(DeltaTable(place(table.uri)))
+        there = list_files(open_delta(place(table.uri)))
     found = _removable(there, bounds)
     found = found.take(pc.sort_indices(found, [("last", "ascending")]))
     taken = found.slice(0, PURGED_FILES_MAX)

@@ -27,6 +27,7 @@ from iscp.adapters.delta.joblog.orphan_files import OrphanFiles
 from iscp.adapters.delta.log.commits import COMMIT_ID
 from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, storage_error
 from iscp.adapters.delta.log.next_version import commits_after
+from iscp.adapters.delta.log.table_opening import bring_up
 from iscp.adapters.delta.storage.durable_commits import DurableCommits
 from iscp.adapters.delta.storage.locations import local_path
 from iscp.adapters.delta.storage.table_files import files_of, sync
@@ -203,7 +204,7 @@ class FencedTable:
         table = self._open()
         try:
             self._failpoints.reach(FAILPOINT_LOOK)
-            table.update_incremental()
+            bring_up(table)
             version = table.version()
             found = written and version == self._version + 1
             if not found and version != self._version:

@@ -26,6 +26,7 @@ from iscp.adapters.delta.joblog.log_schema import (
     history_table,
 )
 from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, storage_error
+from iscp.adapters.delta.log.table_opening import bring_up, open_delta
 from iscp.adapters.delta.storage import files as storage
 from iscp.adapters.delta.storage.locations import local_path, place
 from iscp.adapters.delta.storage.table_files import files_of
@@ -78,7 +79,7 @@ class HistoryTable:
             # an owner that starts then would find no log there, and begin an empty one.
             self._table = self._open()
         try:
-            self._table.update_incremental()
+            bring_up(self._table)
             write_deltalake(self._table, rows, mode="append")
         except FOREIGN_ERRORS as error:
             self._table = None  # what it has in memory may be of a directory that is gone
@@ -141,7 +142,7 @@ class HistoryTable:
 
     def _compact(self, table: DeltaTable) -> None:
         """Put small files together, forget old iterations, delete files that are no longer needed."""
-        table.update_incremental()
+        bring_up(table)
         before = datetime.fromtimestamp(self._clock.now_s() - KEPT_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         table.delete(f"end_at < '{before}'")
         table.optimize.compact()
@@ -182,7 +183,7 @@ def set_damaged_aside(uri: str) -> str:
     No node may write it meanwhile. Raises StorageError; ConfigurationError on S3, which renames nothing.
     """
     try:
-        if not is_there(uri) or not (fault := find_fault(uri, None) or find_fault(uri, DeltaTable(uri))):
+        if not is_there(uri) or not (fault := find_fault(uri, None) or find_fault(uri, open_delta(uri))):
             return ""
         path = local_path(uri)
         if path is None:

@@ -15,10 +15,10 @@ from typing import Any, assert_never
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
 from iscp.adapters.delta.log.commits import COMMIT_ID, log_of, version_of
 from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.storage import files
 from iscp.core.errors import JobLogDamaged
 
@@ -230,7 +230,7 @@ def repair(uri: str, reached: int) -> Repaired | None:
         raise damage.error()
     if damage.kind is Kind.REMOVED:
         with delta_faults(f"write a checkpoint of {uri}"):
-            DeltaTable(uri).create_checkpoint()
+            open_delta(uri).create_checkpoint()
         return Repaired(damage.whole_to)
     if not files.exists(damage.path):
         return Repaired(damage.whole_to)

@@ -10,6 +10,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from iscp.adapters.delta.joblog.log_schema import FORMAT, FORMAT_PROPERTY
 from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, storage_error
+from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.storage.locations import local_path
 from iscp.core.errors import ConfigurationError, StorageError
 
@@ -28,7 +29,7 @@ def open_or_create(uri: str, schema: pa.Schema, properties: Mapping[str, str], c
         raise StorageError(f"there is no directory {path.parent}", remedy="Mount or create it")
     try:
         try:
-            table = DeltaTable(uri)
+            table = open_delta(uri)
         except TableNotFoundError:
             try:
                 table = DeltaTable.create(
@@ -39,7 +40,7 @@ def open_or_create(uri: str, schema: pa.Schema, properties: Mapping[str, str], c
                     raise_if_key_not_exists=False,
                 )
             except DeltaError:  # somebody else was first, or it shows at once what is wrong
-                table = DeltaTable(uri)
+                table = open_delta(uri)
     except FOREIGN_ERRORS as error:
         raise storage_error(error, f"cannot open {uri}") from error
     written = int(table.metadata().configuration.get(FORMAT_PROPERTY, 0))
@@ -64,7 +65,7 @@ def bring_up_to_format(table: DeltaTable, schema: pa.Schema) -> None:
 def refuse_others_table(uri: str, cluster: str) -> None:
     """Raise ConfigurationError if there is a table at `uri` that belongs to another cluster."""
     try:
-        _refuse_other(DeltaTable(uri), uri, cluster)
+        _refuse_other(open_delta(uri), uri, cluster)
     except FOREIGN_ERRORS:
         return  # whoever opens it reports what is wrong
 

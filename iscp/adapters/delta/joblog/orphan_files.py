@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from deltalake import DeltaTable
-
 from iscp.adapters.delta.log.delta_errors import FOREIGN_ERRORS, storage_error
+from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.storage.table_files import files_of
 
 TIDY_FILES_MAX = 1_000_000
@@ -26,7 +25,7 @@ class OrphanFiles:
         that is on its way. Raises StorageError.
         """
         try:
-            table = DeltaTable(self._uri)
+            table = open_delta(self._uri)
             unneeded = set(table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=True))
             # Of the last two calls: a file that is new is that of a commit on its way, which no version names yet.
             doomed = sorted(unneeded & self._unneeded)[:TIDY_FILES_MAX]

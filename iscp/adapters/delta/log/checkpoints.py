@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from deltalake import DeltaTable
+from iscp.adapters.delta.log.table_opening import open_delta
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Checkpoints:
             return
         self._due = False  # also if it fails: tried again when the next one is due, not after every commit
         try:
-            table = DeltaTable(self._uri)
+            table = open_delta(self._uri)
             if self._only_with.items() <= table.metadata().configuration.items():
                 table.create_checkpoint()
                 table.cleanup_metadata()

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from deltalake import DeltaTable
 from pyspark.sql import types as T
 
 from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.core.errors import TableNotFound
 from iscp.core.sql_names import quoted
@@ -30,7 +30,7 @@ def enable_features(session: SparkSession, uri: str, schema: T.StructType) -> No
     if not needed:
         return
     with suppress(TableNotFound), delta_faults(f"open {uri}"):  # one that is made now gets them by itself
-        missing = needed - {*(DeltaTable(uri).protocol().writer_features or ())}
+        missing = needed - {*(open_delta(uri).protocol().writer_features or ())}
         if missing:
             _enable(session, uri, sorted(missing))
 

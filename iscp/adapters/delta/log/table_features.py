@@ -6,6 +6,7 @@ from deltalake import DeltaTable
 
 from iscp.adapters.delta.log.commits import APP_ID
 from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.core.errors import ErrorCode, PermanentError
 
 _RETENTION = "delta.setTransactionRetentionDuration"
@@ -57,14 +58,14 @@ def refuse_fault(fault: str, remedy: str) -> None:
 def refuse_unusable(uri: str) -> None:
     """Raises PermanentError where the table at `uri`, as it is now, has a `target_fault`; StorageError."""
     with delta_faults(f"open {uri}"):
-        fault = target_fault(DeltaTable(uri))
+        fault = target_fault(open_delta(uri))
     refuse_fault(*fault)
 
 
 def refuse_somebody_elses(uri: str, version: int) -> None:
     """What came to be here since the registration, which takes no such table either."""
     with delta_faults(f"open {uri}"):
-        table = DeltaTable(uri, version=version)
+        table = open_delta(uri, version=version)
         theirs = table.transaction_version(APP_ID) is None and bool(table.file_uris())
     if theirs:
         remedy = "Move it away and resume the job, or register the job with another target"

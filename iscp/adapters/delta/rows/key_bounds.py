@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from iscp.adapters.delta.log.actions import is_count
 from iscp.adapters.delta.log.commits import commit_stamp, statistics_added
 from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.core.sql_names import quoted
 from iscp.ports.source import KeyBounds
 
@@ -127,7 +127,7 @@ class HeldKeys:
     def _read(self, names: Iterable[str], version: int) -> None:
         """From the statistics of all files, at a cost that follows their number."""
         with delta_faults(f"read the statistics of {self._uri}"):
-            files = pa.table(DeltaTable(self._uri, version=version).get_add_actions()).to_pylist()
+            files = pa.table(open_delta(self._uri, version=version).get_add_actions()).to_pylist()
         # A table without indexed columns has none of these.
         parts = {"numRecords": "num_records", "minValues": "min", "maxValues": "max", "nullCount": "null_count"}
         stats = [{part: file.get(column) for part, column in parts.items()} for file in files]

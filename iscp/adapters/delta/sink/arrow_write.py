@@ -13,6 +13,7 @@ from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalak
 
 from iscp.adapters.delta.log.commits import commit_stamp
 from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work
+from iscp.adapters.delta.log.table_opening import bring_up, open_delta
 from iscp.adapters.delta.rows.key_bounds import HeldKeys, bounds_of_arrow
 from iscp.adapters.delta.rows.net_changes import OP
 from iscp.core.errors import Conflict
@@ -88,9 +89,9 @@ class DirectWriter:
     def _at(self, version: int) -> DeltaTable:
         table, self._table = self._table, None  # a handle that a write failed with is not used again
         if table is None or table.version() > version or commit_stamp(self._uri, table.version()) != self._stamp:
-            table = DeltaTable(self._uri)
+            table = open_delta(self._uri)
         elif table.version() < version:
-            table.update_incremental()
+            bring_up(table)
         if table.version() != version:
             raise Conflict(f"{self._uri} is at version {table.version()}, not at {version} any more")
         return table

@@ -27,6 +27,7 @@ from iscp.adapters.delta.log.table_features import (
     refuse_unusable,
     target_fault,
 )
+from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.rows.key_bounds import HeldKeys
 from iscp.adapters.delta.rows.net_changes import OP
 from iscp.adapters.delta.sink.append_only import Way, comparable, lacking
@@ -92,7 +93,7 @@ class DeltaSink:
 
     def renew(self, tag: CommitTag) -> Position | None:
         with delta_faults(f"open {self._uri}"):
-            table = DeltaTable(self._uri)
+            table = open_delta(self._uri)
             if target_fault(table)[0] or not is_plain(table):
                 return None
         self._commit_actions([], "append", tag)
@@ -108,7 +109,7 @@ class DeltaSink:
         """Kept, since opening a table costs with its size, as long as no commit that was seen may have changed them."""
         if self._columns is None or self._shape != self._reader.shape:
             with delta_faults(f"open {self._uri}"):
-                table = DeltaTable(self._uri)
+                table = open_delta(self._uri)
             refuse_fault(*expiry_fault(table))
             self._columns, self._shape = Columns(table.schema().to_json()), self._reader.shape
         return self._columns
@@ -201,7 +202,7 @@ class DeltaSink:
     def publish(self, manifests: Sequence[Manifest], tag: CommitTag, guard: Guard) -> Position:
         refuse_unusable(self._uri)  # it may have become so since the claim
         with delta_faults(f"open {self._uri}"):
-            target = DeltaTable(self._uri, version=tag.base_version)
+            target = open_delta(self._uri, version=tag.base_version)
         actions = [add for manifest in manifests for add in add_actions(manifest, target)]
         self._failpoints.reach("publish.before")
         self._ready_to_commit(guard)
@@ -219,7 +220,7 @@ class DeltaSink:
     def _commit_actions(self, actions: Sequence[AddAction], mode: str, tag: CommitTag) -> None:
         """Commit through deltalake at exactly `tag.base_version` + 1; raises Conflict if that is taken."""
         with delta_faults(f"commit seq {tag.seq} to {self._uri}"):
-            table = DeltaTable(self._uri, version=tag.base_version)
+            table = open_delta(self._uri, version=tag.base_version)
             table.create_write_transaction([*actions], mode, table.schema(), commit_properties=_properties(tag))
 
     def _confirm_commit(self, tag: CommitTag) -> Position:

@@ -11,11 +11,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
-from deltalake import DeltaTable
-
 from iscp.adapters.delta.log.commits import APP_ID, Commit, commit_stamp, log_of, newest_version, read_commit
 from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.next_version import commits_after, counts
+from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import place
 from iscp.adapters.delta.storage.table_place import require_place
@@ -133,7 +132,7 @@ class PositionReader:
         if commit is not None and commit.seq is not None:
             return commit.seq
         with delta_faults(f"open {self._uri}"):
-            return DeltaTable(self._uri).transaction_version(APP_ID)
+            return open_delta(self._uri).transaction_version(APP_ID)
 
     def _same_log(self, known: Position) -> bool:
         """Whether the commit file that `known` ends at is still the very same file."""

@@ -19,6 +19,7 @@ from pyspark.sql import types as T
 
 from iscp.adapters.delta.log.commits import ChangeFile, Commit
 from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work
+from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, arrow_schema, fits_arrow
 from iscp.adapters.delta.rows.parquet_files import Allowance, ParquetRows, TooLargeError
 from iscp.core.column_identity import COLLATIONS, ColumnIds, collated_columns, column_ids
@@ -146,7 +147,7 @@ def read_rows(uri: str, version: int, shape: Shape, bytes_max: int, allowance: A
         raise NotDirectError
     schema = arrow_schema(shape.selected(shape.columns))
     with direct_work(), delta_faults(f"open {uri}"), _unfit_left_to_spark():
-        files = _files_at(DeltaTable(uri, version=version))
+        files = _files_at(open_delta(uri, version=version))
         if len(files) > SNAPSHOT_FILES_MAX or sum(file.size or 0 for file in files) > bytes_max:
             raise NotDirectError
         parts = [_read_file(uri, file, shape, schema, allowance) for file in files]

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from iscp.adapters.delta.log.delta_errors import delta_faults
+from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.source.arrow_read import FEATURES_READ, Shape
 from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, IscpError, StorageError
 from iscp.core.progress import UNKNOWN, TableSize
@@ -62,7 +63,7 @@ def open_version(uri: str, version: int, by_spark: BySpark | None) -> tuple[Shap
     """
     try:
         with delta_faults(f"open {uri}"):
-            table = DeltaTable(uri, version=version)
+            table = open_delta(uri, version=version)
             shape, writers = Shape.of(table), table.protocol().writer_features or ()
     except StorageError as error:
         if any(mark in error.message for mark in _CATALOG_MANAGED):
@@ -83,7 +84,7 @@ def size_at(uri: str, version: int) -> TableSize:
     Raises StorageError, also where deltalake does not open the table.
     """
     with delta_faults(f"open {uri}"):
-        table = DeltaTable(uri, version=version)
+        table = open_delta(uri, version=version)
         files = pa.table(table.get_add_actions())
         masked = "deletionVectors" in (table.protocol().reader_features or ())
     rows = files.column("num_records") if "num_records" in files.column_names else None
