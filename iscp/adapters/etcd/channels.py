@@ -100,6 +100,7 @@ class Channels:
         self._endpoints = [Endpoint(address, settings.tls) for address in settings.endpoints]
         self._current = 0
         self._token: str | None = None
+        # Lock order: `_token_lock`, held during a call to etcd, before `_lock`, held only to read `_current`.
         self._lock = threading.Lock()
         self._token_lock = threading.Lock()
         self._closed = threading.Event()
@@ -156,6 +157,7 @@ class Channels:
                 self._current = (self._current + 1) % len(self._endpoints)
 
     def drop_token(self) -> None:
+        # Without `_token_lock`, which may be held for a whole call; at worst one token more is fetched.
         self._token = None
 
     def _pick(self) -> Endpoint:

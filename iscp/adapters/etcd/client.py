@@ -146,6 +146,7 @@ class EtcdClient:
         """End a lease and delete its keys; one that is gone already is no error."""
         request = pb.LeaseRevokeRequest(ID=lease_id)
         try:
+            # Repeated like a read: a second revocation finds the lease gone, which is what was wanted.
             self._channels.unary(pb.path("Lease", "LeaseRevoke"), request, writes=False)
         except EtcdLeaseGoneError:
             return

@@ -40,6 +40,7 @@ class EtcdElection:
         self._lease_ttl_s = lease_ttl_s
         self._margin_s = margin_s
         self._closed = threading.Event()
+        # For `_watch` alone: of an interrupt and a watch that begins, the later one sees the other.
         self._lock = threading.Lock()
         self._watch: Watch | None = None
         self._lease: EtcdLease | None = None
@@ -93,6 +94,7 @@ class EtcdElection:
         term = self._term
         if term is None or term[0] != leader:
             raise NotOwner(f"{leader.node_id} does not hold term {leader.revision}")
+        # By the create revision: a later candidacy of this very node has another one.
         fence = Compare.created_at(term[1], leader.revision)
         result = self._client.txn((fence,), writes)
         if not result.succeeded:
@@ -110,6 +112,7 @@ class EtcdElection:
                 log.warning("etcd.election.interrupted", extra={"node": node_id, "reason": str(error)})
             except Exception:
                 log.exception("etcd.election.failed", extra={"node": node_id})
+            # A candidacy that fails at once must not load etcd; `resign` ends the pause.
             self._closed.wait(CAMPAIGN_PAUSE_S)
         self._thread = None
 
@@ -149,7 +152,9 @@ class EtcdElection:
             listing = self._client.list_prefix(self._keys.candidates)
             if not listing.holds(key, revision):
                 return False
+            # Each watches its predecessor alone, so that the end of an owner wakes one candidate, not all.
             if (predecessor := listing.last_before(revision)) is None:
+                # The read may have taken longer than the lease is known to hold.
                 return self._may_go_on(lease)
             self._until_deleted(lease, predecessor.key, listing.revision + 1)
         return False

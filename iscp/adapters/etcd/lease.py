@@ -148,6 +148,7 @@ class EtcdLease:
             self._lapsed = self._lapsed and not self.valid(self._clock.monotonic_s())
             return True
         log.warning("etcd.lease.gone", extra={"lease": self._lease_id})
+        # Before the callback: whoever is woken by it first checks whether the lease is gone.
         self._gone.set()
         if not self._lapsed:
             self._lapse()

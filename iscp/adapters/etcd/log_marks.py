@@ -70,4 +70,5 @@ class EtcdLogMarks:
             self._election.write_fenced(leader, Delete(key))
             return
         said = {"format": FORMAT, "code": int(fault.code), "message": fault.message, "remedy": fault.remedy}
+        # On the lease of the candidacy: what this term could not do is no fault of the next one.
         self._election.write_fenced(leader, Put(key, json.dumps(said).encode(), self._election.lease_id))

@@ -166,6 +166,7 @@ class EtcdMembership:
         trace_id, _ = self._client.grant(math.ceil((record.ttl_s or self._lease_ttl_s) + self._margin_s + REVOKING_S))
         key = self._keys.revocation(record.node_id, record.epoch)
         # Before the lease ends: should this owner die in between, the next one still knows to revoke it and to wait.
+        # Fenced: an owner that was deposed meanwhile fails here, before it has ended a lease.
         put_fenced(key, str(record.lease_id).encode(), trace_id)
         self._client.revoke(record.lease_id)
 
@@ -197,6 +198,7 @@ class EtcdMembership:
             return self._client.create(key, encoded(record), lease_id) is not None
         except OutcomeUnknown:
             found = self._client.get(key)
+            # The lease was granted for this attempt: a key on it can only be the one just written.
             if found is not None and found.lease_id == lease_id:
                 return True
             raise
@@ -213,6 +215,7 @@ class EtcdMembership:
                 left_until_s = self._clock.monotonic_s() + left_s + 1.0  # whole seconds, rounded down
             if renewals >= NAME_RENEWALS_MIN or left_s == math.inf or sent_s > left_until_s + NAME_GRACE_S:
                 raise _taken(node_id)
+            # Polled, as the time that a lease has left shows in no event.
             threading.Event().wait(NAME_POLL_S)
 
 

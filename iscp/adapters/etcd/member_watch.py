@@ -57,6 +57,7 @@ class Moments:
     """
 
     def __init__(self) -> None:
+        # Answers may cross: the latest moment never goes back.
         self._lock = threading.Lock()
         self._latest = Moment()
 
@@ -106,6 +107,7 @@ class MemberReads:
         self._keys = keys
         self.moments = Moments()
         self._store_id = 0
+        # A list and the watch may cross: what is of the later moment stays.
         self._lock = threading.Lock()
         self._newest: Members = (), Moment()
 
@@ -177,6 +179,7 @@ class MemberWatch:
             self._changed.notify_all()
             self._ended.notify_all()
         for thread in self._threads:
+            # A callback may close the watch.
             if not thread.is_current():
                 thread.join(CLOSE_WAIT_S)
 
@@ -188,6 +191,7 @@ class MemberWatch:
         while not self._closed:
             try:
                 self._follow_from_list()
+            # Compacted between two pages of the list: the next list is of a newer revision, so no pause.
             except EtcdCompactedError:
                 continue
             except IscpError as error:

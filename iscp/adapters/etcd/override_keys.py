@@ -52,6 +52,7 @@ class EtcdOverrides:
     def save(self, leader: Leader, before: Overrides, after: Overrides) -> None:
         writes = list(self._writes(before, after))
         for first in range(0, len(writes), WRITES_AT_ONCE_MAX):
+            # Not atomic as a whole: a caller that fails half-way loads what was written, and goes on from there.
             self._election.write_fenced(leader, *writes[first : first + WRITES_AT_ONCE_MAX])
 
     def _writes(self, before: Overrides, after: Overrides) -> Iterator[Put | Delete]:

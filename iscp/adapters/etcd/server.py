@@ -167,6 +167,7 @@ class EtcdServer:
         with EtcdClient(settings, clock) as client:
             while self.alive and clock.monotonic_s() < deadline_s:
                 try:
+                    # Paced by the call itself, which tries for START_CALL_S where nobody listens yet.
                     client.get("health")
                 except EtcdUnavailable:
                     on_wait()

@@ -59,6 +59,7 @@ class Watch:
         self._survives_connection = survives_connection
         self._cluster_id = 0
         self._closed = threading.Event()
+        # For `_call`: `close` cancels it, or finds none, and `_stream` then sees that it was closed.
         self._lock = threading.Lock()
         self._call: Any = None
 
@@ -103,6 +104,7 @@ class Watch:
                     yield Compacted(0)
                     return
             if not self._ended:
+                # `close` ends the pause; that the client was closed is seen after it, PAUSE_MAX_S later at most.
                 self._closed.wait(pause_s)
                 pause_s = min(pause_s * 2, PAUSE_MAX_S)
 

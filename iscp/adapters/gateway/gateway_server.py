@@ -56,6 +56,7 @@ class _Listener(socketserver.ThreadingTCPServer):
         super().__init__(address, JsonRequest)
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        # Never waits for a place: this is the one thread that accepts connections.
         if not self._places.acquire(blocking=False):
             log.warning("gateway.full", extra={"connections": CONNECTIONS_MAX})
             self.shutdown_request(request)

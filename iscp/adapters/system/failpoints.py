@@ -64,6 +64,7 @@ class EnvironmentFailpoints:
         with self._lock:
             self._reached[name] += 1
             count = self._reached[name]
+        # Without the lock: a failpoint that sleeps must not hold up the others.
         for point in self._points.get(name, ()):
             if point.nth in (0, count):
                 _act(point)

@@ -49,6 +49,7 @@ class LogRing(logging.Handler):
             self._bytes -= _size(self._kept.popleft().line)
 
     def read(self, query: LogQuery) -> LogPage:
+        # Only copied under the lock, which every thread that logs takes; the search comes after it.
         self.acquire()
         try:
             kept, last = list(self._kept), self._number

@@ -57,6 +57,7 @@ class JobWaiter:
         self._notify(row, False)
         fault: IscpError | None = None
         while True:
+            # Before the job is read: whatever moves after that ends the wait below.
             seen = self._moved.count()
             current = self._owner.last_writer().job(row.key)
             if current is not None and current.job_id == row.job_id and current.watermark.version >= wanted:

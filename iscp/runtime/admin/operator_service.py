@@ -45,6 +45,7 @@ class OwnerOperator:
         self._store = store
         self._finder = JobLookup(catalog)
         self._logs = LogReader(owner, nodes, self._finder)
+        # Overrides are read, changed and saved as a whole: of two changes at once one would be lost.
         self._lock = threading.Lock()
 
     # --- changes -----------------------------------------------------------------------------------------------

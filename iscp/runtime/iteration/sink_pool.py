@@ -42,6 +42,7 @@ class SinkPool:
     def keep(self, name: Hashable, target_uri: str, make: Callable[[str], S]) -> S:
         key = (name, target_uri)
         with self._lock:
+            # Opened under the lock: two sinks of one target would each remember a position of its own.
             sink = self._sinks.pop(key, None) or make(self._check_target(target_uri))
             self._sinks[key] = sink
             if len(self._sinks) > self._kept_max:

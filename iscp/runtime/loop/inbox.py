@@ -96,6 +96,7 @@ class Inbox(Generic[E]):
         self._limits = limits
         self._events: deque[E] = deque()
         self._closing = False
+        # On one lock: the inbox's thread waits for `_arrived`, and who found it full for `_room`.
         self._arrived, self._room = threads.conditions(2)
         self._thread = threads.thread(name, self._run)
 
@@ -140,6 +141,7 @@ class Inbox(Generic[E]):
                 return False
             event = self._events.popleft()
             self._room.notify()
+        # Without the lock: what it leads to may be posted here again.
         self._turns.take(event)
         return True
 

@@ -105,6 +105,7 @@ class LeaseKeeper:
 
     def _lapse(self) -> None:
         log.warning("lease.lost", extra={"node": self._record.node_id})
+        # In this order: nobody hears that the lease is regained before having heard that it was lost.
         self._on_lost()
         self._lapsed.set()
 
@@ -112,6 +113,7 @@ class LeaseKeeper:
         try:
             while not self._closed.is_set():
                 self._lapsed.wait()
+                # Before the attempt: a lapse that comes during it leads to another one.
                 self._lapsed.clear()
                 if not self._closed.is_set():
                     self._regain()

@@ -149,6 +149,7 @@ class Node:
         self._parts.upkeep.close(GRACE_S)
         left_s = max(0.0, until_s - time.monotonic())
         self._parts.executor.close(drain=left_s > 0, wait_s=left_s)
+        # After the executor: it takes in how the last iterations ended.
         self._parts.scheduler.close(GRACE_S)
         if drain_s > 0:
             self._parts.worker.flush(FLUSH_S)
@@ -158,7 +159,9 @@ class Node:
         for beside in self._parts.beside_owner:
             beside.close()
         self._parts.owner.close()
+        # After the log is written: another owner is elected from here on.
         self._election.resign()
+        # After all that writes: with the lease ended, the shards are given to others.
         self._parts.keeper.close()
         for each in self._parts.connections:
             each.close()

@@ -76,6 +76,7 @@ class WebhookSender:
 
     def _send(self, notification: Notification) -> None:
         try:
+            # Without the lock: however long the receiver takes, `add` must not wait.
             self._webhook.post(notification)
         except IscpError as error:
             refused, draw = isinstance(error, PermanentError), self._draw()

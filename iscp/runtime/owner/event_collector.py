@@ -41,6 +41,7 @@ class EventCollector:
 
     def _collect(self, record: NodeRecord) -> None:
         with self._lock:
+            # Before the call: a sync that comes during it leads to another call.
             self._pending.discard(record)
         try:
             self._decisions.merge(self._call(record).events(sorted(self._decisions.terms())))

@@ -10,6 +10,7 @@ class ProgressSignal:
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
+        # A count, not a flag: a change between a waiter's read of the job and its wait is not missed.
         self._count = 0
         self.closed = False
 

@@ -59,6 +59,7 @@ class NodeClients:
         self._hints = ThreadPoolExecutor(CALLS_AT_ONCE_MAX, "iscp-node-calls")
         self._reads = ThreadPoolExecutor(CALLS_AT_ONCE_MAX, "iscp-node-counters")
         self._waiting = threading.BoundedSemaphore(HINTS_MAX)
+        # For the four maps below; never held during a call to a node.
         self._lock = threading.Lock()
         self._verifying: Counter[str] = Counter()
         self._on_their_way: Counter[Holder] = Counter()
@@ -162,6 +163,7 @@ class NodeClients:
         except IscpError as error:  # the node probes by itself, later
             log.info("node.not_told", extra={"shard": str(shard), "error": str(error)})
         finally:
+            # A hint that was queued behind others is counted by the thread that sends or drops it.
             for _ in range(done):
                 self._waiting.release()
 

@@ -104,6 +104,7 @@ class OwnerLoop(OwnerIntake):
         leader = self.leader
         self._inbox.post(Lost())
         self._inbox.close()
+        # Before the pool is shut down, through which it saves the last version.
         self._marker.close(leader)
         self._etcd.shutdown(wait=False, cancel_futures=True)
         self._rings.close()
@@ -140,6 +141,7 @@ class OwnerLoop(OwnerIntake):
                     self._end_term()
                     self._claim_at_s = self._clock.monotonic_s() + CLAIM_RETRY_S if self.leader else None
             case Committed(writer, moved):
+                # Else it is of an earlier term's writer, whose book does not count any more.
                 if writer is self.writer:
                     self._take_moved(writer, moved.take())
             case Query(read):
@@ -217,6 +219,7 @@ class OwnerLoop(OwnerIntake):
             self._inbox.post(Query(lambda: None))  # it is due earlier than the loop knows
 
     def _end_term(self) -> None:
+        # First: from here on requests are refused, however long the writer takes to close.
         writer, self.writer = self.writer, None
         self._step(Deposed())
         self._hooks.keep(())

@@ -23,6 +23,7 @@ class Revoker:
     def revoke(self, record: NodeRecord, election_revision: int) -> None:
         """Called again and again until the node is gone; from one thread."""
         life = (record.node_id, record.epoch)
+        # etcd may take longer to answer than the machine to repeat itself.
         if life not in self._revoking:
             self._revoking.add(life)
             self._etcd.submit(self._revoke, record, election_revision)

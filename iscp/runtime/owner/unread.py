@@ -19,6 +19,7 @@ class Unread:
     def note(self) -> float:
         """Something has come in: when, to be given to `mark_read`."""
         with self._lock:
+            # Read under the lock: the deque is in order of time, whichever thread comes first.
             came_s = self._clock.monotonic_s()
             self._came.append(came_s)
             return came_s

@@ -97,6 +97,7 @@ class Executor:
         self._emit = emit
         self._on_stuck = on_stuck
         self._lock = threading.Lock()
+        # `_changed` wakes slots, and who waits for their end; `_watch_due` the thread that ends what takes too long.
         self._changed = threading.Condition(self._lock)
         self._watch_due = threading.Condition(self._lock)
         self._queue = IterationQueue(config.queue_max)
@@ -147,6 +148,7 @@ class Executor:
             waiting = self._queue.drain()
             self._counts["canceled"] += len(waiting)
             self._changed.notify_all()
+        # Without the lock: `emit` may block for a while.
         for iteration in waiting:
             self._emit(IterationEnded(iteration.number, error=Canceled("the node stops")))
         with self._lock:
@@ -179,6 +181,7 @@ class Executor:
                 self._queue.finish(run.iteration)
                 self._count(run, ended)
                 self._changed.notify_all()
+            # After the slot is free: the schedule may submit the next iteration at once.
             self._emit(ended)
 
     def _next(self) -> _Run | None:
@@ -202,6 +205,7 @@ class Executor:
         """Run it to its end (without the lock); what it committed counts, though its end was ordered meanwhile."""
         number = run.iteration.number
         try:
+            # The lease may have ended while the iteration waited.
             run.guard.check()
             return IterationEnded(number, self._runner.run(run.iteration, run.guard))
         except IscpError as error:
@@ -225,6 +229,7 @@ class Executor:
         """Shut the guard and stop the Spark work, on a thread of its own: a JVM that hangs must not hang the caller."""
         if run.stop_due_s is not None:
             return
+        # What timed out is not cancelled as well: the report says which of the two it was.
         if not run.guard.timed_out:
             run.guard.cancel()
         run.stop_due_s = self._clock.monotonic_s() + self._config.cancel_wait_s
@@ -253,6 +258,7 @@ class Executor:
                 stuck = [run for run in self._runs.values() if self._is_stuck(run)]
                 for run in stuck:
                     run.stuck = True
+            # Without the lock: to end a JVM by force takes a while.
             for run in stuck:
                 self._force_end(run.iteration)
 

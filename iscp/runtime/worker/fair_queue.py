@@ -85,6 +85,7 @@ class IterationQueue:
         if name is None:
             return False
         account = self._accounts[name]
+        # Its entry in the heap is passed over by `pop`; they are removed once they are the greater part.
         del account.waiting[number]
         if len(account.heap) > 2 * len(account.waiting) + 16:
             account.heap = [entry for entry in account.heap if entry[1].number in account.waiting]

@@ -80,6 +80,7 @@ class Upkeep:
         self._on_broken = on_broken
         self._refreshes: UpkeepTurns[str] = UpkeepTurns(REFRESH_INTERVAL_S, config, backoff, draw)
         self._purges: UpkeepTurns[Purge] = UpkeepTurns(PURGE_INTERVAL_S, config, backoff, draw)
+        # Filled by any thread without the lock, so that `give` never waits; emptied by the loop's.
         self._orders: deque[UpkeepOrder] = deque()
         self._shards: dict[ShardId, _Offered] = {}
         self._jobs: dict[str, JobRow] = {}
@@ -265,6 +266,7 @@ class Upkeep:
     def _run(self, what: str, turns: UpkeepTurns[T], item: T, call: Callable[[T], object]) -> None:
         result: float | IscpError
         try:
+            # Without a lease another node may run the same handler already.
             self._lease_check()
             result = wait_until_s(call(item), self._clock.now_s())
         except BaseException as error:  # noqa: BLE001  (whatever a handler raises is its own fault)

@@ -81,6 +81,7 @@ class Scheduler:
         self._inbox: deque[ScheduleEvent] = deque()
         self._notified: dict[ShardId, bool] = {}
         self._inbox_max = inbox_max
+        # For what other threads hand in; the schedule belongs to the loop's thread alone.
         self._lock = threading.Lock()
         self._wake = Notifier()
         self._probes: deque[Probe] = deque()
@@ -146,6 +147,7 @@ class Scheduler:
         for event in self._take():
             self._step(event)
         due_s = self._schedule.next_due_s()
+        # No tick while many probes wait: it would only add to them.
         if due_s is not None and due_s <= self._clock.monotonic_s() and len(self._probes) < PROBES_AT_ONCE_MAX:
             self._step(Tick())
         for _ in range(min(len(self._probes), PROBES_AT_ONCE_MAX)):

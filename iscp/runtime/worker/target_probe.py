@@ -101,6 +101,7 @@ class WaitedTargets:
 
     def _probe(self, row: JobRow) -> None:
         with self._lock:
+            # Taken out, and the lock let go of: a storage that hangs holds up this caller alone.
             seen = self._seen.pop(row.job_id, None)
         seen = self._probes.probe(row, seen)
         if not seen.uri:

@@ -65,6 +65,7 @@ class VerifyDesk:
             try:
                 return future.result(max(0.0, min(left_s, ALIVE_LOOK_S)))
             except TimeoutError:
+                # The answer came in the very moment in which the wait ended.
                 if future.done():
                     continue
             if left_s <= 0:

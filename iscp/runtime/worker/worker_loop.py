@@ -113,6 +113,7 @@ class WorkerLoop:
     def _wait(self, true: Callable[[WorkerMachine], bool], wait_s: float) -> bool:
         awaited = _Await(true, threading.Event())
         self._inbox.post(awaited)
+        # Given up, it stays listed until it holds; only the start and the stop of a node wait here.
         return awaited.done.wait(wait_s)
 
     def close(self) -> None:

@@ -215,6 +215,7 @@ class DeltaSink:
 
     def _ready_to_commit(self, guard: Guard) -> None:
         self._failpoints.reach("commit.before")
+        # Only avoids a useless commit: between two writers the seq decides, whatever the guard says.
         guard.check()
 
     def _commit_actions(self, actions: Sequence[AddAction], mode: str, tag: CommitTag) -> None:

@@ -156,6 +156,7 @@ def _await_address(written: Path, ended: threading.Event, child: subprocess.Pope
             raise EngineError(f"the JVM ended with {by} before its gateway was up; the log has what it said last")
         if time.monotonic() > deadline_s:
             raise EngineError(f"the JVM's gateway was not up within {START_TIMEOUT_S:.0f} s")
+    # Complete: the JVM renames the file into its place.
     content = written.read_bytes()
     (port,) = _INT.unpack_from(content)
     (length,) = _INT.unpack_from(content, _INT.size)

@@ -199,6 +199,7 @@ def _forget() -> None:
 
     context: Any = SparkContext
     session: Any = SparkSession
+    # pyspark's own lock: it creates contexts under it, in any thread.
     with context._lock:
         active = context._active_spark_context
         if active is not None:

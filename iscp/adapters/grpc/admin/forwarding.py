@@ -93,6 +93,7 @@ class _Caller:
         return (*kept, (FORWARDED_KEY, "1"))
 
     def follow(self, call: Any) -> Any:
+        # `_leave` sets `gone` and reads the call, this the other way round: whichever comes second cancels.
         self._call = call
         if self.gone.is_set():
             call.cancel()
@@ -187,6 +188,7 @@ class Forwarding(grpc.ServerInterceptor):  # type: ignore[misc]
             channel = self._channels.pop(address, None) or open_channel(address, self._tls)
             self._channels[address] = channel
             oldest = self._channels.popitem(last=False)[1] if len(self._channels) > OWNERS_KEPT_MAX else None
+        # Without the lock: the calls that are still under way there end with it.
         if oldest is not None:
             oldest.close()
         return channel

@@ -72,6 +72,7 @@ class Attempts:
         """For how long to wait before the next attempt; raises the call's error where there is to be none."""
         error = from_rpc(cause, self._endpoint, changes=self._changes)
         self._unknown = self._unknown or isinstance(error, OutcomeUnknown)
+        # Jitter: those who lost the same owner must not come back at the same moment.
         pause_s = self._backoff_s * random.uniform(0.5, 1.0)
         if not _retried(error) or now_s + pause_s >= self._end_s:
             raise self._final(error) from cause

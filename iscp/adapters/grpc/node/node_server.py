@@ -186,6 +186,7 @@ class NodeServer:
             if len(self._streams) > OWNERS_MAX:
                 ended.append(self._streams.popitem(last=False)[1])
         log.info("coordinate.begun", extra={"owner": owner_id})
+        # Without the lock, which the thread of a stream that ends takes in `_leave`.
         for each in ended:
             each.cut()
 

@@ -81,6 +81,7 @@ class _Peer:
         self._channel = open_channel(record.address, tls)
         self._stub = pb_grpc.NodeStub(self._channel)
         self._outgoing: Outgoing[OwnerMessage] = Outgoing(encode_owner, record.node_id)
+        # For `_call` and the start of the thread, which `close` must neither miss nor overtake.
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._call: grpc.Call | None = None
@@ -212,6 +213,7 @@ class Peers:
         self._tls = tls
         self._quarantine = Quarantine()
         self._peers: dict[Life, _Peer] = {}
+        # Never held while a peer is called: no lock of a peer is taken under it.
         self._lock = threading.Lock()
         self._closed = False
         self._full = False

@@ -45,6 +45,7 @@ class Applier:
         run = ApplyRun(self._ports, self._bounds, self._on_committed, iteration, guard, meter)
         outcomes: dict[str, JobOutcome] = {}
         waiting: Sequence[JobRow] = iteration.jobs
+        # Without a pause: the winner has committed, and its sink says by now where to go on from.
         for _ in range(CONFLICT_TRIES_MAX):
             done = _attempt(run.of_jobs(waiting))
             outcomes.update({outcome.row.job_id: outcome for outcome in done})

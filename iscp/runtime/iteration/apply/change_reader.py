@@ -145,6 +145,7 @@ class IterationRetriever:
 
     def update_watermark(self, txn: WatermarkTxn) -> None:
         self._failpoints.reach("commit.before")
+        # Only avoids useless work: another writer is excluded by the compare below, in the sink's transaction.
         self._guard.check()
         key = record_key(self._row.key, self._spec.target)
         if self._takeover:

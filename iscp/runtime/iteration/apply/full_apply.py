@@ -90,6 +90,7 @@ def _enable_source_cdf(run: ApplyRun, span: SourceRange) -> SourceRange:
     newest = source.newest(uri)  # a range in the past, of a time before the feed was on, stays as it is
     if newest.cdf_on:
         return span
+    # This commits to the source itself, which no seq protects.
     run.guard.check()
     with run.ports.engine.session() as session:
         source.enable_feed(session, uri)

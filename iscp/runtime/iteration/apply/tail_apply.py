@@ -52,6 +52,7 @@ def _apply_changes(run: ApplyRun, group: list[JobRun], span: SourceRange, way: R
     with run.ports.engine.session() as session:
         try:
             run.ports.failpoints.reach("read.before")
+            # Only avoids a useless read: a run is fenced at its commit.
             run.guard.check()
             available = source.columns(uri, span.last_version)
             wanted, lost = _collect_columns(group, span, available)

@@ -82,6 +82,7 @@ class HistoryWriter:
             written, called = self._added - (0 if self._damage else len(self._pending)), []
             while self._waiting and self._waiting[0][0] <= written:
                 called.append(self._waiting.popleft()[1])
+        # Without the lock: what it leads to may come back here.
         for on_written in called:
             on_written()
 
@@ -99,6 +100,7 @@ class HistoryWriter:
                 self._write(batch)
                 self._damage, self._pause_s = "", self._retry_s
                 with self._wake:
+                    # Only now: until they are in the table, `pending` has to show them.
                     for _ in batch:
                         self._pending.popleft()
                 self._tell_written()
@@ -147,6 +149,7 @@ class HistoryWriter:
                 if not self._pending and not self._closing:
                     self._wake.wait(max(DELAY_S, self._tidy_at_s - self._clock.monotonic_s()))
                 if not self._closing:
+                    # Gather what else comes; only closing cuts this short.
                     self._wake.wait_for(lambda: self._closing, DELAY_S)
                 closing = self._closing
             try:

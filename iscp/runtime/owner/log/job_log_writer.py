@@ -151,6 +151,7 @@ class LogWriter(LogIntake):
             if entries:
                 self._log.append(entries)
         except OutcomeUnknown as error:
+            # Repeated before anything else is written: the log recognizes it by its commit id.
             self._held = batch
             self._back_off(now_s, error)
         except NotOwner as error:
@@ -177,12 +178,14 @@ class LogWriter(LogIntake):
             if change.rows:
                 self._hooks.on_committed(change)
         finally:
+            # Whatever a hook raises: the changes are in the log.
             for future, answer in batch.answers:
                 future.set_result(answer)
 
     def _compact_if_wanted(self, now_s: float) -> None:
         if not self._compaction_wanted and self._log.commits_since_compaction < self._config.compact_commits:
             return
+        # Without the lock: this thread alone changes the book.
         rows = self._book.rows()
         try:
             self._log.compact(rows)
@@ -225,6 +228,7 @@ class LogWriter(LogIntake):
                 with self._wake:
                     if self._drained():
                         return
+                    # Checked again under the lock: what came since the turn has woken nobody.
                     if pause_s > 0 and not (self._held is None and (self._requests or self._reports)):
                         self._wake.wait(min(pause_s, self._limits.retry_s) if self._closing else pause_s)
         except Exception as error:

@@ -83,6 +83,7 @@ class LogIntake:
         with self._wake:
             self._keep_reports(reports)
             self._wake.notify_all()
+        # Without the lock: it may call `on_written` at once.
         self._history.add(history, on_written)
 
     def read(self, query: Callable[[JobBook], T]) -> T:

@@ -74,6 +74,7 @@ class LogMarker:
 
     def fault(self) -> IscpError | None:
         """What the node that leads has reported; one thread at a time waits for etcd."""
+        # The others are given what was heard last: no call of a user waits for etcd behind another.
         if self._asking.acquire(blocking=False):
             try:
                 if self._clock.monotonic_s() >= self._ask_at_s:
