@@ -27,6 +27,14 @@ os.execvp(sys.argv[3], sys.argv[3:])
 """
 
 
+def tied_to_parent(command: Sequence[str], death_signal: signal.Signals = signal.SIGKILL) -> list[str]:
+    """`command` as a child of this process has to be started to get `death_signal` when the thread that forked it ends.
+
+    On Linux; elsewhere it is the command itself that has to notice.
+    """
+    return [sys.executable, "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), str(int(death_signal)), *command]
+
+
 def spawn(
     command: Sequence[str],
     log_file: Path,
@@ -40,10 +48,9 @@ def spawn(
     Its output goes to the end of `log_file`, but its stdout to `stdout` where that is given. On Linux it gets
     `death_signal` when the thread that calls this ends: call it from the main thread.
     """
-    tied = [sys.executable, "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), str(int(death_signal)), *command]
     with log_file.open("ab") as log:
         return subprocess.Popen(
-            tied,
+            tied_to_parent(command, death_signal),
             stdin=subprocess.DEVNULL,
             stdout=log if stdout is None else stdout,
             stderr=log,

@@ -10,7 +10,6 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.spark.jvm_log import relay_output
+from iscp.adapters.system.child_process import tied_to_parent
 from iscp.core.errors import EngineError
 
 if TYPE_CHECKING:
@@ -35,17 +35,6 @@ KILL_WAIT_S = 10.0
 
 LAST_WORDS_WAIT_S = 1.0
 """How long the last output of a JVM that has ended is waited for; children of its own may hold its output open."""
-
-# Runs in between, as a process of its own, because code between fork and exec is not safe beside threads.
-# The death signal (PR_SET_PDEATHSIG = 1) survives exec. A parent that died before it was set is noticed.
-_TIED_TO_PARENT = """
-import ctypes, os, signal, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit("the parent process is gone")
-os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 _INT = struct.Struct("!i")
 
@@ -121,7 +110,7 @@ def _spawn(
     def live() -> None:
         try:
             child = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *command],
+                tied_to_parent(command),
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,

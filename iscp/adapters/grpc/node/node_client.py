@@ -5,7 +5,8 @@ Decides how long each may take. No call is repeated: its caller repeats it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,17 +108,13 @@ class RemoteNode:
     def upkeep(self, job_id: str) -> JobUpkeep:
         request = pb.UpkeepRequest(job_id=job_id)
         answer = self._request(self._stub.Upkeep, request)
-        try:
+        with self._believable("figures"):
             return upkeep_from_wire(answer)
-        except ValueError as error:
-            raise Unavailable(f"{self._address} answers figures that cannot be: {error_text(error)}") from error
 
     def progress(self, job_id: str) -> RunProgress | None:
         answer = self._request(self._stub.Progress, pb.ProgressRequest(job_id=job_id))
-        try:
+        with self._believable("figures"):
             return convert_views.progress_from_wire(answer.progress) if answer.HasField("progress") else None
-        except ValueError as error:
-            raise Unavailable(f"{self._address} answers figures that cannot be: {error_text(error)}") from error
 
     def counters(self) -> dict[str, int]:
         found = self._begun(lambda: _describe(self._stub, self._address, CALL_TIMEOUT_S))
@@ -131,17 +128,21 @@ class RemoteNode:
             return list(self._stub.Events(request, **given))
 
         answer = self._request(all_pages, pb.EventsRequest(known=known))
-        try:
+        with self._believable("events"):
             return [event_from_wire(event) for page in answer for event in page.events]
-        except ValueError as error:
-            raise Unavailable(f"{self._address} answers events that cannot be: {error_text(error)}") from error
 
     def logs(self, query: LogQuery) -> LogPage:
         answer = self._request(self._stub.Logs, query_to_wire(query))
-        try:
+        with self._believable("lines of a log"):
             return page_from_wire(answer)
+
+    @contextmanager
+    def _believable(self, what: str) -> Iterator[None]:
+        """While an answer is read: one with values that cannot be is none."""
+        try:
+            yield
         except ValueError as error:
-            raise Unavailable(f"{self._address} answers lines of a log that cannot be: {error_text(error)}") from error
+            raise Unavailable(f"{self._address} answers {what} that cannot be: {error_text(error)}") from error
 
     def _request(self, method: Callable[..., Any], request: Any) -> Any:
         try:

@@ -10,7 +10,11 @@ from iscp.adapters.grpc.node.quarantine import Quarantine
 from iscp.adapters.grpc.node.wire_values import (
     Fields,
     counts,
+    key_fields,
+    key_of,
     placement_fields,
+    shard_fields,
+    shard_of,
     table_epoch_of,
     version_of,
     watermark_fields,
@@ -27,10 +31,10 @@ from iscp.coordination.protocol.messages import (
     Sync,
     exact_seen,
 )
-from iscp.core.ids import JobKey, ShardId
+from iscp.core.ids import ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobReport, JobStatus
-from iscp.core.report_validation import exact_entry, exact_report, exact_shard
+from iscp.core.report_validation import exact_entry, exact_report
 from iscp.core.untrusted_values import exact_int
 from iscp.wire.v1 import admin_pb2
 from iscp.wire.v1 import node_pb2 as pb
@@ -82,7 +86,7 @@ def _held(held: NodeShard) -> Fields:
 
 def _held_of(wire: pb.HeldShard, owner_rev: int) -> NodeShard:
     return NodeShard(
-        exact_shard(ShardId(wire.table_id, wire.range_id)),
+        shard_of(wire),
         table_epoch_of(wire, owner_rev),
         _SHARD_STATE_FROM_WIRE[wire.state],
     )
@@ -103,7 +107,7 @@ def response_of(wire: pb.DispatchTableResponse) -> DispatchTableResponse:
         owner_rev,
         epoch,
         table_epoch_of(wire, owner_rev),
-        exact_shard(ShardId(wire.table_id, wire.range_id)),
+        shard_of(wire),
         _SHARD_STATE_FROM_WIRE[wire.state],
     )
 
@@ -125,8 +129,7 @@ def checkpoint_of(wire: pb.Checkpoint, quarantine: Quarantine) -> Checkpoint:
 
 def _shard_checkpoint(item: ShardCheckpoint) -> Fields:
     return {
-        "table_id": item.shard.table_id,
-        "range_id": item.shard.range_id,
+        **shard_fields(item.shard),
         "reports": [_report(report) for report in item.reports],
         "history": [dict(zip(_HISTORY_NAMES, _history_values(entry), strict=True)) for entry in item.history],
         "seen": _seen(item.seen) if item.seen is not None else None,
@@ -136,7 +139,7 @@ def _shard_checkpoint(item: ShardCheckpoint) -> Fields:
 def _shard_checkpoint_of(wire: pb.ShardCheckpoint, quarantine: Quarantine) -> ShardCheckpoint:
     seen = quarantine.each(_seen_of, [wire.seen], "source") if wire.HasField("seen") else ()
     return ShardCheckpoint(
-        exact_shard(ShardId(wire.table_id, wire.range_id)),
+        shard_of(wire),
         quarantine.each(_report_of, wire.reports, "report"),
         quarantine.each(_entry_of, wire.history, "history"),
         seen[0] if seen else None,
@@ -148,24 +151,21 @@ def _entry_of(wire: admin_pb2.HistoryEntry) -> HistoryEntry:
 
 
 def _report(report: JobReport) -> Fields:
-    key, status = report.key, report.status
+    status = report.status
     return {
-        "account": key.account,
-        "table_id": key.table_id,
-        "job_name": key.job_name,
+        **key_fields(report.key),
         "job_id": report.job_id,
         "watermark": watermark_fields(report.watermark),
         "seq": report.seq,
         "state": STATE_TO_WIRE[report.state] if report.state is not None else None,
         "reason": REASON_TO_WIRE[report.reason] if report.reason is not None else None,
         "status": dict(zip(_STATUS_NAMES, _status_values(status), strict=True)) if status is not None else None,
-        "range_id": key.range_id,
     }
 
 
 def _report_of(wire: pb.JobReport) -> JobReport:
     report = JobReport(
-        JobKey(wire.account, wire.table_id, wire.job_name, wire.range_id or 1),
+        key_of(wire),
         wire.job_id,
         watermark_of(wire.watermark),
         wire.seq,
@@ -178,8 +178,7 @@ def _report_of(wire: pb.JobReport) -> JobReport:
 
 def _seen(seen: SourceSeen) -> Fields:
     return {
-        "table_id": seen.shard.table_id,
-        "range_id": seen.shard.range_id,
+        **shard_fields(seen.shard),
         "source_version": seen.source_version,
         "checked_at_s": seen.checked_at_s,
         "lag_s": seen.lag_s,

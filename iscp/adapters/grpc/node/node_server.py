@@ -27,11 +27,11 @@ from iscp.adapters.grpc.channel.grpc_errors import translate_errors
 from iscp.adapters.grpc.node.framing import FrameReader, Outgoing
 from iscp.adapters.grpc.node.node_codec import decode_owner, encode_node
 from iscp.adapters.grpc.node.quarantine import Quarantine
+from iscp.adapters.grpc.node.wire_values import shard_of
 from iscp.coordination.protocol.messages import NodeMessage, OwnerMessage
 from iscp.core.errors import InvalidRequest, QueueFull
 from iscp.core.ids import ShardId
 from iscp.core.members import WIRE_FORMAT
-from iscp.core.report_validation import exact_shard
 from iscp.core.untrusted_values import error_text
 from iscp.ports.cluster import NodeCalls
 from iscp.wire.v1 import admin_pb2, operator_pb2
@@ -283,7 +283,7 @@ class NodeServer:
 
 def _shard(wire: pb.ShardId) -> ShardId:
     try:
-        return exact_shard(ShardId(wire.table_id, wire.range_id))
+        return shard_of(wire)
     except ValueError as error:
         raise InvalidRequest(error_text(error), field="shard") from error
 

@@ -7,16 +7,18 @@ from iscp.adapters.grpc.node.quarantine import Quarantine
 from iscp.adapters.grpc.node.wire_values import (
     Fields,
     counts,
+    key_fields,
+    key_of,
     placement_fields,
+    shard_of,
     table_epoch_of,
     version_of,
     watermark_fields,
     watermark_of,
 )
 from iscp.coordination.protocol.messages import Acknowledge, Announce, DispatchTable
-from iscp.core.ids import JobKey, ShardId
 from iscp.core.job_row import JobRow
-from iscp.core.report_validation import exact_shard, refuse_absurd_row
+from iscp.core.report_validation import refuse_absurd_row
 from iscp.core.untrusted_values import exact_name
 from iscp.wire.v1 import node_pb2 as pb
 
@@ -65,18 +67,15 @@ def dispatch_of(wire: pb.DispatchTable, quarantine: Quarantine) -> DispatchTable
         owner_rev,
         epoch,
         table_epoch_of(wire, owner_rev),
-        exact_shard(ShardId(wire.table_id, wire.range_id)),
+        shard_of(wire),
         wire.is_delete,
         quarantine.each(_row_of, wire.jobs, "job"),
     )
 
 
 def _row(row: JobRow) -> Fields:
-    key = row.key
     return {
-        "account": key.account,
-        "table_id": key.table_id,
-        "job_name": key.job_name,
+        **key_fields(row.key),
         "job_id": row.job_id,
         "spec_json": row.spec_json,
         "table_name": row.table_name,
@@ -88,14 +87,13 @@ def _row(row: JobRow) -> Fields:
         "status_json": row.status_json,
         "create_at_s": row.create_at_s,
         "drop_at_s": row.drop_at_s,
-        "range_id": key.range_id,
         "origin": row.origin,
     }
 
 
 def _row_of(wire: pb.JobRow) -> JobRow:
     row = JobRow(
-        JobKey(wire.account, wire.table_id, wire.job_name, wire.range_id or 1),
+        key_of(wire),
         wire.job_id,
         wire.spec_json,
         wire.table_name,

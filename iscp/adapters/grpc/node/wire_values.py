@@ -7,7 +7,9 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from iscp.core.ids import ShardId, TableEpoch
+from iscp.core.ids import JobKey, ShardId, TableEpoch
+from iscp.core.key_ranges import WHOLE
+from iscp.core.report_validation import exact_shard
 from iscp.core.untrusted_values import NAME_CHARS_MAX, exact_int, printable
 from iscp.core.watermark import Watermark
 from iscp.wire.v1 import node_pb2 as pb
@@ -32,13 +34,31 @@ def counts(wire: Message, *names: str) -> Iterator[int]:
     return (exact_int(getattr(wire, name), name) for name in names)
 
 
-def placement_fields(shard: ShardId, table_epoch: TableEpoch) -> Fields:
+def shard_fields(shard: ShardId) -> Fields:
+    return {"table_id": shard.table_id, "range_id": shard.range_id}
+
+
+def shard_of(wire: Any) -> ShardId:
+    """Of a message with both of its fields. Raises ValueError."""
+    return exact_shard(ShardId(wire.table_id, wire.range_id))
+
+
+def key_fields(key: JobKey) -> Fields:
     return {
-        "dispatch_rev": table_epoch.owner_rev,
-        "counter": table_epoch.counter,
-        "table_id": shard.table_id,
-        "range_id": shard.range_id,
+        "account": key.account,
+        "table_id": key.table_id,
+        "job_name": key.job_name,
+        "range_id": key.range_id,
     }
+
+
+def key_of(wire: pb.JobRow | pb.JobReport) -> JobKey:
+    """Of a message that may be older than ranges: without one it is of the whole table."""
+    return JobKey(wire.account, wire.table_id, wire.job_name, wire.range_id or WHOLE)
+
+
+def placement_fields(shard: ShardId, table_epoch: TableEpoch) -> Fields:
+    return {"dispatch_rev": table_epoch.owner_rev, "counter": table_epoch.counter, **shard_fields(shard)}
 
 
 def table_epoch_of(wire: pb.DispatchTable | pb.DispatchTableResponse | pb.HeldShard, owner_rev: int) -> TableEpoch:
