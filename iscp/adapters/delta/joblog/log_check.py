@@ -20,6 +20,7 @@ from iscp.adapters.delta.log.commits import COMMIT_ID, log_of, version_of
 from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.table_opening import open_delta
 from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.locations import checkpoint_name, commit_name
 from iscp.core.errors import JobLogDamaged
 
 USED = "iscp_log.used"
@@ -128,7 +129,7 @@ def find_damage(uri: str, reached: int = -1, *, history: bool = False, below: in
             return Damage(_commit(log, version), "is missing")
     table_id = ""
     if checkpoint >= 0:
-        table_id, why = _read_checkpoint(path := f"{log}/{checkpoint:020d}.checkpoint.parquet")
+        table_id, why = _read_checkpoint(path := f"{log}/{checkpoint_name(checkpoint)}")
         if why:
             return Damage(path, why)
     faults = []
@@ -163,7 +164,7 @@ def _judge(log: str, faults: list[tuple[int, str]], newest: int, reached: int) -
 
 
 def _commit(log: str, version: int) -> str:
-    return f"{log}/{version:020d}.json"
+    return f"{log}/{commit_name(version)}"
 
 
 def _checkpoint_of(name: str) -> int | None:
@@ -243,7 +244,7 @@ def repair(uri: str, reached: int) -> Repaired | None:
 
 def _set_checkpoint_aside(uri: str, version: int) -> None:
     """That of `version`, if there is one; raises JobLogDamaged where the log is not whole without it."""
-    path = f"{log_of(uri)}/{version:020d}.checkpoint.parquet"
+    path = f"{log_of(uri)}/{checkpoint_name(version)}"
     if not files.exists(path):
         return
     if (damage := find_damage(uri, version - 1, below=version)) is not None:

@@ -22,7 +22,7 @@ from iscp.adapters.delta.log.actions import (
 )
 from iscp.adapters.delta.log.delta_errors import storage_faults
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.locations import place
+from iscp.adapters.delta.storage.locations import commit_name, place
 from iscp.core.errors import TableNotFound
 
 # Commits, and all kinds of checkpoints; neither checksums nor compacted logs, which never are the newest.
@@ -83,7 +83,7 @@ class LogListing:
 
 
 def commit_file(uri: str, version: int) -> str:
-    return f"{log_of(uri)}/{version:020d}.json"
+    return f"{log_of(uri)}/{commit_name(version)}"
 
 
 def log_of(uri: str) -> str:

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.locations import on_s3
+from iscp.adapters.delta.storage.locations import commit_name, on_s3
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -109,7 +109,7 @@ def breaches(rounds: Iterable[Round]) -> list[tuple[int, Breach]]:
 
 def commit_file(log: str, version: int) -> str:
     """Where Delta keeps a commit."""
-    return f"{log}/{version:020}.json"
+    return f"{log}/{commit_name(version)}"
 
 
 def hadoop_uri(path: str) -> str:

@@ -12,7 +12,7 @@ import json
 from iscp.adapters.delta.log.actions import is_count
 from iscp.adapters.delta.log.commits import TABLE_MOVED, log_of, version_of
 from iscp.adapters.delta.storage import files
-from iscp.adapters.delta.storage.locations import on_s3
+from iscp.adapters.delta.storage.locations import checkpoint_name, commit_name, on_s3
 from iscp.core.errors import StorageError, TableNotFound
 from iscp.core.start_rule import ProbeState
 
@@ -30,10 +30,10 @@ class DeltaProbe:
         try:
             log = log_of(table_uri)
             # The last commit seen comes first: in a log that was cleaned or recreated the next name says nothing.
-            stamp = files.stamp(f"{log}/{seen.version:020d}.json")
+            stamp = files.stamp(f"{log}/{commit_name(seen.version)}")
             if not stamp or (seen.stamp and stamp != seen.stamp):
                 return _same_or(seen, _from_start(log, table_uri, seen.version))
-            if seen.stamp and not files.exists(f"{log}/{seen.version + 1:020d}.json"):
+            if seen.stamp and not files.exists(f"{log}/{commit_name(seen.version + 1)}"):
                 return seen
             return _forward(log, table_uri, seen if seen.stamp else ProbeState(seen.version, stamp, stamp[1] / 1e9))
         except OSError as error:
@@ -48,7 +48,7 @@ class DeltaProbe:
 
 def _stamp_of(log: str, version: int) -> tuple[int, ...]:
     """Of the commit, or of the checkpoint that stands for it where the commit was cleaned away."""
-    return files.stamp(f"{log}/{version:020d}.json") or files.stamp(f"{log}/{version:020d}.checkpoint.parquet")
+    return files.stamp(f"{log}/{commit_name(version)}") or files.stamp(f"{log}/{checkpoint_name(version)}")
 
 
 def _same_or(seen: ProbeState, state: ProbeState) -> ProbeState:
@@ -59,7 +59,7 @@ def _forward(log: str, table_uri: str, state: ProbeState) -> ProbeState:
     """From `state`, which is there, to the newest; `state` itself where there is no next."""
     since_s, newest = 0.0, state
     for version in range(state.version + 1, state.version + 1 + FORWARD_MAX):
-        stamp = files.stamp(f"{log}/{version:020d}.json")
+        stamp = files.stamp(f"{log}/{commit_name(version)}")
         if not stamp:
             return newest
         since_s = since_s or stamp[1] / 1e9

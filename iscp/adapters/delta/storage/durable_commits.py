@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from iscp.adapters.delta.storage.files import write_beside
+from iscp.adapters.delta.storage.locations import commit_name
 from iscp.adapters.delta.storage.table_files import sync
 from iscp.ports.system import Failpoints
 
@@ -35,7 +36,7 @@ class DurableCommits:
             self._failpoints.reach(f"{self._name}.sync")
             self._rewrite_doubted(self._log)
             if content:
-                sync(self._log / f"{version:020d}.json")
+                sync(self._log / commit_name(version))
             sync(self._log)
         except FileNotFoundError:
             return  # cleaned away, far behind the log's end: the next check sees that
@@ -49,7 +50,7 @@ class DurableCommits:
             return
         self._failpoints.reach(f"{self._name}.rewrite")
         with suppress(FileNotFoundError):  # a checkpoint has made it unneeded
-            _replace_by_copy(self._log / f"{version:020d}.json")
+            _replace_by_copy(self._log / commit_name(version))
 
     def _rewrite_doubted(self, log: Path) -> None:
         doubted = _doubted.get(log, set())

@@ -20,6 +20,16 @@ _KEY_PART = re.compile(r"(?!\.\.?$)[A-Za-z0-9._=@~-]+")
 _READ_IN_TWO_WAYS = "%\\"
 
 
+def commit_name(version: int) -> str:
+    """What Delta calls the file of a commit, in the directory of the log."""
+    return f"{version:020d}.json"
+
+
+def checkpoint_name(version: int) -> str:
+    """What Delta calls a checkpoint that is a single file."""
+    return f"{version:020d}.checkpoint.parquet"
+
+
 def on_s3(uri: str) -> bool:
     """Whether the URI names a place on S3; `s3a`, as Hadoop has it, is the same."""
     return uri.startswith((S3, "s3a://"))
