@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from iscp.adapters.grpc.admin import convert, convert_views
 from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
 from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
-from iscp.client.request_parts import WAIT_MARGIN_S, answer_within_s, job_filter, require_positive
+from iscp.client.request_parts import answer_within_s, job_filter, require_positive, with_wait
 from iscp.core.api_requests import (
     JobFilter,
     JobName,
@@ -91,14 +89,10 @@ class JobReader:
         Raises TimedOut after `timeout_s`, JobFailed where it cannot come to that, JobNotFound.
         """
         job = convert.name_to_wire(JobName(table, name, account))
-
-        def attempt(request: pb.WaitJobRequest, *, timeout: float) -> Any:
-            request.timeout_s = max(0.0, timeout - WAIT_MARGIN_S)
-            return self._admin.WaitJob(request, timeout=timeout)
-
         request = convert.to_message(pb.WaitJobRequest, format_version=FORMAT_VERSION, job=job, version=version)
+        within_s = answer_within_s(timeout_s, "timeout_s")
         return convert_views.job_from_wire(
-            self._caller.call(attempt, request, timeout_s=answer_within_s(timeout_s, "timeout_s"))
+            self._caller.call(with_wait(self._admin.WaitJob), request, timeout_s=within_s)
         )
 
     def verify(
@@ -116,14 +110,10 @@ class JobReader:
         compare, PermanentError where that cannot be known, JobNotFound.
         """
         job = convert.name_to_wire(JobName(table, name, account))
-
-        def attempt(request: pb.VerifyJobRequest, *, timeout: float) -> Any:
-            request.timeout_s = max(0.0, timeout - WAIT_MARGIN_S)
-            return self._admin.VerifyJob(request, timeout=timeout)
-
         request = convert.to_message(pb.VerifyJobRequest, format_version=FORMAT_VERSION, job=job, repair=repair)
+        within_s = answer_within_s(timeout_s, "timeout_s")
         return convert_views.report_from_wire(
-            self._caller.call(attempt, request, timeout_s=answer_within_s(timeout_s, "timeout_s"))
+            self._caller.call(with_wait(self._admin.VerifyJob), request, timeout_s=within_s)
         )
 
     def history(self, table: str, name: str, *, limit: int = 20, account: str = DEFAULT_ACCOUNT) -> list[HistoryEntry]:

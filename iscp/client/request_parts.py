@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from types import NoneType
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from iscp.core.api_requests import JobChange, JobFilter, RegisterRequest, UpdateRequest
@@ -18,6 +18,7 @@ from iscp.core.log_lines import LogPlace
 from iscp.core.untrusted_values import shown
 
 E = TypeVar("E", bound=StrEnum)
+T = TypeVar("T")
 Repeatable = TypeVar("Repeatable", RegisterRequest, UpdateRequest, JobChange)
 
 WAIT_MARGIN_S = 5.0
@@ -72,6 +73,16 @@ def require_positive(number: int, field: str) -> None:
 def answer_within_s(wait_s: float, field: str) -> float:
     """Within how many seconds a node that waits for up to `wait_s` has answered. Raises InvalidRequest."""
     return require_seconds(wait_s, field) + WAIT_MARGIN_S
+
+
+def with_wait(method: Callable[..., T]) -> Callable[..., T]:
+    """A method that waits, its request changed to wait for as long as leaves its answer WAIT_MARGIN_S of the call."""
+
+    def attempt(request: Any, *, timeout: float) -> T:
+        request.timeout_s = max(0.0, timeout - WAIT_MARGIN_S)
+        return method(request, timeout=timeout)
+
+    return attempt
 
 
 def place_after(event: EventView | None) -> tuple[int, int]:

@@ -1,17 +1,22 @@
-"""How often a call is repeated, and with which error it ends: the same for threads and for asyncio."""
+"""What calls to a node share, for threads and for asyncio: the channel, how often they are repeated, their errors."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from types import NoneType
+from typing import Any
 
 import grpc
 
 from iscp.adapters.grpc.channel.call_metadata import CONNECT_MAX_MS, KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS, keepalive
-from iscp.adapters.grpc.channel.endpoint import MESSAGE_BYTES_MAX, Tls
+from iscp.adapters.grpc.channel.endpoint import MESSAGE_BYTES_MAX, Tls, channel_target, endpoint_or_default
 from iscp.adapters.grpc.channel.grpc_errors import from_rpc
+from iscp.adapters.system.clock import SystemClock
+from iscp.core.argument_checks import require, require_seconds
 from iscp.core.errors import (
     ErrorCode,
+    InvalidRequest,
     IscpError,
     LeaseLost,
     NotOwner,
@@ -20,6 +25,7 @@ from iscp.core.errors import (
     TimedOut,
     Unavailable,
 )
+from iscp.ports.system import Clock
 
 BACKOFF_S = 0.1
 """Pause before the second attempt; it doubles up to BACKOFF_MAX_S."""
@@ -34,7 +40,7 @@ NOTICE_AFTER_S = 3.0
 # change carries its request_id. (Not Unavailable's siblings: a full disk does not repair itself within seconds.)
 _RETRIED = (Unavailable, NotOwner, LeaseLost, OutcomeUnknown)
 
-CHANNEL_OPTIONS = (
+_CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     # Otherwise gRPC itself, once refused, would not try again within our own attempts.
@@ -47,10 +53,6 @@ CHANNEL_OPTIONS = (
 
 Notice = Callable[[IscpError, float], None]
 """Called once in a call that goes on trying: with the last error, and the seconds for which it will."""
-
-
-def credentials_of(tls: Tls) -> grpc.ChannelCredentials:
-    return grpc.ssl_channel_credentials(tls.authority or None, tls.key or None, tls.certificate or None)
 
 
 class Attempts:
@@ -93,3 +95,36 @@ class Attempts:
 
 def _retried(error: IscpError) -> bool:
     return isinstance(error, _RETRIED) and error.code not in (ErrorCode.TIMEOUT, ErrorCode.JOB_LOG_DAMAGED)
+
+
+class CallerBase:
+    """What a caller knows of its node; `timeout_s` bounds each call with its retries."""
+
+    def __init__(
+        self, endpoint: str | None, timeout_s: float, tls: Tls | None, notice: Notice, clock: Clock | None
+    ) -> None:
+        """Raises InvalidRequest."""
+        require(tls, (Tls, NoneType), "tls", "Tls")
+        self._tls = tls
+        self._notice = notice
+        self._clock = clock or SystemClock()
+        self._endpoint = endpoint_or_default(endpoint)
+        self._timeout_s = require_seconds(timeout_s, "timeout_s")
+        self._closed = False
+
+    def _open_channel(self, library: Any) -> Any:
+        """A channel of `grpc`, or of `grpc.aio`."""
+        target, tls = channel_target(self._endpoint), self._tls
+        if tls is None:
+            return library.insecure_channel(target, options=_CHANNEL_OPTIONS)
+        credentials = grpc.ssl_channel_credentials(tls.authority or None, tls.key or None, tls.certificate or None)
+        return library.secure_channel(target, credentials, options=_CHANNEL_OPTIONS)
+
+    def _attempts(self, changes: bool, timeout_s: float | None) -> Attempts:
+        """Those of a call that begins now; raises InvalidRequest."""
+        within_s = self._timeout_s if timeout_s is None else require_seconds(timeout_s, "timeout_s")
+        return Attempts(self._endpoint, self._clock.monotonic_s(), within_s, changes, self._notice)
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise InvalidRequest("the client is closed", field="client", remedy="Make another one")

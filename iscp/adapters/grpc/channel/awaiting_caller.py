@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from types import NoneType
 from typing import Any, TypeVar
 
 import grpc
 
-from iscp.adapters.grpc.channel.attempts import CHANNEL_OPTIONS, Attempts, Notice, credentials_of
-from iscp.adapters.grpc.channel.endpoint import Tls, channel_target, endpoint_or_default
-from iscp.adapters.system.clock import SystemClock
-from iscp.core.argument_checks import require, require_seconds
+from iscp.adapters.grpc.channel.attempts import CallerBase, Notice
+from iscp.adapters.grpc.channel.endpoint import Tls
 from iscp.core.errors import Canceled, InvalidRequest
 from iscp.ports.system import Clock
 
 R = TypeVar("R")
 
 
-class AsyncCaller:
+class AsyncCaller(CallerBase):
     """A channel to `endpoint`, for the tasks of the event loop in which it is made.
 
     `timeout_s` bounds each call with its retries. A task that is cancelled ends its call at the node too.
@@ -35,19 +32,10 @@ class AsyncCaller:
         clock: Clock | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        require(tls, (Tls, NoneType), "tls", "Tls")
-        self._notice = notice
-        self._clock = clock or SystemClock()
+        super().__init__(endpoint, timeout_s, tls, notice, clock)
         self._sleep = sleep
-        self._endpoint = endpoint_or_default(endpoint)
-        self._timeout_s = require_seconds(timeout_s, "timeout_s")
-        self._closed = False
         self._loop = _running_loop()
-        target = channel_target(self._endpoint)
-        if tls is None:
-            self.channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
-        else:
-            self.channel = grpc.aio.secure_channel(target, credentials_of(tls), options=CHANNEL_OPTIONS)
+        self.channel = self._open_channel(grpc.aio)
 
     async def close(self) -> None:
         """Ends the calls that are under way with Canceled."""
@@ -64,8 +52,7 @@ class AsyncCaller:
     ) -> R:
         """Call, and repeat the very same request, until `timeout_s` is over."""
         self._refuse_misuse()
-        within_s = self._timeout_s if timeout_s is None else require_seconds(timeout_s, "timeout_s")
-        attempts = Attempts(self._endpoint, self._clock.monotonic_s(), within_s, changes, self._notice)
+        attempts = self._attempts(changes, timeout_s)
         while True:
             try:
                 return await method(request, timeout=attempts.left_s(self._clock.monotonic_s()))
@@ -80,8 +67,7 @@ class AsyncCaller:
             self._refuse_misuse()
 
     def _refuse_misuse(self) -> None:
-        if self._closed:
-            raise InvalidRequest("the client is closed", field="client", remedy="Make another one")
+        self._refuse_closed()
         if _running_loop() is not self._loop:
             raise InvalidRequest(
                 "the client belongs to another event loop", field="client", remedy="Make one in each loop"

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from types import NoneType, TracebackType
+from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import grpc
 
-from iscp.adapters.grpc.channel.attempts import CHANNEL_OPTIONS, Attempts, Notice, credentials_of
-from iscp.adapters.grpc.channel.endpoint import Tls, channel_target, endpoint_or_default
-from iscp.adapters.system.clock import SystemClock
-from iscp.core.argument_checks import require, require_seconds
-from iscp.core.errors import InvalidRequest
+from iscp.adapters.grpc.channel.attempts import CallerBase, Notice
+from iscp.adapters.grpc.channel.endpoint import Tls
 from iscp.ports.system import Clock
 
 R = TypeVar("R")
 
 
-class Caller:
+class Caller(CallerBase):
     """A channel to `endpoint`, for several threads at a time. `timeout_s` bounds each call with its retries."""
 
     def __init__(
@@ -32,18 +29,9 @@ class Caller:
         clock: Clock | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        require(tls, (Tls, NoneType), "tls", "Tls")
-        self._notice = notice
-        self._clock = clock or SystemClock()
+        super().__init__(endpoint, timeout_s, tls, notice, clock)
         self._sleep = sleep
-        self._endpoint = endpoint_or_default(endpoint)
-        self._timeout_s = require_seconds(timeout_s, "timeout_s")
-        self._closed = False
-        target = channel_target(self._endpoint)
-        if tls is None:
-            self.channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
-        else:
-            self.channel = grpc.secure_channel(target, credentials_of(tls), options=CHANNEL_OPTIONS)
+        self.channel = self._open_channel(grpc)
 
     def close(self) -> None:
         self._closed = True
@@ -62,8 +50,7 @@ class Caller:
     ) -> R:
         """Call, and repeat the very same request, until `timeout_s` is over."""
         self._refuse_closed()
-        within_s = self._timeout_s if timeout_s is None else require_seconds(timeout_s, "timeout_s")
-        attempts = Attempts(self._endpoint, self._clock.monotonic_s(), within_s, changes, self._notice)
+        attempts = self._attempts(changes, timeout_s)
         while True:
             try:
                 return method(request, timeout=attempts.left_s(self._clock.monotonic_s()))
@@ -73,10 +60,6 @@ class Caller:
                 self._refuse_closed()
                 raise
             self._sleep(attempts.pause_s(cause, self._clock.monotonic_s()))
-
-    def _refuse_closed(self) -> None:
-        if self._closed:
-            raise InvalidRequest("the client is closed", field="client", remedy="Make another one")
 
 
 def listing(method: Callable[..., Any]) -> Callable[..., list[Any]]:
