@@ -1,4 +1,4 @@
-"""What end-to-end tests look at from outside: the answers of the real `iscp-admin`, and the logs of Delta tables.
+"""What end-to-end tests observe from outside: the answers of the real `iscp-admin`, and the logs of Delta tables.
 
 Logs are read as files, by none of the code that wrote them.
 """

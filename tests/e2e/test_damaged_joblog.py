@@ -1,4 +1,4 @@
-"""A job log that is lost or damaged, met with the released commands: refused aloud, by every node, and repaired."""
+"""A job log that is lost or damaged: every node refuses it with an error, and the released commands repair it."""
 
 from __future__ import annotations
 

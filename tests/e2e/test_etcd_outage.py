@@ -1,4 +1,4 @@
-"""etcd is killed, or stopped, for longer than the lease: the node works no more, and goes on by itself afterwards."""
+"""etcd is killed or stopped for longer than the lease: the node stops writing, and resumes by itself afterwards."""
 
 from __future__ import annotations
 

@@ -371,7 +371,7 @@ def test_a_copied_table_has_jobs_and_a_lag_of_its_own(node: Cluster, source: str
 
 @pytest.mark.spark
 def test_a_burst_of_changes_and_wishes_ends_where_the_last_of_them_said(node: Cluster, source: str, job: Job) -> None:
-    """Pauses, resumes, notifies and changes from several sides at once."""
+    """Pauses, resumes, notifications and changes from several clients at once."""
 
     def wish(turn: int) -> None:
         with iscp.Client(node.endpoint) as client:

@@ -1,4 +1,4 @@
-"""The node is killed wherever it hurts, and at random, under load: nothing is lost, and nothing is done twice."""
+"""The node is killed around each write, at each failpoint and at random, under load: nothing is lost or done twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real node with consumers of somebody else's that answer and raise anything: others go on, and it ends in order."""
+"""A real node with custom consumers that answer and raise anything: other jobs go on, and the node stops in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`iscp up` with a real node: ready, kept up, gone on with, and gone without a trace."""
+"""`iscp up` with a real node: it becomes ready, restarts what dies, resumes, and leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables by their name in a catalog of Spark: found by name, kept by their place."""
+"""Tables of a Spark catalog: found by their name, recorded by their location."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Delta writes beside each commit: quickly, and with nothing left that misleads other readers."""
+"""The files that Delta writes beside each commit: written quickly, and none left that misleads other readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that does not take a commit of the job log: what can be seen, and may be lost, is not acknowledged."""
+"""A disk that fails to sync a commit of the job log: what is visible but may be lost is not acknowledged."""
 
 from __future__ import annotations
 

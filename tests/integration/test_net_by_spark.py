@@ -1,4 +1,4 @@
-"""Spark reduces changes as their definition has it, and knows when each row is its key's net change by itself."""
+"""Net changes by Spark equal their definition; and it is known where each row is its key's net change by itself."""
 
 from __future__ import annotations
 

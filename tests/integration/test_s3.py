@@ -1,4 +1,4 @@
-"""What a store that speaks as S3 does answers, without Spark: commits, the probe, a log that was recreated."""
+"""A store with the S3 API, without Spark: commits, probes, and a log that was recreated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Safety: what is looked at whenever something happens that could break it."""
+"""Safety: what is checked whenever something happens that could break it."""
 
 from __future__ import annotations
 

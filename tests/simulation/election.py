@@ -1,4 +1,4 @@
-"""A node runs for owner. Stands for `iscp/adapters/etcd/election.py`, whose threads are here callbacks."""
+"""A node campaigns for ownership. Stands for `iscp/adapters/etcd/election.py`, whose threads are here callbacks."""
 
 from __future__ import annotations
 

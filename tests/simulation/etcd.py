@@ -1,6 +1,6 @@
 """A simulated etcd: what `iscp/adapters/etcd` relies on of the server, and of its client's calls.
 
-Keys with create and mod revisions, leases that the server looks at every half second, watches that lag, are compacted
+Keys with create and mod revisions, leases that the server checks every half second, watches that lag, are compacted
 or break. A call may be refused, be served and its answer lost, or be slow; a write is never repeated by the client.
 """
 

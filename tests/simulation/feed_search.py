@@ -1,6 +1,6 @@
 """Every order of events among the writers of one shard of a changefeed: breadth first, to the end of its states.
 
-The machine that waits in line is the real one; around it are models of what it stands on: lines with their keys
+The machine that waits for the lock is the real one; around it are models of what it relies on: queues with their keys
 (iscp.changefeed.etcd.locks), the count of incidents, and a commit that compares the state with the one that the
 transaction has read. At any step a writer may be frozen, wake up later, or die; the keys of one that is not awake may
 expire, or stay for ever.

@@ -1,6 +1,6 @@
-"""One run: trouble for a while, then calm, in which everything has to come right and then to rest.
+"""One run: faults for a while, then calm, in which the cluster has to converge and then be idle.
 
-Safety is looked at whenever something happens; see Checks, Sink, Log and `iscp/coordination/invariants.py`.
+Safety is checked whenever something happens; see Checks, Sink, Log and `iscp/coordination/invariants.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The search over all orders of events among a shard's writers ends, and finds nothing; what is dropped is missed."""
+"""The exhaustive search over a shard's writers ends without a violation, and finds one where a fence is dropped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_no_order_of_events_breaks_the_feed_in_a_larger_world(bounds: Bounds) ->
 
 
 def test_everything_that_can_happen_does() -> None:
-    """Also that a writer wakes up too late to commit, and that one stands too long in a line that moves."""
+    """Also that a writer wakes up too late to commit, and that one waits too long in a queue that moves."""
     search = FeedSearch(Bounds(writers=2, transactions=2, freezes=1, deaths=1))
     assert search.run() >= 10_000
     waiting = {"counts", "joins", "acquires", "times out", "samples", "raises", "gives up"}

@@ -1,6 +1,6 @@
-"""What went wrong in systems like this one, each by the number that the tests of the machines use too.
+"""Faults known from systems like this one, each by the number that the tests of the machines use too.
 
-Those that one machine alone shows stand in `tests/unit/coordination/test_owner_machine_members.py` and
+Those that one machine alone shows are in `tests/unit/coordination/test_owner_machine_members.py` and
 `test_owner_machine_shards.py`: 1, 3, 5, 6 and 11.
 """
 

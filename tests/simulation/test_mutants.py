@@ -1,4 +1,4 @@
-"""A fence that no test needs is no fence: each one, dropped, is missed."""
+"""Mutation tests: with any one fence or guard dropped, some seed finds a violation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.thorough
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_dropped_guard_is_missed(name: str) -> None:
-    """By the seeds that are recorded; where these find it no more, others have to, and are to be recorded."""
+    """The recorded seeds find it; where they do not any more, others have to be found and recorded."""
     mutant = MUTANTS[name]
     if not any(convicts(seed, mutant) for seed in mutant.seeds):
         found = next(convicting(mutant), None)

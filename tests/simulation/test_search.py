@@ -1,4 +1,4 @@
-"""The search over all orders of events ends, and finds nothing."""
+"""The exhaustive search over all orders of events of a small cluster ends without a violation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of what tests cost: all that a test had started is counted."""
+"""The processor time that is shown for a test includes all processes that it had started."""
 
 from __future__ import annotations
 

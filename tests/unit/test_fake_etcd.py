@@ -1,4 +1,4 @@
-"""The fakes keep the ports' promises that tests lean on."""
+"""The fake etcd keeps the promises of the ports that tests rely on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cursors that are kept by name, and what a purge takes away in view of them."""
+"""Cursors stored by name, and what a purge deletes in view of them."""
 
 from __future__ import annotations
 

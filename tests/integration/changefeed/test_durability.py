@@ -1,4 +1,4 @@
-"""A disk that does not take what a changefeed writes: nothing is acknowledged that a power loss may take away."""
+"""A disk that fails to sync: a changefeed acknowledges nothing that a power loss could undo."""
 
 from __future__ import annotations
 

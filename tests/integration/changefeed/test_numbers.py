@@ -1,4 +1,4 @@
-"""Numbers that a feed keeps in its log: whatever fits into 64 bits, as whoever commits and whoever follows reads it."""
+"""Numbers that a feed keeps in its log: all of 64 bits survive, for the writer and for readers alike."""
 
 from __future__ import annotations
 

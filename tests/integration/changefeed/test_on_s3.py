@@ -36,7 +36,7 @@ def test_a_store_that_overwrites_is_refused_before_a_feed_is_made(tmp_path: Path
 
 
 def test_nothing_is_appended_where_a_store_has_begun_to_overwrite(tmp_path: Path) -> None:
-    """A feed that another store, which kept to it, has held before."""
+    """The feed was made when the store still obeyed conditional writes."""
     with store_with("", tmp_path) as server:
         uri = server.uri("feed")
         changefeed.create(uri, SCHEMA)

@@ -303,7 +303,7 @@ def test_a_follower_whose_files_are_vacuumed_away_gets_an_error(opened: Opened, 
 
 @ON_S3_TOO
 def test_files_that_a_compaction_took_away_are_no_loss(opened: Opened, uri: str) -> None:
-    """A reader that looked before, and reads after the vacuum."""
+    """A reader that listed the files before the compaction, and reads them after the vacuum."""
     feed = opened()
     for number in range(4):
         feed.append(0, rows_of("a", number))

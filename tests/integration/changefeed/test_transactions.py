@@ -440,7 +440,7 @@ def test_incidents_without_end_are_let_out(uri: str) -> None:
 
 
 def test_a_line_that_is_too_long_is_let_out(opened: Opened, etcd: str) -> None:
-    """Others commit all the while, without a line."""
+    """Others commit all the while without the lock: nothing is stuck, so the wait ends by a timeout and no incident."""
     holder, waiter = opened(etcd), opened(etcd, timeout_s=0.2, wait_max_s=0.5)
     stop = threading.Event()
 

@@ -1,4 +1,4 @@
-"""A frame behind a cursor has all that is there, once, and opens no file that has nothing of it."""
+"""A frame after a cursor has every later row exactly once, and opens no file without such rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark says of ulids is what core/ulid says."""
+"""Spark's functions on ulids agree with iscp/changefeed/model/ulid.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark's streams of a changefeed: each change once, whatever becomes of the query and of the files."""
+"""Spark's streams of a changefeed: each change comes once, whatever happens to the query and to the files."""
 
 from __future__ import annotations
 

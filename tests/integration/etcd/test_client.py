@@ -1,4 +1,4 @@
-"""The calls, and what they raise, against a real server."""
+"""The calls of the etcd client, and what they raise, against a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writers of a changefeed's shard in line, with a real etcd; and a holder that is killed or frozen.
+"""The lock queue of a changefeed's shard in a real etcd, with a holder that is killed or frozen.
 
 As a program, it is such a holder, which takes the lock and stays. Arguments: etcd's endpoint, prefix, feed, shard, TTL.
 """

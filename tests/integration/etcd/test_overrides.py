@@ -1,4 +1,4 @@
-"""What operators say survives in etcd, and only the owner writes it."""
+"""Operators' overrides survive in etcd, and only the owner writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passwords and certificates."""
+"""Authentication of the etcd client by passwords and by certificates."""
 
 from __future__ import annotations
 

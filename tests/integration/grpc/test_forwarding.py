@@ -181,7 +181,7 @@ def test_a_call_carries_what_its_caller_said_and_that_it_was_forwarded(
 
 
 def test_a_call_is_forwarded_once(cluster: Cluster, owner: FakeAdmin) -> None:
-    """Two nodes that each believe the other to be the owner do not play ball."""
+    """Two nodes that each believe the other to be the owner do not forward it back and forth."""
     other = NotTheOwner()
     to_entry = Forwarding(lambda: cluster.entry)
     cluster.owned_by(cluster.serve(other, interceptors=[to_entry]))

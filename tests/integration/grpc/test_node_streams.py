@@ -346,7 +346,7 @@ def test_a_cut_off_node_is_noticed_within_seconds(
 
 @pytest.mark.full
 def test_an_idle_stream_stays(owner: OwnerUnderTest, node: NodeUnderTest, caplog: pytest.LogCaptureFixture) -> None:
-    """Longer than a server that minds the pings would bear them."""
+    """For longer than a server that limits the rate of pings would accept them."""
     caplog.set_level("INFO")
     meet(owner, node)
     time.sleep(10 * call_metadata.KEEPALIVE_MS / 1000)

@@ -138,7 +138,7 @@ def test_a_writer_that_slept_until_its_version_was_cleaned_away_acknowledges_not
 
 
 def test_a_commit_that_landed_where_the_log_was_cleaned_away_does_not_count(tmp_path: Path) -> None:
-    """Between deltalake's own look and its put-if-absent a writer may sleep just as well: the put then succeeds."""
+    """A writer may sleep between deltalake's reading of the log and its put-if-absent, which then succeeds."""
     old = FencedTable(str(tmp_path / "iscp_log"), LOG_SCHEMA, SystemClock(), NoFailpoints())
     old.claim()
     late = tmp_path / "iscp_log" / "_delta_log" / f"{old.version + 1:020d}.json"

@@ -1,4 +1,4 @@
-"""The job log's commits whose answers are lost: real tables, the real writer, and a storage that fails where it hurts.
+"""Commits of the job log whose answers are lost: real tables, the real writer, and a storage that fails at each step.
 
 Of every commit (append, compaction, claim) the request or the answer may be lost, and the reads behind it may fail; an
 owner may end at any time, and the next one loads what is there. Against a model of what was acknowledged.

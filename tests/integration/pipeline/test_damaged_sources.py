@@ -108,7 +108,7 @@ def test_the_commit_that_was_applied_last(pipeline: Pipeline, jobs: tuple[JobRow
 
 @pytest.mark.parametrize("name", [f"{CHECKPOINT:020d}.checkpoint.parquet", FULL("_last_checkpoint")])
 def test_a_checkpoint(pipeline: Pipeline, jobs: tuple[JobRow, JobRow], name: str) -> None:
-    """What was known of the table before it still does; who opens it has to read it."""
+    """A node that has read the table before goes on without it; a node that opens the table has to read it."""
     path, version = Path(pipeline.source, "_delta_log", name), BUILT
     for damage in (*CONTENT, delete, link_to_itself):
         for new_node in (False, True):

@@ -40,7 +40,7 @@ def assert_split(pipeline: Pipeline, job: JobRow, outcome: JobOutcome, dead: int
 
 
 def test_they_are_set_aside_and_come_back(pipeline: Pipeline) -> None:
-    """Two jobs of one iteration, one of them with the large way; null keys; tails that touch the keys and do not."""
+    """Two jobs of one iteration, one of them through Spark; null keys; changes of shared keys, and of others."""
     job = pipeline.job("full", key=("id",))
     by_spark = pipeline.new_runner(pipeline.failpoints, small_bytes_max=-1)
     null = pa.table({"id": pa.array([None, None], pa.int64()), "v": ["a", "b"], "g": pa.array([1, 1], pa.int64())})

@@ -1,4 +1,4 @@
-"""Rows that come beside others of their key, and changes of one range that leave another row of it than there was."""
+"""Rows that share a key for a while, and ranges that leave another row of a key than there was before."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ EVENTS = {
 
 @BOTH_WAYS
 def test_the_row_that_is_left_is_in_the_target(pipeline: Pipeline) -> None:
-    """Whatever follows if rows share a key: at the end of each range none does."""
+    """At the end of each range no two rows share a key, whatever happened within it."""
     jobs = [
         pipeline.job("letters", key=("id",)),
         pipeline.job("stops", key=("id",), policies={"on_duplicate": OnDuplicate.STOP}),

@@ -1,4 +1,4 @@
-"""Changes in small files: taken without Spark only where the rows are small too, and mean what Spark reads."""
+"""Changes in small files: read without Spark only where the rows are small too, and as Spark reads them."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def test_a_source_that_spark_3_5_wrote_and_both_go_on_with(pipeline: Pipeline) -
 
 
 def test_dropped_and_recreated(pipeline: Pipeline) -> None:
-    """At the version of the watermark, below it and above it: followed only by a job that is to."""
+    """At the version of the watermark, below it and above it: followed only by a job whose policy says so."""
     fails = pipeline.job("fails", key=("id",))
     follows = pipeline.job("follows", key=("id",), policies={"on_replace": OnReplace.FOLLOW})
     pipeline.upsert([3], "changed")

@@ -1,4 +1,4 @@
-"""What others do to a target comes right again: RESTORE, overwrite, foreign rows, OPTIMIZE, VACUUM, removal."""
+"""A target recovers from what others do to it: RESTORE, overwrite, foreign rows, OPTIMIZE, VACUUM, removal."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_a_target_that_cannot_be_claimed_again_is_left_as_it_is(pipeline: Pipeli
 
 @BOTH_WAYS
 def test_rows_that_somebody_doubles_go_each_time(pipeline: Pipeline) -> None:
-    """What a comparison has found is not what the next one is given."""
+    """Each comparison finds its own rows, and is not given those that the one before found."""
     job, uri = pipeline.job("target", key=("id",)), pipeline.target("target")
     pipeline.build(job)
     for number in range(3):
@@ -212,7 +212,7 @@ def test_a_target_that_expires_transactions_is_refused(pipeline: Pipeline) -> No
 
 @BY_SPARK
 def test_a_checkpoint_is_made_by_the_tenth_commit_when_that_was_reported_of(pipeline: Pipeline) -> None:
-    """Delta's own is part of the commit, and takes seconds."""
+    """Delta would make its checkpoint as part of the commit, and takes seconds."""
     job, log = pipeline.job("full", key=("id",)), Path(pipeline.target("full"), "_delta_log")
     told: list[tuple[int, int]] = []
 

@@ -1,4 +1,4 @@
-"""What users type becomes what the node understands."""
+"""Arguments of the command line are parsed into values that the node understands."""
 
 from __future__ import annotations
 

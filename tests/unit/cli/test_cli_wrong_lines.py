@@ -268,7 +268,7 @@ def test_very_many_faults_are_taken_or_refused(shell: Shell) -> None:
 
 
 def test_a_line_in_order_is_no_wrong_usage(shell: Shell) -> None:
-    """So that what is refused is refused for its fault."""
+    """The control: the lines that other tests spoil are no wrong usage."""
     for program, leaf in LEAVES:
         if tried(program, leaf):
             assert shell.run(program, line(leaf, shell.values(leaf))).status != 2, leaf

@@ -1,4 +1,4 @@
-"""The question before much is changed: answered, refused, and put where nobody can answer."""
+"""The confirmation before many changes: accepted, declined, and without a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths into answers: what they find, and what is said of those that find nothing."""
+"""Paths into answers: what they find, and the error for those that find nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a line as a whole: its encoding, and what a terminal would make of the answer."""
+"""Faults of a command line as a whole: its encoding, and escape sequences, which errors show and do not obey."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from iscp.core.errors import InvalidRequest
 
 @pytest.mark.parametrize("field", ["key", "columns"])
 def test_a_text_is_no_list_of_columns(field: str) -> None:
-    """Its letters would be taken for columns, and there may be such."""
+    """Its letters would be taken for columns, which may exist."""
     given: dict[str, Any] = {field: "id"}
     with Client("127.0.0.1:1") as client, pytest.raises(InvalidRequest, match="a text and no list") as refused:
         client.register("/t", "a", target="/copy", **given)

@@ -1,4 +1,4 @@
-"""Clusters under random trouble: a wire that drops, doubles and delays, nodes and owners that come and go.
+"""Clusters under random faults: messages are dropped, duplicated and delayed, nodes and owners come and go.
 
 The loopback checks the machines' invariants, and that no shard runs twice, after every step. These tests add what
 must be true in the end: every wanted shard runs once, with the newest rows, and then nothing moves any more.

@@ -1,4 +1,4 @@
-"""The global checkpoint: the least of what counts, never back, and cheap."""
+"""The global checkpoint: the minimum over the jobs that count, monotonic, and cheap to maintain."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_it_is_the_least_of_all_and_never_goes_back() -> None:
 
 
 def test_a_job_that_was_resumed_far_behind_is_listed_until_it_has_caught_up() -> None:
-    """It was covered silently: the checkpoint stood above what it had applied."""
+    """Otherwise the checkpoint would be above what the job has applied, and nobody would know."""
     checkpoint = GlobalCheckpoint()
     row, seen = at(5, 10.0), SourceSeen(A, 5, 10.0, 0.0)
     checkpoint.take(A, [row], seen)
@@ -83,7 +83,7 @@ def test_a_job_that_was_resumed_far_behind_is_listed_until_it_has_caught_up() ->
 
 
 def test_a_job_that_counted_and_has_much_to_do_is_waited_for() -> None:
-    """That its source was looked at is forgotten when it moves; what it had applied by then is not undone."""
+    """When its source moves the probe of it no longer counts, but what the job had applied until then does."""
     checkpoint = GlobalCheckpoint()
     checkpoint.take(A, [at(5, 10.0)], SourceSeen(A, 5, 100.0, 0.0))
     assert checkpoint.advance()

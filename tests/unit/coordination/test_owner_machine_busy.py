@@ -1,4 +1,4 @@
-"""An owner with more to take in than it can: it requests no more than that, and blames nobody for its own backlog."""
+"""An overloaded owner: it requests no more than it can process, and revokes no node for its own backlog."""
 
 from __future__ import annotations
 

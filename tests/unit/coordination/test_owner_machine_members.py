@@ -106,7 +106,7 @@ def test_an_owner_that_was_busy_hears_what_has_come_before_it_requests_again() -
 @example(13.458, [2.878, 0.0])
 @example(3.51, [1.047, 2.452])
 def test_what_is_due_is_done_once_however_its_time_is_rounded(start_s: float, late_s: list[float]) -> None:
-    """It checked at once, for ever, whether it was time to give up (seed 4918)."""
+    """Rounding must not leave the next due time at the present one: it was due again at once, for ever (seed 4918)."""
     owner = OwnerMachine("n1", "1", replace(TIMES, alive_s=1.0))
     step_with_rings(owner, Elected(1, 101, (N1, N2), {}), start_s)
     step_with_rings(owner, FromNode("n1", Sync(1, N1.epoch, "1", 1, 0, 1, 0, ())), start_s)

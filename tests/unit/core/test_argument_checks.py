@@ -1,4 +1,4 @@
-"""Times to wait: whatever is a number, up to a bound."""
+"""Timeouts that users give: any number up to a bound is accepted, all else refused."""
 
 from __future__ import annotations
 

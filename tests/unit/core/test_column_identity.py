@@ -1,4 +1,4 @@
-"""Which columns are the very same ones: by their physical names, also of fields within others."""
+"""Which columns are the same as before: identified by physical names, nested fields too."""
 
 from __future__ import annotations
 

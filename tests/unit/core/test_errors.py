@@ -1,4 +1,4 @@
-"""Every error says whose move is next, and how to make it."""
+"""Every error says whether it is retried or needs a person, and what its remedy is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids in the order that the fences rest on."""
+"""The order of ids, which the fences rely on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of a bag of rows, whose keys are not always their own: every prefix of a history begins a range."""
+"""Net changes of a multiset of rows that may share keys: a range may begin after any prefix of a history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A next time that somebody answered is never in the past, and never nothing."""
+"""The next time that a handler answers: one to come is waited for, anything else is refused with a remedy."""
 
 from __future__ import annotations
 

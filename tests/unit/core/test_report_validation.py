@@ -1,4 +1,4 @@
-"""What is believed of what others say: all of it where it is right, nothing of it where it is not."""
+"""What other nodes report is accepted unchanged where it is valid, and refused where it is not."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_a_shard_belongs_where_the_library_finds_it() -> None:
 @given(st.lists(st.sets(st.sampled_from("abcdefgh"), min_size=1), min_size=1, max_size=5), st.integers(1, 40))
 @example([{"a", "b"}, {"b"}, {"a", "b", "c"}], 2_000)
 def test_members_that_come_and_go_leave_what_a_library_builds_of_the_last(members: list[set[str]], vnodes: int) -> None:
-    """What is kept of a node from one ring to the next changes no ring; checked at every place and beside it."""
+    """Caching a node's points from one ring to the next changes no ring; compared at every point and beside it."""
     for node_ids in members:
         ring = Ring(node_ids, vnodes=vnodes)
         known = HashRing(sorted(node_ids), hash_fn=ring_hash, vnodes=vnodes).get_points()
@@ -54,7 +54,7 @@ def test_members_that_come_and_go_leave_what_a_library_builds_of_the_last(member
 
 
 def test_where_points_fall_together_the_last_node_has_the_place() -> None:
-    """As where each writes its points over those of the nodes before it. 32 bits make that rare: found by search."""
+    """As if each node wrote its points over those of the nodes before it. Rare with 32 bits: found by search."""
     names = ["c-5", "c-1070"]
     points = [{ring_hash(f"{name}-{n}") for n in range(VNODES)} for name in names]
     assert points[0] & points[1], "they share a point"

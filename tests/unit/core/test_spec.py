@@ -1,4 +1,4 @@
-"""Specs survive their JSON, carry no defaults, and are refused with the path of the first fault and what to do."""
+"""Specs survive their JSON form, carry no defaults, and are refused with the path of the first fault and a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flat names lie where the spec has them, all of them, and faults are reported by the flat name."""
+"""Every field of the spec has a flat name, leads to its place in the spec, and is named so in errors."""
 
 from __future__ import annotations
 

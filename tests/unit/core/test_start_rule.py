@@ -1,4 +1,4 @@
-"""The triggers: who starts, together with whom, and to which version."""
+"""The start rule: which jobs start, which of them together, and up to which version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever others hand over: a text that can be kept, an exact number, or one ValueError that says what it was."""
+"""Any value from outside becomes a storable text or an exact number, or one ValueError that says what it was."""
 
 from __future__ import annotations
 

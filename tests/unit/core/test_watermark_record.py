@@ -1,4 +1,4 @@
-"""The text that a sink with transactions of its own keeps: it comes back the same, and says where the sink stands."""
+"""The watermark record of a sink with its own transactions survives encoding, and gives the sink's position."""
 
 from __future__ import annotations
 

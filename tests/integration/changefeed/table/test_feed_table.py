@@ -222,7 +222,7 @@ def test_a_commit_whose_answer_is_lost_is_found_and_not_made_twice(uri: str, fol
 
 
 def test_a_commit_into_a_version_that_was_cleaned_away_does_not_count(uri: str) -> None:
-    """The last version that a cleaned log has free: the ones behind it are all there."""
+    """The version is the last of those that were cleaned away: all later ones are there."""
     clock, other = FakeClock(), opened(uri)
     seen = other.state(0)
     log = Path(uri) / "_delta_log"

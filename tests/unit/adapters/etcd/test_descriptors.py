@@ -1,4 +1,4 @@
-"""The descriptor set: private, and what proto/etcd says."""
+"""The descriptor set of etcd: it is in a private pool, and equals proto/etcd."""
 
 from __future__ import annotations
 

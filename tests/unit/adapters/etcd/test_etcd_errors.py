@@ -1,4 +1,4 @@
-"""Which errors say that nothing was written, and which do not know."""
+"""Which errors of gRPC mean that nothing was written, and which leave the outcome unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From when a lease counts."""
+"""A lease counts from when the confirmed renewal was sent, not from when it was answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is registered, as one process reads it: in order, and across a restored store and a lost connection."""
+"""The registered nodes as one process reads them: in order, across a restored store and a lost connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prefixes, keys and settings."""
+"""The ends of key prefixes, the encoding and layout of keys, and the settings of the client."""
 
 from __future__ import annotations
 

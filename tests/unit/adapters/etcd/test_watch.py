@@ -1,4 +1,4 @@
-"""From where a watch resumes, with a server whose answers are written down here."""
+"""The revision from which a watch resumes, against a scripted server."""
 
 from __future__ import annotations
 

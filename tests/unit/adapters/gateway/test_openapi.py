@@ -1,4 +1,4 @@
-"""The OpenAPI document says of every method and message what the descriptors say."""
+"""The OpenAPI document agrees with the descriptors of every method and message."""
 
 from __future__ import annotations
 

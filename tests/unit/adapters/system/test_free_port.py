@@ -1,4 +1,4 @@
-"""Ports for servers that start a moment later."""
+"""Free ports for servers that start a moment later: not in use, and not handed out to outgoing connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Triggers of others are found by entry point, run only if they are allowed, and never take the node with them."""
+"""Custom triggers are found by entry point, run only if they are allowed, and cannot end the node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a line of the log looks like."""
+"""The format of a line of the log."""
 
 from __future__ import annotations
 

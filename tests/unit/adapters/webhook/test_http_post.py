@@ -158,7 +158,7 @@ def test_a_secret_that_cannot_be_one_is_refused_by_its_setting(tmp_path: Path, c
 
 @pytest.mark.parametrize("host", ["[2001:db8::abcd]", "[::1]"])
 def test_the_end_of_an_ipv6_address_is_no_port(host: str) -> None:
-    """Nobody listens there, on the port of the scheme."""
+    """The post goes to the port of the scheme, where nobody listens."""
     refused = HttpWebhook("notify.webhooks.0", f"https://{host}/hook", SECRET, FakeClock(), SHORT_S)
     with pytest.raises(Unavailable, match="does not accept notifications"):
         refused.post(NOTIFICATION)

@@ -1,4 +1,4 @@
-"""What is lent is nobody else's meanwhile, and is kept for the next."""
+"""What the pool lends is exclusive until it is returned, and is then lent again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ulids may go: those that are old, those that all have read, or those that are both."""
+"""Which ulids a purge deletes: those that are old, those that all cursors have passed, or those that are both."""
 
 from __future__ import annotations
 

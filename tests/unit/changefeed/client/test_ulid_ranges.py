@@ -1,4 +1,4 @@
-"""The ulids of an append: one after the other, without holding each of them."""
+"""The ulids of an append: consecutive, without each of them being held in memory."""
 
 from __future__ import annotations
 

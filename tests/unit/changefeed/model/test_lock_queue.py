@@ -1,4 +1,4 @@
-"""Getting in line for a shard: every way in which an attempt ends, and that each one ends."""
+"""Acquiring a shard's lock: every way in which an attempt can end, and that each attempt ends."""
 
 from __future__ import annotations
 

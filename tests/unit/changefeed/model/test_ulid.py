@@ -1,4 +1,4 @@
-"""Ulids follow one another, whatever is drawn and whatever the clock does; and read back as they were given."""
+"""Ulids increase, whatever is drawn and whatever the clock does, and survive encoding and decoding."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_beginning_has_the_time_and_what_was_drawn_but_bit_62() -> None:
 
 @pytest.mark.parametrize("drawn", [LARGEST, SMALLEST, b"\x00\x00\x3f" + b"\xff" * 7, b"\xff\xff\x80" + b"\x00" * 7])
 def test_no_beginning_is_so_near_the_end_that_the_order_would_break(drawn: bytes) -> None:
-    """Of a signed half, the carry into bit 63 would sort the later before the earlier."""
+    """In a signed half, a carry into bit 63 would sort a later ulid before an earlier one."""
     place = begin(NO_ULIDS, 5, drawn)
     assert place.room >= 2**62 - 1
     ends = [place.ulid(), place.ulid(1), place.ulid(TRANSACTION_ULIDS_MAX), place.ulid(2**62 - 1)]

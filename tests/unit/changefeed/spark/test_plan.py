@@ -1,4 +1,4 @@
-"""What is planned between two cursors is all that is there, once; and a batch ends where it should."""
+"""A plan between two cursors covers every row exactly once, and a batch ends at its bound."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_small_files_of_a_shard_are_read_together_and_not_too_many(feed: Feed) -
 
 
 def test_a_cursor_that_is_ahead_stays_where_it_is(filled: Feed) -> None:
-    """As of a table that was set back."""
+    """As after the table was restored to an earlier version."""
     plan = FeedPlan(filled.uri)
     ahead = Cursor(filled.table.description.feed_id, {0: "7" + "Z" * 25})
     end, _ = plan.end(ahead, None)

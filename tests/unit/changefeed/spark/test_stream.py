@@ -1,4 +1,4 @@
-"""The streaming source as Spark calls it, one call after the other, without Spark: what MicroBatchExecution does."""
+"""The streaming source, called as Spark's MicroBatchExecution calls it, without Spark."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_a_batch_reader_reads_all_that_is_behind_its_cursor(feed: Feed) -> None:
 
 
 def test_columns_that_a_feed_was_given_are_null_before_and_left_out_by_who_began_before(feed: Feed) -> None:
-    """As of a job's feed whose source has a new column."""
+    """As in a job's feed whose source has gained a column."""
     source = ChangefeedSource({"path": feed.uri})
     narrow = source.schema()
     feed.table.widen(pa.schema([*SCHEMA, pa.field("more", pa.string())]))

@@ -1,4 +1,4 @@
-"""The ulids of many rows are those that the arithmetic gives one by one."""
+"""The ulids computed for many rows at once equal those computed one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors on the command line: in whose words, in which form, and with which exit status."""
+"""Errors on the command line: their wording, their format and their exit status."""
 
 from __future__ import annotations
 

@@ -433,7 +433,7 @@ def test_a_call_loads_no_spark(endpoint: str) -> None:
 
 
 def test_help_is_there_at_once() -> None:
-    """The best of some tries, in time of the processor: what is measured is our imports, not the load beside them."""
+    """The best of several runs, in processor time: it measures our imports, not the load of the machine."""
     took_s = []
     for _ in range(5):
         before = os.times()

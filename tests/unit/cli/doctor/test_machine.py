@@ -1,4 +1,4 @@
-"""What is said of a machine: of files and sockets that are there, and of figures that are given."""
+"""What `iscp doctor` finds of a machine: by real files and sockets, and by given figures."""
 
 from __future__ import annotations
 

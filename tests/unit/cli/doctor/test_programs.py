@@ -1,4 +1,4 @@
-"""What is said of programs: those that are there, of another version, broken, and missing."""
+"""What `iscp doctor` finds of programs: present, of another version, broken, and missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON Schema of job files, against what reads job files: both take the same ones, and refuse the same ones."""
+"""The JSON Schema of job files accepts and refuses the same files as the parser does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a job's next start, against what the schedule does in that state."""
+"""A job's next start, as it is shown, equals what the schedule does in that state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a child is started again, and which ports are chosen."""
+"""When `iscp up` restarts a process, and which ports it chooses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a changefeed makes of a source's columns."""
+"""The schema that a changefeed derives from a source's columns."""
 
 from __future__ import annotations
 

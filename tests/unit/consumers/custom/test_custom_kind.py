@@ -1,4 +1,4 @@
-"""Custom consumers, run as the node runs them: what they are handed, and that whatever they do is their own fault."""
+"""Custom consumers, run as the node runs them: what they are handed, and that their faults affect no other job."""
 
 from __future__ import annotations
 

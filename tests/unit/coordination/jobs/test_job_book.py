@@ -1,4 +1,4 @@
-"""The book and its drafts: what requests and reports mean, and what is written to the log of them."""
+"""The job book and its drafts: the effect of requests and reports, and the rows that are logged for them."""
 
 from __future__ import annotations
 
@@ -449,7 +449,7 @@ STEPS = st.lists(
 def test_indexes_and_counts_are_those_of_the_rows_and_a_reload_equals_the_book(
     steps: list[tuple[str, str, str]],
 ) -> None:
-    """Whatever is requested: the log's last rows, reread, give the same book; what was not committed left no trace."""
+    """After any requests: the log's last rows, reread, give the same book; what was not committed leaves no trace."""
     book, logged = JobBook(), dict[str, JobRow]()
     for number, (step, name, table) in enumerate(steps):
         job = book.job(key(name, table))

@@ -116,7 +116,7 @@ def apart(one: str, other: str) -> bool:
 
 @given(st.lists(st.tuples(st.integers(0, 3), PATHS, PATHS), max_size=25))
 def test_no_target_that_was_taken_is_around_another_place(steps: list[tuple[int, str, str]]) -> None:
-    """Against all pairs, whatever comes, goes and is thrown away in between; and a book read again refuses the same."""
+    """Compared with a check of all pairs, while targets come and go and are discarded; a reloaded book agrees."""
     book, draft = JobBook(), PendingChanges(JobBook(), NOW_S)
     for number, (what, target, source) in enumerate(steps):
         rows = book.select()

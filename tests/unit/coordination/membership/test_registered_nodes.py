@@ -1,4 +1,4 @@
-"""Who is registered, as an owner has it."""
+"""The registered nodes as an owner sees them, and how long it waits for those that have gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A timetable whose one table has a few versions."""
+"""A schedule over one table that has a few versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has to be done again and again: each at its time, once at a time, and later after a failure."""
+"""Recurring work: each item runs at its time, once at a time, and with backoff after a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose turn it is: fair between accounts, past those that hang, and each at its time whatever others do."""
+"""Which recurring work runs next: fair between accounts, past items that hang, each in time whatever others do."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ DOES = st.sampled_from(["done", "fails", "breaks", "hangs", "ends late"])
 
 @given(st.lists(DOES, min_size=1, max_size=LONG_OF_KIND_MAX), st.integers(1, 3))
 def test_whatever_some_do_every_other_is_done_at_its_time(bad: list[str], concurrency: int) -> None:
-    """Good ones, which end at once, are done within their wait and as long as bad ones may keep their slots."""
+    """Items that end at once run within their own wait plus the time for which others may keep their slots."""
     made = turns(concurrency)
     good = ["g0", "g1", "g2"]
     kind = {**{f"b{number}": "bad" for number in range(len(bad))}, **dict.fromkeys(good, "good")}

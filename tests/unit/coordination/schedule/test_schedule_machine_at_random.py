@@ -1,4 +1,4 @@
-"""Anything in any order: every job reaches the newest version, and none holds up another."""
+"""Random events in any order: every job reaches the newest version, and none holds up another."""
 
 from __future__ import annotations
 

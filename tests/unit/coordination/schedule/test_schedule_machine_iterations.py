@@ -1,4 +1,4 @@
-"""What the schedule starts, with whom, and again after which wait; what ends a shard."""
+"""Which iterations the schedule starts, which jobs share one, their backoff, and the end of a shard."""
 
 from __future__ import annotations
 

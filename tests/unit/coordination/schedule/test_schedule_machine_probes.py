@@ -105,7 +105,7 @@ def test_a_notify_that_doubts_the_targets_starts_an_iteration_though_nothing_mov
 
 
 def test_targets_of_a_table_that_does_not_move_are_probed_once_a_day(world: Timetable) -> None:
-    """So that what their logs will lose is recorded again."""
+    """So that a position is recorded again before log cleanup deletes its commit."""
     world.start(job("x", 3), job("y", 3))
     world.update(job("x", 3), job("y", 3)._replace(reason=Reason.PAUSED))
     world.wait(TARGETS_EVERY_S / 2 - 600)
@@ -178,7 +178,7 @@ def test_an_idle_table_is_reported_now_and_then_only(world: Timetable) -> None:
 
 
 def test_what_is_reported_of_a_source_is_as_of_when_it_was_probed(world: Timetable) -> None:
-    """Not of when the answer came, nor of an iteration's end: it may have moved since."""
+    """Neither as of the answer nor as of an iteration's end: the source may have moved since."""
     world.start(job("x", 3))
     world.forget()
     world.hold_probes = True

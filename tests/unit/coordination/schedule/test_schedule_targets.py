@@ -1,4 +1,4 @@
-"""Targets are looked at with sources that rest, and a job whose target is in doubt runs, says so, and is not fresh."""
+"""Targets of idle sources are probed; a job whose target is in doubt runs, reports it, and does not count as fresh."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_target_is_probed_as_rarely_as_its_source(table: Timetable) -> None:
 
 
 def test_a_source_that_moves_does_not_have_its_targets_probed(table: Timetable) -> None:
-    """Each iteration begins with that."""
+    """Each iteration begins by reading its target's position."""
     for _ in range(5):
         table.source.commit(URI)
         table.notify()

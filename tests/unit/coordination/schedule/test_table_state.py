@@ -1,4 +1,4 @@
-"""What a first probe of a source shows of what happened to it while nobody probed."""
+"""What the first probe shows of changes to a source while nobody probed it."""
 
 from __future__ import annotations
 

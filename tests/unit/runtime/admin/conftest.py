@@ -1,4 +1,4 @@
-"""A desk of an owner that leads."""
+"""The admin services of an owner that leads."""
 
 from __future__ import annotations
 

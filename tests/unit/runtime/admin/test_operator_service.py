@@ -1,4 +1,4 @@
-"""What operators say is checked, kept in etcd before it counts, and answered with what it means."""
+"""Operators' orders are validated, stored in etcd before they take effect, and answered with their effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users are answered while the owner is busy, and of jobs that fall back on purpose."""
+"""What users are answered while the owner is overloaded, and the lag of jobs that are paused."""
 
 from __future__ import annotations
 

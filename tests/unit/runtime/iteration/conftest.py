@@ -1,4 +1,4 @@
-"""A bench with the bounds that are set by default."""
+"""A test bench for iterations, with the default bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job that failed is said to have reached."""
+"""The position that is reported for a job that failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges go on from each other exactly once, however a table is split and merged, and whoever commits late."""
+"""Ranges take over from each other exactly once, however a table is split and merged, and whoever commits late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job's policies make of a range of its source, and of a source that is another than before."""
+"""How a job's policies read a range of its source, and what they do when the source was replaced."""
 
 from __future__ import annotations
 

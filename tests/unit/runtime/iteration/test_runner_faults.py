@@ -1,4 +1,4 @@
-"""Each job's fault is its own: lost seqs, shut guards, what failed and what is gone."""
+"""A fault stays with its job: conflicts of the seq, guards that refuse, failures, and sinks that are gone."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_failed_read_is_reported_of_each_job_with_the_position_of_its_sink(ben
 
 
 def test_a_sink_that_is_gone_goes_on_from_the_seq_of_the_job_log(bench: Bench) -> None:
-    """Otherwise a late commit of before could still land in the one that is rebuilt."""
+    """Otherwise a late commit to the former table could still land in the rebuilt one."""
     (x,) = bench.built("x")
     target = bench.target(x)
     target.position = Position(void="the target is not there")

@@ -1,6 +1,6 @@
-"""A consumer of somebody else's that answers and raises anything at all, from its iteration to what is kept of it.
+"""A custom consumer that answers and raises anything at all, from its iteration to what is stored of it.
 
-Its neighbour goes on, and whatever is said of it fits on the wire, into the job log, and into the history.
+The job beside it goes on, and whatever is reported fits on the wire, into the job log and into the history.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def test_who_waits_for_room_goes_on_when_there_is_some() -> None:
 
 
 def test_a_full_inbox_does_not_end_a_machine_that_gives_itself_something() -> None:
-    """As an owner does that records a checkpoint: being refused there, it ended itself."""
+    """As an owner does when it records a checkpoint: if its own event were refused, it would end itself."""
 
     def puts(event: object) -> None:
         if event == "first":

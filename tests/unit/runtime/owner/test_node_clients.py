@@ -1,4 +1,4 @@
-"""What an owner sends nodes beside the stream: one that is frozen costs the others nothing."""
+"""The calls of an owner beside the stream: a node that is frozen delays no other."""
 
 from __future__ import annotations
 

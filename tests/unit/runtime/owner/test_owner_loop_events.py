@@ -1,4 +1,4 @@
-"""What an owner makes of jobs, reports, members and questions within a term."""
+"""How the owner's loop handles jobs, reports, members and queries within a term."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_a_job_that_was_resumed_behind_the_checkpoint_is_listed_until_it_has_rea
 
 
 def test_an_older_snapshot_of_the_members_is_passed_over(world: OwnerWorld) -> None:
-    """It would show as gone who has come since, and give to others what that one runs."""
+    """It lacks a node that has registered since, whose shards would be given to others."""
     world.lead()
     world.settle()
     now = world.etcd.revision

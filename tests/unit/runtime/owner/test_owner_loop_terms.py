@@ -95,7 +95,7 @@ def test_a_lost_election_ends_the_term_and_what_was_pending_is_written(world: Ow
 
 
 def test_between_terms_nothing_is_due(world: OwnerWorld) -> None:
-    """What was to be saved would have the loop turn again and again for nothing."""
+    """Otherwise what is left to be saved would make the loop spin."""
     world.lead()
     register(world, row("x"))
     world.report(row("x"), 3)
@@ -214,7 +214,7 @@ def test_messages_between_terms_change_nothing(world: OwnerWorld) -> None:
 
 
 def test_an_owner_that_was_just_started_places_nothing_while_somebody_of_before_may_still_write() -> None:
-    """Whose lease ended right before it first looked it cannot know; before the first term nobody has run anything."""
+    """It cannot know whose lease ended right before its first read; before the first term nobody has run anything."""
     storage = LogStorage()
     for hold_s in (0.0, TIMES.margin_s):
         world = OwnerWorld(storage)

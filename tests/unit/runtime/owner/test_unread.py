@@ -1,4 +1,4 @@
-"""Up to when all is read, whatever the order in which it is read."""
+"""The time up to which all that came in has been processed, whatever the order of processing."""
 
 from __future__ import annotations
 

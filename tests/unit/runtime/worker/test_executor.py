@@ -1,4 +1,4 @@
-"""Slots: how many, in which order, how they end, and that they are free only then."""
+"""The slots of the executor: their number, their order, how runs end, and that a slot is free only then."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_no_timeout(make: Make, timeout_s: float) -> None:
 
 
 def test_jobs_that_spark_reports_as_cancelled_after_a_timeout_have_timed_out(make: Make) -> None:
-    """Otherwise a job that always takes too long would look as if nobody was to blame, for ever."""
+    """Otherwise a job that always takes too long would look as if somebody had cancelled it, for ever."""
 
     def body(one: Iteration, guard: Guard) -> tuple[JobOutcome, ...]:
         until(lambda: runner.cancelled == [1])

@@ -1,4 +1,4 @@
-"""The loop: events in from many threads, effects carried out, asleep in between."""
+"""The scheduler's loop: it takes events from many threads, carries out effects, and sleeps in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker's loop: what comes in goes to the machine, and its effects go where they belong."""
+"""The worker's loop passes all that comes in to the machine, and carries out its effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the job log that somebody has damaged: each as well as it can be, and no other suffers."""
+"""Damaged rows of the job log: each is read as far as it can be, and no other row is affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commit files of other writers, and damaged ones: what they say, or an error that names the file, and nothing else."""
+"""Commit files by other writers, and damaged ones: each is parsed, or refused by an error that names the file."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_statistics_that_are_none_are_absent(stats: object) -> None:
 def test_no_statistics_of_the_wrong_shape_hide_a_file_that_holds_a_key(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Whatever is put in place of a part of them, but for other bounds of the right type: those cannot be noticed."""
+    """Any part of the statistics is replaced; only wrong bounds of the right type cannot be detected."""
     uri = str(tmp_path_factory.mktemp("lake") / "table")
     write_deltalake(uri, pa.table({"id": [10, 20], "name": ["m", "p"]}))
     held = HeldKeys(uri)

@@ -1,4 +1,4 @@
-"""What single commit files say, written by deltalake and by hand."""
+"""How single commit files are parsed, written by deltalake and by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Foreign errors become errors of iscp, each with whose move is next."""
+"""Errors of libraries are translated into errors of iscp: to be retried, or for a person to repair."""
 
 from __future__ import annotations
 

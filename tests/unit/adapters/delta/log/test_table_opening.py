@@ -1,4 +1,4 @@
-"""A log that is listed while others write to it may look as if it had a gap."""
+"""A log listed while others write to it may seem to have a gap: it is listed again, and a gap that stays is one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether keys are found to lie outside of what a real table holds, as its log goes on."""
+"""Keys that the statistics of a real table's files exclude are recognised as absent, as its log goes on."""
 
 from __future__ import annotations
 

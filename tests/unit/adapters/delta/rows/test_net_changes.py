@@ -1,4 +1,4 @@
-"""The net change of each key on Arrow, as its definition has it; Spark's way is tried in the integration tests."""
+"""The net change of each key, computed by Arrow, equals its definition; the integration tests compare Spark's."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ KEYS = {
 @pytest.mark.parametrize("key", [("number",), ("text",), ("decimal",), ("two", "number"), ("text", "decimal", "two")])
 @given(history=histories(), draw=st.data())
 def test_arrow_finds_what_the_definition_says(key: tuple[str, ...], history: History, draw: st.DataObject) -> None:
-    """Of keys of all kinds, with nulls, in any order of rows and in any chunks."""
+    """For keys of all types, with nulls, in any order of rows and any chunking."""
     for begin, end in history.ranges():
         changes = draw.draw(st.permutations(history.changes(begin, end)))
         of_key = [change.key for change in changes]

@@ -1,4 +1,4 @@
-"""How much memory the rows of a file take: never more than allowed, and not less than they could have."""
+"""The memory that the rows of a file take: a file is read exactly where its rows fit into the bound."""
 
 from __future__ import annotations
 

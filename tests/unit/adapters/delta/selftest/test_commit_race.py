@@ -1,4 +1,4 @@
-"""The judgement of a race: every way in which put-if-absent can fail is seen."""
+"""Every way in which racing commits can violate put-if-absent is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict of the self-test, and where it puts its scratch."""
+"""The result of the storage self-test, and where it puts its scratch files."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_bucket_is_a_kind_of_its_own() -> None:
     ],
 )
 def test_what_says_nothing_of_the_file_system_is_no_verdict_on_it(fault: OSError, kind: type[IscpError]) -> None:
-    """The job that wanted to write there is then tried again instead of failing for good."""
+    """The job that was to write there is then retried instead of failing for good."""
     assert type(verdict(fault, "cannot", "target", "Mend it")) is kind
 
 

@@ -1,4 +1,4 @@
-"""Rows written without Spark: as a merge or an append of Spark would have left them, at exactly the next version."""
+"""A merge or an append without Spark leaves the rows that Spark's would, and commits at exactly the next version."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_only_files_that_may_hold_a_key_count_against_the_limit(tmp_path: Path) 
 
 
 def test_values_whose_statistics_would_be_no_bounds_are_left_to_spark(tmp_path: Path) -> None:
-    """Deltalake takes decimals for doubles in them, and leaves out NaN: a merge would miss files by them."""
+    """deltalake writes decimals as doubles in statistics, and leaves out NaN: a merge would skip files that match."""
     uri, columns = str(tmp_path / "t"), {"k": pa.decimal128(18, 2), "x": pa.float64()}
     write_deltalake(uri, pa.schema([pa.field(name, kind) for name, kind in columns.items()]).empty_table())
     long = pa.table(

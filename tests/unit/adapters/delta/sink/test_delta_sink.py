@@ -1,4 +1,4 @@
-"""What a sink knows of its target for as long as nobody else has it."""
+"""What a sink caches of its target, and when it reads that again; and which targets it refuses to claim."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_directory_that_is_not_there_is_not_created_for_a_target(tmp_path: Pat
 
 
 def test_a_first_claim_never_takes_a_table_that_came_to_be_meanwhile(tmp_path: Path) -> None:
-    """Neither one with somebody's rows, nor, before it was looked at, any other."""
+    """Neither one with somebody else's rows nor one that was created after the check."""
     uri = str(tmp_path / "target")
     sink = DeltaSink(uri, ScriptedFailpoints())
     assert sink.position(row("job-1")).base_version == -1

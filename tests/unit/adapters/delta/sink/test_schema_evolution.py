@@ -1,4 +1,4 @@
-"""The types of which every value of two others is one; rows that are given these columns are tried with Spark."""
+"""The common type that holds every value of two types; the integration tests convert rows to it with Spark."""
 
 from __future__ import annotations
 

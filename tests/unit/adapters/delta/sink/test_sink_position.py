@@ -1,4 +1,4 @@
-"""Where a sink stands, read from logs made by hand: what is believed, and what is not."""
+"""A sink's position, read from logs made by hand: which commits are trusted, and which make it void."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_a_seq_without_our_metadata_is_not_ours(log: Log, metadata: str) -> None
 
 @pytest.mark.parametrize("foreign", [True, False])
 def test_our_commit_was_cleaned_away_and_what_came_after_it_is_not_known(log: Log, foreign: bool) -> None:
-    """The job log, of the same seq, knows what the rows should be; whether they still are, only a comparison shows."""
+    """The row in the job log, of the same seq, says what the rows should be; a comparison shows if they still are."""
     log.ours()
     log.ours()
     log.foreign() if foreign else log.harmless()
@@ -397,7 +397,7 @@ TURNS = st.lists(
 def test_no_node_trusts_rows_that_others_may_have_changed_however_the_log_is_cleaned(
     steps: list[tuple[str, int, int]],
 ) -> None:
-    """Three nodes, of which one probes after each commit, and a new one. The job log is as good as it can be."""
+    """Three nodes, one of which probes after each commit, and one that starts at the end; the job log is up to date."""
     with TemporaryDirectory() as root:
         log, kinds, cleaned = Log(f"{root}/target"), list[str](), -1
         nodes = [PositionReader(log.uri) for _ in range(3)]

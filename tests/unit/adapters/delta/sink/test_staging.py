@@ -1,4 +1,4 @@
-"""What was staged is published only where the target's readers see in the files what was written into them."""
+"""Staged files are published only if readers of the target read from them the rows that were written."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_what_would_be_read_otherwise_is_refused_before_anything_is_committed(
 
 
 def test_what_the_target_has_too_is_published(target: DeltaTable) -> None:
-    """A protocol of a version stands for all features up to it."""
+    """A protocol version implies all features up to it, without listing them."""
     good = manifest(target)
     with pytest.raises(EngineError, match="timestampNtz"):
         add_actions(good, DeltaTable.create(f"{target.table_uri}-plain", pa.schema([pa.field("id", pa.int64())])))

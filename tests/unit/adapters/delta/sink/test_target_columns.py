@@ -1,4 +1,4 @@
-"""Rows are given the columns of the table that they go into."""
+"""Rows get the columns of their target: missing ones are null, narrower types are widened."""
 
 from __future__ import annotations
 

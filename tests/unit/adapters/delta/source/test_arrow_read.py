@@ -1,4 +1,4 @@
-"""Changes read from the files that commits name: as the change data feed has them, or not at all."""
+"""Changes read directly from the files of commits equal those of the change data feed, or are left to Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of a source that is damaged: what a range holds is said as it is, or refused with the table and the file."""
+"""A source's damaged log: a range is resolved correctly, or refused by an error that names table and file."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_commit_that_is_outstanding_is_named_by_its_file(lake: Path, version: 
 
 
 def test_a_first_commit_of_another_table_is_another_table(lake: Path) -> None:
-    """With its id, by which the jobs of the one that was there stop."""
+    """It has another table id, at which the jobs of the former table stop."""
     whole = resolved(lake, DeltaChangeSource())
     replaced_by(lake / "other" / "_delta_log" / f"{0:020d}.json")(commit(NEWEST)(lake))
     span, _ = resolved(lake, DeltaChangeSource())

@@ -1,4 +1,4 @@
-"""The probe says what is newest in real log directories, by name where it can, by listing where it must."""
+"""The probe finds the newest version in real log directories: by file name where it can, by listing where it must."""
 
 from __future__ import annotations
 

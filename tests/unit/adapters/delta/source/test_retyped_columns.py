@@ -1,4 +1,4 @@
-"""Which types read the files of which others."""
+"""Which types can read files that were written when a column had another type."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_any_other_type_does_not(then: Any, now: Any) -> None:
 
 
 def test_each_schema_of_a_range_counts() -> None:
-    """What was a time for one commit only has left times in the changes of that commit."""
+    """A column that was a timestamp in one commit of the range only has timestamps in the changes of that commit."""
     number, time = (json.dumps(struct(field("c", kind))) for kind in ("long", "timestamp"))
     assert retyped_columns([number, time, number], number) == ("c",)
     assert retyped_columns([number, number], number) == ()

@@ -1,4 +1,4 @@
-"""What commits have written, against a model: the bag of rows after each of them less the one before."""
+"""The rows that commits have written, against a model: the multiset of rows after each commit minus the one before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When an archive of classes fits, and how long it is kept."""
+"""When an archive of the JVM's classes is used, and which archives are kept."""
 
 from __future__ import annotations
 

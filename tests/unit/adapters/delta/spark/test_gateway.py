@@ -1,4 +1,4 @@
-"""The life of a child process that is tied to ours, tried with a child that is no JVM."""
+"""A child process ends with its parent, whatever ends that; tested with a child that is no JVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands on the JVM's command line and in its settings."""
+"""The JVM's command line and settings."""
 
 from __future__ import annotations
 

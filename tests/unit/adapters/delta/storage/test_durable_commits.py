@@ -1,4 +1,4 @@
-"""Commits on a disk that fails to sync: none counts as durable, and whoever comes next writes it again."""
+"""Commits whose fsync fails: none counts as durable, and the next writer replaces their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a local place answers (S3 itself: integration)."""
+"""File operations on local paths; S3 is tested in tests/integration."""
 
 from __future__ import annotations
 

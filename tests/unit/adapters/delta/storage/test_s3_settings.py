@@ -1,4 +1,4 @@
-"""The settings of those who go to S3, each in its own form, and the jars that Spark needs for it."""
+"""The S3 settings of Spark, deltalake and obstore lead to the same store, and the jars that Spark needs for it."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def check(api: Api, method: MethodDescriptor, raw: bytes, *, wrong: bool) -> Non
 
 @each_method
 def test_a_request_in_order_is_answered(api: Api, method: MethodDescriptor) -> None:
-    """So that what is refused is refused for its fault; a replica cannot be split, and nothing is applied here."""
+    """The control: these requests, which other tests spoil, are accepted, but for the split of a replica."""
     errors = api.errors(method, bytes(api.request(method).SerializeToString()))
     api.node.restore()
     assert [error for error in errors if not isinstance(error, (JobFailed, TimedOut))] == [] or method.name == "Reshard"

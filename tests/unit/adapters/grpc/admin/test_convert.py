@@ -1,4 +1,4 @@
-"""What goes over the wire comes back the same, and in messages of bounded size."""
+"""Values survive encoding and decoding, in messages of bounded size."""
 
 from __future__ import annotations
 

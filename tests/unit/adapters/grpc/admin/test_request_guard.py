@@ -1,4 +1,4 @@
-"""What is no message, and texts that nothing takes, are refused as other faults are: with field and remedy."""
+"""Malformed messages and unusable texts are refused as other faults are: with field and remedy."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_text_is_refused_by_its_path(channel: grpc.Channel) -> None:
 
 
 def test_a_pattern_that_would_take_minutes_is_refused(channel: grpc.Channel) -> None:
-    """A class of characters that is never closed is looked for to the end, from each of its beginnings."""
+    """For each `[` without a `]` the rest of the pattern is scanned: quadratic time."""
     wanted = pb.JobFilter(table_pattern="[" * (NAME_CHARS_MAX + 1))
     error = refusal(channel, "ListJobs", pb.ListJobsRequest(filter=wanted).SerializeToString())
     assert error.field == "filter.table_pattern"

@@ -1,4 +1,4 @@
-"""For how long an async client calls again, and what a cancellation in between ends."""
+"""How long an async client retries a call, and what a cancellation ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call between nodes says whom it means, and everybody else refuses it with words."""
+"""A call between nodes names the node that it is meant for; any other refuses it and says why."""
 
 from __future__ import annotations
 

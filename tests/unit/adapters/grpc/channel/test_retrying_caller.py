@@ -1,4 +1,4 @@
-"""For how long a client retries, and to whom it reports that it does."""
+"""How long a client retries a call, and that it reports once that it does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames are bounded and lose nothing; what waits is bounded and loses only what is old."""
+"""Frames are bounded and lossless; queues are bounded and drop only what is outdated."""
 
 from __future__ import annotations
 

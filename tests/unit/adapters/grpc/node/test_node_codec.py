@@ -1,4 +1,4 @@
-"""What owner and nodes say to each other comes back the same, field by field, and what is unknown is refused."""
+"""Messages between owner and nodes survive encoding and decoding field by field; unknown ones are refused."""
 
 from __future__ import annotations
 

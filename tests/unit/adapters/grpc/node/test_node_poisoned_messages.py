@@ -1,6 +1,6 @@
-"""Messages that parse and cannot be: each field of valid ones is changed, and all that stands behind the wire goes on.
+"""Well-formed messages with impossible values: each field of valid ones is changed, and the receiver carries on.
 
-What is read is handed to the real machines, book, schedule and tables: whatever is believed has to be bearable there.
+What the codec accepts is handed to the real machines, book, schedule and tables, none of which may fail on it.
 """
 
 from __future__ import annotations

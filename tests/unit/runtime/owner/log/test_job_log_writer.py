@@ -360,7 +360,7 @@ def test_close_writes_what_is_pending_and_refuses_what_is_new(running: Callable[
 
 
 def test_what_is_due_as_it_closes_is_due_once() -> None:
-    """The thread would turn without rest until the storage answers."""
+    """Otherwise the thread would spin until the storage answers."""
     owner = Owner()
     owner.registered("a")
     owner.writer.close()
