@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from iscp.core.errors import ErrorCode
@@ -18,6 +17,7 @@ from iscp.core.untrusted_values import (
     Check,
     error_text,
     exact_code,
+    exact_fields,
     exact_float,
     exact_int,
     exact_message,
@@ -117,13 +117,8 @@ _STATUS: Mapping[str, Check] = {
     "failures": exact_int,
     "retry_at_s": exact_float,
 }
-_status_values = attrgetter(*_STATUS)
-
-
-def exact_status(status: JobStatus) -> JobStatus:
-    """As it may be kept. Raises ValueError where a number or a name in it cannot be."""
-    values = zip(_STATUS.items(), _status_values(status), strict=True)
-    return JobStatus(*[check(value, name) for (name, check), value in values])
+exact_status = exact_fields(JobStatus, _STATUS)
+"""As it may be kept. Raises ValueError where a number or a name in it cannot be."""
 
 
 def parse_status(text: str) -> JobStatus:

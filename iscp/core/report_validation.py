@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from operator import attrgetter
 
 from iscp.core.column_identity import ColumnIds
 from iscp.core.ids import JobKey, ShardId
@@ -22,6 +21,7 @@ from iscp.core.untrusted_values import (
     COUNT_MOST,
     Check,
     exact_code,
+    exact_fields,
     exact_float,
     exact_int,
     exact_message,
@@ -50,7 +50,7 @@ _HISTORY: Mapping[str, Check] = {
     "node_id": exact_name,
 }
 
-_history_values = attrgetter(*_HISTORY)
+exact_entry = exact_fields(HistoryEntry, _HISTORY)
 
 
 def exact_range(value: object, name: str = "range_id") -> int:
@@ -99,11 +99,6 @@ def _exact_columns(found: object) -> ColumnIds | None:
     if not isinstance(found, Mapping) or not all(isinstance(text, str) for pair in found.items() for text in pair):
         raise ValueError(f"column_ids is {shown(found)}, which does not map names to texts")
     return dict(found)
-
-
-def exact_entry(entry: HistoryEntry) -> HistoryEntry:
-    values = zip(_HISTORY.items(), _history_values(entry), strict=True)
-    return HistoryEntry(*[check(value, name) for (name, check), value in values])
 
 
 def exact_report(report: JobReport) -> JobReport:

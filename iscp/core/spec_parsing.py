@@ -28,18 +28,24 @@ from iscp.core.untrusted_values import shown
 _AS_JSON = 'Write it as in {"iteration": {…}}'
 
 
+def parse_object(text: str, remedy: str) -> dict[str, Any]:
+    """Read JSON that is to be a spec, or a part of one. Raises InvalidRequest."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:  # also of a number with more digits than Python reads
+        raise InvalidRequest(f"is not JSON: {error}", field="spec", remedy=remedy) from error
+    if not isinstance(found, dict):
+        raise _wrong(found, "an object", "spec", remedy)
+    return found
+
+
 @lru_cache(maxsize=4096)
 def parse_spec(text: str) -> JobSpec:
     """Read a `job_spec` (JSON).
 
     Raises InvalidRequest with the path of the first fault; whether tables and columns exist is not checked here.
     """
-    try:
-        root = json.loads(text)
-    except (ValueError, RecursionError) as error:  # also of a number with more digits than Python reads
-        raise InvalidRequest(f"is not JSON: {error}", field="spec", remedy=_AS_JSON) from error
-    if not isinstance(root, dict):
-        raise _wrong(root, "an object", "spec", _AS_JSON)
+    root = parse_object(text, _AS_JSON)
     _refuse_unknown(root, "spec", {"trigger", "target_lag", "independent", "iteration"})
     path = "spec.iteration"
     iteration = _section(root, "iteration", path, {"priority", "consumer", "enable_cdf", "adopt_from", *POLICIES})

@@ -14,8 +14,7 @@ from typing import Any
 
 from iscp.core.errors import InvalidRequest
 from iscp.core.spec import JobSpec, TriggerType
-from iscp.core.spec_parsing import parse_spec
-from iscp.core.untrusted_values import shown
+from iscp.core.spec_parsing import parse_object, parse_spec
 
 _AS_JSON = 'Write it as in {"target_lag": 60}'
 
@@ -25,12 +24,7 @@ _OPAQUE = "options"
 
 def changed_spec(current_json: str, changes_json: str) -> JobSpec:
     """The spec with `changes_json` (a job_spec with the fields to change) over it; raises InvalidRequest."""
-    try:
-        changes = json.loads(changes_json)
-    except (ValueError, RecursionError) as error:  # also of a number with more digits than Python reads
-        raise InvalidRequest(f"is not JSON: {error}", field="spec", remedy=_AS_JSON) from error
-    if not isinstance(changes, dict):
-        raise InvalidRequest(f"is {shown(changes)}: must be an object", field="spec", remedy=_AS_JSON)
+    changes = parse_object(changes_json, _AS_JSON)
     before = parse_spec(current_json)
     current = json.loads(current_json)
     trigger = changes.get("trigger")

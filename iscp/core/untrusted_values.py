@@ -8,11 +8,11 @@ are never guessed: a wrong one is refused by its name.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import isfinite
 from numbers import Real
-from operator import index
-from typing import Any
+from operator import attrgetter, index
+from typing import Any, TypeVar
 
 from iscp.core.errors import ErrorCode, IscpError, PermanentError, TemporaryError
 
@@ -37,6 +37,7 @@ CODE_MOST = 2**31 - 1
 """The greatest error code; of an error with a greater one the code of its class counts."""
 
 _GAP = " […] "
+V = TypeVar("V")
 Check = Callable[[Any, str], Any]
 """Gives a value, that was handed over under a name, as it may be kept. Raises ValueError."""
 
@@ -173,3 +174,14 @@ def _wrong(value: object, name: str, wanted: str) -> ValueError:
 def _class_name(value: object) -> str:
     # As type has it: a metaclass may have another idea of the name.
     return printable(type.__dict__["__name__"].__get__(type(value)), SHOWN_CHARS_MAX)
+
+
+def exact_fields(kind: Callable[..., V], checks: Mapping[str, Check]) -> Callable[[V], V]:
+    """Gives a function that checks each field of a `kind`; `checks` are in the order of the fields."""
+    values_of = attrgetter(*checks)
+
+    def exact(value: V) -> V:
+        values = zip(checks.items(), values_of(value), strict=True)
+        return kind(*[check(each, name) for (name, check), each in values])
+
+    return exact

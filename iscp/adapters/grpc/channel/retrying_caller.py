@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 
@@ -36,14 +35,6 @@ class Caller(CallerBase):
     def close(self) -> None:
         self._closed = True
         self.channel.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def call(
         self, method: Callable[..., R], request: Any, *, changes: bool = False, timeout_s: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,9 +61,8 @@ class Node:
         def notice(error: IscpError, left_s: float) -> None:
             self.notices.append((error, left_s))
 
-        with Caller(
-            "127.0.0.1:1", timeout_s=TIMEOUT_S, notice=notice, clock=self.clock, sleep=self.clock.advance
-        ) as on:
+        caller = Caller("127.0.0.1:1", timeout_s=TIMEOUT_S, notice=notice, clock=self.clock, sleep=self.clock.advance)
+        with closing(caller) as on:
             return on.call(self.method, None, changes=changes)
 
 
