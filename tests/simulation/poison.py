@@ -1,4 +1,4 @@
-"""What the code of others says that cannot be: texts, numbers and types as none of ours makes them."""
+"""Impossible values that third-party code may hand over: texts, numbers and types that ours never makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node keeps the newest lines of its log, within bounds, and gives those that are requested."""
+"""A node keeps the newest lines of its log in bounded memory, and answers queries for them."""
 
 from __future__ import annotations
 

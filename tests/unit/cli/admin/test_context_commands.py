@@ -1,4 +1,4 @@
-"""`iscp-admin context`, and commands that go where it says: over gRPC."""
+"""`iscp-admin context`, and commands that reach the endpoint of the current context over gRPC."""
 
 from __future__ import annotations
 

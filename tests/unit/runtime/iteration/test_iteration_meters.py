@@ -1,4 +1,4 @@
-"""The progress of an iteration while it runs: measured for who requests it, at most so often, and for nobody else."""
+"""The progress of a running iteration: measured only on request, and at a bounded rate."""
 
 from __future__ import annotations
 

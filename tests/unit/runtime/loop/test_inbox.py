@@ -1,4 +1,4 @@
-"""The loop around a machine: order, wake-ups, and an end that is reported."""
+"""The loop around a machine: the order of events, wake-ups, and that its failure is reported."""
 
 from __future__ import annotations
 

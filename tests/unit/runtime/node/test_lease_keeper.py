@@ -1,4 +1,4 @@
-"""The right to write: it lapses, comes back under the same registration, or under a new one."""
+"""A node's lease: it lapses, and is regained under the same registration or under a new one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The owner's terms: claimed, ended and begun again, and what is written meanwhile."""
+"""The owner's terms: how they are claimed, end and begin again, and what is written meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rings are built elsewhere than on the owner's thread, and only the one that is wanted last has to be."""
+"""Rings are built off the owner's thread, and of several requested only the last has to be built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who requests a comparison gets its answer, whatever that is, and nobody waits or works for one who has gone."""
+"""Each request for a comparison gets its answer or its error, and is withdrawn when the caller has gone."""
 
 from __future__ import annotations
 
