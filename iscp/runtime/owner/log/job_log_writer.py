@@ -99,11 +99,11 @@ class LogWriter(LogIntake):
         return self._pause_s()
 
     def _take_reports(self, now_s: float) -> None:
-        with self._wake:
-            reports, self._reports = self._reports, {}
-        if not reports:
-            return
         with self._book_lock:
+            with self._wake:
+                reports, self._reports = self._reports, {}
+            if not reports:
+                return
             change = self._book.apply(reports.values())
         self._plan_statuses(now_s + self._config.status_batch_s)
         if change.rows:

@@ -26,7 +26,8 @@ T = TypeVar("T")
 class LogIntake:
     """Requests and reports wait here for the writer's thread, which `_wake` wakes.
 
-    Lock order: `_wake` guards what waits, `_book_lock` the book, and nobody who holds the one takes the other.
+    Lock order: `_book_lock`, which guards the book, before `_wake`, which guards what waits. Reports go from the one to
+    the other under both, so that whoever reads a job finds them in one of the two.
     """
 
     def __init__(
@@ -97,7 +98,8 @@ class LogIntake:
 
     def rows(self, key: JobKey) -> list[JobRow]:
         """As `job`, one for each range of its table."""
-        return [self._newest(row) for row in self.read(lambda book: book.rows_of(key))]
+        with self._book_lock:
+            return [self._newest(row) for row in self._book.rows_of(key)]
 
     def history(self, job_id: str, limit: int) -> list[HistoryEntry]:
         """Newest first, what is not written yet too. Raises StorageError."""

@@ -57,6 +57,7 @@ class Owner:
     storage: LogStorage = field(default_factory=LogStorage)
     config: JobLogConfig = field(default_factory=lambda: JobLogConfig(uri=""))
     limits: LogLimits = field(default_factory=LogLimits)
+    books: type[JobBook] = JobBook
     clock: StillClock = field(default_factory=StillClock)
     changes: list[BookChange] = field(default_factory=list)
     deposed: list[IscpError] = field(default_factory=list)
@@ -64,7 +65,7 @@ class Owner:
     def __post_init__(self) -> None:
         self.log = FakeJobLog(self.storage)
         self.log.claim_term()
-        book = JobBook(self.log.load(), self.log.requests())
+        book = self.book = self.books(self.log.load(), self.log.requests())
         hooks = LogHooks(self.changes.append, self.deposed.append)
         self.writer = LogWriter(self.log, book, self.clock, self.config, hooks, self.limits)
 
@@ -408,3 +409,28 @@ def test_history_shows_what_is_not_written_yet_first(owner: Owner) -> None:
     owner.writer.report([], [history("a", 2), history("a", 3)])
     assert [entry.seq for entry in owner.writer.history("id-a", 10)] == [3, 2, 1]
     assert [entry.seq for entry in owner.writer.history("id-a", 2)] == [3, 2]
+
+
+class SlowBook(JobBook):
+    """While a job is looked up, `meanwhile` has begun in another thread."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def rows_of(self, key: JobKey) -> tuple[JobRow, ...]:
+        rows = super().rows_of(key)
+        if self.meanwhile is not None:
+            turn = threading.Thread(target=self.meanwhile)
+            turn.start()
+            turn.join(0.2)  # as far as it gets while the book is read
+        return rows
+
+
+def test_a_report_that_is_taken_into_the_book_meanwhile_is_not_missed() -> None:
+    owner = Owner(books=SlowBook)
+    owner.registered("a")
+    owner.report("a", 7)
+    assert isinstance(owner.book, SlowBook)
+    owner.book.meanwhile = owner.writer.turn
+    told = owner.writer.job(key("a"))
+    assert told is not None
+    assert told.watermark.version == 7
