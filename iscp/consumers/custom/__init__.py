@@ -1,20 +1,25 @@
 """What consumers of other people's making derive from and use (docs/consumers.md)."""
 
-from iscp.consumers.custom.custom_kind import (
-    ChangeDetail,
-    ConsumeContext,
-    ConsumerSpec,
-    CustomConsumer,
-    DataType,
-    InvalidRequest,
-    PermanentError,
-    Position,
-    Retriever,
-    ShardedConsumer,
-    TableDescription,
-    WatermarkTxn,
-    position_of,
-)
+from typing import TYPE_CHECKING, Any
+
+from iscp.core.extras import import_name
+
+if TYPE_CHECKING:
+    from iscp.consumers.custom.custom_kind import (
+        ChangeDetail,
+        ConsumeContext,
+        ConsumerSpec,
+        CustomConsumer,
+        DataType,
+        InvalidRequest,
+        PermanentError,
+        Position,
+        Retriever,
+        ShardedConsumer,
+        TableDescription,
+        WatermarkTxn,
+        position_of,
+    )
 
 __all__ = [
     "ChangeDetail",
@@ -31,3 +36,10 @@ __all__ = [
     "WatermarkTxn",
     "position_of",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded on first use: without the modules of the extras it is to say what to install.
+    if name not in __all__:
+        raise AttributeError(f"module 'iscp.consumers.custom' has no attribute {name!r}")
+    return import_name("iscp.consumers.custom", name, "iscp.consumers.custom.custom_kind")

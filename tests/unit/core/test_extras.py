@@ -1,4 +1,4 @@
-"""`iscp.changefeed` as after `pip install iscp` alone: it can be imported, and says what the rest of it needs."""
+"""The libraries as after `pip install iscp` alone: they can be imported, and say what the rest of them needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", blocked + code], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("module", ["iscp.changefeed", "iscp.changefeed.spark"])
+@pytest.mark.parametrize("module", ["iscp.changefeed", "iscp.changefeed.spark", "iscp.consumers.custom"])
 def test_each_name_is_there_or_says_what_to_install(module: str) -> None:
     code = (
         f"import {module} as module\n"
