@@ -15,13 +15,13 @@ import json
 import os
 import re
 import tempfile
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iscp.adapters.grpc.channel.endpoint import DEFAULT_ENDPOINT, ENDPOINT_VARIABLE, endpoint_or_default
+from iscp.adapters.system.toml_file import read_toml
 from iscp.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -103,11 +103,15 @@ def choose(endpoint: str | None, name: str | None, environ: Mapping[str, str] = 
 def load_contexts(path: Path) -> Contexts:
     """None where there is no file. Raises ConfigurationError with what is wrong in it."""
     try:
-        root = tomllib.loads(path.read_text(encoding="utf-8"))
+        root = read_toml(path)
     except FileNotFoundError:
         return Contexts()
-    except (OSError, ValueError, RecursionError) as error:  # the last: nested too deep
-        raise ConfigurationError(f"{path} cannot be read: {error}", field="context", remedy=_REPAIR) from error
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path} cannot be read: {error.strerror or error}", field="context", remedy=_REPAIR
+        ) from error
+    except ValueError as error:
+        raise ConfigurationError(f"{path} {error}", field="context", remedy=_REPAIR) from error
     _refuse_unknown(path, "", root, {"current", "context"})
     given = root.get("context", {})
     if not isinstance(given, dict):

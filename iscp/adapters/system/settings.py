@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
@@ -18,6 +17,7 @@ from typing import Any, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from iscp.adapters.system.toml_file import read_toml
 from iscp.core.config import NodeConfig
 from iscp.core.config_faults import SettingFault, faults, range_fault
 from iscp.core.errors import ConfigurationError
@@ -90,13 +90,13 @@ def _literal(value: object) -> str:
 
 def _parse(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return read_toml(file)
     except OSError as error:
         raise ConfigurationError(
             f"{file} cannot be read ({error.strerror})", remedy="Name a file that exists"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:  # the last: nested too deep
-        raise ConfigurationError(f"{file} is not TOML: {error}", remedy="See docs/configuration.md") from error
+    except ValueError as error:
+        raise ConfigurationError(f"{file} {error}", remedy="See docs/configuration.md") from error
 
 
 def _read_table(table: Mapping[str, Any], parent: str, known: Mapping[str, Setting], reading: _Reading) -> None:
@@ -125,7 +125,7 @@ def _read_variables(environ: Mapping[str, str], known: Mapping[str, Setting], re
         if setting := by_name.get(name):
             try:
                 reading.values[setting.path] = _from_text(setting, environ[name])
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:  # the last: nested too deep
                 reading.faults.append(SettingFault(name, f"is not JSON: {error}", f"Write {_example(setting)}"))
                 reading.values.pop(setting.path, None)
         elif not _SERVICE_LINK.fullmatch(name):

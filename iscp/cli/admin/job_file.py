@@ -33,6 +33,10 @@ _CONSUMER_DEFAULT = "replica"
 FILE_CHARS_MAX = 100_000_000
 """Characters of a job file; a longer one is refused. 100,000 jobs have a fifth of it."""
 
+VALUES_MAX = 3_000_000
+"""Values, lists and mappings of a job file, of which each takes 400 bytes; a file with more is refused. 100,000 jobs
+have a third of it."""
+
 NESTING_MAX = 100
 """Lists and mappings within each other in a job file; a file with more is refused."""
 
@@ -130,8 +134,11 @@ def _refuse_vast(text: str, source: str) -> None:
     """
     open_at: list[tuple[str | None, int]] = []  # of each list and mapping around, its anchor and the size before it
     sizes: dict[str, int] = {}
-    size = aliased = 0
+    size = aliased = values = 0
     for event in yaml.parse(text, _Safe):
+        values += isinstance(event, yaml.NodeEvent)
+        if values > VALUES_MAX:
+            raise InvalidRequest(f"has more than {VALUES_MAX} values", field=source, remedy="Split it")
         if isinstance(event, yaml.CollectionStartEvent):
             open_at.append((event.anchor, size))
             if len(open_at) > NESTING_MAX:

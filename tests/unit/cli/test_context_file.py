@@ -59,14 +59,15 @@ def test_a_file_that_is_wrong_is_in_nobodys_way_where_it_does_not_count(path: Pa
     path.write_text("][")
     assert choose("o:1", None, environ).context.endpoint == "o:1"
     assert choose(None, None, {**environ, "ISCP_ENDPOINT": "e:1"}).context.endpoint == "e:1"
-    with pytest.raises(ConfigurationError, match="cannot be read"):
+    with pytest.raises(ConfigurationError, match="is not TOML"):
         choose(None, None, environ)
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a = " + "[" * 100_000, "cannot be read"),
+        ("a = " + "[" * 90_000, "is not TOML"),
+        (".".join("a" * 20_000) + " = 1", "has a key of more than 100 parts in line 1"),
         ("currnt = 'a'", "a field currnt that is not known"),
         ("current = 'a'", "there is no context 'a'"),
         ("current = 1", "current is 1, not a text"),

@@ -125,8 +125,27 @@ def test_a_section_in_the_place_of_a_value(file: Path) -> None:
     assert "listen: " in refused(file, LEAST)
 
 
-@pytest.mark.parametrize("content", ["node_id =", "a = " + "[" * 100_000, None], ids=["broken", "deep", "missing"])
-def test_a_file_that_cannot_be_read_is_named(file: Path, content: str | None) -> None:
-    if content is not None:
-        file.write_text(content)
-    assert str(file) in refused(file, LEAST)
+def test_a_file_that_is_not_there_is_named(file: Path) -> None:
+    assert refused(file, LEAST).startswith(f"{file} cannot be read (No such file or directory)")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("node_id =", "is not TOML"),
+        ("a = " + "[" * 90_000, "is not TOML"),
+        (f"x = {'9' * 5_000}", "is not TOML"),
+        (".".join("a" * 20_000) + " = 1", "has a key of more than 100 parts in line 1"),
+        ("#" * 200_000, "has more than 100000 characters"),
+    ],
+    ids=["broken", "deep", "too many digits", "too many parts", "too long"],
+)
+def test_a_file_that_cannot_be_read_is_one_fault(file: Path, text: str, words: str) -> None:
+    file.write_text(text)
+    message = refused(file, LEAST)
+    assert message.startswith(f"{file} {words}")
+    assert message.endswith("See docs/configuration.md")
+
+
+def test_a_variable_that_is_nested_too_deep_is_named() -> None:
+    assert "ISCP_SPARK__CONF is not JSON" in refused(None, LEAST | {"ISCP_SPARK__CONF": "[" * 50_000})

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from iscp.cli.admin.job_file import ALIASED_CHARS_MAX, NESTING_MAX, read_jobs
+from iscp.cli.admin.job_file import ALIASED_CHARS_MAX, NESTING_MAX, VALUES_MAX, read_jobs
 from iscp.core.api_requests import JobName
 from iscp.core.errors import InvalidRequest
 
@@ -146,6 +146,12 @@ def test_aliases_of_aliases_are_counted_before_they_are_written_out() -> None:
         ) as refused:
             read(f"{{table: /t, name: n, target: /x, {place}[&a0 [x]{levels}]{'}' * place.count('{')}}}")
         assert refused.value.field == "job.yaml"
+
+
+def test_values_are_counted_before_they_take_gigabytes() -> None:
+    with pytest.raises(InvalidRequest, match=f"has more than {VALUES_MAX} values") as refused:
+        read("-\n" * (10 * VALUES_MAX))
+    assert refused.value.field == "job.yaml"
 
 
 def test_jobs_may_share_what_they_have_in_common() -> None:
