@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import tempfile
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
 from iscp.adapters.delta.storage.s3_settings import s3_environ
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
 from iscp.adapters.system.open_files import files_needed, raise_open_files_limit
+from iscp.adapters.system.scratch_directory import scratch_directory
 from iscp.bootstrap.compose import compose
 from iscp.bootstrap.foundation import Foundation
 from iscp.bootstrap.self_tests import run_self_tests
@@ -46,8 +47,8 @@ def run_node(config: NodeConfig, node_log: NodeLog) -> int:
         stop.set()
 
     _raise_open_files_limit()
-    with tempfile.TemporaryDirectory(prefix="iscp-") as scratch:
-        work_dir = Path(config.data_dir or scratch)
+    given = nullcontext(Path(config.data_dir)) if config.data_dir else scratch_directory("iscp-node-")
+    with given as work_dir:
         os.environ.update(s3_environ(config.storage.s3))  # before the JVM and other children: they inherit it
         spark = SparkRuntime.start(_spark_settings(config, work_dir))
         try:

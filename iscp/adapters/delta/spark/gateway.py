@@ -61,12 +61,13 @@ class Gateway:
         self.address = address
 
     @classmethod
-    def launch(cls, command: Sequence[str], environ: Mapping[str, str]) -> Gateway:
+    def launch(cls, command: Sequence[str], environ: Mapping[str, str], scratch_dir: Path) -> Gateway:
         """Starts `command`, a SparkSubmit with `pyspark-shell`, and waits for its gateway.
 
+        Its address goes through a file below `scratch_dir`, where only what belongs to this process lies.
         Raises EngineError if it ends or stays silent for START_TIMEOUT_S.
         """
-        scratch = Path(tempfile.mkdtemp(prefix="iscp-gateway-"))
+        scratch = Path(tempfile.mkdtemp(prefix="gateway-", dir=scratch_dir))
         try:
             written = scratch / "address"
             output, relay = relay_output()

@@ -82,7 +82,7 @@ class SparkRuntime:
             command = java_command(java.executable, settings, class_path, options, environ)
             write_properties(settings)
             try:
-                gateway = Gateway.launch(command, java_environ(settings, environ))
+                gateway = Gateway.launch(command, java_environ(settings, environ), settings.scratch_dir)
             finally:
                 properties_file(settings).unlink()  # it has been read, and may hold secrets
             try:

@@ -31,16 +31,17 @@ def gateway_command(directory: Path, extra: str = "") -> list[str]:
 
 
 def test_it_prints_its_address_and_ends_in_order(tmp_path: Path) -> None:
-    gateway = Gateway.launch(gateway_command(tmp_path), os.environ)
+    gateway = Gateway.launch(gateway_command(tmp_path), os.environ, tmp_path)
     assert (gateway.address.port, gateway.address.secret) == (4711, "secret")
     assert gateway.alive()
+    assert list(tmp_path.iterdir()) == []
     gateway.close(wait_s=10)
     assert not gateway.alive()
     assert gone_within(gateway.pid, 0.1)
 
 
 def test_one_that_does_not_end_is_killed(tmp_path: Path) -> None:
-    gateway = Gateway.launch(gateway_command(tmp_path, "import time; time.sleep(60)"), os.environ)
+    gateway = Gateway.launch(gateway_command(tmp_path, "import time; time.sleep(60)"), os.environ, tmp_path)
     began_s = time.monotonic()
     gateway.close(wait_s=0.2)
     assert time.monotonic() - began_s < 5
@@ -48,7 +49,7 @@ def test_one_that_does_not_end_is_killed(tmp_path: Path) -> None:
 
 
 def test_killing_twice_is_killing_once(tmp_path: Path) -> None:
-    gateway = Gateway.launch(gateway_command(tmp_path), os.environ)
+    gateway = Gateway.launch(gateway_command(tmp_path), os.environ, tmp_path)
     gateway.kill()
     gateway.kill()
     gateway.close(wait_s=0)
@@ -56,20 +57,22 @@ def test_killing_twice_is_killing_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ending", "reason"), [("sys.exit(3)", "status 3"), ("os.abort()", "SIGABRT")])
-def test_an_end_before_the_gateway_is_up_is_an_error(ending: str, reason: str) -> None:
+def test_an_end_before_the_gateway_is_up_is_an_error(tmp_path: Path, ending: str, reason: str) -> None:
     with pytest.raises(EngineError, match=reason):
-        Gateway.launch([sys.executable, "-c", f"import os, sys; {ending}"], os.environ)
+        Gateway.launch([sys.executable, "-c", f"import os, sys; {ending}"], os.environ, tmp_path)
 
 
 def test_what_cannot_be_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="ended with status"):
-        Gateway.launch([str(tmp_path / "no-java")], os.environ)
+        Gateway.launch([str(tmp_path / "no-java")], os.environ, tmp_path)
 
 
 def test_it_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     """The kernel ties the death signal to the thread that forked: that must not be the caller's."""
     born: list[Gateway] = []
-    caller = threading.Thread(target=lambda: born.append(Gateway.launch(gateway_command(tmp_path), os.environ)))
+    caller = threading.Thread(
+        target=lambda: born.append(Gateway.launch(gateway_command(tmp_path), os.environ, tmp_path))
+    )
     caller.start()
     caller.join()
     time.sleep(0.2)
@@ -81,11 +84,13 @@ def test_it_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the death signal is Linux's")
 def test_kill_9_of_its_parent_kills_it_even_if_it_ignores_its_stdin(tmp_path: Path) -> None:
     program = (
-        "import os, sys, time; from iscp.adapters.delta.spark.gateway import Gateway;"
-        "print(Gateway.launch(sys.argv[1:], os.environ).pid, flush=True); time.sleep(60)"
+        "import os, sys, time; from pathlib import Path; from iscp.adapters.delta.spark.gateway import Gateway;"
+        "print(Gateway.launch(sys.argv[2:], os.environ, Path(sys.argv[1])).pid, flush=True); time.sleep(60)"
     )
     stubborn = gateway_command(tmp_path, "import time; time.sleep(60)")
-    parent = subprocess.Popen([sys.executable, "-c", program, *stubborn], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path), *stubborn], stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
     assert not gone_within(pid, 0.2)
