@@ -17,6 +17,7 @@ from iscp.core.extras import EXTRA_MODULES
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 250.0
 RELATIVE_LINK = re.compile(r"\]\((?!https?://|#)|(?:src|href)=[\"'](?!https?://|#)")
+NAMED_FILE = re.compile(r"(?<![\w./-])((?:docs|examples|scripts|tests|jvm|iscp)/[\w./-]*\w)")
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
@@ -103,3 +104,14 @@ def test_the_description_can_be_read_outside_of_the_repository(wheel: Path) -> N
     assert RELATIVE_LINK.findall(text) == []
     assert text.startswith("# iscp\n")
     assert "`docs/operations.md`" in text
+    assert "recording" not in text  # what is said of a picture goes with it
+    assert text.count("## Try it") == 1
+
+
+def test_the_description_says_where_files_are_before_it_names_the_first(wheel: Path) -> None:
+    text = str(metadata(wheel).get_payload())
+    told = text.index("The files that are named here are those of the source distribution")
+    named = [found for found in NAMED_FILE.finditer(text) if not found[1].startswith("iscp/")]
+    assert len(named) > 20
+    assert min(found.start() for found in named) > told
+    assert [found[1] for found in named if not (ROOT / found[1]).exists()] == []
