@@ -17,6 +17,7 @@ from click.shell_completion import CompletionItem
 
 from iscp.cli.completion import ask_cluster, beginning, complete_context, tables_of
 from iscp.cli.json_path import parse_path
+from iscp.core.argument_checks import SECONDS_MAX
 from iscp.core.name_patterns import is_pattern
 
 if TYPE_CHECKING:
@@ -69,16 +70,18 @@ class Invocation:
 
 
 def parse_duration_s(text: str) -> float:
-    """`60s`, `2m`, `1h30m`, `500ms`, or a bare number of seconds; raises ValueError."""
+    """`60s`, `2m`, `1h30m`, `500ms`, or a bare number of seconds; raises ValueError, whose text goes after `text`."""
     try:
         seconds = float(text)
     except ValueError:
         parts = _DURATION_PART.findall(text)
         if not parts or "".join(number + unit for number, unit in parts) != text:
-            raise
+            raise ValueError("is not a duration") from None
         seconds = sum(float(number) * _UNITS_S[unit] for number, unit in parts)
-    if not 0 <= seconds < float("inf"):
-        raise ValueError(text)
+    if seconds > SECONDS_MAX:
+        raise ValueError("is more than a hundred years")
+    if not seconds >= 0:
+        raise ValueError("is not a duration")
     return seconds
 
 
@@ -108,8 +111,8 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]
             return value
         try:
             return parse_duration_s(value)
-        except ValueError:
-            self.fail(f"{value!r} is not a duration. Give it as in 500ms, 60s, 2m or 1h30m", param, ctx)
+        except ValueError as error:
+            self.fail(f"{value!r} {error}. Give it as in 500ms, 60s, 2m or 1h30m", param, ctx)
 
 
 class TableType(click.ParamType):  # type: ignore[type-arg]
@@ -190,8 +193,14 @@ class OutputType(click.ParamType):  # type: ignore[type-arg]
         return str(value)
 
 
+class WholeNumber(click.IntRange):
+    """Refuses other text as "not a valid integer", where click's own says "not a valid integer range"."""
+
+    name = "integer"
+
+
 INT64_MAX, UINT32_MAX = 2**63 - 1, 2**32 - 1
-VERSION, RANGE, LIMIT = click.IntRange(0, INT64_MAX), click.IntRange(0, INT64_MAX), click.IntRange(1, UINT32_MAX)
+VERSION, RANGE, LIMIT = WholeNumber(0, INT64_MAX), WholeNumber(0, INT64_MAX), WholeNumber(1, UINT32_MAX)
 DURATION, TABLE, TABLES, COLUMNS = DurationType(), TableType(), TablesType(), ColumnsType()
 TARGET = TargetType()
 

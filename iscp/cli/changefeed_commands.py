@@ -19,7 +19,7 @@ import click
 from iscp.changefeed.model.cursor import Cursor
 from iscp.changefeed.model.ulid import parse_ulid, ulid_time_ms
 from iscp.cli import render
-from iscp.cli.arguments import DURATION, TABLE
+from iscp.cli.arguments import DURATION, TABLE, WholeNumber
 from iscp.cli.drawing import table
 from iscp.core.errors import InvalidRequest, Unavailable
 
@@ -56,7 +56,7 @@ def feed() -> None:
 @feed.command()
 @_uri
 @click.option("--from", "start", metavar="CURSOR", help="Begin behind this: a cursor's JSON, or @NAME of a stored one.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N rows; not given: none.")
+@click.option("--limit", type=WholeNumber(min=1), metavar="N", help="Stop after N rows; not given: none.")
 @click.option("-f", "--follow", is_flag=True, help="Go on as they come, until Ctrl-C.")
 @_etcd
 @_prefix

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from iscp import __version__
+from iscp.cli.arguments import WholeNumber
 from iscp.cli.changefeed_commands import feed
 from iscp.cli.completion import script
 from iscp.cli.man_pages import write_pages
@@ -34,7 +35,7 @@ DEMO_DAYS = 120
 
 _nodes = click.option(
     "--nodes",
-    type=click.IntRange(1, NODES_MAX),
+    type=WholeNumber(1, NODES_MAX),
     default=1,
     show_default=True,
     metavar="N",
@@ -86,7 +87,7 @@ def node(file: Path | None) -> None:
 @_data("Where everything is kept.")
 @click.option(
     "--port",
-    type=click.IntRange(0, 65_535),
+    type=WholeNumber(0, 65_535),
     metavar="P",
     help="Where the first node listens; 0: any free port.  [default: as the last time, or 7430]",
 )
@@ -100,7 +101,7 @@ def up(nodes: int, data: Path, port: int | None, as_json: bool) -> None:
 
 @iscp.command()
 @_data("The directory of `iscp up`.")
-@click.option("--port", type=click.IntRange(1, 65_535), default=ADMIN_PORT, show_default=True, metavar="P")
+@click.option("--port", type=WholeNumber(1, 65_535), default=ADMIN_PORT, show_default=True, metavar="P")
 @click.option(
     "--config",
     "file",
@@ -123,7 +124,7 @@ def doctor(data: Path, port: int, file: Path | None, as_json: bool) -> None:
 @_nodes
 @click.option(
     "--days",
-    type=click.IntRange(1, 365),
+    type=WholeNumber(1, 365),
     default=DEMO_DAYS,
     show_default=True,
     metavar="D",

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from iscp.client.admin_client import Client
 
+SPEC_CHARS_MAX = 1_000_000
+"""Characters of a file that `job resync --spec @FILE` reads; a longer one is refused."""
+
 
 @click.command()
 @choosing
@@ -37,7 +40,7 @@ def unregister(invocation: Invocation, /, choice: Choice) -> None:
     with invocation.client() as client:
         deleted = client.unregister(job.table, job.name, account=job.account)
     if not render.show({"deleted": deleted}, invocation.output):
-        click.echo("deleted" if deleted else f"there is no job {job.name} on {job.table}")
+        click.echo(f"{job.name} on {job.table} is deleted" if deleted else f"there is no job {job.name} on {job.table}")
 
 
 @click.command()
@@ -70,7 +73,7 @@ def update(
     with invocation.client() as client, options_named("T"):
         changed = client.update(table, name, changes, interrupt=interrupt, account=account)
     if not render.show({"changed": changed}, invocation.output):
-        click.echo("updated" if changed else "is so already")
+        click.echo(f"{name} on {table} is {'updated' if changed else 'so already'}")
 
 
 @click.command()
@@ -82,7 +85,7 @@ def pause(invocation: Invocation, /, choice: Choice) -> None:
 
     T and N may be patterns, as 'sales.*'; without N it is all jobs of T.
     """
-    _change(invocation, choice, ChangeVerb.PAUSE, lambda client: client.pause, "paused", "was paused already")
+    _change(invocation, choice, ChangeVerb.PAUSE, lambda client: client.pause, "is paused", "was paused already")
 
 
 @click.command()
@@ -95,7 +98,12 @@ def resume(invocation: Invocation, /, choice: Choice) -> None:
     T and N may be patterns, as 'sales.*'; without N it is all jobs of T.
     """
     _change(
-        invocation, choice, ChangeVerb.RESUME, lambda client: client.resume, "resumed", "is neither paused nor failing"
+        invocation,
+        choice,
+        ChangeVerb.RESUME,
+        lambda client: client.resume,
+        "is resumed",
+        "is neither paused nor failing",
     )
 
 
@@ -107,7 +115,7 @@ def _change(
     done: str,
     unchanged: str,
 ) -> None:
-    """`call`: the client's method of the same verb, for one job."""
+    """`call`: the client's method of the same verb, for one job; `done`, `unchanged`: what is said of the job then."""
     job = choice.one()
     if job is None:
         change_matching(invocation, choice, verb)
@@ -115,7 +123,7 @@ def _change(
     with invocation.client() as client:
         changed = call(client)(job.table, job.name, account=job.account)
     if not render.show({"changed": changed}, invocation.output):
-        click.echo(done if changed else unchanged)
+        click.echo(f"{job.name} on {job.table} {done if changed else unchanged}")
 
 
 @click.command()
@@ -145,7 +153,9 @@ def resync(invocation: Invocation, /, choice: Choice, new_table: str | None, spe
     shown = {"job_id": result.job_id, "table_id": result.table_id, "warning": result.warning}
     if render.show(shown, invocation.output):
         return
-    click.echo(f"is being rebuilt as {result.job_id}; `iscp-admin job wait` returns when it is done")
+    click.echo(
+        f"{job.name} on {job.table} is being rebuilt as {result.job_id}; `iscp-admin job wait` returns when it is done"
+    )
     if result.warning:
         click.echo(f"warning: {result.warning}")
 
@@ -155,6 +165,9 @@ def _spec_text(spec: str | None) -> str:
         return spec or ""
     try:
         with open(spec[1:], encoding="utf-8") as file:
-            return file.read()
+            text = file.read(SPEC_CHARS_MAX + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise click.UsageError(f"--spec: cannot read {spec[1:]}: {error}") from error
+    if len(text) > SPEC_CHARS_MAX:
+        raise click.UsageError(f"--spec: {spec[1:]} has more than {SPEC_CHARS_MAX} characters")
+    return text

@@ -11,7 +11,18 @@ from iscp.cli.admin.bulk import MATCHES_MAX
 from iscp.cli.admin.change_commands import pause, resume, resync, unregister, update
 from iscp.cli.admin.register_command import register
 from iscp.cli.admin.verify_command import verify
-from iscp.cli.arguments import DURATION, LIMIT, TABLE, TABLES, VERSION, Invocation, anywhere, invocation, matching
+from iscp.cli.arguments import (
+    DURATION,
+    LIMIT,
+    TABLE,
+    TABLES,
+    VERSION,
+    Invocation,
+    WholeNumber,
+    anywhere,
+    invocation,
+    matching,
+)
 from iscp.cli.completion import ACCOUNT, JOB_NAME
 from iscp.cli.monitor.check_command import check
 from iscp.cli.monitor.describe_command import describe
@@ -163,7 +174,7 @@ for command in (register, unregister, update, pause, resume, resync, verify, des
 @job.command()
 @_table
 @_name
-@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
+@click.option("--limit", type=WholeNumber(1, 10_000), default=20, show_default=True)
 @_account
 @watched
 @anywhere

@@ -255,10 +255,10 @@ def _duration_s(entry: dict[str, Any], name: str, path: str) -> Any:
         return value
     try:
         return parse_duration_s(value)
-    except ValueError:
+    except ValueError as error:
         raise InvalidRequest(
-            f"{value!r} is not a duration", field=f"{path}.{name}", remedy="Write it as in 500ms, 60s, 2m or 1h30m"
-        ) from None
+            f"{value!r} {error}", field=f"{path}.{name}", remedy="Write it as in 500ms, 60s, 2m or 1h30m"
+        ) from error
 
 
 def _columns(entry: dict[str, Any], name: str, path: str) -> list[str] | None:

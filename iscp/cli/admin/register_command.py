@@ -12,7 +12,7 @@ from iscp.cli.admin.apply_plan import changes_of
 from iscp.cli.admin.error_words import option_of, options_named, places_named, show_error
 from iscp.cli.admin.exit_status import ExitStatus
 from iscp.cli.admin.spec_options import OBJECT, run_options
-from iscp.cli.arguments import COLUMNS, TABLE, TARGET, VERSION, Invocation, anywhere, invocation
+from iscp.cli.arguments import COLUMNS, TABLE, TARGET, VERSION, Invocation, WholeNumber, anywhere, invocation
 from iscp.cli.completion import ACCOUNT
 from iscp.core.api_requests import JobName, RegisterRequest
 from iscp.core.api_views import Action, CheckedJob, RegisterResult
@@ -38,7 +38,7 @@ ADOPT_WAIT_S = 3_600.0
 @click.option("--columns", type=COLUMNS, metavar="a,b", help="Only these columns.")
 @click.option("--where", metavar="SQL", help="Only the rows for which this holds.")
 @click.option("--options", type=OBJECT, metavar="JSON", help="What the consumer is given besides.")
-@click.option("--shards", type=click.IntRange(1), metavar="N", help="With --consumer changefeed: the feed's shards.")
+@click.option("--shards", type=WholeNumber(1), metavar="N", help="With --consumer changefeed: the feed's shards.")
 @run_options
 @click.option("--adopt", is_flag=True, default=None, help="The target is there, and holds the source's rows already.")
 @click.option("--from-version", type=VERSION, metavar="V", help="With --adopt: as of this source version.")

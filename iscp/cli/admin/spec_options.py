@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from iscp.cli.arguments import DURATION
+from iscp.cli.arguments import DURATION, WholeNumber
 from iscp.core.spec import PRIORITY_MAX, PRIORITY_MIN, ChangeMode, OnDuplicate, OnReplace, OnSchemaChange, TriggerType
 from iscp.core.spec_fields import RunFields, nest
 
@@ -44,7 +44,7 @@ _OPTIONS = (
     click.option("--trigger-options", type=OBJECT, metavar="JSON", help="With --trigger custom: what it is given."),
     click.option("--independent/--no-independent", default=None, help="Share no iteration with the table's others."),
     click.option("--target-lag", type=DURATION, metavar="D", help="By how much the target may lie behind, as in 30s."),
-    click.option("--priority", type=click.IntRange(PRIORITY_MIN, PRIORITY_MAX), metavar="P", help="Higher goes first."),
+    click.option("--priority", type=WholeNumber(PRIORITY_MIN, PRIORITY_MAX), metavar="P", help="Higher goes first."),
     click.option("--change-source", type=_choice(ChangeMode), help="How changes are read.  [default: auto]"),
     click.option("--on-replace", type=_choice(OnReplace), help="If the source is recreated.  [default: fail]"),
     click.option("--on-duplicate", type=_choice(OnDuplicate), help="If rows share a key.  [default: dead_letter]"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from iscp.cli import render
-from iscp.cli.arguments import TABLE, Invocation, anywhere, invocation
+from iscp.cli.arguments import TABLE, Invocation, WholeNumber, anywhere, invocation
 from iscp.cli.cluster_tables import show_placement
 from iscp.cli.completion import ACCOUNT, JOB_NAME
 from iscp.cli.monitor.next_start import next_start, warnings_of
@@ -40,7 +40,7 @@ class JobDescription:
 @click.command()
 @click.argument("table", type=TABLE, metavar="T")
 @click.argument("name", type=JOB_NAME, metavar="N")
-@click.option("--limit", type=click.IntRange(1, 1_000), default=5, show_default=True, help="How many iterations.")
+@click.option("--limit", type=WholeNumber(1, 1_000), default=5, show_default=True, help="How many iterations.")
 @click.option("--account", type=ACCOUNT, default=DEFAULT_ACCOUNT, show_default=True, help="The tenant.")
 @watched
 @anywhere

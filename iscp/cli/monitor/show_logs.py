@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from iscp.cli import render
-from iscp.cli.arguments import DURATION, TABLE, Invocation, anywhere, invocation
+from iscp.cli.arguments import DURATION, TABLE, Invocation, WholeNumber, anywhere, invocation
 from iscp.cli.completion import ACCOUNT, JOB_NAME, NODE
 from iscp.core.config import LogLevel
 from iscp.core.errors import InvalidRequest, JobNotFound, TableNotFound, TemporaryError
@@ -45,7 +45,7 @@ def _selecting(command: F) -> F:
         ),
         click.option(
             "--tail",
-            type=click.IntRange(1, LINES_MAX),
+            type=WholeNumber(1, LINES_MAX),
             default=TAIL,
             show_default=True,
             help="How many lines.",

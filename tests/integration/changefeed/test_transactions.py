@@ -258,7 +258,7 @@ def test_feeds_are_made_and_opened_with_care(tmp_path: Path, uri: str) -> None:
         changefeed.create(tmp_path / "new", SCHEMA, key=["nobody"])
     with pytest.raises(InvalidRequest, match="1 to"):
         changefeed.create(tmp_path / "new", SCHEMA, shards=0)
-    with pytest.raises(TableNotFound):
+    with pytest.raises(TableNotFound, match=r"^cannot open the feed .*: there is no Delta table\. Check the path$"):
         changefeed.open(tmp_path / "new")
     assert not (tmp_path / "new").exists()
     DeltaTable.create(str(tmp_path / "plain"), pa.schema([("a", pa.int64())]))

@@ -18,7 +18,12 @@ ISCP = (sys.executable, "-m", "iscp.cli.iscp")
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
-    [(("up", "--nodes", "0"), "1<=x<=20"), (("demo", "--nodes", "21"), "1<=x<=20"), (("demo", "--chaos"), "--nodes 2")],
+    [
+        (("up", "--nodes", "0"), "1<=x<=20"),
+        (("up", "--nodes", "x"), "'x' is not a valid integer.\n"),
+        (("demo", "--nodes", "21"), "1<=x<=20"),
+        (("demo", "--chaos"), "--nodes 2"),
+    ],
 )
 def test_numbers_of_nodes_that_make_no_sense_are_wrong_usage(arguments: tuple[str, ...], complaint: str) -> None:
     result = CliRunner().invoke(iscp, arguments)

@@ -55,7 +55,7 @@ def delta_faults(what: str) -> Iterator[None]:
             raise storage_error(error, what) from error
         raise Conflict(f"{what}: another writer was first") from error
     except TableNotFoundError as error:
-        raise TableNotFound(f"{what}: is not a Delta table", remedy="Check the path") from error
+        raise TableNotFound(f"cannot {what}: there is no Delta table", remedy="Check the path") from error
     except (DeltaError, OSError) as error:
         raise storage_error(error, what) from error
 

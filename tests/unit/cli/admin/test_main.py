@@ -205,6 +205,19 @@ def test_pause_resume_and_delete_say_whether_they_changed_anything(run: Run) -> 
     assert ok(run("job", "delete", "/t", "a")) == "there is no job a on /t\n"
 
 
+def test_a_change_is_said_with_its_job(run: Run) -> None:
+    register(run)
+    said = [ok(run("job", verb, "/t", "a")) for verb in ("pause", "pause", "resume", "resume", "resync", "delete")]
+    assert said == [
+        "a on /t is paused\n",
+        "a on /t was paused already\n",
+        "a on /t is resumed\n",
+        "a on /t is neither paused nor failing\n",
+        "a on /t is being rebuilt as job-2; `iscp-admin job wait` returns when it is done\n",
+        "a on /t is deleted\n",
+    ]
+
+
 def test_a_warning_of_a_registration_is_shown(run: Run, service: FakeAdmin) -> None:
     service.warning = "not kept: none"
     assert ok(register(run)).splitlines() == ["a on /t: created", "warning: not kept: none"]
@@ -226,14 +239,18 @@ def test_a_resync_returns_the_new_registration_and_takes_a_table_and_a_spec(run:
     job = answer(run("-o", "json", "job", "status", "/u", "a"))
     assert (job["job_id"], job["spec"]["iteration"]["consumer"]["target"]) == ("job-3", "/copy/b")
     assert run("job", "resync", "/t", "a").exit_code == 1
-    assert run("job", "resync", "/u", "a", "--spec", "@/no/such/file").exit_code == 2
+    for file, words in (("/no/such/file", "cannot read /no/such/file"), ("/dev/zero", "has more than 1000000 char")):
+        refused = run("job", "resync", "/u", "a", "--spec", f"@{file}")
+        assert refused.exit_code == 2
+        assert words in refused.stderr
 
 
 def test_a_job_is_updated_by_the_options_of_register(run: Run, service: FakeAdmin) -> None:
     register(run, "a", "--trigger", "periodic", "--every", "10m", "--share", "--priority", "3")
     update = ("job", "update", "/t", "a")
     changes = ("--every", "1m", "--no-share", "--target-lag", "2m", "--default", "priority", "--interrupt")
-    assert ok(run(*update, *changes)) == "updated\n"
+    assert ok(run(*update, *changes)) == "a on /t is updated\n"
+    assert ok(run(*update, "--every", "1m")) == "a on /t is so already\n"
     assert answer(run("-o", "json", *update, "--every", "60s")) == {"changed": False}
     assert service.interrupted == [JobName("/t", "a")]
     assert answer(run("-o", "json", "job", "status", "/t", "a"))["spec"] == {
