@@ -159,7 +159,7 @@ class Node:
         self.scheduler = Scheduler(schedule, self.probe, looks, clock, self.broken.append)
         self.scheduler.reports.subscribe(self._tell, *get_args(WorkerNews))
         self.executor = Executor(
-            self.runner, clock, SchedulerConfig(), lambda epoch: None, self.scheduler.give, lambda iteration: None
+            self.runner, clock, SchedulerConfig(), lambda epoch: None, self.scheduler.post, lambda iteration: None
         )
         self.scheduler.start(self.executor)
 
@@ -190,7 +190,7 @@ def measure(root: Path, tables: int, traced: bool) -> dict[str, float]:
     before = tracemalloc.get_traced_memory()[0] if traced else rss_bytes()
     for number in range(tables):
         made = row(root, number)
-        node.scheduler.give(StartShard(ShardId(made.key.table_id), TableEpoch(1, number), (made,)))
+        node.scheduler.post(StartShard(ShardId(made.key.table_id), TableEpoch(1, number), (made,)))
         del made
     node.wait_looks(2 * tables)  # by then targets were looked at for the first time
     passes = 1 if traced else PASSES

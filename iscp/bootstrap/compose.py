@@ -64,7 +64,7 @@ def compose(on: Foundation) -> Node:
     )
     target_probes = compose_target_probes(on)
     scheduler, executor, upkeep, here = compose_engine(on, target_probes, keeper, worker)
-    worker.orders.subscribe(scheduler.give, *get_args(ShardOrder))
+    worker.orders.subscribe(scheduler.post, *get_args(ShardOrder))
     worker.orders.subscribe(upkeep.give, *get_args(UpkeepOrder))
     served = NodeServer(config.node_id, lambda: keeper.epoch, config.etcd_prefix, __version__, here, worker.receive)
     here.borders = (worker, peers, served, owner)

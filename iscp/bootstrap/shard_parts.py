@@ -35,7 +35,7 @@ def compose_engine(
     """With what answers for it, and the upkeep that kinds of consumers want."""
     config, clock, spark = on.config, on.clock, on.spark
     triggers = TriggerRegistry(config.triggers.allow)
-    desk = VerifyDesk(lambda event: scheduler.give(event), clock)
+    desk = VerifyDesk(lambda event: scheduler.request(event), clock)
     schedule = Schedule(config.node_id, config.probe, config.backoff, random.random, evaluate_trigger=triggers.evaluate)
     scheduler = Scheduler(schedule, DeltaProbe(), probes, clock, on.on_broken)
     scheduler.reports.subscribe(worker.report, *get_args(WorkerNews))
@@ -46,7 +46,7 @@ def compose_engine(
         clock,
         config.scheduler,
         lease_check=keeper.check,
-        emit=scheduler.give,
+        emit=scheduler.post,
         on_stuck=lambda iteration: spark.kill(),
     )
     held = lambda: keeper.check(keeper.epoch)  # noqa: E731
@@ -71,7 +71,7 @@ def _compose_runner(on: Foundation, epoch: Callable[[], int], scheduler: Schedul
         failpoints=on.failpoints,
         epoch=epoch,
     )
-    return Runner(ports, on.config.bounds, on_committed=lambda outcome: scheduler.give(JobCommitted(outcome)))
+    return Runner(ports, on.config.bounds, on_committed=lambda outcome: scheduler.post(JobCommitted(outcome)))
 
 
 def _compose_sinks(on: Foundation, check: Callable[[str], str], **kept: int) -> SinkPool:

@@ -189,10 +189,10 @@ class Cluster:
         self.start_etcd()
         self.start_node(**environ)
 
-    def start_etcd(self) -> None:
+    def start_etcd(self, binary: Path | None = None) -> None:
         """At the same address and with the same data each time."""
         ports = self.ports.etcd_client, self.ports.etcd_peer
-        server = EtcdServer.start(self.layout.etcd, *ports, clock=SystemClock())
+        server = EtcdServer.start(self.layout.etcd, *ports, clock=SystemClock(), binary=binary)
         self._etcd = Process(server.child, self.layout.etcd / "etcd.log")
 
     def start_node(self, **environ: str) -> None:

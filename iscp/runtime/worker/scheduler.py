@@ -28,6 +28,8 @@ from iscp.coordination.schedule.schedule_events import (
     Submit,
     TargetAnswer,
     VerifyAnswered,
+    VerifyRequested,
+    VerifyWithdrawn,
 )
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.core.errors import Canceled, InvariantBroken, IscpError, QueueFull
@@ -43,7 +45,7 @@ log = logging.getLogger(__name__)
 
 INBOX_MAX = 1_000_000
 """Events that wait for the schedule, more than orders for all shards that a node could hold and ends of all that its
-queue could; one more waits as at any inbox.
+queue could; then requests from elsewhere are refused. What the node itself has to say is always taken.
 """
 
 PROBES_AT_ONCE_MAX = 500
@@ -58,7 +60,7 @@ EVENTS_AT_ONCE_MAX = 500
 
 class Scheduler:
     """`reports`: who gets the schedule's reports, the worker machine and who requested a comparison. They
-    may wait for the worker, for `give` never waits.
+    may wait for the worker, for `post` never waits.
 
     `on_broken` is called once, from the loop's thread, when an invariant broke: the node has to stop.
     """
@@ -91,17 +93,30 @@ class Scheduler:
         self._thread = threading.Thread(target=self._loop, name="iscp-scheduler", daemon=True)
 
     def start(self, executor: Executor) -> None:
-        """`executor` has to be made with `give` as its `emit`."""
+        """`executor` has to be made with `post` as its `emit`."""
         self._executor = executor
         self._thread.start()
 
-    def give(self, event: ScheduleEvent) -> None:
-        """Submit an event, from any thread, without waiting; after `close` it is dropped. Raises QueueFull."""
+    def request(self, event: Interrupted | VerifyRequested | VerifyWithdrawn) -> None:
+        """Submit a request, from any thread, without waiting; after `close` it is dropped.
+
+        Raises QueueFull; never for what is withdrawn.
+        """
+        with self._lock:
+            full = len(self._inbox) >= self._inbox_max and not self._closed
+            if full and not isinstance(event, VerifyWithdrawn):
+                raise QueueFull("the scheduler's inbox does not keep up", remedy="Try again later")
+        self.post(event)
+
+    def post(self, event: ScheduleEvent) -> None:
+        """Submit what the node itself has to say, as `request` does, but never refused.
+
+        It is said once: a table whose probe's answer got lost would never be probed again, nor a job run whose
+        iteration's end did. So its givers bound it: to an order, a probe and an iteration for each shard.
+        """
         with self._lock:
             if self._closed:
                 return
-            if len(self._inbox) >= self._inbox_max:
-                raise QueueFull("the scheduler's inbox does not keep up")
             self._inbox.append(event)
         self._wake.notify()
 
@@ -113,7 +128,7 @@ class Scheduler:
 
     def interrupt(self, shard: ShardId, job_id: str, spec_json: str) -> None:
         """What runs of this job by another spec is to end, now or as soon as this one is here. Raises QueueFull."""
-        self.give(Interrupted(shard, job_id, spec_json))
+        self.request(Interrupted(shard, job_id, spec_json))
 
     def close(self, wait_s: float) -> bool:
         """Take what is there already, then end the loop; what runs is the executor's to close, before.
@@ -156,7 +171,7 @@ class Scheduler:
     def _answer_probe(self, probe: Probe) -> None:
         far = self._probe.remote(probe.uri) or any(self._targets.remote(each.row, each.seen) for each in probe.targets)
         if far:
-            self._remote.submit(lambda: self.give(self._answer(probe)))
+            self._remote.submit(lambda: self.post(self._answer(probe)))
         else:
             self._step(self._answer(probe))
 

@@ -59,7 +59,7 @@ class Desk:
         self.scheduler = Scheduler(schedule, DeltaProbe(), FakeTargets(), clock, self.broken.append)
         self.scheduler.reports.subscribe(self.news.append, *get_args(WorkerNews))
         self.executor = Executor(
-            runner, clock, SchedulerConfig(), lambda epoch: None, self.scheduler.give, lambda iteration: None
+            runner, clock, SchedulerConfig(), lambda epoch: None, self.scheduler.post, lambda iteration: None
         )
         self.scheduler.start(self.executor)
 
@@ -99,11 +99,11 @@ def test_an_interrupted_iteration_commits_nothing_and_starts_over_by_the_new_spe
         assert go_on.wait(WAIT_S)
 
     pipeline.failpoints.once("commit.before", stand_still)
-    desk.scheduler.give(StartShard(shard, TableEpoch(1, 1), (row,)))
+    desk.scheduler.post(StartShard(shard, TableEpoch(1, 1), (row,)))
     assert reached.wait(WAIT_S)
     changed = row._replace(spec_json=replace(row.spec, priority=9).to_json())
     desk.scheduler.interrupt(shard, row.job_id, changed.spec_json)
-    desk.scheduler.give(UpdateShard(shard, TableEpoch(1, 2), (changed,)))
+    desk.scheduler.post(UpdateShard(shard, TableEpoch(1, 2), (changed,)))
     assert runner.canceled.wait(WAIT_S)
     assert runner.priorities == [0], "not before the other one has really ended"
     go_on.set()

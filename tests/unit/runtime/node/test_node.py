@@ -106,9 +106,9 @@ class World:
         schedule = Schedule("n-1", ProbeConfig(interval_min_s=0.02, interval_max_s=0.05), BackoffConfig(), lambda: 0.5)
         scheduler = Scheduler(schedule, self.probe, FakeTargets(), clock, broken)
         scheduler.reports.subscribe(worker.report, *get_args(WorkerNews))
-        worker.orders.subscribe(scheduler.give, *get_args(ShardOrder))
+        worker.orders.subscribe(scheduler.post, *get_args(ShardOrder))
         executor = Executor(
-            self.runner, clock, SchedulerConfig(concurrency=2), keeper.check, scheduler.give, lambda iteration: None
+            self.runner, clock, SchedulerConfig(concurrency=2), keeper.check, scheduler.post, lambda iteration: None
         )
         upkeep = Upkeep(
             lambda name: FakeKind(),

@@ -12,7 +12,7 @@ import pytest
 from iscp.adapters.system.clock import SystemClock
 from iscp.coordination.protocol.effects import HoldIterations, StartShard, StopShard, UpdateShard
 from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped
-from iscp.coordination.schedule.schedule_events import IterationEnded, WorkerNews
+from iscp.coordination.schedule.schedule_events import IterationEnded, VerifyWithdrawn, WorkerNews
 from iscp.coordination.schedule.schedule_machine import Schedule
 from iscp.coordination.schedule.schedule_state import ScheduleTimes
 from iscp.core.config import BackoffConfig, ProbeConfig, SchedulerConfig
@@ -23,7 +23,7 @@ from iscp.core.job_row import JobReport
 from iscp.core.start_rule import ProbeState
 from iscp.ports.system import Guard
 from iscp.runtime.worker.executor import Executor
-from iscp.runtime.worker.scheduler import REMOTE_PROBES_MAX, Scheduler
+from iscp.runtime.worker.scheduler import INBOX_MAX, REMOTE_PROBES_MAX, Scheduler
 from tests.fakes.probe import FakeProbe
 from tests.fakes.runner import FakeRunner, GatedRunner, applied
 from tests.fakes.targets import FakeTargets
@@ -54,6 +54,7 @@ class Node:
         interval_s: float = 0.02,
         queue_max: int = 1_000,
         source: Sources | None = None,
+        inbox_max: int = INBOX_MAX,
     ) -> None:
         self.source = source or Sources()
         self.runner = runner or FakeRunner(self.apply)
@@ -67,11 +68,11 @@ class Node:
             ScheduleTimes(announce_s=0.05),
         )
         clock, self.targets = SystemClock(), FakeTargets()
-        self.scheduler = Scheduler(schedule, self.source, self.targets, clock, self.broken.append)
+        self.scheduler = Scheduler(schedule, self.source, self.targets, clock, self.broken.append, inbox_max)
         self.scheduler.reports.subscribe(self.news.append, *get_args(WorkerNews))
         config = SchedulerConfig(concurrency=2, queue_max=queue_max, cancel_wait_s=WAIT_S)
         self.executor = Executor(
-            self.runner, clock, config, lambda epoch: None, self.scheduler.give, lambda iteration: None
+            self.runner, clock, config, lambda epoch: None, self.scheduler.post, lambda iteration: None
         )
         self.scheduler.start(self.executor)
 
@@ -111,7 +112,7 @@ Make = Callable[..., Node]
 def test_a_change_is_noticed_run_and_reported(make: Make) -> None:
     node = make()
     node.source.commit(URI, 3)
-    node.scheduler.give(StartShard(SHARD, EPOCH, (job("x"),)))
+    node.scheduler.post(StartShard(SHARD, EPOCH, (job("x"),)))
     until(lambda: node.reached() == 2)
     assert node.has(ShardStarted)
     node.source.commit(URI)
@@ -122,7 +123,7 @@ def test_a_change_is_noticed_run_and_reported(make: Make) -> None:
 def test_a_notify_wakes_a_loop_that_sleeps_for_long(make: Make) -> None:
     node = make(interval_s=3_600.0)
     node.source.commit(URI, 3)
-    node.scheduler.give(StartShard(SHARD, EPOCH, (job("x", 2),)))
+    node.scheduler.post(StartShard(SHARD, EPOCH, (job("x", 2),)))
     until(lambda: node.source.calls == 1)
     node.source.commit(URI)
     for _ in range(100):
@@ -133,7 +134,7 @@ def test_a_notify_wakes_a_loop_that_sleeps_for_long(make: Make) -> None:
 def test_asleep_it_costs_nothing(make: Make) -> None:
     node = make(interval_s=3_600.0)
     node.source.commit(URI, 3)
-    node.scheduler.give(StartShard(SHARD, EPOCH, (job("x", 2),)))
+    node.scheduler.post(StartShard(SHARD, EPOCH, (job("x", 2),)))
     until(lambda: node.source.calls == 1)
     time.sleep(0.1)
     before_s = time.process_time()
@@ -146,9 +147,9 @@ def test_a_shard_stops_when_its_iteration_has_ended(make: Make) -> None:
     runner = GatedRunner()
     node = make(runner)
     node.source.commit(URI, 3)
-    node.scheduler.give(StartShard(SHARD, EPOCH, (job("x"), job("y"), job("z"))))
+    node.scheduler.post(StartShard(SHARD, EPOCH, (job("x"), job("y"), job("z"))))
     until(lambda: len(runner.order) == 2)
-    node.scheduler.give(StopShard(SHARD))
+    node.scheduler.post(StopShard(SHARD))
     until(lambda: node.has(ShardStopped))
     assert runner.running == 0
     assert sorted(runner.cancelled) == sorted(runner.order)
@@ -166,7 +167,7 @@ def test_what_the_queue_turns_away_runs_later(make: Make) -> None:
     for n in range(30):
         node.source.commit(f"/{n}", 2)
         shard = ShardId(f"t-{n}")
-        node.scheduler.give(StartShard(shard, EPOCH, (job(f"j{n}", uri=f"/{n}", shard=shard),)))
+        node.scheduler.post(StartShard(shard, EPOCH, (job(f"j{n}", uri=f"/{n}", shard=shard),)))
     until(lambda: node.executor.counters().rejected > 0)
     turned_away.set()
     until(lambda: all(node.reached(f"j{n}") == 1 for n in range(30)))
@@ -182,8 +183,8 @@ def test_a_probe_that_breaks_is_an_error_of_its_table_alone(make: Make) -> None:
     node = make(source=Broken())
     node.source.commit(URI, 3)
     bad = ShardId("bad")
-    node.scheduler.give(StartShard(bad, EPOCH, (job("bad", 1, uri="/bad", shard=bad),)))
-    node.scheduler.give(StartShard(SHARD, EPOCH, (job("x", 1),)))
+    node.scheduler.post(StartShard(bad, EPOCH, (job("bad", 1, uri="/bad", shard=bad),)))
+    node.scheduler.post(StartShard(SHARD, EPOCH, (job("x", 1),)))
     until(lambda: node.reached() == 2)
     until(lambda: any(r.key.job_name == "bad" and r.status and r.status.error_code for r in node.reports()))
 
@@ -204,8 +205,8 @@ def test_a_source_behind_a_network_that_hangs_holds_up_no_other(make: Make) -> N
         source.commit(uri, 3)
     for n, uri in enumerate(sorted(source.far)):
         shard = ShardId(f"far-{n}")
-        node.scheduler.give(StartShard(shard, EPOCH, (job(f"far-{n}", 1, uri=uri, shard=shard),)))
-    node.scheduler.give(StartShard(SHARD, EPOCH, (job("x", 1),)))
+        node.scheduler.post(StartShard(shard, EPOCH, (job(f"far-{n}", 1, uri=uri, shard=shard),)))
+    node.scheduler.post(StartShard(SHARD, EPOCH, (job("x", 1),)))
     until(lambda: node.reached() == 2)
     let_go.set()
     until(lambda: all(node.reached(f"far-{n}") == 2 for n in range(len(source.far))))
@@ -214,11 +215,11 @@ def test_a_source_behind_a_network_that_hangs_holds_up_no_other(make: Make) -> N
 def test_while_held_nothing_runs(make: Make) -> None:
     node = make()
     node.source.commit(URI, 3)
-    node.scheduler.give(HoldIterations(True))
-    node.scheduler.give(StartShard(SHARD, EPOCH, (job("x"),)))
+    node.scheduler.post(HoldIterations(True))
+    node.scheduler.post(StartShard(SHARD, EPOCH, (job("x"),)))
     until(lambda: node.source.calls > 3)
     assert node.runner.order == []
-    node.scheduler.give(HoldIterations(False))
+    node.scheduler.post(HoldIterations(False))
     until(lambda: node.reached() == 2)
 
 
@@ -232,9 +233,9 @@ def test_events_are_not_starved_by_a_pass_over_many_tables(make: Make) -> None:
     for n in range(3_000):
         node.source.commit(f"/{n}", 2)
         shard = ShardId(f"t-{n}")
-        node.scheduler.give(StartShard(shard, EPOCH, (job("x", 1, uri=f"/{n}", shard=shard),)))
+        node.scheduler.post(StartShard(shard, EPOCH, (job("x", 1, uri=f"/{n}", shard=shard),)))
     began_s = time.monotonic()
-    node.scheduler.give(StopShard(ShardId("unknown")))
+    node.scheduler.post(StopShard(ShardId("unknown")))
     until(lambda: node.has(ShardStopped, ShardId("unknown")))
     assert time.monotonic() - began_s < 10
 
@@ -246,9 +247,9 @@ def test_many_threads_give_and_nothing_is_lost(make: Make) -> None:
     def client(which: int) -> None:
         for n in range(200):
             shard = ShardId(f"{which}-{n}")
-            node.scheduler.give(StartShard(shard, EPOCH, ()))
-            node.scheduler.give(UpdateShard(shard, EPOCH, ()))
-            node.scheduler.give(StopShard(shard))
+            node.scheduler.post(StartShard(shard, EPOCH, ()))
+            node.scheduler.post(UpdateShard(shard, EPOCH, ()))
+            node.scheduler.post(StopShard(shard))
 
     clients = [threading.Thread(target=client, args=(which,)) for which in range(4)]
     for each in clients:
@@ -258,25 +259,40 @@ def test_many_threads_give_and_nothing_is_lost(make: Make) -> None:
     until(lambda: sum(isinstance(news, ShardStopped) for news in list(node.news)) == 800)
 
 
-def test_the_inbox_is_bounded_and_never_waits() -> None:
+def test_requests_are_refused_where_the_inbox_is_full_and_never_wait() -> None:
     schedule = Schedule("n-1", ProbeConfig(), BackoffConfig(), lambda: 0.0)
     never_started = Scheduler(schedule, FakeProbe(), FakeTargets(), SystemClock(), lambda error: None, inbox_max=2)
-    never_started.give(HoldIterations(True))
-    never_started.give(HoldIterations(False))
+    for job_id in ("j-1", "j-2"):
+        never_started.interrupt(SHARD, job_id, "{}")
     with pytest.raises(QueueFull):
-        never_started.give(HoldIterations(True))
+        never_started.interrupt(SHARD, "j-3", "{}")
+    never_started.request(VerifyWithdrawn(SHARD, "v-1"))
+    never_started.post(HoldIterations(True))
     never_started.notify(SHARD, False)
     never_started.close(0)
-    never_started.give(IterationEnded(1))
+    never_started.post(IterationEnded(1))
+    never_started.interrupt(SHARD, "j-3", "{}")
+
+
+def test_what_the_node_itself_has_to_say_comes_through_a_full_inbox(make: Make) -> None:
+    """Lost, the answer of a probe behind a network would be the last one, and a job whose end did would never run."""
+    node = make(inbox_max=0)
+    far = "s3://far/1"
+    node.source.far = {far}
+    node.source.commit(far, 3)
+    node.scheduler.post(StartShard(SHARD, EPOCH, (job("x", uri=far),)))
+    until(lambda: node.reached() == 2)
+    node.source.commit(far)
+    until(lambda: node.reached() == 3)
 
 
 def test_a_broken_invariant_is_reported_once() -> None:
     node = Node(GatedRunner())
     node.source.commit(URI, 3)
-    node.scheduler.give(StartShard(SHARD, EPOCH, (job("x"),)))
+    node.scheduler.post(StartShard(SHARD, EPOCH, (job("x"),)))
     until(lambda: node.runner.order == [1])
-    node.scheduler.give(StopShard(SHARD))
-    node.scheduler.give(StartShard(SHARD, EPOCH, (job("x"),)))
+    node.scheduler.post(StopShard(SHARD))
+    node.scheduler.post(StartShard(SHARD, EPOCH, (job("x"),)))
     until(lambda: len(node.broken) == 1)
     node.executor.close(drain=False, wait_s=0)
     assert node.scheduler.close(WAIT_S)
