@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from iscp.adapters.delta.log.table_opening import list_again
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage.locations import on_s3, place
 from iscp.changefeed.model.cursor import Cursor
@@ -28,7 +30,7 @@ def frame_behind(spark: SparkSession, uri: str, cursor: Cursor | None) -> DataFr
     if cursor is not None:
         plan.own(cursor)
     with spark_faults(f"read the feed {uri}"):
-        log, snapshot = _snapshot(spark, spark_place(spark, uri))
+        log, snapshot = list_again(partial(_snapshot, spark, spark_place(spark, uri)))
         # After the files: what was purged of those is known then.
         behind = plan.first_cursor() if cursor is None else plan.refuse_purged(cursor)
         shards = plan.shards

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from iscp.adapters.delta.rows.hashing import row_hashes
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE, WRITES
+from iscp.adapters.delta.source.spark_read import load_version
 from iscp.adapters.delta.spark.spark_engine import arrow_batches
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.changefeed.model.ulid import DRAWN_BYTES, UlidPlace, begin
@@ -154,7 +155,7 @@ class DeltaFeedCommit:
         """The rows that were put in (1 in `_count`) and taken out (-1)."""
         session, uri = present.sparkSession, self._table.uri
         with spark_faults(f"open {uri}"):
-            frame = session.read.format("delta").load(uri).where(F.col(SHARD).isin(*self._seen))
+            frame = load_version(session, uri).where(F.col(SHARD).isin(*self._seen))
             sign = F.when(F.col(OPERATION).isin(*WRITES), 1).otherwise(-1)
             rows = frame.select(f"{ROW}.*", sign.alias(_COUNT))
             return rows.where(where) if where else rows

@@ -1,18 +1,24 @@
-"""Delta tables, opened by deltalake while others write to them."""
+"""Delta tables, opened while others write to them."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+
+from iscp.adapters.delta.log.delta_errors import MESSAGE_LENGTH_MAX
+from iscp.core.errors import StorageError
+
+log = logging.getLogger(__name__)
 
 LISTINGS_MAX = 8
 """Listings of a table's log before a commit that is missing between two others counts as missing."""
 
-_GAP = "found gap"
+_GAPS = ("found gap", "DELTA_VERSIONS_NOT_CONTIGUOUS")
+"""As deltalake and Spark say it."""
 
 R = TypeVar("R")
 
@@ -27,16 +33,22 @@ def bring_up(table: DeltaTable) -> None:
     list_again(table.update_incremental)
 
 
+class LogGapError(StorageError):
+    """A listing of a log lacks a commit that was there, as neither engine says by itself where it reads changes."""
+
+
 def list_again(read: Callable[[], R]) -> R:
     """What `read` gives, which lists a log.
 
     A directory that is listed while others write to it may show a commit and not the one before it, so that deltalake
-    finds a gap where there is none: half of all listings where 500 commits a second came to 6,000.
+    finds a gap where there is none: half of all listings where 500 commits a second came to 6,000. Spark lists as well.
     """
     for _ in range(LISTINGS_MAX - 1):
         try:
             return read()
-        except DeltaError as error:
-            if _GAP not in str(error):
+        except Exception as error:
+            text = str(error)
+            if not isinstance(error, LogGapError) and not any(mark in text for mark in _GAPS):
                 raise
+            log.info("listing.doubted", extra={"reason": text[:MESSAGE_LENGTH_MAX]})
     return read()

@@ -38,6 +38,7 @@ from iscp.adapters.delta.sink.spark_write import append_by_spark, merge_by_spark
 from iscp.adapters.delta.sink.staging import add_actions, stage, stage_rows
 from iscp.adapters.delta.sink.table_diff import comparing
 from iscp.adapters.delta.sink.target_columns import Columns, plain
+from iscp.adapters.delta.source.spark_read import load_version
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.core.errors import Conflict
 from iscp.core.job_row import JobRow
@@ -119,7 +120,7 @@ class DeltaSink:
 
     def rows(self, session: SparkSession) -> DataFrame:
         with spark_faults(f"open {self._uri}"):
-            return session.read.format("delta").load(self._uri)
+            return load_version(session, self._uri)
 
     @contextmanager
     def compare(self, wanted: DataFrame, key: Sequence[str], version: int) -> Iterator[Compared]:
@@ -147,7 +148,7 @@ class DeltaSink:
 
     def _rows_at(self, session: SparkSession, version: int) -> DataFrame:
         with spark_faults(f"open {self._uri} at version {version}"):
-            return session.read.format("delta").option("versionAsOf", version).load(self._uri)
+            return load_version(session, self._uri, version)
 
     def append_rows(self, rows: pa.Table, tag: CommitTag, guard: Guard) -> Position | None:
         self._ready_to_commit(guard)

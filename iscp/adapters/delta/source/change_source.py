@@ -24,7 +24,7 @@ from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, fit_in_
 from iscp.adapters.delta.source.change_set import DeltaChangeSet, reading_changes
 from iscp.adapters.delta.source.open_table import BySpark, explained, open_version, size_at
 from iscp.adapters.delta.source.retyped_columns import retyped_columns
-from iscp.adapters.delta.source.spark_read import load_added_rows, load_changed_rows
+from iscp.adapters.delta.source.spark_read import load_added_rows, load_changed_rows, load_version
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.core.config import DIRECT_BYTES_MAX
 from iscp.core.errors import EngineError, InvalidRequest, StorageError, TableNotFound
@@ -187,7 +187,7 @@ class DeltaChangeSource:
     def snapshot(self, session: SparkSession, uri: str, version: int) -> DataFrame:
         try:
             with spark_faults(f"open {uri} at version {version}"):
-                return session.read.format("delta").option("versionAsOf", version).load(uri)
+                return load_version(session, uri, version)
         except (EngineError, StorageError) as error:
             raise explained(error) from error  # some of it shows only when the rows are to be read
 

@@ -1,18 +1,20 @@
 """Reads by Spark what commits changed or added, with the columns and types of the last of them.
 
 Delta has no public way to read chosen files with all that a table may have (names mapped, types widened, deletion
-vectors, partitions), and its public way to read changes gives the newest columns, through an object for each row. Its
-streams go the same way as this.
+vectors, partitions), and its public way to read changes gives the newest columns, through an object for each row, and
+passes over commits that are gone. Its streams go the same way as this.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 
 from iscp.adapters.delta.log.commits import read_added_files
+from iscp.adapters.delta.log.table_opening import LogGapError, list_again
 from iscp.adapters.delta.source.arrow_read import Shape
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.ports.source import ChangesUnavailableError, SourceRange
@@ -21,16 +23,30 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+def load_version(session: SparkSession, uri: str, version: int | None = None) -> DataFrame:
+    """All rows as of `version`, or of the newest. Raises what Spark raises."""
+    reader = session.read.format("delta")
+    if version is not None:
+        reader = reader.option("versionAsOf", version)
+    return list_again(partial(reader.load, uri))
+
+
 def load_changed_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFrame:
-    """All changes of the commits of `span`, as the change data feed has them, in no order."""
+    """All changes of the commits of `span`, as the change data feed has them, in no order.
+
+    Raises ChangesUnavailableError where a commit of it is gone.
+    """
     delta, log, snapshot = _open_log(session, uri, span.last_version)
-    reader, name = delta.commands.cdc.CDCReader, "changesToBatchDF"
-    no_catalog = _default(reader, name, 5)
-    schema_of = session._jvm.scala.Option.apply(snapshot)  # type: ignore[union-attr]
-    rest = [_default(reader, name, place) for place in (7, 8)]
     first, last = span.from_version + 1, span.last_version
-    changes = reader.changesToBatchDF(log, first, last, session._jsparkSession, no_catalog, schema_of, *rest)
-    return DataFrame(changes, session)
+    reader, name = delta.commands.cdc.CDCReader, "changesToDF"
+    try:
+        commits = list_again(partial(_list_commits, log, first, last))
+    except LogGapError as error:
+        raise ChangesUnavailableError(error.message) from error
+    no_catalog = _default(log, "getChanges", 2)
+    rest = [_default(reader, name, place) for place in (7, 8, 9)]
+    changes = reader.changesToDF(snapshot, first, last, commits.iterator(), session._jsparkSession, no_catalog, *rest)
+    return DataFrame(changes.fileChangeDf(), session)
 
 
 def load_added_rows(session: SparkSession, uri: str, span: SourceRange) -> DataFrame:
@@ -70,6 +86,10 @@ def table_opener(session: SparkSession) -> Callable[[str, int], Shape]:
 
 def _open_log(session: SparkSession, uri: str, version: int) -> tuple[Any, Any, Any]:
     """Delta's package, the table's log, and what it is at a version."""
+    return list_again(partial(_list_log, session, uri, version))
+
+
+def _list_log(session: SparkSession, uri: str, version: int) -> tuple[Any, Any, Any]:
     jvm: Any = session._jvm
     delta = jvm.org.apache.spark.sql.delta
     log = delta.DeltaLog.forTable(session._jsparkSession, uri)
@@ -77,6 +97,15 @@ def _open_log(session: SparkSession, uri: str, version: int) -> tuple[Any, Any, 
     log.update(*[_default(log, "update", place) for place in (1, 2, 3)])
     rest = [_default(log, "getSnapshotAt", place) for place in (2, 3, 4)]
     return delta, log, log.getSnapshotAt(version, *rest)
+
+
+def _list_commits(log: Any, first: int, last: int) -> Any:
+    """Each version with its actions. Delta passes over one that is not there, and its rows with it."""
+    rest = [_default(log, "getChanges", place) for place in (2, 3)]
+    commits = log.getChanges(first, last, *rest).toList()
+    if (lacking := last - first + 1 - commits.size()) > 0:
+        raise LogGapError(f"{lacking} of the versions {first} to {last} are not in the log any more")
+    return commits
 
 
 def _default(owner: Any, method: str, place: int) -> Any:
