@@ -56,6 +56,14 @@ class UpdateRequest:
     request_id: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ExplainRequest:
+    """How a job keeps what its query gives; with `spec_json`, how a consumer that this job_spec has would."""
+
+    job: JobName
+    spec_json: str = ""
+
+
 class ChangeVerb(StrEnum):
     """A change of a job that is there."""
 

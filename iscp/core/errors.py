@@ -66,8 +66,8 @@ class ErrorCode(IntEnum):
 
 
 _VERBS = frozenset(
-    {"are", "cannot", "changes", "do", "does", "ends", "goes", "has", "have", "holds", "is", "leaves", "lies", "must"}
-    | {"names", "says", "was", "would"}
+    {"are", "cannot", "changes", "do", "does", "ends", "gives", "goes", "has", "have", "holds", "is", "leaves", "lies"}
+    | {"must", "names", "says", "wants", "was", "would"}
 )
 """With one of these begins a message whose subject is its field: `spec.trigger.name` with `is missing`."""
 

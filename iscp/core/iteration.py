@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from iscp.core.errors import ErrorCode
 from iscp.core.job_row import JobRow
 from iscp.core.verification import VerifyReport
-from iscp.core.watermark import Watermark
+from iscp.core.watermark import SourceMarks, Watermark
 
 
 class DataType(StrEnum):
@@ -87,6 +87,8 @@ class JobOutcome:
     `dead_letters`: how many rows the target leaves out. `source_id`: the table that the target is of, empty where that
     was not seen. `warning`: what the job's user should know, though nothing is wrong.
     `verified`: what a comparison found, if that was the purpose.
+    `sources`: of a job of several tables, how far each was read; empty where that was not seen. `strategy` and
+    `strategy_reason`: how a query's rows were brought up to date, and why so.
     """
 
     row: JobRow
@@ -103,6 +105,9 @@ class JobOutcome:
     warning: str = ""
     source_id: str = ""
     committed: bool = False
+    sources: SourceMarks = field(default_factory=dict)
+    strategy: str = ""
+    strategy_reason: str = ""
 
     @property
     def ok(self) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from iscp.core.errors import ErrorCode
+from iscp.core.exact_watermarks import exact_sources, parse_sources, sources_document
 from iscp.core.ids import JobKey
 from iscp.core.key_ranges import both, condition_sql
 from iscp.core.spec import JobSpec
@@ -24,7 +25,7 @@ from iscp.core.untrusted_values import (
     exact_name,
     exact_version,
 )
-from iscp.core.watermark import Watermark
+from iscp.core.watermark import SourceMarks, Watermark
 
 
 class JobState(StrEnum):
@@ -56,7 +57,8 @@ class JobStatus:
     follows. A report leaves it empty where that was not seen, a row where it is the one of the registration.
     `doubted_at_s`: since when it is not known whether the target holds what was applied to it (0: it does).
     `failures`: how many iterations, or runs of its trigger, have failed in a row. `retry_at_s`: when the next retry is
-    due, sooner where its source moves or a person resumes the job (0: none is, or it is not known).
+    due, sooner where its source moves or a person resumes the job (0: none is, or it is not known). `sources`: of a
+    job of several tables, how far it has come in each; a report leaves it empty where that was not seen.
     """
 
     from_version: int = -1
@@ -75,6 +77,7 @@ class JobStatus:
     doubted_at_s: float = 0.0
     failures: int = 0
     retry_at_s: float = 0.0
+    sources: SourceMarks = field(default_factory=dict)
 
     def to_json(self) -> str:
         return json.dumps(
@@ -94,6 +97,7 @@ class JobStatus:
                 **({"doubted_at": self.doubted_at_s} if self.doubted_at_s else {}),
                 **({"failures": self.failures} if self.failures else {}),
                 **({"retry_at": self.retry_at_s} if self.retry_at_s else {}),
+                **({"sources": sources_document(self.sources)} if self.sources else {}),
             },
             separators=(",", ":"),
         )
@@ -116,6 +120,7 @@ _STATUS: Mapping[str, Check] = {
     "doubted_at_s": exact_float,
     "failures": exact_int,
     "retry_at_s": exact_float,
+    "sources": exact_sources,
 }
 exact_status = exact_fields(JobStatus, _STATUS)
 """As it may be kept. Raises ValueError where a number or a name in it cannot be."""
@@ -135,7 +140,8 @@ def parse_status(text: str) -> JobStatus:
 def _status_of(root: Mapping[str, Any]) -> JobStatus:
     # In the job log names of times have no unit.
     given = {name: name.removesuffix("_version").removesuffix("_s") for name in _STATUS}
-    return JobStatus(**{name: root[key] for name, key in given.items() if key in root})
+    found = {name: root[key] for name, key in given.items() if key in root}
+    return JobStatus(**found | ({"sources": parse_sources(root["sources"])} if "sources" in root else {}))
 
 
 class JobRow(NamedTuple):
@@ -184,6 +190,11 @@ class JobRow(NamedTuple):
     def source_id(self) -> str:
         """The id of the table that the target follows; not the key's where that was replaced since."""
         return (self.status.source_id if '"source_id"' in self.status_json else "") or self.key.table_id
+
+    @property
+    def sources(self) -> SourceMarks:
+        """How far each of several tables was read; empty for a job of one, and before anything was applied."""
+        return self.status.sources if '"sources"' in self.status_json else {}
 
     @property
     def paused(self) -> bool:
@@ -236,8 +247,8 @@ def apply_report(row: JobRow, report: JobReport) -> JobRow | None:
     if status is not None and report.state is JobState.RUNNING:
         status = _while_it_runs(status, row.status, retried=report.reason in (Reason.RETRYING, Reason.QUARANTINED))
     if status is not None:
-        followed = status.source_id or row.source_id
-        status = replace(status, source_id="" if followed == row.key.table_id else followed)
+        followed, sources = status.source_id or row.source_id, status.sources or row.sources
+        status = replace(status, source_id="" if followed == row.key.table_id else followed, sources=sources)
     changed = row._replace(
         watermark=report.watermark,
         seq=report.seq,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from iscp.core.column_identity import ColumnIds
+from iscp.core.exact_watermarks import exact_sources, exact_watermark
 from iscp.core.ids import JobKey, ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobReport, JobRow, JobState, Reason, exact_status
@@ -29,7 +30,7 @@ from iscp.core.untrusted_values import (
     exact_version,
     shown,
 )
-from iscp.core.watermark import DeadLetters, Position, Watermark
+from iscp.core.watermark import DeadLetters, Position
 
 _HISTORY: Mapping[str, Check] = {
     "account": exact_name,
@@ -63,18 +64,6 @@ def exact_shard(shard: ShardId) -> ShardId:
     return ShardId(exact_name(shard.table_id, "table_id"), exact_range(shard.range_id))
 
 
-def exact_watermark(found: object) -> Watermark:
-    if not isinstance(found, Watermark):
-        raise ValueError(f"watermark is {shown(found)}, which is no Watermark")
-    steps = exact_int(found.steps, "watermark.steps")
-    return Watermark(
-        exact_version(found.version, "watermark.version"),
-        exact_float(found.at_s, "watermark.at_s"),
-        exact_int(found.step, "watermark.step", 0, steps),
-        steps,
-    )
-
-
 def exact_position(found: object) -> Position:
     """The position that a sink reports."""
     if not isinstance(found, Position):
@@ -90,6 +79,7 @@ def exact_position(found: object) -> Position:
         exact_int(found.base_version, "base_version", -1),
         DeadLetters(exact_int(found.dead.seq, "dead.seq", -1), exact_int(found.dead.rows, "dead.rows")),
         _exact_columns(found.column_ids),
+        exact_sources(found.sources),
     )
 
 

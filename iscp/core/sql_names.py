@@ -8,6 +8,9 @@ OP = "_iscp_op"
 DEAD_LETTER_SUFFIX = "_dead_letter"
 """What the name of the table has behind its target's in which rows that share a key are kept."""
 
+VIEW_STATE_SUFFIX = "_view_state"
+"""What the name of the table has behind its view's in which more is kept of the view than its rows."""
+
 
 def quoted(name: str) -> str:
     """`name` as one identifier: dots, blanks and backticks in it count for nothing."""

@@ -13,8 +13,9 @@ business.
    catching up may take long, and the leaders would be held up by another's trouble.
 4. A failing job is retried alone, by its own backoff, and counts for nobody else.
 5. Jobs of different accounts have nothing to do with each other.
-6. Jobs that go alone (greedy, independent, periodic, custom) start to now whenever the source is ahead and their
-   trigger does not hold them back, whatever others do, who neither wait for them nor go to their watermark.
+6. Jobs that go alone (greedy, independent, periodic, custom, and those that read several tables) start to now
+   whenever the source is ahead and their trigger does not hold them back, whatever others do, who neither wait for
+   them nor go to their watermark.
 7. Periodic jobs that share go together where they are due and at one watermark.
 """
 

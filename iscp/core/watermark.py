@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from iscp.core.column_identity import ColumnIds
 
@@ -30,6 +31,18 @@ def later(first: Watermark, second: Watermark) -> Watermark:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceMark:
+    """How far one of several sources was read: the id that its table had then, and the watermark."""
+
+    table_id: str
+    watermark: Watermark
+
+
+SourceMarks = Mapping[str, SourceMark]
+"""By the URI of each table that a consumer of several reads, its job's own among them; of others it is empty."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetters:
     """What a target leaves out: `rows` rows that share a key, kept in a table beside it at that table's `seq`.
 
@@ -51,7 +64,7 @@ class Position:
     the commit that carries `seq`. `void` says why the rows cannot be trusted to equal the source at the
     watermark (empty: they can); then only a snapshot difference or a new snapshot makes them right.
     `base_version` is the sink's own version up to which all this was checked. `dead` goes with the rows, and so do the
-    `column_ids` of the source (None: the sink does not say).
+    `column_ids` of the source (None: the sink does not say). `sources`: of a sink that is made of several tables.
     """
 
     seq: int = 0
@@ -62,3 +75,4 @@ class Position:
     base_version: int = -1
     dead: DeadLetters = NO_DEAD_LETTERS
     column_ids: ColumnIds | None = None
+    sources: SourceMarks = field(default_factory=dict)

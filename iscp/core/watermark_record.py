@@ -10,8 +10,8 @@ import json
 from dataclasses import asdict, dataclass
 
 from iscp.core.errors import ErrorCode, PermanentError
+from iscp.core.exact_watermarks import exact_watermark
 from iscp.core.ids import JobKey
-from iscp.core.report_validation import exact_watermark
 from iscp.core.untrusted_values import error_text, exact_int, exact_name, shown
 from iscp.core.watermark import NOTHING_APPLIED, Position, Watermark
 

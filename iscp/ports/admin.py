@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from iscp.core.api_requests import (
     ChangeOutcome,
+    ExplainRequest,
     JobChange,
     JobFilter,
     JobName,
@@ -16,6 +17,7 @@ from iscp.core.api_requests import (
 )
 from iscp.core.api_views import CheckedJob, ClusterView, JobView, RegisterResult
 from iscp.core.iteration import HistoryEntry
+from iscp.core.query_explanation import QueryExplanation
 from iscp.core.verification import VerifyReport
 
 
@@ -48,9 +50,17 @@ class AdminService(Protocol):
     def status(self, job: JobName) -> JobView:
         """Raises JobNotFound."""
 
-    def wait(self, job: JobName, version: int | None, timeout_s: float, alive: Callable[[], bool]) -> JobView:
+    def wait(
+        self,
+        job: JobName,
+        version: int | None,
+        timeout_s: float,
+        alive: Callable[[], bool],
+        versions: Mapping[str, int] | None = None,
+    ) -> JobView:
         """Return once the job's watermark is at `version` (None: the table's newest at the call).
 
+        `versions`: of further tables that it reads, by name or URI; of those that are left out the newest at the call.
         Given up, within about a second, when `alive` says that nobody waits for the answer any more. Raises
         TimedOut, JobFailed (failed for good, paused, or dropped meanwhile), JobNotFound.
         """
@@ -61,6 +71,9 @@ class AdminService(Protocol):
         Given up, and the work with it, after `timeout_s` or when `alive` says that nobody waits. Raises TimedOut,
         JobFailed (not built, failed; paused and `repair`), PermanentError (it cannot be known), JobNotFound.
         """
+
+    def explain(self, request: ExplainRequest) -> QueryExplanation:
+        """Raises InvalidRequest where the query cannot be kept, or the consumer keeps none; JobNotFound."""
 
     def history(self, job: JobName, limit: int) -> list[HistoryEntry]:
         """Newest first."""

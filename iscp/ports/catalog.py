@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from iscp.core.job_row import JobRow
+from iscp.core.query_plan import QueryShape
 from iscp.core.start_rule import ProbeState
 from iscp.core.target_state import TargetSeen
 
@@ -58,6 +59,12 @@ class Catalog(Protocol):
 
     def missing_parent(self, uri: str) -> str:
         """The directory in which this place lies, where it is not there; empty: it is, or the store has none."""
+
+    def query_shape(self, sql: str, schemas: Mapping[str, str]) -> QueryShape:
+        """What a query over tables comes to, by their names in it and their schemas; it is not run.
+
+        Raises InvalidRequest where the engine does not take it, or where it gives other rows each time.
+        """
 
     def condition_fault(self, condition: str, table: TableDescription) -> str:
         """Why the engine would not take `condition` as a filter of the table's rows; empty: it would."""

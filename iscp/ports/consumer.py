@@ -15,7 +15,7 @@ from iscp.core.watermark import Position, Watermark
 from iscp.core.watermark_record import WatermarkRecord
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.sink import Compared, Sink
-from iscp.ports.source import Changes
+from iscp.ports.source import Changes, ChangeSource
 from iscp.ports.system import Clock, Failpoints, Guard
 
 if TYPE_CHECKING:
@@ -223,6 +223,10 @@ class ConsumerEnvironment(Protocol):
     @property
     def failpoints(self) -> Failpoints: ...
 
+    @property
+    def source(self) -> ChangeSource:
+        """What reads tables, for consumers that read them themselves."""
+
     def sink(self, target_uri: str) -> Sink:
         """The table there as a Delta sink; kept, so that what it knows of its log is not read again each time."""
 
@@ -241,6 +245,7 @@ class Needs:
     others get a SNAPSHOT instead. `sharded`: its sinks have a watermark for each range of keys (see ShardedConsumer).
     `small_snapshots`: a SNAPSHOT of few rows is read without Spark (Retriever.small_snapshot).
     `delta_target`: what it keeps is a Delta table, whose log shows at a glance whether anybody has written to it.
+    `reads_itself`: it is a RefreshingConsumer, and is handed no rows.
     """
 
     changes: ChangeDetail = ChangeDetail.NET
@@ -249,6 +254,7 @@ class Needs:
     sharded: bool = False
     small_snapshots: bool = False
     delta_target: bool = True
+    reads_itself: bool = False
 
 
 class ConsumerKind(Protocol):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from iscp.core.column_identity import ColumnIds
 from iscp.core.job_row import JobRow
 from iscp.core.verification import Comparison
-from iscp.core.watermark import NO_DEAD_LETTERS, DeadLetters, Position, Watermark
+from iscp.core.watermark import NO_DEAD_LETTERS, DeadLetters, Position, SourceMarks, Watermark
 from iscp.ports.source import KeyBounds
 from iscp.ports.system import Guard
 
@@ -25,7 +25,7 @@ class CommitTag:
 
     `attempt` is unique: it distinguishes our commit from another writer's with the same seq. `base_version` is the
     sink's version up to which every commit was seen to be ours or harmless when the work began. `dead`: the rows that
-    the target leaves out as of this commit. `column_ids`: of the source at the watermark.
+    the target leaves out as of this commit. `column_ids`: of the source at the watermark. `sources`: as in Position.
     """
 
     seq: int
@@ -39,6 +39,7 @@ class CommitTag:
     kind: str
     dead: DeadLetters = NO_DEAD_LETTERS
     column_ids: ColumnIds = field(default_factory=dict)
+    sources: SourceMarks = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +83,11 @@ class Sink(Protocol):
     def overtaken(self) -> bool:
         """Whether, as of the last position, others have committed since; a cleaning may then take the position away."""
 
-    def claim(self, schema_json: str, tag: CommitTag, *, first: bool = False) -> Position:
+    def claim(self, schema_json: str, tag: CommitTag, *, first: bool = False, with_feed: bool = False) -> Position:
         """An empty commit; creates the table if it is not there.
 
         `first`: the job has never kept it; raises PermanentError where it has rows and no commit of iscp's.
+        `with_feed`: a table that is created has a change data feed.
         """
 
     def renew(self, tag: CommitTag) -> Position | None:

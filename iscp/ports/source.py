@@ -121,6 +121,10 @@ class ChangeSet(Protocol):
     def batches(self, frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
         """As Engine.batches, of a frame of these changes: raises ChangesUnavailableError, also after the first ones."""
 
+    @property
+    def held(self) -> pa.Table | None:
+        """Every change, with `_change_type`, where they are few and held in this process."""
+
     def release(self) -> None: ...
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, Reason, apply_report, parse_status
-from iscp.core.watermark import Watermark
+from iscp.core.watermark import SourceMark, Watermark
 
 KEY = JobKey("default", "t-1", "copy")
 SPEC = '{"iteration":{"consumer":{"kind":"replica","target":"/x"}}}'
@@ -119,3 +119,17 @@ def test_reports_in_any_order_and_doubled_end_at_the_newest(
         row = apply_report(row, report(version, seq)) or row
         assert (row.watermark.version, row.seq) >= (before.watermark.version, before.seq)
     assert (row.watermark.version, row.seq) == (9, 7)
+
+
+def test_how_far_each_table_was_read_stays_until_a_report_says_otherwise() -> None:
+    marks = {"/t": SourceMark("t-1", Watermark(4, 1.5)), "/u": SourceMark("u-1", Watermark(2, 1.0))}
+    assert ROW.sources == {}
+    row = apply_report(ROW, report(status=JobStatus(sources=marks)))
+    assert row is not None
+    assert row.sources == row.status.sources == marks
+    row = apply_report(row, report(seq=5, status=JobStatus(error_code=1)))
+    assert row is not None
+    assert row.sources == marks
+    row = apply_report(row, report(seq=6, status=JobStatus(sources={"/t": marks["/t"]})))
+    assert row is not None
+    assert row.sources == {"/t": marks["/t"]}

@@ -7,9 +7,10 @@ from dataclasses import fields, replace
 import pytest
 
 from iscp.core.report_validation import exact_position
-from iscp.core.watermark import DeadLetters, Position, Watermark
+from iscp.core.watermark import DeadLetters, Position, SourceMark, Watermark
 
-FULL = Position(3, Watermark(5, 1.5, 1, 2), "job", "source", "why", 7, DeadLetters(2, 1), {"a": "x"})
+SOURCES = {"/t": SourceMark("t-1", Watermark(5, 1.5))}
+FULL = Position(3, Watermark(5, 1.5, 1, 2), "job", "source", "why", 7, DeadLetters(2, 1), {"a": "x"}, SOURCES)
 
 
 def test_a_position_that_is_right_keeps_all_that_it_says() -> None:
@@ -24,3 +25,9 @@ def test_a_position_that_is_right_keeps_all_that_it_says() -> None:
 def test_columns_that_are_none_are_refused(columns: object) -> None:
     with pytest.raises(ValueError, match="column_ids"):
         exact_position(replace(FULL, column_ids=columns))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sources", [["/t"], {"/t": 1}, {1: SOURCES["/t"]}, {"/t": SourceMark(1, Watermark())}])  # type: ignore[arg-type]
+def test_sources_that_are_none_are_refused(sources: object) -> None:
+    with pytest.raises(ValueError, match="sources"):
+        exact_position(replace(FULL, sources=sources))  # type: ignore[arg-type]

@@ -1,0 +1,147 @@
+"""A query as a tree of relational operators, and how each of them follows a change of its input.
+
+Decides from the shape of the tree alone. Expressions stay with the engine, which evaluates them: what is equal, null
+or out of range is its business. The rules are those of signed bags: with `old` and `new` an operator's input before and
+after, and `delta` their difference as rows with a weight, a linear operator gives the delta of its output from `delta`
+alone; a join is linear in each side; and an operator that works key by key is the same for all keys that `delta` lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import assert_never
+
+from iscp.core.query_explanation import ExplainedOperator, OperatorUpkeep
+
+
+class OperatorKind(StrEnum):
+    TABLE = "table"
+    ROWS = "rows"
+    PROJECT = "project"
+    FILTER = "filter"
+    UNION = "union"
+    EXPAND = "expand"
+    GENERATE = "generate"
+    SORT = "sort"
+    JOIN = "join"
+    AGGREGATE = "aggregate"
+    WINDOW = "window"
+    LIMIT = "limit"
+
+
+class JoinSide(Enum):
+    """In which of its inputs a join is linear while the other one stays as it is."""
+
+    BOTH = "both"
+    LEFT = "left"
+    RIGHT = "right"
+    NEITHER = "neither"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """`title` is what users are shown. `table`: of TABLE, the name in the query. `keyed`: it works key by key: it has
+    groups or partitions, or as a JOIN an equality between its sides. `subqueries`: those in its expressions, each of
+    which gives one value for the whole operator.
+    """
+
+    kind: OperatorKind
+    title: str
+    inputs: tuple[Operator, ...] = ()
+    table: str = ""
+    keyed: bool = False
+    linear_in: JoinSide = JoinSide.NEITHER
+    subqueries: tuple[Operator, ...] = ()
+
+    def walk(self) -> Iterator[tuple[int, Operator]]:
+        """Each operator with its depth, parents first; subqueries before inputs."""
+        waiting = [(0, self)]
+        while waiting:
+            depth, operator = waiting.pop()
+            yield depth, operator
+            waiting += [(depth + 1, each) for each in reversed((*operator.subqueries, *operator.inputs))]
+
+    def tables(self) -> frozenset[str]:
+        """The names of the tables that it reads."""
+        return frozenset(each.table for _, each in self.walk() if each.table)
+
+
+def upkeep_of(operator: Operator) -> OperatorUpkeep:
+    """How its output follows a change of its inputs while the values of its subqueries stay as they are."""
+    match operator.kind:
+        case OperatorKind.JOIN:
+            if operator.linear_in is JoinSide.BOTH:
+                return OperatorUpkeep.JOINED
+            return OperatorUpkeep.TOUCHED if operator.keyed else OperatorUpkeep.WHOLE
+        case OperatorKind.AGGREGATE | OperatorKind.WINDOW:
+            return OperatorUpkeep.TOUCHED if operator.keyed else OperatorUpkeep.WHOLE
+        case OperatorKind.LIMIT:
+            return OperatorUpkeep.WHOLE
+        case (
+            OperatorKind.TABLE
+            | OperatorKind.ROWS
+            | OperatorKind.PROJECT
+            | OperatorKind.FILTER
+            | OperatorKind.UNION
+            | OperatorKind.EXPAND
+            | OperatorKind.GENERATE
+            | OperatorKind.SORT
+        ):
+            return OperatorUpkeep.LINEAR
+        case _:
+            assert_never(operator.kind)
+
+
+def incremental(operator: Operator) -> bool:
+    """Whether a change may cost less than all rows: no operator has to be recomputed as a whole."""
+    return all(upkeep_of(each) is not OperatorUpkeep.WHOLE and not each.subqueries for _, each in operator.walk())
+
+
+def passes_kept_input(operator: Operator) -> bool:
+    """Whether what is kept of a query may lie below it: it has one input, and no values of its own."""
+    whole = operator.kind is OperatorKind.LIMIT or (
+        operator.kind in (OperatorKind.WINDOW, OperatorKind.AGGREGATE) and not operator.keyed
+    )
+    linear = operator.kind in (OperatorKind.PROJECT, OperatorKind.FILTER, OperatorKind.SORT)
+    return (whole or linear) and not operator.subqueries
+
+
+def worth_keeping(operator: Operator) -> bool:
+    """Whether to read its rows costs less than to compute them: it does more than to pass on those of one table."""
+    costly = (OperatorKind.JOIN, OperatorKind.AGGREGATE, OperatorKind.WINDOW, OperatorKind.EXPAND)
+    return any(each.kind in costly for _, each in operator.walk())
+
+
+_WHOLE: dict[OperatorKind, tuple[str, str]] = {
+    OperatorKind.JOIN: (
+        "its condition has no equality between both sides, so that any row may meet any other",
+        "Add an equality to the condition, as ON a.id = b.id AND …; or write NOT IN as NOT EXISTS with one",
+    ),
+    OperatorKind.AGGREGATE: ("it has no GROUP BY: each row changes the one result", "Add a GROUP BY"),
+    OperatorKind.WINDOW: ("it has no PARTITION BY: each row may change all others", "Add a PARTITION BY"),
+    OperatorKind.LIMIT: ("which rows are within the limit depends on all of them", ""),
+}
+
+
+def explain_operators(root: Operator) -> tuple[ExplainedOperator, ...]:
+    """As a tree in prefix order."""
+    return tuple(_explain(depth, operator) for depth, operator in root.walk())
+
+
+def _explain(depth: int, operator: Operator) -> ExplainedOperator:
+    upkeep = upkeep_of(operator)
+    reason, remedy = _WHOLE.get(operator.kind, ("", "")) if upkeep is OperatorUpkeep.WHOLE else ("", "")
+    if operator.subqueries and not reason:
+        reason = "it is recomputed as a whole where the value of a subquery in it changes"
+        remedy = "Write the subquery as a join, if it often does"
+    return ExplainedOperator(depth, operator.title, upkeep, reason=reason, remedy=remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryShape:
+    """An analyzed query: its operators, and the columns of its result (a Spark schema, JSON)."""
+
+    root: Operator
+    schema_json: str

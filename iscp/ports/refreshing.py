@@ -1,0 +1,73 @@
+"""Consumers that read their tables themselves: what is kept of a query over several tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from iscp.core.iteration import Bounds
+from iscp.core.query_explanation import QueryExplanation
+from iscp.core.spec import ConsumerSpec
+from iscp.ports.catalog import Catalog
+from iscp.ports.consumer import ConsumeContext, Consumed, Consumer
+from iscp.ports.source import SourceRange
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshOrder:
+    """What a consumer that reads its tables itself is to be brought to.
+
+    `to` is the empty range at the version of the job's own table; of the others it takes their newest. `full`: why it
+    has to be recomputed from all rows; empty: it need not be.
+    """
+
+    to: SourceRange
+    bounds: Bounds
+    full: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """What a refresh has committed: `strategy` says how it was computed, and `reason` why so, for the history.
+
+    `committed` is False where no table has other rows than before, and nothing was written: the sources of
+    `consumed.position` may then be later than those that the sink has, and are what the job has come to.
+    """
+
+    consumed: Consumed
+    strategy: str
+    reason: str
+    committed: bool = True
+    warning: str = ""
+
+
+@runtime_checkable
+class RefreshingConsumer(Consumer, Protocol):
+    """Keeps what is computed from several tables, which it reads itself (Needs.reads_itself).
+
+    Its `position` has the SourceMarks of all of them.
+    """
+
+    def refresh(self, context: ConsumeContext, order: RefreshOrder) -> Refreshed:
+        """Bring the sink to the tables' versions in one numbered commit, all of them at once.
+
+        Raises Conflict where another writer won the seq, ChangesUnavailableError where rows of a table can be read
+        neither as changes nor whole.
+        """
+
+
+@runtime_checkable
+class ReadingSeveral(Protocol):
+    """A kind of consumer whose jobs read further tables besides their own."""
+
+    def tables(self, spec: ConsumerSpec, catalog: Catalog) -> Mapping[str, str]:
+        """The URIs of all tables that a job reads, its own included, by the names that the spec gives them."""
+
+
+@runtime_checkable
+class Explaining(Protocol):
+    """A kind of consumer that can say how it would keep something, before or after it is registered."""
+
+    def explain(self, spec: ConsumerSpec, catalog: Catalog) -> QueryExplanation:
+        """Raises InvalidRequest as `validate` does."""
