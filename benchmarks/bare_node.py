@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -58,10 +58,11 @@ from iscp.coordination.schedule.schedule_events import WorkerNews
 from iscp.coordination.worker_machine import WorkerMachine
 from iscp.core.api_views import EventView
 from iscp.core.config import NodeConfig
-from iscp.core.errors import Unavailable
+from iscp.core.errors import InvalidRequest, Unavailable
 from iscp.core.ids import ShardId
 from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep
 from iscp.core.members import WIRE_FORMAT, NodeRecord
+from iscp.core.query_plan import QueryShape
 from iscp.core.verification import VerifyReport
 from iscp.ports.catalog import TableDescription
 from iscp.ports.cluster import ClusterPorts, NodeCalls
@@ -193,6 +194,9 @@ class AnyTable:
 
     def condition_fault(self, condition: str, table: TableDescription) -> str:
         return ""
+
+    def query_shape(self, sql: str, schemas: Mapping[str, str]) -> QueryShape:
+        raise InvalidRequest("is a query, which nobody reads here")
 
     def table_around(self, uri: str) -> str:
         return ""

@@ -29,6 +29,7 @@ from typing import Any, get_args
 from iscp.adapters.delta.log.commits import APP_ID
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
 from iscp.adapters.delta.sink.sink_position import tag_json
+from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
@@ -154,7 +155,8 @@ class Node:
         self.broken: list[Exception] = []
         schedule = Schedule("bench", probe_config, BackoffConfig(), random.random)
         kinds, failpoints = ConsumerRegistry(()), EnvironmentFailpoints({})
-        sinks = SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: uri, clock, failpoints, kept_max=0)
+        open_sink, source = lambda uri: DeltaSink(uri, failpoints), DeltaChangeSource()
+        sinks = SinkPool(open_sink, lambda uri: uri, clock, failpoints, source, kept_max=0)
         looks = TargetProbes(DeltaProbe(), kinds.kind, sinks)
         self.scheduler = Scheduler(schedule, self.probe, looks, clock, self.broken.append)
         self.scheduler.reports.subscribe(self._tell, *get_args(WorkerNews))

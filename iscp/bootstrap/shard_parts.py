@@ -62,11 +62,12 @@ def compose_target_probes(on: Foundation) -> TargetProbes:
 
 def _compose_runner(on: Foundation, epoch: Callable[[], int], scheduler: Scheduler) -> Runner:
     spark = on.spark
+    environment = _compose_sinks(on, check_of_targets(spark, on.tested))
     ports = IterationPorts(
         engine=SparkEngine(spark.root, spark.new_session),
-        source=DeltaChangeSource(on.config.spark.direct_bytes_max, table_opener(spark.root)),
+        source=environment.source,
         kinds=on.kinds.kind,
-        environment=_compose_sinks(on, check_of_targets(spark, on.tested)),
+        environment=environment,
         clock=on.clock,
         failpoints=on.failpoints,
         epoch=epoch,
@@ -75,4 +76,5 @@ def _compose_runner(on: Foundation, epoch: Callable[[], int], scheduler: Schedul
 
 
 def _compose_sinks(on: Foundation, check: Callable[[str], str], **kept: int) -> SinkPool:
-    return SinkPool(lambda uri: DeltaSink(uri, on.failpoints), check, on.clock, on.failpoints, **kept)
+    source = DeltaChangeSource(on.config.spark.direct_bytes_max, table_opener(on.spark.root))
+    return SinkPool(lambda uri: DeltaSink(uri, on.failpoints), check, on.clock, on.failpoints, source, **kept)

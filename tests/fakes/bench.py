@@ -62,5 +62,7 @@ class Bench:
 def job(name: str, registration: int = 1, **given: Any) -> JobRow:
     """`given`: policies, and fields of the consumer."""
     policies = {field: given.pop(field) for field in (*POLICIES, "enable_cdf") if field in given}
-    spec = JobSpec(ConsumerSpec("replica", f"/targets/{name}", **{"key": ("id",), **given}), **policies)
+    spec = JobSpec(
+        ConsumerSpec(**{"kind": "replica", "target": f"/targets/{name}", "key": ("id",), **given}), **policies
+    )
     return JobRow(JobKey("a", "t-1", name), f"{registration:012x}-{name}", spec.to_json(), "t", URI)

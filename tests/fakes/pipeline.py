@@ -21,9 +21,10 @@ from iscp.core.errors import Conflict, InvalidRequest, TableNotFound
 from iscp.core.iteration import Bounds, DataType
 from iscp.core.job_row import JobRow
 from iscp.core.progress import StageWork, TableSize
+from iscp.core.query_plan import Operator, OperatorKind, QueryShape
 from iscp.core.spec import ConsumerSpec
 from iscp.core.verification import Comparison
-from iscp.core.watermark import Position, Watermark
+from iscp.core.watermark import Position, SourceMarks, Watermark
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, ConsumerKind, Needs, Retriever
 from iscp.ports.sink import Compared
@@ -122,6 +123,10 @@ class FakeFeed:
 
     def batches(self, frame: Any, rows_max: int) -> Iterator[Any]:
         return batches(frame, rows_max)
+
+    @property
+    def held(self) -> pa.Table | None:
+        return None
 
     def release(self) -> None:
         self.released = True
@@ -258,7 +263,15 @@ class FakeTarget:
     rows_gone: bool = False
     tells_columns: bool = True
 
-    def commit(self, kind: str, seq: int, context: ConsumeContext, watermark: Watermark, rows: Rows) -> Position:
+    def commit(
+        self,
+        kind: str,
+        seq: int,
+        context: ConsumeContext,
+        watermark: Watermark,
+        rows: Rows,
+        sources: SourceMarks | None = None,
+    ) -> Position:
         self.before_commit()
         context.guard.check()
         if self.faults:
@@ -269,7 +282,8 @@ class FakeTarget:
         self.commits.append((kind, seq))
         dead = context.position.dead
         ids = context.column_ids if self.tells_columns else None
-        self.position = Position(seq, watermark, context.row.job_id, context.source_id, dead=dead, column_ids=ids)
+        position = Position(seq, watermark, context.row.job_id, context.source_id, dead=dead, column_ids=ids)
+        self.position = replace(position, sources=sources or {})
         return self.position
 
 
@@ -376,7 +390,8 @@ class FakeKind:
 
 
 class FakeCatalog:
-    """Port Catalog: the tables in `tables`, by URI; `faults` are what the engine finds in conditions.
+    """Port Catalog: the tables in `tables`, by URI; `faults` are what the engine finds in conditions
+    and queries, `shapes` what it makes of queries.
 
     Directories are there but those in `missing`.
     """
@@ -384,6 +399,7 @@ class FakeCatalog:
     def __init__(self, *tables: TableDescription) -> None:
         self.tables = {table.uri: table for table in tables}
         self.faults: dict[str, str] = {}
+        self.shapes: dict[str, QueryShape] = {}
         self.missing: set[str] = set()
 
     def describe(self, table: str) -> TableDescription:
@@ -412,6 +428,14 @@ class FakeCatalog:
 
     def condition_fault(self, condition: str, table: TableDescription) -> str:
         return self.faults.get(condition, "")
+
+    def query_shape(self, sql: str, schemas: Mapping[str, str]) -> QueryShape:
+        if fault := self.faults.get(sql):
+            raise InvalidRequest(fault, remedy="Correct the query")
+        tables = tuple(Operator(OperatorKind.TABLE, name, table=name) for name in schemas)
+        return self.shapes.get(sql) or QueryShape(
+            Operator(OperatorKind.UNION, "Union", tables), next(iter(schemas.values()))
+        )
 
 
 def fake_ports(

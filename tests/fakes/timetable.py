@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 
+from iscp.coordination.further_tables import FurtherAnswer
 from iscp.coordination.protocol.effects import StartShard, StopShard, UpdateShard
 from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped, Tick
 from iscp.coordination.schedule.schedule_events import (
@@ -112,7 +113,8 @@ class Timetable:
         try:
             seen = probe.seen
             state = self.source.first_probe(probe.uri) if seen is None else self.source.probe(probe.uri, seen)
-            self.step(ProbeAnswered(probe.shard, probe.uri, state, targets=self.look_at_targets(probe)))
+            targets, further = self.look_at_targets(probe), self.look_further(probe)
+            self.step(ProbeAnswered(probe.shard, probe.uri, state, targets=targets, further=further))
         except IscpError as error:
             self.step(ProbeAnswered(probe.shard, probe.uri, None, error))
 
@@ -125,6 +127,18 @@ class Timetable:
                     answers.append(TargetAnswer(ask.row.job_id, seen))
             except IscpError as error:
                 answers.append(TargetAnswer(ask.row.job_id, None, error))
+        return tuple(answers)
+
+    def look_further(self, probe: Probe) -> tuple[FurtherAnswer, ...]:
+        answers = []
+        for ask in probe.further:
+            try:
+                seen, source = ask.seen, self.source
+                state = source.first_probe(ask.uri) if seen is None else source.probe(ask.uri, seen)
+                if state is not seen:
+                    answers.append(FurtherAnswer(ask.uri, state))
+            except IscpError:
+                answers.append(FurtherAnswer(ask.uri, None))
         return tuple(answers)
 
     def start(self, *rows: JobRow, shard: ShardId = SHARD) -> None:

@@ -17,6 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from obstore.store import from_url
 
 from iscp.adapters.delta.sink.delta_sink import DeltaSink
+from iscp.adapters.delta.source.change_source import DeltaChangeSource
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.system.clock import SystemClock
 from iscp.consumers.registry import ConsumerRegistry
@@ -56,7 +57,8 @@ class Kept:
         key = JobKey("default", "source", "copy")
         self.row = JobRow(key, "job-1", spec.to_json(), "t", "/t", watermark=Watermark(7, 1.0), seq=2)
         failpoints = ScriptedFailpoints()
-        sinks = SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: uri, SystemClock(), failpoints, kept_max=0)
+        open_sink, source = lambda uri: DeltaSink(uri, failpoints), DeltaChangeSource()
+        sinks = SinkPool(open_sink, lambda uri: uri, SystemClock(), failpoints, source, kept_max=0)
         self.looks = TargetProbes(DeltaProbe(), ConsumerRegistry(()).kind, sinks)
         self.waited = WaitedTargets(self.looks)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from iscp.consumers.replica.commit_tag import commit_tag
+from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.replica.dead_letter import find_shared_keys
 from iscp.core.errors import ErrorCode, PermanentError
 from iscp.core.spec import ConsumerSpec

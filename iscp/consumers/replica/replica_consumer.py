@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from iscp.adapters.delta.spark.kept_frame import kept, release
-from iscp.consumers.replica.commit_tag import commit_tag
+from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.replica.dead_letter import ROWS_MAX, DeadLetterBox, Shared, find_shared_keys
 from iscp.consumers.replica.shared_keys import matches
 from iscp.consumers.validation import (

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from iscp.coordination.jobs.table_paths import Places
 from iscp.core.job_row import JobRow
+from iscp.core.several_tables import further_tables
 
 
 def target_of(spec_json: str) -> str:
@@ -29,6 +30,33 @@ class BookIndex:
         self._targets: Places | None = None
         self._sources: Places | None = None
         self._called: dict[str, dict[str, int]] | None = None
+        self._readers: dict[str, dict[str, str]] | None = None
+
+    def readers(self, uri: str) -> tuple[str, ...]:
+        """The ids of tables with jobs that read the table at `uri` besides their own, each once."""
+        if self._readers is None:
+            self._readers = {}
+            for row in self._rows():
+                self._read(row)
+        return tuple(dict.fromkeys(self._readers.get(uri, {}).values()))
+
+    def reread(self, before: JobRow, row: JobRow) -> None:
+        """A job whose spec has changed."""
+        self._read_no_more(before)
+        self._read(row)
+
+    def _read(self, row: JobRow) -> None:
+        if self._readers is not None:
+            for uri in further_tables(row):
+                self._readers.setdefault(uri, {})[row.job_id] = row.key.table_id
+
+    def _read_no_more(self, row: JobRow) -> None:
+        if self._readers is not None:
+            for uri in further_tables(row):
+                jobs = self._readers.get(uri, {})
+                jobs.pop(row.job_id, None)
+                if not jobs:
+                    self._readers.pop(uri, None)
 
     def targets(self) -> Places:
         """Where the jobs keep what they keep."""
@@ -60,9 +88,11 @@ class BookIndex:
             self._targets.add(target_of(row.spec_json), row.job_id)
         if self._sources is not None:
             self._sources.add(row.table_uri, row.job_id)
+        self._read(row)
         self._call(row, 1, _names(row))
 
     def remove(self, row: JobRow) -> None:
+        self._read_no_more(row)
         self._call(row, -1, _names(row))
         if self._targets is not None:
             self._targets.remove(target_of(row.spec_json), row.job_id)

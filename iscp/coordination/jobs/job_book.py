@@ -105,6 +105,10 @@ class JobBook:
         """The tables that the jobs are on, by their URIs."""
         return self._index.sources()
 
+    def tables_reading(self, uri: str) -> tuple[str, ...]:
+        """The ids of tables with jobs that read the table at this URI besides the one that they are on."""
+        return self._index.readers(uri)
+
     def rows(self) -> list[JobRow]:
         """What the log has to keep: the last row of every registration, dropped ones before what replaced them."""
         return [*self._dropped.values(), *self._jobs.values()]
@@ -243,8 +247,11 @@ class JobBook:
                 self._counts.add(before, -1)
             if row.drop_at_s is not None:
                 self._forget(before)
-            elif row.source_id != before.source_id:
-                self._index.follow(before, row)
+            else:
+                if row.source_id != before.source_id:
+                    self._index.follow(before, row)
+                if row.spec_json != before.spec_json:
+                    self._index.reread(before, row)
         elif row.drop_at_s is None:
             if before is not None:
                 raise InvariantBroken(f"{row.key} is registered twice, as {before.job_id} and {row.job_id}")

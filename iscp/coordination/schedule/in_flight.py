@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from iscp.coordination.schedule.table_state import TrackedTable
@@ -16,7 +16,10 @@ from iscp.core.job_row import JobReport, JobStatus, Reason
 
 @dataclass(slots=True)
 class InFlightIteration:
-    """One iteration between its submission and its end; `newest` is the source version known at its submission."""
+    """One iteration between its submission and its end; `newest` is the source version known at its submission.
+
+    `further`: the versions of further tables that were known.
+    """
 
     iteration: Iteration
     table: TrackedTable
@@ -25,6 +28,7 @@ class InFlightIteration:
     pending_reported: bool = False
     canceled: bool = False
     settled: set[str] = field(default_factory=set)
+    further: Mapping[str, int] = field(default_factory=dict)
 
 
 class InFlightIterations:
@@ -70,7 +74,10 @@ class InFlightIterations:
             purpose=purpose,
             epoch=self.epoch,
         )
-        self._open[iteration.number] = InFlightIteration(iteration, table, -1 if table.newest is None else table.newest)
+        newest = -1 if table.newest is None else table.newest
+        run = self._open[iteration.number] = InFlightIteration(iteration, table, newest)
+        if table.further:
+            run.further = table.further.versions()
         if purpose is Purpose.APPLY:
             heapq.heappush(self._announce, (now_s + self._announce_s, iteration.number))
         return iteration

@@ -96,7 +96,7 @@ class Settlement:
         before = job.row
         job.row = before._replace(watermark=outcome.watermark, seq=outcome.seq)
         code, message = outcome.error_code, outcome.error_msg
-        if outcome.ok and self._stalled(before, outcome):
+        if outcome.ok and self._stalled(job, before, outcome):
             code, message = ErrorCode.INTERNAL, "the iteration ended without progress"
         if code == ErrorCode.OK:
             self._record_success(job, outcome, moved=outcome.seq != before.seq)
@@ -115,19 +115,24 @@ class Settlement:
         if outcome.committed:
             self.history.append(self._history(outcome, ErrorCode.OK, ""))
 
-    def _stalled(self, before: JobRow, outcome: JobOutcome) -> bool:
+    def _stalled(self, job: TrackedJob, before: JobRow, outcome: JobOutcome) -> bool:
         """Whether what was known to be outstanding still is, all of it: going on at once would never end."""
         target = self._run.iteration.to_version
         wanted = self._run.newest if target is None else target
         after, steps = outcome.watermark, (outcome.watermark.step, before.watermark.step)
         unmoved = after.version == before.watermark.version and steps[0] == steps[1]
-        return after.version < 0 or (unmoved and after.version < wanted)
+        stalled = unmoved and after.version < wanted
+        if job.several:
+            of_further = job.several.stalled(outcome.sources, self._run.further)
+            stalled = stalled if of_further is None else of_further and unmoved
+        return after.version < 0 or stalled
 
     def _record_success(self, job: TrackedJob, outcome: JobOutcome, moved: bool) -> None:
         target = self._run.iteration.to_version
         job.near = outcome.watermark.version >= (self._run.newest if target is None else target)
         job.failures, job.retry_at_s, job.doubted_at_s, job.file_lost = 0, 0.0, 0.0, False
         self._record_run(job, up_to_date=job.near)
+        moved |= self._take_marks(job, outcome)
         if moved or (job.reported_state, job.reported_reason) != (JobState.COMPLETED, Reason.NONE):
             report = job.report(JobEvent.SUCCEED, Reason.NONE, self._status(outcome, ErrorCode.OK, ""))
             self.reports.append(report)
@@ -136,6 +141,16 @@ class Settlement:
             self.reports.append(JobReport(row.key, row.job_id, row.watermark, row.seq))
         if outcome.committed:
             self.history.append(self._history(outcome, ErrorCode.OK, ""))
+
+    def _take_marks(self, job: TrackedJob, outcome: JobOutcome) -> bool:
+        """How far each of several tables was read, if the outcome says so; whether that is news."""
+        if job.several is None or not outcome.sources:
+            return False
+        news = job.several.marks != outcome.sources
+        job.several.marks = outcome.sources
+        if self._run.table.further:
+            self._run.table.further.compare([job.several])
+        return news
 
     def _record_interruption(self, job: TrackedJob, draw: float) -> None:
         job.near = False
@@ -153,7 +168,7 @@ class Settlement:
         job.file_lost = code == ErrorCode.FILE_LOST
         self._record_run(job, up_to_date=False)
         job.failures += 1
-        if 0 <= self._run.newest <= outcome.watermark.version:
+        if 0 <= self._run.newest <= outcome.watermark.version and not job.several:
             # Nothing was outstanding: it ran to see whether its target is right, and that is not known now.
             job.doubted_at_s = job.doubted_at_s or self._at_s
         if code >= PERMANENT_FROM:
@@ -189,6 +204,7 @@ class Settlement:
             step=outcome.watermark.step,
             steps=outcome.watermark.steps,
             source_id=outcome.source_id,
+            sources=outcome.sources,
         )
 
     def _history(self, outcome: JobOutcome, code: int, message: str) -> HistoryEntry:
@@ -208,6 +224,6 @@ class Settlement:
             error_msg=message,
             rows=outcome.rows,
             bytes=outcome.bytes,
-            data_type=outcome.data_type.value,
+            data_type=outcome.strategy or outcome.data_type.value,
             node_id=self._node_id,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from iscp.coordination.further_tables import FurtherAnswer, FurtherQuery
 from iscp.coordination.protocol.effects import HoldIterations, StartShard, StopAllShards, StopShard, UpdateShard
 from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped, Tick
 from iscp.core.errors import IscpError
@@ -70,6 +71,7 @@ class ProbeAnswered:
     state: ProbeState | None
     error: IscpError | None = None
     targets: tuple[TargetAnswer, ...] = ()
+    further: tuple[FurtherAnswer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +130,14 @@ ScheduleEvent = (
 class Probe:
     """Probe whether the source moved since `seen` (None: for the first time), and the targets, and give ProbeAnswered.
 
-    It has to say of those targets alone that have moved.
+    It has to say of those targets and `further` tables alone that have moved, or cannot be reached.
     """
 
     shard: ShardId
     uri: str
     seen: ProbeState | None
     targets: tuple[TargetQuery, ...] = ()
+    further: tuple[FurtherQuery, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,8 @@ class Schedule:
         table.probing = False
         if event.state is not None:
             table.note_probe_time()
+        if event.further:
+            table.take_further(event.further, state.probe)
         if event.targets:
             state.report(table, table.take_targets(event.targets, state.at_s))
         if event.state is None:
@@ -133,7 +135,8 @@ class Schedule:
             table.rest(state.probe, state.now_s, state.draw())
             table_visits.visit(state, table)
             reported = table.reported
-            if reported is None or not 0 <= state.at_s - reported.checked_at_s < state.times.seen_every_s:
+            seen_lately = reported is not None and 0 <= state.at_s - reported.checked_at_s < state.times.seen_every_s
+            if event.further or not seen_lately:
                 state.report_seen(table)
             return
         else:

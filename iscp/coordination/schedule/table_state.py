@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, inf
 
+from iscp.coordination.further_tables import FurtherAnswer, FurtherTables, SeveralTables
 from iscp.coordination.protocol.messages import SourceSeen
 from iscp.coordination.schedule.schedule_events import Probe, TargetAnswer
 from iscp.coordination.schedule.tracked_job import JobEvent, TrackedJob
@@ -59,6 +60,7 @@ class TrackedTable:
         "behind_at_s",
         "due_s",
         "fault",
+        "further",
         "in_flight",
         "interval_s",
         "jobs",
@@ -102,6 +104,7 @@ class TrackedTable:
         self.target_lag_s = inf
         self.targets_at_s = 0.0
         self.reported: SourceSeen | None = None
+        self.further: FurtherTables | None = None
 
     @property
     def top(self) -> int:
@@ -132,6 +135,13 @@ class TrackedTable:
     def update_target_lag(self) -> None:
         """Its jobs have changed."""
         self.target_lag_s = min((job.target_lag_s or inf for job in self.jobs if job.runnable), default=inf)
+        several = self.jobs_of_several()
+        self.further = (self.further or FurtherTables()) if several else None
+        if self.further:
+            self.further.keep(several)
+
+    def jobs_of_several(self) -> list[SeveralTables]:
+        return [job.several for job in self.jobs if job.several]
 
     def deadline_s(self, jobs: Sequence[TrackedJob], at_s: float) -> float:
         """Unix time by which an iteration of these jobs should have applied what is outstanding for them."""
@@ -143,7 +153,8 @@ class TrackedTable:
         self.probing, self.again, self.moved = True, False, False
         self.probe_sent_at_s = at_s
         idle = [job for job in self.jobs if job.idle] if self.rested else ()
-        return Probe(self.shard, self.uri, self.seen, tuple([TargetQuery(job.row, job.target) for job in idle]))
+        queries = tuple([TargetQuery(job.row, job.target) for job in idle])
+        return Probe(self.shard, self.uri, self.seen, queries, self.further.queries() if self.further else ())
 
     def note_probe_time(self) -> None:
         """What the answer says was so when the source was probed, and perhaps not any more when the answer came."""
@@ -156,6 +167,17 @@ class TrackedTable:
         reports = [report for report in taken if report]
         self.wake |= bool(reports)
         return reports
+
+    def take_further(self, answers: Sequence[FurtherAnswer], config: ProbeConfig) -> None:
+        """What was found at further tables that have moved: their jobs have to run, and they are probed often again."""
+        if self.further is None:
+            return
+        doubted = self.further.take(answers, self.jobs_of_several(), moved=self.moved)
+        for job in self.jobs:
+            job.stale |= job.several is not None and not doubted.isdisjoint(job.several.further)
+        if any(answer.state for answer in answers):
+            self.interval_s = config.interval_min_s
+        self.wake = True
 
     def rest(self, config: ProbeConfig, now_s: float, draw: float) -> None:
         """The source has not moved; probe ever more rarely."""
@@ -257,9 +279,14 @@ class TrackedTable:
             mark = job.row.watermark
             if mark.version >= 0 and (slowest is None or mark.version < slowest.version) and not job.row.paused:
                 slowest = mark
+        further_s = self._further_lag_s(at_s) if self.further else 0.0
         if slowest is None or slowest.version >= seen.version:
             self.behind_at_s = 0.0
-            return 0.0
+            return further_s
         # What is outstanding was committed after what is applied, and with the last change at the latest.
         self.behind_at_s = max(self.behind_at_s or seen.since_s or at_s, slowest.at_s)
-        return max(0.001, at_s - self.behind_at_s)
+        return max(0.001, at_s - self.behind_at_s, further_s)
+
+    def _further_lag_s(self, at_s: float) -> float:
+        built = [job.several for job in self.jobs if job.several and job.row.watermark.version >= 0 and job.runnable]
+        return self.further.lag_s(built, at_s) if self.further else 0.0

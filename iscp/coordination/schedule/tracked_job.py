@@ -6,14 +6,17 @@ hundred thousand of these lie idle in one node: slots, and nothing that can be d
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 
+from iscp.coordination.further_tables import SeveralTables
 from iscp.coordination.schedule.schedule_events import TargetAnswer
 from iscp.coordination.schedule.trigger_timing import EvaluateTrigger, Pace
 from iscp.core.backoff import quarantined
 from iscp.core.config import BackoffConfig
 from iscp.core.errors import ErrorCode, IscpError
 from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, Reason
+from iscp.core.several_tables import further_tables
 from iscp.core.spec import TriggerType
 from iscp.core.start_rule import Candidate, SharingGroup, company_of, run_spec
 from iscp.core.state_table import StateTable
@@ -65,7 +68,8 @@ class TrackedJob:
     `company`, `target_lag_s` and `pace` (None: whenever the source is ahead) are what the spec says of when it runs;
     `retry_at_s` is 0 or the time before which it starts nothing; `failures` counts those in a row. `awaited_spec`: the
     spec that is to end, when it comes, what runs by another one (empty: none). `target`: as it was last seen;
-    `doubted_at_s`: as in JobStatus. `file_lost`: it failed at a file that is gone or damaged.
+    `doubted_at_s`: as in JobStatus. `file_lost`: it failed at a file that is gone or damaged. `several`: of a job that
+    reads further tables.
     """
 
     __slots__ = (
@@ -82,6 +86,7 @@ class TrackedJob:
         "reported_state",
         "retry_at_s",
         "row",
+        "several",
         "stale",
         "target",
         "target_lag_s",
@@ -100,6 +105,7 @@ class TrackedJob:
         self.company = SharingGroup.TABLE
         self.target_lag_s: float | None = None
         self.pace: Pace | None = None
+        self.several: SeveralTables | None = None
         self.failed = row.failed_for_good
         self.failures = {Reason.RETRYING: 1, Reason.QUARANTINED: backoff.quarantine_after}.get(row.reason, 0)
         if self.failures:
@@ -122,7 +128,12 @@ class TrackedJob:
     def idle(self) -> bool:
         """Built, and nothing is known that it has to do."""
         built = self.row.watermark.version >= 0
-        return built and not (self.in_flight or self.failures or self.stale) and self.runnable
+        return built and not (self.in_flight or self.failures or self.has_to_run) and self.runnable
+
+    @property
+    def has_to_run(self) -> bool:
+        """Whatever the version of its source is."""
+        return self.stale or (self.several is not None and self.several.behind)
 
     @property
     def faults(self) -> int:
@@ -141,12 +152,22 @@ class TrackedJob:
         except IscpError:
             spec = None
         self.company = company_of(spec)
+        self._note_further_tables()
         self.target_lag_s = spec.target_lag_s if spec else None
         timed = spec is not None and spec.trigger.job_type in (TriggerType.PERIODIC, TriggerType.CUSTOM)
         self.pace = Pace(spec.trigger, self.row, now_s, at_s) if spec and timed else None
         if self.pace and self.failures and self.row.status.error_code == ErrorCode.TRIGGER_FAILED:
             # Not its iterations have failed, so that no retry of one is due.
             self.pace.faults, self.failures = self.failures, 0
+
+    def _note_further_tables(self) -> None:
+        further = further_tables(self.row)
+        if not further:
+            self.several = None
+            return
+        self.several = SeveralTables(further, self.several.marks if self.several else self.row.sources)
+        if self.company is SharingGroup.TABLE:
+            self.company = SharingGroup.NONE  # it shares no read, and runs when others have nothing to do
 
     def apply_trigger(
         self, newest: int | None, now_s: float, at_s: float, evaluate: EvaluateTrigger
@@ -174,7 +195,7 @@ class TrackedJob:
             busy=self.in_flight != 0 or self.retry_at_s > now_s,
             failing=self.failures > 0,
             near=self.near,
-            stale=self.stale,
+            stale=self.has_to_run,
             company=self.company,
             held=self.pace is not None and self.pace.held_until_s > now_s,
         )
@@ -195,9 +216,11 @@ class TrackedJob:
             if self.pace is not None:
                 self.pace.faults = 0
             self.reported_state, self.reported_reason = row.state, row.reason
-        if (row.seq, row.watermark.version) < (self.row.seq, self.row.watermark.version):
+        there, here = (row.seq, row.watermark.version), (self.row.seq, self.row.watermark.version)
+        marks = self.several.marks if self.several and there <= here else row.sources
+        if there < here or marks != row.sources:
             self.row = row._replace(watermark=self.row.watermark, seq=self.row.seq)
-            return self.repeat_report()
+            return self.repeat_report(replace(row.status, sources=marks) if marks != row.sources else None)
         self.row = row
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
@@ -12,6 +12,7 @@ from iscp.coordination.jobs.job_requests import Pause, Register, Request, Resume
 from iscp.core.api_requests import (
     ChangeOutcome,
     ChangeVerb,
+    ExplainRequest,
     JobChange,
     JobFilter,
     JobName,
@@ -30,6 +31,7 @@ from iscp.core.ids import JobKey
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobRow
 from iscp.core.name_patterns import matcher
+from iscp.core.query_explanation import QueryExplanation
 from iscp.core.verification import VerifyReport
 from iscp.ports.catalog import Catalog
 from iscp.runtime.admin.job_lookup import JobLookup
@@ -162,9 +164,11 @@ class OwnerAdmin:
 
     def notify(self, table: str) -> int:
         writer = self._owner.current_writer()
-        tables = self._finder.table_ids(writer, table)
+        tables, reading = self._finder.touched_by(writer, table)
         for shard in shards_of(writer, tables):
             self._nodes.notify(shard, True)
+        for shard in shards_of(writer, reading):
+            self._nodes.notify(shard, False)  # whoever reads it besides its own table; no target was touched
         return writer.read(lambda book: len(book.select(tables=tables)))
 
     # --- questions ---------------------------------------------------------------------------------------------
@@ -191,13 +195,24 @@ class OwnerAdmin:
         writer = self._owner.last_writer()
         return writer.history(self._finder.row(writer, job).job_id, limit)
 
-    def wait(self, job: JobName, version: int | None, timeout_s: float, alive: Callable[[], bool]) -> JobView:
+    def wait(
+        self,
+        job: JobName,
+        version: int | None,
+        timeout_s: float,
+        alive: Callable[[], bool],
+        versions: Mapping[str, int] | None = None,
+    ) -> JobView:
         row = self._finder.row(self._owner.last_writer(), job)
-        return self._waiter.wait(row, version, timeout_s, alive)
+        return self._waiter.wait(row, version, timeout_s, alive, versions)
 
     def verify(self, job: JobName, repair: bool, timeout_s: float, alive: Callable[[], bool]) -> VerifyReport:
         row = self._finder.row(self._owner.current_writer(), job)
         return self._waiter.verify(row, repair, timeout_s, alive)
+
+    def explain(self, request: ExplainRequest) -> QueryExplanation:
+        spec_json = request.spec_json or self._finder.row(self._owner.last_writer(), request.job).spec_json
+        return self._intake.explain(spec_json)
 
     def cluster(self) -> ClusterView:
         return self._cluster(self._owner.last_writer())

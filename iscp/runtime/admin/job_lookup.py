@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.core.api_requests import JobName
 from iscp.core.errors import JobNotFound, TableNotFound
@@ -28,6 +30,21 @@ class JobLookup:
             raise TableNotFound(f"{table} has no jobs", field="table", remedy="See `iscp-admin job list`")
         return found
 
+    def touched_by(self, writer: LogWriter, table: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """As `table_ids`, but none where it has none; and the tables of jobs on others that read it too.
+
+        Raises TableNotFound where it has neither.
+        """
+        try:
+            on = self.table_ids(writer, table)
+        except TableNotFound:
+            on, uris = (), {self._catalog.normalize(table)}
+            if not (reading := _reading(writer, uris)):
+                raise
+            return on, reading
+        uris = writer.read(lambda book: {row.table_uri for each in on for row in book.jobs_on(each)})
+        return on, tuple(each for each in _reading(writer, uris) if each not in on)
+
     def row(self, writer: LogWriter, job: JobName) -> JobRow:
         """Raises JobNotFound, TableNotFound."""
         for table_id in self.table_ids(writer, job.table):
@@ -48,3 +65,8 @@ class JobLookup:
         row = writer.read(find) if request_id else None
         same = row is not None and (row.key.account, row.key.job_name) == (job.account, job.name)
         return row if same else None
+
+
+def _reading(writer: LogWriter, uris: Iterable[str]) -> tuple[str, ...]:
+    """The ids of tables with jobs that read one of these besides their own."""
+    return writer.read(lambda book: tuple(dict.fromkeys(each for uri in uris for each in book.tables_reading(uri))))

@@ -14,6 +14,7 @@ from iscp.core.ids import ShardId
 from iscp.core.job_row import JobRow, JobState
 from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep, summed
 from iscp.core.progress import RunProgress, combined_progress
+from iscp.core.several_tables import further_tables
 from iscp.core.start_rule import run_spec
 from iscp.ports.consumer import ConsumerKind, PurgeHandler, RefreshHandler
 from iscp.ports.system import Clock
@@ -112,6 +113,9 @@ def lag_of(row: JobRow, seen: SourceSeen | None, *, held: bool, now_s: float) ->
         return -1.0
     if doubted_at_s := row.status.doubted_at_s:
         return max(0.001, now_s - doubted_at_s)
+    if seen.lag_s > 0 and not row.paused and further_tables(row):
+        # Its own watermark shows nothing of the other tables, but the shard's figure counts them.
+        return seen.lag_s + max(0.0, now_s - seen.checked_at_s)
     if row.watermark.version >= seen.source_version:
         return 0.0 if held else max(0.0, now_s - seen.checked_at_s)
     # The table's own figure is of its slowest job; no job is staler than that, or than its own watermark.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from iscp.coordination.jobs.reshard import refuse_split
 from iscp.core.api_views import JobView
@@ -14,10 +14,12 @@ from iscp.core.errors import (
 )
 from iscp.core.ids import ShardId
 from iscp.core.job_row import JobRow, Reason
+from iscp.core.several_tables import further_tables
 from iscp.core.verification import VerifyReport, refuse_unverifiable
 from iscp.ports.catalog import Catalog
 from iscp.ports.system import Clock
 from iscp.runtime.admin.job_views import JobViews
+from iscp.runtime.admin.named_tables import versions_wanted
 from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.node_clients import NodeClients
@@ -50,17 +52,30 @@ class JobWaiter:
         self._moved = moved
         self._target_fault = target_fault
 
-    def wait(self, row: JobRow, version: int | None, timeout_s: float, alive: Callable[[], bool]) -> JobView:
-        """Of the newest version of the source where `version` is None. Raises JobFailed, TimedOut, Unavailable."""
+    def wait(
+        self,
+        row: JobRow,
+        version: int | None,
+        timeout_s: float,
+        alive: Callable[[], bool],
+        versions: Mapping[str, int] | None = None,
+    ) -> JobView:
+        """Of the newest version of each table that the job reads, where neither `version`, of its own, nor `versions`,
+        of each by name or URI, say another. Raises InvalidRequest, JobFailed, TimedOut, Unavailable.
+        """
         until_s = self._clock.monotonic_s() + timeout_s
-        wanted = self._catalog.newest_version(row.table_uri) if version is None else version
+        named = versions_wanted(row, version, versions or {})
+        further = {uri: named.get(uri, -1) for uri in (row.table_uri, *further_tables(row))}
+        further = {uri: self._catalog.newest_version(uri) if each < 0 else each for uri, each in further.items()}
+        wanted = further.pop(row.table_uri)
         self._notify(row, False)
         fault: IscpError | None = None
         while True:
             # Before the job is read: whatever moves after that ends the wait below.
             seen = self._moved.count()
             current = self._owner.last_writer().job(row.key)
-            if current is not None and current.job_id == row.job_id and current.watermark.version >= wanted:
+            reached = current is not None and current.job_id == row.job_id and current.watermark.version >= wanted
+            if current is not None and reached and not _behind(current, further):
                 before, fault = fault, self._target_fault(self._owner.last_writer().rows(row.key))
                 if fault is None:
                     return self._views.of([current])[0]
@@ -72,8 +87,9 @@ class JobWaiter:
             left_s = until_s - self._clock.monotonic_s()
             if left_s <= 0:
                 why = str(fault) if fault else _where_it_is(self._views.of([current])[0] if current else None)
+                which = "".join(f", version {each} of {uri}" for uri, each in further.items())
                 raise TimedOut(
-                    f"version {wanted} was not applied within {timeout_s:.3g} s; {why}",
+                    f"version {wanted}{which} was not applied within {timeout_s:.3g} s; {why}",
                     remedy="See `iscp-admin job status`, and the node's log",
                 )
             self._moved.wait(seen, min(left_s, ALIVE_LOOK_S))
@@ -88,6 +104,12 @@ class JobWaiter:
     def _notify(self, row: JobRow, targets: bool) -> None:
         for shard in shards_of(self._owner.last_writer(), [row.key.table_id]):
             self._nodes.notify(shard, targets)
+
+
+def _behind(row: JobRow, further: Mapping[str, int]) -> bool:
+    """Whether one of these tables was not read up to the version that is wanted."""
+    marks = row.sources if further else {}
+    return any(uri not in marks or marks[uri].watermark.version < version for uri, version in further.items())
 
 
 def shards_of(writer: LogWriter, tables: Iterable[str]) -> list[ShardId]:

@@ -19,17 +19,22 @@ from iscp.core.errors import Conflict, InvalidRequest, PermanentError, TableNotF
 from iscp.core.ids import JobKey, next_job_id
 from iscp.core.job_row import JobRow
 from iscp.core.name_patterns import is_pattern
+from iscp.core.query_explanation import QueryExplanation
 from iscp.core.spec import ChangeMode, JobSpec, TriggerSpec
 from iscp.core.spec_parsing import parse_spec
 from iscp.core.spec_patch import changed_spec
 from iscp.ports.catalog import Catalog, TableDescription
 from iscp.ports.consumer import Adopting, Archiving, ConsumerKind
+from iscp.ports.refreshing import Explaining
 from iscp.ports.system import Clock
+from iscp.runtime.admin.named_tables import with_uris
 from iscp.runtime.iteration.read_policy import refuse_unfit
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 
 JOB_NAME_LENGTH_MAX = 200
 """Characters of a job's name; a longer one is refused."""
+
+KIND_FIELD = "spec.iteration.consumer.kind"
 
 
 class RequestValidator:
@@ -142,6 +147,14 @@ class RequestValidator:
             refuse_unfit(spec, self._catalog.describe(seen.table_name))
         return Update(seen.key, request.changes_json, request.request_id)
 
+    def explain(self, spec_json: str) -> QueryExplanation:
+        """Raises InvalidRequest where the query cannot be kept, or the consumer keeps none."""
+        consumer = parse_spec(spec_json).consumer
+        kind = self._kinds(consumer.kind)
+        if isinstance(kind, Explaining):
+            return kind.explain(consumer, self._catalog)
+        raise InvalidRequest(f"{kind.name} keeps no query", field=KIND_FIELD, remedy="Explain a job that keeps one")
+
     def _item(
         self, job: JobName, spec_json: str, source: TableDescription, table_id: str, *, check: bool
     ) -> Registration:
@@ -153,7 +166,8 @@ class RequestValidator:
             self._validate(kind, spec, source)
             self._check_trigger(spec.trigger)
         target = kind.target_of(spec.consumer, self._catalog)
-        to_be = replace(spec, consumer=replace(spec.consumer, target=target)).to_json()
+        consumer = with_uris(replace(spec.consumer, target=target), kind, source, self._catalog)
+        to_be = replace(spec, consumer=consumer).to_json()
         row = _row(job, to_be, source, table_id)._replace(create_at_s=self._clock.now_s())
         warning = _unkept(spec, source)
         return Registration(row, shared_target=kind.shared_target, sharded=kind.needs.sharded, warning=warning)

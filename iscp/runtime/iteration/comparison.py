@@ -12,7 +12,7 @@ from iscp.core.errors import ErrorCode, JobFailed, PermanentError
 from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome, Purpose
 from iscp.core.verification import Comparison, VerifyReport
 from iscp.core.watermark import Watermark
-from iscp.ports.consumer import Checked
+from iscp.ports.consumer import Archiving, Checked
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 from iscp.ports.system import Guard
 from iscp.runtime.iteration.iteration_ports import IterationPorts
@@ -91,7 +91,7 @@ class Verifier:
 
     def _refuse_undecided(self, iteration: Iteration, work: JobRun, said: Comparison) -> None:
         """An append-only target keeps what the source has lost: only a source that lost nothing shows what is wrong."""
-        if work.row.spec.consumer.key or said.equal:
+        if work.row.spec.consumer.key or said.equal or not isinstance(work.kind, Archiving):
             return
         try:
             version = work.position.watermark.version

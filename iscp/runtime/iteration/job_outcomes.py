@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from iscp.core.errors import Conflict, ErrorCode, FileLost, IscpError, StorageError
 from iscp.core.iteration import DataType, JobOutcome
 from iscp.core.job_row import JobRow
 from iscp.core.report_validation import exact_position
-from iscp.core.untrusted_values import error_code, error_text, exact_int, named_error, printable
+from iscp.core.untrusted_values import error_code, error_text, exact_int, exact_name, named_error, printable
 from iscp.core.watermark import Position, later
 from iscp.ports.consumer import Consumed
+from iscp.ports.refreshing import Refreshed
 from iscp.ports.source import ChangesUnavailableError, SourceRange
 
 log = logging.getLogger(__name__)
@@ -31,6 +33,18 @@ def applied(row: JobRow, consumed: Consumed, data_type: DataType, from_version: 
         warning=printable(warning),
         source_id=position.source_id,
         committed=True,
+        sources=position.sources,
+    )
+
+
+def refreshed(row: JobRow, done: Refreshed, data_type: DataType, from_version: int, warning: str) -> JobOutcome:
+    """As `applied`, of a consumer that has read its tables itself."""
+    outcome = applied(row, done.consumed, data_type, from_version, warning)
+    return replace(
+        outcome,
+        strategy=exact_name(done.strategy, "strategy"),
+        strategy_reason=printable(done.reason),
+        committed=bool(done.committed),
     )
 
 
@@ -44,6 +58,7 @@ def unchanged(row: JobRow, position: Position, span: SourceRange, *, renewed: bo
         dead_letters=position.dead.rows,
         source_id=position.source_id,
         committed=renewed,
+        sources=position.sources,
     )
 
 

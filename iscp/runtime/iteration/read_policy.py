@@ -10,6 +10,7 @@ from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.spec import ChangeMode, JobSpec, OnReplace
 from iscp.core.watermark import Position
 from iscp.ports.catalog import TableDescription
+from iscp.ports.refreshing import Refreshed
 from iscp.ports.source import SourceRange
 
 _FEED = "delta.enableChangeDataFeed"
@@ -61,6 +62,11 @@ def warning(spec: JobSpec, span: SourceRange, compared: str = "", rebuilt: str =
         off = "the change data feed of the source is off: what is not appended is found by comparing"
         return off if spec.enable_cdf else f"{off}. {_TURN_ON}, or have the job do so (enable_cdf)"
     return f"all rows were compared: {compared}" if compared else ""
+
+
+def warning_of_refresh(done: Refreshed, rebuilt: str) -> str:
+    """As `warning`, after a refresh, which may have one of its own."""
+    return f"the target was rebuilt: {rebuilt}" if rebuilt else done.warning
 
 
 def refuse_unfit(spec: JobSpec, source: TableDescription) -> None:

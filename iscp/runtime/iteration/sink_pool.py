@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable
 from typing import TypeVar, cast
 
 from iscp.ports.sink import Sink
+from iscp.ports.source import ChangeSource
 from iscp.ports.system import Clock, Failpoints
 
 SINKS_KEPT_MAX = 10_000
@@ -28,9 +29,10 @@ class SinkPool:
         check_target: Callable[[str], str],
         clock: Clock,
         failpoints: Failpoints,
+        source: ChangeSource,
         kept_max: int = SINKS_KEPT_MAX,
     ) -> None:
-        self.clock, self.failpoints = clock, failpoints
+        self.clock, self.failpoints, self.source = clock, failpoints, source
         self._open_table, self._check_target = open_table, check_target
         self._kept_max = kept_max
         self._sinks: OrderedDict[tuple[Hashable, str], object] = OrderedDict()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import assert_never
 
+from iscp.coordination.further_tables import FurtherAnswer, FurtherQuery
 from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped, Tick
 from iscp.coordination.schedule.schedule_events import (
     CancelIteration,
@@ -170,6 +171,7 @@ class Scheduler:
 
     def _answer_probe(self, probe: Probe) -> None:
         far = self._probe.remote(probe.uri) or any(self._targets.remote(each.row, each.seen) for each in probe.targets)
+        far = far or any(self._probe.remote(each.uri) for each in probe.further)
         if far:
             self._remote.submit(lambda: self.post(self._answer(probe)))
         else:
@@ -229,12 +231,27 @@ class Scheduler:
         try:
             prober, seen = self._probe, probe.seen
             state = prober.first_probe(probe.uri) if seen is None else prober.probe(probe.uri, seen)
-            return ProbeAnswered(probe.shard, probe.uri, state, targets=self._probe_targets(probe.targets))
+            targets, further = self._probe_targets(probe.targets), self._probe_further(probe.further)
+            return ProbeAnswered(probe.shard, probe.uri, state, targets=targets, further=further)
         except IscpError as error:
             return ProbeAnswered(probe.shard, probe.uri, None, error)
         except Exception as error:
             log.exception("probe.broke", extra={"table": probe.uri})
             return ProbeAnswered(probe.shard, probe.uri, None, IscpError(f"{type(error).__name__}: {error}"))
+
+    def _probe_further(self, queries: Sequence[FurtherQuery]) -> tuple[FurtherAnswer, ...]:
+        """Of those that have moved, or cannot be reached."""
+        answers = []
+        for query in queries:
+            try:
+                seen, prober = query.seen, self._probe
+                state = prober.first_probe(query.uri) if seen is None else prober.probe(query.uri, seen)
+                if state is not seen:
+                    answers.append(FurtherAnswer(query.uri, state))
+            except Exception as error:  # noqa: BLE001  (one table's fault is that of its jobs)
+                log.warning("further_table.unreachable", extra={"table": query.uri, "error": str(error)})
+                answers.append(FurtherAnswer(query.uri, None))
+        return tuple(answers)
 
     def _probe_targets(self, queries: Sequence[TargetQuery]) -> tuple[TargetAnswer, ...]:
         """Of the targets that have moved, or are in doubt."""

@@ -29,6 +29,7 @@ from iscp.core.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.ports.consumer import ConsumerKind
+from iscp.ports.source import ChangeSource
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.iteration.read_policy import refuse_unfit
 from iscp.runtime.iteration.runner import Runner
@@ -76,8 +77,9 @@ class Pipeline:
     def _write_source(self) -> None:
         write_deltalake(self.source, rows(range(ROWS)), configuration={"delta.enableChangeDataFeed": "true"})
 
-    def new_environment(self, failpoints: ScriptedFailpoints) -> SinkPool:
-        return SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: uri, SystemClock(), failpoints)
+    def new_environment(self, failpoints: ScriptedFailpoints, source: ChangeSource | None = None) -> SinkPool:
+        open_sink, source = lambda uri: DeltaSink(uri, failpoints), source or DeltaChangeSource()
+        return SinkPool(open_sink, lambda uri: uri, SystemClock(), failpoints, source)
 
     def new_runner(
         self,
@@ -87,11 +89,12 @@ class Pipeline:
         kinds: Callable[[str], ConsumerKind] = lambda name: ReplicaKind(),
         on_committed: Callable[[JobOutcome], None] = lambda outcome: None,
     ) -> Runner:
+        source = DeltaChangeSource(self.small_bytes_max if small_bytes_max is None else small_bytes_max, self.by_spark)
         ports = IterationPorts(
             self.engine,
-            DeltaChangeSource(self.small_bytes_max if small_bytes_max is None else small_bytes_max, self.by_spark),
+            source,
             kinds,
-            self.new_environment(failpoints),
+            self.new_environment(failpoints, source),
             SystemClock(),
             failpoints,
             epoch=lambda: 1,

@@ -9,7 +9,7 @@ the publishing of staged files go through deltalake, which commits at exactly th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+_FEED = {"delta.enableChangeDataFeed": "true"}
+
 
 class DeltaSink:
     """One target table. Not thread safe: one consumer at work has one."""
@@ -72,7 +74,7 @@ class DeltaSink:
     def overtaken(self) -> bool:
         return self._reader.overtaken
 
-    def claim(self, schema_json: str, tag: CommitTag, *, first: bool = False) -> Position:
+    def claim(self, schema_json: str, tag: CommitTag, *, first: bool = False, with_feed: bool = False) -> Position:
         """An empty commit at the tag's seq; creates the table where it was not there."""
         if tag.base_version >= 0:
             refuse_unusable(self._uri)
@@ -82,14 +84,14 @@ class DeltaSink:
         elif table_exists(self._uri):
             raise Conflict(f"{self._uri} has come to be meanwhile")
         else:
-            self._create(schema_json, tag)
+            self._create(schema_json, tag, PROPERTIES | _FEED if with_feed else PROPERTIES)
         return self._confirm_commit(tag)
 
-    def _create(self, schema_json: str, tag: CommitTag) -> None:
+    def _create(self, schema_json: str, tag: CommitTag, properties: Mapping[str, str]) -> None:
         schema = Schema.from_json(json.dumps(plain(json.loads(schema_json))))
         with delta_faults(f"create {self._uri}"):
             DeltaTable.create(
-                self._uri, schema, mode="error", configuration=PROPERTIES, commit_properties=_properties(tag)
+                self._uri, schema, mode="error", configuration=dict(properties), commit_properties=_properties(tag)
             )
 
     def renew(self, tag: CommitTag) -> Position | None:
@@ -238,6 +240,7 @@ class DeltaSink:
             base_version=version,
             dead=tag.dead,
             column_ids=tag.column_ids,
+            sources=tag.sources,
         )
 
 

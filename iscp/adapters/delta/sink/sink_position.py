@@ -19,6 +19,7 @@ from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import place
 from iscp.adapters.delta.storage.table_place import require_place
 from iscp.core.errors import Conflict, StorageError, TableNotFound
+from iscp.core.exact_watermarks import parse_sources, sources_document
 from iscp.core.job_row import JobRow
 from iscp.core.watermark import DeadLetters, Position, Watermark
 from iscp.ports.sink import CommitTag
@@ -45,6 +46,7 @@ def tag_json(tag: CommitTag) -> str:
             "kind": tag.kind,
             "columns": dict(tag.column_ids),
             **({"dead": [tag.dead.seq, tag.dead.rows]} if tag.dead.seq else {}),
+            **({"sources": sources_document(tag.sources)} if tag.sources else {}),
         },
         separators=(",", ":"),
     )
@@ -73,6 +75,7 @@ def _ours(commit: Commit) -> _Ours | None:
             base_version=commit.version,
             dead=DeadLetters(*tag.get("dead", (0, 0))),
             column_ids=tag.get("columns"),
+            sources=parse_sources(tag.get("sources", {})),
         )
         return _Ours(commit.version, position, tag["base"], tag["attempt"])
     except (ValueError, KeyError, TypeError):

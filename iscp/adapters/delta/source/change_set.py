@@ -121,6 +121,10 @@ class DeltaChangeSet:
         is_written = F.col(CHANGE_TYPE).isin(*WRITES)
         return raw.orderBy(COMMIT_VERSION, *[F.col(quoted(name)) for name in key], is_written)
 
+    @property
+    def held(self) -> pa.Table | None:
+        return None if self._span.steps else self._rows
+
     def batches(self, frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
         with naming_lost_changes():
             yield from arrow_batches(frame, rows_max)

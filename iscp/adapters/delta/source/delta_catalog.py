@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from iscp.adapters.delta.log.commits import APP_ID, log_of, newest_version, read_commit
 from iscp.adapters.delta.log.delta_errors import delta_faults, storage_faults
 from iscp.adapters.delta.log.table_features import target_fault
+from iscp.adapters.delta.query.query_analysis import ShapeQuery, query_shaper
 from iscp.adapters.delta.source.open_table import BrokenLogError, BySpark, open_version
 from iscp.adapters.delta.source.spark_read import table_opener
 from iscp.adapters.delta.spark.spark_errors import spark_faults
@@ -23,6 +24,7 @@ from iscp.adapters.delta.storage.nested_tables import table_around
 from iscp.adapters.delta.storage.table_place import missing_parent
 from iscp.core.column_identity import void_fields
 from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
+from iscp.core.query_plan import QueryShape
 from iscp.ports.catalog import TableDescription
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ class DeltaCatalog:
 
     `resolve_name` maps `db.table` to a location; None: no catalog is configured. `analyze` is a `condition_analyzer`;
     None: every condition passes. `s3`: Spark and the log store were set up for S3. `by_spark` opens tables that
-    deltalake does not; None: nobody does.
+    deltalake does not; None: nobody does. `shape_query` is a `query_shaper`; None: there are no queries.
     """
 
     def __init__(
@@ -86,7 +88,9 @@ class DeltaCatalog:
         *,
         s3: bool = False,
         by_spark: BySpark | None = None,
+        shape_query: ShapeQuery | None = None,
     ) -> None:
+        self._shape_query = shape_query
         self._resolve_name = resolve_name
         self._analyze = analyze
         self._s3 = s3
@@ -95,7 +99,13 @@ class DeltaCatalog:
     @classmethod
     def of(cls, session: SparkSession, *, s3: bool = False) -> DeltaCatalog:
         """With all that a session of Spark adds: names, conditions, and tables that deltalake does not open."""
-        return cls(name_resolver(session), condition_analyzer(session), s3=s3, by_spark=table_opener(session))
+        return cls(
+            name_resolver(session),
+            condition_analyzer(session),
+            s3=s3,
+            by_spark=table_opener(session),
+            shape_query=query_shaper(session),
+        )
 
     def normalize(self, uri: str) -> str:
         """An absolute path without a trailing slash or links, or `s3://BUCKET/KEY`.
@@ -118,6 +128,13 @@ class DeltaCatalog:
 
     def condition_fault(self, condition: str, table: TableDescription) -> str:
         return self._analyze(table.schema_json, condition) if self._analyze else ""
+
+    def query_shape(self, sql: str, schemas: Mapping[str, str]) -> QueryShape:
+        if self._shape_query is None:
+            raise InvalidRequest(
+                "cannot be analyzed, as there is no engine here", field="sql", remedy="Use a node that has one"
+            )
+        return self._shape_query(sql, schemas)
 
     def table_around(self, uri: str) -> str:
         with storage_faults(f"search around {uri}"):

@@ -20,6 +20,7 @@ from iscp.ports.consumer import RangedConsumer
 from iscp.ports.system import Guard
 from iscp.runtime.iteration.apply.apply_run import ApplyRun
 from iscp.runtime.iteration.apply.full_apply import apply_full_to_all
+from iscp.runtime.iteration.apply.refresh_apply import apply_refresh_to_each
 from iscp.runtime.iteration.apply.tail_apply import apply_tail
 from iscp.runtime.iteration.iteration_meters import IterationMeter
 from iscp.runtime.iteration.iteration_ports import CONFLICT_TRIES_MAX, IterationPorts
@@ -72,6 +73,7 @@ def _attempt(run: ApplyRun) -> list[JobOutcome]:
     outcomes: list[JobOutcome] = []
     tails: dict[Watermark, list[JobRun]] = {}
     others: list[JobRun] = []
+    refreshing: list[JobRun] = []
     for row in run.iteration.jobs:
         try:
             work = _open_run(run, row)
@@ -80,13 +82,16 @@ def _attempt(run: ApplyRun) -> list[JobOutcome]:
             continue
         if isinstance(work, JobOutcome):
             outcomes.append(work)
+        elif work.kind.needs.reads_itself:
+            refreshing.append(work)
         elif work.data_type is DataType.TAIL:
             tails.setdefault(work.position.watermark, []).append(work)
         else:
             others.append(work)
     for since, group in tails.items():
         outcomes += apply_tail(run, since, group)
-    return outcomes + apply_full_to_all(run, others)
+    outcomes += apply_full_to_all(run, others)
+    return outcomes + apply_refresh_to_each(run, refreshing)
 
 
 def _open_run(run: ApplyRun, row: JobRow) -> JobRun | JobOutcome:

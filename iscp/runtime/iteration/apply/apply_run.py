@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from iscp.core.exact_watermarks import exact_watermark
 from iscp.core.iteration import Bounds, DataType, Iteration, JobOutcome
 from iscp.core.job_row import JobRow
-from iscp.core.report_validation import exact_watermark
 from iscp.core.watermark_record import WatermarkRecord
 from iscp.ports.consumer import Consumed, TidyingConsumer
 from iscp.ports.source import ChangeSet, SourceRange

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iscp.core.errors import PermanentError
+from iscp.core.exact_watermarks import exact_watermark
 from iscp.core.iteration import DataType, JobOutcome
-from iscp.core.report_validation import exact_watermark
 from iscp.core.watermark import Watermark
 from iscp.ports.source import ChangeSet, ChangesUnavailableError, SourceRange
 from iscp.runtime.iteration import read_policy

@@ -11,6 +11,7 @@ from iscp.core.errors import StorageError
 from iscp.runtime.iteration.sink_pool import SINKS_KEPT_MAX, SinkPool
 from tests.fakes.clock import FakeClock
 from tests.fakes.guards import ScriptedFailpoints
+from tests.fakes.pipeline import FakeSource
 
 
 class Opened:
@@ -23,7 +24,7 @@ class Opened:
 
 
 def new_pool(opened: Opened) -> SinkPool:
-    return SinkPool(opened, lambda uri: uri, FakeClock(), ScriptedFailpoints())  # type: ignore[arg-type]
+    return SinkPool(opened, lambda uri: uri, FakeClock(), ScriptedFailpoints(), FakeSource())  # type: ignore[arg-type]
 
 
 def test_a_target_has_one_sink() -> None:
@@ -51,7 +52,7 @@ def test_a_target_that_is_refused_is_not_opened_and_not_kept() -> None:
             raise StorageError(refused.pop())
         return uri
 
-    pool = SinkPool(opened, check, FakeClock(), ScriptedFailpoints())  # type: ignore[arg-type]
+    pool = SinkPool(opened, check, FakeClock(), ScriptedFailpoints(), FakeSource())  # type: ignore[arg-type]
     with pytest.raises(StorageError):
         pool.keep("feed", "/x", opened)
     assert opened.uris == []

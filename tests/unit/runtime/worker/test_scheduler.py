@@ -19,15 +19,16 @@ from iscp.core.config import BackoffConfig, ProbeConfig, SchedulerConfig
 from iscp.core.errors import QueueFull
 from iscp.core.ids import ShardId
 from iscp.core.iteration import Iteration, JobOutcome
-from iscp.core.job_row import JobReport
+from iscp.core.job_row import JobReport, JobRow, JobStatus
 from iscp.core.start_rule import ProbeState
+from iscp.core.watermark import SourceMark, Watermark
 from iscp.ports.system import Guard
 from iscp.runtime.worker.executor import Executor
 from iscp.runtime.worker.scheduler import INBOX_MAX, REMOTE_PROBES_MAX, Scheduler
 from tests.fakes.probe import FakeProbe
 from tests.fakes.runner import FakeRunner, GatedRunner, applied
 from tests.fakes.targets import FakeTargets
-from tests.fakes.timetable import EPOCH, SHARD, URI, job
+from tests.fakes.timetable import EPOCH, SHARD, URI, job, specified
 from tests.fakes.waiting import until
 
 WAIT_S = 20.0
@@ -296,3 +297,34 @@ def test_a_broken_invariant_is_reported_once() -> None:
     until(lambda: len(node.broken) == 1)
     node.executor.close(drain=False, wait_s=0)
     assert node.scheduler.close(WAIT_S)
+
+
+def view(other: str) -> JobRow:
+    """One that is up to date with its own table."""
+    tables = {"own": URI, "other": other}
+    consumer = {"kind": "view", "target": "/v", "options": {"tables": tables}}
+    return specified(job("x", 2), iteration={"consumer": consumer})
+
+
+def test_a_commit_of_a_further_table_is_noticed_also_behind_a_network(make: Make) -> None:
+    runner, other = GatedRunner(), "s3://tables/other"
+    marks = {other: SourceMark("o", Watermark(0, 1.0))}
+    row = view(other)._replace(status_json=JobStatus(sources=marks).to_json())
+    node = make(runner)
+    node.source.far.add(other)
+    node.source.commit(URI, 3)
+    node.source.commit(other)
+    node.scheduler.post(StartShard(SHARD, EPOCH, (row,)))
+    until(lambda: node.source.looks.get(other, 0) > 2)
+    assert runner.order == []
+    node.source.commit(other)
+    until(lambda: len(runner.order) == 1)
+    runner.gate(runner.order[0]).set()
+
+
+def test_a_further_table_that_cannot_be_probed_ends_no_loop(make: Make) -> None:
+    runner = GatedRunner()
+    node = make(runner)
+    node.source.commit(URI, 3)
+    node.scheduler.post(StartShard(SHARD, EPOCH, (view("/tables/gone"),)))
+    until(lambda: len(runner.order) == 1)

@@ -21,7 +21,7 @@ from iscp.adapters.delta.sink.sink_position import PositionReader, tag_json
 from iscp.core.errors import Conflict, StorageError
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow, JobStatus
-from iscp.core.watermark import DeadLetters, Position, Watermark
+from iscp.core.watermark import DeadLetters, Position, SourceMark, Watermark
 from iscp.ports.sink import CommitTag
 from tests.fakes.commit_files import commit_path
 
@@ -71,7 +71,8 @@ class Log:
         base = self.version if base is None else base
         mark = Watermark(self.seq * 10, float(self.seq))
         tag = CommitTag(self.seq, "job-1", "s-1", self.seq * 10 - 10, mark, 3, base, f"try-{self.seq}", "tail")
-        tag = replace(tag, column_ids={"a": f"id-{self.seq}"})
+        sources = {"/other": SourceMark("o-1", Watermark(self.seq, 0.5))} if self.seq % 2 else {}
+        tag = replace(tag, column_ids={"a": f"id-{self.seq}"}, sources=sources)
         self.tags[self.seq] = tag
         txn = {"txn": {"appId": APP_ID, "version": self.seq}}
         self.ours_at = self.commit("MERGE", [txn, add()], tag_json(tag))
@@ -91,9 +92,11 @@ class Log:
 
     def expected(self, seq: int | None = None) -> Position:
         tag = self.tags[self.seq if seq is None else seq]
-        columns = tag.column_ids
         return Position(
-            tag.seq, tag.watermark, tag.job_id, tag.source_id, base_version=self.version, column_ids=columns
+            *(tag.seq, tag.watermark, tag.job_id, tag.source_id),
+            base_version=self.version,
+            column_ids=tag.column_ids,
+            sources=tag.sources,
         )
 
 

@@ -1,16 +1,18 @@
-"""What a commit of a replica carries, whatever it is for."""
+"""What a commit of a Delta target carries, whatever it is for."""
 
 from __future__ import annotations
 
 import uuid
 
-from iscp.core.watermark import Watermark
+from iscp.core.watermark import SourceMarks, Watermark
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.sink import CommitTag
 
 
-def commit_tag(context: ConsumeContext, kind: str, from_version: int, watermark: Watermark) -> CommitTag:
-    """For the commit that follows the position of `context`."""
+def commit_tag(
+    context: ConsumeContext, kind: str, from_version: int, watermark: Watermark, sources: SourceMarks | None = None
+) -> CommitTag:
+    """For the commit that follows the position of `context`. `sources`: None: as they were."""
     return CommitTag(
         seq=context.position.seq + 1,
         job_id=context.row.job_id,
@@ -23,4 +25,5 @@ def commit_tag(context: ConsumeContext, kind: str, from_version: int, watermark:
         kind=kind,
         dead=context.position.dead,
         column_ids=context.column_ids,
+        sources=context.position.sources if sources is None else sources,
     )

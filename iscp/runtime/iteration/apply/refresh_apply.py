@@ -1,0 +1,119 @@
+"""Brings jobs on whose consumers read their tables themselves: each by itself, to one version of each table."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from iscp.core.errors import PermanentError
+from iscp.core.exact_watermarks import exact_watermark
+from iscp.core.iteration import DataType, JobOutcome
+from iscp.core.watermark import NOTHING_APPLIED, Position, SourceMark, SourceMarks, Watermark, later
+from iscp.ports.consumer import TidyingConsumer
+from iscp.ports.refreshing import Refreshed, RefreshingConsumer, RefreshOrder
+from iscp.ports.source import ChangesUnavailableError, SourceRange
+from iscp.runtime.iteration import read_policy
+from iscp.runtime.iteration.apply.apply_run import ApplyRun
+from iscp.runtime.iteration.apply.position_renewal import renew_position
+from iscp.runtime.iteration.job_outcomes import refreshed
+from iscp.runtime.iteration.job_run import JobRun, log_rebuild
+
+log = logging.getLogger(__name__)
+
+FIRST_BUILD = "the first build"
+
+
+def apply_refresh_to_each(run: ApplyRun, works: list[JobRun]) -> list[JobOutcome]:
+    """Of `works` whose kinds read for themselves; they share nothing."""
+    return run.run_each(works, lambda work: _apply_refresh(run, work))
+
+
+def _apply_refresh(run: ApplyRun, work: JobRun) -> JobOutcome:
+    consumer, ports, uri = work.consumer, run.ports, run.uri
+    if not isinstance(consumer, RefreshingConsumer):
+        raise PermanentError(f"a consumer {work.kind.name} needs to read for itself, and has no `refresh`")
+    span = _find_version(run)
+    exact_watermark(span.to)  # a commit may say any time of itself
+    full = FIRST_BUILD if work.data_type is DataType.SNAPSHOT else work.position.void or _find_replaced(run, work, span)
+    rebuilt_for = log_rebuild(work, uri)
+    with ports.engine.session() as session:
+        ports.failpoints.reach("read.before")
+        run.guard.check()
+        if work.position.job_id != work.row.job_id:
+            # As with all rebuilds: what a former registration has under way fails at the sink from here on.
+            frame = ports.source.snapshot(session, uri, span.to.version)
+            work = replace(work, position=consumer.claim(ports.context(session, work, span, run.guard), frame))
+        if full:
+            ports.failpoints.reach("snapshot.before")
+        done = consumer.refresh(ports.context(session, work, span, run.guard), RefreshOrder(span, run.bounds, full))
+    ports.failpoints.reach("report.before")
+    return _report(run, work, span, done, full, rebuilt_for)
+
+
+def _report(run: ApplyRun, work: JobRun, span: SourceRange, done: Refreshed, full: str, rebuilt_for: str) -> JobOutcome:
+    if not done.committed:
+        return _unmoved(run, work, span, done)
+    from_version = work.position.watermark.version
+    data_type = DataType.SNAPSHOT if full == FIRST_BUILD else DataType.DIFFERENCE if full else DataType.TAIL
+    outcome = refreshed(work.row, done, data_type, from_version, read_policy.warning_of_refresh(done, rebuilt_for))
+    about = {"table": run.uri, "job": work.row.key.job_name, "seq": outcome.seq, "strategy": outcome.strategy}
+    log.info("refresh.done", extra=about | {"reason": outcome.strategy_reason, "rows": outcome.rows})
+    run.on_committed(outcome)
+    if isinstance(work.consumer, TidyingConsumer):
+        work.consumer.tidy()
+    return outcome
+
+
+def _unmoved(run: ApplyRun, work: JobRun, span: SourceRange, done: Refreshed) -> JobOutcome:
+    """Nothing was written: what the tables have committed since has no rows, and only the marks move, in memory."""
+    marks = {**work.position.sources, **refreshed(work.row, done, DataType.TAIL, NOTHING_APPLIED, "").sources}
+    own = SourceMark(span.table_id, later(work.position.watermark, span.to))
+    position = replace(work.position, sources={**marks, run.uri: own})
+    return renew_position(run.ports, run.guard, replace(work, position=position), span)
+
+
+def _find_version(run: ApplyRun) -> SourceRange:
+    source, to_version = run.ports.source, run.iteration.to_version
+    if to_version is None:
+        return source.newest(run.uri)
+    try:
+        return source.at(run.uri, to_version)
+    except ChangesUnavailableError:
+        return source.newest(run.uri)
+
+
+def _find_replaced(run: ApplyRun, work: JobRun, span: SourceRange) -> str:
+    """Why no change says how the rows have become what they are, as another table is in the place of one of them.
+
+    Empty: all are those that were read. Raises PermanentError where the job is not to follow that.
+    """
+    for uri, mark in _marks(run, work).items():
+        now = span if uri == run.uri else run.ports.source.newest(uri)
+        at = Position(watermark=mark.watermark, source_id=mark.table_id)
+        applied_at_s = _commit_time(run, uri, mark.watermark)
+        try:
+            read_policy.refuse_rebuild(work.row.spec, at, now, lambda at_s=applied_at_s: at_s)  # type: ignore[misc]
+        except PermanentError as error:
+            if uri == run.uri:
+                raise
+            raise PermanentError(f"{uri}: {error}", remedy=error.remedy, code=error.code) from error
+        lower = now.to.version < mark.watermark.version
+        if lower or not read_policy.same_log([at], replace(now, from_at_s=applied_at_s)):
+            return f"{uri} was replaced"
+    return ""
+
+
+def _marks(run: ApplyRun, work: JobRun) -> SourceMarks:
+    """Of the job's own table the position may know more: versions without a row need no commit."""
+    position = work.position
+    known = position.sources.get(run.uri)
+    own = position.watermark if known is None else later(known.watermark, position.watermark)
+    return {**position.sources, run.uri: SourceMark(position.source_id, own)}
+
+
+def _commit_time(run: ApplyRun, uri: str, mark: Watermark) -> float:
+    """When the version that was read last was committed, as the log has it now; 0: it is not there any more."""
+    try:
+        return run.ports.source.at(uri, mark.version).to.at_s
+    except ChangesUnavailableError:
+        return 0.0

@@ -1,0 +1,52 @@
+"""What is known of further tables: who is behind them, and since when."""
+
+from __future__ import annotations
+
+from iscp.coordination.further_tables import FurtherAnswer, FurtherQuery, FurtherTables, SeveralTables
+from iscp.core.start_rule import ProbeState
+from iscp.core.watermark import SourceMark, Watermark
+
+
+def reading(**versions: int) -> SeveralTables:
+    marks = {uri: SourceMark(uri, Watermark(version, 10.0)) for uri, version in versions.items() if version >= 0}
+    return SeveralTables(tuple(versions), marks)
+
+
+def test_each_table_is_probed_once_whoever_reads_it() -> None:
+    tables, jobs = FurtherTables(), [reading(x=3, y=1), reading(x=2), reading(z=-1)]
+    tables.keep(jobs)
+    assert {query.uri for query in tables.queries()} == {"x", "y", "z"}
+    assert FurtherQuery("z", None) in tables.queries()
+    tables.keep([reading(y=1)])
+    assert tables.queries() == (FurtherQuery("y", ProbeState(1)),)
+
+
+def test_who_is_behind_shows_as_soon_as_a_table_has_moved_or_the_job_has_come_on() -> None:
+    tables, jobs = FurtherTables(), [reading(x=3), reading(y=1)]
+    tables.keep(jobs)
+    assert not tables.take([FurtherAnswer("x", ProbeState(4, (1,), 20.0))], jobs, moved=False)
+    assert [job.behind for job in jobs] == [True, False]
+    assert tables.lag_s(jobs, 50.0) == 30.0
+    jobs[0].marks = reading(x=4).marks
+    tables.compare(jobs)
+    assert not jobs[0].behind
+    assert tables.lag_s(jobs, 60.0) == 0.0
+
+
+def test_a_lower_version_is_a_recreated_table_unless_an_iteration_has_ended_since() -> None:
+    jobs = [reading(x=3)]
+    for moved in (False, True):
+        tables = FurtherTables()
+        tables.keep(jobs)
+        doubted = tables.take([FurtherAnswer("x", ProbeState(2, (1,)))], jobs, moved=moved)
+        assert doubted == (set() if moved else {"x"})
+    tables.keep(jobs)
+    tables.take([FurtherAnswer("x", ProbeState(3, (1,)))], jobs, moved=False)
+    assert tables.take([FurtherAnswer("x", ProbeState(3, (2,)))], jobs, moved=True) == {"x"}
+
+
+def test_an_answer_that_comes_when_nobody_reads_the_table_any_more_counts_for_nothing() -> None:
+    tables = FurtherTables()
+    tables.keep([reading(x=3)])
+    assert not tables.take([FurtherAnswer("y", None), FurtherAnswer("y", ProbeState(9))], [], moved=False)
+    assert tables.versions() == {"x": 3}
