@@ -1,0 +1,223 @@
+"""Refreshes of views against full recomputations by Spark: `python -m benchmarks.view [--json] [--rows N] …`.
+
+A fact table with a dimension beside it is changed by commits of 1,000 rows (updates, deletes and inserts). After each,
+by turns, the view is refreshed by a runner as nodes have it, without a node around it, and Spark overwrites a table
+with the same query's rows, as CREATE OR REPLACE TABLE … AS SELECT does, in the same JVM with the same settings, both
+warm.
+`ratio_…` is the median of the one over that of the other; `growth` how much longer a refresh of groups takes at 40
+times the rows of the smallest table.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from iscp.adapters.delta.sink.delta_sink import DeltaSink
+from iscp.adapters.delta.source.change_source import DeltaChangeSource
+from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.adapters.delta.source.spark_read import table_opener
+from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
+from iscp.adapters.delta.spark.spark_engine import SparkEngine
+from iscp.adapters.system.clock import SystemClock
+from iscp.consumers.view.view_kind import ViewKind
+from iscp.core.ids import JobKey
+from iscp.core.iteration import Bounds, Iteration
+from iscp.core.job_row import JobRow
+from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.runtime.iteration.iteration_ports import IterationPorts
+from iscp.runtime.iteration.runner import Runner
+from iscp.runtime.iteration.sink_pool import SinkPool
+from tests.fakes.guards import OpenGuard, ScriptedFailpoints
+
+ROWS, GROUPS, CHANGED, FILES = 5_000_000, 100_000, 1_000, 8
+GROWTH_ROWS = (500_000, 20_000_000)
+FEED = {"delta.enableChangeDataFeed": "true"}
+
+CASES = {
+    "aggregate": ("SELECT g, count(*) AS n, count(x) AS k, sum(x) AS s, avg(x) AS m FROM fact GROUP BY g", 0.03),
+    "touched": ("SELECT g, min(x) AS lo, max(x) AS hi, count(DISTINCT c) AS k FROM fact GROUP BY g", 0.3),
+    "join": ("SELECT f.id, f.x, d.name FROM fact f JOIN dim d ON f.g = d.g", 0.15),
+    "outer": ("SELECT f.id, f.x, d.name FROM fact f LEFT JOIN dim d ON f.g = d.g", 0.3),
+    "window": ("SELECT id, g, x, row_number() OVER (PARTITION BY g ORDER BY x, id) AS r FROM fact", 0.3),
+}
+
+
+def fact_rows(ids: np.ndarray, salt: int) -> pa.Table:
+    draw = np.random.default_rng(salt)
+    size = len(ids)
+    return pa.table(
+        {
+            "id": ids,
+            "g": draw.integers(0, GROUPS, size),
+            "x": draw.integers(0, 1_000_000, size),
+            "c": draw.integers(0, 50, size),
+        }
+    )
+
+
+def make_lake(root: Path, rows: int) -> dict[str, str]:
+    """A fact table of so many rows, and a dimension of its groups, a tenth of which lack a row."""
+    uris = {"fact": str(root / "fact"), "dim": str(root / "dim")}
+    for number, part in enumerate(np.array_split(np.arange(rows), FILES)):
+        write_deltalake(uris["fact"], fact_rows(part, number), mode="append", configuration=FEED)
+    groups = np.arange(0, GROUPS, dtype=np.int64)
+    groups = groups[groups % 10 > 0]
+    write_deltalake(
+        uris["dim"], pa.table({"g": groups, "name": [f"group {each}" for each in groups]}), configuration=FEED
+    )
+    return uris
+
+
+def change_fact(uri: str, rows: int, number: int) -> None:
+    """One commit of 1,000 rows: half updates, a quarter deletes, a quarter inserts."""
+    draw = np.random.default_rng(10_000 + number)
+    touched = draw.choice(rows, CHANGED * 3 // 4, replace=False)
+    fresh = np.arange(rows + number * CHANGED, rows + number * CHANGED + CHANGED // 4)
+    ops = ["d"] * (CHANGED // 4) + ["u"] * (CHANGED * 3 // 4)
+    changes = fact_rows(np.concatenate([touched, fresh]), 20_000 + number).append_column("op", [ops])
+    columns = {name: f"s.{name}" for name in ("id", "g", "x", "c")}
+    (
+        DeltaTable(uri)
+        .merge(changes, "t.id = s.id", source_alias="s", target_alias="t")
+        .when_matched_delete("s.op = 'd'")
+        .when_matched_update(columns)
+        .when_not_matched_insert(columns, predicate="s.op <> 'd'")
+        .execute()
+    )
+
+
+@dataclass
+class View:
+    """One view over a lake, refreshed as a node's runner does, and the same query recomputed by Spark."""
+
+    runtime: SparkRuntime
+    root: Path
+    uris: dict[str, str]
+    sql: str
+
+    def __post_init__(self) -> None:
+        self.root.mkdir()
+        failpoints, clock = ScriptedFailpoints(), SystemClock()
+        source = DeltaChangeSource(by_spark=table_opener(self.runtime.root))
+        sinks = SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: uri, clock, failpoints, source)
+        engine = SparkEngine(self.runtime.root, self.runtime.new_session)
+        ports = IterationPorts(engine, source, lambda name: ViewKind(), sinks, clock, failpoints, lambda: 1)
+        self._runner, self._numbers = Runner(ports, Bounds()), count(1)
+        tables = {name: uri for name, uri in self.uris.items() if f" {name} " in f"{self.sql} "}
+        spec = ConsumerSpec("view", str(self.root / "view"), options={"sql": self.sql, "tables": tables})
+        own = DeltaCatalog().describe(self.uris["fact"])
+        self._row = JobRow(JobKey("a", own.table_id, "view"), "view-1", JobSpec(spec).to_json(), own.uri, own.uri)
+
+    def refresh(self) -> tuple[float, str]:
+        """Seconds, and the strategy."""
+        began_s = time.perf_counter()
+        iteration = Iteration(next(self._numbers), self._row.key.table_id, self._row.table_uri, (self._row,))
+        (outcome,) = self._runner.run(iteration, OpenGuard())
+        took_s = time.perf_counter() - began_s
+        if not outcome.ok:
+            raise RuntimeError(outcome.error_msg)
+        return took_s, outcome.strategy
+
+    def recompute(self) -> float:
+        """Seconds."""
+        session = self.runtime.new_session()
+        for name, uri in self.uris.items():
+            session.read.format("delta").load(uri).createOrReplaceTempView(name)
+        began_s = time.perf_counter()
+        rows = session.sql(self.sql).write.format("delta").mode("overwrite")
+        rows.option("overwriteSchema", "true").save(str(self.root / "full"))
+        return time.perf_counter() - began_s
+
+
+def measure(view: View, rows: int, rounds: int, numbers: Any) -> dict[str, Any]:
+    """The first round warms both."""
+    view.refresh()
+    ours: list[float] = []
+    theirs: list[float] = []
+    strategies: list[str] = []
+    for number in range(rounds + 1):
+        change_fact(view.uris["fact"], rows, next(numbers))
+        if number % 2:
+            theirs.append(view.recompute())
+        took_s, strategy = view.refresh()
+        if not number % 2:
+            theirs.append(view.recompute())
+        ours.append(took_s)
+        strategies.append(strategy)
+    return {
+        "refresh_s": [round(each, 3) for each in ours[1:]],
+        "recompute_s": [round(each, 3) for each in theirs[1:]],
+        "ratio": round(statistics.median(ours[1:]) / statistics.median(theirs[1:]), 4),
+        "strategies": sorted(set(strategies)),
+    }
+
+
+def run(root: Path, rows: int, rounds: int, names: tuple[str, ...], growth: bool) -> dict[str, Any]:
+    runtime = SparkRuntime.start(SparkSettings(work_dir=root / "spark"))
+    try:
+        found: dict[str, Any] = {"rows": rows, "aims": []}
+        uris, numbers = make_lake(root / "lake", rows), count(1)
+        for name in names:
+            sql, aim = CASES[name]
+            figures = measure(View(runtime, root / name, uris, sql), rows, rounds, numbers)
+            found[f"ratio_{name}"] = figures["ratio"]
+            found[name] = figures
+            found["aims"].append(
+                {"aim": f"ratio_{name} <= {aim}", "measured": figures["ratio"], "met": figures["ratio"] <= aim}
+            )
+        if growth:
+            found |= measure_growth(runtime, root, rounds, found)
+        return found
+    finally:
+        runtime.stop()
+
+
+def measure_growth(runtime: SparkRuntime, root: Path, rounds: int, found: dict[str, Any]) -> dict[str, Any]:
+    medians = []
+    for size in GROWTH_ROWS:
+        uris, numbers = make_lake(root / f"lake-{size}", size), count(1)
+        view = View(runtime, root / f"growth-{size}", uris, CASES["aggregate"][0])
+        view.refresh()
+        times = []
+        for _ in range(rounds + 1):
+            change_fact(uris["fact"], size, next(numbers))
+            times.append(view.refresh()[0])
+        medians.append(statistics.median(times[1:]))
+    growth = round(medians[1] / medians[0], 3)
+    found["aims"].append({"aim": "growth <= 1.5", "measured": growth, "met": growth <= 1.5})
+    return {
+        "growth": growth,
+        "growth_s": dict(zip(map(str, GROWTH_ROWS), [round(each, 3) for each in medians], strict=True)),
+    }
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--rows", default=ROWS, show_default=True, help="Rows of the fact table.")
+@click.option("--rounds", default=5, show_default=True, help="Changes that are measured of each view.")
+@click.option("--case", "names", multiple=True, type=click.Choice(list(CASES)), help="Only these; by default all.")
+@click.option("--growth/--no-growth", default=True, show_default=True, help="Measure tables of two sizes besides.")
+def main(as_json: bool, rows: int, rounds: int, names: tuple[str, ...], growth: bool) -> None:
+    with tempfile.TemporaryDirectory(prefix="iscp-view-") as root:
+        found = run(Path(root), rows, rounds, names or tuple(CASES), growth)
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    for name in (each for each in found if each.startswith(("ratio_", "growth"))):
+        click.echo(f"{name}: {found[name]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Plans of Spark's Catalyst as they are built here, through py4j.
+
+An operator's expressions name the columns of its inputs by ids. What takes an input's place (its rows of another
+version, or its changes) therefore gets columns of the very same ids, and the expressions stay as Spark made them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Plan = Any
+"""A LogicalPlan of the JVM."""
+
+Expression = Any
+"""An Expression of the JVM; an attribute is one too."""
+
+
+class Catalyst:
+    """Builds plans for one session."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        jvm: Any = session._jvm
+        self._jvm = jvm
+        catalyst = jvm.org.apache.spark.sql.catalyst
+        self._expressions, self._logical, self._plans = catalyst.expressions, catalyst.plans.logical, catalyst.plans
+        self._none = jvm.scala.Option.empty()
+
+    def seq(self, items: Iterable[Any]) -> Any:
+        return self._jvm.PythonUtils.toSeq(list(items))
+
+    def items(self, seq: Any) -> list[Any]:
+        return list(self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(seq.toSeq()))
+
+    def children(self, node: Plan | Expression) -> list[Any]:
+        return self.items(node.children())
+
+    def output(self, plan: Plan) -> list[Expression]:
+        return self.items(plan.output())
+
+    def inputs(self, plan: Plan) -> list[Plan]:
+        """Those of the operator. A limit is several plans, which together are planned as one: none of them alone keeps
+        the order of its rows."""
+        children = self.children(plan)
+        return self.inputs(children[0]) if self._parts_limit(plan, children) else children
+
+    def with_inputs(self, plan: Plan, inputs: Sequence[Plan]) -> Plan:
+        children = self.children(plan)
+        if self._parts_limit(plan, children):
+            inputs = [self.with_inputs(children[0], inputs)]
+        return plan.withNewChildren(self.seq(inputs))
+
+    def _parts_limit(self, plan: Plan, children: Sequence[Plan]) -> bool:
+        limits = ("GlobalLimit", "Offset", "LocalLimit")
+        return any(self.is_a(plan, name) for name in limits) and any(self.is_a(children[0], name) for name in limits)
+
+    def plan_of(self, frame: DataFrame) -> Plan:
+        return frame._jdf.queryExecution().analyzed()
+
+    def frame(self, plan: Plan) -> DataFrame:
+        """The plan's rows."""
+        dataset = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._session._jsparkSession, plan)
+        return DataFrame(dataset, self._session)
+
+    def is_a(self, node: Any, name: str) -> bool:
+        """Whether `node` is of the class of Catalyst's `expressions` or `plans.logical` with this name."""
+        return bool(node.getClass().getSimpleName().rstrip("$") == name)
+
+    # --- expressions ----------------------------------------------------------------------------------------------
+
+    def alias(self, value: Expression, name: str, attribute: Expression | None = None) -> Expression:
+        """`value` under a new id, or under that of `attribute`."""
+        named = getattr(self._expressions, "NamedExpression$").__getattr__("MODULE$")
+        number = named.newExprId() if attribute is None else attribute.exprId()
+        nothing = self.seq(())
+        return self._expressions.Alias(value, name, number, nothing, self._none, nothing)
+
+    def both(self, conditions: Sequence[Expression]) -> Expression:
+        return reduce(self._expressions.And, conditions)
+
+    def same(self, left: Expression, right: Expression) -> Expression:
+        """Null equals null."""
+        return self._expressions.EqualNullSafe(left, right)
+
+    def times(self, left: Expression, right: Expression) -> Expression:
+        return self._expressions.Multiply(left, right)
+
+    def column(self, expression: Expression) -> Expression | None:
+        """The attribute that it is, or gives another name; None: it is something else."""
+        inner = expression.child() if self.is_a(expression, "Alias") else expression
+        return inner if self.is_a(inner, "AttributeReference") else None
+
+    # --- operators ------------------------------------------------------------------------------------------------
+
+    def project(self, columns: Sequence[Expression], child: Plan) -> Plan:
+        return self._logical.Project(self.seq(columns), child)
+
+    def renamed(self, child: Plan, wanted: Sequence[Expression]) -> Plan:
+        """The child's columns, in their order, under the ids of `wanted`."""
+        columns = [self.alias(there, want.name(), want) for there, want in zip(self.output(child), wanted, strict=True)]
+        return self.project(columns, child)
+
+    def afresh(self, child: Plan, columns: Sequence[Expression]) -> Plan:
+        """These columns under new ids, so that they meet others of the same ids in no operator."""
+        return self.project([self.alias(each, each.name()) for each in columns], child)
+
+    def union(self, plans: Sequence[Plan]) -> Plan:
+        """Of plans whose columns have ids of their own each."""
+        return self._logical.Union(self.seq(plans), False, False) if len(plans) > 1 else plans[0]
+
+    def semi_join(self, left: Plan, right: Plan, condition: Expression) -> Plan:
+        kind = self._plans.JoinType.apply("leftsemi")
+        hint = getattr(self._logical, "JoinHint$").__getattr__("MODULE$").NONE()
+        return self._logical.Join(left, right, kind, self._jvm.scala.Option.apply(condition), hint)
+
+    def expand(self, plan: Plan, carried: Expression, child: Plan) -> Plan:
+        """An Expand whose rows carry one more column of its input."""
+        rows = [self.seq([*self.items(row), carried]) for row in self.items(plan.projections())]
+        return self._logical.Expand(self.seq(rows), self.seq([*self.output(plan), carried]), child)
+
+    def with_subqueries(self, plan: Plan, before: Sequence[Plan], after: Sequence[Plan]) -> Plan:
+        """A Project, Filter or Join whose expressions have other subqueries in the place of these."""
+        swap = _Swap(self, tuple(before), tuple(after))
+        if self.is_a(plan, "Project"):
+            return self.project([swap.within(each) for each in self.items(plan.projectList())], plan.child())
+        if self.is_a(plan, "Filter"):
+            return self._logical.Filter(swap.within(plan.condition()), plan.child())
+        condition = self._jvm.scala.Option.apply(swap.within(plan.condition().get()))
+        return self._logical.Join(plan.left(), plan.right(), plan.joinType(), condition, plan.hint())
+
+
+@dataclass(frozen=True, slots=True)
+class _Swap:
+    catalyst: Catalyst
+    before: tuple[Plan, ...]
+    after: tuple[Plan, ...]
+
+    def within(self, expression: Expression) -> Expression:
+        if self.catalyst.is_a(expression, "ScalarSubquery"):
+            plan = expression.plan()
+            place = next(number for number, each in enumerate(self.before) if plan.fastEquals(each))
+            return expression.withNewPlan(self.after[place])
+        children = self.catalyst.children(expression)
+        if not children:
+            return expression
+        return expression.withNewChildren(self.catalyst.seq([self.within(each) for each in children]))

@@ -1,0 +1,200 @@
+"""A query as Spark has analyzed and optimized it, as a tree of operators with the plans that carry each out.
+
+Spark's own optimizer has by then replaced subqueries, set operations, DISTINCT and grouping sets by joins, groups and
+unions, so that a dozen operators are left, with Spark's semantics of nulls and types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
+from iscp.core.errors import InvalidRequest
+from iscp.core.query_explanation import OperatorUpkeep
+from iscp.core.query_plan import JoinSide, Operator, OperatorKind, passes_kept_input, upkeep_of, worth_keeping
+
+_KINDS = {
+    "Project": OperatorKind.PROJECT,
+    "Filter": OperatorKind.FILTER,
+    "Union": OperatorKind.UNION,
+    "Expand": OperatorKind.EXPAND,
+    "Generate": OperatorKind.GENERATE,
+    "Sort": OperatorKind.SORT,
+    "Join": OperatorKind.JOIN,
+    "Aggregate": OperatorKind.AGGREGATE,
+    "Window": OperatorKind.WINDOW,
+    "WindowGroupLimit": OperatorKind.WINDOW,
+    "GlobalLimit": OperatorKind.LIMIT,
+    "Offset": OperatorKind.LIMIT,
+    "Range": OperatorKind.ROWS,
+    "LocalRelation": OperatorKind.ROWS,
+    "OneRowRelation": OperatorKind.ROWS,
+}
+
+_LINEAR_IN = {
+    "Inner": JoinSide.BOTH,
+    "Cross": JoinSide.BOTH,
+    "LeftOuter": JoinSide.LEFT,
+    "LeftSemi": JoinSide.LEFT,
+    "LeftAnti": JoinSide.LEFT,
+    "LeftSingle": JoinSide.LEFT,
+    "ExistenceJoin": JoinSide.LEFT,
+    "RightOuter": JoinSide.RIGHT,
+}
+
+_WITH_SUBQUERIES = (OperatorKind.PROJECT, OperatorKind.FILTER, OperatorKind.JOIN)
+TITLE_CHARACTERS_MAX = 300
+"""Of an operator as Spark describes it, as many are shown."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanNode:
+    """An operator, and the plan that it is the top of. `keys`: of each input, the expressions by which it is `keyed`.
+
+    `subqueries`: the plans of the values in its expressions.
+    """
+
+    operator: Operator
+    plan: Plan
+    inputs: tuple[PlanNode, ...]
+    keys: tuple[tuple[Expression, ...], ...] = ()
+    subqueries: tuple[PlanNode, ...] = ()
+
+
+def read_tree(catalyst: Catalyst, plan: Plan, tables: Mapping[int, str]) -> PlanNode:
+    """`tables`: the names of tables by the id of the empty RDD that stands for each. Raises InvalidRequest."""
+    return _TreeReader(catalyst, tables).read(plan)
+
+
+def kept_input(root: PlanNode) -> PlanNode | None:
+    """The node whose rows are kept, so that what is above it can be recomputed from them."""
+    found, node = None, root
+    while len(node.inputs) == 1 and passes_kept_input(node.operator):
+        ordering = found is not None and node.operator.kind is OperatorKind.SORT  # of rows that a limit takes from
+        if ordering or upkeep_of(node.operator) is OperatorUpkeep.WHOLE:
+            found = node.inputs[0]
+        (node,) = node.inputs
+    return found if found is not None and worth_keeping(found.operator) else None
+
+
+@dataclass(frozen=True, slots=True)
+class ResultKeys:
+    """The groups at the top of a query: `node` has them, and each is the result's column at one of `places`."""
+
+    node: PlanNode
+    places: tuple[int, ...]
+
+
+def result_keys(catalyst: Catalyst, root: PlanNode) -> ResultKeys | None:
+    """None where no columns of the result say of which group a row is."""
+    above, node = [], root
+    while node.operator.kind in (OperatorKind.PROJECT, OperatorKind.FILTER) and not node.subqueries:
+        above.append(node)
+        (node,) = node.inputs
+    if node.operator.kind is not OperatorKind.AGGREGATE or not node.keys:
+        return None
+    if not all(catalyst.is_a(each, "AttributeReference") for each in node.keys[0]):
+        return None
+    ids = [_id(each) for each in node.keys[0]]
+    lists = [node.plan.aggregateExpressions()]
+    lists += [each.plan.projectList() for each in reversed(above) if each.operator.kind is OperatorKind.PROJECT]
+    for columns in lists:
+        passed = {
+            _id(inner): _id(each) for each in catalyst.items(columns) if (inner := catalyst.column(each)) is not None
+        }
+        if not all(each in passed for each in ids):
+            return None
+        ids = [passed[each] for each in ids]
+    places = {_id(each): place for place, each in enumerate(catalyst.output(root.plan))}
+    return ResultKeys(node, tuple(places[each] for each in ids))
+
+
+def _id(attribute: Expression) -> int:
+    return int(attribute.exprId().id())
+
+
+@dataclass(frozen=True, slots=True)
+class _TreeReader:
+    catalyst: Catalyst
+    tables: Mapping[int, str]
+
+    def read(self, plan: Plan) -> PlanNode:
+        name = str(plan.nodeName()).split()[0]
+        inputs = tuple(self.read(each) for each in self.catalyst.inputs(plan))
+        subqueries = tuple(self.read(each) for each in self.catalyst.items(plan.subqueries()))
+        if name == "LogicalRDD":
+            return self._table(plan)
+        kind = _KINDS.get(name)
+        if kind is None:
+            raise InvalidRequest(
+                f"has the operator {name}, which views cannot keep", remedy="Write the query without it"
+            )
+        if subqueries and kind not in _WITH_SUBQUERIES:
+            raise InvalidRequest(
+                f"has a subquery within {name}, which views cannot keep", remedy="Join with the subquery instead"
+            )
+        keys, linear_in = self._keys(kind, plan), self._linear_in(kind, plan)
+        operator = Operator(
+            kind,
+            _title(plan),
+            tuple(each.operator for each in inputs),
+            keyed=bool(keys),
+            linear_in=linear_in,
+            subqueries=tuple(each.operator for each in subqueries),
+        )
+        return PlanNode(operator, plan, inputs, keys, subqueries)
+
+    def _table(self, plan: Plan) -> PlanNode:
+        name = self.tables.get(int(plan.rdd().id()))
+        if name is None:
+            raise InvalidRequest("has rows of no table that is named", remedy="Read tables that are named")
+        return PlanNode(Operator(OperatorKind.TABLE, name, table=name), plan, ())
+
+    def _keys(self, kind: OperatorKind, plan: Plan) -> tuple[tuple[Expression, ...], ...]:
+        match kind:
+            case OperatorKind.AGGREGATE:
+                keys = self.catalyst.items(plan.groupingExpressions())
+            case OperatorKind.WINDOW:
+                keys = self.catalyst.items(plan.partitionSpec())
+            case OperatorKind.JOIN:
+                return self._equalities(plan)
+            case _:
+                return ()
+        return (tuple(keys),) if keys else ()
+
+    def _equalities(self, join: Plan) -> tuple[tuple[Expression, ...], ...]:
+        """What has to be equal of the left and of the right side, in order; empty: nothing has."""
+        left, right = join.left().outputSet(), join.right().outputSet()
+        pairs: list[tuple[Expression, Expression]] = []
+        condition = join.condition()
+        waiting = [condition.get()] if condition.isDefined() else []
+        while waiting:
+            part = waiting.pop()
+            if self.catalyst.is_a(part, "And"):
+                waiting += [part.left(), part.right()]
+            elif self.catalyst.is_a(part, "EqualTo") or self.catalyst.is_a(part, "EqualNullSafe"):
+                one, other = part.left(), part.right()
+                if one.references().isEmpty() or other.references().isEmpty():
+                    continue
+                if one.references().subsetOf(left) and other.references().subsetOf(right):
+                    pairs.append((one, other))
+                elif one.references().subsetOf(right) and other.references().subsetOf(left):
+                    pairs.append((other, one))
+        return tuple(zip(*pairs, strict=True))
+
+    def _linear_in(self, kind: OperatorKind, plan: Plan) -> JoinSide:
+        if kind is not OperatorKind.JOIN:
+            return JoinSide.NEITHER
+        return _LINEAR_IN.get(str(plan.joinType().toString()).split("(")[0], JoinSide.NEITHER)
+
+
+def _title(plan: Plan) -> str:
+    """As Spark describes it, without the ids of columns."""
+    text = str(plan.simpleString(25))
+    shown = "".join(part if not place else part.lstrip("0123456789").removeprefix("L") for place, part in _parts(text))
+    return shown if len(shown) <= TITLE_CHARACTERS_MAX else f"{shown[:TITLE_CHARACTERS_MAX]}…"
+
+
+def _parts(text: str) -> enumerate[str]:
+    return enumerate(text.split("#"))

@@ -1,0 +1,143 @@
+"""Has Spark analyze a query over named tables, without reading a row, and refuses what cannot be kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql.types import StructType
+
+from iscp.adapters.delta.query.catalyst import Catalyst
+from iscp.adapters.delta.query.plan_tree import PlanNode, read_tree
+from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.core.errors import InvalidRequest
+from iscp.core.query_plan import QueryShape
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SETTINGS = {
+    # What these make of a plan suits one execution of it, and not another one over changed rows.
+    "spark.sql.optimizer.excludedRules": ",".join(
+        f"org.apache.spark.sql.catalyst.optimizer.{name}"
+        for name in (
+            "MergeScalarSubqueries",
+            "DecimalAggregates",
+            "InferWindowGroupLimit",
+            "LimitPushDown",
+            "LimitPushDownThroughWindow",
+            "PushProjectionThroughLimitAndOffset",
+        )
+    ),
+    "spark.sql.optimizer.runtime.bloomFilter.enabled": "false",
+    "spark.sql.optimizer.runtimeFilter.semiJoinReduction.enabled": "false",
+    "spark.sql.cbo.enabled": "false",
+}
+
+
+ShapeQuery = Callable[[str, Mapping[str, str]], QueryShape]
+"""As Catalog.query_shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnalyzedQuery:
+    """`columns` are the result's; `schemas` those of the tables that the tree was made of, by their names."""
+
+    root: PlanNode
+    columns: StructType
+    catalyst: Catalyst
+
+
+def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -> AnalyzedQuery:
+    """`schemas`: of each table, as Delta and Spark write it (JSON). Raises InvalidRequest."""
+    with _settings(session), spark_faults("analyze the query"):
+        names: dict[int, str] = {}
+        try:
+            for name, schema_json in schemas.items():
+                schema = _nullable(StructType.fromJson(json.loads(schema_json)))
+                frame = session.createDataFrame(session.sparkContext.emptyRDD(), schema)
+                names[int(frame._jdf.queryExecution().logical().rdd().id())] = name
+                frame.createOrReplaceTempView(_quoted(name))
+            return _analyze(session, sql, names)
+        except ParseException as error:
+            raise InvalidRequest(_first_line(error), field="sql", remedy="Correct the query") from error
+        except AnalysisException as error:
+            raise InvalidRequest(_first_line(error), field="sql", remedy="Correct the query") from error
+        finally:
+            for name in schemas:
+                session.catalog.dropTempView(name)
+
+
+def query_shaper(session: SparkSession) -> ShapeQuery:
+    """Analyzes queries in sessions of their own; runs no job."""
+
+    def shape(sql: str, schemas: Mapping[str, str]) -> QueryShape:
+        with spark_faults("open a Spark session"):
+            apart = session.newSession()
+        found = analyze_query(apart, sql, schemas)
+        return QueryShape(found.root.operator, str(found.columns.json()))
+
+    return shape
+
+
+def _analyze(session: SparkSession, sql: str, names: Mapping[int, str]) -> AnalyzedQuery:
+    jvm: Any = session._jvm
+    state = session._jsparkSession.sessionState()
+    parsed = state.sqlParser().parsePlan(sql)
+    _refuse_command(jvm, parsed)
+    execution = state.executePlan(parsed, getattr(state, "executePlan$default$2")())
+    analyzed = execution.analyzed()
+    _refuse_changing(jvm, analyzed)
+    catalyst = Catalyst(session)
+    plan = execution.optimizedPlan()
+    root = read_tree(catalyst, plan, names)
+    columns = StructType.fromJson(json.loads(analyzed.schema().json()))
+    return AnalyzedQuery(root, columns, catalyst)
+
+
+def _refuse_command(jvm: Any, parsed: Any) -> None:
+    logical = jvm.org.apache.spark.sql.catalyst.plans.logical
+    for kind in (logical.Command, logical.ParsedStatement):
+        if jvm.java.lang.Class.forName(kind._fqn).isInstance(parsed):
+            raise InvalidRequest("is no SELECT", field="sql", remedy="Write a query, as SELECT … or WITH …")
+
+
+def _refuse_changing(jvm: Any, analyzed: Any) -> None:
+    patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    if not analyzed.deterministic() or analyzed.containsPattern(patterns.CURRENT_LIKE()):
+        raise InvalidRequest(
+            "gives other rows each time that it is evaluated",
+            field="sql",
+            remedy="Leave out what is random, or goes by the time or the user",
+        )
+
+
+def _nullable(schema: StructType) -> StructType:
+    """Tables become nullable later, and the optimizer drops what a column that is never null does not need."""
+    for each in schema.fields:
+        each.nullable = True
+    return schema
+
+
+def _first_line(error: PySparkException) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+@contextmanager
+def _settings(session: SparkSession) -> Iterator[None]:
+    before = {name: session.conf.get(name, None) for name in _SETTINGS}
+    for name, value in _SETTINGS.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, was in before.items():
+            session.conf.unset(name) if was is None else session.conf.set(name, was)

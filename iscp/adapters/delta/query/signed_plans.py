@@ -1,0 +1,276 @@
+"""The changes of a query's result, from the changes of its tables: as signed bags, operator by operator.
+
+After the way of `iscp/core/query_plan.py`: each operator's changes are its rows with a weight, +1 for each that came
+and -1 for each that went. What an operator needs besides, its inputs' rows before or after, is planned and left to
+Spark to read, so that nothing is read that is not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
+from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys
+from iscp.adapters.delta.query.signed_rows import WEIGHT, At, Signed, TableChange, netted, whole_number
+from iscp.adapters.delta.spark.kept_frame import kept, release
+from iscp.core.netting import Op
+from iscp.core.query_explanation import OperatorUpkeep
+from iscp.core.query_plan import JoinSide, OperatorKind, upkeep_of
+from iscp.core.sql_names import OP
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass
+class SignedPlans:
+    """Plans of one query's changes for one refresh. `close` frees what was kept of them."""
+
+    catalyst: Catalyst
+    tables: Mapping[str, TableChange]
+    _kept: list[DataFrame] = field(default_factory=list)
+    _known: dict[PlanNode, Signed | None] = field(default_factory=dict)
+
+    def close(self) -> None:
+        for frame in self._kept:
+            release(frame)
+        self._kept.clear()
+
+    def result(self, root: PlanNode, at: At) -> DataFrame:
+        """All rows of the query."""
+        return self.catalyst.frame(self.rows(root, at))
+
+    def result_over(self, root: PlanNode, kept: PlanNode, rows: DataFrame) -> DataFrame:
+        """All rows of the query, where `rows` are those of its node `kept`."""
+        plan = self.catalyst.renamed(self.catalyst.plan_of(rows), self.catalyst.output(kept.plan))
+        return self.catalyst.frame(self._above(root, kept, plan))
+
+    def _above(self, node: PlanNode, kept: PlanNode, plan: Plan) -> Plan:
+        if node is kept:
+            return plan
+        return self.catalyst.with_inputs(node.plan, [self._above(each, kept, plan) for each in node.inputs])
+
+    def changes(self, root: PlanNode) -> DataFrame | None:
+        """How the result changes: each distinct row once, under the names `c0`, `c1`, …, with WEIGHT.
+
+        None: it stays as it is. Kept until `close`.
+        """
+        signed = self.delta(root)
+        if signed is None:
+            return None
+        columns = self.catalyst.output(root.plan)
+        named = [self.catalyst.alias(each, f"c{place}") for place, each in enumerate(columns)]
+        plan = self.catalyst.project([*named, self.catalyst.alias(signed.weight, WEIGHT)], signed.plan)
+        return self._keep(netted(self.catalyst.frame(plan)))
+
+    def group_changes(self, root: PlanNode, keys: ResultKeys) -> DataFrame | None:
+        """The rows of all groups that changed rows have or had, with OP: `u` as it is now, `d` the group is gone.
+
+        None: no row has changed. As `changes` otherwise; only the columns of the keys count where a group is gone.
+        """
+        (node,) = keys.node.inputs
+        signed = self.delta(node)
+        changed = self._evaluated(keys.node, {0: signed}) if signed is not None else {}
+        if not changed:
+            return None
+        touched = self._touched(keys.node, changed)
+        rows = self._restrict(self.rows(node, At.NEW), keys.node.keys[0], touched)
+        plan = self._above(root, node, rows)
+        names = [f"c{place}" for place in range(len(self.catalyst.output(root.plan)))]
+        now = kept(self.catalyst.frame(plan).toDF(*names))  # read twice below, and of all rows of the tables
+        self._kept.append(now)
+        pairs = {f"c{place}": f"k{number}" for number, place in enumerate(keys.places)}
+        same = [F.col(f"n.{name}").eqNullSafe(F.col(f"t.{key}")) for name, key in pairs.items()]
+        gone = self.catalyst.frame(touched).alias("t").join(now.alias("n"), same, "left_anti")
+        kinds = {field.name: field.dataType for field in now.schema.fields}
+        lost = [F.col(pairs[name]) if name in pairs else F.lit(None) for name in names]
+        columns = [value.cast(kinds[name]).alias(name) for value, name in zip(lost, names, strict=True)]
+        removed = gone.select(*columns, F.lit(Op.DELETE.value).alias(OP))
+        return now.withColumn(OP, F.lit(Op.UPDATE.value)).unionAll(removed)
+
+    # --- all rows -------------------------------------------------------------------------------------------------
+
+    def rows(self, node: PlanNode, at: At) -> Plan:
+        """The operator's rows, under its ids."""
+        if node.operator.kind is OperatorKind.TABLE:
+            plan = self.catalyst.plan_of(self.tables[node.operator.table].rows(at))
+            return self.catalyst.renamed(plan, self.catalyst.output(node.plan))
+        if not node.operator.tables():
+            return node.plan
+        return self._over(node, at, [self.rows(each, at) for each in node.inputs])
+
+    def _over(self, node: PlanNode, at: At, inputs: Sequence[Plan]) -> Plan:
+        """The operator over these, with the values that its subqueries have."""
+        plan = node.plan
+        if any(each.operator.tables() for each in node.subqueries):
+            values = [self.rows(each, at) for each in node.subqueries]
+            plan = self.catalyst.with_subqueries(plan, [each.plan for each in node.subqueries], values)
+        return self.catalyst.with_inputs(plan, inputs)
+
+    # --- changes --------------------------------------------------------------------------------------------------
+
+    def delta(self, node: PlanNode) -> Signed | None:
+        if node not in self._known:
+            self._known[node] = self._delta(node)
+        return self._known[node]
+
+    def _delta(self, node: PlanNode) -> Signed | None:
+        if not any(self.tables[name].changes() is not None for name in node.operator.tables()):
+            return None
+        if any(self.delta(each) is not None for each in node.subqueries):
+            return self._recomputed(node, {})
+        deltas = {place: found for place, each in enumerate(node.inputs) if (found := self.delta(each)) is not None}
+        match upkeep_of(node.operator):
+            case _ if node.operator.kind is OperatorKind.TABLE:
+                return self._of_table(node)
+            case OperatorUpkeep.LINEAR:
+                return self._linear(node, deltas)
+            case OperatorUpkeep.JOINED:
+                return self._joined(node, deltas)
+            case _ if self._linear_now(node, deltas):
+                (place,) = deltas
+                return self._join_with(node, place, deltas[place], At.NEW)
+            case _:
+                return self._recomputed(node, self._evaluated(node, deltas))
+
+    def _of_table(self, node: PlanNode) -> Signed | None:
+        changes = self.tables[node.operator.table].changes()
+        if changes is None:
+            return None
+        plan = self.catalyst.plan_of(changes)
+        *columns, weight = self.catalyst.output(plan)
+        wanted = self.catalyst.output(node.plan)
+        named = [self.catalyst.alias(there, want.name(), want) for there, want in zip(columns, wanted, strict=True)]
+        alias = self.catalyst.alias(weight, WEIGHT)
+        return Signed(self.catalyst.project([*named, alias], plan), alias.toAttribute())
+
+    def _linear(self, node: PlanNode, deltas: Mapping[int, Signed]) -> Signed | None:
+        if node.operator.kind is OperatorKind.UNION:
+            return self._united(node, deltas)
+        if not deltas:
+            return None
+        signed, plan = deltas[0], self._values_now(node)
+        match node.operator.kind:
+            case OperatorKind.SORT:
+                return signed
+            case OperatorKind.PROJECT:
+                columns = [*self.catalyst.items(plan.projectList()), signed.weight]
+                return Signed(self.catalyst.project(columns, signed.plan), signed.weight)
+            case OperatorKind.EXPAND:
+                return Signed(self.catalyst.expand(plan, signed.weight, signed.plan), signed.weight)
+            case _:
+                return Signed(self.catalyst.with_inputs(plan, [signed.plan]), signed.weight)
+
+    def _values_now(self, node: PlanNode) -> Plan:
+        """The operator with the values of its subqueries, which have not changed."""
+        if not node.subqueries:
+            return node.plan
+        return self._over(node, At.NEW, [each.plan for each in node.inputs])
+
+    def _united(self, node: PlanNode, deltas: Mapping[int, Signed]) -> Signed | None:
+        parts = [(deltas[place].plan, [*self.catalyst.output(each.plan), deltas[place].weight])
+                 for place, each in enumerate(node.inputs) if place in deltas]  # fmt: skip
+        return self._sum(node, parts)
+
+    def _sum(self, node: PlanNode, parts: Sequence[tuple[Plan, Sequence[Expression]]]) -> Signed | None:
+        """The rows of all `parts`, each with its columns in the operator's order and the weight."""
+        if not parts:
+            return None
+        plan = self.catalyst.union([self.catalyst.afresh(plan, columns) for plan, columns in parts])
+        *columns, weight = self.catalyst.output(plan)
+        wanted = self.catalyst.output(node.plan)
+        named = [self.catalyst.alias(there, want.name(), want) for there, want in zip(columns, wanted, strict=True)]
+        return Signed(self.catalyst.project([*named, weight], plan), weight)
+
+    def _joined(self, node: PlanNode, deltas: Mapping[int, Signed]) -> Signed | None:
+        """new(left) ⋈ delta(right) + delta(left) ⋈ old(right)."""
+        parts = []
+        for place, signed in deltas.items():
+            part = self._join_with(node, place, signed, At.OLD if place == 0 else At.NEW)
+            parts.append((part.plan, [*self.catalyst.output(node.plan), part.weight]))
+        return self._sum(node, parts)
+
+    def _join_with(self, node: PlanNode, place: int, signed: Signed, at: At) -> Signed:
+        """The changes of one input, joined with the rows of the other."""
+        other = self.rows(node.inputs[1 - place], at)
+        plan = self._values_now(node)
+        inputs = [signed.plan, other] if place == 0 else [other, signed.plan]
+        joined = self.catalyst.with_inputs(plan, inputs)
+        columns = [*self.catalyst.output(node.plan), signed.weight]
+        return Signed(self.catalyst.project(columns, joined), signed.weight)
+
+    def _linear_now(self, node: PlanNode, deltas: Mapping[int, Signed]) -> bool:
+        changed = {0: JoinSide.LEFT, 1: JoinSide.RIGHT}
+        return len(deltas) == 1 and changed[next(iter(deltas))] is node.operator.linear_in
+
+    def _evaluated(self, node: PlanNode, deltas: Mapping[int, Signed]) -> dict[int, DataFrame]:
+        """The changed rows of each input that has any, by the names `c0`, `c1`, … of its columns."""
+        found = {}
+        for place, signed in deltas.items():
+            columns = self.catalyst.output(node.inputs[place].plan)
+            named = [self.catalyst.alias(each, f"c{number}") for number, each in enumerate(columns)]
+            plan = self.catalyst.project([*named, self.catalyst.alias(signed.weight, WEIGHT)], signed.plan)
+            if (frame := self._keep(netted(self.catalyst.frame(plan)))) is not None:
+                found[place] = frame
+        return found
+
+    def _recomputed(self, node: PlanNode, changed: Mapping[int, DataFrame]) -> Signed | None:
+        """What the operator gives after the changes less what it gave before, for the keys that changed rows have.
+
+        Without keys, or where `changed` is empty because a value in it has changed, for all rows.
+        """
+        moved = any(self.delta(each) is not None for each in node.subqueries)
+        if not changed and not moved:
+            return None
+        touched = self._touched(node, changed) if node.keys and not moved else None
+        sides = []
+        for at, weight in ((At.NEW, 1), (At.OLD, -1)):
+            inputs = [self.rows(each, at) for each in node.inputs]
+            if touched is not None:
+                inputs = [self._restrict(plan, node.keys[place], touched) for place, plan in enumerate(inputs)]
+            plan = self._over(node, at, inputs)
+            sides.append(self._numbered(plan).withColumn(WEIGHT, whole_number(weight)))
+        frame = self._keep(netted(sides[0].unionAll(sides[1])))
+        return None if frame is None else self._signed(node, frame)
+
+    def _numbered(self, plan: Plan) -> DataFrame:
+        """The plan's rows, with the columns `c0`, `c1`, …"""
+        output = self.catalyst.output(plan)
+        named = [self.catalyst.alias(each, f"c{number}") for number, each in enumerate(output)]
+        return self.catalyst.frame(self.catalyst.project(named, plan))
+
+    def _touched(self, node: PlanNode, changed: Mapping[int, DataFrame]) -> Plan:
+        """The distinct keys of changed rows, as `k0`, `k1`, …"""
+        found = []
+        for place, frame in changed.items():
+            plan = self.catalyst.renamed(
+                self.catalyst.plan_of(frame.drop(WEIGHT)), self.catalyst.output(node.inputs[place].plan)
+            )
+            keys = [self.catalyst.alias(each, f"k{number}") for number, each in enumerate(node.keys[place])]
+            found.append(self.catalyst.frame(self.catalyst.project(keys, plan)))
+        keys_of_all = found[0] if len(found) == 1 else found[0].unionAll(found[1])
+        return self.catalyst.plan_of(keys_of_all.distinct())
+
+    def _restrict(self, rows: Plan, keys: Sequence[Expression], touched: Plan) -> Plan:
+        fresh = self.catalyst.afresh(touched, self.catalyst.output(touched))
+        pairs = zip(keys, self.catalyst.output(fresh), strict=True)
+        return self.catalyst.semi_join(rows, fresh, self.catalyst.both([self.catalyst.same(*pair) for pair in pairs]))
+
+    def _signed(self, node: PlanNode, frame: DataFrame) -> Signed:
+        """Rows that were kept, under the operator's ids again."""
+        plan = self.catalyst.plan_of(frame)
+        *columns, weight = self.catalyst.output(plan)
+        wanted = self.catalyst.output(node.plan)
+        named = [self.catalyst.alias(there, want.name(), want) for there, want in zip(columns, wanted, strict=True)]
+        alias = self.catalyst.alias(weight, WEIGHT)
+        return Signed(self.catalyst.project([*named, alias], plan), alias.toAttribute())
+
+    def _keep(self, frame: DataFrame) -> DataFrame | None:
+        """Evaluated now, once; None: there are no rows."""
+        frame = kept(frame)
+        self._kept.append(frame)
+        return frame if frame.count() else None

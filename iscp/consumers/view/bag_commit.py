@@ -1,0 +1,104 @@
+"""Has a table follow changes, in one commit: of rows without a key a bag of them.
+
+Nothing distinguishes rows that are equal. So of a row of which some copies go, all that are there are removed, and
+as many written as are left; of one of which copies come, these are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from iscp.adapters.delta.query.signed_rows import WEIGHT, comparable
+from iscp.adapters.delta.spark.kept_frame import kept, release
+from iscp.core.sql_names import OP, quoted
+from iscp.core.watermark import Position
+from iscp.ports.consumer import ConsumeContext
+from iscp.ports.sink import CommitTag, Sink
+from iscp.ports.source import ChangesUnavailableError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+HELD_ROWS_MAX = 50_000
+"""Changed rows that are merged without Spark; more are left with it."""
+
+_HELD, _LEFT, _COPY = "_iscp_held", "_iscp_left", "_iscp_copy"
+_REMOVED, _ADDED, _LACKING = "d", "n", "l"
+
+
+def commit_changes(context: ConsumeContext, sink: Sink, changes: DataFrame, tag: CommitTag) -> tuple[Position, int]:
+    """`changes`: the table's columns and WEIGHT, each row once. The position after it, and how many rows were written.
+
+    Raises ChangesUnavailableError where the table does not hold what the changes started from.
+    """
+    names = [name for name in changes.columns if name != WEIGHT]
+    uncompared = [name for name in names if not comparable(changes.schema[name].dataType)]
+    if uncompared and not changes.where(F.col(WEIGHT) < 0).isEmpty():
+        raise ChangesUnavailableError(f"rows go, and Spark cannot compare what is in {', '.join(uncompared)}")
+    held = sink.rows(context.session)
+    frame = kept(_to_repairs(changes, held, names) if not uncompared else _coming(changes, names))
+    try:
+        counts = {row[0]: int(row[1]) for row in frame.groupBy(OP).count().collect()}
+        if _LACKING in counts:
+            raise ChangesUnavailableError("the table lacks rows that it has to lose")
+        if _REMOVED in counts:
+            position = sink.repair(context.session, frame, names, tag, context.guard)
+        else:
+            position = sink.append(frame.drop(OP), tag, context.guard)
+        return position, sum(counts.values())
+    finally:
+        release(frame)
+
+
+def merge_held(context: ConsumeContext, sink: Sink, rows: pa.Table, key: Sequence[str], tag: CommitTag) -> Position:
+    """`rows`: few, with OP, and each of another key: without Spark, where that can be."""
+    position = sink.merge_rows(rows, key, tag, context.guard)
+    if position is not None:
+        return position
+    frame = context.session.createDataFrame(rows)
+    return sink.merge(context.session, frame, key, tag, context.guard)
+
+
+def merge_groups(
+    context: ConsumeContext, sink: Sink, changed: DataFrame, key: Sequence[str], tag: CommitTag
+) -> tuple[Position, int]:
+    """`changed`: kept by Spark, each row of another key, with OP."""
+    rows = changed.count()
+    if rows <= HELD_ROWS_MAX:
+        return merge_held(context, sink, changed.toArrow(), key, tag), rows
+    return sink.merge(context.session, changed, key, tag, context.guard), rows
+
+
+def _to_repairs(changes: DataFrame, held: DataFrame, names: Sequence[str]) -> DataFrame:
+    """As Compared.repair has it; and as `l` each row of which more copies go than there are."""
+    columns = [F.col(quoted(name)) for name in names]
+    going = changes.where(F.col(WEIGHT) < 0)
+    found = held.alias("h").join(F.broadcast(going.alias("g")), _same("g", "h", names), "inner")
+    there = found.select(*[F.col(f"g.{quoted(name)}") for name in names])
+    counted = going.withColumn(_HELD, F.lit(0).cast("long")).unionByName(
+        there.withColumn(_HELD, F.lit(1).cast("long")).withColumn(WEIGHT, F.lit(0).cast("long"))
+    )
+    sums = [F.sum(_HELD).alias(_HELD), (F.sum(_HELD) + F.sum(WEIGHT)).alias(_LEFT)]
+    left = counted.groupBy(*[quoted(name) for name in names]).agg(*sums)
+    op = F.when(F.col(_LEFT) < 0, _LACKING).otherwise(_REMOVED)
+    removed = left.select(*columns, op.alias(OP))
+    again = _copies(left.where(F.col(_LEFT) > 0), F.col(_LEFT), columns)
+    return removed.unionAll(again).unionAll(_coming(changes, names))
+
+
+def _coming(changes: DataFrame, names: Sequence[str]) -> DataFrame:
+    columns = [F.col(quoted(name)) for name in names]
+    return _copies(changes.where(F.col(WEIGHT) > 0), F.col(WEIGHT), columns)
+
+
+def _same(one: str, other: str, names: Sequence[str]) -> list[Column]:
+    return [F.col(f"{one}.{quoted(name)}").eqNullSafe(F.col(f"{other}.{quoted(name)}")) for name in names]
+
+
+def _copies(rows: DataFrame, number: Column, columns: Sequence[Column]) -> DataFrame:
+    each = rows.withColumn(_COPY, F.explode(F.sequence(F.lit(1).cast("long"), number)))
+    return each.select(*columns, F.lit(_ADDED).alias(OP))

@@ -1,0 +1,91 @@
+"""What is kept for a view besides its rows: the input of an operator that is recomputed as a whole, or its groups.
+
+A table beside the target. It says of itself of which versions of the view's tables it is, and is of use only where
+those are the ones that the target is at: after a crash between its commit and the target's, or where another writer
+came between, it is written again. So it is never what the view's rows are believed to be, and no seq hangs on it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from iscp.consumers.view.bag_commit import commit_changes, merge_held
+from iscp.core.errors import ErrorCode, PermanentError
+from iscp.core.sql_names import VIEW_STATE_SUFFIX
+from iscp.core.watermark import NOTHING_APPLIED, Position, SourceMarks, Watermark
+from iscp.ports.consumer import ConsumeContext, ConsumerEnvironment
+from iscp.ports.sink import CommitTag, Sink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+
+class KeptInput:
+    """Of one view, at `target` with a suffix. Its columns are `c0`, `c1`, …"""
+
+    def __init__(self, target: str, environment: ConsumerEnvironment) -> None:
+        self._uri = target + VIEW_STATE_SUFFIX
+        self._sink: Sink = environment.sink(self._uri)
+
+    def is_at(self, context: ConsumeContext) -> bool:
+        """Whether it is what the view's rows, at their position, were made of."""
+        there, view = self._position(context), context.position
+        return bool(there.sources) and there.job_id == view.job_id and there.sources == view.sources and not there.void
+
+    def rows(self, context: ConsumeContext) -> DataFrame:
+        return self._sink.rows(context.session)
+
+    def write(self, context: ConsumeContext, rows: DataFrame, sources: SourceMarks) -> None:
+        """All of it."""
+        there, schema = self._position(context), rows.schema.json()
+        if there.base_version < 0 or there.job_id != context.row.job_id:
+            first = there.base_version >= 0 and not there.seq
+            if first:
+                raise PermanentError(
+                    f"{self._uri}, where what the view is made of would be kept, is a table of somebody else",
+                    remedy="Move it away",
+                    code=ErrorCode.TARGET_UNUSABLE,
+                )
+            context.guard.check()
+            there = self._sink.claim(schema, self._tag(context, there, {}))
+        tag = self._tag(context, there, sources)
+        if self._sink.schema_matches(schema):
+            self._sink.publish([self._sink.stage(rows, tag)], tag, context.guard)
+        else:
+            self._sink.replace(rows, tag, context.guard)
+
+    def follow(self, context: ConsumeContext, changes: DataFrame | None, sources: SourceMarks) -> None:
+        """As `commit_changes`; None: only the versions are others."""
+        tag = self._tag(context, self._position(context), sources)
+        if changes is not None:
+            commit_changes(context, self._sink, changes, tag)
+        elif self._sink.renew(tag) is None:
+            self.write(context, self.rows(context), sources)
+
+    def version(self, context: ConsumeContext) -> tuple[str, int]:
+        """Where it lies, and its own version."""
+        return self._uri, self._position(context).base_version
+
+    def merge(self, context: ConsumeContext, rows: pa.Table, key: Sequence[str], sources: SourceMarks) -> None:
+        """`rows` with OP."""
+        merge_held(context, self._sink, rows, key, self._tag(context, self._position(context), sources))
+
+    def _position(self, context: ConsumeContext) -> Position:
+        return self._sink.position(context.row._replace(seq=0, watermark=Watermark()))
+
+    def _tag(self, context: ConsumeContext, there: Position, sources: SourceMarks) -> CommitTag:
+        return CommitTag(
+            seq=there.seq + 1,
+            job_id=context.row.job_id,
+            source_id=context.source_id,
+            from_version=NOTHING_APPLIED,
+            watermark=Watermark(),
+            epoch=context.epoch,
+            base_version=there.base_version,
+            attempt=uuid.uuid4().hex[:12],
+            kind="view_state",
+            sources=sources,
+        )

@@ -1,0 +1,70 @@
+"""Compares a view with its query's result at the versions that it was last refreshed to, and recomputes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from iscp.consumers.commit_tag import commit_tag
+from iscp.consumers.view.near_rows import are_near, has_doubles
+from iscp.consumers.view.view_query import ViewQuery
+from iscp.consumers.view.view_spec import ViewSpec
+from iscp.core.errors import ErrorCode, PermanentError
+from iscp.core.watermark import Position, Watermark
+from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment
+from iscp.ports.sink import Compared, Sink
+from iscp.ports.source import ChangesUnavailableError, SourceRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class ViewCheck:
+    """Port Check."""
+
+    def __init__(self, view: ViewSpec, sink: Sink, environment: ConsumerEnvironment) -> None:
+        self._view = view
+        self._sink = sink
+        self._source = environment.source
+
+    @contextmanager
+    def compare(self, context: ConsumeContext, source: DataFrame) -> Iterator[Compared]:
+        wanted = self._query(context).all_rows()
+        if not self._sink.schema_matches(wanted.schema.json()):
+            raise PermanentError(
+                "the target's columns are not those of the query's result",
+                remedy="`iscp-admin notify` has the view brought to them",
+                code=ErrorCode.SCHEMA_CHANGED,
+            )
+        with self._sink.compare(wanted, (), context.position.base_version) as compared:
+            unlike = not compared.comparison.equal
+            if unlike and has_doubles(wanted) and are_near(wanted, self._sink.rows(context.session)):
+                compared = Compared(replace(compared.comparison, missing=0, extra=0, different=0, samples=()))
+            yield compared
+
+    def repair(self, context: ConsumeContext, compared: Compared, watermark: Watermark) -> Consumed:
+        tag = commit_tag(context, "repair", watermark.version, watermark, context.position.sources)
+        if compared.repair is None:
+            # Others have written, and all is equal again: the commit says so.
+            return Consumed(self._sink.claim("", tag), 0, 0)
+        manifest = self._sink.stage(self._query(context).all_rows(), tag)
+        return Consumed(self._sink.publish([manifest], tag, context.guard), manifest.rows, manifest.bytes)
+
+    def adopt(self, context: ConsumeContext, watermark: Watermark) -> Position:
+        raise PermanentError(
+            "a view takes over no table", field="spec.iteration.adopt_from", remedy="Leave it out: the view is built"
+        )
+
+    def _query(self, context: ConsumeContext) -> ViewQuery:
+        return ViewQuery(context.session, self._source, self._view, self._versions(context.position))
+
+    def _versions(self, position: Position) -> dict[str, SourceRange]:
+        """The tables as they were for the last refresh. Raises ChangesUnavailableError."""
+        found = {}
+        for uri, mark in position.sources.items():
+            found[uri] = self._source.at(uri, mark.watermark.version)
+            if found[uri].table_id != mark.table_id:
+                raise ChangesUnavailableError(f"{uri} was replaced")
+        return found

@@ -1,0 +1,174 @@
+"""A materialized view: the result of a query over one or more tables, kept in a Delta table.
+
+It equals its query at exactly the versions of the tables that its last commit names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from iscp.consumers.validation import CONSUMER_PATH, check_target, normalized_target
+from iscp.consumers.view.view_check import ViewCheck
+from iscp.consumers.view.view_consumer import ViewConsumer
+from iscp.consumers.view.view_memory import ViewMemory
+from iscp.consumers.view.view_spec import ViewSpec, read_view_spec
+from iscp.core.errors import ErrorCode, InvalidRequest, TableNotFound
+from iscp.core.job_row import JobRow
+from iscp.core.query_explanation import OperatorUpkeep, QueryExplanation
+from iscp.core.query_plan import OperatorKind, QueryShape, explain_operators, upkeep_of
+from iscp.core.refresh_choice import Policy
+from iscp.core.spec import ConsumerSpec
+from iscp.core.sql_names import VIEW_STATE_SUFFIX
+from iscp.ports.catalog import Catalog, TableDescription
+from iscp.ports.consumer import ConsumerEnvironment, Needs
+
+_SQL, _TABLES = f"{CONSUMER_PATH}.options.sql", f"{CONSUMER_PATH}.options.tables"
+_SIGNS = " ,;{}()\n\t="
+"""Signs that no column of a table without mapped names has (Delta's own rule)."""
+
+
+class ViewKind:
+    """The kind `view` (ports ConsumerKind, ReadingSeveral, Explaining, Checked)."""
+
+    name = "view"
+    shared_target = False
+    needs = Needs(compares=False, reads_itself=True)
+
+    def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
+        view = read_view_spec(spec)
+        tables = _describe(view, catalog)
+        target = ""
+        for each in (source, *tables.values()):
+            target = check_target(spec, each, catalog)
+        if source.uri not in {each.uri for each in tables.values()}:
+            raise InvalidRequest(
+                f"does not have {source.uri}, the table that the view is registered on",
+                field=_TABLES,
+                remedy="Register the view on the first of its tables",
+            )
+        if target.endswith(VIEW_STATE_SUFFIX):
+            raise InvalidRequest(
+                f"ends in {VIEW_STATE_SUFFIX}, as tables do in which more is kept of a view",
+                field=f"{CONSUMER_PATH}.target",
+                remedy="Choose another path",
+            )
+        shape = _shape(view, tables, catalog)
+        _refuse_names(shape)
+        _refuse_unread(view, shape)
+        if view.policy is Policy.STRICT:
+            _refuse_whole(shape)
+        _refuse_unusable(target, catalog)
+
+    def explain(self, spec: ConsumerSpec, catalog: Catalog) -> QueryExplanation:
+        view = read_view_spec(spec)
+        tables = _describe(view, catalog)
+        shape = _shape(view, tables, catalog)
+        fields = json.loads(shape.schema_json)["fields"]
+        return QueryExplanation(
+            explain_operators(shape.root),
+            {
+                field["name"]: field["type"] if isinstance(field["type"], str) else field["type"]["type"]
+                for field in fields
+            },
+            {name: each.uri for name, each in tables.items()},
+            tuple(_notes(shape)),
+        )
+
+    def tables(self, spec: ConsumerSpec, catalog: Catalog) -> Mapping[str, str]:
+        return {name: catalog.normalize(uri) for name, uri in read_view_spec(spec).tables.items()}
+
+    def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
+        return catalog.normalize(spec.target) if spec.target else ""
+
+    def columns(self, spec: ConsumerSpec, source: Sequence[str]) -> tuple[str, ...]:
+        return tuple(source)
+
+    def open(self, row: JobRow, environment: ConsumerEnvironment) -> ViewConsumer:
+        spec = row.spec.consumer
+        view = read_view_spec(spec)
+        name = (self.name, row.job_id, view.sql)
+        memory = environment.keep(name, spec.target, lambda uri: ViewMemory(dict(view.tables)))
+        return ViewConsumer(view, row, environment, memory)
+
+    def check(self, row: JobRow, environment: ConsumerEnvironment) -> ViewCheck:
+        spec = row.spec.consumer
+        return ViewCheck(read_view_spec(spec), environment.sink(spec.target), environment)
+
+
+def _describe(view: ViewSpec, catalog: Catalog) -> dict[str, TableDescription]:
+    found = {}
+    for name, uri in view.tables.items():
+        try:
+            found[name] = catalog.describe(uri)
+            if found[name].uri != uri:
+                raise InvalidRequest(f"is {uri}, which is {found[name].uri}", remedy=f"Write it as {found[name].uri}")
+        except TableNotFound as error:
+            raise TableNotFound(error.message, field=f"{_TABLES}.{name}", remedy=error.remedy) from error
+        except InvalidRequest as error:
+            raise InvalidRequest(
+                error.message, field=f"{_TABLES}.{name}", remedy=error.remedy, code=error.code
+            ) from error
+    return found
+
+
+def _shape(view: ViewSpec, tables: Mapping[str, TableDescription], catalog: Catalog) -> QueryShape:
+    try:
+        return catalog.query_shape(view.sql, {name: each.schema_json for name, each in tables.items()})
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message, field=_SQL, remedy=error.remedy, code=error.code) from error
+
+
+def _refuse_names(shape: QueryShape) -> None:
+    names = [field["name"] for field in json.loads(shape.schema_json)["fields"]]
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise InvalidRequest(
+                f"gives two columns the name {name!r}", field=_SQL, remedy="Give one of them another, by AS"
+            )
+        if any(sign in name for sign in _SIGNS):
+            raise InvalidRequest(
+                f"gives a column the name {name!r}, which a table cannot have", field=_SQL, remedy="Name it, by AS"
+            )
+        seen.add(name.lower())
+
+
+def _refuse_unread(view: ViewSpec, shape: QueryShape) -> None:
+    if unread := sorted(set(view.tables) - shape.root.tables()):
+        raise InvalidRequest(
+            f"names {', '.join(unread)}, which the query does not read",
+            field=_TABLES,
+            remedy="Leave it out; or read it in the query",
+        )
+
+
+def _refuse_whole(shape: QueryShape) -> None:
+    whole = next((each for each in explain_operators(shape.root) if each.upkeep is OperatorUpkeep.WHOLE), None)
+    if whole is not None:
+        raise InvalidRequest(
+            f"is strict, and {whole.operator} cannot be kept by what changed: {whole.reason}",
+            field=f"{CONSUMER_PATH}.options.refresh",
+            remedy=whole.remedy or "Choose auto",
+        )
+
+
+def _notes(shape: QueryShape) -> list[str]:
+    kinds = {each.kind for _, each in shape.root.walk() if upkeep_of(each) is OperatorUpkeep.WHOLE}
+    if OperatorKind.LIMIT in kinds:
+        return ["Rows that tie in ORDER BY at the limit are chosen by Spark, and others may be at the next refresh."]
+    return []
+
+
+def _refuse_unusable(target: str, catalog: Catalog) -> None:
+    try:
+        there = catalog.describe(normalized_target(target, catalog))
+    except TableNotFound:
+        return
+    fault, remedy = there.target_fault
+    if not fault and not there.empty and not there.sink_seq:
+        fault, remedy = "is a table with rows that iscp did not write", "Choose a new path, or empty the table"
+    if fault:
+        raise InvalidRequest(
+            f"{target} {fault}", field=f"{CONSUMER_PATH}.target", remedy=remedy, code=ErrorCode.TARGET_UNUSABLE
+        )

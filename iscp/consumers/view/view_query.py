@@ -1,0 +1,185 @@
+"""A view's query at versions of its tables, and its changes between two of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, result_keys
+from iscp.adapters.delta.query.query_analysis import AnalyzedQuery, analyze_query
+from iscp.adapters.delta.query.signed_plans import SignedPlans
+from iscp.adapters.delta.query.signed_rows import WEIGHT, At, TableChange
+from iscp.consumers.view.view_spec import ViewSpec
+from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
+from iscp.core.iteration import Bounds
+from iscp.core.sql_names import OP
+from iscp.core.watermark import SourceMarks
+from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_UNBOUNDED = Bounds(sys.maxsize, sys.maxsize, sys.maxsize)
+"""A view is at one version of each table, never between two."""
+
+_CHANGE_TYPE = "_change_type"
+_STAMPS = ("_commit_version", "_commit_timestamp")
+_WRITTEN = ("insert", "update_postimage")
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """What each table, by its URI, went through since the view's last refresh."""
+
+    by_uri: Mapping[str, SourceRange]
+
+    @property
+    def moved(self) -> bool:
+        return any(span.changes_data for span in self.by_uri.values())
+
+    @property
+    def bytes(self) -> int:
+        return sum(span.bytes for span in self.by_uri.values() if span.changes_data)
+
+
+def resolve_spans(source: ChangeSource, marks: SourceMarks, ends: Mapping[str, SourceRange]) -> Spans:
+    """Raises ChangesUnavailableError, saying why, where one of them cannot be followed by its changes."""
+    found = {}
+    for uri, end in ends.items():
+        mark = marks.get(uri)
+        if mark is None:
+            raise ChangesUnavailableError(f"the view has not read {uri} before")
+        if mark.table_id != end.table_id:
+            raise ChangesUnavailableError(f"{uri} was replaced")
+        span = source.resolve(uri, mark.watermark, end.to.version, _UNBOUNDED)
+        _refuse_unfit(uri, span, mark.watermark.at_s)
+        found[uri] = span
+    return Spans(found)
+
+
+def _refuse_unfit(uri: str, span: SourceRange, applied_at_s: float) -> None:
+    if span.from_at_s and applied_at_s and abs(span.from_at_s - applied_at_s) > 0.001:
+        raise ChangesUnavailableError(f"the log of {uri} was recreated")
+    if span.reshapes:
+        raise ChangesUnavailableError(f"the columns of {uri} have changed")
+    if span.changes_data and not (span.cdf_on or span.inserts_only):
+        raise ChangesUnavailableError(f"the change data feed of {uri} is off, and rows of it were changed")
+
+
+@dataclass
+class ViewQuery:
+    """The query of one view in one session, analyzed for its tables' columns at `ends`."""
+
+    session: SparkSession
+    source: ChangeSource
+    view: ViewSpec
+    ends: Mapping[str, SourceRange]
+    schemas: dict[str, StructType] = field(init=False)
+    analyzed: AnalyzedQuery = field(init=False)
+    kept: PlanNode | None = field(init=False)
+    keys: ResultKeys | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        opened = {name: self._rows(uri, self.ends[uri].to.version) for name, uri in self.view.tables.items()}
+        self.schemas = {name: frame.schema for name, frame in opened.items()}
+        written = {name: schema.json() for name, schema in self.schemas.items()}
+        try:
+            self.analyzed = analyze_query(self.session, self.view.sql, written)
+        except InvalidRequest as error:  # it was a query when it was registered
+            raise PermanentError(
+                f"the view's query {error.message}, as its tables are now",
+                remedy="Bring the columns back and resume the job; or `iscp-admin job resync` it with another query",
+                code=ErrorCode.SCHEMA_CHANGED,
+            ) from error
+        self.kept = kept_input(self.analyzed.root)
+        self.keys = result_keys(self.analyzed.catalyst, self.analyzed.root)
+
+    @property
+    def columns(self) -> list[str]:
+        return self.analyzed.columns.names
+
+    def all_rows(self) -> DataFrame:
+        """The result at the ends."""
+        return self._at_ends().result(self.analyzed.root, At.NEW).toDF(*self.columns)
+
+    def kept_rows(self) -> DataFrame:
+        """All rows of the input that is kept, at the ends, as `c0`, `c1`, …"""
+        assert self.kept is not None
+        rows = self._at_ends().result(self.kept, At.NEW)
+        return rows.toDF(*[f"c{place}" for place in range(len(rows.columns))])
+
+    def finished(self, kept_rows: DataFrame) -> DataFrame:
+        """The result, made of the input that is kept."""
+        assert self.kept is not None
+        return self._at_ends().result_over(self.analyzed.root, self.kept, kept_rows).toDF(*self.columns)
+
+    def _at_ends(self) -> SignedPlans:
+        change = {name: TableChange(self._opener(uri, None), lambda: None) for name, uri in self.view.tables.items()}
+        return SignedPlans(self.analyzed.catalyst, change)
+
+    @contextmanager
+    def changes(self, spans: Spans) -> Iterator[DataFrame | None]:
+        """Distinct changed rows with WEIGHT, of the input that is kept, as `c0`, `c1`, …; else of the result, by its
+        own names. None: it stays as it is.
+        """
+        with self._between(spans) as plans:
+            changed = plans.changes(self.kept or self.analyzed.root)
+            if changed is not None and self.kept is None:
+                changed = changed.toDF(*self.columns, WEIGHT)
+            yield changed
+
+    @contextmanager
+    def group_changes(self, spans: Spans) -> Iterator[DataFrame | None]:
+        """The result's rows of all groups that changed, with OP, by its own names."""
+        assert self.keys is not None
+        with self._between(spans) as plans:
+            changed = plans.group_changes(self.analyzed.root, self.keys)
+            yield None if changed is None else changed.toDF(*self.columns, OP)
+
+    @contextmanager
+    def _between(self, spans: Spans) -> Iterator[SignedPlans]:
+        with ExitStack() as stack:
+            tables = {
+                name: TableChange(self._opener(uri, spans.by_uri[uri]), self._changes(name, uri, spans, stack))
+                for name, uri in self.view.tables.items()
+            }
+            plans = SignedPlans(self.analyzed.catalyst, tables)
+            stack.callback(plans.close)
+            yield plans
+
+    def _rows(self, uri: str, version: int) -> DataFrame:
+        return self.source.snapshot(self.session, uri, version)
+
+    def _opener(self, uri: str, span: SourceRange | None) -> Callable[[At], DataFrame]:
+        def rows(at: At) -> DataFrame:
+            version = span.from_version if span is not None and at is At.OLD else self.ends[uri].to.version
+            return self._rows(uri, version)
+
+        return rows
+
+    def _changes(self, name: str, uri: str, spans: Spans, stack: ExitStack) -> Callable[[], DataFrame | None]:
+        span = spans.by_uri[uri]
+        known: list[DataFrame] = []
+
+        def changes() -> DataFrame | None:
+            if not span.changes_data:
+                return None
+            if not known:
+                known.append(self._read_changes(name, uri, span, stack))
+            return known[0]
+
+        return changes
+
+    def _read_changes(self, name: str, uri: str, span: SourceRange, stack: ExitStack) -> DataFrame:
+        read = self.source.read_cdf if span.cdf_on else self.source.read_appends
+        found = read(self.session, uri, span, self.schemas[name].names, 2)
+        stack.callback(found.release)
+        frame = found.all(())
+        weight = F.when(F.col(_CHANGE_TYPE).isin(*_WRITTEN), F.lit(1)).otherwise(F.lit(-1)).cast("long")
+        return frame.withColumn(WEIGHT, weight).drop(_CHANGE_TYPE, *_STAMPS)

@@ -1,0 +1,96 @@
+"""The options of a view: its query, the tables that it names, and how it is refreshed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from iscp.consumers.validation import CONSUMER_PATH
+from iscp.consumers.view.plain_names import with_plain_names
+from iscp.core.errors import InvalidRequest
+from iscp.core.refresh_choice import Policy
+from iscp.core.spec import ConsumerSpec
+from iscp.core.untrusted_values import shown
+
+_OPTIONS = f"{CONSUMER_PATH}.options"
+_NAME = re.compile(r"[A-Za-z_]\w{0,127}(\.[A-Za-z_]\w{0,127}){0,2}")
+TABLES_MAX = 64
+"""Tables that one view may read; more are refused."""
+
+SQL_CHARACTERS_MAX = 200_000
+"""Of a view's query; a longer one is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewSpec:
+    """`tables`: URIs, or names in a catalog, by the names in the query."""
+
+    sql: str
+    tables: Mapping[str, str]
+    policy: Policy
+
+
+def read_view_spec(spec: ConsumerSpec) -> ViewSpec:
+    """Raises InvalidRequest with the field's path."""
+    for name in ("key", "columns", "where"):
+        if getattr(spec, name):
+            raise InvalidRequest(
+                "is given, and a view has it in its query", field=f"{CONSUMER_PATH}.{name}", remedy="Leave it out"
+            )
+    if unknown := sorted(set(spec.options) - {"sql", "tables", "refresh"}):
+        raise InvalidRequest(
+            f"has unknown names: {', '.join(unknown)}", field=_OPTIONS, remedy="A view takes sql, tables and refresh"
+        )
+    tables, policy = _tables(spec.options.get("tables")), _policy(spec.options.get("refresh", "auto"))
+    try:
+        return ViewSpec(*with_plain_names(_sql(spec.options.get("sql")), tables), policy)
+    except InvalidRequest as error:
+        field = f"{_OPTIONS}.sql" if error.field == "sql" else error.field
+        raise InvalidRequest(error.message, field=field, remedy=error.remedy) from error
+
+
+def _sql(value: Any) -> str:
+    field = f"{_OPTIONS}.sql"
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidRequest(f"is {shown(value)}: must be a query", field=field, remedy="Write it as SELECT …")
+    if len(value) > SQL_CHARACTERS_MAX:
+        raise InvalidRequest(
+            f"has {len(value)} characters, more than {SQL_CHARACTERS_MAX}", field=field, remedy="Make it shorter"
+        )
+    return value.strip().rstrip(";")
+
+
+def _tables(value: Any) -> Mapping[str, str]:
+    field = f"{_OPTIONS}.tables"
+    if not isinstance(value, Mapping) or not value:
+        raise InvalidRequest(
+            f"is {shown(value)}: must be the tables by their names in the query",
+            field=field,
+            remedy='Write it as in {"orders": "/lake/orders"} (`--table orders=/lake/orders`)',
+        )
+    if len(value) > TABLES_MAX:
+        raise InvalidRequest(f"has {len(value)} tables, more than {TABLES_MAX}", field=field)
+    for name, uri in value.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise InvalidRequest(
+                f"has the name {shown(name)}: must be letters, digits and underscores, in at most three parts",
+                field=field,
+                remedy="Give the table such a name in the query and here",
+            )
+        if not isinstance(uri, str) or not uri:
+            raise InvalidRequest(f"has {shown(uri)} for {name}: must be a path or a URI", field=f"{field}.{name}")
+    if len({name.lower() for name in value}) < len(value):
+        raise InvalidRequest("has a name twice, but for upper and lower case", field=field, remedy="Name each once")
+    return value
+
+
+def _policy(value: Any) -> Policy:
+    if not isinstance(value, str) or value not in set(Policy):
+        raise InvalidRequest(
+            f"is {shown(value)}, which is not known here",
+            field=f"{_OPTIONS}.refresh",
+            remedy=f"Use one of {', '.join(Policy)}",
+        )
+    return Policy(value)

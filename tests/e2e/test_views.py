@@ -1,0 +1,102 @@
+"""Views on a real cluster: of several tables and of other views, through kills of the node within a refresh."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.e2e.harness import SETTLE_WAIT_S, Cluster, append, delete, read, upsert
+
+PER_NAME = (
+    "SELECT c.name, count(*) AS n, sum(o.total) AS s FROM orders o JOIN customers c ON o.cust = c.cust GROUP BY c.name"
+)
+TOP = "SELECT name, s FROM per_name ORDER BY s DESC, name LIMIT 2"
+AT = ("commit.before", "commit.after", "report.before")
+"""Where the node is killed: before and after the view's commit, and before anybody knows of it."""
+
+
+def orders(ids: range, cust: int, total: int) -> pa.Table:
+    return pa.table({"id": list(ids), "cust": [cust] * len(ids), "total": [total] * len(ids)})
+
+
+def customers(names: dict[int, str]) -> pa.Table:
+    return pa.table({"cust": list(names), "name": list(names.values())})
+
+
+def expected(sources: tuple[str, str]) -> list[tuple[str, int, int]]:
+    """The view's rows, computed from its tables."""
+    names = {row["cust"]: row["name"] for row in read(sources[1]).to_pylist()}
+    count, total = Counter[str](), defaultdict[str, int](int)
+    for row in read(sources[0]).to_pylist():
+        if (name := names.get(row["cust"])) is not None:
+            count[name] += 1
+            total[name] += row["total"]
+    return sorted((name, count[name], total[name]) for name in count)
+
+
+class Views:
+    """Two tables, a view of both, and a view on the view."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.orders = cluster.table("orders", orders(range(10), 1, 5))
+        self.customers = cluster.table("customers", customers({1: "ann", 2: "bob"}))
+        self.view, self.top = (str(Path(cluster.derived) / name) for name in ("per_name", "top"))
+
+    def create(self) -> None:
+        client, tables = self.cluster.client, {"orders": self.orders, "customers": self.customers}
+        client.create_view("per_name", PER_NAME, target=self.view, tables=tables)
+        client.wait(self.orders, "per_name", timeout_s=SETTLE_WAIT_S)
+        client.create_view("top", TOP, target=self.top, tables={"per_name": self.view})
+        self.assert_right()
+
+    def assert_right(self) -> None:
+        """A wait covers what was committed to each table before it."""
+        self.cluster.client.wait(self.orders, "per_name", timeout_s=SETTLE_WAIT_S)
+        self.cluster.client.wait(self.view, "top", timeout_s=SETTLE_WAIT_S)
+        rows = expected((self.orders, self.customers))
+        assert sorted((row["name"], row["n"], row["s"]) for row in read(self.view).to_pylist()) == rows
+        best = sorted(((name, total) for name, _, total in rows), key=lambda row: (-row[1], row[0]))[:2]
+        assert sorted((row["name"], row["s"]) for row in read(self.top).to_pylist()) == sorted(best)
+
+    def change(self, number: int) -> None:
+        """Both tables, the second one last."""
+        append(self.orders, orders(range(100 + 10 * number, 105 + 10 * number), 2 + number, 7 * number))
+        delete(self.orders, f"id = {number}")
+        upsert(self.customers, customers({2 + number: f"customer {number}", 1: f"ann {number}"}), ("cust",))
+
+    def die_at(self, failpoint: str, number: int) -> None:
+        """The node is killed in a refresh after a change, and goes on."""
+        self.cluster.node.stop()
+        self.change(number)
+        self.cluster.launch_node(ISCP_FAILPOINTS=f"{failpoint}=kill:1")
+        assert self.cluster.node.wait_end() == -signal.SIGKILL, f"it did not come to {failpoint}"
+        self.cluster.start_node()
+        self.assert_right()
+
+
+@pytest.mark.spark
+def test_a_view_and_a_view_on_it_follow_both_tables_through_a_kill(cluster: Cluster) -> None:
+    views = Views(cluster)
+    cluster.start()
+    views.create()
+    upsert(views.customers, customers({2: "zoe", 3: "cyd"}), ("cust",))
+    append(views.orders, orders(range(20, 22), 3, 11))
+    views.assert_right()
+    views.die_at("commit.after", 1)
+    status = cluster.client.status(views.orders, "per_name").status
+    assert set(status.sources) == {views.orders, views.customers}
+
+
+@pytest.mark.full
+@pytest.mark.spark
+def test_a_view_is_right_wherever_the_node_is_killed(cluster: Cluster) -> None:
+    views = Views(cluster)
+    cluster.start()
+    views.create()
+    for number, failpoint in enumerate(AT, start=1):
+        views.die_at(failpoint, number)

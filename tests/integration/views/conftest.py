@@ -1,0 +1,170 @@
+"""Tables, a view over them and its consumer, without a node: what one refresh does to the view's table."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from iscp.adapters.delta.sink.delta_sink import DeltaSink
+from iscp.adapters.delta.source.change_source import DeltaChangeSource
+from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
+from iscp.adapters.delta.source.spark_read import table_opener
+from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.adapters.delta.spark.spark_engine import SparkEngine
+from iscp.adapters.system.clock import SystemClock
+from iscp.consumers.view.view_kind import ViewKind
+from iscp.core.ids import JobKey
+from iscp.core.iteration import Bounds
+from iscp.core.job_row import JobRow
+from iscp.core.spec import ConsumerSpec, JobSpec
+from iscp.core.verification import Comparison
+from iscp.core.watermark import Position
+from iscp.ports.consumer import ConsumeContext
+from iscp.ports.refreshing import Refreshed, RefreshOrder
+from iscp.runtime.iteration.sink_pool import SinkPool
+from tests.fakes.guards import OpenGuard, ScriptedFailpoints
+
+SCHEMAS = {
+    "t": pa.schema([("a", pa.int64()), ("b", pa.string()), ("d", pa.float64()), ("n", pa.decimal128(10, 2))]),
+    "u": pa.schema([("a", pa.int64()), ("x", pa.string()), ("y", pa.int64())]),
+}
+VALUES: Mapping[str, tuple[list[Any], ...]] = {
+    "t": (
+        [None, 1, 2, 3, 4, 5],
+        [None, "p", "q", "r", ""],
+        [None, 0.0, -0.0, 1.5, float("nan"), 2.25],
+        [None, Decimal("1.10"), Decimal("2.20"), Decimal("-3.00")],
+    ),
+    "u": ([None, 1, 2, 3, 6], ["p", "q", "z", None], [None, 0, 1, 2, 3]),
+}
+"""Few values, so that rows meet each other, are equal to each other, and leave groups empty."""
+
+ROWS_MOST = 12
+
+
+class Lake:
+    """Tables `t` and `u`, changed at random as users may, with deltalake."""
+
+    def __init__(self, root: Path, seed: int) -> None:
+        self.root = root
+        self.draw = random.Random(seed)
+        self.uris = {name: str(root / name) for name in SCHEMAS}
+        for name, uri in self.uris.items():
+            cdf = {"delta.enableChangeDataFeed": "true"}
+            write_deltalake(uri, self._rows(name, self.draw.randint(1, ROWS_MOST)), configuration=cdf)
+
+    def _rows(self, name: str, number: int) -> pa.Table:
+        rows = [[self.draw.choice(values) for values in VALUES[name]] for _ in range(number)]
+        columns = [
+            pa.array(column, kind.type) for column, kind in zip(zip(*rows, strict=True), SCHEMAS[name], strict=True)
+        ]
+        return pa.Table.from_arrays(columns, schema=SCHEMAS[name])
+
+    def change(self) -> None:
+        """Some commits, or none, to each table."""
+        for name in SCHEMAS:
+            for _ in range(self.draw.choice([0, 1, 1, 2])):
+                self.draw.choice([self._insert, self._delete, self._update, self._insert])(name)
+
+    def _insert(self, name: str) -> None:
+        write_deltalake(self.uris[name], self._rows(name, self.draw.randint(1, 3)), mode="append")
+
+    def _delete(self, name: str) -> None:
+        DeltaTable(self.uris[name]).delete(self._some(name))
+
+    def _update(self, name: str) -> None:
+        column = self.draw.choice([field.name for field in SCHEMAS[name] if field.type != pa.decimal128(10, 2)])
+        value = {"a": "3", "b": "'q'", "d": "1.5", "x": "'p'", "y": "2"}[column]
+        DeltaTable(self.uris[name]).update(updates={column: value}, predicate=self._some(name))
+
+    def _some(self, name: str) -> str:
+        texts = {"t": ("a = 1", "a IS NULL", "b = 'p'", "a > 3"), "u": ("a = 2", "y IS NULL", "x = 'p'", "y > 1")}
+        return self.draw.choice(texts[name])
+
+
+class ViewBench:
+    """One view over a lake's tables, refreshed by hand."""
+
+    def __init__(self, lake: Lake, runtime: SparkRuntime, sql: str, **options: Any) -> None:
+        self.lake, self.runtime, self.sql = lake, runtime, sql
+        self.engine = SparkEngine(runtime.root, runtime.new_session)
+        self.source = DeltaChangeSource(by_spark=table_opener(runtime.root))
+        self.failpoints = ScriptedFailpoints()
+        self.pool = SinkPool(
+            lambda uri: DeltaSink(uri, self.failpoints), lambda uri: uri, SystemClock(), self.failpoints, self.source
+        )
+        named = {name: uri for name, uri in lake.uris.items() if f" {name}" in f" {sql} ".replace(",", " ")}
+        self.target = str(lake.root / "view")
+        self.spec = ConsumerSpec("view", self.target, options={"sql": sql, "tables": named, **options})
+        catalog = DeltaCatalog.of(runtime.root)
+        own = catalog.describe(next(iter(named.values())))
+        ViewKind().validate(self.spec, own, catalog)
+        key = JobKey("default", own.table_id, "view")
+        self.row = JobRow(key, "view-1", JobSpec(self.spec).to_json(), own.uri, own.uri)
+        self.kind = ViewKind()
+
+    def refresh(self, full: str = "") -> Refreshed:
+        """As an iteration of the node does, which claims the target at first."""
+        consumer = self.kind.open(self.row, self.pool)
+        position = consumer.position(self.row)
+        end = self.source.newest(self.row.table_uri)
+        with self.engine.session() as session:
+            context = ConsumeContext(session, self.row, end.table_id, 1, position, OpenGuard())
+            if position.job_id != self.row.job_id:
+                context = replace(context, position=consumer.claim(context, session.range(0)))
+                full = full or "the first build"
+            full = full or context.position.void
+            return consumer.refresh(context, RefreshOrder(end, Bounds(), full))
+
+    def position(self) -> Position:
+        return self.kind.open(self.row, self.pool).position(self.row)
+
+    def verify(self) -> Comparison:
+        """As `job verify` does."""
+        position = self.position()
+        with self.engine.session() as session:
+            context = ConsumeContext(session, self.row, position.source_id, 1, position, OpenGuard())
+            with self.kind.check(self.row, self.pool).compare(context, session.range(0)) as compared:
+                return compared.comparison
+
+    def assert_equal(self) -> None:
+        """The view's table against Spark's own answer to its query, as bags of rows."""
+        session = self.runtime.new_session()
+        for name, uri in self.lake.uris.items():
+            session.read.format("delta").load(uri).createOrReplaceTempView(name)
+        wanted = session.sql(self.sql)
+        held = session.read.format("delta").load(self.target)
+        assert held.columns == wanted.columns
+        assert bag(held.collect()) == bag(wanted.collect())
+
+
+def bag(rows: list[Any]) -> Counter[tuple[Any, ...]]:
+    return Counter(tuple(map(comparable, row)) for row in rows)
+
+
+def comparable(value: Any) -> Any:
+    """NaN equals itself, and so do zeros and lists in another order."""
+    match value:
+        case float():
+            return "NaN" if value != value else round(value, 9) + 0.0
+        case list():
+            return tuple(sorted(map(repr, map(comparable, value))))
+        case _:
+            return value
+
+
+@pytest.fixture
+def new_view(tmp_path: Path, spark_runtime: SparkRuntime) -> Callable[..., ViewBench]:
+    def make(sql: str, seed: int = 0, **options: Any) -> ViewBench:
+        return ViewBench(Lake(tmp_path, seed), spark_runtime, sql, **options)
+
+    return make

@@ -1,0 +1,154 @@
+"""A view follows random changes of its tables, and equals Spark's own answer to its query after each refresh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from .conftest import ViewBench, bag
+
+QUERIES = (
+    "select a, b, d from t where n > 1",
+    "select b, count(*) c, sum(n) s, avg(d) m from t group by b",
+    "select * from t join u using (a)",
+    "select t.a, u.x from t left join u on t.a = u.a",
+    "select t.a, u.x from t right join u on t.a = u.a and t.b = u.x",
+    "select t.a, u.x, y from t full outer join u on t.a = u.a",
+    "select a, b from t where exists (select 1 from u where u.a = t.a and u.y > 0)",
+    "select a, b from t where a in (select a from u)",
+    "select a, b from t where a not in (select a from u where a is not null)",
+    "select a, b from t where a not in (select a from u)",
+    "select distinct b from t",
+    "select a from t union all select a from u",
+    "select a from t union select y from u",
+    "select a from t intersect select a from u",
+    "select a from t intersect all select a from u",
+    "select a from t except select a from u",
+    "select a from t except all select a from u",
+    "select b, count(distinct a) k, min(d) lo, max(n) hi from t group by b",
+    "select a, b, row_number() over (partition by b order by a, d, n) r from t",
+    "select a, b, sum(n) over (partition by a) s from t",
+    "select a, (select max(y) from u where u.a = t.a) m from t",
+    "select a, d from t where n > (select avg(y) from u)",
+    "select count(*) c, sum(n) s from t",
+    "select b, a, count(*) c from t group by rollup(b, a)",
+    "select b, x, count(*) c from t cross join u group by cube(b, x)",
+    "select a, b, d, n from t order by a, b, d, n limit 3",
+    "with g as (select b, count(*) c from t group by b) select g1.b, g2.b b2, g1.c from g g1 join g g2 on g1.c = g2.c",
+    "select c, count(*) k from (select b, count(*) c from t group by b) group by c",
+    "select a, e from t lateral view explode(array(a, n)) z as e",
+    "select t1.a, t2.b from t t1 join t t2 on t1.a = t2.a and t1.n < t2.n",
+    "select b, sum(n) s from t group by b having count(*) > 1",
+    "select t.b, u.x, sum(t.n * u.y) s from t join u on t.a = u.a group by t.b, u.x",
+    "select a, rank() over (order by n) r from t",
+    "select x, s from (select x, sum(y) s from u group by x) where s > (select avg(y) from u)",
+    "select a, b, case when exists (select 1 from u where u.a = t.a) then 'y' else 'n' end f from t",
+    "select t.a, u.y from t, u where t.a > u.y",
+    "select b, stddev(n) s, bool_or(a > 2) o, count_if(d > 1) c from t group by b",
+    "select grouping(b) g, b, max(a) m from t group by grouping sets ((b), ())",
+    "select a from t where d = (select max(d) from t)",
+    "select t.b, v.m from t join (select x, max(y) m from u group by x) v on t.b <=> v.x",
+)
+
+REFRESHES = 3
+
+SOME = (3, 9, 14, 23, 26, 33)
+"""Queries that stand for the others: an outer join, NOT IN, INTERSECT ALL, ROLLUP, groups joined with groups, the value
+of a subquery."""
+
+
+def numbers(of: Sequence[str], some: Collection[int]) -> list[Any]:
+    return [number if number in some else pytest.param(number, marks=pytest.mark.full) for number in range(len(of))]
+
+
+@pytest.mark.parametrize("number", numbers(QUERIES, SOME))
+def test_a_view_equals_its_query_after_each_refresh(new_view: Callable[..., ViewBench], number: int) -> None:
+    view = new_view(QUERIES[number], seed=number, refresh="incremental")
+    assert view.refresh().strategy == "full"
+    view.assert_equal()
+    for _ in range(REFRESHES):
+        view.lake.change()
+        view.refresh()
+        view.assert_equal()
+
+
+KEPT = (
+    "select b x, c from (select b, count(*) c from t group by b) order by c + 1 desc, b limit 2 offset 1",
+    "select b, count(*) c from t group by b order by c desc, b limit 2",
+    "select b, c, rank() over (order by c, b) r from (select b, count(*) c from t group by b)",
+    "select count(*) k, max(c) m from (select b, count(distinct a) c from t join u using (a) group by b)",
+)
+
+
+@pytest.mark.parametrize("number", numbers(KEPT, (1,)))
+def test_what_is_recomputed_as_a_whole_is_computed_from_an_input_that_is_kept(
+    new_view: Callable[..., ViewBench], number: int
+) -> None:
+    view = new_view(KEPT[number], seed=200 + number, refresh="incremental")
+    view.refresh()
+    strategies = set()
+    for _ in range(4):
+        view.lake.change()
+        strategies.add(view.refresh().strategy)
+        view.assert_equal()
+    assert strategies <= {"incremental", "unchanged"}
+
+
+GROUPS = (
+    "select a, count(*) c, count(d) k from t group by a",
+    "select count(*) c, b, sum(n) s, avg(n) m, a from t group by a, b",
+    "select x, sum(y) s, avg(y) m, count(y) k from u group by x",
+    "select x as name, avg(a) m, count(1) k from u group by 1",
+)
+
+
+@pytest.mark.parametrize("number", numbers(GROUPS, (1, 2)))
+def test_a_view_of_groups_follows_by_what_changed_rows_add(new_view: Callable[..., ViewBench], number: int) -> None:
+    view = new_view(GROUPS[number], seed=100 + number)
+    view.refresh()
+    strategies = set()
+    for _ in range(5):
+        view.lake.change()
+        strategies.add(view.refresh().strategy)
+        view.assert_equal()
+    assert "groups" in strategies
+
+
+UNCOMPARED = "select a, map(b, n) m from t where b is not null"
+
+
+@pytest.mark.full
+def test_a_column_that_spark_cannot_compare_is_added_to_and_recomputed_where_rows_go(
+    new_view: Callable[..., ViewBench],
+) -> None:
+    view = new_view(UNCOMPARED, seed=7, refresh="incremental")
+    view.refresh()
+    strategies = set()
+    for _ in range(6):
+        view.lake.change()
+        strategies.add(view.refresh().strategy)
+        session = view.runtime.new_session()
+        session.read.format("delta").load(view.lake.uris["t"]).createOrReplaceTempView("t")
+        wanted = session.sql(f"select a, to_json(m) j from ({UNCOMPARED})").collect()
+        held = session.read.format("delta").load(view.target).selectExpr("a", "to_json(m) j").collect()
+        assert bag(held) == bag(wanted)
+    assert {"incremental", "full"} <= strategies
+
+
+def test_a_view_is_compared_with_its_query_at_its_own_versions_and_repaired(
+    new_view: Callable[..., ViewBench],
+) -> None:
+    view = new_view("select b, sum(d) s, count(*) c from t group by b", seed=11)
+    view.refresh()
+    assert view.verify().equal
+    view.lake.change()  # which the view has not seen yet
+    assert view.verify().equal
+    write_deltalake(view.target, DeltaTable(view.target).to_pyarrow_table().slice(0, 1), mode="append")
+    found = view.verify()
+    assert (found.missing, found.extra) == (0, 1)
+    assert view.refresh().strategy == "full"
+    assert view.verify().equal
+    view.assert_equal()

@@ -1,0 +1,109 @@
+"""What a view has to be: refused by the field, with the remedy, before anything is written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from iscp.consumers.view.view_kind import ViewKind
+from iscp.core.errors import InvalidRequest, IscpError
+from iscp.core.query_explanation import OperatorUpkeep
+from iscp.core.query_plan import Operator, OperatorKind, QueryShape
+from iscp.core.spec import ConsumerSpec
+from iscp.ports.catalog import TableDescription
+from tests.fakes.pipeline import FakeCatalog
+
+SQL = "SELECT a FROM t, u"
+FIELDS = [{"name": "a", "type": "long", "nullable": True, "metadata": {}}]
+SCHEMA = json.dumps({"type": "struct", "fields": FIELDS})
+T = TableDescription("t-id", "/lake/t", "/lake/t", 0, 1.0, {"a": "long"}, schema_json=SCHEMA)
+U = replace(T, table_id="u-id", name="/lake/u", uri="/lake/u")
+KIND = ViewKind()
+
+
+def view(**given: Any) -> ConsumerSpec:
+    options = {"sql": SQL, "tables": {"t": "/lake/t", "u": "/lake/u"}} | given.pop("options", {})
+    return ConsumerSpec(**{"kind": "view", "target": "/lake/view", "options": options, **given})
+
+
+def catalog(*names: str, whole: bool = False) -> FakeCatalog:
+    made = FakeCatalog(T, U)
+    if names or whole:
+        fields = [{"name": name, "type": "long", "nullable": True, "metadata": {}} for name in names or ("a",)]
+        tables = tuple(Operator(OperatorKind.TABLE, name, table=name) for name in ("t", "u"))
+        root = Operator(OperatorKind.LIMIT if whole else OperatorKind.UNION, "Limit 3", tables)
+        made.shapes[SQL] = QueryShape(root, json.dumps({"type": "struct", "fields": fields}))
+    return made
+
+
+def test_a_view_over_its_tables_is_taken_and_knows_them() -> None:
+    KIND.validate(view(), T, catalog())
+    assert KIND.tables(view(), catalog()) == {"t": "/lake/t", "u": "/lake/u"}
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"key": ("a",)}, "key"),
+        ({"columns": ("a",)}, "columns"),
+        ({"where": "a > 1"}, "where"),
+        ({"target": "/lake/t"}, "target"),
+        ({"target": "/lake/u"}, "target"),
+        ({"target": "/lake/x_view_state"}, "target"),
+        ({"options": {"sql": ""}}, "options.sql"),
+        ({"options": {"sql": 3}}, "options.sql"),
+        ({"options": {"sql": "x" * 300_000}}, "options.sql"),
+        ({"options": {"tables": {}}}, "options.tables"),
+        ({"options": {"tables": ["t"]}}, "options.tables"),
+        ({"options": {"tables": {"t x": "/lake/t"}}}, "options.tables"),
+        ({"options": {"tables": {"t": "/lake/t", "T": "/lake/u"}}}, "options.tables"),
+        ({"options": {"tables": {"t": "/lake/t", "u": 3}}}, "options.tables.u"),
+        ({"options": {"tables": {"t": "/lake/t", "u": "/lake/none"}}}, "options.tables.u"),
+        ({"options": {"tables": {"u": "/lake/u"}}}, "options.tables"),
+        ({"options": {"refresh": "often"}}, "options.refresh"),
+        ({"options": {"schedule": "1h"}}, "options"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_its_field(given: dict[str, Any], field: str) -> None:
+    with pytest.raises(IscpError) as refused:
+        KIND.validate(view(**given), T, catalog())
+    assert refused.value.field == f"spec.iteration.consumer.{field}"
+
+
+def test_a_query_that_the_engine_refuses_is_refused_in_its_words() -> None:
+    found = catalog()
+    found.faults[SQL] = "has no column b"
+    with pytest.raises(InvalidRequest, match="has no column b") as refused:
+        KIND.validate(view(), T, found)
+    assert refused.value.field == "spec.iteration.consumer.options.sql"
+
+
+@pytest.mark.parametrize("names", [("a", "A"), ("count(1)",)])
+def test_names_that_a_table_cannot_have_are_refused(names: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidRequest, match="name") as refused:
+        KIND.validate(view(), T, catalog(*names))
+    assert refused.value.remedy.endswith("by AS")
+
+
+def test_a_strict_view_is_refused_where_it_would_be_recomputed_as_a_whole() -> None:
+    KIND.validate(view(), T, catalog(whole=True))
+    with pytest.raises(InvalidRequest, match="Limit 3"):
+        KIND.validate(view(options={"refresh": "strict"}), T, catalog(whole=True))
+
+
+def test_a_table_with_rows_of_others_is_no_target() -> None:
+    found = catalog()
+    found.tables["/lake/view"] = replace(T, uri="/lake/view", empty=False)
+    with pytest.raises(InvalidRequest, match="did not write"):
+        KIND.validate(view(), T, found)
+
+
+def test_a_view_is_explained_with_its_columns_tables_and_what_to_know() -> None:
+    explained = KIND.explain(view(), catalog("a", "b", whole=True))
+    assert explained.operators[0].upkeep is OperatorUpkeep.WHOLE
+    assert explained.columns == {"a": "long", "b": "long"}
+    assert explained.tables == {"t": "/lake/t", "u": "/lake/u"}
+    assert "ORDER BY" in explained.notes[0]
