@@ -15,10 +15,11 @@ from iscp.aio.async_operator_client import AsyncOperatorClient
 from iscp.client.request_parts import new_request_id, require_all, with_ids
 from iscp.core.api_requests import ChangeOutcome, JobChange, JobName, RegisterRequest, ResyncRequest, UpdateRequest
 from iscp.core.api_views import CheckedJob, ClusterView, RegisterResult
-from iscp.core.argument_checks import column_names
+from iscp.core.argument_checks import column_names, require
 from iscp.core.errors import IscpError
 from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.spec_fields import RunFields, to_json, to_spec_json
+from iscp.core.view_fields import ViewFields
 from iscp.wire.v1 import admin_pb2 as pb
 
 
@@ -83,6 +84,27 @@ class AsyncClient(AsyncJobReader):
         keep = {"consumer": consumer, "target": target, **lists}
         spec_json = to_spec_json({**keep, "where": where or None, "options": options, "adopt_from": adopt_from, **run})
         return (await self.register_many([RegisterRequest(JobName(table, name, account), spec_json)]))[0]
+
+    async def create_view(
+        self,
+        name: str,
+        sql: str,
+        *,
+        target: str,
+        tables: Mapping[str, str],
+        refresh: str = "",
+        account: str = DEFAULT_ACCOUNT,
+        **run: Unpack[RunFields],
+    ) -> RegisterResult:
+        """Create a job that keeps the result of `sql` at `target`; otherwise as `register`.
+
+        `tables` says where each table in the query is; the job is registered on the first. `refresh`: auto (the
+        default), incremental, strict or full. `every` alone makes it periodic. Raises InvalidRequest for a query that
+        cannot be kept.
+        """
+        require(tables, Mapping, "tables", "places by the names of the query's tables")
+        view = ViewFields(sql, tables, target, refresh, run)
+        return (await self.register_many([RegisterRequest(JobName(view.table, name, account), view.spec_json())]))[0]
 
     async def register_many(self, requests: Iterable[RegisterRequest]) -> list[RegisterResult]:
         """Create several jobs, all or none; the results run parallel to `requests`."""

@@ -78,6 +78,10 @@ def _jobs_of(client: Client, ctx: click.Context) -> Iterable[str]:
     return (job.name for job in client.jobs(**on, limit=COMPLETION_JOBS_MAX))
 
 
+def _views_of(client: Client, ctx: click.Context) -> Iterable[str]:
+    return (job.name for job in client.views())
+
+
 def _nodes_of(client: Client, ctx: click.Context) -> Iterable[str]:
     return (node.node_id for node in client.cluster().nodes)
 
@@ -96,8 +100,9 @@ def complete_context(ctx: click.Context, param: click.Parameter, incomplete: str
         return []
 
 
-JOB_NAME, NODE, ACCOUNT = (
+JOB_NAME, VIEW_NAME, NODE, ACCOUNT = (
     ClusterNameType("name", _jobs_of),
+    ClusterNameType("view", _views_of),
     ClusterNameType("node", _nodes_of),
     ClusterNameType("account", _accounts_of),
 )

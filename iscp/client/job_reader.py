@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from iscp.adapters.grpc.admin import convert, convert_views
+from iscp.adapters.grpc.admin.explanation_codec import explanation_from_wire
 from iscp.adapters.grpc.channel.endpoint import FORMAT_VERSION
 from iscp.adapters.grpc.channel.retrying_caller import Caller, listing
 from iscp.client.request_parts import answer_within_s, job_filter, require_positive, with_wait
@@ -11,12 +15,23 @@ from iscp.core.api_requests import (
     JobName,
 )
 from iscp.core.api_views import JobView
+from iscp.core.argument_checks import require
 from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobState, Reason
+from iscp.core.name_patterns import is_pattern
+from iscp.core.query_explanation import QueryExplanation
+from iscp.core.spec_fields import to_json
 from iscp.core.verification import VerifyReport
+from iscp.core.view_fields import ViewFields, view_of
 from iscp.wire.v1 import admin_pb2 as pb
 from iscp.wire.v1 import admin_pb2_grpc as pb_grpc
+
+VIEWS_MAX = 1_000_000
+"""Jobs among which views are searched; those beyond are not found."""
+
+EXPLAIN_TIMEOUT_S = 120.0
+"""How long a node may take to explain a query, which Spark analyses; then the call fails with TimedOut."""
 
 
 class JobReader:
@@ -50,6 +65,13 @@ class JobReader:
         pages = self._caller.call(listing(self._admin.ListJobs), request)
         return [convert_views.job_from_wire(job) for page in pages for job in page.jobs]
 
+    def views(self, name: str = "", *, table: str = "", account: str = "") -> list[JobView]:
+        """The jobs that keep materialized views, all or those of this name; several tables may have one of it each."""
+        require(name, str, "name", "a text")
+        named = "" if is_pattern(name) else name
+        jobs = self.jobs(table=table, account=account, name_pattern=named, limit=VIEWS_MAX)
+        return [job for job in jobs if name in ("", job.name) and view_of(job.spec_json) is not None]
+
     def count(
         self,
         *,
@@ -81,15 +103,22 @@ class JobReader:
         name: str,
         version: int | None = None,
         *,
+        versions: Mapping[str, int] | None = None,
         timeout_s: float = 60.0,
         account: str = DEFAULT_ACCOUNT,
     ) -> JobView:
         """Return once the job has applied `version` (None: the table's newest at the call).
 
-        Raises TimedOut after `timeout_s`, JobFailed where it cannot come to that, JobNotFound.
+        `versions`: of a job of several tables, by the names that its spec gives them or by URI; of those that are left
+        out the newest. Raises TimedOut after `timeout_s`, JobFailed where it cannot come to that, JobNotFound.
         """
         job = convert.name_to_wire(JobName(table, name, account))
-        request = convert.to_message(pb.WaitJobRequest, format_version=FORMAT_VERSION, job=job, version=version)
+        require(versions, (Mapping, type(None)), "versions", "versions by the names of tables")
+        named = (versions or {}).items()
+        wanted = [convert.to_message(pb.TableVersion, table=each, version=number) for each, number in named]
+        request = convert.to_message(
+            pb.WaitJobRequest, format_version=FORMAT_VERSION, job=job, version=version, versions=wanted
+        )
         within_s = answer_within_s(timeout_s, "timeout_s")
         return convert_views.job_from_wire(
             self._caller.call(with_wait(self._admin.WaitJob), request, timeout_s=within_s)
@@ -115,6 +144,35 @@ class JobReader:
         return convert_views.report_from_wire(
             self._caller.call(with_wait(self._admin.VerifyJob), request, timeout_s=within_s)
         )
+
+    def explain(
+        self,
+        table: str = "",
+        name: str = "",
+        *,
+        spec: str | Mapping[str, Any] = "",
+        timeout_s: float = EXPLAIN_TIMEOUT_S,
+        account: str = DEFAULT_ACCOUNT,
+    ) -> QueryExplanation:
+        """How a job keeps the result of its query, or a consumer with this job_spec would, operator by operator.
+
+        Raises InvalidRequest for a query that cannot be kept, and where the consumer keeps none; JobNotFound.
+        """
+        request = convert.to_message(
+            pb.ExplainConsumerRequest,
+            format_version=FORMAT_VERSION,
+            job=convert.name_to_wire(JobName(table, name, account)),
+            spec_json=spec if isinstance(spec, str) else to_json(spec),
+        )
+        within_s = answer_within_s(timeout_s, "timeout_s")
+        return explanation_from_wire(self._caller.call(self._admin.ExplainConsumer, request, timeout_s=within_s))
+
+    def explain_view(
+        self, sql: str, tables: Mapping[str, str], *, refresh: str = "", timeout_s: float = EXPLAIN_TIMEOUT_S
+    ) -> QueryExplanation:
+        """How `create_view` of this query would keep its result; as `explain`."""
+        require(tables, Mapping, "tables", "places by the names of the query's tables")
+        return self.explain(spec=ViewFields(sql, tables, refresh=refresh).spec_json(), timeout_s=timeout_s)
 
     def history(self, table: str, name: str, *, limit: int = 20, account: str = DEFAULT_ACCOUNT) -> list[HistoryEntry]:
         """The job's iterations, newest first."""

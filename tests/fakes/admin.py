@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from iscp.core.api_requests import (
     ChangeOutcome,
     ChangeVerb,
+    ExplainRequest,
     JobChange,
     JobFilter,
     JobName,
@@ -33,6 +34,7 @@ from iscp.core.api_views import (
 from iscp.core.errors import InvalidRequest, JobFailed, JobNotFound, TableNotFound, TimedOut
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobState, JobStatus, Reason
+from iscp.core.query_explanation import ExplainedOperator, OperatorUpkeep, QueryExplanation
 from iscp.core.spec_parsing import parse_spec
 from iscp.core.spec_patch import changed_spec
 from iscp.core.verification import Comparison, VerifyReport
@@ -42,6 +44,19 @@ CHECKPOINT_AT_S = 1_700_000_500.0
 MISSING = "/missing"
 ALIVE_S = 0.02
 """How often a wait sees whether its client is still there."""
+
+EXPLANATION = QueryExplanation(
+    operators=(
+        ExplainedOperator(0, "sum(total) by name", OperatorUpkeep.STATE, state="one row for each group"),
+        ExplainedOperator(
+            1, "full outer join", OperatorUpkeep.TOUCHED, reason="either side may lack rows", remedy="Join inner"
+        ),
+        ExplainedOperator(2, "orders", OperatorUpkeep.LINEAR),
+    ),
+    columns={"name": "string", "total": "decimal(20,2)"},
+    notes=("Sums of doubles are exact.",),
+)
+"""What is said of every view, but for its tables."""
 
 
 def table_id_of(table: str) -> str:
@@ -55,7 +70,7 @@ class FakeAdmin:
     `comparisons` are what is found at jobs of these names; all others are equal. `failures` are raised by the next
     calls, one each, after a change was made if `fail_late` (a lost answer). `before` runs at the start of each
     call with its verb. `asked` counts calls by verb. `warning` is in the answers to registrations.
-    `waiting`: how many waits are under way.
+    `waiting`: how many waits are under way. `absent`: further tables that do not exist.
     """
 
     source_version: int = 7
@@ -68,6 +83,7 @@ class FakeAdmin:
     interrupted: list[JobName] = field(default_factory=list)
     warning: str = ""
     waiting: int = 0
+    absent: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._moved = threading.Condition()
@@ -79,7 +95,7 @@ class FakeAdmin:
     def register(self, requests: Sequence[RegisterRequest]) -> list[RegisterResult]:
         self._enter("register")
         for number, request in enumerate(requests):
-            if request.job.table.startswith(MISSING):
+            if self._is_missing(request.job.table):
                 raise TableNotFound(
                     f"there is no Delta table at {request.job.table}",
                     field=f"requests[{number}].table",
@@ -126,7 +142,7 @@ class FakeAdmin:
             return [self._check(request) for request in requests]
 
     def _check(self, request: RegisterRequest) -> CheckedJob:
-        if request.job.table.startswith(MISSING):
+        if self._is_missing(request.job.table):
             return CheckedJob(error=TableNotFound(f"there is no Delta table at {request.job.table}", field="table"))
         wanted = parse_spec(request.spec_json)
         made = CheckedJob(Action.CREATE, table_id_of(request.job.table), wanted.to_json())
@@ -201,7 +217,14 @@ class FakeAdmin:
         with self._moved:
             return self._find(job)
 
-    def wait(self, job: JobName, version: int | None, timeout_s: float, alive: Callable[[], bool]) -> JobView:
+    def wait(
+        self,
+        job: JobName,
+        version: int | None,
+        timeout_s: float,
+        alive: Callable[[], bool],
+        versions: Mapping[str, int] | None = None,
+    ) -> JobView:
         self._enter("wait")
         end_s = time.monotonic() + timeout_s
         with self._moved:
@@ -226,6 +249,15 @@ class FakeAdmin:
         comparison = self.comparisons.get(found.name, Comparison(rows_source=10, rows_target=10, ranges=1))
         repaired = repair and not comparison.equal
         return VerifyReport(found.applied_version, found.seq + repaired, comparison, repaired=repaired)
+
+    def explain(self, request: ExplainRequest) -> QueryExplanation:
+        self._enter("explain")
+        with self._moved:
+            spec_json = request.spec_json or self._find(request.job).spec_json
+        consumer = parse_spec(spec_json).consumer
+        if consumer.kind != "view":
+            raise InvalidRequest("keeps no query", field="spec.iteration.consumer.kind")
+        return replace(EXPLANATION, tables=consumer.options["tables"])
 
     def history(self, job: JobName, limit: int) -> list[HistoryEntry]:
         self._enter("history")
@@ -279,6 +311,9 @@ class FakeAdmin:
             self._jobs[self._key(JobName(table, name, account))] = now
             self._history.setdefault(job.job_id, []).append(_entry(job, now))
             self._moved.notify_all()
+
+    def _is_missing(self, table: str) -> bool:
+        return table.startswith(MISSING) or table in self.absent
 
     def _enter(self, verb: str) -> None:
         with self._moved:

@@ -29,6 +29,10 @@ def _holds(value: Any, word: str, wanted: Any, schema: dict[str, Any], root: dic
             return valid(value, root["$defs"][wanted.removeprefix("#/$defs/")], root)
         case "anyOf":
             return any(valid(value, each, root) for each in wanted)
+        case "allOf":
+            return all(valid(value, each, root) for each in wanted)
+        case "additionalProperties" if isinstance(wanted, dict):
+            return not isinstance(value, dict) or all(valid(each, wanted, root) for each in value.values())
         case "if":
             return not valid(value, wanted, root) or valid(value, schema["then"], root)
         case "type":
@@ -50,6 +54,7 @@ def _holds_of_kind(value: Any, word: str, wanted: Any, schema: dict[str, Any], r
         "minimum": lambda: not number or value >= wanted,
         "maximum": lambda: not number or value <= wanted,
         "exclusiveMinimum": lambda: not number or value > wanted,
+        "minProperties": lambda: not isinstance(value, dict) or len(value) >= wanted,
         "minLength": lambda: not isinstance(value, str) or len(value) >= wanted,
         "pattern": lambda: not isinstance(value, str) or bool(re.search(wanted, value)),
         "items": lambda: not isinstance(value, list) or all(valid(each, wanted, root) for each in value),

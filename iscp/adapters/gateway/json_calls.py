@@ -41,7 +41,7 @@ NESTING_MAX = 32
 METHODS: Mapping[str, MethodDescriptor] = {each.name: each for each in pb.DESCRIPTOR.services_by_name["Admin"].methods}
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["Admin"].full_name
-_READS = frozenset({"Check", "ListJobs", "CountJobs", "GetJob", "WaitJob", "History", "GetCluster"})
+_READS = frozenset({"Check", "ListJobs", "CountJobs", "GetJob", "WaitJob", "History", "GetCluster", "ExplainConsumer"})
 
 
 class JsonCalls:

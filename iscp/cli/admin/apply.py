@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
@@ -73,8 +74,8 @@ def apply(
             for step in doomed:
                 click.echo(f"  {step.job.name} on {step.table}", err=True)
             confirm(f"delete {job_words(len(doomed))} that no file names?")
-        refused = [] if dry_run else _carry_out(client, steps)
-    _show(invocation, steps, refused, dry_run=dry_run)
+        refused = [] if dry_run else carry_out(client, steps)
+    show_steps(invocation, steps, refused, dry_run=dry_run)
     if refused:
         raise click.exceptions.Exit(1)
 
@@ -88,14 +89,14 @@ def _plan(client: Client, wanted: Sequence[Wanted], output: str, *, prune: bool,
         checked += client.check_many([each.request for each in batch], timeout_s=CHECK_TIMEOUT_S)
     steps, faults = steps_for(wanted, checked, resync=resync)
     if faults:
-        _refuse(faults, output)
+        refuse_faults(faults, output)
     if prune:
         for account in sorted({each.request.job.account for each in wanted}):
             steps += prunable(steps, client.jobs(account=account, limit=MATCHES_MAX))
     return steps
 
 
-def _refuse(faults: Sequence[PlanFault], output: str) -> None:
+def refuse_faults(faults: Sequence[PlanFault], output: str) -> None:
     for fault in faults:
         error = fault.error
         error.field = field_in_file(error.field)
@@ -109,7 +110,7 @@ def _refuse(faults: Sequence[PlanFault], output: str) -> None:
     raise click.exceptions.Exit(1)
 
 
-def _carry_out(client: Client, steps: Sequence[Step]) -> list[tuple[Step, IscpError]]:
+def carry_out(client: Client, steps: Sequence[Step]) -> list[tuple[Step, IscpError]]:
     """All steps, deletions last; those that were refused though they had been checked, and why."""
     from iscp.cli.admin.apply_plan import DELETE, update_json
 
@@ -151,9 +152,15 @@ def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
         yield items[start : start + size]
 
 
-def _show(
-    invocation: Invocation, steps: Sequence[Step], refused: Sequence[tuple[Step, IscpError]], *, dry_run: bool
+def show_steps(
+    invocation: Invocation,
+    steps: Sequence[Step],
+    refused: Sequence[tuple[Step, IscpError]],
+    *,
+    dry_run: bool,
+    more: Mapping[str, object] = MappingProxyType({}),
 ) -> None:
+    """What is or would be done, and what was refused; `more` is in what programs read."""
     from iscp.cli.admin.apply_plan import counts
 
     failed = [
@@ -171,7 +178,9 @@ def _show(
         for step in steps
         if step.action != Action.UNCHANGED
     ]
-    if render.show({"dry_run": dry_run, "counts": counts(steps), "steps": done, "refused": failed}, invocation.output):
+    if render.show(
+        {"dry_run": dry_run, "counts": counts(steps), "steps": done, "refused": failed, **more}, invocation.output
+    ):
         return
     for each in done:
         changes = f" ({'; '.join(each['changes'])})" if each["changes"] else ""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import click
 
@@ -25,16 +26,17 @@ _REQUEST = re.compile(r"(?:requests|registrations)\[(\d+)\]\.")
 
 
 @contextmanager
-def options_named(table: str = "--table") -> Iterator[None]:
+def options_named(table: str = "--table", own: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
     """What the node refuses is said of the option that it came from: `--key`, not `spec.iteration.consumer.key`.
 
-    `table`: what the command calls the source.
+    `table`: what the command calls the source. `own`: the command's own options, by the paths of what they give.
     """
     try:
         yield
     except IscpError as error:
         path = _REQUEST.sub("", error.field)
-        error.field = table if path in ("table", "job.table") else option_of(path)
+        mine = next((option for known, option in own.items() if f"{path}.".startswith(f"{known}.")), "")
+        error.field = mine or (table if path in ("table", "job.table") else option_of(path))
         raise
 
 

@@ -16,6 +16,7 @@ import yaml
 
 from iscp.adapters.grpc.channel.endpoint import REGISTRATIONS_MAX
 from iscp.cli.admin.apply_plan import Wanted
+from iscp.cli.admin.view_entry import view_options
 from iscp.cli.arguments import absolute_table, absolute_target, parse_duration_s, split_columns
 from iscp.core.api_requests import JobName, RegisterRequest
 from iscp.core.api_views import JobView
@@ -24,6 +25,7 @@ from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.spec import JobSpec
 from iscp.core.spec_fields import DURATIONS, PATHS, flat_name, flatten, to_spec_json
 from iscp.core.spec_parsing import parse_spec
+from iscp.core.view_fields import VIEW_KIND
 
 _NAMING = {"table", "name", "account"}
 _FLAT = set(PATHS)
@@ -213,6 +215,8 @@ def _spec(entry: dict[str, Any], path: str) -> str:
     # Some consumers can do without one; those that cannot say so.
     target = _text(entry, "target", path, required=fields["consumer"] == _CONSUMER_DEFAULT)
     fields["target"] = absolute_target(target)
+    if fields["consumer"] == VIEW_KIND:
+        fields["options"] = view_options(fields.get("options"), f"{path}.options")
     for name in fields.keys() & {"key", "columns"}:
         fields[name] = _columns(entry, name, path)
     for name in fields.keys() & DURATIONS:

@@ -28,6 +28,7 @@ from iscp.cli.man_pages import write_pages
 from iscp.cli.monitor.show_logs import job_logs, node_logs
 from iscp.cli.monitor.watch_option import watched
 from iscp.cli.root_group import RootGroup
+from iscp.cli.view.view_commands import view
 from iscp.core.errors import IscpError
 
 PROGRAM = "iscp-admin"
@@ -56,7 +57,7 @@ def cli() -> None:
     """Manage the jobs and nodes of an iscp cluster."""
 
 
-for command in (job, context, explain, apply, export, node, shard, ring, rebalance, events):
+for command in (job, view, context, explain, apply, export, node, shard, ring, rebalance, events):
     cli.add_command(command)
 node.add_command(node_logs)
 job.add_command(job_logs)

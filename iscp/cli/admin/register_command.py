@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -55,7 +55,7 @@ def register(invocation: Invocation, /, file: IO[str] | None, **given: object) -
     places = [f"{file.name}[{number}]" for number in range(len(requests))] if file else []
     with invocation.client() as client, places_named(places) if file else options_named():
         results = client.register_many(requests)
-        unlike = _unlike(client, requests, results)
+        unlike = unlike_of(client, requests, results)
         if given.get("adopt") and not unlike:
             job = requests[0].job
             client.wait(
@@ -65,8 +65,20 @@ def register(invocation: Invocation, /, file: IO[str] | None, **given: object) -
                 timeout_s=ADOPT_WAIT_S,
                 account=job.account,
             )
+    show_registered(invocation, requests, results, unlike, listed=file is not None)
+
+
+def show_registered(
+    invocation: Invocation,
+    requests: Sequence[RegisterRequest],
+    results: Sequence[RegisterResult],
+    unlike: Mapping[int, PermanentError],
+    *,
+    listed: bool,
+) -> None:
+    """What was registered, as a list or as the one job; exit status 1 where others have the names of some."""
     rows = [render.register_row(request, result) for request, result in zip(requests, results, strict=True)]
-    if not render.show(rows if file else rows[0], invocation.output):
+    if not render.show(rows if listed else rows[0], invocation.output):
         _show(rows, unlike)
     for error in unlike.values():
         show_error(error, invocation.output)
@@ -82,7 +94,7 @@ def _show(rows: Sequence[render.Row], unlike: Collection[int]) -> None:
             click.echo(f"warning: {row['warning']}")
 
 
-def _unlike(
+def unlike_of(
     client: Client, requests: Sequence[RegisterRequest], results: Sequence[RegisterResult]
 ) -> dict[int, PermanentError]:
     """Those, by their number, whose name another job has: how that one differs, and what to do about it."""
@@ -99,7 +111,8 @@ def _difference(job: JobName, checked: CheckedJob) -> PermanentError | None:
     if checked.error is not None:
         refused = checked.error
         refused.field = option_of(refused.field)
-        return PermanentError(f"{kept}; as it was given it is refused: {refused.sentence}", remedy=refused.remedy)
+        message = f"{kept}; as it was given it is refused: {refused.sentence}"
+        return PermanentError(message, field=refused.field or "--name", remedy=refused.remedy)
     match checked.action:
         case Action.UPDATE:
             remedy = "Change it by `iscp-admin job update`, or name another"

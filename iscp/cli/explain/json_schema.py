@@ -7,6 +7,7 @@ from typing import Any
 
 from iscp.core.spec_fields import DURATIONS
 from iscp.core.spec_schema import SpecField, schema_of_spec
+from iscp.core.view_fields import REFRESH_POLICIES, VIEW_KIND
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 DURATION_PATTERN = r"^(\d+(\.\d+)?|(\d+(\.\d+)?(ms|s|m|h|d))+)$"
@@ -52,6 +53,30 @@ def _flat_job() -> Schema:
         # Some consumers can do without a target.
         "if": {"properties": {"consumer": {"enum": ["replica", "", None]}}},
         "then": {"required": ["target"], "properties": {"target": {"type": "string", "minLength": 1}}},
+        "allOf": [
+            {
+                "if": {"required": ["consumer"], "properties": {"consumer": {"enum": [VIEW_KIND]}}},
+                "then": {"required": ["options"], "properties": {"options": _view_options()}},
+            }
+        ],
+    }
+
+
+def _view_options() -> Schema:
+    """Others are the node's to refuse."""
+    return {
+        "type": "object",
+        "required": ["sql", "tables"],
+        "properties": {
+            "sql": {"type": "string", "pattern": r"\S", "description": "The query, one SELECT"},
+            "tables": {
+                "type": "object",
+                "minProperties": 1,
+                "additionalProperties": {"type": "string", "minLength": 1},
+                "description": "Where each table of the query is, by its name; one of them is the job's own",
+            },
+            "refresh": {"enum": list(REFRESH_POLICIES), "default": REFRESH_POLICIES[0]},
+        },
     }
 
 

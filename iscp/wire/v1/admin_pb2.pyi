@@ -116,6 +116,30 @@ CHANGE_VERB_RESUME: ChangeVerb.ValueType  # 3
 CHANGE_VERB_RESYNC: ChangeVerb.ValueType  # 4
 Global___ChangeVerb: _TypeAlias = ChangeVerb  # noqa: Y015
 
+class _Upkeep:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _UpkeepEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Upkeep.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    UPKEEP_UNSPECIFIED: _Upkeep.ValueType  # 0
+    UPKEEP_LINEAR: _Upkeep.ValueType  # 1
+    UPKEEP_JOINED: _Upkeep.ValueType  # 2
+    UPKEEP_STATE: _Upkeep.ValueType  # 3
+    UPKEEP_TOUCHED: _Upkeep.ValueType  # 4
+    UPKEEP_WHOLE: _Upkeep.ValueType  # 5
+
+class Upkeep(_Upkeep, metaclass=_UpkeepEnumTypeWrapper):
+    """How an operator's output follows a change of its input, from the cheapest on."""
+
+UPKEEP_UNSPECIFIED: Upkeep.ValueType  # 0
+UPKEEP_LINEAR: Upkeep.ValueType  # 1
+UPKEEP_JOINED: Upkeep.ValueType  # 2
+UPKEEP_STATE: Upkeep.ValueType  # 3
+UPKEEP_TOUCHED: Upkeep.ValueType  # 4
+UPKEEP_WHOLE: Upkeep.ValueType  # 5
+Global___Upkeep: _TypeAlias = Upkeep  # noqa: Y015
+
 @_typing.final
 class JobName(_message.Message):
     """How a user names a job. table: a path or URI of a Delta table, `db.table` of the catalog, or a table id."""
@@ -688,10 +712,46 @@ class CountJobsResponse(_message.Message):
 Global___CountJobsResponse: _TypeAlias = CountJobsResponse  # noqa: Y015
 
 @_typing.final
+class SourceMark(_message.Message):
+    """How far one of a job's tables was read; step and steps as in JobStatus."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    URI_FIELD_NUMBER: _builtins.int
+    TABLE_ID_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    AT_S_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    uri: _builtins.str
+    table_id: _builtins.str
+    version: _builtins.int
+    at_s: _builtins.float
+    step: _builtins.int
+    steps: _builtins.int
+    def __init__(
+        self,
+        *,
+        uri: _builtins.str = ...,
+        table_id: _builtins.str = ...,
+        version: _builtins.int = ...,
+        at_s: _builtins.float = ...,
+        step: _builtins.int = ...,
+        steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_s", b"at_s", "step", b"step", "steps", b"steps", "table_id", b"table_id", "uri", b"uri", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourceMark: _TypeAlias = SourceMark  # noqa: Y015
+
+@_typing.final
 class JobStatus(_message.Message):
     """The last iteration over (from_version, to_version]; times are 0 where not yet. error_code: 0 ok, 1-9999
     temporary, 10000 and up permanent. dead_letters: rows that share a key, left out of the target. warning: what the
-    job's user should know, though nothing is wrong.
+    job's user should know, though nothing is wrong. sources: of a job of several tables.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -712,6 +772,7 @@ class JobStatus(_message.Message):
     DOUBTED_AT_S_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
     RETRY_AT_S_FIELD_NUMBER: _builtins.int
+    SOURCES_FIELD_NUMBER: _builtins.int
     from_version: _builtins.int
     to_version: _builtins.int
     start_at_s: _builtins.float
@@ -729,6 +790,8 @@ class JobStatus(_message.Message):
     failures: _builtins.int
     """How many have failed in a row, and when the next retry is due."""
     retry_at_s: _builtins.float
+    @_builtins.property
+    def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceMark]: ...
     def __init__(
         self,
         *,
@@ -748,10 +811,11 @@ class JobStatus(_message.Message):
         doubted_at_s: _builtins.float = ...,
         failures: _builtins.int = ...,
         retry_at_s: _builtins.float = ...,
+        sources: _abc.Iterable[Global___SourceMark] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "dead_letters", b"dead_letters", "doubted_at_s", b"doubted_at_s", "end_at_s", b"end_at_s", "error_code", b"error_code", "error_msg", b"error_msg", "failures", b"failures", "from_version", b"from_version", "retry_at_s", b"retry_at_s", "rows", b"rows", "source_id", b"source_id", "start_at_s", b"start_at_s", "step", b"step", "steps", b"steps", "to_version", b"to_version", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "dead_letters", b"dead_letters", "doubted_at_s", b"doubted_at_s", "end_at_s", b"end_at_s", "error_code", b"error_code", "error_msg", b"error_msg", "failures", b"failures", "from_version", b"from_version", "retry_at_s", b"retry_at_s", "rows", b"rows", "source_id", b"source_id", "sources", b"sources", "start_at_s", b"start_at_s", "step", b"step", "steps", b"steps", "to_version", b"to_version", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1031,8 +1095,34 @@ class GetJobRequest(_message.Message):
 Global___GetJobRequest: _TypeAlias = GetJobRequest  # noqa: Y015
 
 @_typing.final
+class TableVersion(_message.Message):
+    """One of a job's tables, by the name that its spec gives it or its URI, and a version of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    table: _builtins.str
+    version: _builtins.int
+    def __init__(
+        self,
+        *,
+        table: _builtins.str = ...,
+        version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["table", b"table", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TableVersion: _TypeAlias = TableVersion  # noqa: Y015
+
+@_typing.final
 class WaitJobRequest(_message.Message):
-    """version: unset is the table's newest at the call."""
+    """version: unset is the table's newest at the call. versions: of a job of several tables; of those that are left out,
+    the newest at the call.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1040,11 +1130,14 @@ class WaitJobRequest(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     TIMEOUT_S_FIELD_NUMBER: _builtins.int
+    VERSIONS_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     version: _builtins.int
     timeout_s: _builtins.float
     @_builtins.property
     def job(self) -> Global___JobName: ...
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TableVersion]: ...
     def __init__(
         self,
         *,
@@ -1052,10 +1145,11 @@ class WaitJobRequest(_message.Message):
         job: Global___JobName | None = ...,
         version: _builtins.int | None = ...,
         timeout_s: _builtins.float = ...,
+        versions: _abc.Iterable[Global___TableVersion] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "job", b"job", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "format_version", b"format_version", "job", b"job", "timeout_s", b"timeout_s", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "format_version", b"format_version", "job", b"job", "timeout_s", b"timeout_s", "version", b"version", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
     _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
@@ -1185,6 +1279,154 @@ class VerifyReport(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___VerifyReport: _TypeAlias = VerifyReport  # noqa: Y015
+
+@_typing.final
+class ExplainConsumerRequest(_message.Message):
+    """spec_json: a job spec whose consumer is explained, of no job yet; empty: that of the job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORMAT_VERSION_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
+    SPEC_JSON_FIELD_NUMBER: _builtins.int
+    format_version: _builtins.int
+    spec_json: _builtins.str
+    @_builtins.property
+    def job(self) -> Global___JobName: ...
+    def __init__(
+        self,
+        *,
+        format_version: _builtins.int = ...,
+        job: Global___JobName | None = ...,
+        spec_json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["format_version", b"format_version", "job", b"job", "spec_json", b"spec_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainConsumerRequest: _TypeAlias = ExplainConsumerRequest  # noqa: Y015
+
+@_typing.final
+class ExplainedOperator(_message.Message):
+    """depth: its place in the tree, 0 for the result; parents come before their inputs. state: what is kept for it besides
+    the result. reason: why it is kept in no cheaper way. remedy: what to change for that.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEPTH_FIELD_NUMBER: _builtins.int
+    OPERATOR_FIELD_NUMBER: _builtins.int
+    UPKEEP_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REMEDY_FIELD_NUMBER: _builtins.int
+    depth: _builtins.int
+    operator: _builtins.str
+    upkeep: Global___Upkeep.ValueType
+    state: _builtins.str
+    reason: _builtins.str
+    remedy: _builtins.str
+    def __init__(
+        self,
+        *,
+        depth: _builtins.int = ...,
+        operator: _builtins.str = ...,
+        upkeep: Global___Upkeep.ValueType = ...,
+        state: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        remedy: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["depth", b"depth", "operator", b"operator", "reason", b"reason", "remedy", b"remedy", "state", b"state", "upkeep", b"upkeep"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainedOperator: _TypeAlias = ExplainedOperator  # noqa: Y015
+
+@_typing.final
+class QueryColumn(_message.Message):
+    """A column of the result."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    type: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        type: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryColumn: _TypeAlias = QueryColumn  # noqa: Y015
+
+@_typing.final
+class QueryTable(_message.Message):
+    """A name in the query, and the place that it stands for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    URI_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    uri: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        uri: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "uri", b"uri"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryTable: _TypeAlias = QueryTable  # noqa: Y015
+
+@_typing.final
+class QueryExplanation(_message.Message):
+    """notes: what users should know of the result, each a sentence."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATORS_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    TABLES_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def operators(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExplainedOperator]: ...
+    @_builtins.property
+    def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueryColumn]: ...
+    @_builtins.property
+    def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueryTable]: ...
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        operators: _abc.Iterable[Global___ExplainedOperator] | None = ...,
+        columns: _abc.Iterable[Global___QueryColumn] | None = ...,
+        tables: _abc.Iterable[Global___QueryTable] | None = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "notes", b"notes", "operators", b"operators", "tables", b"tables"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueryExplanation: _TypeAlias = QueryExplanation  # noqa: Y015
 
 @_typing.final
 class HistoryRequest(_message.Message):

@@ -99,6 +99,11 @@ class AdminStub:
                 request_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.VerifyJobRequest.SerializeToString,
                 response_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.VerifyReport.FromString,
                 _registered_method=True)
+        self.ExplainConsumer = channel.unary_unary(
+                '/iscp.wire.v1.Admin/ExplainConsumer',
+                request_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ExplainConsumerRequest.SerializeToString,
+                response_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.QueryExplanation.FromString,
+                _registered_method=True)
         self.History = channel.unary_stream(
                 '/iscp.wire.v1.Admin/History',
                 request_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.HistoryRequest.SerializeToString,
@@ -204,6 +209,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExplainConsumer(self, request, context):
+        """How a query is kept, or would be; nothing is written.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def History(self, request, context):
         """Newest first.
         """
@@ -291,6 +303,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.VerifyJob,
                     request_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.VerifyJobRequest.FromString,
                     response_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.VerifyReport.SerializeToString,
+            ),
+            'ExplainConsumer': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainConsumer,
+                    request_deserializer=iscp_dot_wire_dot_v1_dot_admin__pb2.ExplainConsumerRequest.FromString,
+                    response_serializer=iscp_dot_wire_dot_v1_dot_admin__pb2.QueryExplanation.SerializeToString,
             ),
             'History': grpc.unary_stream_rpc_method_handler(
                     servicer.History,
@@ -659,6 +676,33 @@ class Admin:
             '/iscp.wire.v1.Admin/VerifyJob',
             iscp_dot_wire_dot_v1_dot_admin__pb2.VerifyJobRequest.SerializeToString,
             iscp_dot_wire_dot_v1_dot_admin__pb2.VerifyReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainConsumer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/iscp.wire.v1.Admin/ExplainConsumer',
+            iscp_dot_wire_dot_v1_dot_admin__pb2.ExplainConsumerRequest.SerializeToString,
+            iscp_dot_wire_dot_v1_dot_admin__pb2.QueryExplanation.FromString,
             options,
             channel_credentials,
             insecure,

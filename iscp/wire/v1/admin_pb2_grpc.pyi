@@ -60,6 +60,8 @@ class AdminStub:
     """Answers once the job has applied a version, or fails with DEADLINE_EXCEEDED after timeout_s."""
     VerifyJob: _grpc.UnaryUnaryMultiCallable[_admin_pb2.VerifyJobRequest, _admin_pb2.VerifyReport]
     """Compares the job's target with its source; answers with what it found, or DEADLINE_EXCEEDED after timeout_s."""
+    ExplainConsumer: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ExplainConsumerRequest, _admin_pb2.QueryExplanation]
+    """How a query is kept, or would be; nothing is written."""
     History: _grpc.UnaryStreamMultiCallable[_admin_pb2.HistoryRequest, _admin_pb2.HistoryPage]
     """Newest first."""
     Notify: _grpc.UnaryUnaryMultiCallable[_admin_pb2.NotifyRequest, _admin_pb2.NotifyResponse]
@@ -89,6 +91,8 @@ class AdminAsyncStub(AdminStub):
     """Answers once the job has applied a version, or fails with DEADLINE_EXCEEDED after timeout_s."""
     VerifyJob: _aio.UnaryUnaryMultiCallable[_admin_pb2.VerifyJobRequest, _admin_pb2.VerifyReport]  # type: ignore[assignment]
     """Compares the job's target with its source; answers with what it found, or DEADLINE_EXCEEDED after timeout_s."""
+    ExplainConsumer: _aio.UnaryUnaryMultiCallable[_admin_pb2.ExplainConsumerRequest, _admin_pb2.QueryExplanation]  # type: ignore[assignment]
+    """How a query is kept, or would be; nothing is written."""
     History: _aio.UnaryStreamMultiCallable[_admin_pb2.HistoryRequest, _admin_pb2.HistoryPage]  # type: ignore[assignment]
     """Newest first."""
     Notify: _aio.UnaryUnaryMultiCallable[_admin_pb2.NotifyRequest, _admin_pb2.NotifyResponse]  # type: ignore[assignment]
@@ -193,6 +197,14 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.VerifyReport, _abc.Awaitable[_admin_pb2.VerifyReport]]:
         """Compares the job's target with its source; answers with what it found, or DEADLINE_EXCEEDED after timeout_s."""
+
+    @_abc_1.abstractmethod
+    def ExplainConsumer(
+        self,
+        request: _admin_pb2.ExplainConsumerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.QueryExplanation, _abc.Awaitable[_admin_pb2.QueryExplanation]]:
+        """How a query is kept, or would be; nothing is written."""
 
     @_abc_1.abstractmethod
     def History(

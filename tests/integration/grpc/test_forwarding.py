@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -320,7 +320,14 @@ class Waiting(FakeAdmin):
         self.begun, self.left = threading.Event(), threading.Event()
         self.timeout_s = 0.0
 
-    def wait(self, job: JobName, version: int | None, timeout_s: float, alive: Callable[[], bool]) -> JobView:
+    def wait(
+        self,
+        job: JobName,
+        version: int | None,
+        timeout_s: float,
+        alive: Callable[[], bool],
+        versions: Mapping[str, int] | None = None,
+    ) -> JobView:
         self.timeout_s = timeout_s
         self.begun.set()
         end_s = time.monotonic() + WAIT_S

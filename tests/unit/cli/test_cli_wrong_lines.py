@@ -47,6 +47,7 @@ def aliases(levels: int) -> bytes:
 
 FILES = {
     "empty": b"",
+    "views": b"CREATE MATERIALIZED VIEW v AS SELECT id FROM o",
     "binary": b"\xff\xfe\x00",
     "deep": b"[" * 100_000,
     "stairs": b"- " * 100_000,
@@ -117,12 +118,26 @@ class Shell:
         }
         if leaf.words == ("job", "register"):
             known |= {"name": "new", "target": str(node.lake / "new")}
-        wanted = {"timeout_s", "target", "older_than_s", "priority", "data"}
+        if leaf.words == ("view", "create"):
+            known |= {
+                "target": str(node.lake / "new"),
+                "sql": "SELECT id FROM orders",
+                "tables": f"orders={node.table}",
+            }
+        if leaf.words == ("view", "apply"):
+            known |= {
+                "sql_paths": str(self.files / "views"),
+                "target_root": str(node.lake),
+                "tables": f"o={node.table}",
+            }
+        if leaf.words == ("view", "import"):
+            known |= {"project": str(self.files / "views"), "target_root": str(node.lake), "tables": f"o={node.table}"}
+        wanted = {"sql", "timeout_s", "target", "older_than_s", "priority", "data"}
         wanted |= {str(each.name) for each in leaf.command.params if each.required}
         return {
             str(each.name): known[str(each.name)]
             for each in leaf.command.params
-            if each.name in known and (each.name in wanted or leaf.words == ("job", "register"))
+            if each.name in known and (each.name in wanted or leaf.words[-1] in ("register", "create", "apply"))
         }
 
     def state(self) -> tuple[Any, ...]:
@@ -216,6 +231,15 @@ def test_what_is_missing_and_what_is_too_much_is_wrong_usage(shell: Shell, progr
         assert check(shell, program, [*line(leaf, values), "a", "b", "c\x1b[31m"], wrong=True).status == 2
     for words in {leaf.words[:-1] for leaf in leaves(GROUPS[program])}:
         assert check(shell, program, [*words, "nope\x1b[31m"], wrong=True).status == 2
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_views_that_is_wrong_is_refused(shell: Shell, name: str) -> None:
+    """The one that is in order too: this node keeps no views."""
+    path = str(shell.files / name)
+    for argv in (["view", "apply", "-f", path], ["view", "import", path]):
+        assert check(shell, "iscp-admin", [*argv, "--target-root", "/x"], wrong=True).status == 1
+        assert check(shell, "iscp-admin", ["-o", "json", *argv, "--target-root", "/x"], wrong=True).status == 1
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -30,6 +30,8 @@ def endpoint() -> Iterator[str]:
     spec = '{"iteration": {"consumer": {"kind": "replica", "target": "/copy"}}}'
     for table, name, account in (("/lake/a", "copy", "acme"), ("/lake/a", "open", "acme"), ("/lake/b", "all", "zoo")):
         admin.register([RegisterRequest(JobName(table, name, account), spec)])
+    view = '{"iteration": {"consumer": {"kind": "view", "target": "/both"}}}'
+    admin.register([RegisterRequest(JobName("/lake/b", "both", "zoo"), view)])
     server = AdminServer(admin, "127.0.0.1:0")
     server.start()
     yield server.address
@@ -54,9 +56,10 @@ def complete(endpoint: str) -> Complete:
         (("job", "des"), ["describe"]),
         (("job", "status", "/lake/"), ["<dir>", "/lake/a", "/lake/b"]),
         (("job", "status", "/lake/a", ""), ["copy", "open"]),
-        (("job", "pause", "/lake/*", ""), ["all", "copy", "open"]),
-        (("job", "list", "/lake/b", ""), ["all"]),
+        (("job", "pause", "/lake/*", ""), ["all", "both", "copy", "open"]),
+        (("job", "list", "/lake/b", ""), ["all", "both"]),
         (("job", "status", "/lake/a", "copy", "--account", ""), ["acme", "zoo"]),
+        (("view", "show", ""), ["both"]),
         (("node", "drain", ""), ["n1"]),
         (("job", "list", "--state", "e"), ["error"]),
         (("job", "list", "-o", "j"), ["json", "jsonpath="]),

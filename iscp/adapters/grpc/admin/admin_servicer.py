@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 import grpc
 
 from iscp.adapters.grpc.admin import convert, convert_views
+from iscp.adapters.grpc.admin.explanation_codec import explanation_to_wire
 from iscp.adapters.grpc.channel.endpoint import (
     CHANGES_MAX,
     FORMAT_VERSION,
@@ -21,7 +22,7 @@ from iscp.adapters.grpc.channel.endpoint import (
     WAIT_TIMEOUT_MAX_S,
 )
 from iscp.adapters.grpc.channel.grpc_errors import translate_errors
-from iscp.core.api_requests import ChangeVerb, JobChange, RegisterRequest
+from iscp.core.api_requests import ChangeVerb, ExplainRequest, JobChange, RegisterRequest
 from iscp.core.errors import InvalidRequest, IscpError, QueueFull
 from iscp.ports.admin import AdminService
 from iscp.wire.v1 import admin_pb2 as pb
@@ -174,7 +175,9 @@ class JobServicer(pb_grpc.AdminServicer):
                 raise InvalidRequest("must be 0 or more", field="version", remedy="Leave it out for the newest")
             with self._waiting(request.timeout_s, context) as timeout_s:
                 job = convert.name_from_wire(request.job)
-                return convert_views.job_to_wire(self._service.wait(job, version, timeout_s, context.is_active))
+                versions = {each.table: each.version for each in request.versions}
+                found = self._service.wait(job, version, timeout_s, context.is_active, versions)
+                return convert_views.job_to_wire(found)
 
     def VerifyJob(self, request: pb.VerifyJobRequest, context: grpc.ServicerContext) -> pb.VerifyReport:
         with translate_errors(context, "verify"):
@@ -183,6 +186,13 @@ class JobServicer(pb_grpc.AdminServicer):
                 job = convert.name_from_wire(request.job)
                 report = self._service.verify(job, request.repair, timeout_s, context.is_active)
                 return convert_views.report_to_wire(report)
+
+    def ExplainConsumer(self, request: pb.ExplainConsumerRequest, context: grpc.ServicerContext) -> pb.QueryExplanation:
+        with translate_errors(context, "explain"):
+            check_format(request.format_version)
+            _check_spec(request.spec_json, "spec_json")
+            explained = self._service.explain(ExplainRequest(convert.name_from_wire(request.job), request.spec_json))
+            return explanation_to_wire(explained)
 
     @contextmanager
     def _waiting(self, timeout_s: float, context: grpc.ServicerContext) -> Iterator[float]:

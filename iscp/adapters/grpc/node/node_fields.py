@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from operator import attrgetter
 
 from iscp.adapters.grpc.admin.convert import REASON_FROM_WIRE, REASON_TO_WIRE, STATE_FROM_WIRE, STATE_TO_WIRE
+from iscp.adapters.grpc.channel.wire_marks import marks_from_wire, marks_to_wire
 from iscp.adapters.grpc.node.quarantine import Quarantine
 from iscp.adapters.grpc.node.wire_values import (
     Fields,
@@ -43,7 +44,7 @@ _SHARD_STATE_TO_WIRE = {state: pb.ShardState.Value(f"SHARD_STATE_{state.name}") 
 _SHARD_STATE_FROM_WIRE = {number: state for state, number in _SHARD_STATE_TO_WIRE.items()}
 
 # Fields that have the same names on the wire, in the order of the dataclass.
-_STATUS_NAMES = tuple(field.name for field in fields(JobStatus))
+_STATUS_NAMES = tuple(field.name for field in fields(JobStatus) if field.name != "sources")
 _status_values = attrgetter(*_STATUS_NAMES)
 _HISTORY_NAMES = tuple(field.name for field in fields(HistoryEntry))
 _history_values = attrgetter(*_HISTORY_NAMES)
@@ -159,7 +160,7 @@ def _report(report: JobReport) -> Fields:
         "seq": report.seq,
         "state": STATE_TO_WIRE[report.state] if report.state is not None else None,
         "reason": REASON_TO_WIRE[report.reason] if report.reason is not None else None,
-        "status": dict(zip(_STATUS_NAMES, _status_values(status), strict=True)) if status is not None else None,
+        "status": _status(status) if status is not None else None,
     }
 
 
@@ -171,9 +172,18 @@ def _report_of(wire: pb.JobReport) -> JobReport:
         wire.seq,
         STATE_FROM_WIRE[wire.state] if wire.state else None,
         REASON_FROM_WIRE[wire.reason] if wire.reason else None,
-        JobStatus(*_status_values(wire.status)) if wire.HasField("status") else None,
+        _status_of(wire.status) if wire.HasField("status") else None,
     )
     return exact_report(report)
+
+
+def _status(status: JobStatus) -> Fields:
+    values = dict(zip(_STATUS_NAMES, _status_values(status), strict=True))
+    return values | ({"sources": marks_to_wire(status.sources)} if status.sources else {})
+
+
+def _status_of(wire: pb.Status) -> JobStatus:
+    return replace(JobStatus(*_status_values(wire)), sources=marks_from_wire(wire.sources))
 
 
 def _seen(seen: SourceSeen) -> Fields:

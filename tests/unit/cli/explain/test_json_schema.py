@@ -16,7 +16,12 @@ from tests.fakes.json_schema import valid
 JOB = {"table": "/t", "name": "a", "target": "/copy"}
 SPEC = {"iteration": {"consumer": {"kind": "replica", "target": "/copy"}}}
 
+VIEW = {"table": "/t", "name": "v", "consumer": "view", "target": "/v"}
+QUERY = {"sql": "SELECT 1 FROM t", "tables": {"t": "/t"}}
+
 TAKEN: list[Any] = [
+    {**VIEW, "options": QUERY},
+    {**VIEW, "options": {**QUERY, "refresh": "strict"}, "trigger": "periodic", "every": "10m"},
     JOB,
     [JOB, {**JOB, "name": "b"}],
     {**JOB, "account": "acme", "key": ["id"], "columns": "a,b", "where": "a > 1", "options": {"x": [1]}},
@@ -33,6 +38,12 @@ TAKEN: list[Any] = [
 ]
 
 REFUSED: list[Any] = [
+    VIEW,
+    {**VIEW, "options": {}},
+    {**VIEW, "options": {**QUERY, "sql": " "}},
+    {**VIEW, "options": {**QUERY, "tables": {}}},
+    {**VIEW, "options": {**QUERY, "tables": {"t": 7}}},
+    {**VIEW, "options": {**QUERY, "refresh": "never"}},
     "job",
     {"name": "a", "target": "/copy"},
     {"table": "/t", "target": "/copy"},

@@ -29,7 +29,7 @@ from iscp.core.ids import JobKey, ShardId, TableEpoch
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, Reason
 from iscp.core.untrusted_values import AT_S_MOST, COUNT_MOST, printable
-from iscp.core.watermark import Watermark
+from iscp.core.watermark import SourceMark, Watermark
 from iscp.wire.v1 import node_pb2 as pb
 
 # All that can be of a job: what cannot is refused (test_node_poisoned_messages.py).
@@ -60,6 +60,7 @@ SHARDS, EPOCHS, KEYS, MARKS = (
     every(JobKey, range_id=RANGES),
     every(Watermark, version=st.integers(-1, COUNT_MOST), step=st.integers(0, 9), steps=st.integers(9, 99)),
 )
+SOURCES = st.dictionaries(OF_TYPE["str"], every(SourceMark, watermark=MARKS), max_size=3)
 ROWS = every(JobRow, key=KEYS, watermark=MARKS, drop_at_s=st.none() | OF_TYPE["float"])
 REPORTS = every(
     JobReport,
@@ -67,7 +68,7 @@ REPORTS = every(
     watermark=MARKS,
     state=st.none() | st.sampled_from(JobState),
     reason=st.none() | st.sampled_from(Reason),
-    status=st.none() | every(JobStatus, error_code=CODES),
+    status=st.none() | every(JobStatus, error_code=CODES, sources=SOURCES),
 )
 CHECKPOINTS = every(
     ShardCheckpoint,

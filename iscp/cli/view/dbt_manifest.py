@@ -1,0 +1,86 @@
+"""Reads a `manifest.json` of dbt: those of its models that have `iscp` in their `meta`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from iscp.cli.arguments import parse_duration_s
+from iscp.cli.view.imported_views import ImportedViews
+from iscp.cli.view.sql_tokens import SqlSource
+from iscp.cli.view.view_options import read_text
+from iscp.cli.view.view_statements import ViewStatement
+from iscp.core.errors import InvalidRequest
+from iscp.core.view_fields import REFRESH_POLICIES, view_text
+
+MANIFEST_CHARS_MAX = 200_000_000
+"""Characters of a manifest of dbt; a longer one is refused."""
+
+_WANTED = ("refresh", "every", "target_lag")
+
+
+def read_manifest(path: Path) -> ImportedViews:
+    """Raises InvalidRequest for a file that is no manifest."""
+    remedy = "Name the target/manifest.json that `dbt compile` writes"
+    try:
+        manifest = json.loads(read_text(str(path), str(path), MANIFEST_CHARS_MAX))
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"is not JSON: {error}", field=str(path), remedy=remedy) from error
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("nodes"), dict):
+        raise InvalidRequest("is not a manifest of dbt", field=str(path), remedy=remedy)
+    found = ImportedViews(aliases=dict(_aliases(manifest)))
+    for key, node in manifest["nodes"].items():
+        if isinstance(node, dict) and node.get("resource_type") == "model" and (wanted := _asked(node)):
+            _read_model(node, wanted, f"{path}: {key}", found)
+    return found
+
+
+def _aliases(manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """How queries write the relation of each model, seed and source, and its name."""
+    sources = manifest.get("sources")
+    for group in (manifest["nodes"], sources if isinstance(sources, dict) else {}):
+        for node in group.values():
+            relation = node.get("relation_name") if isinstance(node, dict) else None
+            if isinstance(relation, str) and isinstance(node.get("name"), str):
+                yield relation.replace("`", "").replace('"', "").casefold(), node["name"].casefold()
+
+
+def _asked(node: dict[str, Any]) -> Any:
+    """What `meta` says of iscp: true, or an object; false where it says nothing."""
+    config = node.get("config")
+    for holder in (node, config if isinstance(config, dict) else {}):
+        meta = holder.get("meta")
+        if isinstance(meta, dict) and meta.get("iscp"):
+            return meta["iscp"]
+    return False
+
+
+def _read_model(node: dict[str, Any], wanted: Any, place: str, found: ImportedViews) -> None:
+    name, code = str(node.get("name") or ""), node.get("compiled_code")
+    fields = wanted if isinstance(wanted, dict) else {}
+    unknown = sorted(str(each) for each in fields if each not in _WANTED)
+    if node.get("language", "sql") != "sql":
+        found.leave_out(place, name, "it is not of SQL")
+    elif not isinstance(code, str) or not view_text(code):
+        found.leave_out(place, name, "it has no compiled_code; `dbt compile` writes it")
+    elif unknown:
+        found.leave_out(place, name, f"meta.iscp has {', '.join(unknown)}; known are {', '.join(_WANTED)}")
+    elif fields.get("refresh", "auto") not in REFRESH_POLICIES:
+        found.leave_out(place, name, f"meta.iscp.refresh is none of {', '.join(REFRESH_POLICIES)}")
+    else:
+        try:
+            run = {each: _seconds(fields[each]) for each in ("every", "target_lag") if each in fields}
+        except ValueError:
+            found.leave_out(place, name, "meta.iscp has a time that is none; write it as in 10m")
+            return
+        file = str(node.get("original_file_path") or place)
+        query = SqlSource(view_text(code), file)
+        found.views.append(
+            ViewStatement(name=name, query=query, place=place, refresh=str(fields.get("refresh", "")), run=run)
+        )
+
+
+def _seconds(value: object) -> float:
+    return parse_duration_s(str(value))

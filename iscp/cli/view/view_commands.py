@@ -1,0 +1,211 @@
+"""`iscp-admin view …`: the results of queries over several tables, each kept by a job of the kind `view`."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import click
+
+from iscp.cli import render
+from iscp.cli.admin.error_words import options_named
+from iscp.cli.admin.register_command import show_registered, unlike_of
+from iscp.cli.arguments import DURATION, LIMIT, TARGET, VERSION, Invocation, anywhere, invocation
+from iscp.cli.completion import ACCOUNT
+from iscp.cli.drawing import pairs, table
+from iscp.cli.monitor.watch_option import watched
+from iscp.cli.view.view_apply import apply_views_of_files
+from iscp.cli.view.view_explain import explain_view
+from iscp.cli.view.view_import import import_views
+from iscp.cli.view.view_lookup import find_view
+from iscp.cli.view.view_options import (
+    ACCOUNT_OPTION,
+    OWN_OPTIONS,
+    REFRESH_OPTION,
+    SQL_FILE_OPTION,
+    SQL_OPTION,
+    TABLE_OPTION,
+    one_view,
+    read_query,
+    run_options_of_views,
+    view_fields,
+)
+from iscp.core.api_requests import JobFilter, JobName, RegisterRequest
+from iscp.core.api_views import JobView
+from iscp.core.errors import TableNotFound
+from iscp.core.view_fields import ViewFields, shown_tables, view_of
+
+if TYPE_CHECKING:
+    from iscp.client.admin_client import Client
+
+
+@click.group()
+@anywhere
+def view() -> None:
+    """Keep the results of queries over several tables: materialized views.
+
+    A view is a job; its name is the job's. The commands of `iscp-admin job` work on it, by the first of its tables.
+    """
+
+
+for command in (explain_view, apply_views_of_files, import_views):
+    view.add_command(command)
+
+
+@view.command()
+@click.argument("name", metavar="NAME")
+@click.option("--target", type=TARGET, required=True, metavar="URI", help="Where the result is kept.")
+@SQL_OPTION
+@SQL_FILE_OPTION
+@TABLE_OPTION
+@REFRESH_OPTION
+@run_options_of_views
+@ACCOUNT_OPTION
+@anywhere
+@invocation
+def create(
+    invocation: Invocation,
+    /,
+    name: str,
+    target: str,
+    sql: str | None,
+    sql_file: str | None,
+    tables: dict[str, str],
+    refresh: str | None,
+    account: str,
+    **run: object,
+) -> None:
+    """Create a view; one that is there already is left as it is, and if it is another one, the exit status is 1.
+
+    It is registered on the first table that is named. `iscp-admin view explain` says beforehand how it will be kept.
+    """
+    fields = view_fields(read_query(sql, sql_file), tables, target, refresh, **run)
+    requests = [RegisterRequest(JobName(fields.table, name, account), fields.spec_json())]
+    with invocation.client() as client, options_named(own=OWN_OPTIONS):
+        results = client.register_many(requests)
+        unlike = unlike_of(client, requests, results)
+    show_registered(invocation, requests, results, unlike, listed=False)
+
+
+@view.command(name="list")
+@click.option("--account", type=ACCOUNT, metavar="A", default="", help="Only views of this tenant.")
+@click.option("--limit", type=LIMIT, default=JobFilter().limit, show_default=True)
+@watched
+@anywhere
+@invocation
+def list_views(invocation: Invocation, /, account: str, limit: int) -> None:
+    """Show the views, each with its lag and target."""
+    with invocation.client() as client:
+        found = client.views(account=account)
+    first = found[:limit]
+    if not render.show([render.job_row(job) for job in first], invocation.output):
+        _draw_list(first, wide=invocation.wide)
+    if len(found) > limit:
+        click.echo(f"shown are the first {limit}; --limit raises it", err=True)
+
+
+def _draw_list(jobs: list[JobView], *, wide: bool) -> None:
+    kept = [(job, view_of(job.spec_json) or ViewFields("", {})) for job in jobs]
+    rows = [
+        (
+            job.name,
+            job.state.value,
+            "" if job.reason.value == "none" else job.reason.value,
+            render.lag(job),
+            fields.refresh,
+            fields.target,
+            shown_tables(fields.tables),
+            job.status.error_msg,
+        )
+        for job, fields in kept
+    ]
+    columns = ("NAME", "STATE", "REASON", "LAG", "REFRESH", "TARGET", "TABLES", "ERROR")
+    table(columns, rows, spare=("TABLES", "REFRESH", "REASON"), wide=wide)
+
+
+@view.command()
+@one_view
+@watched
+@anywhere
+@invocation
+def show(invocation: Invocation, /, name: str, table: str | None, account: str) -> None:
+    """Show a view: its query, its tables, its target, and how far it is."""
+    with invocation.client() as client:
+        job, fields = find_view(client, name, table, account)
+        job = client.status(job.table_id, job.name, account=job.account)
+    if render.show(render.job_row(job), invocation.output):
+        return
+    about = {"target": fields.target, "refresh": fields.refresh}
+    pairs({**about, **{f"table {each}": uri for each, uri in fields.tables.items()}})
+    click.echo(f"\n{fields.sql}\n")
+    render.show_job(job)
+
+
+@view.command()
+@one_view
+@anywhere
+@invocation
+def drop(invocation: Invocation, /, name: str, table: str | None, account: str) -> None:
+    """Delete a view; its target stays as it is."""
+    with invocation.client() as client:
+        job, _ = find_view(client, name, table, account)
+        deleted = client.unregister(job.table_id, job.name, account=job.account)
+    if not render.show({"deleted": deleted}, invocation.output):
+        click.echo("deleted" if deleted else f"there is no view {name}")
+
+
+@view.command()
+@one_view
+@click.option("--version", type=VERSION, help="Of its first table.  [default: the newest at the call]")
+@click.option("--timeout", "timeout_s", type=DURATION, default="60s", show_default=True, help="As in 60s or 2m.")
+@anywhere
+@invocation
+def wait(
+    invocation: Invocation, /, name: str, table: str | None, account: str, version: int | None, timeout_s: float
+) -> None:
+    """Wait until a view has applied a version of its first table.
+
+    Exit status 3 if that takes longer than --timeout.
+    """
+    with invocation.client() as client:
+        job, _ = find_view(client, name, table, account)
+        found = client.wait(job.table_id, job.name, version, timeout_s=timeout_s, account=job.account)
+    if not render.show(render.job_row(found), invocation.output):
+        click.echo(f"version {found.applied_version} is applied")
+
+
+@view.command()
+@one_view
+@click.option("--full", is_flag=True, help="Compute all of it, instead of what has changed.")
+@anywhere
+@invocation
+def refresh(invocation: Invocation, /, name: str, table: str | None, account: str, full: bool) -> None:
+    """Have a view's tables probed at once, so that it is refreshed where one has moved.
+
+    With --full the target is rebuilt; readers see the old rows until the new ones are published, in one commit.
+    `iscp-admin view wait` returns when it is done.
+    """
+    with invocation.client() as client:
+        job, fields = find_view(client, name, table, account)
+        if full:
+            result = client.resync(job.table_id, job.name, account=job.account)
+            shown: render.Row = {"job_id": result.job_id, "table_id": result.table_id, "warning": result.warning}
+            said = f"is being rebuilt as {result.job_id}; `iscp-admin view wait` returns when it is done"
+        else:
+            probed = _probe(client, job, fields)
+            shown, said = {"tables": probed}, f"{len(probed)} tables are probed"
+    if not render.show(shown, invocation.output):
+        click.echo(said)
+
+
+def _probe(client: Client, job: JobView, fields: ViewFields) -> list[str]:
+    """The places that the cluster was notified of: the view's own table, and the others that it knows."""
+    client.notify(job.table_id)
+    probed = [job.table]
+    for uri in dict.fromkeys(fields.tables.values()):
+        if uri != job.table:
+            # A table without jobs of its own is known to the cluster only where it follows the view's others.
+            with contextlib.suppress(TableNotFound):
+                client.notify(uri)
+                probed.append(uri)
+    return probed

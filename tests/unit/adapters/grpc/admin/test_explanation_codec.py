@@ -1,0 +1,43 @@
+"""Explanations survive encoding and decoding, and what a newer node says is not guessed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iscp.adapters.grpc.admin.explanation_codec import explanation_from_wire, explanation_to_wire
+from iscp.core.errors import PermanentError
+from iscp.core.query_explanation import ExplainedOperator, OperatorUpkeep, QueryExplanation
+from iscp.wire.v1 import admin_pb2 as pb
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+OPERATORS = st.builds(
+    ExplainedOperator,
+    depth=st.integers(0, 2**31 - 1),
+    operator=TEXT,
+    upkeep=st.sampled_from(OperatorUpkeep),
+    state=TEXT,
+    reason=TEXT,
+    remedy=TEXT,
+)
+EXPLANATIONS = st.builds(
+    QueryExplanation,
+    operators=st.lists(OPERATORS, max_size=4).map(tuple),
+    columns=st.dictionaries(TEXT, TEXT, max_size=4),
+    tables=st.dictionaries(TEXT, TEXT, max_size=4),
+    notes=st.lists(TEXT, max_size=3).map(tuple),
+)
+
+
+@given(EXPLANATIONS)
+def test_explanations_survive_with_their_order(explained: QueryExplanation) -> None:
+    back = explanation_from_wire(explanation_to_wire(explained))
+    assert back == explained
+    assert [*back.columns.items(), *back.tables.items()] == [*explained.columns.items(), *explained.tables.items()]
+
+
+def test_an_upkeep_of_a_newer_version_is_refused() -> None:
+    newer = pb.QueryExplanation(operators=[pb.ExplainedOperator.FromString(b"\x18\x63")])  # upkeep = 99
+    with pytest.raises(PermanentError, match="as new as the node"):
+        explanation_from_wire(newer)

@@ -1,0 +1,143 @@
+"""`iscp-admin view create`, `list`, `show`, `drop`, `wait` and `refresh`: views are found by their names alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from iscp.core.view_fields import ViewFields
+from tests.fakes.admin import MISSING, FakeAdmin
+
+Run = Callable[..., Result]
+Kept = Callable[[], list[tuple[str, str, ViewFields]]]
+
+SQL = "SELECT c.name, sum(o.total) AS total FROM orders o JOIN customers c ON o.customer = c.id GROUP BY c.name"
+TABLES = ("--table", "orders=/lake/orders", "--table", "customers=sales.customers")
+CREATE = ("view", "create", "totals", "--target", "/x/totals", "--sql", SQL, *TABLES)
+
+
+def test_a_view_is_a_job_on_the_first_of_its_tables(run: Run, kept: Kept) -> None:
+    created = run(*CREATE, "--refresh", "strict", "--every", "10m", "--target-lag", "30s")
+    assert (created.exit_code, created.stdout) == (0, "totals on /lake/orders: created\n")
+    ((table, name, view),) = kept()
+    assert (table, name, view.sql, view.target, view.refresh) == ("/lake/orders", "totals", SQL, "/x/totals", "strict")
+    assert list(view.tables.items()) == [("orders", "/lake/orders"), ("customers", "sales.customers")]
+    assert view.run == {"trigger": "periodic", "every": 600.0, "target_lag": 30.0}
+
+
+def test_a_spec_holds_no_defaults(run: Run, service: FakeAdmin) -> None:
+    run(*CREATE, "--refresh", "auto")
+    (job,) = json.loads(run("job", "list", "-o", "json").stdout)
+    assert job["spec"] == {
+        "iteration": {
+            "consumer": {
+                "kind": "view",
+                "target": "/x/totals",
+                "options": {"sql": SQL, "tables": {"orders": "/lake/orders", "customers": "sales.customers"}},
+            }
+        }
+    }
+
+
+def test_creating_it_again_changes_nothing_and_another_of_its_name_is_refused(run: Run, kept: Kept) -> None:
+    run(*CREATE)
+    before = kept()
+    again = run(*CREATE, "-o", "json")
+    assert (again.exit_code, json.loads(again.stdout)["created"]) == (0, False)
+    other = run(*CREATE[:-1], "customers=sales.others")
+    assert other.exit_code == 1
+    assert "totals on /lake/orders exists already" in other.stderr
+    assert "sales.others" in other.stderr
+    assert kept() == before
+
+
+def test_the_query_may_be_in_a_file(run: Run, kept: Kept, tmp_path: Path) -> None:
+    file = tmp_path / "totals.sql"
+    file.write_text(f"\n{SQL};\n")
+    assert run("view", "create", "a", "--target", "/x/a", "--sql-file", str(file), *TABLES).exit_code == 0
+    piped = run("view", "create", "b", "--target", "/x/b", "--sql-file", "-", *TABLES, stdin=SQL)
+    assert piped.exit_code == 0
+    assert [view.sql for _, _, view in kept()] == [SQL, SQL]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("--target", "/x", *TABLES), 1, "field: --sql"),
+        (("--target", "/x", "--sql", " ; ", *TABLES), 1, "field: --sql"),
+        (("--target", "/x", "--sql", SQL), 1, "field: --table"),
+        (("--sql", SQL, *TABLES), 2, "--target"),
+        (("--target", "/x", "--sql", SQL, "--sql-file", "f", *TABLES), 2, "--sql and --sql-file"),
+        (("--target", "/x", "--sql-file", "nothing/here", *TABLES), 1, "field: --sql-file"),
+        (("--target", "/x", "--sql", SQL, "--table", "orders"), 2, "NAME=URI"),
+        (("--target", "/x", "--sql", SQL, "--table", "a=/b", "--table", "a=/c"), 2, "given twice"),
+        (("--target", "/x", "--sql", SQL, "--table", f"a={MISSING}/t"), 1, "field: --table"),
+    ],
+)
+def test_what_cannot_be_created_is_refused(
+    run: Run, kept: Kept, arguments: tuple[str, ...], status: int, said: str
+) -> None:
+    refused = run("view", "create", "totals", *arguments)
+    assert refused.exit_code == status
+    assert said in refused.stderr
+    assert kept() == []
+
+
+def test_views_alone_are_listed_and_shown(run: Run) -> None:
+    run("job", "register", "--table", "/lake/orders", "--name", "copy", "--target", "/x/copy")
+    run(*CREATE)
+    listed = run("view", "list")
+    assert listed.exit_code == 0
+    assert "totals" in listed.stdout
+    assert "orders=/lake/orders" in listed.stdout
+    assert "copy" not in listed.stdout
+    assert [job["name"] for job in json.loads(run("view", "list", "-o", "json").stdout)] == ["totals"]
+    shown = run("view", "show", "totals").stdout
+    assert SQL in shown
+    assert "sales.customers" in shown
+    assert json.loads(run("view", "show", "totals", "-o", "json").stdout)["name"] == "totals"
+    assert run("view", "show", "copy").exit_code == 1
+
+
+def test_of_several_of_one_name_the_table_is_to_be_named(run: Run, kept: Kept) -> None:
+    for table in ("/lake/a", "/lake/b"):
+        run("view", "create", "v", "--target", f"/x{table}", "--sql", "SELECT 1 FROM t", "--table", f"t={table}")
+    refused = run("view", "drop", "v")
+    assert refused.exit_code == 1
+    assert "each of /lake/a, /lake/b" in refused.stderr
+    assert "field: --table" in refused.stderr
+    assert run("view", "drop", "v", "--table", "/lake/a").stdout == "deleted\n"
+    assert [table for table, _, _ in kept()] == ["/lake/b"]
+    assert run("view", "drop", "v").stdout == "deleted\n"
+
+
+@pytest.mark.parametrize("verb", ["show", "drop", "wait", "refresh"])
+@pytest.mark.parametrize("name", ["none", "*", ""])
+def test_a_view_that_is_not_there_is_said_to_be_missing(run: Run, kept: Kept, verb: str, name: str) -> None:
+    run(*CREATE)
+    refused = run("view", verb, name)
+    assert refused.exit_code == 1
+    assert "field: NAME" in refused.stderr
+    assert "iscp-admin view list" in refused.stderr
+    assert len(kept()) == 1
+
+
+def test_a_wait_returns_once_the_version_is_applied(run: Run, service: FakeAdmin) -> None:
+    run(*CREATE)
+    assert run("view", "wait", "totals", "--timeout", "10ms").exit_code == 3
+    service.apply("/lake/orders", "totals", 7)
+    assert run("view", "wait", "totals").stdout == "version 7 is applied\n"
+
+
+def test_a_refresh_has_all_tables_probed_and_a_full_one_rebuilds(run: Run, service: FakeAdmin) -> None:
+    run(*CREATE)
+    asked = run("view", "refresh", "totals", "-o", "json")
+    assert json.loads(asked.stdout) == {"tables": ["/lake/orders", "sales.customers"]}
+    assert service.asked["notify"] == 2
+    full = run("view", "refresh", "totals", "--full")
+    assert "is being rebuilt as job-2" in full.stdout
+    assert service.asked["resync"] == 1
