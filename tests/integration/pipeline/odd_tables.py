@@ -241,6 +241,18 @@ REFUSED: dict[str, tuple[Maker, str]] = {
     "a gap in the log": (gap, "log that cannot be read"),
     "collations": (feature("collations-preview"), "collations-preview"),
     "a type of a later Delta": (with_column("v", {"type": "geometry(OGC:CRS84)"}, "geospatial", readers=True), "type"),
+    "a type change of a later Delta": (
+        with_column(
+            "id",
+            {
+                "type": "decimal(4,1)",
+                "metadata": {"delta.typeChanges": [{"fromType": "byte", "toType": "decimal(4,1)"}]},
+            },
+            "typeWidening",
+            readers=True,
+        ),
+        "type",
+    ),
     "managed by a catalog": (feature("catalogManaged"), "managed by a catalog"),
     "commits coordinated": (feature("coordinatedCommits-preview", writers_alone=True), "managed by a catalog"),
     "a newer protocol": (protocol(minReaderVersion=9, minWriterVersion=9), "newer protocol"),

@@ -19,7 +19,7 @@ from iscp.adapters.delta.storage.locations import place
 from iscp.ports.source import ChangesUnavailableError
 
 _FIXED_BYTES = 17
-"""The widest value of a fixed width, a decimal's, with its bits of the null bitmap."""
+"""The widest number, a decimal, with its bits of the null bitmap."""
 
 _OFFSET_BYTES = 4
 _AT_LENGTH = frozenset({"PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "RLE", "BIT_PACKED"})
@@ -102,9 +102,9 @@ class ParquetRows:
     def _decoded_bytes_max(self, names: Sequence[str]) -> int:
         """By the footer alone: a text may be as long as its chunk, and each of the chunk's values may be that text."""
         total = 0
-        for chunk in self._chunks(names):
+        for chunk, length in self._chunks(names):
             if chunk.physical_type != "BYTE_ARRAY":
-                total += chunk.num_values * _FIXED_BYTES
+                total += chunk.num_values * (_FIXED_BYTES + length)
             elif _AT_LENGTH.issuperset(chunk.encodings):
                 total += chunk.num_values * _OFFSET_BYTES + chunk.total_uncompressed_size
             else:
@@ -113,17 +113,23 @@ class ParquetRows:
 
     def _held_bytes_max(self, names: Sequence[str]) -> float:
         """By the footer alone, while texts are dictionaries; without end where they cannot be."""
-        chunks = list(self._chunks(names))
-        if not all(_BY_DICTIONARY.issuperset(each.encodings) for each in chunks if each.physical_type == "BYTE_ARRAY"):
-            return math.inf
-        return float(sum(each.num_values * _FIXED_BYTES + each.total_uncompressed_size for each in chunks))
+        total = 0
+        for chunk, length in self._chunks(names):
+            if chunk.physical_type == "BYTE_ARRAY" and not _BY_DICTIONARY.issuperset(chunk.encodings):
+                return math.inf
+            total += chunk.num_values * (_FIXED_BYTES + length) + chunk.total_uncompressed_size
+        return float(total)
 
-    def _chunks(self, names: Sequence[str]) -> Iterator[pq.ColumnChunkMetaData]:
-        footer = self._parquet.metadata
+    def _chunks(self, names: Sequence[str]) -> Iterator[tuple[pq.ColumnChunkMetaData, int]]:
+        """With the bytes of each value, where a type says how many these are.
+
+        The column `a.b` and a field `b` of `a` have the same path there, and pyarrow reads both for either.
+        """
+        footer, roots = self._parquet.metadata, {name.partition(".")[0] for name in names}
         for group in map(footer.row_group, range(footer.num_row_groups)):
-            for chunk in map(group.column, range(group.num_columns)):
-                if chunk.path_in_schema.partition(".")[0] in names:
-                    yield chunk
+            for number, chunk in enumerate(map(group.column, range(group.num_columns))):
+                if chunk.path_in_schema.partition(".")[0] in roots:
+                    yield chunk, max(0, footer.schema.column(number).length)
 
 
 def _is_text(kind: pa.DataType) -> bool:

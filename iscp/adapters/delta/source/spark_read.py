@@ -72,6 +72,8 @@ def table_opener(session: SparkSession) -> Callable[[str, int], Shape]:
     def open_table(uri: str, version: int) -> Shape:
         with spark_faults(f"open {uri} at version {version}"):
             _, _, snapshot = _open_log(session, uri, version)
+            if snapshot.schema().nonEmpty():
+                load_version(session, uri, version)  # else types that it does not read show at the first iteration
             metadata, as_java = snapshot.metadata(), jvm.scala.jdk.javaapi.CollectionConverters.asJava
             return Shape(
                 str(metadata.id()),

@@ -62,15 +62,39 @@ def written_out(texts: list[str | None], group_rows: int) -> int:
     return sum(len((text or "").encode()) for group in groups for text in set(group)) + 100 * len(groups)
 
 
-def test_a_text_that_repeats_itself_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["text", "as.a.field"])
+def test_a_text_that_repeats_itself_is_refused_before_it_is_decoded(tmp_path: Path, name: str) -> None:
     """Half a MiB of file, 4 GiB of rows: reading them would double this process many times over."""
     text = pa.DictionaryArray.from_arrays(pa.array([0] * 1_000_000, pa.int32()), pa.array(["x" * 4_096]))
-    rows = written(tmp_path, pa.table({"text": text}))
+    rows = written(tmp_path, pa.table({name: text}), store_schema=False)
     assert (tmp_path / "part 1.parquet").stat().st_size < 500_000
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(TooLargeError):
-        rows.read(["text"], Allowance(64 * 1024**2))
+        rows.read([name], Allowance(64 * 1024**2))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024  # KiB
+
+
+def test_so_are_bytes_of_a_fixed_length(tmp_path: Path) -> None:
+    class OfNothingRead(Allowance):
+        def take(self, size: int) -> None:
+            raise AssertionError(f"{size} bytes were decoded")
+
+    value = pa.array([b"x" * 4_096], pa.binary(4_096))
+    values = pa.DictionaryArray.from_arrays(pa.array([0] * 20_000, pa.int32()), value)
+    rows = written(tmp_path, pa.table({"hash": values}), store_schema=False)
+    with pytest.raises(TooLargeError):
+        rows.read(["hash"], OfNothingRead(1024**2))
+
+
+@pytest.mark.parametrize("names", [["s"], ["s.f"], ["s", "s.f"]])
+def test_a_column_and_a_field_of_the_same_path_are_both_counted(tmp_path: Path, names: list[str]) -> None:
+    """pyarrow reads both where one is wanted."""
+    structs = pa.array([{"f": n} for n in range(1_000)], pa.struct([("f", pa.int64())]))
+    rows = written(tmp_path, pa.table({"s": structs, "s.f": pa.array(range(1_000), pa.int64())}))
+    with pytest.raises(TooLargeError):
+        rows.read(names, Allowance(8_000 - 1))
+    found = rows.read(names, Allowance(2 * 20_000))
+    assert {*names} <= {*found.column_names}
 
 
 def test_so_are_numbers_that_repeat_themselves(tmp_path: Path) -> None:
