@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from iscp.adapters.delta.source.change_set import reading_changes
+from iscp.adapters.delta.spark.spark_errors import translating
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.view.bag_commit import commit_changes, merge_groups, merge_held
 from iscp.consumers.view.group_state import UnfitGroupsError, key_columns
@@ -68,12 +70,17 @@ class ViewConsumer:
         self._sink.tidy()
 
     def refresh(self, context: ConsumeContext, order: RefreshOrder) -> Refreshed:
+        with translating("refresh the view"):
+            return self._refresh(context, order)
+
+    def _refresh(self, context: ConsumeContext, order: RefreshOrder) -> Refreshed:
         ends = self._ends(order.to)
         reason = order.full or ("the policy says so" if self._view.policy is Policy.FULL else "")
         if not reason:
             try:
-                spans = resolve_spans(self._source, context.position.sources, ends)
-                return self._follow(context, spans, ends)
+                with reading_changes("follow the tables' changes"):  # old rows too, whose files may be gone
+                    spans = resolve_spans(self._source, context.position.sources, ends)
+                    return self._follow(context, spans, ends)
             except ChangesUnavailableError as gone:
                 reason = str(gone)
                 log.warning("view.recomputed", extra={"job": context.row.key.job_name, "reason": reason})

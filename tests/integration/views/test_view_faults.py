@@ -118,6 +118,20 @@ def test_without_a_change_data_feed_inserts_are_followed_and_other_changes_recom
     view.assert_equal()
 
 
+def test_old_rows_whose_files_are_gone_are_done_without(new_view: NewView) -> None:
+    """The changes are there, but not the rows that the table had before them."""
+    view = new_view("select t.a, u.x from t full outer join u on t.a = u.a", refresh="incremental")
+    view.refresh()
+    table = DeltaTable(view.lake.uris["t"])
+    before = [Path(uri) for uri in table.file_uris()]
+    table.update(updates={"a": "3"})
+    for file in before:
+        file.unlink()
+    found = view.refresh()
+    assert (found.strategy, "recomputed" in found.warning) == ("full", True)
+    view.assert_equal()
+
+
 @pytest.mark.full
 def test_of_two_writers_of_one_seq_one_wins(new_view: NewView) -> None:
     view = new_view(JOINED, refresh="incremental")
