@@ -14,12 +14,15 @@ import pytest
 
 from iscp.adapters.delta.spark.java import machine_bundle
 from iscp.adapters.delta.spark.jvm_launch import LOG_STORE
+from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from tests import quick_spark
 from tests.processes import gone_within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
     from iscp.adapters.delta.spark.session import SparkRuntime
 
@@ -198,3 +201,17 @@ runtime.stop()
     }
     running.communicate(timeout=30)
     assert running.returncode == 0
+
+
+def test_a_deployments_settings_lose_no_rows_of_files_that_are_gone(spark_runtime: SparkRuntime) -> None:
+    def lenient() -> SparkSession:
+        session = spark_runtime.new_session()
+        for name in ("Missing", "Corrupt"):
+            session.conf.set(f"spark.sql.files.ignore{name}Files", "true")
+        session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MILLIS")
+        return session
+
+    with SparkEngine(spark_runtime.root, lenient).session() as session:
+        kept = {name: session.conf.get(f"spark.sql.files.ignore{name}Files") for name in ("Missing", "Corrupt")}
+        assert kept == {"Missing": "false", "Corrupt": "false"}
+        assert session.conf.get("spark.sql.parquet.outputTimestampType") == "TIMESTAMP_MICROS"

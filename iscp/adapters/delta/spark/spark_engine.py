@@ -23,7 +23,14 @@ SESSIONS_KEPT_MAX = 16
 """Idle sessions kept for reuse, each with a catalog and code caches of its own; beyond them a session is dropped."""
 
 DEFAULT_PROPERTIES = "spark.databricks.delta.properties.defaults."
-_STATISTICS = "spark.databricks.delta.stats.collect"
+_PINNED = {
+    "spark.databricks.delta.stats.collect": "true",
+    # Rows of a file that is gone or damaged would be passed over, and microseconds cut off, without a word.
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+"""What rows depend on, whatever a deployment's settings say."""
 
 
 class SparkEngine:
@@ -100,7 +107,8 @@ def _make_plain(session: SparkSession) -> None:
     for name in session.conf.getAll:
         if name.startswith(DEFAULT_PROPERTIES):
             session.conf.unset(name)
-    session.conf.set(_STATISTICS, "true")
+    for name, value in _PINNED.items():
+        session.conf.set(name, value)
 
 
 def arrow_batches(frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
