@@ -42,8 +42,7 @@ class KeptInput:
         """All of it."""
         there, schema = self._position(context), rows.schema.json()
         if there.base_version < 0 or there.job_id != context.row.job_id:
-            first = there.base_version >= 0 and not there.seq
-            if first:
+            if there.base_version >= 0 and not there.seq:
                 raise PermanentError(
                     f"{self._uri}, where what the view is made of would be kept, is a table of somebody else",
                     remedy="Move it away",

@@ -84,9 +84,8 @@ class ViewConsumer:
             except ChangesUnavailableError as gone:
                 reason = str(gone)
                 log.warning("view.recomputed", extra={"job": context.row.key.job_name, "reason": reason})
-        return self._recompute(
-            context, ends, reason, warn=bool(not order.full and self._view.policy is not Policy.FULL)
-        )
+        warn = not order.full and self._view.policy is not Policy.FULL
+        return self._recompute(context, ends, reason, warn=warn)
 
     def _ends(self, own: SourceRange) -> dict[str, SourceRange]:
         uris = sorted(set(self._view.tables.values()))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.query.catalyst import Catalyst
@@ -45,7 +45,7 @@ ShapeQuery = Callable[[str, Mapping[str, str]], QueryShape]
 
 @dataclass(frozen=True, slots=True)
 class AnalyzedQuery:
-    """`columns` are the result's; `schemas` those of the tables that the tree was made of, by their names."""
+    """`columns` are the result's; `catalyst` is that of the session whose plans the tree has."""
 
     root: PlanNode
     columns: StructType
@@ -63,8 +63,6 @@ def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -
                 names[int(frame._jdf.queryExecution().logical().rdd().id())] = name
                 frame.createOrReplaceTempView(_quoted(name))
             return _analyze(session, sql, names)
-        except ParseException as error:
-            raise InvalidRequest(_first_line(error), field="sql", remedy="Correct the query") from error
         except AnalysisException as error:
             raise InvalidRequest(_first_line(error), field="sql", remedy="Correct the query") from error
         finally:
