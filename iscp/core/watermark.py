@@ -25,6 +25,15 @@ class Watermark:
     steps: int = 0
 
 
+_SAME_S = 0.001
+"""What is left of a commit's time when it has been written and read."""
+
+
+def committed_apart(one_s: float, other_s: float) -> bool:
+    """Whether a version that was read then was committed at another time, and so is another's; 0: nobody knows."""
+    return bool(one_s and other_s) and abs(one_s - other_s) > _SAME_S
+
+
 def later(first: Watermark, second: Watermark) -> Watermark:
     """The one of the higher version; of one version the first."""
     return second if second.version > first.version else first

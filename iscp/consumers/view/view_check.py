@@ -12,7 +12,7 @@ from iscp.consumers.view.near_rows import are_near, has_doubles
 from iscp.consumers.view.view_query import ViewQuery
 from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.errors import ErrorCode, PermanentError
-from iscp.core.watermark import Position, Watermark
+from iscp.core.watermark import Position, Watermark, committed_apart
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment
 from iscp.ports.sink import Compared, Sink
 from iscp.ports.source import ChangesUnavailableError, SourceRange
@@ -65,6 +65,7 @@ class ViewCheck:
         found = {}
         for uri, mark in position.sources.items():
             found[uri] = self._source.at(uri, mark.watermark.version)
-            if found[uri].table_id != mark.table_id:
-                raise ChangesUnavailableError(f"{uri} was replaced")
+            other = committed_apart(found[uri].to.at_s, mark.watermark.at_s)
+            if other or found[uri].table_id != mark.table_id:
+                raise ChangesUnavailableError(f"{uri} was replaced, or its log recreated")
         return found

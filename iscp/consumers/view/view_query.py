@@ -18,7 +18,7 @@ from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.iteration import Bounds
 from iscp.core.sql_names import OP
-from iscp.core.watermark import SourceMarks
+from iscp.core.watermark import SourceMarks, committed_apart
 from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def resolve_spans(source: ChangeSource, marks: SourceMarks, ends: Mapping[str, S
 
 
 def _refuse_unfit(uri: str, span: SourceRange, applied_at_s: float) -> None:
-    if span.from_at_s and applied_at_s and abs(span.from_at_s - applied_at_s) > 0.001:
+    if committed_apart(span.from_at_s, applied_at_s):
         raise ChangesUnavailableError(f"the log of {uri} was recreated")
     if span.reshapes:
         raise ChangesUnavailableError(f"the columns of {uri} have changed")

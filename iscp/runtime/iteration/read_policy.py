@@ -8,14 +8,13 @@ from enum import Enum, auto
 from iscp.core.column_identity import kept_collated
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.spec import ChangeMode, JobSpec, OnReplace
-from iscp.core.watermark import Position
+from iscp.core.watermark import Position, committed_apart
 from iscp.ports.catalog import TableDescription
 from iscp.ports.refreshing import Refreshed
 from iscp.ports.source import SourceRange
 
 _FEED = "delta.enableChangeDataFeed"
 _TURN_ON = f"ALTER TABLE ... SET TBLPROPERTIES ({_FEED} = true)"
-_SAME_S = 0.001  # what is left of a commit's time when it has been written and read
 
 
 class Reading(Enum):
@@ -105,7 +104,8 @@ def refuse_collated(spec: JobSpec, span: SourceRange) -> None:
 def same_log(positions: Iterable[Position], span: SourceRange) -> bool:
     """Whether the log is still the one that the watermarks are of; one restored from a backup has the same id."""
     return all(
-        position.source_id == span.table_id and not _other_time(position, span.from_at_s) for position in positions
+        position.source_id == span.table_id and not committed_apart(position.watermark.at_s, span.from_at_s)
+        for position in positions
     )
 
 
@@ -119,7 +119,7 @@ def refuse_rebuild(spec: JobSpec, position: Position, now: SourceRange, applied_
     if spec.on_replace is OnReplace.FOLLOW or not (lower or now.table_id != position.source_id):
         return
     at_s = 0.0 if lower else applied_at_s()
-    if at_s and not _other_time(position, at_s):
+    if at_s and not committed_apart(position.watermark.at_s, at_s):
         return
     version, fault = position.watermark.version, "the source was dropped and recreated"
     if lower:
@@ -134,8 +134,3 @@ def refuse_rebuild(spec: JobSpec, position: Position, now: SourceRange, applied_
         "by themselves",
         code=ErrorCode.SOURCE_REPLACED,
     )
-
-
-def _other_time(position: Position, at_s: float) -> bool:
-    applied_s = position.watermark.at_s
-    return bool(applied_s and at_s) and abs(applied_s - at_s) > _SAME_S

@@ -23,13 +23,15 @@ from iscp.adapters.delta.spark.spark_engine import SparkEngine
 from iscp.adapters.system.clock import SystemClock
 from iscp.consumers.view.view_kind import ViewKind
 from iscp.core.ids import JobKey
-from iscp.core.iteration import Bounds
+from iscp.core.iteration import Bounds, Iteration, JobOutcome
 from iscp.core.job_row import JobRow
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.verification import Comparison
 from iscp.core.watermark import Position
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.refreshing import Refreshed, RefreshOrder
+from iscp.runtime.iteration.iteration_ports import IterationPorts
+from iscp.runtime.iteration.runner import Runner
 from iscp.runtime.iteration.sink_pool import SinkPool
 from tests.fakes.guards import OpenGuard, ScriptedFailpoints
 
@@ -97,11 +99,8 @@ class ViewBench:
     def __init__(self, lake: Lake, runtime: SparkRuntime, sql: str, **options: Any) -> None:
         self.lake, self.runtime, self.sql = lake, runtime, sql
         self.engine = SparkEngine(runtime.root, runtime.new_session)
-        self.source = DeltaChangeSource(by_spark=table_opener(runtime.root))
         self.failpoints = ScriptedFailpoints()
-        self.pool = SinkPool(
-            lambda uri: DeltaSink(uri, self.failpoints), lambda uri: uri, SystemClock(), self.failpoints, self.source
-        )
+        self.restart()
         named = {name: uri for name, uri in lake.uris.items() if f" {name}" in f" {sql} ".replace(",", " ")}
         self.target = str(lake.root / "view")
         self.spec = ConsumerSpec("view", self.target, options={"sql": sql, "tables": named, **options})
@@ -124,6 +123,24 @@ class ViewBench:
                 full = full or "the first build"
             full = full or context.position.void
             return consumer.refresh(context, RefreshOrder(end, Bounds(), full))
+
+    def run(self) -> JobOutcome:
+        """One iteration of a node."""
+        ports = IterationPorts(
+            self.engine, self.source, lambda name: self.kind, self.pool, SystemClock(), self.failpoints, lambda: 1
+        )
+        iteration = Iteration(1, self.row.key.table_id, self.row.table_uri, (self.row,))
+        (outcome,) = Runner(ports, Bounds()).run(iteration, OpenGuard())
+        if outcome.ok:
+            self.row = self.row._replace(seq=outcome.seq, watermark=outcome.watermark)
+        return outcome
+
+    def restart(self) -> None:
+        """What a node remembers is gone."""
+        self.source = DeltaChangeSource(by_spark=table_opener(self.runtime.root))
+        self.pool = SinkPool(
+            lambda uri: DeltaSink(uri, self.failpoints), lambda uri: uri, SystemClock(), self.failpoints, self.source
+        )
 
     def position(self) -> Position:
         return self.kind.open(self.row, self.pool).position(self.row)
