@@ -34,6 +34,14 @@ def each(*names: str, short: str = "") -> pytest.MarkDecorator:
     )
 
 
+class Crash(BaseException):
+    """The end of a process, as far as a runner can see it."""
+
+
+def crash() -> None:
+    raise Crash
+
+
 def change(view: ViewBench) -> None:
     """Rows of both tables come, go and are updated."""
     lake = view.lake
@@ -180,13 +188,6 @@ def test_files_that_what_is_kept_has_lost(new_view: NewView, sql: str) -> None:
 def test_a_crash_between_what_is_kept_and_the_target(new_view: NewView, sql: str) -> None:
     view = built(new_view, sql)
     change(view)
-
-    class Crash(BaseException):
-        pass
-
-    def crash() -> None:
-        raise Crash
-
     version = DeltaTable(view.target).version()
     view.failpoints.once("commit.after", crash)
     assert not view.run().ok
@@ -203,13 +204,6 @@ def test_a_crash_between_what_is_kept_and_the_target(new_view: NewView, sql: str
 def test_a_crash_after_the_targets_commit_repeats_nothing(new_view: NewView, sql: str) -> None:
     view = built(new_view, sql)
     change(view)
-
-    class Crash(BaseException):
-        pass
-
-    def crash() -> None:
-        raise Crash
-
     view.failpoints.once("report.before", crash)
     assert not view.run().ok
     version = DeltaTable(view.target).version()

@@ -83,6 +83,10 @@ class Catalyst:
         nothing = self.seq(())
         return self._expressions.Alias(value, name, number, nothing, self._none, nothing)
 
+    def under_ids(self, columns: Sequence[Expression], wanted: Sequence[Expression]) -> list[Expression]:
+        """These columns, in their order, under the names and ids of `wanted`."""
+        return [self.alias(there, want.name(), want) for there, want in zip(columns, wanted, strict=True)]
+
     def both(self, conditions: Sequence[Expression]) -> Expression:
         return reduce(self._expressions.And, conditions)
 
@@ -105,8 +109,7 @@ class Catalyst:
 
     def renamed(self, child: Plan, wanted: Sequence[Expression]) -> Plan:
         """The child's columns, in their order, under the ids of `wanted`."""
-        columns = [self.alias(there, want.name(), want) for there, want in zip(self.output(child), wanted, strict=True)]
-        return self.project(columns, child)
+        return self.project(self.under_ids(self.output(child), wanted), child)
 
     def afresh(self, child: Plan, columns: Sequence[Expression]) -> Plan:
         """These columns under new ids, so that they meet others of the same ids in no operator."""

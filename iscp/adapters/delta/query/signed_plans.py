@@ -60,12 +60,7 @@ class SignedPlans:
         None: it stays as it is. Kept until `close`.
         """
         signed = self.delta(root)
-        if signed is None:
-            return None
-        columns = self.catalyst.output(root.plan)
-        named = [self.catalyst.alias(each, f"c{place}") for place, each in enumerate(columns)]
-        plan = self.catalyst.project([*named, self.catalyst.alias(signed.weight, WEIGHT)], signed.plan)
-        return self._keep(netted(self.catalyst.frame(plan)))
+        return None if signed is None else self._evaluate(root, signed)
 
     def group_changes(self, root: PlanNode, keys: ResultKeys) -> DataFrame | None:
         """The rows of all groups that changed rows have or had, with OP: `u` as it is now, `d` the group is gone.
@@ -139,14 +134,7 @@ class SignedPlans:
 
     def _of_table(self, node: PlanNode) -> Signed | None:
         changes = self.tables[node.operator.table].changes()
-        if changes is None:
-            return None
-        plan = self.catalyst.plan_of(changes)
-        *columns, weight = self.catalyst.output(plan)
-        wanted = self.catalyst.output(node.plan)
-        named = [self.catalyst.alias(there, want.name(), want) for there, want in zip(columns, wanted, strict=True)]
-        alias = self.catalyst.alias(weight, WEIGHT)
-        return Signed(self.catalyst.project([*named, alias], plan), alias.toAttribute())
+        return None if changes is None else self._signed(node, self.catalyst.plan_of(changes))
 
     def _linear(self, node: PlanNode, deltas: Mapping[int, Signed]) -> Signed | None:
         if node.operator.kind is OperatorKind.UNION:
@@ -180,11 +168,7 @@ class SignedPlans:
         """The rows of all `parts`, each with its columns in the operator's order and the weight."""
         if not parts:
             return None
-        plan = self.catalyst.union([self.catalyst.afresh(plan, columns) for plan, columns in parts])
-        *columns, weight = self.catalyst.output(plan)
-        wanted = self.catalyst.output(node.plan)
-        named = [self.catalyst.alias(there, want.name(), want) for there, want in zip(columns, wanted, strict=True)]
-        return Signed(self.catalyst.project([*named, weight], plan), weight)
+        return self._signed(node, self.catalyst.union([self.catalyst.afresh(*part) for part in parts]))
 
     def _joined(self, node: PlanNode, deltas: Mapping[int, Signed]) -> Signed | None:
         """new(left) ⋈ delta(right) + delta(left) ⋈ old(right)."""
@@ -211,12 +195,14 @@ class SignedPlans:
         """The changed rows of each input that has any, by the names `c0`, `c1`, … of its columns."""
         found = {}
         for place, signed in deltas.items():
-            columns = self.catalyst.output(node.inputs[place].plan)
-            named = [self.catalyst.alias(each, f"c{number}") for number, each in enumerate(columns)]
-            plan = self.catalyst.project([*named, self.catalyst.alias(signed.weight, WEIGHT)], signed.plan)
-            if (frame := self._keep(netted(self.catalyst.frame(plan)))) is not None:
+            if (frame := self._evaluate(node.inputs[place], signed)) is not None:
                 found[place] = frame
         return found
+
+    def _evaluate(self, node: PlanNode, signed: Signed) -> DataFrame | None:
+        """The operator's distinct changed rows, as `changes` has them."""
+        weight = self.catalyst.alias(signed.weight, WEIGHT)
+        return self._keep(netted(self._numbered(signed.plan, self.catalyst.output(node.plan), weight)))
 
     def _recomputed(self, node: PlanNode, changed: Mapping[int, DataFrame]) -> Signed | None:
         """What the operator gives after the changes less what it gave before, for the keys that changed rows have.
@@ -233,15 +219,15 @@ class SignedPlans:
             if touched is not None:
                 inputs = [self._restrict(plan, node.keys[place], touched) for place, plan in enumerate(inputs)]
             plan = self._over(node, at, inputs)
-            sides.append(self._numbered(plan).withColumn(WEIGHT, whole_number(weight)))
+            rows = self._numbered(plan, self.catalyst.output(plan))
+            sides.append(rows.withColumn(WEIGHT, whole_number(weight)))
         frame = self._keep(netted(sides[0].unionAll(sides[1])))
-        return None if frame is None else self._signed(node, frame)
+        return None if frame is None else self._signed(node, self.catalyst.plan_of(frame))
 
-    def _numbered(self, plan: Plan) -> DataFrame:
-        """The plan's rows, with the columns `c0`, `c1`, …"""
-        output = self.catalyst.output(plan)
-        named = [self.catalyst.alias(each, f"c{number}") for number, each in enumerate(output)]
-        return self.catalyst.frame(self.catalyst.project(named, plan))
+    def _numbered(self, plan: Plan, columns: Sequence[Expression], *more: Expression) -> DataFrame:
+        """The plan's rows, with these columns as `c0`, `c1`, …, and `more` as they are called."""
+        named = [self.catalyst.alias(each, f"c{number}") for number, each in enumerate(columns)]
+        return self.catalyst.frame(self.catalyst.project([*named, *more], plan))
 
     def _touched(self, node: PlanNode, changed: Mapping[int, DataFrame]) -> Plan:
         """The distinct keys of changed rows, as `k0`, `k1`, …"""
@@ -260,13 +246,11 @@ class SignedPlans:
         pairs = zip(keys, self.catalyst.output(fresh), strict=True)
         return self.catalyst.semi_join(rows, fresh, self.catalyst.both([self.catalyst.same(*pair) for pair in pairs]))
 
-    def _signed(self, node: PlanNode, frame: DataFrame) -> Signed:
-        """Rows that were kept, under the operator's ids again."""
-        plan = self.catalyst.plan_of(frame)
+    def _signed(self, node: PlanNode, plan: Plan) -> Signed:
+        """The plan's rows, under the operator's ids; its last column is their weight."""
         *columns, weight = self.catalyst.output(plan)
-        wanted = self.catalyst.output(node.plan)
-        named = [self.catalyst.alias(there, want.name(), want) for there, want in zip(columns, wanted, strict=True)]
         alias = self.catalyst.alias(weight, WEIGHT)
+        named = self.catalyst.under_ids(columns, self.catalyst.output(node.plan))
         return Signed(self.catalyst.project([*named, alias], plan), alias.toAttribute())
 
     def _keep(self, frame: DataFrame) -> DataFrame | None:
