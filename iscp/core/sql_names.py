@@ -5,6 +5,9 @@ from __future__ import annotations
 OP = "_iscp_op"
 """The column that holds a net change's operation (see the port Changes)."""
 
+WEIGHT = "_iscp_weight"
+"""The column that says how many of a row came (below 0: went)."""
+
 DEAD_LETTER_SUFFIX = "_dead_letter"
 """What the name of the table has behind its target's in which rows that share a key are kept."""
 

@@ -83,11 +83,20 @@ class Sink(Protocol):
     def overtaken(self) -> bool:
         """Whether, as of the last position, others have committed since; a cleaning may then take the position away."""
 
-    def claim(self, schema_json: str, tag: CommitTag, *, first: bool = False, with_feed: bool = False) -> Position:
+    def claim(
+        self,
+        schema_json: str,
+        tag: CommitTag,
+        *,
+        first: bool = False,
+        with_feed: bool = False,
+        marks_rows: bool = False,
+    ) -> Position:
         """An empty commit; creates the table if it is not there.
 
         `first`: the job has never kept it; raises PermanentError where it has rows and no commit of iscp's.
-        `with_feed`: a table that is created has a change data feed.
+        Of a table that is created, `with_feed`: it has a change data feed; `marks_rows`: rows of it that go are
+        marked as gone, where its columns allow it.
         """
 
     def renew(self, tag: CommitTag) -> Position | None:
@@ -141,6 +150,15 @@ class Sink(Protocol):
 
     def merge_rows(self, rows: pa.Table, key: Sequence[str], tag: CommitTag, guard: Guard) -> Position | None:
         """As `merge`, without Spark. None: this is for Spark to do, and nothing was done."""
+
+    def marks_rows(self, tag: CommitTag) -> bool:
+        """Whether `change_rows` may do it."""
+
+    def change_rows(self, rows: pa.Table, tag: CommitTag, guard: Guard) -> Position | None:
+        """`rows`: each once, with WEIGHT: as many are put in, or taken out, without Spark.
+
+        None: this is for Spark to do, and nothing was done. Raises ChangesUnavailable where rows that go are not there.
+        """
 
     def replace(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position:
         """All rows and the schema at once, in one ordinary commit."""

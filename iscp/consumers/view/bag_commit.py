@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.query.signed_rows import WEIGHT, comparable
+from iscp.adapters.delta.query.signed_rows import WEIGHT, ChangedRows, comparable
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.core.sql_names import OP, quoted
 from iscp.core.watermark import Position
@@ -26,15 +26,24 @@ if TYPE_CHECKING:
 HELD_ROWS_MAX = 50_000
 """Changed rows that are merged without Spark; more are left with it."""
 
+CHANGED_ROWS_MAX = 500_000
+CHANGED_BYTES_MAX = 256 * 1024**2
+"""Changed rows of a bag, and their bytes, that are taken out and put in without Spark; more are left with it."""
+
 _HELD, _LEFT, _COPY = "_iscp_held", "_iscp_left", "_iscp_copy"
 _REMOVED, _ADDED, _LACKING = "d", "n", "l"
 
 
-def commit_changes(context: ConsumeContext, sink: Sink, changes: DataFrame, tag: CommitTag) -> tuple[Position, int]:
-    """`changes`: the table's columns and WEIGHT, each row once. The position after it, and how many rows were written.
+def commit_changes(context: ConsumeContext, sink: Sink, changed: ChangedRows, tag: CommitTag) -> tuple[Position, int]:
+    """`changed`: the table's columns and WEIGHT, each row once. The position after it, and how many rows were written.
 
     Raises ChangesUnavailableError where the table does not hold what the changes started from.
     """
+    changes = changed.frame
+    if changed.rows <= CHANGED_ROWS_MAX and changed.bytes <= CHANGED_BYTES_MAX and sink.marks_rows(tag):
+        position = sink.change_rows(changes.toArrow(), tag, context.guard)
+        if position is not None:
+            return position, changed.rows
     names = [name for name in changes.columns if name != WEIGHT]
     uncompared = [name for name in names if not comparable(changes.schema[name].dataType)]
     if uncompared and not changes.where(F.col(WEIGHT) < 0).isEmpty():

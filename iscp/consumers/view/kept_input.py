@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from iscp.adapters.delta.query.signed_rows import ChangedRows
 from iscp.consumers.view.bag_commit import commit_changes, merge_held
 from iscp.core.errors import ErrorCode, PermanentError
 from iscp.core.sql_names import VIEW_STATE_SUFFIX
@@ -49,14 +50,14 @@ class KeptInput:
                     code=ErrorCode.TARGET_UNUSABLE,
                 )
             context.guard.check()
-            there = self._sink.claim(schema, self._tag(context, there, {}))
+            there = self._sink.claim(schema, self._tag(context, there, {}), marks_rows=True)
         tag = self._tag(context, there, sources)
         if self._sink.schema_matches(schema):
             self._sink.publish([self._sink.stage(rows, tag)], tag, context.guard)
         else:
             self._sink.replace(rows, tag, context.guard)
 
-    def follow(self, context: ConsumeContext, changes: DataFrame | None, sources: SourceMarks) -> None:
+    def follow(self, context: ConsumeContext, changes: ChangedRows | None, sources: SourceMarks) -> None:
         """As `commit_changes`; None: only the versions are others."""
         tag = self._tag(context, self._position(context), sources)
         if changes is not None:

@@ -53,7 +53,9 @@ class ViewConsumer:
         tag = commit_tag(context, "claim", NOTHING_APPLIED, Watermark(), {})
         schema = query.analyzed.columns.json()
         # Others read views as tables, and views on views follow their changes.
-        return self._sink.claim(schema, tag, first=context.row.watermark.version < 0, with_feed=True)
+        marks_rows = query.keys is None and query.kept is None  # else rows are merged by key, or all written
+        first = context.row.watermark.version < 0
+        return self._sink.claim(schema, tag, first=first, with_feed=True, marks_rows=marks_rows)
 
     def consume(self, context: ConsumeContext, retriever: Retriever) -> Consumed:
         raise InvariantBroken("a view was handed rows, and reads its tables itself")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, result_keys
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery, analyze_query
 from iscp.adapters.delta.query.signed_plans import SignedPlans
-from iscp.adapters.delta.query.signed_rows import WEIGHT, At, TableChange
+from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, TableChange
 from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.iteration import Bounds
@@ -124,14 +124,14 @@ class ViewQuery:
         return SignedPlans(self.analyzed.catalyst, change)
 
     @contextmanager
-    def changes(self, spans: Spans) -> Iterator[DataFrame | None]:
+    def changes(self, spans: Spans) -> Iterator[ChangedRows | None]:
         """Distinct changed rows with WEIGHT, of the input that is kept, as `c0`, `c1`, …; else of the result, by its
         own names. None: it stays as it is.
         """
         with self._between(spans) as plans:
             changed = plans.changes(self.kept or self.analyzed.root)
             if changed is not None and self.kept is None:
-                changed = changed.toDF(*self.columns, WEIGHT)
+                changed = replace(changed, frame=changed.frame.toDF(*self.columns, WEIGHT))
             yield changed
 
     @contextmanager

@@ -158,6 +158,12 @@ def read_changed_files(uri: str, version: int) -> tuple[Commit, list[ChangeFile]
     return (_summarize(version, *read), _change_files(_by_kind(read[0]))) if read else None
 
 
+def read_actions(uri: str, version: int) -> list[Action] | None:
+    """All that one commit did; None where it is not there."""
+    read = _actions(uri, version)
+    return read[0] if read else None
+
+
 def _change_files(by_kind: dict[str, list[dict[str, Any]]]) -> list[ChangeFile]:
     """Change data if the commit has any, else what it added and removed (Delta protocol, "Add CDC File")."""
     if cdc := by_kind.get("cdc"):

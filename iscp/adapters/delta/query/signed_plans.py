@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys
-from iscp.adapters.delta.query.signed_rows import WEIGHT, At, Signed, TableChange, netted, whole_number
-from iscp.adapters.delta.spark.kept_frame import kept, release
+from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, Signed, TableChange, netted, whole_number
+from iscp.adapters.delta.spark.kept_frame import bytes_of, kept, release
 from iscp.core.netting import Op
 from iscp.core.query_explanation import OperatorUpkeep
 from iscp.core.query_plan import JoinSide, OperatorKind, upkeep_of
@@ -54,7 +54,7 @@ class SignedPlans:
             return plan
         return self.catalyst.with_inputs(node.plan, [self._above(each, kept, plan) for each in node.inputs])
 
-    def changes(self, root: PlanNode) -> DataFrame | None:
+    def changes(self, root: PlanNode) -> ChangedRows | None:
         """How the result changes: each distinct row once, under the names `c0`, `c1`, …, with WEIGHT.
 
         None: it stays as it is. Kept until `close`.
@@ -195,11 +195,11 @@ class SignedPlans:
         """The changed rows of each input that has any, by the names `c0`, `c1`, … of its columns."""
         found = {}
         for place, signed in deltas.items():
-            if (frame := self._evaluate(node.inputs[place], signed)) is not None:
-                found[place] = frame
+            if (rows := self._evaluate(node.inputs[place], signed)) is not None:
+                found[place] = rows.frame
         return found
 
-    def _evaluate(self, node: PlanNode, signed: Signed) -> DataFrame | None:
+    def _evaluate(self, node: PlanNode, signed: Signed) -> ChangedRows | None:
         """The operator's distinct changed rows, as `changes` has them."""
         weight = self.catalyst.alias(signed.weight, WEIGHT)
         return self._keep(netted(self._numbered(signed.plan, self.catalyst.output(node.plan), weight)))
@@ -221,8 +221,8 @@ class SignedPlans:
             plan = self._over(node, at, inputs)
             rows = self._numbered(plan, self.catalyst.output(plan))
             sides.append(rows.withColumn(WEIGHT, whole_number(weight)))
-        frame = self._keep(netted(sides[0].unionAll(sides[1])))
-        return None if frame is None else self._signed(node, self.catalyst.plan_of(frame))
+        found = self._keep(netted(sides[0].unionAll(sides[1])))
+        return None if found is None else self._signed(node, self.catalyst.plan_of(found.frame))
 
     def _numbered(self, plan: Plan, columns: Sequence[Expression], *more: Expression) -> DataFrame:
         """The plan's rows, with these columns as `c0`, `c1`, …, and `more` as they are called."""
@@ -253,8 +253,9 @@ class SignedPlans:
         named = self.catalyst.under_ids(columns, self.catalyst.output(node.plan))
         return Signed(self.catalyst.project([*named, alias], plan), alias.toAttribute())
 
-    def _keep(self, frame: DataFrame) -> DataFrame | None:
+    def _keep(self, frame: DataFrame) -> ChangedRows | None:
         """Evaluated now, once; None: there are no rows."""
         frame = kept(frame)
         self._kept.append(frame)
-        return frame if frame.count() else None
+        rows = frame.count()
+        return ChangedRows(frame, rows, bytes_of(frame)) if rows else None

@@ -11,11 +11,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 from iscp.adapters.delta.query.catalyst import Expression, Plan
+from iscp.core.sql_names import WEIGHT as WEIGHT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-WEIGHT = "_iscp_weight"
 
 
 class At(Enum):
@@ -42,6 +41,15 @@ class Signed:
 
     plan: Plan
     weight: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRows:
+    """Distinct changed rows, with WEIGHT, that Spark keeps: how many, and about how many bytes of memory they take."""
+
+    frame: DataFrame
+    rows: int
+    bytes: int
 
 
 def netted(frame: DataFrame) -> DataFrame:

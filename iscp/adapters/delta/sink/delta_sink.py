@@ -9,16 +9,15 @@ the publishing of staged files go through deltalake, which commits at exactly th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction
 
 from iscp.adapters.delta.log.checkpoints import COMMITS, PROPERTIES, Checkpoints
 from iscp.adapters.delta.log.column_features import enable_features
-from iscp.adapters.delta.log.commits import APP_ID, table_exists
+from iscp.adapters.delta.log.commits import table_exists
 from iscp.adapters.delta.log.delta_errors import delta_faults
 from iscp.adapters.delta.log.table_features import (
     expiry_fault,
@@ -32,12 +31,14 @@ from iscp.adapters.delta.rows.key_bounds import HeldKeys
 from iscp.adapters.delta.rows.net_changes import OP
 from iscp.adapters.delta.sink.append_only import Way, comparable, lacking
 from iscp.adapters.delta.sink.arrow_write import DirectWriter, is_plain
+from iscp.adapters.delta.sink.bag_write import VECTORS, BagWriter
 from iscp.adapters.delta.sink.schema_evolution import conformed
-from iscp.adapters.delta.sink.sink_position import PositionReader, tag_json
+from iscp.adapters.delta.sink.sink_position import PositionReader
 from iscp.adapters.delta.sink.spark_write import append_by_spark, merge_by_spark, overwrite_by_spark
 from iscp.adapters.delta.sink.staging import add_actions, stage, stage_rows
 from iscp.adapters.delta.sink.table_diff import comparing
 from iscp.adapters.delta.sink.target_columns import Columns, plain
+from iscp.adapters.delta.sink.target_creation import commit_properties, create_target
 from iscp.adapters.delta.source.spark_read import load_version
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.core.errors import Conflict
@@ -63,6 +64,7 @@ class DeltaSink:
         self._reader = PositionReader(uri)
         self._held = HeldKeys(uri)
         self._direct = DirectWriter(uri, self._held)
+        self._bag = BagWriter(uri)
         self._columns: Columns | None = None
         self._shape = -1  # that of the table whose columns they are
         self._checkpoints = Checkpoints(uri, COMMITS, only_with=PROPERTIES)
@@ -74,7 +76,15 @@ class DeltaSink:
     def overtaken(self) -> bool:
         return self._reader.overtaken
 
-    def claim(self, schema_json: str, tag: CommitTag, *, first: bool = False, with_feed: bool = False) -> Position:
+    def claim(
+        self,
+        schema_json: str,
+        tag: CommitTag,
+        *,
+        first: bool = False,
+        with_feed: bool = False,
+        marks_rows: bool = False,
+    ) -> Position:
         """An empty commit at the tag's seq; creates the table where it was not there."""
         if tag.base_version >= 0:
             refuse_unusable(self._uri)
@@ -84,15 +94,10 @@ class DeltaSink:
         elif table_exists(self._uri):
             raise Conflict(f"{self._uri} has come to be meanwhile")
         else:
-            self._create(schema_json, tag, PROPERTIES | _FEED if with_feed else PROPERTIES)
+            with delta_faults(f"create {self._uri}"):
+                properties = PROPERTIES | (_FEED if with_feed else {}) | (VECTORS if marks_rows else {})
+                create_target(self._uri, plain(json.loads(schema_json)), properties, tag)
         return self._confirm_commit(tag)
-
-    def _create(self, schema_json: str, tag: CommitTag, properties: Mapping[str, str]) -> None:
-        schema = Schema.from_json(json.dumps(plain(json.loads(schema_json))))
-        with delta_faults(f"create {self._uri}"):
-            DeltaTable.create(
-                self._uri, schema, mode="error", configuration=dict(properties), commit_properties=_properties(tag)
-            )
 
     def renew(self, tag: CommitTag) -> Position | None:
         with delta_faults(f"open {self._uri}"):
@@ -154,13 +159,20 @@ class DeltaSink:
 
     def append_rows(self, rows: pa.Table, tag: CommitTag, guard: Guard) -> Position | None:
         self._ready_to_commit(guard)
-        done = self._direct.append(self._load_columns().fitted(rows, OP), tag.base_version, _properties(tag))
+        done = self._direct.append(self._load_columns().fitted(rows, OP), tag.base_version, commit_properties(tag))
         return self._confirm_commit(tag) if done else None
 
     def merge_rows(self, rows: pa.Table, key: Sequence[str], tag: CommitTag, guard: Guard) -> Position | None:
         self._ready_to_commit(guard)
-        done = self._direct.merge(rows, key, tag.base_version, _properties(tag))
+        done = self._direct.merge(rows, key, tag.base_version, commit_properties(tag))
         return self._confirm_commit(tag) if done else None
+
+    def marks_rows(self, tag: CommitTag) -> bool:
+        return self._bag.marks_rows(tag.base_version)
+
+    def change_rows(self, rows: pa.Table, tag: CommitTag, guard: Guard) -> Position | None:
+        self._ready_to_commit(guard)
+        return self._confirm_commit(tag) if self._bag.change(rows, tag) else None
 
     def replace(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position:
         self._ready_to_commit(guard)
@@ -225,7 +237,7 @@ class DeltaSink:
         """Commit through deltalake at exactly `tag.base_version` + 1; raises Conflict if that is taken."""
         with delta_faults(f"commit seq {tag.seq} to {self._uri}"):
             table = open_delta(self._uri, version=tag.base_version)
-            table.create_write_transaction([*actions], mode, table.schema(), commit_properties=_properties(tag))
+            table.create_write_transaction([*actions], mode, table.schema(), commit_properties=commit_properties(tag))
 
     def _confirm_commit(self, tag: CommitTag) -> Position:
         """The position after our commit; raises Conflict if another writer's carries the seq."""
@@ -242,11 +254,3 @@ class DeltaSink:
             column_ids=tag.column_ids,
             sources=tag.sources,
         )
-
-
-def _properties(tag: CommitTag) -> CommitProperties:
-    return CommitProperties(
-        custom_metadata={"userMetadata": tag_json(tag)},
-        app_transactions=[Transaction(APP_ID, tag.seq)],
-        max_commit_retries=0,
-    )

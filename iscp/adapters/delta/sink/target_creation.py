@@ -1,0 +1,75 @@
+"""Makes the table that a job keeps, and says of its commits whose they are."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from pyspark.sql import types as T
+
+from iscp.adapters.delta.log.commits import APP_ID, commit_file
+from iscp.adapters.delta.rows.net_changes import fits_arrow
+from iscp.adapters.delta.sink.bag_write import VECTORS, heads
+from iscp.adapters.delta.sink.sink_position import tag_json
+from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.table_files import files_of
+from iscp.core.errors import Conflict
+from iscp.ports.sink import CommitTag
+
+
+def create_target(uri: str, schema: Mapping[str, Any], properties: Mapping[str, str], tag: CommitTag) -> None:
+    """Raises deltalake's errors, OSError, Conflict.
+
+    With deletion vectors only where rows of it can be taken out by them. deltalake would give such a table features
+    that it has no use for, and that others do not read.
+    """
+    if VECTORS.items() <= properties.items():
+        if fits_arrow(T.StructType.fromJson(dict(schema)), ()):
+            _commit_first(uri, schema, properties, tag)
+            return
+        properties = {name: value for name, value in properties.items() if name not in VECTORS}
+    DeltaTable.create(
+        uri,
+        Schema.from_json(json.dumps(schema)),
+        mode="error",
+        configuration=dict(properties),
+        commit_properties=commit_properties(tag),
+    )
+
+
+def commit_properties(tag: CommitTag) -> CommitProperties:
+    return CommitProperties(
+        custom_metadata={"userMetadata": tag_json(tag)},
+        app_transactions=[Transaction(APP_ID, tag.seq)],
+        max_commit_retries=0,
+    )
+
+
+def _commit_first(uri: str, schema: Mapping[str, Any], properties: Mapping[str, str], tag: CommitTag) -> None:
+    now_ms = int(time.time() * 1000)
+    readers = ["deletionVectors"]
+    if any(field["type"] == "timestamp_ntz" for field in schema["fields"]):
+        readers.append("timestampNtz")
+    protocol = {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": readers,
+        "writerFeatures": [*readers, "appendOnly", "changeDataFeed", "invariants"],
+    }
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps(schema),
+        "partitionColumns": [],
+        "configuration": dict(properties),
+        "createdTime": now_ms,
+    }
+    actions = [*heads("CREATE TABLE", tag, now_ms), {"protocol": protocol}, {"metaData": metadata}]
+    files_of(uri).create_dir("_delta_log")
+    content = "\n".join(json.dumps(action, separators=(",", ":")) for action in actions)
+    if not files.create(commit_file(uri, 0), content.encode()):
+        raise Conflict(f"{uri} has come to be meanwhile")
