@@ -14,6 +14,7 @@ from iscp.core.watermark import Watermark
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,9 @@ class ChangeSource(Protocol):
         """Alter the table to have a change data feed from its next commit on."""
 
     def snapshot(self, session: SparkSession, uri: str, version: int) -> DataFrame: ...
+
+    def schema(self, session: SparkSession, uri: str, version: int) -> StructType:
+        """That of `snapshot`; without opening the table in Spark, as far as its columns are plain."""
 
     def small_snapshot(self, session: SparkSession, uri: str, version: int) -> SmallSnapshot | None:
         """As `snapshot`, of few rows that can be read without Spark; None: that is for Spark to do."""

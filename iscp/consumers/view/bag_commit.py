@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 HELD_ROWS_MAX = 50_000
 """Changed rows that are merged without Spark; more are left with it."""
 
-CHANGED_ROWS_MAX = 500_000
-CHANGED_BYTES_MAX = 256 * 1024**2
-"""Changed rows of a bag, and their bytes, that are taken out and put in without Spark; more are left with it."""
+CHANGED_ROWS_MAX = 200_000
+"""Changed rows of a bag that are taken out and put in without Spark; more are left with it."""
 
 _HELD, _LEFT, _COPY = "_iscp_held", "_iscp_left", "_iscp_copy"
 _REMOVED, _ADDED, _LACKING = "d", "n", "l"
@@ -40,8 +39,9 @@ def commit_changes(context: ConsumeContext, sink: Sink, changed: ChangedRows, ta
     Raises ChangesUnavailableError where the table does not hold what the changes started from.
     """
     changes = changed.frame
-    if changed.rows <= CHANGED_ROWS_MAX and changed.bytes <= CHANGED_BYTES_MAX and sink.marks_rows(tag):
-        position = sink.change_rows(changes.toArrow(), tag, context.guard)
+    if changed.rows <= CHANGED_ROWS_MAX and sink.marks_rows(tag):
+        held = changes.toArrow() if changed.held is None else changed.held
+        position = sink.change_rows(held, tag, context.guard)
         if position is not None:
             return position, changed.rows
     names = [name for name in changes.columns if name != WEIGHT]

@@ -94,7 +94,7 @@ class ViewConsumer:
         return {uri: own if uri == self._own else self._source.newest(uri) for uri in uris}
 
     def _query(self, context: ConsumeContext, ends: Mapping[str, SourceRange]) -> ViewQuery:
-        return ViewQuery(context.session, self._source, self._view, ends)
+        return ViewQuery(context.session, self._source, self._view, ends, self._memory.analyze)
 
     def _follow(self, context: ConsumeContext, spans: Spans, ends: Mapping[str, SourceRange]) -> Refreshed:
         if not spans.moved:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, result_keys
-from iscp.adapters.delta.query.query_analysis import AnalyzedQuery, analyze_query
+from iscp.adapters.delta.query.query_analysis import Analyze, AnalyzedQuery, analyze_query
 from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, TableChange
 from iscp.consumers.view.view_spec import ViewSpec
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
 _UNBOUNDED = Bounds(sys.maxsize, sys.maxsize, sys.maxsize)
 """A view is at one version of each table, never between two."""
+
+HELD_ROWS_MAX = 200_000
+"""Changed rows of a result that are held in this process."""
+
+SMALL_BYTES_MAX = 16 * 1024**2
+"""Bytes of the tables' changes up to which no more rows than that are expected of them."""
 
 _CHANGE_TYPE = "_change_type"
 _STAMPS = ("_commit_version", "_commit_timestamp")
@@ -80,17 +86,21 @@ class ViewQuery:
     source: ChangeSource
     view: ViewSpec
     ends: Mapping[str, SourceRange]
+    analyze: Analyze = analyze_query
     schemas: dict[str, StructType] = field(init=False)
     analyzed: AnalyzedQuery = field(init=False)
     kept: PlanNode | None = field(init=False)
     keys: ResultKeys | None = field(init=False)
+    _opened: dict[tuple[str, int], DataFrame] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        opened = {name: self._rows(uri, self.ends[uri].to.version) for name, uri in self.view.tables.items()}
-        self.schemas = {name: frame.schema for name, frame in opened.items()}
+        self.schemas = {
+            name: self.source.schema(self.session, uri, self.ends[uri].to.version)
+            for name, uri in self.view.tables.items()
+        }
         written = {name: schema.json() for name, schema in self.schemas.items()}
         try:
-            self.analyzed = analyze_query(self.session, self.view.sql, written)
+            self.analyzed = self.analyze(self.session, self.view.sql, written)
         except InvalidRequest as error:  # it was a query when it was registered
             raise PermanentError(
                 f"the view's query {error.message}, as its tables are now",
@@ -131,7 +141,7 @@ class ViewQuery:
         with self._between(spans) as plans:
             changed = plans.changes(self.kept or self.analyzed.root)
             if changed is not None and self.kept is None:
-                changed = replace(changed, frame=changed.frame.toDF(*self.columns, WEIGHT))
+                changed = changed.named(self.columns)
             yield changed
 
     @contextmanager
@@ -149,12 +159,15 @@ class ViewQuery:
                 name: TableChange(self._opener(uri, spans.by_uri[uri]), self._changes(name, uri, spans, stack))
                 for name, uri in self.view.tables.items()
             }
-            plans = SignedPlans(self.analyzed.catalyst, tables)
+            held_max = HELD_ROWS_MAX if spans.bytes <= SMALL_BYTES_MAX else 0
+            plans = SignedPlans(self.analyzed.catalyst, tables, held_max)
             stack.callback(plans.close)
             yield plans
 
     def _rows(self, uri: str, version: int) -> DataFrame:
-        return self.source.snapshot(self.session, uri, version)
+        if (uri, version) not in self._opened:
+            self._opened[uri, version] = self.source.snapshot(self.session, uri, version)
+        return self._opened[uri, version]
 
     def _opener(self, uri: str, span: SourceRange | None) -> Callable[[At], DataFrame]:
         def rows(at: At) -> DataFrame:

@@ -38,7 +38,8 @@ class Catalyst:
         return self._jvm.PythonUtils.toSeq(list(items))
 
     def items(self, seq: Any) -> list[Any]:
-        return list(self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(seq.toSeq()))
+        # By their places: an iterator of Java's ends with an exception, which takes longer than all the rest.
+        return [seq.apply(place) for place in range(seq.size())]
 
     def children(self, node: Plan | Expression) -> list[Any]:
         return self.items(node.children())

@@ -15,8 +15,17 @@ from pyspark.sql import functions as F
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys
-from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, Signed, TableChange, netted, whole_number
-from iscp.adapters.delta.spark.kept_frame import bytes_of, kept, release
+from iscp.adapters.delta.query.signed_rows import (
+    WEIGHT,
+    At,
+    ChangedRows,
+    Signed,
+    TableChange,
+    collected,
+    netted,
+    whole_number,
+)
+from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.core.netting import Op
 from iscp.core.query_explanation import OperatorUpkeep
 from iscp.core.query_plan import JoinSide, OperatorKind, upkeep_of
@@ -28,10 +37,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class SignedPlans:
-    """Plans of one query's changes for one refresh. `close` frees what was kept of them."""
+    """Plans of one query's changes for one refresh. `close` frees what was kept of them.
+
+    `held_max`: so many changed rows of the result, or of its groups, are had from Spark in one step and held in this
+    process; of more it computes them twice. 0: where many are to be expected.
+    """
 
     catalyst: Catalyst
     tables: Mapping[str, TableChange]
+    held_max: int = 0
     _kept: list[DataFrame] = field(default_factory=list)
     _known: dict[PlanNode, Signed | None] = field(default_factory=dict)
 
@@ -60,7 +74,13 @@ class SignedPlans:
         None: it stays as it is. Kept until `close`.
         """
         signed = self.delta(root)
-        return None if signed is None else self._evaluate(root, signed)
+        if signed is None:
+            return None
+        frame = self._netted(root, signed)
+        held = collected(frame, self.held_max) if self.held_max else None
+        if held is None:
+            return self._keep(frame)
+        return ChangedRows(frame, len(held), held) if len(held) else None
 
     def group_changes(self, root: PlanNode, keys: ResultKeys) -> DataFrame | None:
         """The rows of all groups that changed rows have or had, with OP: `u` as it is now, `d` the group is gone.
@@ -201,8 +221,11 @@ class SignedPlans:
 
     def _evaluate(self, node: PlanNode, signed: Signed) -> ChangedRows | None:
         """The operator's distinct changed rows, as `changes` has them."""
+        return self._keep(self._netted(node, signed))
+
+    def _netted(self, node: PlanNode, signed: Signed) -> DataFrame:
         weight = self.catalyst.alias(signed.weight, WEIGHT)
-        return self._keep(netted(self._numbered(signed.plan, self.catalyst.output(node.plan), weight)))
+        return netted(self._numbered(signed.plan, self.catalyst.output(node.plan), weight))
 
     def _recomputed(self, node: PlanNode, changed: Mapping[int, DataFrame]) -> Signed | None:
         """What the operator gives after the changes less what it gave before, for the keys that changed rows have.
@@ -258,4 +281,4 @@ class SignedPlans:
         frame = kept(frame)
         self._kept.append(frame)
         rows = frame.count()
-        return ChangedRows(frame, rows, bytes_of(frame)) if rows else None
+        return ChangedRows(frame, rows) if rows else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -11,9 +11,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 from iscp.adapters.delta.query.catalyst import Expression, Plan
+from iscp.adapters.delta.rows.net_changes import fits_arrow
 from iscp.core.sql_names import WEIGHT as WEIGHT
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
 
@@ -45,11 +47,24 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class ChangedRows:
-    """Distinct changed rows, with WEIGHT, that Spark keeps: how many, and about how many bytes of memory they take."""
+    """Distinct changed rows, with WEIGHT, and how many; few of them are `held` in this process too."""
 
     frame: DataFrame
     rows: int
-    bytes: int
+    held: pa.Table | None = None
+
+    def named(self, names: Sequence[str]) -> ChangedRows:
+        """The same under these names, and WEIGHT."""
+        held = None if self.held is None else self.held.rename_columns([*names, WEIGHT])
+        return ChangedRows(self.frame.toDF(*names, WEIGHT), self.rows, held)
+
+
+def collected(frame: DataFrame, rows_max: int) -> pa.Table | None:
+    """All rows, computed once; None: there are more, or they would be others once they came back from Arrow."""
+    if not fits_arrow(frame.schema, ()):
+        return None
+    rows = frame.limit(rows_max + 1).toArrow()
+    return rows if len(rows) <= rows_max else None
 
 
 def netted(frame: DataFrame) -> DataFrame:

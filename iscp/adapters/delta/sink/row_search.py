@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from iscp.adapters.delta.log.table_state import NotReadableHere
 from iscp.adapters.delta.rows.deletion_vectors import Places, read_vector
+from iscp.adapters.delta.rows.value_codes import codes_of, comparable_values
 from iscp.adapters.delta.storage.table_files import files_of
 from iscp.ports.source import ChangesUnavailableError
 
@@ -88,9 +89,9 @@ class RowSearch:
         found = [_Candidates(file) for file in files]
         known, count = np.zeros(len(self.wanted), np.int64), 1
         for name in self._columns():
-            values = _comparable(self.wanted[name])
+            values = comparable_values(self.wanted[name])
             distinct = pc.unique(values)
-            combined = known * len(distinct) + _codes(values, distinct)
+            combined = known * len(distinct) + codes_of(values, distinct)
             combinations, known = np.unique(combined, return_inverse=True)
             count = len(combinations)
             self._narrow(found, pa.schema([self.wanted.schema.field(name)]), distinct, combinations)
@@ -122,7 +123,7 @@ class RowSearch:
             if each.places is not None and not len(each.places):
                 return
             values = each.file.read(column, each.places).column(0)
-            codes = _codes(_comparable(values), distinct)
+            codes = codes_of(comparable_values(values), distinct)
             there = np.flatnonzero(codes >= 0)
             if each.places is None:
                 there = there[np.isin(there, each.file.gone, invert=True)] if len(each.file.gone) else there
@@ -155,18 +156,3 @@ def _first_of_each(found: Sequence[_Candidates], need: Places) -> list[Places]:
         left = left - np.minimum(np.bincount(each.codes, minlength=len(left)), left)
         chosen.append(np.sort(_places(each)[taken]))
     return chosen
-
-
-def _codes(values: pa.ChunkedArray, distinct: pa.Array) -> Places:
-    """The place of each value in `distinct`; -1: it is not there. Null equals null."""
-    found = pc.index_in(values, value_set=distinct, skip_nulls=False)
-    codes: Places = pc.fill_null(found, -1).to_numpy().astype(np.int64)
-    return codes
-
-
-def _comparable(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Zeros are equal, and so are all NaN, as in Spark."""
-    if not pa.types.is_floating(values.type):
-        return values
-    plain = pc.add(values, pa.scalar(0.0, values.type))
-    return pc.if_else(pc.is_nan(plain), pa.scalar(float("nan"), values.type), plain)

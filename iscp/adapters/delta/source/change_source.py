@@ -36,6 +36,7 @@ from iscp.ports.source import ChangesUnavailableError, SmallSnapshot, SourceRang
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 R = TypeVar("R")
 
@@ -190,6 +191,12 @@ class DeltaChangeSource:
                 return load_version(session, uri, version)
         except (EngineError, StorageError) as error:
             raise explained(error) from error  # some of it shows only when the rows are to be read
+
+    def schema(self, session: SparkSession, uri: str, version: int) -> StructType:
+        shape = self._shape(uri, version, self._read_committed_at_s(uri, version))
+        if shape.readable(shape.columns):
+            return shape.selected(shape.columns)
+        return self.snapshot(session, uri, version).schema
 
     def small_snapshot(self, session: SparkSession, uri: str, version: int) -> SmallSnapshot | None:
         if not self._small_bytes_max:

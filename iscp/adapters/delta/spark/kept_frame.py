@@ -8,7 +8,7 @@ given the rows of the earlier.
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
@@ -21,12 +21,6 @@ def kept(frame: DataFrame) -> DataFrame:
     another plan, under which Spark keeps nothing."""
     mark = F.lit(uuid.uuid4().hex)
     return frame.where(mark == mark).persist()
-
-
-def bytes_of(frame: DataFrame) -> int:
-    """Of one that `kept` returned and that was computed: what its rows take in Spark's memory."""
-    plan: Any = frame._jdf.queryExecution().optimizedPlan()
-    return int(plan.stats().sizeInBytes())
 
 
 def release(frame: DataFrame) -> None:
