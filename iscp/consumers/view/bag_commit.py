@@ -38,12 +38,11 @@ def commit_changes(context: ConsumeContext, sink: Sink, changed: ChangedRows, ta
 
     Raises ChangesUnavailableError where the table does not hold what the changes started from.
     """
-    changes = changed.frame
     if changed.rows <= CHANGED_ROWS_MAX and sink.marks_rows(tag):
-        held = changes.toArrow() if changed.held is None else changed.held
-        position = sink.change_rows(held, tag, context.guard)
+        position = sink.change_rows(changed.to_arrow(), tag, context.guard)
         if position is not None:
             return position, changed.rows
+    changes = changed.to_frame()
     names = [name for name in changes.columns if name != WEIGHT]
     uncompared = [name for name in names if not comparable(changes.schema[name].dataType)]
     if uncompared and not changes.where(F.col(WEIGHT) < 0).isEmpty():
@@ -73,13 +72,12 @@ def merge_held(context: ConsumeContext, sink: Sink, rows: pa.Table, key: Sequenc
 
 
 def merge_groups(
-    context: ConsumeContext, sink: Sink, changed: DataFrame, key: Sequence[str], tag: CommitTag
+    context: ConsumeContext, sink: Sink, changed: ChangedRows, key: Sequence[str], tag: CommitTag
 ) -> tuple[Position, int]:
-    """`changed`: kept by Spark, each row of another key, with OP."""
-    rows = changed.count()
-    if rows <= HELD_ROWS_MAX:
-        return merge_held(context, sink, changed.toArrow(), key, tag), rows
-    return sink.merge(context.session, changed, key, tag, context.guard), rows
+    """`changed`: each row of another key, with OP."""
+    if changed.rows <= HELD_ROWS_MAX:
+        return merge_held(context, sink, changed.to_arrow(), key, tag), changed.rows
+    return sink.merge(context.session, changed.to_frame(), key, tag, context.guard), changed.rows
 
 
 def _to_repairs(changes: DataFrame, held: DataFrame, names: Sequence[str]) -> DataFrame:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from iscp.adapters.delta.query.group_changes import changed_groups
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, result_keys
 from iscp.adapters.delta.query.query_analysis import Analyze, AnalyzedQuery, analyze_query
 from iscp.adapters.delta.query.signed_plans import SignedPlans
@@ -141,16 +142,16 @@ class ViewQuery:
         with self._between(spans) as plans:
             changed = plans.changes(self.kept or self.analyzed.root)
             if changed is not None and self.kept is None:
-                changed = changed.named(self.columns)
+                changed = changed.named(*self.columns, WEIGHT)
             yield changed
 
     @contextmanager
-    def group_changes(self, spans: Spans) -> Iterator[DataFrame | None]:
+    def group_changes(self, spans: Spans) -> Iterator[ChangedRows | None]:
         """The result's rows of all groups that changed, with OP, by its own names."""
         assert self.keys is not None
         with self._between(spans) as plans:
-            changed = plans.group_changes(self.analyzed.root, self.keys)
-            yield None if changed is None else changed.toDF(*self.columns, OP)
+            changed = changed_groups(plans, self.analyzed.root, self.keys)
+            yield None if changed is None else changed.named(*self.columns, OP)
 
     @contextmanager
     def _between(self, spans: Spans) -> Iterator[SignedPlans]:

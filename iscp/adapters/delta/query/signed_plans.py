@@ -8,13 +8,11 @@ Spark to read, so that nothing is read that is not needed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
-from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys
+from iscp.adapters.delta.query.plan_tree import PlanNode
 from iscp.adapters.delta.query.signed_rows import (
     WEIGHT,
     At,
@@ -26,10 +24,8 @@ from iscp.adapters.delta.query.signed_rows import (
     whole_number,
 )
 from iscp.adapters.delta.spark.kept_frame import kept, release
-from iscp.core.netting import Op
 from iscp.core.query_explanation import OperatorUpkeep
 from iscp.core.query_plan import JoinSide, OperatorKind, upkeep_of
-from iscp.core.sql_names import OP
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,12 +57,12 @@ class SignedPlans:
     def result_over(self, root: PlanNode, kept: PlanNode, rows: DataFrame) -> DataFrame:
         """All rows of the query, where `rows` are those of its node `kept`."""
         plan = self.catalyst.renamed(self.catalyst.plan_of(rows), self.catalyst.output(kept.plan))
-        return self.catalyst.frame(self._above(root, kept, plan))
+        return self.catalyst.frame(self.above(root, kept, plan))
 
-    def _above(self, node: PlanNode, kept: PlanNode, plan: Plan) -> Plan:
+    def above(self, node: PlanNode, kept: PlanNode, plan: Plan) -> Plan:
         if node is kept:
             return plan
-        return self.catalyst.with_inputs(node.plan, [self._above(each, kept, plan) for each in node.inputs])
+        return self.catalyst.with_inputs(node.plan, [self.above(each, kept, plan) for each in node.inputs])
 
     def changes(self, root: PlanNode) -> ChangedRows | None:
         """How the result changes: each distinct row once, under the names `c0`, `c1`, …, with WEIGHT.
@@ -76,36 +72,13 @@ class SignedPlans:
         signed = self.delta(root)
         if signed is None:
             return None
-        frame = self._netted(root, signed)
+        if signed.rows is not None:
+            return signed.rows
+        frame = self.netted(root, signed)
         held = collected(frame, self.held_max) if self.held_max else None
         if held is None:
-            return self._keep(frame)
+            return self._count(frame)
         return ChangedRows(frame, len(held), held) if len(held) else None
-
-    def group_changes(self, root: PlanNode, keys: ResultKeys) -> DataFrame | None:
-        """The rows of all groups that changed rows have or had, with OP: `u` as it is now, `d` the group is gone.
-
-        None: no row has changed. As `changes` otherwise; only the columns of the keys count where a group is gone.
-        """
-        (node,) = keys.node.inputs
-        signed = self.delta(node)
-        changed = self._evaluated(keys.node, {0: signed}) if signed is not None else {}
-        if not changed:
-            return None
-        touched = self._touched(keys.node, changed)
-        rows = self._restrict(self.rows(node, At.NEW), keys.node.keys[0], touched)
-        plan = self._above(root, node, rows)
-        names = [f"c{place}" for place in range(len(self.catalyst.output(root.plan)))]
-        now = kept(self.catalyst.frame(plan).toDF(*names))  # read twice below, and of all rows of the tables
-        self._kept.append(now)
-        pairs = {f"c{place}": f"k{number}" for number, place in enumerate(keys.places)}
-        same = [F.col(f"n.{name}").eqNullSafe(F.col(f"t.{key}")) for name, key in pairs.items()]
-        gone = self.catalyst.frame(touched).alias("t").join(now.alias("n"), same, "left_anti")
-        kinds = {field.name: field.dataType for field in now.schema.fields}
-        lost = [F.col(pairs[name]) if name in pairs else F.lit(None) for name in names]
-        columns = [value.cast(kinds[name]).alias(name) for value, name in zip(lost, names, strict=True)]
-        removed = gone.select(*columns, F.lit(Op.DELETE.value).alias(OP))
-        return now.withColumn(OP, F.lit(Op.UPDATE.value)).unionAll(removed)
 
     # --- all rows -------------------------------------------------------------------------------------------------
 
@@ -150,7 +123,7 @@ class SignedPlans:
                 (place,) = deltas
                 return self._join_with(node, place, deltas[place], At.NEW)
             case _:
-                return self._recomputed(node, self._evaluated(node, deltas))
+                return self._recomputed(node, self.evaluated(node, deltas))
 
     def _of_table(self, node: PlanNode) -> Signed | None:
         changes = self.tables[node.operator.table].changes()
@@ -211,7 +184,7 @@ class SignedPlans:
         changed = {0: JoinSide.LEFT, 1: JoinSide.RIGHT}
         return len(deltas) == 1 and changed[next(iter(deltas))] is node.operator.linear_in
 
-    def _evaluated(self, node: PlanNode, deltas: Mapping[int, Signed]) -> dict[int, DataFrame]:
+    def evaluated(self, node: PlanNode, deltas: Mapping[int, Signed]) -> dict[int, DataFrame]:
         """The changed rows of each input that has any, by the names `c0`, `c1`, … of its columns."""
         found = {}
         for place, signed in deltas.items():
@@ -221,9 +194,9 @@ class SignedPlans:
 
     def _evaluate(self, node: PlanNode, signed: Signed) -> ChangedRows | None:
         """The operator's distinct changed rows, as `changes` has them."""
-        return self._keep(self._netted(node, signed))
+        return signed.rows or self._count(self.netted(node, signed))
 
-    def _netted(self, node: PlanNode, signed: Signed) -> DataFrame:
+    def netted(self, node: PlanNode, signed: Signed) -> DataFrame:
         weight = self.catalyst.alias(signed.weight, WEIGHT)
         return netted(self._numbered(signed.plan, self.catalyst.output(node.plan), weight))
 
@@ -235,24 +208,26 @@ class SignedPlans:
         moved = any(self.delta(each) is not None for each in node.subqueries)
         if not changed and not moved:
             return None
-        touched = self._touched(node, changed) if node.keys and not moved else None
+        touched = self.touched(node, changed) if node.keys and not moved else None
         sides = []
         for at, weight in ((At.NEW, 1), (At.OLD, -1)):
             inputs = [self.rows(each, at) for each in node.inputs]
             if touched is not None:
-                inputs = [self._restrict(plan, node.keys[place], touched) for place, plan in enumerate(inputs)]
+                inputs = [self.restricted(plan, node.keys[place], touched) for place, plan in enumerate(inputs)]
             plan = self._over(node, at, inputs)
             rows = self._numbered(plan, self.catalyst.output(plan))
             sides.append(rows.withColumn(WEIGHT, whole_number(weight)))
-        found = self._keep(netted(sides[0].unionAll(sides[1])))
-        return None if found is None else self._signed(node, self.catalyst.plan_of(found.frame))
+        found = self._count(netted(sides[0].unionAll(sides[1])))
+        if found is None:
+            return None
+        return replace(self._signed(node, self.catalyst.plan_of(found.frame)), rows=found)
 
     def _numbered(self, plan: Plan, columns: Sequence[Expression], *more: Expression) -> DataFrame:
         """The plan's rows, with these columns as `c0`, `c1`, …, and `more` as they are called."""
         named = [self.catalyst.alias(each, f"c{number}") for number, each in enumerate(columns)]
         return self.catalyst.frame(self.catalyst.project([*named, *more], plan))
 
-    def _touched(self, node: PlanNode, changed: Mapping[int, DataFrame]) -> Plan:
+    def touched(self, node: PlanNode, changed: Mapping[int, DataFrame]) -> Plan:
         """The distinct keys of changed rows, as `k0`, `k1`, …"""
         found = []
         for place, frame in changed.items():
@@ -264,7 +239,7 @@ class SignedPlans:
         keys_of_all = found[0] if len(found) == 1 else found[0].unionAll(found[1])
         return self.catalyst.plan_of(keys_of_all.distinct())
 
-    def _restrict(self, rows: Plan, keys: Sequence[Expression], touched: Plan) -> Plan:
+    def restricted(self, rows: Plan, keys: Sequence[Expression], touched: Plan) -> Plan:
         fresh = self.catalyst.afresh(touched, self.catalyst.output(touched))
         pairs = zip(keys, self.catalyst.output(fresh), strict=True)
         return self.catalyst.semi_join(rows, fresh, self.catalyst.both([self.catalyst.same(*pair) for pair in pairs]))
@@ -276,9 +251,14 @@ class SignedPlans:
         named = self.catalyst.under_ids(columns, self.catalyst.output(node.plan))
         return Signed(self.catalyst.project([*named, alias], plan), alias.toAttribute())
 
-    def _keep(self, frame: DataFrame) -> ChangedRows | None:
-        """Evaluated now, once; None: there are no rows."""
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """Evaluated once, when it is needed, and kept until `close`."""
         frame = kept(frame)
         self._kept.append(frame)
+        return frame
+
+    def _count(self, frame: DataFrame) -> ChangedRows | None:
+        """Evaluated now, and kept; None: there are no rows."""
+        frame = self.keep(frame)
         rows = frame.count()
         return ChangedRows(frame, rows) if rows else None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -39,24 +39,32 @@ class TableChange:
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """Changed rows: the plan's columns have the operator's ids; `weight` is one of them."""
+    """Changed rows: the plan's columns have the operator's ids; `weight` is one of them. `rows`: the same, if known."""
 
     plan: Plan
     weight: Expression
+    rows: ChangedRows | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedRows:
-    """Distinct changed rows, with WEIGHT, and how many; few of them are `held` in this process too."""
+    """Distinct changed rows, with WEIGHT or OP, and how many; few of them are `held` in this process instead."""
 
     frame: DataFrame
     rows: int
     held: pa.Table | None = None
 
-    def named(self, names: Sequence[str]) -> ChangedRows:
-        """The same under these names, and WEIGHT."""
-        held = None if self.held is None else self.held.rename_columns([*names, WEIGHT])
-        return ChangedRows(self.frame.toDF(*names, WEIGHT), self.rows, held)
+    def named(self, *names: str) -> ChangedRows:
+        """The same under these names."""
+        if self.held is not None:
+            return replace(self, held=self.held.rename_columns([*names]))
+        return replace(self, frame=self.frame.toDF(*names))
+
+    def to_frame(self) -> DataFrame:
+        return self.frame if self.held is None else self.frame.sparkSession.createDataFrame(self.held)
+
+    def to_arrow(self) -> pa.Table:
+        return self.frame.toArrow() if self.held is None else self.held
 
 
 def collected(frame: DataFrame, rows_max: int) -> pa.Table | None:
