@@ -112,8 +112,9 @@ class View:
         failpoints, clock = ScriptedFailpoints(), SystemClock()
         source = DeltaChangeSource(by_spark=table_opener(self.runtime.root))
         sinks = SinkPool(lambda uri: DeltaSink(uri, failpoints), lambda uri: uri, clock, failpoints, source)
+        kind = ViewKind()
         engine = SparkEngine(self.runtime.root, self.runtime.new_session)
-        ports = IterationPorts(engine, source, lambda name: ViewKind(), sinks, clock, failpoints, lambda: 1)
+        ports = IterationPorts(engine, source, lambda name: kind, sinks, clock, failpoints, lambda: 1)
         self._runner, self._numbers = Runner(ports, Bounds()), count(1)
         tables = {name: uri for name, uri in self.uris.items() if f" {name} " in f"{self.sql} "}
         spec = ConsumerSpec("view", str(self.root / "view"), options={"sql": self.sql, "tables": tables})

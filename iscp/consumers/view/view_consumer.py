@@ -13,6 +13,7 @@ from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.view.bag_commit import commit_changes, merge_groups, merge_held
 from iscp.consumers.view.group_state import UnfitGroupsError, key_columns
 from iscp.consumers.view.kept_input import KeptInput
+from iscp.consumers.view.recent_views import RecentView
 from iscp.consumers.view.view_memory import ViewMemory
 from iscp.consumers.view.view_query import Spans, ViewQuery, resolve_spans
 from iscp.consumers.view.view_spec import ViewSpec
@@ -34,7 +35,9 @@ log = logging.getLogger(__name__)
 class ViewConsumer:
     """Port RefreshingConsumer (and RenewingConsumer, TidyingConsumer)."""
 
-    def __init__(self, view: ViewSpec, row: JobRow, environment: ConsumerEnvironment, memory: ViewMemory) -> None:
+    def __init__(
+        self, view: ViewSpec, row: JobRow, environment: ConsumerEnvironment, memory: ViewMemory, recent: RecentView
+    ) -> None:
         target = row.spec.consumer.target
         self._view = view
         self._own = row.table_uri
@@ -43,6 +46,7 @@ class ViewConsumer:
         self._source = environment.source
         self._clock = environment.clock
         self._memory = memory
+        self._recent = recent
 
     def position(self, row: JobRow) -> Position:
         return self._sink.position(row)
@@ -94,7 +98,7 @@ class ViewConsumer:
         return {uri: own if uri == self._own else self._source.newest(uri) for uri in uris}
 
     def _query(self, context: ConsumeContext, ends: Mapping[str, SourceRange]) -> ViewQuery:
-        return ViewQuery(context.session, self._source, self._view, ends, self._memory.analyze)
+        return ViewQuery(context.session, self._source, self._view, ends, self._recent)
 
     def _follow(self, context: ConsumeContext, spans: Spans, ends: Mapping[str, SourceRange]) -> Refreshed:
         if not spans.moved:

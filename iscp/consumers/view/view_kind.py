@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from iscp.consumers.validation import CONSUMER_PATH, check_target, normalized_target
+from iscp.consumers.view.recent_views import RecentViews
 from iscp.consumers.view.view_check import ViewCheck
 from iscp.consumers.view.view_consumer import ViewConsumer
 from iscp.consumers.view.view_memory import ViewMemory
@@ -34,6 +35,9 @@ class ViewKind:
     name = "view"
     shared_target = False
     needs = Needs(compares=False, reads_itself=True)
+
+    def __init__(self) -> None:
+        self._recent = RecentViews()
 
     def validate(self, spec: ConsumerSpec, source: TableDescription, catalog: Catalog) -> None:
         view = read_view_spec(spec)
@@ -89,7 +93,7 @@ class ViewKind:
         view = read_view_spec(spec)
         name = (self.name, row.job_id, view.sql)
         memory = environment.keep(name, spec.target, lambda uri: ViewMemory(dict(view.tables)))
-        return ViewConsumer(view, row, environment, memory)
+        return ViewConsumer(view, row, environment, memory, self._recent.of((spec.target, *name)))
 
     def check(self, row: JobRow, environment: ConsumerEnvironment) -> ViewCheck:
         spec = row.spec.consumer

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from iscp.adapters.delta.query.catalyst import Catalyst
 from iscp.adapters.delta.query.group_plan import find_group_query
-from iscp.adapters.delta.query.query_analysis import AnalyzedQuery, analyze_query
+from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
 from iscp.consumers.view.group_state import GROUPS_MAX, GroupChanges, change_groups, kept_frame, sum_up
 from iscp.consumers.view.kept_input import KeptInput
 from iscp.consumers.view.view_query import Spans
@@ -19,10 +17,6 @@ from iscp.core.group_query import GroupQuery
 from iscp.core.refresh_choice import RefreshSample, with_sample
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.source import ChangeSource
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +47,6 @@ class ViewGroups:
             changes.release()
 
 
-@dataclass(frozen=True, slots=True)
-class _Analysis:
-    """Plans are objects of one JVM, and of none of its sessions: `context` is of that."""
-
-    context: SparkContext
-    asked: tuple[str, Mapping[str, str]]
-    query: AnalyzedQuery
-
-
 class ViewMemory:
     """Of one view. Not safe for threads: a job is in one iteration at a time."""
 
@@ -70,19 +55,10 @@ class ViewMemory:
         self._tables = tables
         self._groups: ViewGroups | None = None
         self._analyzed = False
-        self._analysis: _Analysis | None = None
         self.samples: tuple[RefreshSample, ...] = ()
 
     def remember(self, sample: RefreshSample) -> None:
         self.samples = with_sample(self.samples, sample)
-
-    def analyze(self, session: SparkSession, sql: str, schemas: Mapping[str, str]) -> AnalyzedQuery:
-        """As `analyze_query`, once for tables that stay as they are, and while Spark lives."""
-        known = self._analysis
-        if known is None or known.context is not session.sparkContext or known.asked != (sql, schemas):
-            known = _Analysis(session.sparkContext, (sql, schemas), analyze_query(session, sql, schemas))
-            self._analysis = known
-        return replace(known.query, catalyst=Catalyst(session))
 
     def groups(self, analyze: Callable[[], AnalyzedQuery]) -> ViewGroups | None:
         """How the view is kept group by group, if it can be; found out once, while no table's columns change."""

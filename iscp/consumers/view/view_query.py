@@ -6,15 +6,17 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.query.group_changes import changed_groups
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, result_keys
-from iscp.adapters.delta.query.query_analysis import Analyze, AnalyzedQuery, analyze_query
+from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
 from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, TableChange
+from iscp.consumers.view.recent_views import RecentView
 from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.iteration import Bounds
@@ -87,12 +89,11 @@ class ViewQuery:
     source: ChangeSource
     view: ViewSpec
     ends: Mapping[str, SourceRange]
-    analyze: Analyze = analyze_query
+    recent: RecentView = field(default_factory=RecentView)
     schemas: dict[str, StructType] = field(init=False)
     analyzed: AnalyzedQuery = field(init=False)
     kept: PlanNode | None = field(init=False)
     keys: ResultKeys | None = field(init=False)
-    _opened: dict[tuple[str, int], DataFrame] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.schemas = {
@@ -101,7 +102,7 @@ class ViewQuery:
         }
         written = {name: schema.json() for name, schema in self.schemas.items()}
         try:
-            self.analyzed = self.analyze(self.session, self.view.sql, written)
+            self.analyzed = self.recent.analyze(self.session, self.view.sql, written)
         except InvalidRequest as error:  # it was a query when it was registered
             raise PermanentError(
                 f"the view's query {error.message}, as its tables are now",
@@ -165,15 +166,17 @@ class ViewQuery:
             stack.callback(plans.close)
             yield plans
 
-    def _rows(self, uri: str, version: int) -> DataFrame:
-        if (uri, version) not in self._opened:
-            self._opened[uri, version] = self.source.snapshot(self.session, uri, version)
-        return self._opened[uri, version]
+    def _rows(self, uri: str, version: int, at_s: float) -> DataFrame:
+        """`at_s`: when it was committed."""
+        where = (uri, self.ends[uri].table_id, version, at_s)
+        load = partial(self.source.snapshot, self.session, uri, version)
+        return self.recent.open(self.session, where, load, 2 * len(self.ends))
 
     def _opener(self, uri: str, span: SourceRange | None) -> Callable[[At], DataFrame]:
         def rows(at: At) -> DataFrame:
-            version = span.from_version if span is not None and at is At.OLD else self.ends[uri].to.version
-            return self._rows(uri, version)
+            if span is not None and at is At.OLD:
+                return self._rows(uri, span.from_version, span.from_at_s)
+            return self._rows(uri, self.ends[uri].to.version, self.ends[uri].to.at_s)
 
         return rows
 

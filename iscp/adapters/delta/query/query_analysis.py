@@ -52,10 +52,6 @@ class AnalyzedQuery:
     catalyst: Catalyst
 
 
-Analyze = Callable[["SparkSession", str, Mapping[str, str]], AnalyzedQuery]
-"""As `analyze_query`."""
-
-
 def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -> AnalyzedQuery:
     """`schemas`: of each table, as Delta and Spark write it (JSON). Raises InvalidRequest."""
     with _settings(session), spark_faults("analyze the query"):

@@ -1,0 +1,74 @@
+"""What Spark has planned of views that were refreshed lately: their queries, and their tables as they were then.
+
+A refresh begins where the last one ended, at the same versions of the tables. To open one of them again, and to analyze
+the query again, takes as long as all the rest of a small refresh.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from iscp.adapters.delta.query.catalyst import Catalyst, Plan
+from iscp.adapters.delta.query.query_analysis import AnalyzedQuery, analyze_query
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame, SparkSession
+
+RECENT_VIEWS_MAX = 64
+"""Views of a node of which this is kept, in the JVM; of the longest unrefreshed it is dropped, and made again."""
+
+TablePlace = tuple[str, str, int, float]
+"""URI and id of a table, its version, and when that was committed: of a log that was recreated it is another one."""
+
+
+@dataclass
+class RecentView:
+    """One view. Not safe for threads: a job is in one iteration at a time. Plans are those of one JVM."""
+
+    _context: SparkContext | None = None
+    _asked: tuple[str, Mapping[str, str]] = ("", {})
+    _query: AnalyzedQuery | None = None
+    _opened: OrderedDict[TablePlace, Plan] = field(default_factory=OrderedDict)
+
+    def analyze(self, session: SparkSession, sql: str, schemas: Mapping[str, str]) -> AnalyzedQuery:
+        """As `analyze_query`."""
+        self._follow(session)
+        if self._query is None or self._asked != (sql, schemas):
+            self._query, self._asked = analyze_query(session, sql, schemas), (sql, schemas)
+        return replace(self._query, catalyst=Catalyst(session))
+
+    def open(self, session: SparkSession, where: TablePlace, load: Callable[[], DataFrame], kept_max: int) -> DataFrame:
+        """The table's rows; `kept_max` tables are remembered."""
+        self._follow(session)
+        catalyst = Catalyst(session)
+        plan = self._opened.pop(where, None) or catalyst.plan_of(load())
+        self._opened[where] = plan
+        while len(self._opened) > kept_max:
+            self._opened.popitem(last=False)
+        return catalyst.frame(plan)
+
+    def _follow(self, session: SparkSession) -> None:
+        if self._context is not session.sparkContext:
+            self._context, self._query = session.sparkContext, None
+            self._opened.clear()
+
+
+class RecentViews:
+    """Of one node. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._views: OrderedDict[Hashable, RecentView] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, name: Hashable) -> RecentView:
+        with self._lock:
+            view = self._views.pop(name, None) or RecentView()
+            self._views[name] = view
+            if len(self._views) > RECENT_VIEWS_MAX:
+                self._views.popitem(last=False)
+            return view
