@@ -160,6 +160,12 @@ class Sink(Protocol):
         None: this is for Spark to do, and nothing was done. Raises ChangesUnavailable where rows that go are not there.
         """
 
+    def replace_keys(self, rows: pa.Table, keys: pa.Table, tag: CommitTag, guard: Guard) -> tuple[Position, int] | None:
+        """As `change_rows`: of all rows with one of these `keys`, some of the columns, `rows` are to be there.
+
+        How many rows went or came besides.
+        """
+
     def replace(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position:
         """All rows and the schema at once, in one ordinary commit."""
 

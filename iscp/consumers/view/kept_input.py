@@ -39,8 +39,8 @@ class KeptInput:
     def rows(self, context: ConsumeContext) -> DataFrame:
         return self._sink.rows(context.session)
 
-    def write(self, context: ConsumeContext, rows: DataFrame, sources: SourceMarks) -> None:
-        """All of it."""
+    def write(self, context: ConsumeContext, rows: DataFrame, sources: SourceMarks, *, by_key: bool = False) -> None:
+        """All of it. `by_key`: it will be changed by `merge`, not by `follow`."""
         there, schema = self._position(context), rows.schema.json()
         if there.base_version < 0 or there.job_id != context.row.job_id:
             if there.base_version >= 0 and not there.seq:
@@ -50,7 +50,7 @@ class KeptInput:
                     code=ErrorCode.TARGET_UNUSABLE,
                 )
             context.guard.check()
-            there = self._sink.claim(schema, self._tag(context, there, {}), marks_rows=True)
+            there = self._sink.claim(schema, self._tag(context, there, {}), marks_rows=not by_key)
         tag = self._tag(context, there, sources)
         if self._sink.schema_matches(schema):
             self._sink.publish([self._sink.stage(rows, tag)], tag, context.guard)

@@ -57,7 +57,8 @@ class ViewConsumer:
         tag = commit_tag(context, "claim", NOTHING_APPLIED, Watermark(), {})
         schema = query.analyzed.columns.json()
         # Others read views as tables, and views on views follow their changes.
-        marks_rows = query.keys is None and query.kept is None  # else rows are merged by key, or all written
+        by_key = query.keys is not None and query.keys.unique
+        marks_rows = not by_key and query.kept is None  # else rows are merged by key, or all written
         first = context.row.watermark.version < 0
         return self._sink.claim(schema, tag, first=first, with_feed=True, marks_rows=marks_rows)
 
@@ -144,8 +145,13 @@ class ViewConsumer:
         self, context: ConsumeContext, query: ViewQuery, spans: Spans, tag: CommitTag
     ) -> tuple[Position, int]:
         """By the changes of the result."""
-        if query.keys is not None:
+        if query.keys is not None and query.keys.unique:
             return self._follow_result_groups(context, query, spans, tag)
+        if query.keys is not None and self._sink.marks_rows(tag):
+            with query.key_changes(spans) as held:
+                done = None if held is None else self._sink.replace_keys(held.rows, held.keys, tag, context.guard)
+            if done is not None:
+                return done
         with query.changes(spans) as changed:
             if changed is None:
                 return self._renew(context, tag), 0

@@ -41,7 +41,7 @@ class ViewGroups:
                 return None
             if not kept.is_at(context):
                 table = source.snapshot(context.session, self.uri, span.from_version)
-                kept.write(context, kept_frame(self.query, table), context.position.sources)
+                kept.write(context, kept_frame(self.query, table), context.position.sources, by_key=True)
             return change_groups(self.query, deltas, *kept.version(context), rows.schema, self.columns)
         finally:
             changes.release()

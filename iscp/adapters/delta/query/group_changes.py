@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys
 from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import At, ChangedRows, Signed, collected
-from iscp.adapters.delta.rows.value_codes import rows_lacking
+from iscp.adapters.delta.rows.value_codes import row_codes
 from iscp.core.netting import Op
 from iscp.core.sql_names import OP
 
@@ -46,31 +48,48 @@ def _rows_now(plans: SignedPlans, root: PlanNode, keys: ResultKeys, touched: Dat
     return plans.catalyst.frame(plans.above(root, node, rows)).toDF(*names)
 
 
-def _held_groups(plans: SignedPlans, root: PlanNode, keys: ResultKeys, signed: Signed) -> ChangedRows | None:
-    """By way of this process, where the keys and rows are few; None: they are not."""
+@dataclass(frozen=True, slots=True)
+class HeldKeys:
+    """Keys that changed rows have or had, by the names of the result's columns, and all of its rows that have them."""
+
+    keys: pa.Table
+    rows: pa.Table
+
+
+def held_keys(plans: SignedPlans, root: PlanNode, keys: ResultKeys) -> HeldKeys | None:
+    """By way of this process; columns are `c0`, `c1`, …. None: there are too many, or some that Arrow cannot hold."""
     (node,) = keys.node.inputs
-    rows = plans.netted(node, signed)
-    touched = collected(plans.catalyst.frame(plans.touched(keys.node, {0: rows})), plans.held_max)
+    signed = plans.delta(node) if plans.held_max else None
+    return _held_keys(plans, root, keys, signed) if signed is not None else None
+
+
+def _held_keys(plans: SignedPlans, root: PlanNode, keys: ResultKeys, signed: Signed) -> HeldKeys | None:
+    (node,) = keys.node.inputs
+    changed = plans.netted(node, signed)
+    touched = collected(plans.catalyst.frame(plans.touched(keys.node, {0: changed})), plans.held_max)
     if touched is None:
         return None
-    if not len(touched):
-        return ChangedRows(rows, 0)
-    frame = rows.sparkSession.createDataFrame(touched)
-    now = collected(_rows_now(plans, root, keys, frame), plans.held_max)
-    if now is None:
+    frame = changed.sparkSession.createDataFrame(touched)
+    rows = collected(_rows_now(plans, root, keys, frame), plans.held_max)
+    if rows is None:
         return None
-    names = [f"c{place}" for place in keys.places]
-    gone = rows_lacking(touched, now.select(names))
-    lost = {f"c{place}": gone.column(number) for number, place in enumerate(keys.places)}
-    removed = pa.table(
-        [
-            lost[each.name].cast(each.type) if each.name in lost else pa.nulls(len(gone), each.type)
-            for each in now.schema
-        ],
-        schema=now.schema,
-    )
-    held = pa.concat_tables([_with_op(now, Op.UPDATE), _with_op(removed, Op.DELETE)])
-    return ChangedRows(frame, len(held), held)
+    return HeldKeys(touched.rename_columns([f"c{place}" for place in keys.places]), rows)
+
+
+def _held_groups(plans: SignedPlans, root: PlanNode, keys: ResultKeys, signed: Signed) -> ChangedRows | None:
+    """None: they are not few."""
+    found = _held_keys(plans, root, keys, signed)
+    if found is None:
+        return None
+    mine, theirs = row_codes(found.keys, found.rows.select(found.keys.schema.names))
+    gone = found.keys.filter(pa.array(~np.isin(mine, theirs)))
+    columns = [
+        gone[each.name].cast(each.type) if each.name in gone.schema.names else pa.nulls(len(gone), each.type)
+        for each in found.rows.schema
+    ]
+    removed = pa.table(columns, schema=found.rows.schema)
+    held = pa.concat_tables([_with_op(found.rows, Op.UPDATE), _with_op(removed, Op.DELETE)])
+    return ChangedRows(plans.catalyst.frame(root.plan), len(held), held)
 
 
 def _with_op(rows: pa.Table, op: Op) -> pa.Table:

@@ -80,10 +80,13 @@ def kept_input(root: PlanNode) -> PlanNode | None:
 
 @dataclass(frozen=True, slots=True)
 class ResultKeys:
-    """The groups at the top of a query: `node` has them, and each is the result's column at one of `places`."""
+    """The groups, or partitions of windows, at the top of a query: `node` has them, and what says of which one a row is
+    are the result's columns at `places`. `unique`: none has more than one row.
+    """
 
     node: PlanNode
     places: tuple[int, ...]
+    unique: bool
 
 
 def result_keys(catalyst: Catalyst, root: PlanNode) -> ResultKeys | None:
@@ -92,12 +95,14 @@ def result_keys(catalyst: Catalyst, root: PlanNode) -> ResultKeys | None:
     while node.operator.kind in (OperatorKind.PROJECT, OperatorKind.FILTER) and not node.subqueries:
         above.append(node)
         (node,) = node.inputs
-    if node.operator.kind is not OperatorKind.AGGREGATE or not node.keys:
+    if node.operator.kind not in (OperatorKind.AGGREGATE, OperatorKind.WINDOW) or not node.keys:
         return None
+    node = _lowest_of_same_partitions(node)
     if not all(catalyst.is_a(each, "AttributeReference") for each in node.keys[0]):
         return None
     ids = [_id(each) for each in node.keys[0]]
-    lists = [node.plan.aggregateExpressions()]
+    unique = node.operator.kind is OperatorKind.AGGREGATE
+    lists = [node.plan.aggregateExpressions()] if unique else []
     lists += [each.plan.projectList() for each in reversed(above) if each.operator.kind is OperatorKind.PROJECT]
     for columns in lists:
         passed = {
@@ -107,7 +112,22 @@ def result_keys(catalyst: Catalyst, root: PlanNode) -> ResultKeys | None:
             return None
         ids = [passed[each] for each in ids]
     places = {_id(each): place for place, each in enumerate(catalyst.output(root.plan))}
-    return ResultKeys(node, tuple(places[each] for each in ids))
+    found = tuple(places[each] for each in ids)
+    return ResultKeys(node, found, unique) if len({*found}) == len(found) else None
+
+
+def _lowest_of_same_partitions(node: PlanNode) -> PlanNode:
+    """Of windows that lie above each other."""
+    while node.operator.kind is OperatorKind.WINDOW:
+        (below,) = node.inputs
+        if below.operator.kind is not OperatorKind.WINDOW or _partitions(below) != _partitions(node):
+            break
+        node = below
+    return node
+
+
+def _partitions(window: PlanNode) -> list[str]:
+    return [str(each.canonicalized().toString()) for each in (window.keys[0] if window.keys else ())]
 
 
 def _id(attribute: Expression) -> int:

@@ -26,17 +26,22 @@ def comparable_values(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(pc.is_nan(plain), pa.scalar(float("nan"), values.type), plain)
 
 
-def rows_lacking(rows: pa.Table, others: pa.Table) -> pa.Table:
-    """Those of `rows` that are not in `others`, which has the same columns, in their order."""
-    mine, theirs = np.zeros(len(rows), np.int64), np.zeros(len(others), np.int64)
-    for one, other in zip(rows.columns, others.columns, strict=True):
-        values = comparable_values(one)
+def row_codes(rows: pa.Table, others: pa.Table) -> tuple[Codes, Codes]:
+    """Of each row a number that all rows equal to it have, and no other. `others`: the same columns, in their order."""
+    every = pa.concat_tables([rows, others.rename_columns(rows.schema.names).cast(rows.schema)])
+    known = np.zeros(len(every), np.int64)
+    for column in every.columns:
+        values = comparable_values(column)
         distinct = pc.unique(values)
-        combined = mine * len(distinct) + codes_of(values, distinct)
-        combinations, mine = np.unique(combined, return_inverse=True)
-        found = codes_of(comparable_values(other.cast(one.type)), distinct)
-        there = (found >= 0) & (theirs >= 0)
-        wanted = np.where(there, theirs * len(distinct) + found, -1)
-        at = np.minimum(np.searchsorted(combinations, wanted), max(len(combinations) - 1, 0))
-        theirs = np.where(there & (combinations[at] == wanted), at, -1) if len(combinations) else wanted
-    return rows.filter(pa.array(~np.isin(mine, theirs)))
+        _, known = np.unique(known * len(distinct) + codes_of(values, distinct), return_inverse=True)
+    return known[: len(rows)], known[len(rows) :]
+
+
+def beyond(codes: Codes, others: Codes) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which rows are more than there are equal ones among the others."""
+    size = int(max(codes.max(initial=-1), others.max(initial=-1))) + 1
+    order = np.argsort(codes, kind="stable")
+    place = np.arange(len(codes)) - np.searchsorted(codes[order], codes[order], side="left")
+    found = np.zeros(len(codes), np.bool_)
+    found[order] = place >= np.bincount(others, minlength=size)[codes[order]]
+    return found

@@ -172,7 +172,12 @@ class DeltaSink:
 
     def change_rows(self, rows: pa.Table, tag: CommitTag, guard: Guard) -> Position | None:
         self._ready_to_commit(guard)
-        return self._confirm_commit(tag) if self._bag.change(rows, tag) else None
+        return None if self._bag.change(rows, tag) is None else self._confirm_commit(tag)
+
+    def replace_keys(self, rows: pa.Table, keys: pa.Table, tag: CommitTag, guard: Guard) -> tuple[Position, int] | None:
+        self._ready_to_commit(guard)
+        changed = self._bag.replace_keys(rows, keys, tag)
+        return None if changed is None else (self._confirm_commit(tag), changed)
 
     def replace(self, frame: DataFrame, tag: CommitTag, guard: Guard) -> Position:
         self._ready_to_commit(guard)

@@ -7,7 +7,7 @@ not be read. So one column of whole numbers is mostly all that is decoded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from iscp.adapters.delta.log.table_state import NotReadableHere
 from iscp.adapters.delta.rows.deletion_vectors import Places, read_vector
-from iscp.adapters.delta.rows.value_codes import codes_of, comparable_values
+from iscp.adapters.delta.rows.value_codes import Codes, codes_of, comparable_values
 from iscp.adapters.delta.storage.table_files import files_of
 from iscp.ports.source import ChangesUnavailableError
 
@@ -35,7 +35,7 @@ LACKING = "the table lacks rows that it has to lose"
 
 @dataclass
 class DataFile:
-    """One file of the table at `uri`, by its `add` action. Texts of columns that it lacks are null."""
+    """One file of the table at `uri`, by its `add` action; `gone`: its rows that a deletion vector takes out."""
 
     uri: str
     add: Mapping[str, Any]
@@ -46,15 +46,17 @@ class DataFile:
         self.gone = read_vector(self.uri, vector) if vector else np.empty(0, np.int64)
 
     def read(self, schema: pa.Schema, places: Places | None = None) -> pa.Table:
-        """These columns of all rows, or of those in `places`. Raises NotReadableHere where the file is not there."""
+        """These columns of all rows, or of those in `places`; one that is younger than the file is null in it.
+
+        Raises NotReadableHere where the file is not there.
+        """
         try:
             source = files_of(self.uri).open_input_file(unquote(self.add["path"]))
         except FileNotFoundError as error:
             raise NotReadableHere from error  # Spark says what it misses
         with source, pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as parquet:
             held = {name.lower(): name for name in parquet.schema_arrow.names}
-            names = [held[name.lower()] for name in schema.names if name.lower() in held]
-            rows = parquet.read(names)
+            rows = parquet.read([held[name.lower()] for name in schema.names if name.lower() in held])
             count = parquet.metadata.num_rows
         if places is not None:
             rows, count = rows.take(pa.array(places)), len(places)
@@ -71,88 +73,93 @@ class _Candidates:
 
     file: DataFile
     places: Places | None = None
-    codes: Places = field(default_factory=lambda: np.empty(0, np.int64))
+    codes: Codes = field(default_factory=lambda: np.empty(0, np.int64))
+
+    @property
+    def found(self) -> Places:
+        return np.empty(0, np.int64) if self.places is None else self.places
+
+    def narrow(self, column: pa.Schema, distinct: pa.Array, combinations: Codes) -> None:
+        """Leave the rows whose values, with those of the columns before, are one of these combinations."""
+        if self.places is not None and not len(self.places):
+            return
+        codes = codes_of(comparable_values(self.file.read(column, self.places).column(0)), distinct)
+        there = np.flatnonzero(codes >= 0)
+        if self.places is None:
+            there = there[np.isin(there, self.file.gone, invert=True)] if len(self.file.gone) else there
+            places, combined = there, codes[there]
+        else:
+            places, combined = self.places[there], self.codes[there] * len(distinct) + codes[there]
+        at = np.minimum(np.searchsorted(combinations, combined), len(combinations) - 1)
+        same = combinations[at] == combined
+        self.places, self.codes = places[same], at[same]
 
 
-@dataclass
-class RowSearch:
-    """For `wanted` rows, each of another one and `times` as often."""
+def find_rows(files: Sequence[DataFile], wanted: pa.Table, times: Codes) -> list[Places]:
+    """Of each file the places of `wanted` rows, each of which is another one, and is to be found as often as `times`.
 
-    wanted: pa.Table
-    times: Places
+    Raises ChangesUnavailableError where there are fewer, NotReadableHere where it takes Spark.
+    """
+    found = [_Candidates(file) for file in files]
+    if not len(wanted):
+        return [each.found for each in found]
+    for known, count in _compare(found, wanted):
+        need = np.bincount(known, weights=times, minlength=count).astype(np.int64)
+        have = np.bincount(np.concatenate([_none(), *[each.codes for each in found]]), minlength=count)
+        if np.any(have < need):
+            raise ChangesUnavailableError(LACKING)
+        if np.array_equal(have, need):
+            return [each.found for each in found]
+    return _first_of_each(found, need)
 
-    def find(self, files: Sequence[DataFile]) -> list[Places]:
-        """For each file the rows that are wanted.
 
-        Raises ChangesUnavailableError where there are fewer, NotReadableHere where it takes Spark.
-        """
-        found = [_Candidates(file) for file in files]
-        known, count = np.zeros(len(self.wanted), np.int64), 1
-        for name in self._columns():
-            values = comparable_values(self.wanted[name])
-            distinct = pc.unique(values)
-            combined = known * len(distinct) + codes_of(values, distinct)
-            combinations, known = np.unique(combined, return_inverse=True)
-            count = len(combinations)
-            self._narrow(found, pa.schema([self.wanted.schema.field(name)]), distinct, combinations)
-            need = np.bincount(known, weights=self.times, minlength=count).astype(np.int64)
-            have = np.bincount(np.concatenate([each.codes for each in found]), minlength=count)
-            if np.any(have < need):
-                raise ChangesUnavailableError(LACKING)
-            if np.array_equal(have, need):
-                return [_places(each) for each in found]
-        return _first_of_each(found, need)
+def find_keys(files: Sequence[DataFile], keys: pa.Table) -> list[Places]:
+    """Of each file the places of all rows that have one of these keys. Raises NotReadableHere."""
+    found = [_Candidates(file) for file in files]
+    if len(keys):
+        for _ in _compare(found, keys):
+            pass
+    return [each.found for each in found]
 
-    def _columns(self) -> list[str]:
-        """Those first that distinguish most rows; doubles last, whose last digits are not certain."""
 
-        def rank(name: str) -> tuple[bool, bool, int]:
-            column = self.wanted[name]
-            return (
-                pa.types.is_floating(column.type),
-                not pa.types.is_primitive(column.type) and pc.count_distinct(column).as_py() * 2 < len(column),
-                -pc.count_distinct(column, mode="all").as_py(),
-            )
-
-        return sorted(self.wanted.schema.names, key=rank)
-
-    def _narrow(
-        self, found: Sequence[_Candidates], column: pa.Schema, distinct: pa.Array, combinations: Places
-    ) -> None:
-        def narrow(each: _Candidates) -> None:
-            if each.places is not None and not len(each.places):
-                return
-            values = each.file.read(column, each.places).column(0)
-            codes = codes_of(comparable_values(values), distinct)
-            there = np.flatnonzero(codes >= 0)
-            if each.places is None:
-                there = there[np.isin(there, each.file.gone, invert=True)] if len(each.file.gone) else there
-                places, combined = there, codes[there]
-            else:
-                places, combined = each.places[there], each.codes[there] * len(distinct) + codes[there]
-            at = np.minimum(np.searchsorted(combinations, combined), len(combinations) - 1)
-            same = combinations[at] == combined
-            each.places, each.codes = places[same], at[same]
-
+def _compare(found: Sequence[_Candidates], wanted: pa.Table) -> Iterator[tuple[Codes, int]]:
+    """Narrow what is found by one column after another: each time which combination a wanted row has, of how many."""
+    known = np.zeros(len(wanted), np.int64)
+    for name in _columns(wanted):
+        values = comparable_values(wanted[name])
+        distinct = pc.unique(values)
+        combinations, known = np.unique(known * len(distinct) + codes_of(values, distinct), return_inverse=True)
+        column = pa.schema([wanted.schema.field(name)])
         with ThreadPoolExecutor(SEARCH_THREADS, "iscp-row-search") as pool:
-            list(pool.map(narrow, found))
-        if sum(len(_places(each)) for each in found) > CANDIDATES_MAX:
+            for narrowed in [pool.submit(each.narrow, column, distinct, combinations) for each in found]:
+                narrowed.result()
+        if sum(len(each.found) for each in found) > CANDIDATES_MAX:
             raise NotReadableHere
+        yield known, len(combinations)
 
 
-def _places(each: _Candidates) -> Places:
-    return np.empty(0, np.int64) if each.places is None else each.places
+def _columns(wanted: pa.Table) -> list[str]:
+    """Those first that distinguish most rows; doubles last, whose last digits are not certain."""
+
+    def rank(name: str) -> tuple[bool, int]:
+        column = wanted[name]
+        return pa.types.is_floating(column.type), -pc.count_distinct(column, mode="all").as_py()
+
+    return sorted(wanted.schema.names, key=rank)
 
 
-def _first_of_each(found: Sequence[_Candidates], need: Places) -> list[Places]:
+def _first_of_each(found: Sequence[_Candidates], need: Codes) -> list[Places]:
     """Of rows that are equal in all columns as many as are wanted, whichever they are."""
     chosen = []
     left = need.copy()
     for each in found:
         order = np.argsort(each.codes, kind="stable")
         codes = each.codes[order]
-        begins = np.searchsorted(codes, codes, side="left")
-        taken = order[np.arange(len(codes)) - begins < left[codes]]
+        taken = order[np.arange(len(codes)) - np.searchsorted(codes, codes, side="left") < left[codes]]
         left = left - np.minimum(np.bincount(each.codes, minlength=len(left)), left)
-        chosen.append(np.sort(_places(each)[taken]))
+        chosen.append(np.sort(each.found[taken]))
     return chosen
+
+
+def _none() -> Places:
+    return np.empty(0, np.int64)

@@ -13,7 +13,8 @@ from pyspark.sql import types as T
 
 from iscp.adapters.delta.log.commits import APP_ID, commit_file
 from iscp.adapters.delta.rows.net_changes import fits_arrow
-from iscp.adapters.delta.sink.bag_write import VECTORS, heads
+from iscp.adapters.delta.sink.bag_write import VECTORS
+from iscp.adapters.delta.sink.row_commit import content_of, heads
 from iscp.adapters.delta.sink.sink_position import tag_json
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.table_files import files_of
@@ -70,6 +71,5 @@ def _commit_first(uri: str, schema: Mapping[str, Any], properties: Mapping[str, 
     }
     actions = [*heads("CREATE TABLE", tag, now_ms), {"protocol": protocol}, {"metaData": metadata}]
     files_of(uri).create_dir("_delta_log")
-    content = "\n".join(json.dumps(action, separators=(",", ":")) for action in actions)
-    if not files.create(commit_file(uri, 0), content.encode()):
+    if not files.create(commit_file(uri, 0), content_of(actions)):
         raise Conflict(f"{uri} has come to be meanwhile")

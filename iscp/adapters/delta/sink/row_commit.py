@@ -1,0 +1,175 @@
+"""The files and actions of one commit that takes rows out of a table's files and adds others."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from iscp.adapters.delta.log.actions import statistics_of
+from iscp.adapters.delta.log.commits import APP_ID
+from iscp.adapters.delta.rows.deletion_vectors import Places, pack_vectors, vectors_path
+from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE
+from iscp.adapters.delta.sink.row_search import DataFile
+from iscp.adapters.delta.sink.sink_position import tag_json
+from iscp.adapters.delta.storage.table_files import files_of
+from iscp.core.file_merging import FileRows, files_to_merge
+from iscp.ports.sink import CommitTag
+
+_STATISTICS_LENGTH_MAX = 32
+"""Characters of a text that statistics hold; of columns with longer ones there are none here, as Delta would cut them.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """`places`: of each file the rows that go; `gone`: the same as they are in the table; `coming`: those that come."""
+
+    places: Sequence[Places]
+    gone: pa.Table
+    coming: pa.Table
+
+    @property
+    def rows(self) -> int:
+        return len(self.gone) + len(self.coming)
+
+
+@dataclass
+class RowCommit:
+    """`files`: all of the table's. `discard` frees what was written, where it is not committed."""
+
+    uri: str
+    files: Sequence[DataFile]
+    now_ms: int = field(default_factory=lambda: int(time.time() * 1000))
+    actions: list[dict[str, Any]] = field(default_factory=list)
+    _paths: list[str] = field(default_factory=list)
+
+    def write(self, change: RowChange, tag: CommitTag) -> bytes:
+        """The commit's content. Raises OSError, and pyarrow's errors."""
+        self.actions += heads("UPDATE", tag, self.now_ms)
+        self._write_feed(change)
+        merged = self._write_rows(change)
+        self._mark_gone(change.places, merged)
+        return content_of(self.actions)
+
+    def discard(self) -> None:
+        for path in self._paths:
+            with suppress(OSError):
+                files_of(self.uri).delete_file(path)
+
+    def _write_feed(self, change: RowChange) -> None:
+        """What others who follow this table read."""
+        if not change.rows:
+            return
+        kinds = np.repeat(np.array(["delete", "insert"]), [len(change.gone), len(change.coming)])
+        rows = pa.concat_tables([change.gone, change.coming]).append_column(CHANGE_TYPE, pa.array(kinds, pa.string()))
+        path = f"_change_data/cdc-{uuid.uuid4()}.parquet"
+        size = self._write_parquet(rows, path)
+        self.actions.append({"cdc": {"path": path, "partitionValues": {}, "size": size, "dataChange": False}})
+
+    def _write_rows(self, change: RowChange) -> frozenset[str]:
+        """Those that come, and with them what is left of files that are not to stay, whose paths it gives."""
+        counts = {
+            file.add["path"]: FileRows(rows_of(file), rows_of(file) - len(file.gone) - len(at))
+            for file, at in zip(self.files, change.places, strict=True)
+        }
+        merged = files_to_merge(counts, len(change.coming))
+        parts = [change.coming]
+        for file, at in zip(self.files, change.places, strict=True):
+            if file.add["path"] in merged:
+                gone = np.concatenate([file.gone, at])
+                left = np.setdiff1d(np.arange(rows_of(file)), gone, assume_unique=True)
+                parts.append(file.read(change.coming.schema, left))
+        rows = pa.concat_tables(parts)
+        if len(rows):
+            path = f"part-{uuid.uuid4()}.snappy.parquet"
+            size = self._write_parquet(rows, path)
+            added = {"path": path, "partitionValues": {}, "size": size, "modificationTime": self.now_ms}
+            self.actions.append({"add": added | {"dataChange": True, "stats": _statistics(rows)}})
+        return merged
+
+    def _mark_gone(self, places: Sequence[Places], merged: frozenset[str]) -> None:
+        marked, vectors = [], []
+        for file, at in zip(self.files, places, strict=True):
+            gone = np.union1d(file.gone, at)
+            if len(at) or file.add["path"] in merged:
+                self.actions.append({"remove": _removed(file.add, self.now_ms)})
+            if len(at) and file.add["path"] not in merged and len(gone) < rows_of(file):
+                marked.append(file.add)
+                vectors.append(gone)
+        if not vectors:
+            return
+        name = uuid.uuid4()
+        content, descriptors = pack_vectors(name, vectors)
+        self._paths.append(vectors_path(name))
+        with files_of(self.uri).open_output_stream(vectors_path(name)) as stream:
+            stream.write(content)
+        for add, descriptor in zip(marked, descriptors, strict=True):
+            stats = json.dumps(statistics_of(add) | {"tightBounds": False})
+            self.actions.append({"add": {**add, "dataChange": True, "stats": stats, "deletionVector": descriptor}})
+
+    def _write_parquet(self, rows: pa.Table, path: str) -> int:
+        """Bytes."""
+        self._paths.append(path)
+        store = files_of(self.uri)
+        if "/" in path:
+            store.create_dir(path.rpartition("/")[0])
+        with store.open_output_stream(path) as stream:
+            pq.write_table(rows, stream)
+            return int(stream.tell())
+
+
+def rows_of(file: DataFile) -> int:
+    """With those that are gone."""
+    return int(statistics_of(file.add)["numRecords"])
+
+
+def heads(operation: str, tag: CommitTag, now_ms: int) -> list[dict[str, Any]]:
+    """The actions that say whose a commit is. `now_ms`: Unix milliseconds."""
+    about = {
+        "timestamp": now_ms,
+        "operation": operation,
+        "operationParameters": {},
+        "isBlindAppend": False,
+        "engineInfo": APP_ID,
+        "txnId": str(uuid.uuid4()),
+        "userMetadata": tag_json(tag),
+    }
+    return [{"commitInfo": about}, {"txn": {"appId": APP_ID, "version": tag.seq, "lastUpdated": now_ms}}]
+
+
+def content_of(actions: Sequence[Mapping[str, Any]]) -> bytes:
+    """Of a commit's file."""
+    return "\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode()
+
+
+def _removed(add: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
+    kept = {name: add[name] for name in ("size", "stats", "deletionVector") if add.get(name) is not None}
+    file = {"path": add["path"], "partitionValues": {}, "extendedFileMetadata": True}
+    return file | kept | {"deletionTimestamp": now_ms, "dataChange": True}
+
+
+def _statistics(rows: pa.Table) -> str:
+    """Of whole numbers and short texts, as Spark bounds them; of other columns none."""
+    low, high = {}, {}
+    for name in rows.schema.names:
+        column = rows[name]
+        if len(column) > column.null_count and _bounded(column):
+            low[name], high[name] = pc.min_max(column).as_py().values()
+    nulls = {name: rows[name].null_count for name in rows.schema.names}
+    return json.dumps({"numRecords": len(rows), "minValues": low, "maxValues": high, "nullCount": nulls})
+
+
+def _bounded(column: pa.ChunkedArray) -> bool:
+    if pa.types.is_string(column.type):
+        return bool(pc.max(pc.utf8_length(column)).as_py() < _STATISTICS_LENGTH_MAX)
+    return bool(pa.types.is_integer(column.type))
