@@ -1,8 +1,8 @@
-"""Which data files of a table are written anew with a commit that changes few rows: as in a log-structured merge tree.
+"""Which data files of a table are rewritten with a commit that changes few rows: as in a log-structured merge tree.
 
 Each such commit leaves a small file and marks rows of others as gone. Without an end to that a reader would open ever
 more files for ever fewer rows. Files are of a class by how many rows are left in them; as soon as there are too many
-of one class they become one of the next, so that a row is written anew once a class, and not once a commit.
+of one class they become one of the next, so that a row is rewritten once a class, and not once a commit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ FILES_OF_A_CLASS_MAX = 16
 """Files of a class, and by how many times the rows of one class are more than those of the one below it."""
 
 MERGED_ROWS_MAX = 1_000_000
-"""Rows that one commit writes anew at most; files with more in them stay as they are, but for rows marked as gone."""
+"""Rows that one commit rewrites at most; files with more in them stay as they are, but for rows marked as gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class FileRows:
 
 
 def files_to_merge(files: Mapping[str, FileRows], coming: int) -> frozenset[str]:
-    """Those that are written anew, as one file with `coming` further rows; by their names, as the argument has them.
+    """Those that are rewritten, as one file with `coming` further rows; by their names, as the argument has them.
 
     Also each most of whose rows are gone.
     """

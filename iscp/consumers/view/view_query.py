@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from iscp.adapters.delta.query.group_changes import HeldKeys, changed_groups, held_keys
+from iscp.adapters.delta.query.group_changes import KeyRows, changed_groups, held_keys
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, result_keys
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
 from iscp.adapters.delta.query.signed_plans import SignedPlans
@@ -155,7 +155,7 @@ class ViewQuery:
             yield None if changed is None else changed.named(*self.columns, OP)
 
     @contextmanager
-    def key_changes(self, spans: Spans) -> Iterator[HeldKeys | None]:
+    def key_changes(self, spans: Spans) -> Iterator[KeyRows | None]:
         """The result's rows of all keys that changed, by its own names. None: they are not few."""
         assert self.keys is not None
         with self._between(spans) as plans:
@@ -163,7 +163,7 @@ class ViewQuery:
             if found is not None:
                 named = {f"c{place}": name for place, name in enumerate(self.columns)}
                 keys = found.keys.rename_columns([named[each] for each in found.keys.schema.names])
-                found = HeldKeys(keys, found.rows.rename_columns(self.columns))
+                found = KeyRows(keys, found.rows.rename_columns(self.columns))
             yield found
 
     @contextmanager

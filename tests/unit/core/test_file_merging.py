@@ -1,4 +1,4 @@
-"""Which files are written anew: few stay, and a row is written anew a few times only, however many commits come."""
+"""Which files are rewritten: few stay, and a row is rewritten a few times only, however many commits come."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_table_of_ten_thousand_commits_has_few_files_and_rows_are_rewritten_on
     assert table.rewritten <= 5 * written
 
 
-def test_a_file_most_of_whose_rows_are_gone_is_written_anew() -> None:
+def test_a_file_most_of_whose_rows_are_gone_is_rewritten() -> None:
     files = {"most": FileRows(100, 40), "half": FileRows(100, 50), "none": FileRows(100, 100), "all": FileRows(9, 0)}
     assert files_to_merge(files, 0) == {"most"}
 

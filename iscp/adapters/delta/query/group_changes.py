@@ -49,21 +49,21 @@ def _rows_now(plans: SignedPlans, root: PlanNode, keys: ResultKeys, touched: Dat
 
 
 @dataclass(frozen=True, slots=True)
-class HeldKeys:
+class KeyRows:
     """Keys that changed rows have or had, by the names of the result's columns, and all of its rows that have them."""
 
     keys: pa.Table
     rows: pa.Table
 
 
-def held_keys(plans: SignedPlans, root: PlanNode, keys: ResultKeys) -> HeldKeys | None:
+def held_keys(plans: SignedPlans, root: PlanNode, keys: ResultKeys) -> KeyRows | None:
     """By way of this process; columns are `c0`, `c1`, …. None: there are too many, or some that Arrow cannot hold."""
     (node,) = keys.node.inputs
     signed = plans.delta(node) if plans.held_max else None
     return _held_keys(plans, root, keys, signed) if signed is not None else None
 
 
-def _held_keys(plans: SignedPlans, root: PlanNode, keys: ResultKeys, signed: Signed) -> HeldKeys | None:
+def _held_keys(plans: SignedPlans, root: PlanNode, keys: ResultKeys, signed: Signed) -> KeyRows | None:
     (node,) = keys.node.inputs
     changed = plans.netted(node, signed)
     touched = collected(plans.catalyst.frame(plans.touched(keys.node, {0: changed})), plans.held_max)
@@ -73,7 +73,7 @@ def _held_keys(plans: SignedPlans, root: PlanNode, keys: ResultKeys, signed: Sig
     rows = collected(_rows_now(plans, root, keys, frame), plans.held_max)
     if rows is None:
         return None
-    return HeldKeys(touched.rename_columns([f"c{place}" for place in keys.places]), rows)
+    return KeyRows(touched.rename_columns([f"c{place}" for place in keys.places]), rows)
 
 
 def _held_groups(plans: SignedPlans, root: PlanNode, keys: ResultKeys, signed: Signed) -> ChangedRows | None:

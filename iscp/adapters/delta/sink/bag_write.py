@@ -1,6 +1,6 @@
 """Takes few rows out of a large table and puts others in, without Spark: by deletion vectors, in one commit.
 
-No file is written anew for a row that goes, so that the commit costs what changes; finding the rows costs a pass over
+No file is rewritten for a row that goes, so that the commit costs what changes; finding the rows costs a pass over
 one column or some. Commits exactly the next version or nothing, as all writers of targets do.
 """
 
@@ -18,7 +18,7 @@ from pyspark.sql import types as T
 from iscp.adapters.delta.log.actions import is_count, statistics_of
 from iscp.adapters.delta.log.commits import commit_file
 from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work
-from iscp.adapters.delta.log.table_state import NotReadableHere, StateReader, TableState
+from iscp.adapters.delta.log.live_files import NotReadableHere, StateReader, TableState
 from iscp.adapters.delta.rows.deletion_vectors import Places
 from iscp.adapters.delta.rows.net_changes import arrow_schema, fits_arrow
 from iscp.adapters.delta.rows.value_codes import Codes, beyond, row_codes

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from iscp.adapters.delta.log.table_state import NotReadableHere
+from iscp.adapters.delta.log.live_files import NotReadableHere
 from iscp.adapters.delta.rows.deletion_vectors import Places, read_vector
 from iscp.adapters.delta.rows.value_codes import Codes, codes_of, comparable_values
 from iscp.adapters.delta.storage.table_files import files_of

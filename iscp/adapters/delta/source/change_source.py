@@ -6,11 +6,10 @@ and are reduced to the net change of each key: its last operation in the range, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from math import ceil
 from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql import functions as F
@@ -23,6 +22,7 @@ from iscp.adapters.delta.sink.schema_evolution import without_void
 from iscp.adapters.delta.source.arrow_read import NotDirectError, Shape, fit_in_memory, read_changes, read_rows
 from iscp.adapters.delta.source.change_set import DeltaChangeSet, reading_changes
 from iscp.adapters.delta.source.open_table import BySpark, explained, open_version, size_at
+from iscp.adapters.delta.source.range_cut import steps_of, within
 from iscp.adapters.delta.source.retyped_columns import retyped_columns
 from iscp.adapters.delta.source.spark_read import load_added_rows, load_changed_rows, load_version
 from iscp.adapters.delta.spark.spark_errors import spark_faults
@@ -44,9 +44,6 @@ DECODED_FACTOR = 8
 """Memory that directly read rows may take, as a multiple of `spark.direct_bytes_max`; changes that would take more go
 to Spark.
 """
-
-STEPS_MAX = 1_000
-"""Steps that one commit is cut into at most; then a step exceeds the bounds of an iteration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +95,13 @@ class DeltaChangeSource:
             raise ChangesUnavailableError(f"the log ends at version {newest}, before the watermark {from_version}")
         if wanted <= from_version:
             return self.at(uri, from_version)
-        taken = _within(bounds, _each(read_commit, uri, from_version, wanted), alone=since.steps > 0)
+        taken = within(bounds, _each(read_commit, uri, from_version, wanted), alone=since.steps > 0)
         last, from_at_s = taken[-1], self._read_committed_at_s(uri, from_version)
         schemas = [commit.schema_json for commit in taken if commit.metadata_id is not None]
         if schemas and from_version >= 0:
             schemas.append(self._schema_before(uri, from_version, from_at_s, last))
         shape = self._shape(uri, last.version, last.committed_at_s, taken)
-        steps = since.steps or (_steps(last, bounds) if len(taken) == 1 else 0)
+        steps = since.steps or (steps_of(last, bounds) if len(taken) == 1 else 0)
         final = since.step + 1 >= steps
         done = Watermark(last.version, last.committed_at_s)
         return SourceRange(
@@ -282,22 +279,3 @@ def _inserted_by(span: SourceRange) -> list[Column]:
         F.lit(span.last_version).cast("long").alias(COMMIT_VERSION),
         F.timestamp_micros(F.lit(round(span.to.at_s * 1_000_000))).alias(COMMIT_TIMESTAMP),
     ]
-
-
-def _within(bounds: Bounds, commits: Iterable[Commit], alone: bool) -> list[Commit]:
-    """The first of `commits`, and those that fit in with it."""
-    taken: list[Commit] = []
-    rows = size = 0
-    for commit in commits:
-        rows, size = rows + (commit.rows_added or 0), size + commit.bytes
-        over = rows > bounds.rows_max or size > bounds.bytes_max or len(taken) >= bounds.versions_max
-        if taken and (over or alone):
-            break
-        taken.append(commit)
-    return taken
-
-
-def _steps(commit: Commit, bounds: Bounds) -> int:
-    """Into how many steps one commit is to be cut; 0: it is small enough as a whole."""
-    steps = max(ceil((commit.rows_added or 0) / bounds.rows_max), ceil(commit.bytes / bounds.bytes_max))
-    return min(steps, STEPS_MAX) if steps > 1 else 0

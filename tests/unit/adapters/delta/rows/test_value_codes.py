@@ -24,7 +24,7 @@ ROWS = st.lists(
 
 
 def table(rows: list[tuple[Any, ...]]) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) or [[], [], []]
+    columns = [[row[place] for row in rows] for place in range(len(SCHEMA))]
     return pa.table([pa.array(each, field.type) for each, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
 
 

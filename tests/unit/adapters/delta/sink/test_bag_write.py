@@ -76,7 +76,7 @@ class Bag:
         self.writer = BagWriter(self.uri)
 
     def table(self, rows: list[Row]) -> pa.Table:
-        columns = list(zip(*rows, strict=True)) or [[] for _ in self.arrow]
+        columns = [[row[place] for row in rows] for place in range(len(self.arrow))]
         arrays = [
             pa.array([_value(v) for v in each], kind.type) for each, kind in zip(columns, self.arrow, strict=True)
         ]
@@ -93,7 +93,7 @@ class Bag:
     def replace(self, keys: list[Row], names: list[str], rows: Counter[Row]) -> int:
         places = [self.arrow.names.index(name) for name in names]
         kinds = [self.arrow.field(name).type for name in names]
-        columns = list(zip(*keys, strict=True)) or [[] for _ in names]
+        columns = [[key[place] for key in keys] for place in range(len(names))]
         table = pa.table({n: pa.array(c, k) for n, c, k in zip(names, columns, kinds, strict=True)})
         changed = self.writer.replace_keys(
             self.table(list(rows.elements())), table, tag(self.version + 2, self.version)
@@ -186,7 +186,7 @@ def test_a_row_that_goes_and_is_not_there_leaves_all_as_it_was(tmp_path: Path) -
     bag.assert_equal()
 
 
-def test_the_last_digits_of_doubles_do_not_matter_where_other_columns_tell_rows_apart(tmp_path: Path) -> None:
+def test_the_last_digits_of_doubles_do_not_matter_where_other_columns_distinguish_rows(tmp_path: Path) -> None:
     """Sums that were added up in another order; those who follow the table are given the row that it held."""
     bag = Bag(tmp_path)
     bag.change(Counter({(1, "p", 0.1 + 0.2, None, True): 1, (2, "p", 0.3, None, True): 1}))

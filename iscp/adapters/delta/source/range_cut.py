@@ -1,0 +1,31 @@
+"""How far one iteration goes, and into how many steps it cuts a commit that is larger than that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil
+
+from iscp.adapters.delta.log.commits import Commit
+from iscp.core.iteration import Bounds
+
+STEPS_MAX = 1_000
+"""Steps that one commit is cut into at most; then a step exceeds the bounds of an iteration."""
+
+
+def within(bounds: Bounds, commits: Iterable[Commit], alone: bool) -> list[Commit]:
+    """The first of `commits`, and those that fit in with it."""
+    taken: list[Commit] = []
+    rows = size = 0
+    for commit in commits:
+        rows, size = rows + (commit.rows_added or 0), size + commit.bytes
+        over = rows > bounds.rows_max or size > bounds.bytes_max or len(taken) >= bounds.versions_max
+        if taken and (over or alone):
+            break
+        taken.append(commit)
+    return taken
+
+
+def steps_of(commit: Commit, bounds: Bounds) -> int:
+    """Into how many steps one commit is to be cut; 0: it is small enough as a whole."""
+    steps = max(ceil((commit.rows_added or 0) / bounds.rows_max), ceil(commit.bytes / bounds.bytes_max))
+    return min(steps, STEPS_MAX) if steps > 1 else 0
