@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -96,12 +96,16 @@ class Lake:
 class ViewBench:
     """One view over a lake's tables, refreshed by hand."""
 
-    def __init__(self, lake: Lake, runtime: SparkRuntime, sql: str, **options: Any) -> None:
+    def __init__(
+        self, lake: Lake, runtime: SparkRuntime, sql: str, tables: Collection[str] = (), **options: Any
+    ) -> None:
+        """`tables`: those that the query reads; by default those whose names stand in it."""
         self.lake, self.runtime, self.sql = lake, runtime, sql
         self.engine = SparkEngine(runtime.root, runtime.new_session)
         self.failpoints = ScriptedFailpoints()
         self.restart()
-        named = {name: uri for name, uri in lake.uris.items() if f" {name}" in f" {sql} ".replace(",", " ")}
+        shown = f" {sql} ".replace(",", " ")
+        named = {name: uri for name, uri in lake.uris.items() if (name in tables if tables else f" {name}" in shown)}
         self.target = str(lake.root / "view")
         self.spec = ConsumerSpec("view", self.target, options={"sql": sql, "tables": named, **options})
         catalog = DeltaCatalog.of(runtime.root)
@@ -172,7 +176,7 @@ def comparable(value: Any) -> Any:
     """NaN equals itself, and so do zeros and lists in another order."""
     match value:
         case float():
-            return "NaN" if value != value else round(value, 9) + 0.0
+            return "NaN" if value != value else float(f"{value:.9g}") + 0.0
         case list():
             return tuple(sorted(map(repr, map(comparable, value))))
         case _:

@@ -152,11 +152,12 @@ def is_described(rows: pa.Table) -> bool:
     )
 
 
-def is_plain(table: DeltaTable) -> bool:
-    """Whether deltalake's commits do all that the table requires of writers."""
+def is_plain(table: DeltaTable, *, adds_only: bool = False) -> bool:
+    """Whether deltalake's commits do all that the table requires of writers; `adds_only`: they take no row away."""
     protocol = table.protocol()
     if any(name.startswith(_CONSTRAINT) for name in table.metadata().configuration):
         return False
     if protocol.min_writer_version <= _WRITER_VERSION_MAX:
         return True
-    return protocol.min_writer_version == _WRITER_VERSION_FEATURES and {*(protocol.writer_features or ())} <= _FEATURES
+    known = _FEATURES | {"deletionVectors"} if adds_only else _FEATURES
+    return protocol.min_writer_version == _WRITER_VERSION_FEATURES and {*(protocol.writer_features or ())} <= known

@@ -102,7 +102,7 @@ class DeltaSink:
     def renew(self, tag: CommitTag) -> Position | None:
         with delta_faults(f"open {self._uri}"):
             table = open_delta(self._uri)
-            if target_fault(table)[0] or not is_plain(table):
+            if target_fault(table)[0] or not is_plain(table, adds_only=True):
                 return None
         self._commit_actions([], "append", tag)
         return self._confirm_commit(tag)
