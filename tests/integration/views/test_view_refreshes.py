@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -115,6 +116,18 @@ def test_a_view_of_groups_follows_by_what_changed_rows_add(new_view: Callable[..
         strategies.add(view.refresh().strategy)
         view.assert_equal()
     assert "groups" in strategies
+
+
+def test_groups_of_texts_without_a_null_follow_again_and_again(new_view: Callable[..., ViewBench]) -> None:
+    """What was merged once is read at the next refresh, by statistics without nulls."""
+    view = new_view("select x, count(*) c from u group by x", seed=3)
+    table = view.lake.uris["u"]
+    DeltaTable(table).delete("x is null")
+    view.refresh()
+    for text in ("p", "new", "z", "new"):
+        write_deltalake(table, pa.table({"a": [1], "x": [text], "y": [2]}), mode="append")
+        assert view.refresh().strategy == "groups"
+        view.assert_equal()
 
 
 UNCOMPARED = "select a, map(b, n) m from t where b is not null"
