@@ -83,6 +83,7 @@ class FakeAdmin:
     interrupted: list[JobName] = field(default_factory=list)
     warning: str = ""
     waiting: int = 0
+    versions_wanted: dict[str, int] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -226,6 +227,7 @@ class FakeAdmin:
         versions: Mapping[str, int] | None = None,
     ) -> JobView:
         self._enter("wait")
+        self.versions_wanted = dict(versions or {})
         end_s = time.monotonic() + timeout_s
         with self._moved:
             self.waiting += 1

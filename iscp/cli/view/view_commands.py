@@ -10,7 +10,7 @@ import click
 from iscp.cli import render
 from iscp.cli.admin.error_words import options_named
 from iscp.cli.admin.register_command import show_registered, unlike_of
-from iscp.cli.arguments import DURATION, LIMIT, TARGET, VERSION, Invocation, anywhere, invocation
+from iscp.cli.arguments import DURATION, LIMIT, TARGET, Invocation, anywhere, invocation
 from iscp.cli.completion import ACCOUNT
 from iscp.cli.drawing import pairs, table
 from iscp.cli.monitor.watch_option import watched
@@ -25,6 +25,7 @@ from iscp.cli.view.view_options import (
     SQL_FILE_OPTION,
     SQL_OPTION,
     TABLE_OPTION,
+    VERSIONS_OPTION,
     one_view,
     read_query,
     run_options_of_views,
@@ -156,22 +157,29 @@ def drop(invocation: Invocation, /, name: str, table: str | None, account: str) 
 
 @view.command()
 @one_view
-@click.option("--version", type=VERSION, help="Of its first table.  [default: the newest at the call]")
+@VERSIONS_OPTION
 @click.option("--timeout", "timeout_s", type=DURATION, default="60s", show_default=True, help="As in 60s or 2m.")
 @anywhere
 @invocation
 def wait(
-    invocation: Invocation, /, name: str, table: str | None, account: str, version: int | None, timeout_s: float
+    invocation: Invocation, /, name: str, table: str | None, account: str, versions: dict[str, int], timeout_s: float
 ) -> None:
-    """Wait until a view has applied a version of its first table.
+    """Wait until a view has come to these versions of its tables.
 
     Exit status 3 if that takes longer than --timeout.
     """
-    with invocation.client() as client:
-        job, _ = find_view(client, name, table, account)
-        found = client.wait(job.table_id, job.name, version, timeout_s=timeout_s, account=job.account)
+    with invocation.client() as client, options_named(own={"versions": "--version"}):
+        job, fields = find_view(client, name, table, account)
+        found = client.wait(job.table_id, job.name, versions=versions, timeout_s=timeout_s, account=job.account)
     if not render.show(render.job_row(found), invocation.output):
-        click.echo(f"version {found.applied_version} is applied")
+        click.echo(f"at {_versions(found, fields)}")
+
+
+def _versions(job: JobView, fields: ViewFields) -> str:
+    """How far the view is in each of its tables, as in `version 7 of orders, 3 of customers`."""
+    marks = job.status.sources
+    known = {name: marks[uri].watermark.version for name, uri in fields.tables.items() if uri in marks}
+    return f"version {', '.join(f'{each} of {name}' for name, each in known.items()) or job.applied_version}"
 
 
 @view.command()

@@ -10,6 +10,7 @@ import pytest
 from click.testing import Result
 
 from iscp.core.view_fields import ViewFields
+from iscp.core.watermark import SourceMark, Watermark
 from tests.fakes.admin import MISSING, FakeAdmin
 
 Run = Callable[..., Result]
@@ -130,7 +131,34 @@ def test_a_wait_returns_once_the_version_is_applied(run: Run, service: FakeAdmin
     run(*CREATE)
     assert run("view", "wait", "totals", "--timeout", "10ms").exit_code == 3
     service.apply("/lake/orders", "totals", 7)
-    assert run("view", "wait", "totals").stdout == "version 7 is applied\n"
+    assert run("view", "wait", "totals").stdout == "at version 7\n"
+
+
+def test_a_wait_takes_a_version_of_each_table_and_says_how_far_each_is(run: Run, service: FakeAdmin) -> None:
+    run(*CREATE)
+    read = {"/lake/orders": 7, "sales.customers": 3}
+    marks = {uri: SourceMark("id", Watermark(version, 1.0)) for uri, version in read.items()}
+    service.apply("/lake/orders", "totals", 7, sources=marks)
+    waited = run("view", "wait", "totals", "--version", "orders=7", "--version", "sales.customers=3")
+    assert (waited.exit_code, waited.stdout) == (0, "at version 7 of orders, 3 of customers\n")
+    assert service.versions_wanted == {"orders": 7, "sales.customers": 3}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("7",), "'7' is not TABLE=VERSION"),
+        (("=7",), "is not TABLE=VERSION"),
+        (("orders=x",), "'x'"),
+        (("orders=-1",), "-1"),
+        (("orders=1", "orders=2"), "'orders' is given twice: 1 and 2"),
+    ],
+)
+def test_a_version_is_said_of_one_table_and_once(run: Run, given: tuple[str, ...], said: str) -> None:
+    run(*CREATE)
+    refused = run("view", "wait", "totals", *(each for version in given for each in ("--version", version)))
+    assert refused.exit_code == 2
+    assert said in refused.stderr
 
 
 def test_a_refresh_has_all_tables_probed_and_a_full_one_rebuilds(run: Run, service: FakeAdmin) -> None:
