@@ -71,6 +71,7 @@ class FakeAdmin:
     calls, one each, after a change was made if `fail_late` (a lost answer). `before` runs at the start of each
     call with its verb. `asked` counts calls by verb. `warning` is in the answers to registrations.
     `waiting`: how many waits are under way. `absent`: further tables that do not exist.
+    `versions_wanted`: of the last wait. `refreshed`: what entries of the history say besides.
     """
 
     source_version: int = 7
@@ -84,6 +85,7 @@ class FakeAdmin:
     warning: str = ""
     waiting: int = 0
     versions_wanted: dict[str, int] = field(default_factory=dict)
+    refreshed: dict[str, Any] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -311,7 +313,7 @@ class FakeAdmin:
             )
             now = replace(job, applied_version=version, seq=job.seq + 1, status=ended, lag_s=0.0)
             self._jobs[self._key(JobName(table, name, account))] = now
-            self._history.setdefault(job.job_id, []).append(_entry(job, now))
+            self._history.setdefault(job.job_id, []).append(replace(_entry(job, now), **self.refreshed))
             self._moved.notify_all()
 
     def _is_missing(self, table: str) -> bool:

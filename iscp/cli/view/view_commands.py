@@ -13,6 +13,7 @@ from iscp.cli.admin.register_command import show_registered, unlike_of
 from iscp.cli.arguments import DURATION, LIMIT, TARGET, Invocation, anywhere, invocation
 from iscp.cli.completion import ACCOUNT
 from iscp.cli.drawing import pairs, table
+from iscp.cli.history_lines import show_history
 from iscp.cli.monitor.watch_option import watched
 from iscp.cli.view.view_apply import apply_views_of_files
 from iscp.cli.view.view_explain import explain_view
@@ -38,6 +39,10 @@ from iscp.core.view_fields import ViewFields, shown_tables, view_of
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client
+
+
+REFRESHES_SHOWN = 5
+"""Of a view's refreshes `view show` shows the newest; `job history` shows all."""
 
 
 @click.group()
@@ -130,16 +135,23 @@ def _draw_list(jobs: list[JobView], *, wide: bool) -> None:
 @anywhere
 @invocation
 def show(invocation: Invocation, /, name: str, table: str | None, account: str) -> None:
-    """Show a view: its query, its tables, its target, and how far it is."""
+    """Show a view: its query, its tables, its target, how far it is, and its last refreshes."""
     with invocation.client() as client:
         job, fields = find_view(client, name, table, account)
         job = client.status(job.table_id, job.name, account=job.account)
-    if render.show(render.job_row(job), invocation.output):
+        refreshes = client.history(job.table_id, job.name, limit=REFRESHES_SHOWN, account=job.account)
+    shown = {**render.job_row(job), "refreshes": [render.history_row(each) for each in refreshes]}
+    if render.show(shown, invocation.output):
         return
     about = {"target": fields.target, "refresh": fields.refresh}
-    pairs({**about, **{f"table {each}": uri for each, uri in fields.tables.items()}})
+    marks = job.status.sources
+    at = {uri: f"  version {marks[uri].watermark.version}" for uri in fields.tables.values() if uri in marks}
+    pairs({**about, **{f"table {each}": f"{uri}{at.get(uri, '')}" for each, uri in fields.tables.items()}})
     click.echo(f"\n{fields.sql}\n")
     render.show_job(job)
+    if refreshes:
+        click.echo("\nlast refreshes")
+        show_history(refreshes, wide=invocation.wide)
 
 
 @view.command()

@@ -1461,6 +1461,26 @@ class HistoryEntry(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class PartsSEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ACCOUNT_FIELD_NUMBER: _builtins.int
     TABLE_ID_FIELD_NUMBER: _builtins.int
     JOB_NAME_FIELD_NUMBER: _builtins.int
@@ -1477,6 +1497,9 @@ class HistoryEntry(_message.Message):
     BYTES_FIELD_NUMBER: _builtins.int
     DATA_TYPE_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    ROWS_IN_FIELD_NUMBER: _builtins.int
+    PARTS_S_FIELD_NUMBER: _builtins.int
     account: _builtins.str
     table_id: _builtins.str
     job_name: _builtins.str
@@ -1493,6 +1516,12 @@ class HistoryEntry(_message.Message):
     bytes: _builtins.int
     data_type: _builtins.str
     node_id: _builtins.str
+    reason: _builtins.str
+    """Why a query's rows were brought up to date in this way (data_type)."""
+    rows_in: _builtins.int
+    """Rows that were read for it, changed ones or all; 0: it is not known."""
+    @_builtins.property
+    def parts_s(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     def __init__(
         self,
         *,
@@ -1512,10 +1541,13 @@ class HistoryEntry(_message.Message):
         bytes: _builtins.int = ...,
         data_type: _builtins.str = ...,
         node_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        rows_in: _builtins.int = ...,
+        parts_s: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "bytes", b"bytes", "data_type", b"data_type", "end_at_s", b"end_at_s", "error_code", b"error_code", "error_msg", b"error_msg", "from_version", b"from_version", "job_id", b"job_id", "job_name", b"job_name", "node_id", b"node_id", "rows", b"rows", "seq", b"seq", "source_commit_at_s", b"source_commit_at_s", "start_at_s", b"start_at_s", "table_id", b"table_id", "to_version", b"to_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "bytes", b"bytes", "data_type", b"data_type", "end_at_s", b"end_at_s", "error_code", b"error_code", "error_msg", b"error_msg", "from_version", b"from_version", "job_id", b"job_id", "job_name", b"job_name", "node_id", b"node_id", "parts_s", b"parts_s", "reason", b"reason", "rows", b"rows", "rows_in", b"rows_in", "seq", b"seq", "source_commit_at_s", b"source_commit_at_s", "start_at_s", b"start_at_s", "table_id", b"table_id", "to_version", b"to_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -130,6 +130,28 @@ def test_groups_of_texts_without_a_null_follow_again_and_again(new_view: Callabl
         view.assert_equal()
 
 
+@pytest.mark.parametrize(
+    ("sql", "strategy", "parts"),
+    [
+        ("select a, count(*) c from t group by a", "groups", {"spans", "plan", "changes", "state", "rows"}),
+        ("select t.a, u.x from t join u on t.a = u.a", "incremental", {"spans", "plan", "changes", "rows"}),
+        (KEPT[1], "incremental", {"spans", "plan", "changes", "state", "rows"}),
+    ],
+)
+def test_a_refresh_says_what_it_read_and_how_long_its_parts_took(
+    new_view: Callable[..., ViewBench], sql: str, strategy: str, parts: set[str]
+) -> None:
+    view = new_view(sql, seed=5, refresh="incremental")
+    first = view.refresh()
+    tables = view.spec.options["tables"].values()
+    assert first.rows_in == sum(DeltaTable(uri).to_pyarrow_table().num_rows for uri in tables)
+    assert {"plan", "rows"} <= set(first.parts_s)
+    write_deltalake(view.lake.uris["t"], DeltaTable(view.lake.uris["t"]).to_pyarrow_table().slice(0, 2), mode="append")
+    second = view.refresh()
+    assert (second.strategy, second.rows_in, set(second.parts_s)) == (strategy, 2, parts)
+    assert all(took_s >= 0 for took_s in second.parts_s.values())
+
+
 UNCOMPARED = "select a, map(b, n) m from t where b is not null"
 
 

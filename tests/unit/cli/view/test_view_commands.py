@@ -104,6 +104,26 @@ def test_views_alone_are_listed_and_shown(run: Run) -> None:
     assert run("view", "show", "copy").exit_code == 1
 
 
+def test_a_view_shows_how_and_why_it_was_refreshed_and_other_jobs_have_no_such_columns(
+    run: Run, service: FakeAdmin
+) -> None:
+    run(*CREATE)
+    assert "last refreshes" not in run("view", "show", "totals").stdout
+    parts = {"plan": 0.5, "rows": 1.25}
+    service.refreshed = {"data_type": "full", "reason": "30% of the bytes", "rows_in": 4_000, "parts_s": parts}
+    service.apply("/lake/orders", "totals", 7)
+    shown = run("view", "show", "totals").stdout.split("last refreshes")[1]
+    for word in ("full", "4000", "rows 1.25 s, plan 0.50 s", "30% of the bytes", "WHY"):
+        assert word in shown
+    (entry,) = json.loads(run("view", "show", "totals", "-o", "json").stdout)["refreshes"]
+    assert (entry["reason"], entry["rows_in"], entry["parts_s"]) == ("30% of the bytes", 4_000, parts)
+    assert "WHY" in run("job", "history", "/lake/orders", "totals").stdout
+    service.refreshed = {}
+    run("job", "register", "--table", "/lake/orders", "--name", "copy", "--target", "/x/copy", "--key", "id")
+    service.apply("/lake/orders", "copy", 7)
+    assert "WHY" not in run("job", "history", "/lake/orders", "copy").stdout
+
+
 def test_of_several_of_one_name_the_table_is_to_be_named(run: Run, kept: Kept) -> None:
     for table in ("/lake/a", "/lake/b"):
         run("view", "create", "v", "--target", f"/x{table}", "--sql", "SELECT 1 FROM t", "--table", f"t={table}")
