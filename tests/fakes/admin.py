@@ -34,7 +34,8 @@ from iscp.core.api_views import (
 from iscp.core.errors import InvalidRequest, JobFailed, JobNotFound, TableNotFound, TimedOut
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobState, JobStatus, Reason
-from iscp.core.query_explanation import ExplainedOperator, OperatorUpkeep, QueryExplanation
+from iscp.core.progress import TableSize
+from iscp.core.query_explanation import ChangeCost, ExplainedOperator, KeptTable, OperatorUpkeep, QueryExplanation
 from iscp.core.spec_parsing import parse_spec
 from iscp.core.spec_patch import changed_spec
 from iscp.core.verification import Comparison, VerifyReport
@@ -47,14 +48,27 @@ ALIVE_S = 0.02
 
 EXPLANATION = QueryExplanation(
     operators=(
-        ExplainedOperator(0, "sum(total) by name", OperatorUpkeep.STATE, state="one row for each group"),
         ExplainedOperator(
-            1, "full outer join", OperatorUpkeep.TOUCHED, reason="either side may lack rows", remedy="Join inner"
+            0,
+            "sum(total) by name",
+            OperatorUpkeep.STATE,
+            state="one row for each group",
+            costs=(ChangeCost("orders", 1_000, 0),),
         ),
-        ExplainedOperator(2, "orders", OperatorUpkeep.LINEAR),
+        ExplainedOperator(
+            1,
+            "full outer join",
+            OperatorUpkeep.TOUCHED,
+            reason="either side may lack rows",
+            remedy="Join inner",
+            costs=(ChangeCost("orders", 1_000, 150_000),),
+        ),
+        ExplainedOperator(2, "orders", OperatorUpkeep.LINEAR, costs=(ChangeCost("orders", 1_000, 0),)),
     ),
     columns={"name": "string", "total": "decimal(20,2)"},
     notes=("Sums of doubles are exact.",),
+    sizes={"orders": TableSize(150_000, 2_500_000)},
+    kept=(KeptTable("/x/totals", "the result", TableSize(-1, 400)),),
 )
 """What is said of every view, but for its tables."""
 
