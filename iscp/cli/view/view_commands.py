@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 import click
@@ -34,7 +33,6 @@ from iscp.cli.view.view_options import (
 )
 from iscp.core.api_requests import JobFilter, JobName, RegisterRequest
 from iscp.core.api_views import JobView
-from iscp.core.errors import TableNotFound
 from iscp.core.view_fields import ViewFields, shown_tables, view_of
 
 if TYPE_CHECKING:
@@ -219,13 +217,11 @@ def refresh(invocation: Invocation, /, name: str, table: str | None, account: st
 
 
 def _probe(client: Client, job: JobView, fields: ViewFields) -> list[str]:
-    """The places that the cluster was notified of: the view's own table, and the others that it knows."""
+    """The places that the cluster was notified of: the view's own table, and the others."""
     client.notify(job.table_id)
     probed = [job.table]
     for uri in dict.fromkeys(fields.tables.values()):
         if uri != job.table:
-            # A table without jobs of its own is known to the cluster only where it follows the view's others.
-            with contextlib.suppress(TableNotFound):
-                client.notify(uri)
-                probed.append(uri)
+            client.notify(uri)
+            probed.append(uri)
     return probed

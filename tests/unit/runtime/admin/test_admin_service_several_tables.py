@@ -64,8 +64,8 @@ def test_a_job_lags_as_its_shard_does_where_its_own_table_shows_nothing(desk: De
 
 def test_whoever_reads_a_table_is_notified_of_it_as_well(desk: Desk) -> None:
     running(desk)
-    desk.admin.notify(TABLE.uri)
-    desk.admin.notify(OTHER.uri)
+    assert desk.admin.notify(TABLE.uri) == 1
+    assert desk.admin.notify(OTHER.uri) == 1
     until(lambda: desk.notified == [(SHARD, True), (SHARD, False)])
     asked(desk, "unregister", X)
     with pytest.raises(TableNotFound):
