@@ -18,6 +18,7 @@ from iscp.coordination.protocol.messages import (
     Checkpoint,
     DispatchTable,
     DispatchTableResponse,
+    FurtherSeen,
     NodeMessage,
     NodeShard,
     OwnerMessage,
@@ -76,7 +77,7 @@ CHECKPOINTS = every(
     shard=SHARDS,
     reports=st.lists(REPORTS, max_size=3).map(tuple),
     history=st.lists(every(HistoryEntry, error_code=CODES, parts_s=PARTS), max_size=3).map(tuple),
-    seen=st.none() | every(SourceSeen, shard=SHARDS),
+    seen=st.none() | every(SourceSeen, shard=SHARDS, further=st.lists(every(FurtherSeen), max_size=2).map(tuple)),
 )
 HELD = every(NodeShard, shard=SHARDS, table_epoch=EPOCHS)
 
