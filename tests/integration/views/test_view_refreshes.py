@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from .conftest import ViewBench, bag
+from .conftest import SCHEMAS, ViewBench, bag
 
 QUERIES = (
     "select a, b, d from t where n > 1",
@@ -146,9 +146,11 @@ def test_a_refresh_says_what_it_read_and_how_long_its_parts_took(
     tables = view.spec.options["tables"].values()
     assert first.rows_in == sum(DeltaTable(uri).to_pyarrow_table().num_rows for uri in tables)
     assert {"plan", "rows"} <= set(first.parts_s)
-    write_deltalake(view.lake.uris["t"], DeltaTable(view.lake.uris["t"]).to_pyarrow_table().slice(0, 2), mode="append")
+    met = next(each for each in DeltaTable(view.lake.uris["u"]).to_pyarrow_table()["a"].to_pylist() if each is not None)
+    rows = [{"a": met, "b": text, "d": 1.5, "n": None} for text in ("p", "new")]
+    write_deltalake(view.lake.uris["t"], pa.Table.from_pylist(rows, SCHEMAS["t"]), mode="append")
     second = view.refresh()
-    assert (second.strategy, second.rows_in, set(second.parts_s)) == (strategy, 2, parts)
+    assert (second.strategy, second.rows_in, set(second.parts_s)) == (strategy, 2, parts), second.reason
     assert all(took_s >= 0 for took_s in second.parts_s.values())
 
 
