@@ -62,6 +62,7 @@ from iscp.core.errors import InvalidRequest, Unavailable
 from iscp.core.ids import ShardId
 from iscp.core.maintenance_figures import NO_UPKEEP, JobUpkeep
 from iscp.core.members import WIRE_FORMAT, NodeRecord
+from iscp.core.progress import UNKNOWN, TableSize
 from iscp.core.query_plan import QueryShape
 from iscp.core.verification import VerifyReport
 from iscp.ports.catalog import TableDescription
@@ -185,6 +186,9 @@ class AnyTable:
 
     def has_version(self, uri: str, version: int) -> bool:
         return version == 0
+
+    def size(self, uri: str) -> TableSize:
+        return TableSize(UNKNOWN, UNKNOWN)
 
     def newest_version(self, uri: str) -> int:
         return 0

@@ -24,7 +24,7 @@ import pyte
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs/demo.svg"
 
-COLUMNS, ROWS = 84, 14
+COLUMNS, ROWS = 84, 16
 """Of the terminal; the demo's tables need no more."""
 
 FRAME_S = 0.1

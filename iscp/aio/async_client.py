@@ -204,7 +204,7 @@ class AsyncClient(AsyncJobReader):
         return [convert.outcome_from_wire(one) for one in response.outcomes]
 
     async def notify(self, table: str) -> int:
-        """Report that the table has just changed, so that it is probed at once; returns how many jobs are on it."""
+        """Report that the table has just changed, so that it is probed at once; returns how many jobs read it."""
         return int(
             (
                 await self._caller.call(

@@ -20,7 +20,7 @@ GAP_WIDTH = 2
 """Characters between two columns."""
 
 _CUT = frozenset({"TABLE"})
-_FOLDED = frozenset({"ERROR", "WHY", "REMEDY", "STATE NEEDED"})
+_FOLDED = frozenset({"ERROR", "WHY", "REMEDY", "STATE NEEDED", "PARTS", "COST OF 1,000 ROWS"})
 _COLOURED = frozenset({"STATE", "REASON", "LAG", "state", "reason", "lag"})
 
 _STYLES = {

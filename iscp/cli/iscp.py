@@ -30,7 +30,7 @@ CHAOS_NODES_MIN = 2
 """Nodes that `demo --chaos` needs, as something has to go on; fewer are refused."""
 
 DEMO_DAYS = 120
-"""Days that `demo` replays by default: less than three minutes on two busy cores."""
+"""Days that `demo` replays by default: less than four minutes on two busy cores."""
 
 
 _nodes = click.option(

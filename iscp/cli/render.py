@@ -245,29 +245,6 @@ def _upkeep(figures: UpkeepFigures | None) -> str:
     return ", ".join(parts) + fault
 
 
-def show_history(entries: Sequence[HistoryEntry], *, wide: bool = False) -> None:
-    table(
-        ("SEQ", "KIND", "FROM", "TO", "ENDED", "TOOK", "ROWS", "BYTES", "NODE", "ERROR"),
-        [
-            (
-                str(entry.seq),
-                entry.data_type,
-                version(entry.from_version),
-                version(entry.to_version),
-                moment(entry.end_at_s),
-                seconds(entry.end_at_s - entry.start_at_s),
-                str(entry.rows),
-                str(entry.bytes),
-                entry.node_id,
-                entry.error_msg,
-            )
-            for entry in entries
-        ],
-        spare=("BYTES", "NODE", "FROM", "KIND", "TOOK"),
-        wide=wide,
-    )
-
-
 def event_line(event: EventView) -> str:
     number = f"{event.owner_rev}.{event.number}"
     _, cut, range_id = event.shard.partition("/")

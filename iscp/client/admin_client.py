@@ -207,7 +207,7 @@ class Client(JobReader):
         return [convert.outcome_from_wire(one) for one in response.outcomes]
 
     def notify(self, table: str) -> int:
-        """Report that the table has just changed, so that it is probed at once; returns how many jobs are on it."""
+        """Report that the table has just changed, so that it is probed at once; returns how many jobs read it."""
         return int(
             self._caller.call(
                 self._admin.Notify, convert.to_message(pb.NotifyRequest, format_version=FORMAT_VERSION, table=table)

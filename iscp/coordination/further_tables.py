@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from iscp.coordination.protocol.messages import FurtherSeen
 from iscp.core.start_rule import ProbeState
 from iscp.core.watermark import NOTHING_APPLIED, SourceMark, SourceMarks
 
@@ -104,17 +105,18 @@ class FurtherTables:
         for job in jobs:
             job.behind = any(known.get(uri, NOTHING_APPLIED) > job.version(uri) for uri in job.further)
 
-    def lag_s(self, jobs: Sequence[SeveralTables], at_s: float) -> float:
-        """The age of the oldest commit of one of them that one of these jobs has not applied; 0 if there is none."""
-        lag_s, known = 0.0, self.versions()
-        for uri, version in known.items():
-            marks = [job.marks[uri].watermark for job in jobs if uri in job.marks]
-            late = [mark for mark in marks if mark.version < version]
-            if not late:
-                self.behind_at_s.pop(uri, None)
-                continue
-            state = self.seen[uri]
-            since_s = self.behind_at_s.get(uri) or (state.since_s if state else 0.0) or at_s
-            self.behind_at_s[uri] = since_s = max(since_s, min(mark.at_s for mark in late))
-            lag_s = max(lag_s, 0.001, at_s - since_s)
-        return lag_s
+    def see(self, jobs: Sequence[SeveralTables], at_s: float) -> tuple[FurtherSeen, ...]:
+        """Each as it was last seen, with the age of its oldest commit that one of these jobs has not applied."""
+        known = self.versions().items()
+        return tuple([FurtherSeen(uri, version, self._lag_s(uri, version, jobs, at_s)) for uri, version in known])
+
+    def _lag_s(self, uri: str, version: int, jobs: Sequence[SeveralTables], at_s: float) -> float:
+        marks = [job.marks[uri].watermark for job in jobs if uri in job.marks]
+        late = [mark for mark in marks if mark.version < version]
+        if not late:
+            self.behind_at_s.pop(uri, None)
+            return 0.0
+        state = self.seen[uri]
+        since_s = self.behind_at_s.get(uri) or (state.since_s if state else 0.0) or at_s
+        self.behind_at_s[uri] = since_s = max(since_s, min(mark.at_s for mark in late))
+        return max(0.001, at_s - since_s)

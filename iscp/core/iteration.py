@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -88,7 +89,8 @@ class JobOutcome:
     was not seen. `warning`: what the job's user should know, though nothing is wrong.
     `verified`: what a comparison found, if that was the purpose.
     `sources`: of a job of several tables, how far each was read; empty where that was not seen. `strategy` and
-    `strategy_reason`: how a query's rows were brought up to date, and why so.
+    `strategy_reason`: how a query's rows were brought up to date, and why so; `rows_in` and `parts_s`: as in
+    HistoryEntry.
     """
 
     row: JobRow
@@ -108,6 +110,8 @@ class JobOutcome:
     sources: SourceMarks = field(default_factory=dict)
     strategy: str = ""
     strategy_reason: str = ""
+    rows_in: int = 0
+    parts_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -116,7 +120,12 @@ class JobOutcome:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One row of `iscp_history`: one job's part in one iteration."""
+    """One row of `iscp_history`: one job's part in one iteration.
+
+    `data_type` is the strategy where a query's rows were brought up to date, and `reason` says why it was taken.
+    `rows_in`: rows that were read for that, changed ones or all (0: it is not known); `rows` are those written.
+    `parts_s`: how long its parts took (seconds), by their names.
+    """
 
     account: str
     table_id: str
@@ -134,3 +143,6 @@ class HistoryEntry:
     bytes: int
     data_type: str
     node_id: str
+    reason: str = ""
+    rows_in: int = 0
+    parts_s: Mapping[str, float] = field(default_factory=dict)

@@ -141,7 +141,13 @@ def _explain(depth: int, operator: Operator) -> ExplainedOperator:
 
 @dataclass(frozen=True, slots=True)
 class QueryShape:
-    """An analyzed query: its operators, and the columns of its result (a Spark schema, JSON)."""
+    """An analyzed query: its operators, and the columns of its result (a Spark schema, JSON).
+
+    `kept`: the operator whose rows are kept beside the target, if there is one. `by_group`: the groups at its top are
+    kept as counts and sums, which few changed rows change without the engine.
+    """
 
     root: Operator
     schema_json: str
+    kept: Operator | None = None
+    by_group: bool = False

@@ -32,6 +32,17 @@ from iscp.core.untrusted_values import (
 )
 from iscp.core.watermark import DeadLetters, Position
 
+PARTS_MAX = 32
+"""Parts of an iteration whose times are kept; a report of more is refused."""
+
+
+def exact_parts(value: object, name: str) -> dict[str, float]:
+    """Seconds by the names of an iteration's parts."""
+    if not isinstance(value, Mapping) or len(value) > PARTS_MAX:
+        raise ValueError(f"{name} is {shown(value)}, which is not the seconds of at most {PARTS_MAX} parts")
+    return {exact_name(part, name): exact_float(took_s, name, 0.0) for part, took_s in value.items()}
+
+
 _HISTORY: Mapping[str, Check] = {
     "account": exact_name,
     "table_id": exact_name,
@@ -49,6 +60,9 @@ _HISTORY: Mapping[str, Check] = {
     "bytes": exact_int,
     "data_type": exact_name,
     "node_id": exact_name,
+    "reason": exact_message,
+    "rows_in": exact_int,
+    "parts_s": exact_parts,
 }
 
 exact_entry = exact_fields(HistoryEntry, _HISTORY)

@@ -79,6 +79,6 @@ class AdminService(Protocol):
         """Newest first."""
 
     def notify(self, table: str) -> int:
-        """This table has just changed; answers how many jobs are on it."""
+        """This table has just changed; answers how many jobs read it, those on other tables too."""
 
     def cluster(self) -> ClusterView: ...

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from iscp.core.job_row import JobRow
+from iscp.core.progress import TableSize
 from iscp.core.query_plan import QueryShape
 from iscp.core.start_rule import ProbeState
 from iscp.core.target_state import TargetSeen
@@ -50,6 +51,9 @@ class Catalog(Protocol):
 
     def newest_version(self, uri: str) -> int:
         """At a cost that does not follow the table's size, unlike `describe`."""
+
+    def size(self, uri: str) -> TableSize:
+        """Of the newest version, as its log says; raises StorageError too."""
 
     def normalize(self, uri: str) -> str:
         """The one spelling of a path or URI, whether or not a table is there."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from iscp.core.iteration import Bounds
@@ -32,7 +32,8 @@ class Refreshed:
     """What a refresh has committed: `strategy` says how it was computed, and `reason` why so, for the history.
 
     `committed` is False where no table has other rows than before, and nothing was written: the sources of
-    `consumed.position` may then be later than those that the sink has, and are what the job has come to.
+    `consumed.position` may then be later than those that the sink has, and are what the job has come to. `rows_in` and
+    `parts_s`: as in HistoryEntry.
     """
 
     consumed: Consumed
@@ -40,6 +41,8 @@ class Refreshed:
     reason: str
     committed: bool = True
     warning: str = ""
+    rows_in: int = 0
+    parts_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.e2e.harness import SETTLE_WAIT_S, Cluster, append, delete, read, upsert
+from tests.e2e.harness import SETTLE_WAIT_S, Cluster, append, delete, read, upsert, wait_for
 
 PER_NAME = (
     "SELECT c.name, count(*) AS n, sum(o.total) AS s FROM orders o JOIN customers c ON o.cust = c.cust GROUP BY c.name"
@@ -90,6 +90,21 @@ def test_a_view_and_a_view_on_it_follow_both_tables_through_a_kill(cluster: Clus
     views.die_at("commit.after", 1)
     status = cluster.client.status(views.orders, "per_name").status
     assert set(status.sources) == {views.orders, views.customers}
+
+
+@pytest.mark.spark
+def test_a_notification_of_a_table_that_only_views_read_has_them_follow_it(cluster: Cluster) -> None:
+    views = Views(cluster)
+    cluster.start(ISCP_PROBE__INTERVAL_MIN_S="600", ISCP_PROBE__INTERVAL_MAX_S="600")
+    views.create()
+    upsert(views.customers, customers({2: "zoe", 1: "eve"}), ("cust",))
+    assert cluster.client.notify(views.customers) == 1
+    rows = expected((views.orders, views.customers))
+    wait_for("the view follows", lambda: names_of(views.view) == {name for name, _, _ in rows})
+
+
+def names_of(view: str) -> set[str]:
+    return {row["name"] for row in read(view).to_pylist()}
 
 
 @pytest.mark.full

@@ -34,7 +34,8 @@ from iscp.core.api_views import (
 from iscp.core.errors import InvalidRequest, JobFailed, JobNotFound, TableNotFound, TimedOut
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobState, JobStatus, Reason
-from iscp.core.query_explanation import ExplainedOperator, OperatorUpkeep, QueryExplanation
+from iscp.core.progress import TableSize
+from iscp.core.query_explanation import ChangeCost, ExplainedOperator, KeptTable, OperatorUpkeep, QueryExplanation
 from iscp.core.spec_parsing import parse_spec
 from iscp.core.spec_patch import changed_spec
 from iscp.core.verification import Comparison, VerifyReport
@@ -47,14 +48,27 @@ ALIVE_S = 0.02
 
 EXPLANATION = QueryExplanation(
     operators=(
-        ExplainedOperator(0, "sum(total) by name", OperatorUpkeep.STATE, state="one row for each group"),
         ExplainedOperator(
-            1, "full outer join", OperatorUpkeep.TOUCHED, reason="either side may lack rows", remedy="Join inner"
+            0,
+            "sum(total) by name",
+            OperatorUpkeep.STATE,
+            state="one row for each group",
+            costs=(ChangeCost("orders", 1_000, 0),),
         ),
-        ExplainedOperator(2, "orders", OperatorUpkeep.LINEAR),
+        ExplainedOperator(
+            1,
+            "full outer join",
+            OperatorUpkeep.TOUCHED,
+            reason="either side may lack rows",
+            remedy="Join inner",
+            costs=(ChangeCost("orders", 1_000, 150_000),),
+        ),
+        ExplainedOperator(2, "orders", OperatorUpkeep.LINEAR, costs=(ChangeCost("orders", 1_000, 0),)),
     ),
     columns={"name": "string", "total": "decimal(20,2)"},
     notes=("Sums of doubles are exact.",),
+    sizes={"orders": TableSize(150_000, 2_500_000)},
+    kept=(KeptTable("/x/totals", "the result", TableSize(-1, 400)),),
 )
 """What is said of every view, but for its tables."""
 
@@ -71,6 +85,7 @@ class FakeAdmin:
     calls, one each, after a change was made if `fail_late` (a lost answer). `before` runs at the start of each
     call with its verb. `asked` counts calls by verb. `warning` is in the answers to registrations.
     `waiting`: how many waits are under way. `absent`: further tables that do not exist.
+    `versions_wanted`: of the last wait. `refreshed`: what entries of the history say besides.
     """
 
     source_version: int = 7
@@ -83,6 +98,8 @@ class FakeAdmin:
     interrupted: list[JobName] = field(default_factory=list)
     warning: str = ""
     waiting: int = 0
+    versions_wanted: dict[str, int] = field(default_factory=dict)
+    refreshed: dict[str, Any] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -226,6 +243,7 @@ class FakeAdmin:
         versions: Mapping[str, int] | None = None,
     ) -> JobView:
         self._enter("wait")
+        self.versions_wanted = dict(versions or {})
         end_s = time.monotonic() + timeout_s
         with self._moved:
             self.waiting += 1
@@ -309,7 +327,7 @@ class FakeAdmin:
             )
             now = replace(job, applied_version=version, seq=job.seq + 1, status=ended, lag_s=0.0)
             self._jobs[self._key(JobName(table, name, account))] = now
-            self._history.setdefault(job.job_id, []).append(_entry(job, now))
+            self._history.setdefault(job.job_id, []).append(replace(_entry(job, now), **self.refreshed))
             self._moved.notify_all()
 
     def _is_missing(self, table: str) -> bool:

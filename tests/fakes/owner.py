@@ -13,6 +13,7 @@ from iscp.coordination.protocol.messages import (
     Checkpoint,
     DispatchTable,
     DispatchTableResponse,
+    FurtherSeen,
     NodeShardState,
     OwnerMessage,
     ShardCheckpoint,
@@ -121,9 +122,10 @@ class OwnerWorld:
         self.owner.receive("n-1", [Checkpoint(self._term, self._epoch, self._sent, shards)])
         return self._sent
 
-    def see(self, version: int, lag_s: float = 0.0, table_id: str = "t-1") -> None:
+    def see(self, version: int, lag_s: float = 0.0, table_id: str = "t-1", further: Sequence[FurtherSeen] = ()) -> None:
         shard = ShardId(table_id)
-        self.checkpoint(ShardCheckpoint(shard, seen=SourceSeen(shard, version, self.clock.now_s(), lag_s)))
+        seen = SourceSeen(shard, version, self.clock.now_s(), lag_s, tuple(further))
+        self.checkpoint(ShardCheckpoint(shard, seen=seen))
         self.settle()
 
     def report(

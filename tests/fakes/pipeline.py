@@ -20,7 +20,7 @@ from iscp.core.column_identity import ColumnIds
 from iscp.core.errors import Conflict, InvalidRequest, TableNotFound
 from iscp.core.iteration import Bounds, DataType
 from iscp.core.job_row import JobRow
-from iscp.core.progress import StageWork, TableSize
+from iscp.core.progress import UNKNOWN, StageWork, TableSize
 from iscp.core.query_plan import Operator, OperatorKind, QueryShape
 from iscp.core.spec import ConsumerSpec
 from iscp.core.verification import Comparison
@@ -396,7 +396,7 @@ class FakeCatalog:
     """Port Catalog: the tables in `tables`, by URI; `faults` are what the engine finds in conditions
     and queries, `shapes` what it makes of queries.
 
-    Directories are there but those in `missing`.
+    Directories are there but those in `missing`. `sizes`: of tables, by URI.
     """
 
     def __init__(self, *tables: TableDescription) -> None:
@@ -404,6 +404,7 @@ class FakeCatalog:
         self.faults: dict[str, str] = {}
         self.shapes: dict[str, QueryShape] = {}
         self.missing: set[str] = set()
+        self.sizes: dict[str, TableSize] = {}
 
     def describe(self, table: str) -> TableDescription:
         uri = self.normalize(table)
@@ -416,6 +417,10 @@ class FakeCatalog:
 
     def newest_version(self, uri: str) -> int:
         return self.describe(uri).version
+
+    def size(self, uri: str) -> TableSize:
+        self.describe(uri)
+        return self.sizes.get(uri, TableSize(UNKNOWN, UNKNOWN))
 
     def table_around(self, uri: str) -> str:
         return next((each for each in self.tables if each.startswith(f"{uri}/") or uri.startswith(f"{each}/")), "")

@@ -24,6 +24,7 @@ from iscp.cli.arguments import (
     matching,
 )
 from iscp.cli.completion import ACCOUNT, JOB_NAME
+from iscp.cli.history_lines import show_history
 from iscp.cli.monitor.check_command import check
 from iscp.cli.monitor.describe_command import describe
 from iscp.cli.monitor.job_order import Order, SortType, sorted_jobs
@@ -184,4 +185,4 @@ def history(invocation: Invocation, /, table: str, name: str, limit: int, accoun
     with invocation.client() as client:
         entries = client.history(table, name, limit=limit, account=account)
     if not render.show([render.history_row(entry) for entry in entries], invocation.output):
-        render.show_history(entries, wide=invocation.wide)
+        show_history(entries, wide=invocation.wide)

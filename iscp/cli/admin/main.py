@@ -72,7 +72,7 @@ def notify(invocation: Invocation, /, table: str) -> None:
     with invocation.client() as client:
         jobs = client.notify(table)
     if not render.show({"jobs": jobs}, invocation.output):
-        click.echo(f"{jobs} jobs are on {table}")
+        click.echo(f"{jobs} jobs read {table}")
 
 
 @cli.command()

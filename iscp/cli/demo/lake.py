@@ -1,4 +1,4 @@
-"""The demo's Delta tables: two sources that it writes (by delta-rs, no JVM), and the targets, which it only reads."""
+"""The demo's Delta tables: three sources that it writes (by delta-rs, no JVM), and the targets, which it only reads."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _WITH_FEED = {"delta.enableChangeDataFeed": "true"}
 
 
 class Sources:
-    """`flights`, which changes in all ways, and `weather`, which is only appended to."""
+    """`flights`, which changes in all ways, `weather`, which is only appended to, and `airports`."""
 
     def __init__(self, root: Path, year: Year) -> None:
-        self.flights, self.weather = str(root / "flights"), str(root / "weather")
+        self.flights, self.weather, self.airports = (str(root / name) for name in ("flights", "weather", "airports"))
         self._flights = DeltaTable.create(self.flights, schema=year.flights, configuration=_WITH_FEED)
         self._weather = DeltaTable.create(self.weather, schema=year.weather, configuration=_WITH_FEED)
+        write_deltalake(self.airports, year.airports, configuration=_WITH_FEED)
 
     def schedule(self, day: Day) -> None:
         """In the evening before."""
@@ -51,17 +52,12 @@ class Sources:
         return self._flights.merge(rows, same, source_alias="s", target_alias="t")
 
 
-def read(table: str) -> pa.Table:
-    """All rows of a Delta table as it is now, deletion vectors applied."""
-    rows = pa.table(DeltaTable(table).scan())
+def read(table: str, at: int | None = None) -> pa.Table:
+    """All rows of a Delta table at a version (None: as it is now), deletion vectors applied."""
+    rows = pa.table(DeltaTable(table, version=at).scan())
     # The reader gives views of strings, for which Arrow lacks some functions.
     plain = (each.with_type(pa.string()) if each.type == pa.string_view() else each for each in rows.schema)
     return rows.cast(pa.schema(plain))
-
-
-def types(table: str) -> dict[str, str]:
-    """The columns' types as Delta names them."""
-    return {field.name: str(field.type) for field in DeltaTable(table).schema().fields}
 
 
 def version(table: str) -> int:

@@ -12,6 +12,7 @@ from iscp.cli import render
 from iscp.cli.arguments import TABLE, Invocation, WholeNumber, anywhere, invocation
 from iscp.cli.cluster_tables import show_placement
 from iscp.cli.completion import ACCOUNT, JOB_NAME
+from iscp.cli.history_lines import show_history
 from iscp.cli.monitor.next_start import next_start, warnings_of
 from iscp.cli.monitor.watch_option import watched
 from iscp.core.api_views import EventView, JobView, PlacedShard
@@ -98,7 +99,7 @@ def show_description(described: JobDescription, *, wide: bool = False) -> None:
     show_placement(described.shards, ring=True, wide=wide)
     click.echo("\nlast iterations")
     if described.iterations:
-        render.show_history(described.iterations, wide=wide)
+        show_history(described.iterations, wide=wide)
     else:
         click.echo("none yet")
     if described.events:

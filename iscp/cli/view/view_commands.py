@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 import click
@@ -10,9 +9,10 @@ import click
 from iscp.cli import render
 from iscp.cli.admin.error_words import options_named
 from iscp.cli.admin.register_command import show_registered, unlike_of
-from iscp.cli.arguments import DURATION, LIMIT, TARGET, VERSION, Invocation, anywhere, invocation
+from iscp.cli.arguments import DURATION, LIMIT, TARGET, Invocation, anywhere, invocation
 from iscp.cli.completion import ACCOUNT
 from iscp.cli.drawing import pairs, table
+from iscp.cli.history_lines import show_history
 from iscp.cli.monitor.watch_option import watched
 from iscp.cli.view.view_apply import apply_views_of_files
 from iscp.cli.view.view_explain import explain_view
@@ -25,6 +25,7 @@ from iscp.cli.view.view_options import (
     SQL_FILE_OPTION,
     SQL_OPTION,
     TABLE_OPTION,
+    VERSIONS_OPTION,
     one_view,
     read_query,
     run_options_of_views,
@@ -32,11 +33,14 @@ from iscp.cli.view.view_options import (
 )
 from iscp.core.api_requests import JobFilter, JobName, RegisterRequest
 from iscp.core.api_views import JobView
-from iscp.core.errors import TableNotFound
 from iscp.core.view_fields import ViewFields, shown_tables, view_of
 
 if TYPE_CHECKING:
     from iscp.client.admin_client import Client
+
+
+REFRESHES_SHOWN = 5
+"""Of a view's refreshes `view show` shows the newest; `job history` shows all."""
 
 
 @click.group()
@@ -129,16 +133,23 @@ def _draw_list(jobs: list[JobView], *, wide: bool) -> None:
 @anywhere
 @invocation
 def show(invocation: Invocation, /, name: str, table: str | None, account: str) -> None:
-    """Show a view: its query, its tables, its target, and how far it is."""
+    """Show a view: its query, its tables, its target, how far it is, and its last refreshes."""
     with invocation.client() as client:
         job, fields = find_view(client, name, table, account)
         job = client.status(job.table_id, job.name, account=job.account)
-    if render.show(render.job_row(job), invocation.output):
+        refreshes = client.history(job.table_id, job.name, limit=REFRESHES_SHOWN, account=job.account)
+    shown = {**render.job_row(job), "refreshes": [render.history_row(each) for each in refreshes]}
+    if render.show(shown, invocation.output):
         return
     about = {"target": fields.target, "refresh": fields.refresh}
-    pairs({**about, **{f"table {each}": uri for each, uri in fields.tables.items()}})
+    marks = job.status.sources
+    at = {uri: f"  version {marks[uri].watermark.version}" for uri in fields.tables.values() if uri in marks}
+    pairs({**about, **{f"table {each}": f"{uri}{at.get(uri, '')}" for each, uri in fields.tables.items()}})
     click.echo(f"\n{fields.sql}\n")
     render.show_job(job)
+    if refreshes:
+        click.echo("\nlast refreshes")
+        show_history(refreshes, wide=invocation.wide)
 
 
 @view.command()
@@ -156,22 +167,29 @@ def drop(invocation: Invocation, /, name: str, table: str | None, account: str) 
 
 @view.command()
 @one_view
-@click.option("--version", type=VERSION, help="Of its first table.  [default: the newest at the call]")
+@VERSIONS_OPTION
 @click.option("--timeout", "timeout_s", type=DURATION, default="60s", show_default=True, help="As in 60s or 2m.")
 @anywhere
 @invocation
 def wait(
-    invocation: Invocation, /, name: str, table: str | None, account: str, version: int | None, timeout_s: float
+    invocation: Invocation, /, name: str, table: str | None, account: str, versions: dict[str, int], timeout_s: float
 ) -> None:
-    """Wait until a view has applied a version of its first table.
+    """Wait until a view has come to these versions of its tables.
 
     Exit status 3 if that takes longer than --timeout.
     """
-    with invocation.client() as client:
-        job, _ = find_view(client, name, table, account)
-        found = client.wait(job.table_id, job.name, version, timeout_s=timeout_s, account=job.account)
+    with invocation.client() as client, options_named(own={"versions": "--version"}):
+        job, fields = find_view(client, name, table, account)
+        found = client.wait(job.table_id, job.name, versions=versions, timeout_s=timeout_s, account=job.account)
     if not render.show(render.job_row(found), invocation.output):
-        click.echo(f"version {found.applied_version} is applied")
+        click.echo(f"at {_versions(found, fields)}")
+
+
+def _versions(job: JobView, fields: ViewFields) -> str:
+    """How far the view is in each of its tables, as in `version 7 of orders, 3 of customers`."""
+    marks = job.status.sources
+    known = {name: marks[uri].watermark.version for name, uri in fields.tables.items() if uri in marks}
+    return f"version {', '.join(f'{each} of {name}' for name, each in known.items()) or job.applied_version}"
 
 
 @view.command()
@@ -199,13 +217,11 @@ def refresh(invocation: Invocation, /, name: str, table: str | None, account: st
 
 
 def _probe(client: Client, job: JobView, fields: ViewFields) -> list[str]:
-    """The places that the cluster was notified of: the view's own table, and the others that it knows."""
+    """The places that the cluster was notified of: the view's own table, and the others."""
     client.notify(job.table_id)
     probed = [job.table]
     for uri in dict.fromkeys(fields.tables.values()):
         if uri != job.table:
-            # A table without jobs of its own is known to the cluster only where it follows the view's others.
-            with contextlib.suppress(TableNotFound):
-                client.notify(uri)
-                probed.append(uri)
+            client.notify(uri)
+            probed.append(uri)
     return probed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import assert_never
 
 import click
 
@@ -12,6 +13,7 @@ from iscp.cli.arguments import TABLE, Invocation, anywhere, invocation
 from iscp.cli.completion import VIEW_NAME
 from iscp.cli.drawing import pairs
 from iscp.cli.drawing import table as draw_table
+from iscp.cli.history_lines import show_history
 from iscp.cli.view.view_lookup import find_view
 from iscp.cli.view.view_options import (
     ACCOUNT_OPTION,
@@ -25,7 +27,15 @@ from iscp.cli.view.view_options import (
     view_fields,
 )
 from iscp.core.errors import InvalidRequest
-from iscp.core.query_explanation import ExplainedOperator, OperatorUpkeep, QueryExplanation
+from iscp.core.iteration import HistoryEntry
+from iscp.core.progress import TableSize
+from iscp.core.query_explanation import (
+    CHANGED_ROWS,
+    ChangeCost,
+    ExplainedOperator,
+    OperatorUpkeep,
+    QueryExplanation,
+)
 
 UPKEEP_WORDS = {
     OperatorUpkeep.LINEAR: "from the changed rows alone",
@@ -34,7 +44,10 @@ UPKEEP_WORDS = {
     OperatorUpkeep.TOUCHED: "recomputed for the keys that changed",
     OperatorUpkeep.WHOLE: "recomputed as a whole",
 }
-COLUMNS = ("OPERATOR", "KEPT", "STATE NEEDED", "WHY", "REMEDY")
+COST = f"COST OF {CHANGED_ROWS:,} ROWS"
+COLUMNS = ("OPERATOR", "KEPT", COST, "STATE NEEDED", "WHY", "REMEDY")
+REFRESHES_SHOWN = 5
+"""Of a view's refreshes `view explain` shows how long the newest took."""
 
 
 @click.command(name="explain")
@@ -66,11 +79,13 @@ def explain_view(
 
     NAME is a view that is there; otherwise give its query by --sql or --sql-file, and its tables. Writes nothing.
     """
+    refreshes: list[HistoryEntry] = []
     with invocation.client() as client, options_named(own=OWN_OPTIONS):
         if name:
             _refuse_both(sql, sql_file, refresh, given)
             job, _ = find_view(client, name, TABLE.convert(given[0], None, None) if given else None, account)
             explained = client.explain(job.table_id, job.name, account=job.account)
+            refreshes = client.history(job.table_id, job.name, limit=REFRESHES_SHOWN, account=job.account)
         else:
             if sql is None and sql_file is None:
                 raise InvalidRequest("is missing", field="NAME", remedy="Name a view, or give a query by --sql")
@@ -78,8 +93,13 @@ def explain_view(
             tables = named_tables(context, None, tuple(NAMED_TABLE.convert(each, None, context) for each in given))
             fields = view_fields(read_query(sql, sql_file), tables, "", refresh)
             explained = client.explain_view(fields.sql, fields.tables, refresh=fields.refresh)
-    if not render.show(dataclasses.asdict(explained), invocation.output):
-        show_explanation(explained, wide=invocation.wide)
+    shown = dataclasses.asdict(explained) | {"refreshes": [render.history_row(each) for each in refreshes]}
+    if render.show(shown, invocation.output):
+        return
+    show_explanation(explained, wide=invocation.wide)
+    if refreshes:
+        click.echo("\nlast refreshes")
+        show_history(refreshes, wide=invocation.wide)
 
 
 def _refuse_both(sql: str | None, sql_file: str | None, refresh: str | None, given: tuple[str, ...]) -> None:
@@ -97,10 +117,42 @@ def show_explanation(explained: QueryExplanation, *, wide: bool = False) -> None
     draw_table([COLUMNS[number] for number in filled], [[row[number] for number in filled] for row in rows], wide=wide)
     click.echo()
     columns = ", ".join(f"{name} {kind}" for name, kind in explained.columns.items())
-    pairs({"columns": columns, **{f"table {name}": uri for name, uri in explained.tables.items()}})
+    tables = {f"table {name}": _place(uri, explained.sizes.get(name)) for name, uri in explained.tables.items()}
+    kept = {each.holds: _place(each.uri, each.size) for each in explained.kept}
+    pairs({"columns": columns, **tables, **kept})
     for note in explained.notes:
         click.echo(f"note: {note}")
 
 
+def _place(uri: str, size: TableSize | None) -> str:
+    if size is None or size.bytes < 0:
+        return uri
+    return f"{uri}  {rows_words(size.rows)}, {render.size(size.bytes)}"
+
+
 def _row(each: ExplainedOperator) -> tuple[str, ...]:
-    return "  " * each.depth + each.operator, UPKEEP_WORDS[each.upkeep], each.state, each.reason, each.remedy
+    costs = "; ".join(cost_words(each.upkeep, cost) for cost in each.costs)
+    return "  " * each.depth + each.operator, UPKEEP_WORDS[each.upkeep], costs, each.state, each.reason, each.remedy
+
+
+def cost_words(upkeep: OperatorUpkeep, cost: ChangeCost) -> str:
+    """As in `orders: 1,000 rows joined with 150,000 rows`."""
+    changed, read = rows_words(cost.changed), rows_words(cost.read)
+    match upkeep:
+        case OperatorUpkeep.LINEAR:
+            words = f"all of {read}" if cost.read else changed  # the value of a subquery has changed
+        case OperatorUpkeep.STATE:
+            words = f"groups of {changed}"
+        case OperatorUpkeep.JOINED:
+            words = f"{changed} joined with {read}"
+        case OperatorUpkeep.TOUCHED:
+            words = f"keys of {changed} among {read}"
+        case OperatorUpkeep.WHOLE:
+            words = f"all of {read}"
+        case _:
+            assert_never(upkeep)
+    return f"{cost.table}: {words}"
+
+
+def rows_words(rows: int) -> str:
+    return "an unknown number of rows" if rows < 0 else f"{rows:,} rows"

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from iscp.cli.arguments import DURATION, TABLE, absolute_table
+from iscp.cli.arguments import DURATION, TABLE, VERSION, absolute_table
 from iscp.cli.completion import ACCOUNT, VIEW_NAME
 from iscp.core.errors import InvalidRequest
 from iscp.core.ids import DEFAULT_ACCOUNT
@@ -15,6 +15,7 @@ from iscp.core.spec import PRIORITY_MAX, PRIORITY_MIN
 from iscp.core.view_fields import OPTIONS_FIELD, REFRESH_POLICIES, ViewFields, view_text
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 SQL_CHARS_MAX = 200_000
 """Characters of a query in a file; a longer one is refused, as no job_spec may hold it."""
@@ -42,17 +43,29 @@ class NamedTableType(click.ParamType):  # type: ignore[type-arg]
         return name.strip(), absolute_table(uri.strip())
 
 
+class NamedVersionType(click.ParamType):  # type: ignore[type-arg]
+    """A table of the query with a version of it."""
+
+    name = "table=version"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, version = str(value).rpartition("=")
+        if not (name.strip() and equals):
+            self.fail(f"{value!r} is not TABLE=VERSION. Give it as in orders=7", param, ctx)
+        return name.strip(), VERSION(version, param, ctx)
+
+
 NAMED_TABLE = NamedTableType()
 
 
-def named_tables(
-    ctx: click.Context, param: click.Parameter | None, given: tuple[tuple[str, str], ...]
-) -> dict[str, str]:
-    """In the order of the line. Raises click.BadParameter for a name that is given twice."""
-    tables: dict[str, str] = {}
-    for name, uri in given:
-        if tables.setdefault(name, uri) != uri:
-            raise click.BadParameter(f"{name!r} is given twice: {tables[name]} and {uri}")
+def named_tables(ctx: click.Context, param: click.Parameter | None, given: tuple[tuple[str, T], ...]) -> dict[str, T]:
+    """What is given of each, in the order of the line. Raises click.BadParameter for a name that is given twice."""
+    tables: dict[str, T] = {}
+    for name, each in given:
+        if tables.setdefault(name, each) != each:
+            raise click.BadParameter(f"{name!r} is given twice: {tables[name]} and {each}")
     return tables
 
 
@@ -64,6 +77,15 @@ TABLE_OPTION = click.option(
     metavar="NAME=URI",
     callback=named_tables,
     help="Where a table of the query is; again for each.",
+)
+VERSIONS_OPTION = click.option(
+    "--version",
+    "versions",
+    type=NamedVersionType(),
+    multiple=True,
+    metavar="TABLE=VERSION",
+    callback=named_tables,
+    help="Of a table, by its name in the query; again for each.  [default: the newest at the call]",
 )
 SQL_OPTION = click.option("--sql", metavar="SELECT", help="The query.")
 SQL_FILE_OPTION = click.option(

@@ -139,13 +139,9 @@ def _unscaled(values: pa.Array) -> pa.Array:
 def _read(query: GroupQuery, uri: str, version: int, keys: Sequence[Group]) -> dict[Group, Totals]:
     """What is kept of the groups with these keys."""
     with delta_faults(f"read {uri}"):
-        dataset = DeltaTable(uri, version=version).to_pyarrow_dataset()
-        firsts = [key[0] for key in keys]
-        field = dataset.schema.field("k0")
-        wanted = pc.field("k0").isin(pa.array([each for each in firsts if each is not None], field.type))
-        if None in firsts:
-            wanted = wanted | pc.field("k0").is_null()
-        found = dataset.to_table(filter=wanted).to_pylist()
+        # By delta-rs itself: Arrow takes neither rows that are marked as deleted, nor a filter of texts that it wrote.
+        batches = pa.RecordBatchReader.from_stream(DeltaTable(uri, version=version).scan())
+        found = [row for batch in batches for row in _with_first(batch, [key[0] for key in keys])]
     width, names, among = len(query.measured), key_columns(query), {*keys}
     return {
         key: Totals(
@@ -156,6 +152,14 @@ def _read(query: GroupQuery, uri: str, version: int, keys: Sequence[Group]) -> d
         for row in found
         if (key := tuple(row[name] for name in names)) in among
     }
+
+
+def _with_first(batch: pa.RecordBatch, firsts: Sequence[Any]) -> list[dict[str, Any]]:
+    """The rows whose first key is one of these."""
+    plain = [each.with_type(pa.string()) if each.type == pa.string_view() else each for each in batch.schema]
+    rows = pa.Table.from_batches([batch]).cast(pa.schema(plain))
+    wanted = pa.array(set(firsts), rows.schema.field("k0").type)
+    return list(rows.filter(pc.is_in(rows["k0"], value_set=wanted)).to_pylist())
 
 
 def _interleaved(totals: Totals) -> list[int]:

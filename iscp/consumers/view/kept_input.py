@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.query.signed_rows import ChangedRows
 from iscp.consumers.view.bag_commit import commit_changes, merge_held
+from iscp.consumers.view.refresh_parts import Part, measured_as
 from iscp.core.errors import ErrorCode, PermanentError
 from iscp.core.sql_names import VIEW_STATE_SUFFIX
 from iscp.core.watermark import NOTHING_APPLIED, Position, SourceMarks, Watermark
@@ -39,6 +40,7 @@ class KeptInput:
     def rows(self, context: ConsumeContext) -> DataFrame:
         return self._sink.rows(context.session)
 
+    @measured_as(Part.STATE)
     def write(self, context: ConsumeContext, rows: DataFrame, sources: SourceMarks, *, by_key: bool = False) -> None:
         """All of it. `by_key`: it will be changed by `merge`, not by `follow`."""
         there, schema = self._position(context), rows.schema.json()
@@ -57,6 +59,7 @@ class KeptInput:
         else:
             self._sink.replace(rows, tag, context.guard)
 
+    @measured_as(Part.STATE)
     def follow(self, context: ConsumeContext, changes: ChangedRows | None, sources: SourceMarks) -> None:
         """As `commit_changes`; None: only the versions are others."""
         tag = self._tag(context, self._position(context), sources)
@@ -69,6 +72,7 @@ class KeptInput:
         """Where it lies, and its own version."""
         return self._uri, self._position(context).base_version
 
+    @measured_as(Part.STATE)
     def merge(self, context: ConsumeContext, rows: pa.Table, key: Sequence[str], sources: SourceMarks) -> None:
         """`rows` with OP."""
         merge_held(context, self._sink, rows, key, self._tag(context, self._position(context), sources))

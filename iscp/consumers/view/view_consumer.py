@@ -14,6 +14,7 @@ from iscp.consumers.view.bag_commit import commit_changes, merge_groups, merge_h
 from iscp.consumers.view.group_state import UnfitGroupsError, key_columns
 from iscp.consumers.view.kept_input import KeptInput
 from iscp.consumers.view.recent_views import RecentView
+from iscp.consumers.view.refresh_parts import measuring
 from iscp.consumers.view.view_memory import ViewMemory
 from iscp.consumers.view.view_query import Spans, ViewQuery, resolve_spans
 from iscp.consumers.view.view_spec import ViewSpec
@@ -77,8 +78,16 @@ class ViewConsumer:
         self._sink.tidy()
 
     def refresh(self, context: ConsumeContext, order: RefreshOrder) -> Refreshed:
-        with translating("refresh the view"):
-            return self._refresh(context, order)
+        with translating("refresh the view"), measuring(self._clock) as parts:
+            done = self._refresh(context, order)
+        if done.strategy == Strategy.FULL:
+            parts.rows_in = self._count_rows(done.consumed.position.sources)
+        return replace(done, rows_in=max(parts.rows_in, 0), parts_s=parts.parts_s)
+
+    def _count_rows(self, sources: SourceMarks) -> int:
+        """Of all tables, as their logs say; below 0 where one does not."""
+        sizes = [self._source.size(uri, mark.watermark.version) for uri, mark in sources.items()]
+        return -1 if any(each.rows < 0 for each in sizes) else sum(each.rows for each in sizes)
 
     def _refresh(self, context: ConsumeContext, order: RefreshOrder) -> Refreshed:
         ends = self._ends(order.to)

@@ -12,12 +12,13 @@ from iscp.consumers.validation import CONSUMER_PATH, check_target, normalized_ta
 from iscp.consumers.view.recent_views import RecentViews
 from iscp.consumers.view.view_check import ViewCheck
 from iscp.consumers.view.view_consumer import ViewConsumer
+from iscp.consumers.view.view_explanation import explain_view
 from iscp.consumers.view.view_memory import ViewMemory
 from iscp.consumers.view.view_spec import ViewSpec, read_view_spec
 from iscp.core.errors import ErrorCode, InvalidRequest, TableNotFound
 from iscp.core.job_row import JobRow
 from iscp.core.query_explanation import OperatorUpkeep, QueryExplanation
-from iscp.core.query_plan import OperatorKind, QueryShape, explain_operators, upkeep_of
+from iscp.core.query_plan import QueryShape, explain_operators
 from iscp.core.refresh_choice import Policy
 from iscp.core.spec import ConsumerSpec
 from iscp.core.sql_names import VIEW_STATE_SUFFIX
@@ -68,16 +69,8 @@ class ViewKind:
         view = read_view_spec(spec)
         tables = _describe(view, catalog)
         shape = _shape(view, tables, catalog)
-        fields = json.loads(shape.schema_json)["fields"]
-        return QueryExplanation(
-            explain_operators(shape.root),
-            {
-                field["name"]: field["type"] if isinstance(field["type"], str) else field["type"]["type"]
-                for field in fields
-            },
-            {name: each.uri for name, each in tables.items()},
-            tuple(_notes(shape)),
-        )
+        uris = {name: each.uri for name, each in tables.items()}
+        return explain_view(shape, uris, self.target_of(spec, catalog), catalog)
 
     def tables(self, spec: ConsumerSpec, catalog: Catalog) -> Mapping[str, str]:
         return {name: catalog.normalize(uri) for name, uri in read_view_spec(spec).tables.items()}
@@ -155,13 +148,6 @@ def _refuse_whole(shape: QueryShape) -> None:
             field=f"{CONSUMER_PATH}.options.refresh",
             remedy=whole.remedy or "Choose auto",
         )
-
-
-def _notes(shape: QueryShape) -> list[str]:
-    kinds = {each.kind for _, each in shape.root.walk() if upkeep_of(each) is OperatorUpkeep.WHOLE}
-    if OperatorKind.LIMIT in kinds:
-        return ["Rows that tie in ORDER BY at the limit are chosen by Spark, and others may be at the next refresh."]
-    return []
 
 
 def _refuse_unusable(target: str, catalog: Catalog) -> None:

@@ -12,6 +12,7 @@ from iscp.adapters.delta.query.group_plan import find_group_query
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
 from iscp.consumers.view.group_state import GROUPS_MAX, GroupChanges, change_groups, kept_frame, sum_up
 from iscp.consumers.view.kept_input import KeptInput
+from iscp.consumers.view.refresh_parts import Part, count_read, measured_as
 from iscp.consumers.view.view_query import Spans
 from iscp.core.group_query import GroupQuery
 from iscp.core.refresh_choice import RefreshSample, with_sample
@@ -27,6 +28,7 @@ class ViewGroups:
     uri: str
     columns: pa.Schema
 
+    @measured_as(Part.CHANGES)
     def change(
         self, context: ConsumeContext, source: ChangeSource, spans: Spans, kept: KeptInput
     ) -> GroupChanges | None:
@@ -42,7 +44,9 @@ class ViewGroups:
             if not kept.is_at(context):
                 table = source.snapshot(context.session, self.uri, span.from_version)
                 kept.write(context, kept_frame(self.query, table), context.position.sources, by_key=True)
-            return change_groups(self.query, deltas, *kept.version(context), rows.schema, self.columns)
+            found = change_groups(self.query, deltas, *kept.version(context), rows.schema, self.columns)
+            count_read(len(rows))
+            return found
         finally:
             changes.release()
 

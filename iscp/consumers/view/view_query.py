@@ -17,6 +17,7 @@ from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
 from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, TableChange
 from iscp.consumers.view.recent_views import RecentView
+from iscp.consumers.view.refresh_parts import Part, count_read, measured_as
 from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.iteration import Bounds
@@ -57,6 +58,7 @@ class Spans:
         return sum(span.bytes for span in self.by_uri.values() if span.changes_data)
 
 
+@measured_as(Part.SPANS)
 def resolve_spans(source: ChangeSource, marks: SourceMarks, ends: Mapping[str, SourceRange]) -> Spans:
     """Raises ChangesUnavailableError, saying why, where one of them cannot be followed by its changes."""
     found = {}
@@ -95,6 +97,7 @@ class ViewQuery:
     kept: PlanNode | None = field(init=False)
     keys: ResultKeys | None = field(init=False)
 
+    @measured_as(Part.PLAN)
     def __post_init__(self) -> None:
         self.schemas = {
             name: self.source.schema(self.session, uri, self.ends[uri].to.version)
@@ -205,10 +208,12 @@ class ViewQuery:
 
         return changes
 
+    @measured_as(Part.CHANGES)
     def _read_changes(self, name: str, uri: str, span: SourceRange, stack: ExitStack) -> DataFrame:
         read = self.source.read_cdf if span.cdf_on else self.source.read_appends
         found = read(self.session, uri, span, self.schemas[name].names, 2)
         stack.callback(found.release)
+        count_read(None if found.held is None else len(found.held))
         frame = found.all(())
         weight = F.when(F.col(_CHANGE_TYPE).isin(*_WRITTEN), F.lit(1)).otherwise(F.lit(-1)).cast("long")
         return frame.withColumn(WEIGHT, weight).drop(_CHANGE_TYPE, *_STAMPS)

@@ -32,13 +32,13 @@ class BookIndex:
         self._called: dict[str, dict[str, int]] | None = None
         self._readers: dict[str, dict[str, str]] | None = None
 
-    def readers(self, uri: str) -> tuple[str, ...]:
-        """The ids of tables with jobs that read the table at `uri` besides their own, each once."""
+    def readers(self, uri: str) -> dict[str, str]:
+        """The ids of the jobs that read the table at `uri` besides their own, with those of their tables."""
         if self._readers is None:
             self._readers = {}
             for row in self._rows():
                 self._read(row)
-        return tuple(dict.fromkeys(self._readers.get(uri, {}).values()))
+        return self._readers.get(uri, {})
 
     def reread(self, before: JobRow, row: JobRow) -> None:
         """A job whose spec has changed."""

@@ -105,9 +105,9 @@ class JobBook:
         """The tables that the jobs are on, by their URIs."""
         return self._index.sources()
 
-    def tables_reading(self, uri: str) -> tuple[str, ...]:
-        """The ids of tables with jobs that read the table at this URI besides the one that they are on."""
-        return self._index.readers(uri)
+    def jobs_reading(self, uri: str) -> Mapping[str, str]:
+        """The ids of the jobs that read the table at this URI besides their own, each with that of its own."""
+        return dict(self._index.readers(uri))
 
     def rows(self) -> list[JobRow]:
         """What the log has to keep: the last row of every registration, dropped ones before what replaced them."""

@@ -16,7 +16,7 @@ from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobReport, JobRow
 from iscp.core.members import WIRE_FORMAT
 from iscp.core.report_validation import exact_shard
-from iscp.core.untrusted_values import exact_float, exact_int
+from iscp.core.untrusted_values import exact_float, exact_int, exact_message
 
 SYNC_SHARDS_MAX = 5_000
 """Shards in one part of a Sync; the others travel in further parts."""
@@ -104,23 +104,48 @@ class DispatchTableResponse:
 
 
 @dataclass(frozen=True, slots=True)
+class FurtherSeen:
+    """The newest version of a table that jobs read besides their own; `lag_s` as SourceSeen has it."""
+
+    uri: str
+    version: int
+    lag_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class SourceSeen:
     """What a node last saw of a shard's source: its newest version at `checked_at_s` (Unix seconds).
 
-    `lag_s`: the age of the oldest commit not yet applied by some job, 0 if there is none.
+    `lag_s`: the age of the oldest commit not yet applied by some job, 0 if there is none; of `further` tables too.
     """
 
     shard: ShardId
     source_version: int
     checked_at_s: float
     lag_s: float
+    further: tuple[FurtherSeen, ...] = ()
+
+    def moved_since(self, before: SourceSeen) -> bool:
+        """Whether a table has another version, or a lag has begun or ended."""
+        versions = [(each.uri, each.version) for each in self.further]
+        return (self.source_version, self.lag_s > 0) != (before.source_version, before.lag_s > 0) or versions != [
+            (each.uri, each.version) for each in before.further
+        ]
 
 
 def exact_seen(seen: SourceSeen) -> SourceSeen:
     """As it may be kept, or ValueError."""
     version = exact_int(seen.source_version, "source_version", -1)
     lag_s = exact_float(seen.lag_s, "lag_s", 0.0)
-    return SourceSeen(exact_shard(seen.shard), version, exact_float(seen.checked_at_s, "checked_at_s"), lag_s)
+    further = tuple(
+        FurtherSeen(
+            exact_message(each.uri, "further.uri"),
+            exact_int(each.version, "further.version", -1),
+            exact_float(each.lag_s, "further.lag_s", 0.0),
+        )
+        for each in seen.further
+    )
+    return SourceSeen(exact_shard(seen.shard), version, exact_float(seen.checked_at_s, "checked_at_s"), lag_s, further)
 
 
 @dataclass(frozen=True, slots=True)

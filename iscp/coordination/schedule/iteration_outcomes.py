@@ -226,4 +226,7 @@ class Settlement:
             bytes=outcome.bytes,
             data_type=outcome.strategy or outcome.data_type.value,
             node_id=self._node_id,
+            reason=outcome.strategy_reason,
+            rows_in=outcome.rows_in,
+            parts_s=outcome.parts_s,
         )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import ceil, inf
 
 from iscp.coordination.further_tables import FurtherAnswer, FurtherTables, SeveralTables
-from iscp.coordination.protocol.messages import SourceSeen
+from iscp.coordination.protocol.messages import FurtherSeen, SourceSeen
 from iscp.coordination.schedule.schedule_events import Probe, TargetAnswer
 from iscp.coordination.schedule.tracked_job import JobEvent, TrackedJob
 from iscp.core.backoff import doubled_s, jittered_s
@@ -260,17 +260,13 @@ class TrackedTable:
         """What is known of the source: when it moved, when a lag begins or ends, and every now and then."""
         if self.seen is None or self.fault or not self.probed_at_s:
             return None
-        lag_s = self._lag_s(self.seen, self.probed_at_s)
-        reported = self.reported
-        if (
-            reported is not None
-            and reported.source_version == self.seen.version
-            and (reported.lag_s > 0) == (lag_s > 0)
-            and 0 <= at_s - reported.checked_at_s < every_s
-        ):
+        further = self._see_further(self.probed_at_s) if self.further else ()
+        lag_s = max([self._lag_s(self.seen, self.probed_at_s), *(each.lag_s for each in further)])
+        seen, reported = SourceSeen(self.shard, self.seen.version, self.probed_at_s, lag_s, further), self.reported
+        if reported and not seen.moved_since(reported) and 0 <= at_s - reported.checked_at_s < every_s:
             return None
-        self.reported = SourceSeen(self.shard, self.seen.version, self.probed_at_s, lag_s)
-        return self.reported
+        self.reported = seen
+        return seen
 
     def _lag_s(self, seen: ProbeState, at_s: float) -> float:
         """The age of the oldest commit not applied by some job that is built and not paused; 0 if there is none."""
@@ -279,14 +275,13 @@ class TrackedTable:
             mark = job.row.watermark
             if mark.version >= 0 and (slowest is None or mark.version < slowest.version) and not job.row.paused:
                 slowest = mark
-        further_s = self._further_lag_s(at_s) if self.further else 0.0
         if slowest is None or slowest.version >= seen.version:
             self.behind_at_s = 0.0
-            return further_s
+            return 0.0
         # What is outstanding was committed after what is applied, and with the last change at the latest.
         self.behind_at_s = max(self.behind_at_s or seen.since_s or at_s, slowest.at_s)
-        return max(0.001, at_s - self.behind_at_s, further_s)
+        return max(0.001, at_s - self.behind_at_s)
 
-    def _further_lag_s(self, at_s: float) -> float:
+    def _see_further(self, at_s: float) -> tuple[FurtherSeen, ...]:
         built = [job.several for job in self.jobs if job.several and job.row.watermark.version >= 0 and job.runnable]
-        return self.further.lag_s(built, at_s) if self.further else 0.0
+        return self.further.see(built, at_s) if self.further else ()

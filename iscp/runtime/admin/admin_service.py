@@ -164,12 +164,12 @@ class OwnerAdmin:
 
     def notify(self, table: str) -> int:
         writer = self._owner.current_writer()
-        tables, reading = self._finder.touched_by(writer, table)
-        for shard in shards_of(writer, tables):
+        touched = self._finder.touched_by(writer, table)
+        for shard in shards_of(writer, touched.on):
             self._nodes.notify(shard, True)
-        for shard in shards_of(writer, reading):
+        for shard in shards_of(writer, touched.reading):
             self._nodes.notify(shard, False)  # whoever reads it besides its own table; no target was touched
-        return writer.read(lambda book: len(book.select(tables=tables)))
+        return touched.jobs
 
     # --- questions ---------------------------------------------------------------------------------------------
 

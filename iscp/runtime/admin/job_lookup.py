@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.core.api_requests import JobName
@@ -11,6 +11,17 @@ from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow
 from iscp.ports.catalog import Catalog
 from iscp.runtime.owner.log.job_log_writer import LogWriter
+
+
+@dataclass(frozen=True, slots=True)
+class TouchedTables:
+    """Ids of tables that a change of one concerns: `on` as `table_ids` has it, `reading` those of jobs that read
+    it besides their own. `jobs`: how many jobs these are, together.
+    """
+
+    on: tuple[str, ...]
+    reading: tuple[str, ...]
+    jobs: int
 
 
 class JobLookup:
@@ -30,20 +41,23 @@ class JobLookup:
             raise TableNotFound(f"{table} has no jobs", field="table", remedy="See `iscp-admin job list`")
         return found
 
-    def touched_by(self, writer: LogWriter, table: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """As `table_ids`, but none where it has none; and the tables of jobs on others that read it too.
-
-        Raises TableNotFound where it has neither.
-        """
+    def touched_by(self, writer: LogWriter, table: str) -> TouchedTables:
+        """Raises TableNotFound where no job reads it."""
         try:
             on = self.table_ids(writer, table)
         except TableNotFound:
-            on, uris = (), {self._catalog.normalize(table)}
-            if not (reading := _reading(writer, uris)):
+            reading = writer.read(lambda book: book.jobs_reading(self._catalog.normalize(table)))
+            if not reading:
                 raise
-            return on, reading
-        uris = writer.read(lambda book: {row.table_uri for each in on for row in book.jobs_on(each)})
-        return on, tuple(each for each in _reading(writer, uris) if each not in on)
+            return TouchedTables((), tuple(dict.fromkeys(reading.values())), len(reading))
+
+        def find(book: JobBook) -> TouchedTables:
+            uris = {row.table_uri for each in on for row in book.jobs_on(each)}
+            reading = {job_id: each for uri in uris for job_id, each in book.jobs_reading(uri).items()}
+            others = tuple(each for each in dict.fromkeys(reading.values()) if each not in on)
+            return TouchedTables(on, others, len(book.select(tables=on)) + len(reading))
+
+        return writer.read(find)
 
     def row(self, writer: LogWriter, job: JobName) -> JobRow:
         """Raises JobNotFound, TableNotFound."""
@@ -65,8 +79,3 @@ class JobLookup:
         row = writer.read(find) if request_id else None
         same = row is not None and (row.key.account, row.key.job_name) == (job.account, job.name)
         return row if same else None
-
-
-def _reading(writer: LogWriter, uris: Iterable[str]) -> tuple[str, ...]:
-    """The ids of tables with jobs that read one of these besides their own."""
-    return writer.read(lambda book: tuple(dict.fromkeys(each for uri in uris for each in book.tables_reading(uri))))

@@ -113,16 +113,26 @@ def lag_of(row: JobRow, seen: SourceSeen | None, *, held: bool, now_s: float) ->
         return -1.0
     if doubted_at_s := row.status.doubted_at_s:
         return max(0.001, now_s - doubted_at_s)
-    if seen.lag_s > 0 and not row.paused and further_tables(row):
-        # Its own watermark shows nothing of the other tables, but the shard's figure counts them.
-        return seen.lag_s + max(0.0, now_s - seen.checked_at_s)
+    further_s = 0.0 if row.paused else _further_lag_of(row, seen, now_s)
     if row.watermark.version >= seen.source_version:
-        return 0.0 if held else max(0.0, now_s - seen.checked_at_s)
+        return max(further_s, 0.0 if held else now_s - seen.checked_at_s)
     # The table's own figure is of its slowest job; no job is staler than that, or than its own watermark.
     table_s = seen.lag_s + (now_s - seen.checked_at_s)
     own_s = now_s - row.watermark.at_s if row.watermark.version >= 0 else table_s
     # A paused job does not count among those of the table: only its own watermark shows how far it has fallen back.
-    return max(0.0, own_s if row.paused else min(table_s, own_s))
+    return max(further_s, own_s if row.paused else min(table_s, own_s))
+
+
+def _further_lag_of(row: JobRow, seen: SourceSeen, now_s: float) -> float:
+    """Of the tables that it reads besides its own: no staler than the slowest job there, or than it was when it read
+    them."""
+    read, lag_s = set(further_tables(row)), 0.0
+    for each in seen.further if read else ():
+        mark = row.sources.get(each.uri)
+        if each.uri in read and mark is not None and mark.watermark.version < each.version:
+            table_s = each.lag_s + (now_s - seen.checked_at_s)
+            lag_s = max(lag_s, 0.001, min(table_s, now_s - mark.watermark.at_s))
+    return lag_s
 
 
 def _probed(loop: OwnerLoop, shards: Sequence[ShardId]) -> tuple[str, SourceSeen | None]:

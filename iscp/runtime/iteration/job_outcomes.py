@@ -8,7 +8,7 @@ from dataclasses import replace
 from iscp.core.errors import Conflict, ErrorCode, FileLost, IscpError, StorageError
 from iscp.core.iteration import DataType, JobOutcome
 from iscp.core.job_row import JobRow
-from iscp.core.report_validation import exact_position
+from iscp.core.report_validation import exact_parts, exact_position
 from iscp.core.untrusted_values import error_code, error_text, exact_int, exact_name, named_error, printable
 from iscp.core.watermark import Position, later
 from iscp.ports.consumer import Consumed
@@ -44,6 +44,8 @@ def refreshed(row: JobRow, done: Refreshed, data_type: DataType, from_version: i
         outcome,
         strategy=exact_name(done.strategy, "strategy"),
         strategy_reason=printable(done.reason),
+        rows_in=exact_int(done.rows_in, "rows_in"),
+        parts_s=exact_parts(done.parts_s, "parts_s"),
         committed=bool(done.committed),
     )
 

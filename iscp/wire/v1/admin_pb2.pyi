@@ -1322,12 +1322,15 @@ class ExplainedOperator(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     REMEDY_FIELD_NUMBER: _builtins.int
+    COSTS_FIELD_NUMBER: _builtins.int
     depth: _builtins.int
     operator: _builtins.str
     upkeep: Global___Upkeep.ValueType
     state: _builtins.str
     reason: _builtins.str
     remedy: _builtins.str
+    @_builtins.property
+    def costs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChangeCost]: ...
     def __init__(
         self,
         *,
@@ -1337,14 +1340,74 @@ class ExplainedOperator(_message.Message):
         state: _builtins.str = ...,
         reason: _builtins.str = ...,
         remedy: _builtins.str = ...,
+        costs: _abc.Iterable[Global___ChangeCost] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["depth", b"depth", "operator", b"operator", "reason", b"reason", "remedy", b"remedy", "state", b"state", "upkeep", b"upkeep"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["costs", b"costs", "depth", b"depth", "operator", b"operator", "reason", b"reason", "remedy", b"remedy", "state", b"state", "upkeep", b"upkeep"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExplainedOperator: _TypeAlias = ExplainedOperator  # noqa: Y015
+
+@_typing.final
+class ChangeCost(_message.Message):
+    """An estimate: of 1,000 changed rows of a table so many come to an operator, which looks among read rows for those that
+    belong to them. -1: not known.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELD_NUMBER: _builtins.int
+    READ_FIELD_NUMBER: _builtins.int
+    table: _builtins.str
+    changed: _builtins.int
+    read: _builtins.int
+    def __init__(
+        self,
+        *,
+        table: _builtins.str = ...,
+        changed: _builtins.int = ...,
+        read: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "read", b"read", "table", b"table"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeCost: _TypeAlias = ChangeCost  # noqa: Y015
+
+@_typing.final
+class KeptTable(_message.Message):
+    """A table in which rows of a query are kept; holds: which. -1: its log does not say how many."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    URI_FIELD_NUMBER: _builtins.int
+    HOLDS_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    uri: _builtins.str
+    holds: _builtins.str
+    rows: _builtins.int
+    bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        uri: _builtins.str = ...,
+        holds: _builtins.str = ...,
+        rows: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "holds", b"holds", "rows", b"rows", "uri", b"uri"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeptTable: _TypeAlias = KeptTable  # noqa: Y015
 
 @_typing.final
 class QueryColumn(_message.Message):
@@ -1378,17 +1441,24 @@ class QueryTable(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     URI_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     uri: _builtins.str
+    rows: _builtins.int
+    """-1: its log does not say."""
+    bytes: _builtins.int
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         uri: _builtins.str = ...,
+        rows: _builtins.int = ...,
+        bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "uri", b"uri"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "name", b"name", "rows", b"rows", "uri", b"uri"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1404,6 +1474,7 @@ class QueryExplanation(_message.Message):
     COLUMNS_FIELD_NUMBER: _builtins.int
     TABLES_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def operators(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExplainedOperator]: ...
     @_builtins.property
@@ -1412,6 +1483,8 @@ class QueryExplanation(_message.Message):
     def tables(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueryTable]: ...
     @_builtins.property
     def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def kept(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeptTable]: ...
     def __init__(
         self,
         *,
@@ -1419,10 +1492,11 @@ class QueryExplanation(_message.Message):
         columns: _abc.Iterable[Global___QueryColumn] | None = ...,
         tables: _abc.Iterable[Global___QueryTable] | None = ...,
         notes: _abc.Iterable[_builtins.str] | None = ...,
+        kept: _abc.Iterable[Global___KeptTable] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "notes", b"notes", "operators", b"operators", "tables", b"tables"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["columns", b"columns", "kept", b"kept", "notes", b"notes", "operators", b"operators", "tables", b"tables"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1461,6 +1535,26 @@ class HistoryEntry(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class PartsSEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ACCOUNT_FIELD_NUMBER: _builtins.int
     TABLE_ID_FIELD_NUMBER: _builtins.int
     JOB_NAME_FIELD_NUMBER: _builtins.int
@@ -1477,6 +1571,9 @@ class HistoryEntry(_message.Message):
     BYTES_FIELD_NUMBER: _builtins.int
     DATA_TYPE_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    ROWS_IN_FIELD_NUMBER: _builtins.int
+    PARTS_S_FIELD_NUMBER: _builtins.int
     account: _builtins.str
     table_id: _builtins.str
     job_name: _builtins.str
@@ -1493,6 +1590,12 @@ class HistoryEntry(_message.Message):
     bytes: _builtins.int
     data_type: _builtins.str
     node_id: _builtins.str
+    reason: _builtins.str
+    """Why a query's rows were brought up to date in this way (data_type)."""
+    rows_in: _builtins.int
+    """Rows that were read for it, changed ones or all; 0: it is not known."""
+    @_builtins.property
+    def parts_s(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     def __init__(
         self,
         *,
@@ -1512,10 +1615,13 @@ class HistoryEntry(_message.Message):
         bytes: _builtins.int = ...,
         data_type: _builtins.str = ...,
         node_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        rows_in: _builtins.int = ...,
+        parts_s: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "bytes", b"bytes", "data_type", b"data_type", "end_at_s", b"end_at_s", "error_code", b"error_code", "error_msg", b"error_msg", "from_version", b"from_version", "job_id", b"job_id", "job_name", b"job_name", "node_id", b"node_id", "rows", b"rows", "seq", b"seq", "source_commit_at_s", b"source_commit_at_s", "start_at_s", b"start_at_s", "table_id", b"table_id", "to_version", b"to_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "bytes", b"bytes", "data_type", b"data_type", "end_at_s", b"end_at_s", "error_code", b"error_code", "error_msg", b"error_msg", "from_version", b"from_version", "job_id", b"job_id", "job_name", b"job_name", "node_id", b"node_id", "parts_s", b"parts_s", "reason", b"reason", "rows", b"rows", "rows_in", b"rows_in", "seq", b"seq", "source_commit_at_s", b"source_commit_at_s", "start_at_s", b"start_at_s", "table_id", b"table_id", "to_version", b"to_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

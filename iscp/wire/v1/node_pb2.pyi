@@ -454,11 +454,16 @@ class SourceSeen(_message.Message):
     SOURCE_VERSION_FIELD_NUMBER: _builtins.int
     CHECKED_AT_S_FIELD_NUMBER: _builtins.int
     LAG_S_FIELD_NUMBER: _builtins.int
+    FURTHER_FIELD_NUMBER: _builtins.int
     table_id: _builtins.str
     range_id: _builtins.int
     source_version: _builtins.int
     checked_at_s: _builtins.float
     lag_s: _builtins.float
+    @_builtins.property
+    def further(self) -> _containers.RepeatedCompositeFieldContainer[Global___FurtherSeen]:
+        """Tables that jobs read besides their own."""
+
     def __init__(
         self,
         *,
@@ -467,14 +472,40 @@ class SourceSeen(_message.Message):
         source_version: _builtins.int = ...,
         checked_at_s: _builtins.float = ...,
         lag_s: _builtins.float = ...,
+        further: _abc.Iterable[Global___FurtherSeen] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked_at_s", b"checked_at_s", "lag_s", b"lag_s", "range_id", b"range_id", "source_version", b"source_version", "table_id", b"table_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked_at_s", b"checked_at_s", "further", b"further", "lag_s", b"lag_s", "range_id", b"range_id", "source_version", b"source_version", "table_id", b"table_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SourceSeen: _TypeAlias = SourceSeen  # noqa: Y015
+
+@_typing.final
+class FurtherSeen(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    URI_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    LAG_S_FIELD_NUMBER: _builtins.int
+    uri: _builtins.str
+    version: _builtins.int
+    lag_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        uri: _builtins.str = ...,
+        version: _builtins.int = ...,
+        lag_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lag_s", b"lag_s", "uri", b"uri", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FurtherSeen: _TypeAlias = FurtherSeen  # noqa: Y015
 
 @_typing.final
 class Watermark(_message.Message):

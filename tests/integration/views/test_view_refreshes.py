@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from .conftest import ViewBench, bag
+from .conftest import SCHEMAS, ViewBench, bag
 
 QUERIES = (
     "select a, b, d from t where n > 1",
@@ -115,6 +116,42 @@ def test_a_view_of_groups_follows_by_what_changed_rows_add(new_view: Callable[..
         strategies.add(view.refresh().strategy)
         view.assert_equal()
     assert "groups" in strategies
+
+
+def test_groups_of_texts_without_a_null_follow_again_and_again(new_view: Callable[..., ViewBench]) -> None:
+    """What was merged once is read at the next refresh, by statistics without nulls."""
+    view = new_view("select x, count(*) c from u group by x", seed=3)
+    table = view.lake.uris["u"]
+    DeltaTable(table).delete("x is null")
+    view.refresh()
+    for text in ("p", "new", "z", "new"):
+        write_deltalake(table, pa.table({"a": [1], "x": [text], "y": [2]}), mode="append")
+        assert view.refresh().strategy == "groups"
+        view.assert_equal()
+
+
+@pytest.mark.parametrize(
+    ("sql", "strategy", "parts"),
+    [
+        ("select a, count(*) c from t group by a", "groups", {"spans", "plan", "changes", "state", "rows"}),
+        ("select t.a, u.x from t join u on t.a = u.a", "incremental", {"spans", "plan", "changes", "rows"}),
+        (KEPT[1], "incremental", {"spans", "plan", "changes", "state", "rows"}),
+    ],
+)
+def test_a_refresh_says_what_it_read_and_how_long_its_parts_took(
+    new_view: Callable[..., ViewBench], sql: str, strategy: str, parts: set[str]
+) -> None:
+    view = new_view(sql, seed=5, refresh="incremental")
+    first = view.refresh()
+    tables = view.spec.options["tables"].values()
+    assert first.rows_in == sum(DeltaTable(uri).to_pyarrow_table().num_rows for uri in tables)
+    assert {"plan", "rows"} <= set(first.parts_s)
+    met = next(each for each in DeltaTable(view.lake.uris["u"]).to_pyarrow_table()["a"].to_pylist() if each is not None)
+    rows = [{"a": met, "b": text, "d": 1.5, "n": None} for text in ("p", "new")]
+    write_deltalake(view.lake.uris["t"], pa.Table.from_pylist(rows, SCHEMAS["t"]), mode="append")
+    second = view.refresh()
+    assert (second.strategy, second.rows_in, set(second.parts_s)) == (strategy, 2, parts), second.reason
+    assert all(took_s >= 0 for took_s in second.parts_s.values())
 
 
 UNCOMPARED = "select a, map(b, n) m from t where b is not null"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from iscp.coordination.further_tables import FurtherAnswer, FurtherQuery, FurtherTables, SeveralTables
+from iscp.coordination.protocol.messages import FurtherSeen
 from iscp.core.start_rule import ProbeState
 from iscp.core.watermark import SourceMark, Watermark
 
@@ -26,11 +27,11 @@ def test_who_is_behind_shows_as_soon_as_a_table_has_moved_or_the_job_has_come_on
     tables.keep(jobs)
     assert not tables.take([FurtherAnswer("x", ProbeState(4, (1,), 20.0))], jobs, moved=False)
     assert [job.behind for job in jobs] == [True, False]
-    assert tables.lag_s(jobs, 50.0) == 30.0
+    assert tables.see(jobs, 50.0) == (FurtherSeen("x", 4, 30.0), FurtherSeen("y", 1, 0.0))
     jobs[0].marks = reading(x=4).marks
     tables.compare(jobs)
     assert not jobs[0].behind
-    assert tables.lag_s(jobs, 60.0) == 0.0
+    assert {each.lag_s for each in tables.see(jobs, 60.0)} == {0.0}
 
 
 def test_a_lower_version_is_a_recreated_table_unless_an_iteration_has_ended_since() -> None:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
 from iscp.adapters.delta.joblog.log_check import find_damage, is_there
-from iscp.adapters.delta.joblog.log_opening import open_or_create
+from iscp.adapters.delta.joblog.log_opening import bring_up_to_format, open_or_create
 from iscp.adapters.delta.joblog.log_schema import (
     FORMAT,
     FORMAT_PROPERTY,
@@ -80,6 +80,7 @@ class HistoryTable:
             self._table = self._open()
         try:
             bring_up(self._table)
+            bring_up_to_format(self._table, HISTORY_SCHEMA)
             write_deltalake(self._table, rows, mode="append")
         except FOREIGN_ERRORS as error:
             self._table = None  # what it has in memory may be of a directory that is gone

@@ -25,8 +25,10 @@ from iscp.core.watermark import Watermark
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2
-"""Format 1 has no ranges: its table gets the columns when it is claimed, and its rows are those of whole tables."""
+FORMAT = 3
+"""Format 1 has no ranges: its table gets the columns when it is claimed, and its rows are those of whole tables. The
+history of format 2 says nothing of strategies: its table gets the columns when it is first appended to.
+"""
 FORMAT_PROPERTY = "iscp.format"
 # Sequence numbers follow from the commit's version, so that nobody has to read the last one first.
 SEQUENCES_PER_COMMIT = 1 << 24
@@ -83,6 +85,10 @@ HISTORY_SCHEMA = pa.schema(
         pa.field("bytes", pa.int64(), nullable=False),
         pa.field("data_type", pa.string(), nullable=False),
         pa.field("node_id", pa.string(), nullable=False),
+        pa.field("reason", pa.string()),
+        pa.field("rows_in", pa.int64()),
+        # JSON: seconds by the parts' names.
+        pa.field("parts_s", pa.string()),
     ]
 )
 
@@ -130,7 +136,15 @@ _HISTORY_VALUES: Mapping[str, Callable[[HistoryEntry], Any]] = {
     "start_at": lambda entry: _micros(entry.start_at_s),
     "end_at": lambda entry: _micros(entry.end_at_s),
     "source_commit_at": lambda entry: _micros(entry.source_commit_at_s),
+    "parts_s": lambda entry: json.dumps(dict(entry.parts_s)) if entry.parts_s else None,
 }
+
+_HISTORY_READ: Mapping[str, Callable[[Any], Any]] = {
+    "reason": lambda text: text or "",
+    "rows_in": lambda rows: rows or 0,
+    "parts_s": lambda text: json.loads(text) if text else {},
+}
+"""What columns that an earlier format lacks come to."""
 
 
 def _lists(texts: Sequence[Sequence[str]]) -> pa.Array:
@@ -253,12 +267,18 @@ def _repair_row(row: JobRow) -> JobRow | None:
 def history_entries(table: pa.Table) -> list[HistoryEntry]:
     """Entries in the table's order; the columns are those of HistoryEntry, in its order."""
     columns: list[Iterable[Any]] = []
+    there = set(table.column_names)
     for field in HISTORY_SCHEMA:
-        column = table.column(field.name)
-        columns.append(
-            [at or 0.0 for at in _seconds(column)] if pa.types.is_timestamp(field.type) else column.to_pylist()
-        )
+        column = table.column(field.name) if field.name in there else pa.chunked_array([pa.nulls(len(table))])
+        if pa.types.is_timestamp(field.type):
+            columns.append([at or 0.0 for at in _seconds(column)])
+        else:
+            columns.append(map(_HISTORY_READ.get(field.name, _as_it_is), column.to_pylist()))
     return list(map(HistoryEntry, *columns))
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def row_count_stats(rows: int) -> str:

@@ -12,7 +12,8 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.query.catalyst import Catalyst
-from iscp.adapters.delta.query.plan_tree import PlanNode, read_tree
+from iscp.adapters.delta.query.group_plan import find_group_query
+from iscp.adapters.delta.query.plan_tree import PlanNode, kept_input, read_tree
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.core.errors import InvalidRequest
 from iscp.core.query_plan import QueryShape
@@ -77,7 +78,13 @@ def query_shaper(session: SparkSession) -> ShapeQuery:
         with spark_faults("open a Spark session"):
             apart = session.newSession()
         found = analyze_query(apart, sql, schemas)
-        return QueryShape(found.root.operator, str(found.columns.json()))
+        kept = kept_input(found.root)
+        return QueryShape(
+            found.root.operator,
+            str(found.columns.json()),
+            kept.operator if kept is not None else None,
+            find_group_query(found.catalyst, found.root, found.columns) is not None,
+        )
 
     return shape
 

@@ -15,7 +15,7 @@ from iscp.adapters.delta.log.commits import APP_ID, log_of, newest_version, read
 from iscp.adapters.delta.log.delta_errors import delta_faults, storage_faults
 from iscp.adapters.delta.log.table_features import target_fault
 from iscp.adapters.delta.query.query_analysis import ShapeQuery, query_shaper
-from iscp.adapters.delta.source.open_table import BrokenLogError, BySpark, open_version
+from iscp.adapters.delta.source.open_table import BrokenLogError, BySpark, open_version, size_at
 from iscp.adapters.delta.source.spark_read import table_opener
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage import files
@@ -24,6 +24,7 @@ from iscp.adapters.delta.storage.nested_tables import table_around
 from iscp.adapters.delta.storage.table_place import missing_parent
 from iscp.core.column_identity import void_fields
 from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
+from iscp.core.progress import TableSize
 from iscp.core.query_plan import QueryShape
 from iscp.ports.catalog import TableDescription
 
@@ -148,6 +149,9 @@ class DeltaCatalog:
 
     def newest_version(self, uri: str) -> int:
         return newest_version(uri)
+
+    def size(self, uri: str) -> TableSize:
+        return size_at(uri, newest_version(uri))
 
     def describe(self, table: str) -> TableDescription:
         """Raises TableNotFound, InvalidRequest (another store, or no engine reads it), StorageError."""

@@ -126,7 +126,7 @@ def history_to_wire(entry: HistoryEntry) -> pb.HistoryEntry:
 
 
 def history_from_wire(message: pb.HistoryEntry) -> HistoryEntry:
-    return HistoryEntry(**fields_of(message, _HISTORY_FIELDS))
+    return HistoryEntry(**{**fields_of(message, _HISTORY_FIELDS), "parts_s": dict(message.parts_s)})
 
 
 def report_to_wire(report: VerifyReport) -> pb.VerifyReport:

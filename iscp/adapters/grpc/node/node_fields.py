@@ -25,6 +25,7 @@ from iscp.coordination.protocol.messages import (
     SYNC_PARTS_MAX,
     Checkpoint,
     DispatchTableResponse,
+    FurtherSeen,
     NodeShard,
     NodeShardState,
     ShardCheckpoint,
@@ -192,10 +193,11 @@ def _seen(seen: SourceSeen) -> Fields:
         "source_version": seen.source_version,
         "checked_at_s": seen.checked_at_s,
         "lag_s": seen.lag_s,
+        "further": [{"uri": each.uri, "version": each.version, "lag_s": each.lag_s} for each in seen.further],
     }
 
 
 def _seen_of(wire: pb.SourceSeen) -> SourceSeen:
-    return exact_seen(
-        SourceSeen(ShardId(wire.table_id, wire.range_id), wire.source_version, wire.checked_at_s, wire.lag_s)
-    )
+    further = tuple(FurtherSeen(each.uri, each.version, each.lag_s) for each in wire.further)
+    shard = ShardId(wire.table_id, wire.range_id)
+    return exact_seen(SourceSeen(shard, wire.source_version, wire.checked_at_s, wire.lag_s, further))

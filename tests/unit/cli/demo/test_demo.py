@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +14,13 @@ from deltalake import write_deltalake
 from iscp.cli.demo import flights
 from iscp.cli.demo.check import differences, lags_s, percentile
 from iscp.cli.demo.flights import ARRIVAL, DEPARTURE, KEY, Year
-from iscp.cli.demo.jobs import DemoJob, demo_jobs, verify
+from iscp.cli.demo.jobs import ROUTES, DemoJob, demo_jobs, verify
 from iscp.cli.demo.lake import Sources, commit_times_s, read, version
 from iscp.cli.demo.replay import Replay, Replayed
+from iscp.core.api_views import JobView
 from iscp.core.iteration import HistoryEntry
+from iscp.core.job_row import JobState, JobStatus, Reason
+from iscp.core.watermark import SourceMark, Watermark
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +130,18 @@ class History:
         return list(self.entries)
 
 
+@dataclass
+class ViewHistory(History):
+    """Of a view that is at these versions of its tables."""
+
+    at: Mapping[str, int]
+
+    def status(self, table: str, name: str) -> JobView:
+        marks = {uri: SourceMark("id", Watermark(version, 1.0)) for uri, version in self.at.items()}
+        place = ("default", "t", table, name, "id", "{}", JobState.COMPLETED, Reason.NONE)
+        return JobView(*place, 1, 1.0, 1, 1.0, 0.0, 1, JobStatus(sources=marks), 1.0)
+
+
 def entry(from_version: int, to_version: int, end_s: float, error_code: int = 0) -> HistoryEntry:
     start_s = end_s - 1
     return HistoryEntry(
@@ -141,7 +157,7 @@ class TestVerify:
         sources.depart(year.days[0])
         sources.schedule(year.days[1])
         sources.arrive(year.days[0])
-        jobs = tuple(job for job in demo_jobs(sources, str(tmp_path / "derived")) if not job.is_feed)
+        jobs = tuple(job for job in demo_jobs(sources, str(tmp_path / "derived")) if not (job.is_feed or job.sql))
         for job in jobs:
             write_deltalake(job.target, job.recompute(read(job.source)))
         return jobs
@@ -170,6 +186,51 @@ class TestVerify:
         assert (result.iterations, result.failed) == (1, 1)
         assert result.lag_p50_s is not None
         assert 2.0 <= result.lag_p50_s < 60.0
+
+
+class TestViews:
+    """Each is compared with its query, computed by Arrow, at the versions that the view says it is at."""
+
+    @pytest.fixture
+    def views(self, tmp_path: Path, sources: Sources, year: Year) -> Mapping[str, DemoJob]:
+        for day in year.days[:3]:
+            sources.schedule(day)
+            sources.depart(day)
+            sources.arrive(day)
+        return {job.name: job for job in demo_jobs(sources, str(tmp_path / "derived")) if job.sql}
+
+    def at(self, job: DemoJob) -> ViewHistory:
+        return ViewHistory([], {uri: version(uri) for uri in job.tables.values()})
+
+    def test_delays_are_of_those_that_arrived(self, views: Mapping[str, DemoJob], year: Year) -> None:
+        rows = views["delays_by_day"].recompute(year.days[0].arrived).to_pylist()
+        assert sum(row["flights"] for row in rows) == year.days[0].arrived.num_rows
+        (united,) = [row for row in rows if row["carrier"] == "UA"]
+        delays = [each["arr_delay"] for each in year.days[0].arrived.to_pylist() if each["carrier"] == "UA"]
+        known = [each for each in delays if each is not None]
+        assert (united["flights"], united["arrived"]) == (len(delays), len(known))
+        assert united["delay"] == sum(known) / len(known)
+
+    def test_routes_are_those_with_most_flights_and_have_names(
+        self, views: Mapping[str, DemoJob], sources: Sources, year: Year
+    ) -> None:
+        rows = views["busiest_routes"].recompute(year.days[0].arrived, read(sources.airports)).to_pylist()
+        flown = Counter((each["origin"], each["dest"]) for each in year.days[0].arrived.to_pylist())
+        assert [row["flights"] for row in rows] == [number for _, number in flown.most_common(ROUTES)]
+        assert all(flown[row["origin"], row["dest"]] == row["flights"] for row in rows)
+        assert {row["origin_name"] for row in rows} == {"Newark Liberty Intl", "La Guardia", "John F Kennedy Intl"}
+
+    @pytest.mark.parametrize("name", ["delays_by_day", "busiest_routes"])
+    def test_it_is_equal_at_its_own_versions_alone(
+        self, views: Mapping[str, DemoJob], sources: Sources, year: Year, name: str
+    ) -> None:
+        job = views[name]
+        at = self.at(job)
+        write_deltalake(job.target, job.expected(at))  # type: ignore[arg-type]
+        sources.schedule(year.days[3])
+        sources.depart(year.days[3])
+        assert verify(job, at, 0).equal  # type: ignore[arg-type]
+        assert not verify(job, self.at(job), 0).equal  # type: ignore[arg-type]
 
 
 def page(*changes: tuple[str, int, str, int]) -> pa.Table:

@@ -10,6 +10,7 @@ import pytest
 from click.testing import Result
 
 from iscp.core.view_fields import ViewFields
+from iscp.core.watermark import SourceMark, Watermark
 from tests.fakes.admin import MISSING, FakeAdmin
 
 Run = Callable[..., Result]
@@ -103,6 +104,26 @@ def test_views_alone_are_listed_and_shown(run: Run) -> None:
     assert run("view", "show", "copy").exit_code == 1
 
 
+def test_a_view_shows_how_and_why_it_was_refreshed_and_other_jobs_have_no_such_columns(
+    run: Run, service: FakeAdmin
+) -> None:
+    run(*CREATE)
+    assert "last refreshes" not in run("view", "show", "totals").stdout
+    parts = {"plan": 0.5, "rows": 1.25}
+    service.refreshed = {"data_type": "full", "reason": "30% of the bytes", "rows_in": 4_000, "parts_s": parts}
+    service.apply("/lake/orders", "totals", 7)
+    shown = run("view", "show", "totals").stdout.split("last refreshes")[1]
+    for word in ("full", "4000", "rows 1.25 s, plan 0.50 s", "30% of the bytes", "WHY"):
+        assert word in shown
+    (entry,) = json.loads(run("view", "show", "totals", "-o", "json").stdout)["refreshes"]
+    assert (entry["reason"], entry["rows_in"], entry["parts_s"]) == ("30% of the bytes", 4_000, parts)
+    assert "WHY" in run("job", "history", "/lake/orders", "totals").stdout
+    service.refreshed = {}
+    run("job", "register", "--table", "/lake/orders", "--name", "copy", "--target", "/x/copy", "--key", "id")
+    service.apply("/lake/orders", "copy", 7)
+    assert "WHY" not in run("job", "history", "/lake/orders", "copy").stdout
+
+
 def test_of_several_of_one_name_the_table_is_to_be_named(run: Run, kept: Kept) -> None:
     for table in ("/lake/a", "/lake/b"):
         run("view", "create", "v", "--target", f"/x{table}", "--sql", "SELECT 1 FROM t", "--table", f"t={table}")
@@ -130,7 +151,34 @@ def test_a_wait_returns_once_the_version_is_applied(run: Run, service: FakeAdmin
     run(*CREATE)
     assert run("view", "wait", "totals", "--timeout", "10ms").exit_code == 3
     service.apply("/lake/orders", "totals", 7)
-    assert run("view", "wait", "totals").stdout == "version 7 is applied\n"
+    assert run("view", "wait", "totals").stdout == "at version 7\n"
+
+
+def test_a_wait_takes_a_version_of_each_table_and_says_how_far_each_is(run: Run, service: FakeAdmin) -> None:
+    run(*CREATE)
+    read = {"/lake/orders": 7, "sales.customers": 3}
+    marks = {uri: SourceMark("id", Watermark(version, 1.0)) for uri, version in read.items()}
+    service.apply("/lake/orders", "totals", 7, sources=marks)
+    waited = run("view", "wait", "totals", "--version", "orders=7", "--version", "sales.customers=3")
+    assert (waited.exit_code, waited.stdout) == (0, "at version 7 of orders, 3 of customers\n")
+    assert service.versions_wanted == {"orders": 7, "sales.customers": 3}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("7",), "'7' is not TABLE=VERSION"),
+        (("=7",), "is not TABLE=VERSION"),
+        (("orders=x",), "'x'"),
+        (("orders=-1",), "-1"),
+        (("orders=1", "orders=2"), "'orders' is given twice: 1 and 2"),
+    ],
+)
+def test_a_version_is_said_of_one_table_and_once(run: Run, given: tuple[str, ...], said: str) -> None:
+    run(*CREATE)
+    refused = run("view", "wait", "totals", *(each for version in given for each in ("--version", version)))
+    assert refused.exit_code == 2
+    assert said in refused.stderr
 
 
 def test_a_refresh_has_all_tables_probed_and_a_full_one_rebuilds(run: Run, service: FakeAdmin) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 from click.testing import Result
 
+from iscp.cli.view.view_explain import cost_words
+from iscp.core.query_explanation import ChangeCost, OperatorUpkeep
 from iscp.core.view_fields import ViewFields
 from tests.fakes.admin import FakeAdmin
 
@@ -22,14 +24,20 @@ def test_operators_are_a_tree_with_reasons_and_remedies(run: Run, kept: Kept) ->
     shown = run("view", "explain", *QUERY)
     assert shown.exit_code == 0
     head, first, second, third, *rest = shown.stdout.splitlines()
-    assert [*filter(None, map(str.strip, head.split("  ")))] == ["OPERATOR", "KEPT", "STATE NEEDED", "WHY", "REMEDY"]
+    assert [*filter(None, map(str.strip, head.split("  ")))] == [
+        *("OPERATOR", "KEPT", "COST OF 1,000 ROWS", "STATE NEEDED", "WHY", "REMEDY")
+    ]
     assert first.startswith("sum(total) by name")
     assert "one row for each group" in first
     assert second.startswith("  full outer join")
     assert second.rstrip().endswith("Join inner")
     assert third.startswith("    orders")
     assert "columns       name string, total decimal(20,2)" in rest
-    assert "table orders  /lake/orders" in rest
+    assert "orders: groups of 1,000 rows" in first
+    assert "orders: keys of 1,000 rows among 150,000 rows" in second
+    assert "orders: 1,000 rows" in third
+    assert "table orders  /lake/orders  150,000 rows, 2.5 MB" in rest
+    assert "the result    /x/totals  an unknown number of rows, 400 bytes" in rest
     assert rest[-1] == "note: Sums of doubles are exact."
     assert kept() == []
 
@@ -45,6 +53,31 @@ def test_a_view_that_is_there_is_explained_by_its_name(run: Run) -> None:
             (2, "linear"),
         ]
     assert run("view", "explain", "totals", "--table", "/lake/others").exit_code == 1
+
+
+def test_what_the_last_refreshes_took_is_shown_of_a_view_that_is_there(run: Run, service: FakeAdmin) -> None:
+    run("view", "create", "totals", "--target", "/x", *QUERY)
+    service.refreshed = {"data_type": "groups", "reason": "few rows", "rows_in": 12}
+    service.apply("/lake/orders", "totals", 7)
+    shown = run("view", "explain", "totals").stdout.split("last refreshes")[1]
+    assert "groups" in shown
+    assert "few rows" in shown
+    (entry,) = json.loads(run("view", "explain", "totals", "-o", "json").stdout)["refreshes"]
+    assert (entry["data_type"], entry["rows_in"]) == ("groups", 12)
+    assert json.loads(run("view", "explain", *QUERY, "-o", "json").stdout)["refreshes"] == []
+
+
+@pytest.mark.parametrize(
+    ("upkeep", "cost", "words"),
+    [
+        (OperatorUpkeep.LINEAR, ChangeCost("t", 1_000, 0), "t: 1,000 rows"),
+        (OperatorUpkeep.LINEAR, ChangeCost("t", 0, 70), "t: all of 70 rows"),
+        (OperatorUpkeep.JOINED, ChangeCost("t", 1_000, 70), "t: 1,000 rows joined with 70 rows"),
+        (OperatorUpkeep.WHOLE, ChangeCost("t", 1_000, -1), "t: all of an unknown number of rows"),
+    ],
+)
+def test_costs_are_said_in_words(upkeep: OperatorUpkeep, cost: ChangeCost, words: str) -> None:
+    assert cost_words(upkeep, cost) == words
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 
 from iscp.consumers.view.view_kind import ViewKind
 from iscp.core.errors import InvalidRequest, IscpError
-from iscp.core.query_explanation import OperatorUpkeep
+from iscp.core.progress import TableSize
+from iscp.core.query_explanation import ChangeCost, KeptTable, OperatorUpkeep
 from iscp.core.query_plan import Operator, OperatorKind, QueryShape
 from iscp.core.spec import ConsumerSpec
 from iscp.ports.catalog import TableDescription
@@ -106,4 +107,31 @@ def test_a_view_is_explained_with_its_columns_tables_and_what_to_know() -> None:
     assert explained.operators[0].upkeep is OperatorUpkeep.WHOLE
     assert explained.columns == {"a": "long", "b": "long"}
     assert explained.tables == {"t": "/lake/t", "u": "/lake/u"}
-    assert "ORDER BY" in explained.notes[0]
+    assert "estimates" in explained.notes[0]
+    assert "ORDER BY" in explained.notes[1]
+
+
+def test_sizes_and_costs_are_of_the_tables_and_of_what_is_kept_already() -> None:
+    there = catalog("a", whole=True)
+    shape = there.shapes[SQL]
+    there.sizes = {"/lake/t": TableSize(50, 500), "/lake/view_view_state": TableSize(7, 70)}
+    there.shapes[SQL] = replace(shape, kept=shape.root.inputs[0])
+    explained = KIND.explain(view(), there)
+    assert explained.sizes == {"t": TableSize(50, 500)}
+    assert explained.kept == ()
+    state = replace(T, uri="/lake/view_view_state", name="/lake/view_view_state")
+    there.tables[state.uri] = state
+    explained = KIND.explain(view(), there)
+    assert explained.kept == (KeptTable("/lake/view_view_state", "what is kept besides", TableSize(7, 70)),)
+    assert [each.state for each in explained.operators] == ["", "its rows", ""]
+    assert explained.operators[1].costs == (ChangeCost("t", 1_000, 0),)
+    assert not KIND.explain(view(target=""), there).kept
+
+
+def test_groups_that_follow_without_spark_are_said_to() -> None:
+    there = catalog("a", "b")
+    there.shapes[SQL] = replace(there.shapes[SQL], by_group=True)
+    explained = KIND.explain(view(), there)
+    assert explained.operators[0].upkeep is OperatorUpkeep.STATE
+    assert explained.operators[0].state
+    assert "by Spark" in explained.notes[1]

@@ -17,13 +17,13 @@ def reading(name: str, *uris: str) -> JobRow:
 def test_readers_are_found_as_jobs_come_change_and_go() -> None:
     rows = [reading("a", "/t2", "/t3")]
     index = BookIndex(lambda: rows)
-    assert index.readers("/t2") == index.readers("/t3") == ("t1",)
-    assert index.readers("/tables/t1") == ()
+    assert index.readers("/t2") == index.readers("/t3") == {"id-a": "t1"}
+    assert index.readers("/tables/t1") == {}
     index.add(reading("b", "/t2"))
     index.remove(reading("a", "/t2", "/t3"))
-    assert (index.readers("/t2"), index.readers("/t3")) == (("t1",), ())
+    assert (index.readers("/t2"), index.readers("/t3")) == ({"id-b": "t1"}, {})
     index.reread(reading("b", "/t2"), reading("b", "/t4"))
-    assert (index.readers("/t2"), index.readers("/t4")) == ((), ("t1",))
+    assert (index.readers("/t2"), index.readers("/t4")) == ({}, {"id-b": "t1"})
 
 
 def test_what_changes_before_anybody_wants_to_know_costs_nothing_and_is_seen_then() -> None:
@@ -32,4 +32,4 @@ def test_what_changes_before_anybody_wants_to_know_costs_nothing_and_is_seen_the
     index.add(reading("a", "/t2"))
     index.remove(reading("a", "/t2"))
     rows.append(reading("b", "/t3"))
-    assert (index.readers("/t2"), index.readers("/t3")) == ((), ("t1",))
+    assert (index.readers("/t2"), index.readers("/t3")) == ({}, {"id-b": "t1"})

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from iscp.coordination.protocol.messages import FurtherSeen
 from iscp.core.api_requests import RegisterRequest
 from iscp.core.errors import InvalidRequest, TableNotFound, TimedOut
 from iscp.core.ids import ShardId
@@ -53,19 +54,20 @@ def test_a_wait_goes_on_while_another_table_is_ahead(desk: Desk) -> None:
     assert waiter.answer.result(10.0).status.sources == status(7, 3).sources
 
 
-def test_a_job_lags_as_its_shard_does_where_its_own_table_shows_nothing(desk: Desk) -> None:
+def test_a_job_lags_by_the_tables_that_it_has_not_read_and_not_as_others_of_its_shard_do(desk: Desk) -> None:
     row = running(desk)
     desk.reach(row, 7, JobState.COMPLETED, Reason.NONE, status(7, 2))
-    desk.world.see(7, 40.0)
-    until(lambda: desk.admin.status(X).lag_s >= 40.0)
-    desk.world.see(7, 0.0)
+    others = (FurtherSeen(OTHER.uri, 3, 40.0), FurtherSeen("/lake/of-another-view", 9, 90.0))
+    desk.world.see(7, 90.0, further=others)
+    assert 40.0 <= desk.admin.status(X).lag_s < 90.0
+    desk.world.report(row._replace(seq=row.seq + 2), 7, JobState.COMPLETED, Reason.NONE, status(7, 3))
     until(lambda: desk.admin.status(X).lag_s == 0.0)
 
 
 def test_whoever_reads_a_table_is_notified_of_it_as_well(desk: Desk) -> None:
     running(desk)
-    desk.admin.notify(TABLE.uri)
-    desk.admin.notify(OTHER.uri)
+    assert desk.admin.notify(TABLE.uri) == 1
+    assert desk.admin.notify(OTHER.uri) == 1
     until(lambda: desk.notified == [(SHARD, True), (SHARD, False)])
     asked(desk, "unregister", X)
     with pytest.raises(TableNotFound):

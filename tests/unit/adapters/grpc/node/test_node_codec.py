@@ -18,6 +18,7 @@ from iscp.coordination.protocol.messages import (
     Checkpoint,
     DispatchTable,
     DispatchTableResponse,
+    FurtherSeen,
     NodeMessage,
     NodeShard,
     OwnerMessage,
@@ -61,6 +62,7 @@ SHARDS, EPOCHS, KEYS, MARKS = (
     every(Watermark, version=st.integers(-1, COUNT_MOST), step=st.integers(0, 9), steps=st.integers(9, 99)),
 )
 SOURCES = st.dictionaries(OF_TYPE["str"], every(SourceMark, watermark=MARKS), max_size=3)
+PARTS = st.dictionaries(OF_TYPE["str"], OF_TYPE["float"], max_size=3)
 ROWS = every(JobRow, key=KEYS, watermark=MARKS, drop_at_s=st.none() | OF_TYPE["float"])
 REPORTS = every(
     JobReport,
@@ -74,8 +76,8 @@ CHECKPOINTS = every(
     ShardCheckpoint,
     shard=SHARDS,
     reports=st.lists(REPORTS, max_size=3).map(tuple),
-    history=st.lists(every(HistoryEntry, error_code=CODES), max_size=3).map(tuple),
-    seen=st.none() | every(SourceSeen, shard=SHARDS),
+    history=st.lists(every(HistoryEntry, error_code=CODES, parts_s=PARTS), max_size=3).map(tuple),
+    seen=st.none() | every(SourceSeen, shard=SHARDS, further=st.lists(every(FurtherSeen), max_size=2).map(tuple)),
 )
 HELD = every(NodeShard, shard=SHARDS, table_epoch=EPOCHS)
 

@@ -1,0 +1,92 @@
+"""How long the parts of a refresh take, and how many rows of its tables it reads, for the history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from iscp.ports.system import Clock
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Part(StrEnum):
+    """SPANS: what the tables' logs say. PLAN: Spark analyzes the query. CHANGES: changed rows are read, and summed up
+    where that is done without Spark. STATE: what is kept beside the target is computed and written. ROWS: all else, of
+    which most is to compute the rows and to write them.
+    """
+
+    SPANS = "spans"
+    PLAN = "plan"
+    CHANGES = "changes"
+    STATE = "state"
+    ROWS = "rows"
+
+
+@dataclass(slots=True)
+class RefreshParts:
+    """Of one refresh. `rows_in` is -1 once somebody cannot say how many rows it has read."""
+
+    clock: Clock
+    parts_s: dict[str, float] = field(default_factory=dict)
+    rows_in: int = 0
+    inner_s: float = 0.0
+
+    def count(self, rows: int | None) -> None:
+        self.rows_in = -1 if rows is None or self.rows_in < 0 else self.rows_in + rows
+
+    @contextmanager
+    def measure(self, part: Part) -> Iterator[None]:
+        """Without the parts within it."""
+        began_s, outer_s, self.inner_s = self.clock.monotonic_s(), self.inner_s, 0.0
+        try:
+            yield
+        finally:
+            took_s = self.clock.monotonic_s() - began_s
+            own_s = self.parts_s.get(part.value, 0.0) + took_s - self.inner_s
+            self.parts_s[part.value] = max(0.0, round(own_s, 4))
+            self.inner_s = outer_s + took_s
+
+
+_current: ContextVar[RefreshParts | None] = ContextVar("refresh_parts", default=None)
+
+
+@contextmanager
+def measuring(clock: Clock) -> Iterator[RefreshParts]:
+    """Measures what happens within, on this thread, as ROWS where it is no other part."""
+    parts = RefreshParts(clock)
+    token = _current.set(parts)
+    try:
+        with parts.measure(Part.ROWS):
+            yield parts
+    finally:
+        _current.reset(token)
+
+
+def measured_as(part: Part) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Has the calls of a function count as this part of the refresh that they are made in, if there is one."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            parts = _current.get()
+            if parts is None:
+                return function(*args, **kwargs)
+            with parts.measure(part):
+                return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def count_read(rows: int | None) -> None:
+    """Changed rows that the refresh has read; None: nobody has counted them."""
+    if (parts := _current.get()) is not None:
+        parts.count(rows)

@@ -1,0 +1,87 @@
+"""Says how a view is kept, or would be: its operators, what a change costs at each, and what is kept already."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+from iscp.core.change_costs import CostEstimator
+from iscp.core.errors import StorageError, TableNotFound
+from iscp.core.progress import UNKNOWN, TableSize
+from iscp.core.query_explanation import CHANGED_ROWS, ExplainedOperator, KeptTable, OperatorUpkeep, QueryExplanation
+from iscp.core.query_plan import Operator, OperatorKind, QueryShape, explain_operators, upkeep_of
+from iscp.core.sql_names import VIEW_STATE_SUFFIX
+from iscp.ports.catalog import Catalog
+
+_RESULT, _STATE = "the result", "what is kept besides"
+
+
+def explain_view(shape: QueryShape, tables: Mapping[str, str], target: str, catalog: Catalog) -> QueryExplanation:
+    """`tables`: URIs by their names in the query. `target`: empty where there is none yet."""
+    found = {name: _size_of(uri, catalog) for name, uri in tables.items()}
+    sizes = {name: size for name, size in found.items() if size is not None and size.bytes >= 0}
+    kept = _kept_tables(target, catalog) if target else ()
+    known = {}
+    for each in kept:
+        operator = shape.root if each.holds == _RESULT else shape.kept
+        if operator is not None:
+            known[operator] = each.size.rows
+    estimator = CostEstimator({name: size.rows for name, size in sizes.items()}, known)
+    nodes = [operator for _, operator in shape.root.walk()]
+    explained = zip(nodes, explain_operators(shape.root), strict=True)
+    return QueryExplanation(
+        operators=tuple(_with_state(operator, each, shape, estimator) for operator, each in explained),
+        columns=_columns(shape),
+        tables=tables,
+        notes=tuple(_notes(shape)),
+        sizes=sizes,
+        kept=kept,
+    )
+
+
+def _with_state(
+    operator: Operator, each: ExplainedOperator, shape: QueryShape, estimator: CostEstimator
+) -> ExplainedOperator:
+    if shape.by_group and operator is shape.root:
+        each = replace(each, upkeep=OperatorUpkeep.STATE, state="each group's count and sums")
+    elif operator is shape.kept:
+        each = replace(each, state="its rows")
+    return replace(each, costs=estimator.costs(operator, each.upkeep))
+
+
+def _columns(shape: QueryShape) -> dict[str, str]:
+    fields = json.loads(shape.schema_json)["fields"]
+    kinds = {field["name"]: field["type"] for field in fields}
+    return {name: kind if isinstance(kind, str) else kind["type"] for name, kind in kinds.items()}
+
+
+def _kept_tables(target: str, catalog: Catalog) -> tuple[KeptTable, ...]:
+    places = {target: _RESULT, target + VIEW_STATE_SUFFIX: _STATE}
+    sizes = {uri: _size_of(uri, catalog) for uri in places}
+    return tuple(KeptTable(uri, places[uri], size) for uri, size in sizes.items() if size is not None)
+
+
+def _size_of(uri: str, catalog: Catalog) -> TableSize | None:
+    """None where there is no table."""
+    try:
+        return catalog.size(uri)
+    except TableNotFound:
+        return None
+    except StorageError:
+        return TableSize(UNKNOWN, UNKNOWN)
+
+
+def _notes(shape: QueryShape) -> list[str]:
+    kinds = {each.kind for _, each in shape.root.walk() if upkeep_of(each) is OperatorUpkeep.WHOLE}
+    notes = [
+        f"Costs are estimates for {CHANGED_ROWS:,} changed rows of a table, from the rows of tables alone: each passes "
+        "every filter, and meets one row in a join."
+    ]
+    if shape.by_group:
+        notes.append("Where many rows change the groups are recomputed for the keys that changed, by Spark.")
+    if OperatorKind.LIMIT in kinds:
+        notes.append(
+            "Rows that tie in ORDER BY at the limit are chosen by Spark, and others may be at the next refresh."
+        )
+    return notes
