@@ -89,6 +89,7 @@ class JobOutcome:
     `verified`: what a comparison found, if that was the purpose.
     `sources`: of a job of several tables, how far each was read; empty where that was not seen. `strategy` and
     `strategy_reason`: how a query's rows were brought up to date, and why so.
+    `due_at_s`: as in Refreshed.
     """
 
     row: JobRow
@@ -108,6 +109,7 @@ class JobOutcome:
     sources: SourceMarks = field(default_factory=dict)
     strategy: str = ""
     strategy_reason: str = ""
+    due_at_s: float = 0.0
 
     @property
     def ok(self) -> bool:

@@ -33,6 +33,7 @@ class Refreshed:
 
     `committed` is False where no table has other rows than before, and nothing was written: the sources of
     `consumed.position` may then be later than those that the sink has, and are what the job has come to.
+    `due_at_s`: when (Unix seconds) it has to be refreshed again though no table has changed; 0: never.
     """
 
     consumed: Consumed
@@ -40,6 +41,7 @@ class Refreshed:
     reason: str
     committed: bool = True
     warning: str = ""
+    due_at_s: float = 0.0
 
 
 @runtime_checkable

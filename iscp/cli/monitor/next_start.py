@@ -35,7 +35,7 @@ def next_start(job: JobView, now_s: float) -> str:
     if job.applied_version < 0:
         return "at once: the first iteration does not wait for the trigger"
     try:
-        return _by_trigger(job, parse_spec(job.spec_json), now_s)
+        return _by_trigger(job, parse_spec(job.spec_json), now_s) + _by_time(job.status.due_at_s, now_s)
     except InvalidRequest as error:
         return f"never: the spec cannot be read: {error.sentence}"
 
@@ -59,6 +59,13 @@ def _by_trigger(job: JobView, spec: JobSpec, now_s: float) -> str:
             return _by_period(spec, job.status.end_at_s, outstanding, now_s)
         case _:
             assert_never(spec.trigger.job_type)
+
+
+def _by_time(due_at_s: float, now_s: float) -> str:
+    if not due_at_s:
+        return ""
+    when = f"at {render.moment(due_at_s)} " if due_at_s > now_s else ""
+    return f"; and {when}as time passes, on which its rows depend"
 
 
 def _by_period(spec: JobSpec, last_s: float, outstanding: bool, now_s: float) -> str:

@@ -119,8 +119,8 @@ class TrackedTable:
         at_s = inf
         if self.waiting:
             for job in self.jobs:
-                if 0.0 < job.waits_until_s < at_s and not job.in_flight and job.runnable:
-                    at_s = job.waits_until_s
+                if 0.0 < job.wakes_at_s < at_s and not job.in_flight and job.runnable:
+                    at_s = job.wakes_at_s
             self.waiting = at_s < inf
         return at_s
 
