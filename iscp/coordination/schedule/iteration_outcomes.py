@@ -37,7 +37,7 @@ def apply_triggers(
             job.retry_at_s = 0.0
         job.heed_time(now_s)
         try:
-            reports.append(job.apply_trigger(table.newest, now_s, at_s, evaluate))
+            reports.append(job.apply_trigger(table.newest, table.outstanding_since_s(job, at_s), now_s, at_s, evaluate))
         except IscpError as error:
             if job.pace is None:
                 raise

@@ -149,6 +149,13 @@ class TrackedTable:
         lag_s = min(TARGET_LAG_S if job.target_lag_s is None else job.target_lag_s for job in jobs)
         return max(self.behind_at_s or at_s, applied_at_s) + lag_s
 
+    def outstanding_since_s(self, job: TrackedJob, at_s: float) -> float:
+        """Unix time of the oldest commit that the job may not have applied; `at_s` where none is known."""
+        further = self.further.behind_at_s if self.further and job.several else {}
+        uris = job.several.further if job.several else ()
+        known = [self.behind_at_s, *(further.get(uri, 0.0) for uri in uris)]
+        return min((each for each in known if each > 0.0), default=at_s)
+
     def begin_probe(self, at_s: float) -> Probe:
         self.probing, self.again, self.moved = True, False, False
         self.probe_sent_at_s = at_s

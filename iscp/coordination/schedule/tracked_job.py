@@ -188,14 +188,16 @@ class TrackedJob:
             self.company = SharingGroup.NONE  # others have nothing to do then
 
     def heed_time(self, now_s: float) -> None:
-        """Where its rows may be others by now it has to run; the outcome of what is in flight says when that is next."""
+        """It has to run where its rows may be others by now; an outcome of what is in flight says when that is next."""
         if self.due_s and self.due_s <= now_s and not self.in_flight:
             self.stale, self.due_s = True, 0.0
 
     def apply_trigger(
-        self, newest: int | None, now_s: float, at_s: float, evaluate: EvaluateTrigger
+        self, newest: int | None, since_s: float, now_s: float, at_s: float, evaluate: EvaluateTrigger
     ) -> JobReport | None:
         """Set until when its trigger holds back what is outstanding, if it does; the news if it had failed before.
+
+        `since_s`: Unix time since when something may be outstanding.
 
         Raises IscpError if the trigger fails.
         """
@@ -203,9 +205,11 @@ class TrackedJob:
             return None
         self.pace.held_until_s = 0.0
         candidate = self.candidate(now_s)
+        if candidate.built and newest is not None and not candidate.outstanding(newest):
+            self.pace.settle()
         if not (candidate.built and candidate.outstanding(newest)) or candidate.busy or candidate.failing:
             return None
-        self.pace.hold(self.row, newest, now_s, at_s, evaluate)
+        self.pace.hold(self.row, newest, since_s, now_s, at_s, evaluate)
         if not self.pace.faults:
             return None
         self.pace.faults = 0
