@@ -119,7 +119,7 @@ class ViewQuery:
             self.analyzed = self.recent.analyze(self.session, self.view.sql, written)
         except InvalidRequest as error:  # it was a query when it was registered
             raise PermanentError(
-                f"the view's query {error.message}, as its tables are now",
+                f"the view's query {error.message}{self.view.note}, as its tables are now",
                 remedy="Bring the columns back and resume the job; or `iscp-admin job resync` it with another query",
                 code=ErrorCode.SCHEMA_CHANGED,
             ) from error
