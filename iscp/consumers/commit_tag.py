@@ -10,9 +10,14 @@ from iscp.ports.sink import CommitTag
 
 
 def commit_tag(
-    context: ConsumeContext, kind: str, from_version: int, watermark: Watermark, sources: SourceMarks | None = None
+    context: ConsumeContext,
+    kind: str,
+    from_version: int,
+    watermark: Watermark,
+    sources: SourceMarks | None = None,
+    as_of_s: float = 0.0,
 ) -> CommitTag:
-    """For the commit that follows the position of `context`. `sources`: None: as they were."""
+    """For the commit that follows the position of `context`. `sources`: None: as they were, and of the same instant."""
     return CommitTag(
         seq=context.position.seq + 1,
         job_id=context.row.job_id,
@@ -26,4 +31,5 @@ def commit_tag(
         dead=context.position.dead,
         column_ids=context.column_ids,
         sources=context.position.sources if sources is None else sources,
+        as_of_s=context.position.as_of_s if sources is None else as_of_s,
     )

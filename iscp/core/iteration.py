@@ -90,7 +90,7 @@ class JobOutcome:
     `verified`: what a comparison found, if that was the purpose.
     `sources`: of a job of several tables, how far each was read; empty where that was not seen. `strategy` and
     `strategy_reason`: how a query's rows were brought up to date, and why so; `rows_in` and `parts_s`: as in
-    HistoryEntry.
+    HistoryEntry; `due_at_s`: as in Refreshed.
     """
 
     row: JobRow
@@ -112,6 +112,7 @@ class JobOutcome:
     strategy_reason: str = ""
     rows_in: int = 0
     parts_s: Mapping[str, float] = field(default_factory=dict)
+    due_at_s: float = 0.0
 
     @property
     def ok(self) -> bool:

@@ -58,7 +58,8 @@ class JobStatus:
     `doubted_at_s`: since when it is not known whether the target holds what was applied to it (0: it does).
     `failures`: how many iterations, or runs of its trigger, have failed in a row. `retry_at_s`: when the next retry is
     due, sooner where its source moves or a person resumes the job (0: none is, or it is not known). `sources`: of a
-    job of several tables, how far it has come in each; a report leaves it empty where that was not seen.
+    job of several tables, how far it has come in each; a report leaves it empty where that was not seen. `due_at_s`:
+    when it runs again though no table has changed, as its rows depend on the time (0: they do not).
     """
 
     from_version: int = -1
@@ -77,6 +78,7 @@ class JobStatus:
     doubted_at_s: float = 0.0
     failures: int = 0
     retry_at_s: float = 0.0
+    due_at_s: float = 0.0
     sources: SourceMarks = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -98,6 +100,7 @@ class JobStatus:
                 **({"failures": self.failures} if self.failures else {}),
                 **({"retry_at": self.retry_at_s} if self.retry_at_s else {}),
                 **({"sources": sources_document(self.sources)} if self.sources else {}),
+                **({"due_at": self.due_at_s} if self.due_at_s else {}),
             },
             separators=(",", ":"),
         )
@@ -120,6 +123,7 @@ _STATUS: Mapping[str, Check] = {
     "doubted_at_s": exact_float,
     "failures": exact_int,
     "retry_at_s": exact_float,
+    "due_at_s": exact_float,
     "sources": exact_sources,
 }
 exact_status = exact_fields(JobStatus, _STATUS)

@@ -14,6 +14,7 @@ from enum import Enum, StrEnum
 from typing import assert_never
 
 from iscp.core.query_explanation import ExplainedOperator, OperatorUpkeep
+from iscp.core.time_dependence import TIME_REFRESH_S, TimeDependence, finest
 
 
 class OperatorKind(StrEnum):
@@ -44,7 +45,7 @@ class JoinSide(Enum):
 class Operator:
     """`title` is what users are shown. `table`: of TABLE, the name in the query. `keyed`: it works key by key: it has
     groups or partitions, or as a JOIN an equality between its sides. `subqueries`: those in its expressions, each of
-    which gives one value for the whole operator.
+    which gives one value for the whole operator. `by_time`: whether its own condition depends on the time.
     """
 
     kind: OperatorKind
@@ -54,6 +55,7 @@ class Operator:
     keyed: bool = False
     linear_in: JoinSide = JoinSide.NEITHER
     subqueries: tuple[Operator, ...] = ()
+    by_time: TimeDependence | None = None
 
     def walk(self) -> Iterator[tuple[int, Operator]]:
         """Each operator with its depth, parents first; subqueries before inputs."""
@@ -67,9 +69,18 @@ class Operator:
         """The names of the tables that it reads."""
         return frozenset(each.table for _, each in self.walk() if each.table)
 
+    def time_dependence(self) -> TimeDependence | None:
+        """Of its rows: the finest of what is within it; None: they do not depend on the time."""
+        return finest(each.by_time for _, each in self.walk())
+
 
 def upkeep_of(operator: Operator) -> OperatorUpkeep:
-    """How its output follows a change of its inputs while the values of its subqueries stay as they are."""
+    """How its output follows a change of its inputs while the values of its subqueries stay as they are.
+
+    A filter that depends on the time is linear too: what enters or leaves by the time alone is a filter of old rows.
+    """
+    if operator.by_time and operator.kind is not OperatorKind.FILTER:
+        return OperatorUpkeep.WHOLE
     match operator.kind:
         case OperatorKind.JOIN:
             if operator.linear_in is JoinSide.BOTH:
@@ -105,7 +116,7 @@ def passes_kept_input(operator: Operator) -> bool:
         operator.kind in (OperatorKind.WINDOW, OperatorKind.AGGREGATE) and not operator.keyed
     )
     linear = operator.kind in (OperatorKind.PROJECT, OperatorKind.FILTER, OperatorKind.SORT)
-    return (whole or linear) and not operator.subqueries
+    return (whole or linear) and not operator.subqueries and not operator.by_time
 
 
 def worth_keeping(operator: Operator) -> bool:
@@ -133,10 +144,20 @@ def explain_operators(root: Operator) -> tuple[ExplainedOperator, ...]:
 def _explain(depth: int, operator: Operator) -> ExplainedOperator:
     upkeep = upkeep_of(operator)
     reason, remedy = _WHOLE.get(operator.kind, ("", "")) if upkeep is OperatorUpkeep.WHOLE else ("", "")
+    if operator.by_time:
+        reason, remedy = _explain_time(operator.by_time, upkeep)
     if operator.subqueries and not reason:
         reason = "it is recomputed as a whole where the value of a subquery in it changes"
         remedy = "Write the subquery as a join, if it often does"
     return ExplainedOperator(depth, operator.title, upkeep, reason=reason, remedy=remedy)
+
+
+def _explain_time(by_time: TimeDependence, upkeep: OperatorUpkeep) -> tuple[str, str]:
+    often = f"every {TIME_REFRESH_S:g} s" if by_time is TimeDependence.MOMENT else "when the day changes in UTC"
+    reason = f"it depends on the time: though no table changes the view is refreshed {often}, or as it is scheduled"
+    if upkeep is OperatorUpkeep.WHOLE:
+        return f"{reason}, and this is recomputed as a whole then", "Compare with the time in WHERE, of one side alone"
+    return f"{reason}, and rows that came or went by then are looked for in its input", ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,7 @@ def exact_position(found: object) -> Position:
         DeadLetters(exact_int(found.dead.seq, "dead.seq", -1), exact_int(found.dead.rows, "dead.rows")),
         _exact_columns(found.column_ids),
         exact_sources(found.sources),
+        exact_float(found.as_of_s, "as_of_s"),
     )
 
 

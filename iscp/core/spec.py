@@ -79,17 +79,19 @@ class ConsumerSpec:
 
 @dataclass(frozen=True, slots=True)
 class TriggerSpec:
-    """`interval_s` and `share` are of PERIODIC; `name` (an entry point of `iscp.triggers`) and `options` of CUSTOM."""
+    """Of PERIODIC are `interval_s`, or `cron` with `time_zone`, and `share`; of CUSTOM `name` (an entry point of
+    `iscp.triggers`) and `options`.
+    """
 
     job_type: TriggerType = field(
         default=TriggerType.DEFAULT,
         metadata=_about(
             "When iterations start. default: with the table's other jobs; greedy: alone, at once; periodic: once in an "
-            "interval; custom: as a class says"
+            "interval, or at times by cron; custom: as a class says"
         ),
     )
     interval_s: float | None = field(
-        default=None, metadata=_about("Of the periodic trigger: its interval, which it needs")
+        default=None, metadata=_about("Of the periodic trigger: its interval; it needs this or cron")
     )
     share: bool = field(
         default=False,
@@ -98,6 +100,13 @@ class TriggerSpec:
     name: str = field(default="", metadata=_about("Of the custom trigger: its name, an entry point of iscp.triggers"))
     options: Mapping[str, Any] = field(
         default_factory=dict, metadata=_about("Of the custom trigger: what the class is given")
+    )
+    cron: str = field(
+        default="",
+        metadata=_about("Of the periodic trigger, instead of an interval: times, as in '0 30 6 * * ?' (Quartz)"),
+    )
+    time_zone: str = field(
+        default="", metadata=_about("Of cron: the zone of its times, as Europe/Berlin; by default UTC")
     )
 
 
@@ -152,7 +161,12 @@ class JobSpec:
     def _document(self) -> dict[str, Any]:
         consumer, trigger = self.consumer, self.trigger
         job_type = None if trigger.job_type is TriggerType.DEFAULT else trigger.job_type.value
-        schedule = _given(interval=trigger.interval_s, share=trigger.share or None)
+        schedule = _given(
+            interval=trigger.interval_s,
+            cron=trigger.cron or None,
+            time_zone=trigger.time_zone or None,
+            share=trigger.share or None,
+        )
         return _given(
             trigger=_given(
                 job_type=job_type,

@@ -19,6 +19,8 @@ PATHS: dict[str, tuple[str, ...]] = {
     "options": (*_CONSUMER, "options"),
     "trigger": ("trigger", "job_type"),
     "every": ("trigger", "schedule", "interval"),
+    "cron": ("trigger", "schedule", "cron"),
+    "time_zone": ("trigger", "schedule", "time_zone"),
     "share": ("trigger", "schedule", "share"),
     "trigger_name": ("trigger", "name"),
     "trigger_options": ("trigger", "options"),
@@ -45,6 +47,8 @@ class RunFields(TypedDict, total=False):
 
     trigger: str
     every: float
+    cron: str
+    time_zone: str
     share: bool
     trigger_name: str
     trigger_options: Mapping[str, Any]

@@ -7,6 +7,7 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any
 
+from iscp.core.cron_schedule import parse_cron
 from iscp.core.errors import InvalidRequest
 from iscp.core.spec import (
     POLICIES,
@@ -92,25 +93,29 @@ def _consumer(iteration: dict[str, Any], path: str) -> ConsumerSpec:
 
 def _trigger(root: dict[str, Any], path: str) -> TriggerSpec:
     given = _section(root, "trigger", path, {"job_type", "schedule", "name", "options"})
-    schedule = _section(given, "schedule", f"{path}.schedule", {"interval", "share"})
+    schedule = _section(given, "schedule", f"{path}.schedule", {"interval", "cron", "time_zone", "share"})
     trigger = TriggerSpec(
         job_type=_choice(TriggerType, given.get("job_type"), f"{path}.job_type"),
         interval_s=_seconds(schedule.get("interval"), f"{path}.schedule.interval"),
+        cron=_text(schedule.get("cron"), f"{path}.schedule.cron"),
+        time_zone=_text(schedule.get("time_zone"), f"{path}.schedule.time_zone"),
         share=_flag(schedule.get("share"), f"{path}.schedule.share"),
         name=_text(given.get("name"), f"{path}.name"),
         options=_object(given.get("options"), f"{path}.options"),
     )
     periodic, custom = trigger.job_type is TriggerType.PERIODIC, trigger.job_type is TriggerType.CUSTOM
     _refuse_stray(trigger.interval_s is not None and not periodic, f"{path}.schedule.interval", TriggerType.PERIODIC)
+    _refuse_stray(bool(trigger.cron) and not periodic, f"{path}.schedule.cron", TriggerType.PERIODIC)
     _refuse_stray(trigger.share and not periodic, f"{path}.schedule.share", TriggerType.PERIODIC)
     _refuse_stray(bool(trigger.name) and not custom, f"{path}.name", TriggerType.CUSTOM)
     _refuse_stray(bool(trigger.options) and not custom, f"{path}.options", TriggerType.CUSTOM)
-    if periodic and trigger.interval_s is None:
+    if periodic and trigger.interval_s is None and not trigger.cron:
         raise InvalidRequest(
             "is missing, and the trigger is periodic",
             field=f"{path}.schedule.interval",
-            remedy="Give the seconds between iterations, as 600 (`--every 10m`)",
+            remedy="Give the seconds between iterations, as 600 (`--every 10m`), or times by cron",
         )
+    _check_cron(trigger, f"{path}.schedule")
     if custom and not trigger.name:
         raise InvalidRequest(
             "is missing, and the trigger is custom",
@@ -118,6 +123,17 @@ def _trigger(root: dict[str, Any], path: str) -> TriggerSpec:
             remedy="Name an entry point of the group iscp.triggers",
         )
     return trigger
+
+
+def _check_cron(trigger: TriggerSpec, path: str) -> None:
+    if not trigger.cron:
+        if trigger.time_zone:
+            raise InvalidRequest("goes only with cron", field=f"{path}.time_zone", remedy="Leave it out, or give cron")
+        return
+    if trigger.interval_s is not None or trigger.share:
+        other = "share" if trigger.share else "interval"
+        raise InvalidRequest("does not go with cron", field=f"{path}.{other}", remedy="Leave one of both out")
+    parse_cron(trigger.cron, trigger.time_zone, f"{path}.cron", f"{path}.time_zone")
 
 
 def _refuse_stray(stray: bool, path: str, of: TriggerType) -> None:

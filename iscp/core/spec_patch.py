@@ -32,9 +32,20 @@ def changed_spec(current_json: str, changes_json: str) -> JobSpec:
         current.pop("trigger", None)
         if trigger["job_type"] not in (None, TriggerType.DEFAULT):
             current.pop("independent", None)
+    _drop_other_schedule(current, trigger)
     after = parse_spec(json.dumps(_merged(current, changes)))
     _refuse_another_target(before, after)
     return after
+
+
+def _drop_other_schedule(current: dict[str, Any], trigger: Any) -> None:
+    """Times by cron replace an interval, and the other way round."""
+    given = trigger.get("schedule") if isinstance(trigger, dict) else None
+    held = current.get("trigger", {}).get("schedule", {})
+    for one, others in (("cron", ("interval", "share")), ("interval", ("cron", "time_zone"))):
+        if isinstance(given, dict) and given.get(one) is not None:
+            for name in others:
+                held.pop(name, None)
 
 
 def _merged(current: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,11 +41,11 @@ class ViewFields:
         return next(iter(self.tables.values()))
 
     def spec_json(self) -> str:
-        """Raises InvalidRequest where it cannot be written as JSON. `every` alone makes a trigger periodic."""
+        """Raises InvalidRequest where it is no JSON. `every` or `cron` alone makes a trigger periodic."""
         refresh = {} if self.refresh in ("", REFRESH_POLICIES[0]) else {"refresh": self.refresh}
         options = {"sql": self.sql, "tables": dict(self.tables), **refresh}
         run = {name: value for name, value in self.run.items() if value is not None}
-        if "every" in run:
+        if not run.keys().isdisjoint(("every", "cron")):
             run.setdefault("trigger", "periodic")
         return to_spec_json({"consumer": VIEW_KIND, "target": self.target or None, "options": options, **run})
 

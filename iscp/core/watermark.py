@@ -74,6 +74,7 @@ class Position:
     watermark (empty: they can); then only a snapshot difference or a new snapshot makes them right.
     `base_version` is the sink's own version up to which all this was checked. `dead` goes with the rows, and so do the
     `column_ids` of the source (None: the sink does not say). `sources`: of a sink that is made of several tables.
+    `as_of_s`: of one whose rows depend on the time, the instant (Unix seconds) that they are of; 0: they do not.
     """
 
     seq: int = 0
@@ -85,3 +86,4 @@ class Position:
     dead: DeadLetters = NO_DEAD_LETTERS
     column_ids: ColumnIds | None = None
     sources: SourceMarks = field(default_factory=dict)
+    as_of_s: float = 0.0

@@ -34,6 +34,7 @@ class Refreshed:
     `committed` is False where no table has other rows than before, and nothing was written: the sources of
     `consumed.position` may then be later than those that the sink has, and are what the job has come to. `rows_in` and
     `parts_s`: as in HistoryEntry.
+    `due_at_s`: when (Unix seconds) it has to be refreshed again though no table has changed; 0: never.
     """
 
     consumed: Consumed
@@ -43,6 +44,7 @@ class Refreshed:
     warning: str = ""
     rows_in: int = 0
     parts_s: Mapping[str, float] = field(default_factory=dict)
+    due_at_s: float = 0.0
 
 
 @runtime_checkable

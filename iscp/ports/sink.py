@@ -25,7 +25,8 @@ class CommitTag:
 
     `attempt` is unique: it distinguishes our commit from another writer's with the same seq. `base_version` is the
     sink's version up to which every commit was seen to be ours or harmless when the work began. `dead`: the rows that
-    the target leaves out as of this commit. `column_ids`: of the source at the watermark. `sources`: as in Position.
+    the target leaves out as of this commit. `column_ids`: of the source at the watermark. `sources`, `as_of_s`: as in
+    Position.
     """
 
     seq: int
@@ -40,6 +41,7 @@ class CommitTag:
     dead: DeadLetters = NO_DEAD_LETTERS
     column_ids: ColumnIds = field(default_factory=dict)
     sources: SourceMarks = field(default_factory=dict)
+    as_of_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,15 @@ class FakeProbe:
         self.errors: dict[str, IscpError] = {}
         self.looks: dict[str, int] = {}
         self._lives: dict[str, int] = {}
+        self._since_s: dict[str, float] = {}
         self.far: set[str] = set()
 
     def remote(self, table_uri: str) -> bool:
         return table_uri in self.far
 
-    def commit(self, table_uri: str, count: int = 1) -> int:
+    def commit(self, table_uri: str, count: int = 1, *, at_s: float = 0.0) -> int:
+        """`at_s`: as ProbeState.since_s."""
+        self._since_s[table_uri] = at_s
         self.versions[table_uri] = self.versions.get(table_uri, -1) + count
         return self.versions[table_uri]
 
@@ -38,4 +41,4 @@ class FakeProbe:
         if table_uri not in self.versions:
             raise TableNotFound("no such table", field="table")
         version = self.versions[table_uri]
-        return ProbeState(version, (self._lives.get(table_uri, 0), version))
+        return ProbeState(version, (self._lives.get(table_uri, 0), version), self._since_s.get(table_uri, 0.0))

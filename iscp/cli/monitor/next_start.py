@@ -8,6 +8,7 @@ from typing import assert_never
 
 from iscp.cli import render
 from iscp.core.api_views import JobView, PlacedShard
+from iscp.core.cron_schedule import parse_cron
 from iscp.core.errors import PERMANENT_FROM, InvalidRequest
 from iscp.core.job_row import JobState, Reason
 from iscp.core.spec import JobSpec, TriggerType
@@ -35,7 +36,7 @@ def next_start(job: JobView, now_s: float) -> str:
     if job.applied_version < 0:
         return "at once: the first iteration does not wait for the trigger"
     try:
-        return _by_trigger(job, parse_spec(job.spec_json), now_s)
+        return _by_trigger(job, parse_spec(job.spec_json), now_s) + _by_time(job.status.due_at_s, now_s)
     except InvalidRequest as error:
         return f"never: the spec cannot be read: {error.sentence}"
 
@@ -56,9 +57,27 @@ def _by_trigger(job: JobView, spec: JobSpec, now_s: float) -> str:
             when = "now" if outstanding else "once the source is ahead"
             return f"when the trigger {spec.trigger.name!r} says so; it is called {when}"
         case TriggerType.PERIODIC:
+            if spec.trigger.cron:
+                return _by_cron(spec, outstanding, now_s)
             return _by_period(spec, job.status.end_at_s, outstanding, now_s)
         case _:
             assert_never(spec.trigger.job_type)
+
+
+def _by_time(due_at_s: float, now_s: float) -> str:
+    if not due_at_s:
+        return ""
+    when = f"at {render.moment(due_at_s)} " if due_at_s > now_s else ""
+    return f"; and {when}as time passes, on which its rows depend"
+
+
+def _by_cron(spec: JobSpec, outstanding: bool, now_s: float) -> str:
+    trigger = spec.trigger
+    schedule = parse_cron(trigger.cron, trigger.time_zone)
+    when = f"at {render.moment(schedule.next_after(now_s))}" + (
+        "" if outstanding else ", if the source is ahead by then"
+    )
+    return f"{when} (trigger periodic, by cron {trigger.cron!r} in {schedule.time_zone})"
 
 
 def _by_period(spec: JobSpec, last_s: float, outstanding: bool, now_s: float) -> str:

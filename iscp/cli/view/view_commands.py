@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,7 @@ from iscp.cli.arguments import DURATION, LIMIT, TARGET, Invocation, anywhere, in
 from iscp.cli.completion import ACCOUNT
 from iscp.cli.drawing import pairs, table
 from iscp.cli.history_lines import show_history
+from iscp.cli.monitor.next_start import next_start
 from iscp.cli.monitor.watch_option import watched
 from iscp.cli.view.view_apply import apply_views_of_files
 from iscp.cli.view.view_explain import explain_view
@@ -31,6 +33,7 @@ from iscp.cli.view.view_options import (
     run_options_of_views,
     view_fields,
 )
+from iscp.cli.view.view_schedule import shown_schedule
 from iscp.core.api_requests import JobFilter, JobName, RegisterRequest
 from iscp.core.api_views import JobView
 from iscp.core.view_fields import ViewFields, shown_tables, view_of
@@ -117,14 +120,16 @@ def _draw_list(jobs: list[JobView], *, wide: bool) -> None:
             "" if job.reason.value == "none" else job.reason.value,
             render.lag(job),
             fields.refresh,
+            shown_schedule(fields),
+            next_start(job, time.time()),
             fields.target,
             shown_tables(fields.tables),
             job.status.error_msg,
         )
         for job, fields in kept
     ]
-    columns = ("NAME", "STATE", "REASON", "LAG", "REFRESH", "TARGET", "TABLES", "ERROR")
-    table(columns, rows, spare=("TABLES", "REFRESH", "REASON"), wide=wide)
+    columns = ("NAME", "STATE", "REASON", "LAG", "REFRESH", "SCHEDULE", "NEXT", "TARGET", "TABLES", "ERROR")
+    table(columns, rows, spare=("NEXT", "TABLES", "REFRESH", "SCHEDULE", "REASON"), wide=wide)
 
 
 @view.command()
@@ -141,7 +146,8 @@ def show(invocation: Invocation, /, name: str, table: str | None, account: str) 
     shown = {**render.job_row(job), "refreshes": [render.history_row(each) for each in refreshes]}
     if render.show(shown, invocation.output):
         return
-    about = {"target": fields.target, "refresh": fields.refresh}
+    about = {"target": fields.target, "refresh": fields.refresh, "schedule": shown_schedule(fields)}
+    about["next refresh"] = next_start(job, time.time())
     marks = job.status.sources
     at = {uri: f"  version {marks[uri].watermark.version}" for uri in fields.tables.values() if uri in marks}
     pairs({**about, **{f"table {each}": f"{uri}{at.get(uri, '')}" for each, uri in fields.tables.items()}})

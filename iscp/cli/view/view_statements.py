@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from iscp.cli.view.sql_tokens import SqlSource, SqlToken, TokenKind, tokens_of
+from iscp.core.cron_schedule import parse_cron
 from iscp.core.errors import InvalidRequest
 
 STATEMENT = "CREATE [OR REPLACE] MATERIALIZED VIEW [IF NOT EXISTS] name AS SELECT …"
@@ -16,7 +17,6 @@ INTERVAL_UNITS_MAX = 1_000_000
 """Units of the interval of a schedule; a statement with more is refused."""
 
 _REFUSED: Mapping[str, tuple[str, str]] = {
-    "CRON": ("schedules by cron are not known", "Write SCHEDULE EVERY n HOURS, or leave it out to refresh on change"),
     "PARTITIONED": ("a view's target is not partitioned by columns of one's choice", "Leave PARTITIONED BY out"),
     "CLUSTER": ("a view's target is not clustered by columns of one's choice", "Leave CLUSTER BY out"),
     "WITH": ("row filters are Databricks' own", "Leave it out, and put its condition into the query's WHERE"),
@@ -162,10 +162,26 @@ class _Reader:
 
     def _schedule(self) -> None:
         self._take("REFRESH")
-        if self._sees("CRON"):
-            raise self._fault(*_REFUSED["CRON"])
+        if self._take("CRON"):
+            self._cron()
+            return
         self._expect("EVERY")
         self._set("every", self._span_s())
+
+    def _cron(self) -> None:
+        at = self._at
+        self._set("cron", self._text())
+        zone_at = self._at
+        if self._take("AT"):
+            self._expect("TIME")
+            self._expect("ZONE")
+            zone_at = self._at
+            self._set("time_zone", self._text())
+        try:
+            parse_cron(self._given["cron"], self._given.get("time_zone", ""), "cron", "time_zone")
+        except InvalidRequest as error:
+            self._at = at if error.field == "cron" else zone_at
+            raise self._fault(error.message, error.remedy) from error
 
     def _trigger(self) -> None:
         self._expect("ON")
@@ -201,7 +217,7 @@ class _Reader:
         return SqlSource(text, self._source.name, int(line), int(column))
 
     def _set(self, name: str, value: object) -> None:
-        if name in self._given:
+        if name in self._given or ({name, *self._given} >= {"every", "cron"}):
             self._at -= 1
             raise self._fault("is said twice", "Leave one of them out")
         self._given[name] = value

@@ -1,8 +1,9 @@
 """What is kept for a view besides its rows: the input of an operator that is recomputed as a whole, or its groups.
 
-A table beside the target. It says of itself of which versions of the view's tables it is, and is of use only where
-those are the ones that the target is at: after a crash between its commit and the target's, or where another writer
-came between, it is written again. So it is never what the view's rows are believed to be, and no seq hangs on it.
+A table beside the target. It says of itself of which versions of the view's tables it is, and of which instant, and is
+of use only where those are the ones that the target is at: after a crash between its commit and the target's, or where
+another writer came between, it is written again. So it is never what the view's rows are believed to be, and no seq
+hangs on it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from iscp.consumers.view.bag_commit import commit_changes, merge_held
 from iscp.consumers.view.refresh_parts import Part, measured_as
 from iscp.core.errors import ErrorCode, PermanentError
 from iscp.core.sql_names import VIEW_STATE_SUFFIX
-from iscp.core.watermark import NOTHING_APPLIED, Position, SourceMarks, Watermark
+from iscp.core.watermark import NOTHING_APPLIED, Position, Watermark
 from iscp.ports.consumer import ConsumeContext, ConsumerEnvironment
 from iscp.ports.sink import CommitTag, Sink
 
@@ -35,14 +36,19 @@ class KeptInput:
     def is_at(self, context: ConsumeContext) -> bool:
         """Whether it is what the view's rows, at their position, were made of."""
         there, view = self._position(context), context.position
-        return bool(there.sources) and there.job_id == view.job_id and there.sources == view.sources and not there.void
+        same = (there.job_id, there.sources, there.as_of_s) == (view.job_id, view.sources, view.as_of_s)
+        return bool(there.sources) and same and not there.void
 
     def rows(self, context: ConsumeContext) -> DataFrame:
         return self._sink.rows(context.session)
 
     @measured_as(Part.STATE)
-    def write(self, context: ConsumeContext, rows: DataFrame, sources: SourceMarks, *, by_key: bool = False) -> None:
-        """All of it. `by_key`: it will be changed by `merge`, not by `follow`."""
+    def write(
+        self, context: ConsumeContext, rows: DataFrame, view: CommitTag | Position, *, by_key: bool = False
+    ) -> None:
+        """All of it, as of what the view's rows are of, or will be. `by_key`: it will be changed by `merge`, not by
+        `follow`.
+        """
         there, schema = self._position(context), rows.schema.json()
         if there.base_version < 0 or there.job_id != context.row.job_id:
             if there.base_version >= 0 and not there.seq:
@@ -52,35 +58,35 @@ class KeptInput:
                     code=ErrorCode.TARGET_UNUSABLE,
                 )
             context.guard.check()
-            there = self._sink.claim(schema, self._tag(context, there, {}), marks_rows=not by_key)
-        tag = self._tag(context, there, sources)
+            there = self._sink.claim(schema, self._tag(context, there, None), marks_rows=not by_key)
+        tag = self._tag(context, there, view)
         if self._sink.schema_matches(schema):
             self._sink.publish([self._sink.stage(rows, tag)], tag, context.guard)
         else:
             self._sink.replace(rows, tag, context.guard)
 
     @measured_as(Part.STATE)
-    def follow(self, context: ConsumeContext, changes: ChangedRows | None, sources: SourceMarks) -> None:
+    def follow(self, context: ConsumeContext, changes: ChangedRows | None, view: CommitTag) -> None:
         """As `commit_changes`; None: only the versions are others."""
-        tag = self._tag(context, self._position(context), sources)
+        tag = self._tag(context, self._position(context), view)
         if changes is not None:
             commit_changes(context, self._sink, changes, tag)
         elif self._sink.renew(tag) is None:
-            self.write(context, self.rows(context), sources)
+            self.write(context, self.rows(context), view)
 
     def version(self, context: ConsumeContext) -> tuple[str, int]:
         """Where it lies, and its own version."""
         return self._uri, self._position(context).base_version
 
     @measured_as(Part.STATE)
-    def merge(self, context: ConsumeContext, rows: pa.Table, key: Sequence[str], sources: SourceMarks) -> None:
+    def merge(self, context: ConsumeContext, rows: pa.Table, key: Sequence[str], view: CommitTag) -> None:
         """`rows` with OP."""
-        merge_held(context, self._sink, rows, key, self._tag(context, self._position(context), sources))
+        merge_held(context, self._sink, rows, key, self._tag(context, self._position(context), view))
 
     def _position(self, context: ConsumeContext) -> Position:
         return self._sink.position(context.row._replace(seq=0, watermark=Watermark()))
 
-    def _tag(self, context: ConsumeContext, there: Position, sources: SourceMarks) -> CommitTag:
+    def _tag(self, context: ConsumeContext, there: Position, view: CommitTag | Position | None) -> CommitTag:
         return CommitTag(
             seq=there.seq + 1,
             job_id=context.row.job_id,
@@ -91,5 +97,6 @@ class KeptInput:
             base_version=there.base_version,
             attempt=uuid.uuid4().hex[:12],
             kind="view_state",
-            sources=sources,
+            sources=view.sources if view else {},
+            as_of_s=view.as_of_s if view else 0.0,
         )

@@ -1,4 +1,4 @@
-"""Compares a view with its query's result at the versions that it was last refreshed to, and recomputes it."""
+"""Compares a view with its query's result at the versions and instant of its last refresh, and recomputes it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.view.near_rows import are_near, has_doubles
-from iscp.consumers.view.view_query import ViewQuery
+from iscp.consumers.view.view_query import RefreshEnd, ViewQuery
 from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.errors import ErrorCode, PermanentError
 from iscp.core.watermark import Position, Watermark, committed_apart
@@ -45,7 +45,7 @@ class ViewCheck:
             yield compared
 
     def repair(self, context: ConsumeContext, compared: Compared, watermark: Watermark) -> Consumed:
-        tag = commit_tag(context, "repair", watermark.version, watermark, context.position.sources)
+        tag = commit_tag(context, "repair", watermark.version, watermark)
         if compared.repair is None:
             # Others have written, and all is equal again: the commit says so.
             return Consumed(self._sink.claim("", tag), 0, 0)
@@ -58,7 +58,8 @@ class ViewCheck:
         )
 
     def _query(self, context: ConsumeContext) -> ViewQuery:
-        return ViewQuery(context.session, self._source, self._view, self._versions(context.position))
+        end = RefreshEnd(self._versions(context.position), context.position.as_of_s)
+        return ViewQuery(context.session, self._source, self._view, end)
 
     def _versions(self, position: Position) -> dict[str, SourceRange]:
         """The tables as they were for the last refresh. Raises ChangesUnavailableError."""

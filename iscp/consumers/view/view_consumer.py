@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,12 +15,13 @@ from iscp.consumers.view.kept_input import KeptInput
 from iscp.consumers.view.recent_views import RecentView
 from iscp.consumers.view.refresh_parts import measuring
 from iscp.consumers.view.view_memory import ViewMemory
-from iscp.consumers.view.view_query import Spans, ViewQuery, resolve_spans
+from iscp.consumers.view.view_query import RefreshEnd, Spans, ViewQuery, resolve_spans
 from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.errors import InvariantBroken
 from iscp.core.job_row import JobRow
 from iscp.core.refresh_choice import Policy, RefreshSample, Strategy, choose_strategy
-from iscp.core.watermark import NOTHING_APPLIED, Position, SourceMark, SourceMarks, Watermark
+from iscp.core.time_dependence import exact_instant_s, next_refresh_at_s
+from iscp.core.watermark import NOTHING_APPLIED, Position, SourceMarks, Watermark
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Retriever
 from iscp.ports.refreshing import Refreshed, RefreshOrder
 from iscp.ports.sink import CommitTag
@@ -46,6 +46,7 @@ class ViewConsumer:
         self._kept = KeptInput(target, environment)
         self._source = environment.source
         self._clock = environment.clock
+        self._interval_s = row.spec.trigger.interval_s
         self._memory = memory
         self._recent = recent
 
@@ -54,7 +55,7 @@ class ViewConsumer:
 
     def claim(self, context: ConsumeContext, source: DataFrame) -> Position:
         context.guard.check()
-        query = self._query(context, self._ends(self._source.newest(self._own)))
+        query = self._query(context, self._end(self._source.newest(self._own)))
         tag = commit_tag(context, "claim", NOTHING_APPLIED, Watermark(), {})
         schema = query.analyzed.columns.json()
         # Others read views as tables, and views on views follow their changes.
@@ -71,7 +72,7 @@ class ViewConsumer:
         if not self._sink.overtaken:
             return context.position
         context.guard.check()
-        tag = commit_tag(context, "renewal", watermark.version, watermark, context.position.sources)
+        tag = commit_tag(context, "renewal", watermark.version, watermark)
         return self._sink.renew(tag) or context.position
 
     def tidy(self) -> None:
@@ -79,61 +80,75 @@ class ViewConsumer:
 
     def refresh(self, context: ConsumeContext, order: RefreshOrder) -> Refreshed:
         with translating("refresh the view"), measuring(self._clock) as parts:
-            done = self._refresh(context, order)
+            end = self._end(order.to)
+            done = self._refresh(context, order, end)
         if done.strategy == Strategy.FULL:
             parts.rows_in = self._count_rows(done.consumed.position.sources)
-        return replace(done, rows_in=max(parts.rows_in, 0), parts_s=parts.parts_s)
+        by_time = self._memory.by_time
+        due_at_s = 0.0
+        if by_time is not None:
+            due_at_s = next_refresh_at_s(by_time, end.instant_s, self._clock.now_s(), self._interval_s)
+        return replace(done, rows_in=max(parts.rows_in, 0), parts_s=parts.parts_s, due_at_s=due_at_s)
 
     def _count_rows(self, sources: SourceMarks) -> int:
         """Of all tables, as their logs say; below 0 where one does not."""
         sizes = [self._source.size(uri, mark.watermark.version) for uri, mark in sources.items()]
         return -1 if any(each.rows < 0 for each in sizes) else sum(each.rows for each in sizes)
 
-    def _refresh(self, context: ConsumeContext, order: RefreshOrder) -> Refreshed:
-        ends = self._ends(order.to)
+    def _refresh(self, context: ConsumeContext, order: RefreshOrder, end: RefreshEnd) -> Refreshed:
         reason = order.full or ("the policy says so" if self._view.policy is Policy.FULL else "")
         if not reason:
             try:
                 with reading_changes("follow the tables' changes"):  # old rows too, whose files may be gone
-                    spans = resolve_spans(self._source, context.position.sources, ends)
-                    return self._follow(context, spans, ends)
+                    return self._follow(context, resolve_spans(self._source, context.position, end), end)
             except ChangesUnavailableError as gone:
                 reason = str(gone)
                 log.warning("view.recomputed", extra={"job": context.row.key.job_name, "reason": reason})
         warn = not order.full and self._view.policy is not Policy.FULL
-        return self._recompute(context, ends, reason, warn=warn)
+        return self._recompute(context, end, reason, warn=warn)
 
-    def _ends(self, own: SourceRange) -> dict[str, SourceRange]:
+    def _end(self, own: SourceRange) -> RefreshEnd:
         uris = sorted(set(self._view.tables.values()))
-        return {uri: own if uri == self._own else self._source.newest(uri) for uri in uris}
+        newest = {uri: own if uri == self._own else self._source.newest(uri) for uri in uris}
+        return RefreshEnd(newest, exact_instant_s(self._clock.now_s()))
 
-    def _query(self, context: ConsumeContext, ends: Mapping[str, SourceRange]) -> ViewQuery:
-        return ViewQuery(context.session, self._source, self._view, ends, self._recent)
+    def _query(self, context: ConsumeContext, end: RefreshEnd) -> ViewQuery:
+        query = ViewQuery(context.session, self._source, self._view, end, self._recent)
+        self._memory.by_time = query.by_time
+        return query
 
-    def _follow(self, context: ConsumeContext, spans: Spans, ends: Mapping[str, SourceRange]) -> Refreshed:
-        if not spans.moved:
-            position = replace(context.position, sources=_marks(ends))
-            return Refreshed(Consumed(position, 0, 0), "unchanged", "no table has changed", committed=False)
+    def _follow(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> Refreshed:
+        by_time = context.position.as_of_s > 0
+        if not spans.moved and not by_time:
+            return self._unchanged(context, end, "no table has changed")
         began_s = self._clock.monotonic_s()
-        tag = commit_tag(context, "tail", context.position.watermark.version, ends[self._own].to, _marks(ends))
-        if (merged := self._follow_groups(context, spans, ends, tag)) is not None:
+        if not by_time and (merged := self._follow_groups(context, spans, end)) is not None:
             return Refreshed(Consumed(*merged, 0), "groups", "few rows of a view of groups have changed")
-        choice = choose_strategy(self._view.policy, spans.bytes, self._size(ends), self._memory.samples)
+        choice = choose_strategy(self._view.policy, spans.bytes, self._size(end), self._memory.samples)
         if choice.strategy is Strategy.FULL:
-            return self._recompute(context, ends, choice.reason, warn=False)
-        query = self._query(context, ends)
+            return self._recompute(context, end, choice.reason, warn=False)
+        query = self._query(context, end)
         if not self._sink.schema_matches(query.analyzed.columns.json()):
             raise ChangesUnavailableError("the columns of the result have changed")
+        tag = self._tail_tag(context, end, query.as_of_s)
         follow = self._follow_kept if query.kept else self._follow_rows
-        position, rows = follow(context, query, spans, tag)
+        if (written := follow(context, query, spans, tag)) is None:
+            return self._unchanged(context, end, "no row came or went by the time")
+        position, rows = written
         self._memory.remember(RefreshSample(Strategy.INCREMENTAL, spans.bytes, self._clock.monotonic_s() - began_s))
         return Refreshed(Consumed(replace(position, sources=tag.sources), rows, 0), choice.strategy, choice.reason)
 
-    def _follow_groups(
-        self, context: ConsumeContext, spans: Spans, ends: Mapping[str, SourceRange], tag: CommitTag
-    ) -> tuple[Position, int] | None:
+    def _unchanged(self, context: ConsumeContext, end: RefreshEnd, reason: str) -> Refreshed:
+        position = replace(context.position, sources=end.marks)
+        return Refreshed(Consumed(position, 0, 0), "unchanged", reason, committed=False)
+
+    def _tail_tag(self, context: ConsumeContext, end: RefreshEnd, as_of_s: float) -> CommitTag:
+        from_version, to = context.position.watermark.version, end.tables[self._own].to
+        return commit_tag(context, "tail", from_version, to, end.marks, as_of_s)
+
+    def _follow_groups(self, context: ConsumeContext, spans: Spans, end: RefreshEnd) -> tuple[Position, int] | None:
         """Without Spark, but for what has to be kept at first; None: this is for Spark to do."""
-        groups = self._memory.groups(lambda: self._query(context, ends).analyzed)
+        groups = self._memory.groups(lambda: self._query(context, end).analyzed)
         if groups is None:
             return None
         try:
@@ -143,47 +158,51 @@ class ViewConsumer:
             return None
         if found is None:
             return None
-        rows, key = found.view, groups.query.key_names()
+        rows, key, tag = found.view, groups.query.key_names(), self._tail_tag(context, end, 0.0)
         if not len(rows):
-            self._kept.follow(context, None, tag.sources)
+            self._kept.follow(context, None, tag)
             return self._renew(context, tag), 0
-        self._kept.merge(context, found.kept, key_columns(groups.query), tag.sources)
+        self._kept.merge(context, found.kept, key_columns(groups.query), tag)
         return replace(merge_held(context, self._sink, rows, key, tag), sources=tag.sources), len(rows)
 
     def _follow_rows(
         self, context: ConsumeContext, query: ViewQuery, spans: Spans, tag: CommitTag
-    ) -> tuple[Position, int]:
-        """By the changes of the result."""
+    ) -> tuple[Position, int] | None:
+        """By the changes of the result; None: there are none, and no table has moved."""
         if query.keys is not None and query.keys.unique:
             return self._follow_result_groups(context, query, spans, tag)
         if query.keys is not None and self._sink.marks_rows(tag):
             with query.key_changes(spans) as held:
+                if held is not None and not len(held.keys) and not spans.moved:
+                    return None
                 done = None if held is None else self._sink.replace_keys(held.rows, held.keys, tag, context.guard)
             if done is not None:
                 return done
         with query.changes(spans) as changed:
             if changed is None:
-                return self._renew(context, tag), 0
+                return (self._renew(context, tag), 0) if spans.moved else None
             return commit_changes(context, self._sink, changed, tag)
 
     def _follow_result_groups(
         self, context: ConsumeContext, query: ViewQuery, spans: Spans, tag: CommitTag
-    ) -> tuple[Position, int]:
+    ) -> tuple[Position, int] | None:
         """By the rows of the groups that changed, of which none had to be what it was."""
         with query.group_changes(spans) as changed:
             if changed is None:
-                return self._renew(context, tag), 0
+                return (self._renew(context, tag), 0) if spans.moved else None
             names = [query.columns[place] for place in query.keys.places] if query.keys else []
             return merge_groups(context, self._sink, changed, names, tag)
 
     def _follow_kept(
         self, context: ConsumeContext, query: ViewQuery, spans: Spans, tag: CommitTag
-    ) -> tuple[Position, int]:
+    ) -> tuple[Position, int] | None:
         """By the changes of what is kept, of which the result is computed."""
         if not self._kept.is_at(context):
             raise ChangesUnavailableError("what is kept of the query is of other versions than the view")
         with query.changes(spans) as changed:
-            self._kept.follow(context, changed, tag.sources)
+            if changed is None and not spans.moved:
+                return None
+            self._kept.follow(context, changed, tag)
             if changed is None:
                 return self._renew(context, tag), 0
             consumed = self._write(context, query.finished(self._kept.rows(context)), tag)
@@ -197,20 +216,18 @@ class ViewConsumer:
             raise ChangesUnavailableError("others have changed what the target is")
         return position
 
-    def _recompute(
-        self, context: ConsumeContext, ends: Mapping[str, SourceRange], reason: str, *, warn: bool
-    ) -> Refreshed:
+    def _recompute(self, context: ConsumeContext, end: RefreshEnd, reason: str, *, warn: bool) -> Refreshed:
         began_s = self._clock.monotonic_s()
         self._memory.forget_query()
-        query = self._query(context, ends)
-        tag = commit_tag(context, "snapshot", NOTHING_APPLIED, ends[self._own].to, _marks(ends))
+        query = self._query(context, end)
+        tag = commit_tag(context, "snapshot", NOTHING_APPLIED, end.tables[self._own].to, end.marks, query.as_of_s)
         if query.kept is None:
             rows = query.all_rows()
         else:
-            self._kept.write(context, query.kept_rows(), tag.sources)
+            self._kept.write(context, query.kept_rows(), tag)
             rows = query.finished(self._kept.rows(context))
         consumed = self._write(context, rows, tag)
-        self._memory.remember(RefreshSample(Strategy.FULL, self._size(ends), self._clock.monotonic_s() - began_s))
+        self._memory.remember(RefreshSample(Strategy.FULL, self._size(end), self._clock.monotonic_s() - began_s))
         warning = f"the view was recomputed: {reason}" if warn else ""
         consumed = replace(consumed, position=replace(consumed.position, sources=tag.sources))
         return Refreshed(consumed, Strategy.FULL, reason, warning=warning)
@@ -222,10 +239,6 @@ class ViewConsumer:
         manifest = self._sink.stage(rows, tag)
         return Consumed(self._sink.publish([manifest], tag, context.guard), manifest.rows, manifest.bytes)
 
-    def _size(self, ends: Mapping[str, SourceRange]) -> int:
+    def _size(self, end: RefreshEnd) -> int:
         """Bytes of all tables."""
-        return sum(self._source.size(uri, end.to.version).bytes for uri, end in ends.items())
-
-
-def _marks(ends: Mapping[str, SourceRange]) -> SourceMarks:
-    return {uri: SourceMark(end.table_id, end.to) for uri, end in ends.items()}
+        return sum(self._source.size(uri, each.to.version).bytes for uri, each in end.tables.items())

@@ -113,7 +113,7 @@ def _shape(view: ViewSpec, tables: Mapping[str, TableDescription], catalog: Cata
     try:
         return catalog.query_shape(view.sql, {name: each.schema_json for name, each in tables.items()})
     except InvalidRequest as error:
-        raise InvalidRequest(error.message, field=_SQL, remedy=error.remedy, code=error.code) from error
+        raise InvalidRequest(error.message + view.note, field=_SQL, remedy=error.remedy, code=error.code) from error
 
 
 def _refuse_names(shape: QueryShape) -> None:

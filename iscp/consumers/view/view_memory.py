@@ -16,6 +16,7 @@ from iscp.consumers.view.refresh_parts import Part, count_read, measured_as
 from iscp.consumers.view.view_query import Spans
 from iscp.core.group_query import GroupQuery
 from iscp.core.refresh_choice import RefreshSample, with_sample
+from iscp.core.time_dependence import TimeDependence
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.source import ChangeSource
 
@@ -43,7 +44,7 @@ class ViewGroups:
                 return None
             if not kept.is_at(context):
                 table = source.snapshot(context.session, self.uri, span.from_version)
-                kept.write(context, kept_frame(self.query, table), context.position.sources, by_key=True)
+                kept.write(context, kept_frame(self.query, table), context.position, by_key=True)
             found = change_groups(self.query, deltas, *kept.version(context), rows.schema, self.columns)
             count_read(len(rows))
             return found
@@ -55,10 +56,11 @@ class ViewMemory:
     """Of one view. Not safe for threads: a job is in one iteration at a time."""
 
     def __init__(self, tables: dict[str, str]) -> None:
-        """`tables`: the URIs by their names in the query."""
+        """`tables`: the URIs by their names in the query. `by_time`: as the query was when it was analyzed last."""
         self._tables = tables
         self._groups: ViewGroups | None = None
         self._analyzed = False
+        self.by_time: TimeDependence | None = None
         self.samples: tuple[RefreshSample, ...] = ()
 
     def remember(self, sample: RefreshSample) -> None:

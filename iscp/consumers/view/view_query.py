@@ -15,14 +15,15 @@ from iscp.adapters.delta.query.group_changes import KeyRows, changed_groups, hel
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, result_keys
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
 from iscp.adapters.delta.query.signed_plans import SignedPlans
-from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, TableChange
+from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, Instants, TableChange
 from iscp.consumers.view.recent_views import RecentView
 from iscp.consumers.view.refresh_parts import Part, count_read, measured_as
 from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.iteration import Bounds
 from iscp.core.sql_names import OP
-from iscp.core.watermark import SourceMarks, committed_apart
+from iscp.core.time_dependence import TimeDependence
+from iscp.core.watermark import Position, SourceMark, SourceMarks, committed_apart
 from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange
 
 if TYPE_CHECKING:
@@ -45,9 +46,10 @@ _WRITTEN = ("insert", "update_postimage")
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """What each table, by its URI, went through since the view's last refresh."""
+    """What each table, by its URI, went through since the view's last refresh; `as_of_s`: as in Position, at that."""
 
     by_uri: Mapping[str, SourceRange]
+    as_of_s: float = 0.0
 
     @property
     def moved(self) -> bool:
@@ -58,20 +60,32 @@ class Spans:
         return sum(span.bytes for span in self.by_uri.values() if span.changes_data)
 
 
+@dataclass(frozen=True, slots=True)
+class RefreshEnd:
+    """What a query is taken of: a version of each table, by its URI, and the Unix time, if it goes by that."""
+
+    tables: Mapping[str, SourceRange]
+    instant_s: float
+
+    @property
+    def marks(self) -> SourceMarks:
+        return {uri: SourceMark(span.table_id, span.to) for uri, span in self.tables.items()}
+
+
 @measured_as(Part.SPANS)
-def resolve_spans(source: ChangeSource, marks: SourceMarks, ends: Mapping[str, SourceRange]) -> Spans:
+def resolve_spans(source: ChangeSource, position: Position, end: RefreshEnd) -> Spans:
     """Raises ChangesUnavailableError, saying why, where one of them cannot be followed by its changes."""
     found = {}
-    for uri, end in ends.items():
-        mark = marks.get(uri)
+    for uri, newest in end.tables.items():
+        mark = position.sources.get(uri)
         if mark is None:
             raise ChangesUnavailableError(f"the view has not read {uri} before")
-        if mark.table_id != end.table_id:
+        if mark.table_id != newest.table_id:
             raise ChangesUnavailableError(f"{uri} was replaced")
-        span = source.resolve(uri, mark.watermark, end.to.version, _UNBOUNDED)
+        span = source.resolve(uri, mark.watermark, newest.to.version, _UNBOUNDED)
         _refuse_unfit(uri, span, mark.watermark.at_s)
         found[uri] = span
-    return Spans(found)
+    return Spans(found, position.as_of_s)
 
 
 def _refuse_unfit(uri: str, span: SourceRange, applied_at_s: float) -> None:
@@ -85,12 +99,12 @@ def _refuse_unfit(uri: str, span: SourceRange, applied_at_s: float) -> None:
 
 @dataclass
 class ViewQuery:
-    """The query of one view in one session, analyzed for its tables' columns at `ends`."""
+    """The query of one view in one session, analyzed for its tables' columns at `end`."""
 
     session: SparkSession
     source: ChangeSource
     view: ViewSpec
-    ends: Mapping[str, SourceRange]
+    end: RefreshEnd
     recent: RecentView = field(default_factory=RecentView)
     schemas: dict[str, StructType] = field(init=False)
     analyzed: AnalyzedQuery = field(init=False)
@@ -100,7 +114,7 @@ class ViewQuery:
     @measured_as(Part.PLAN)
     def __post_init__(self) -> None:
         self.schemas = {
-            name: self.source.schema(self.session, uri, self.ends[uri].to.version)
+            name: self.source.schema(self.session, uri, self.end.tables[uri].to.version)
             for name, uri in self.view.tables.items()
         }
         written = {name: schema.json() for name, schema in self.schemas.items()}
@@ -108,12 +122,21 @@ class ViewQuery:
             self.analyzed = self.recent.analyze(self.session, self.view.sql, written)
         except InvalidRequest as error:  # it was a query when it was registered
             raise PermanentError(
-                f"the view's query {error.message}, as its tables are now",
+                f"the view's query {error.message}{self.view.note}, as its tables are now",
                 remedy="Bring the columns back and resume the job; or `iscp-admin job resync` it with another query",
                 code=ErrorCode.SCHEMA_CHANGED,
             ) from error
         self.kept = kept_input(self.analyzed.root)
         self.keys = result_keys(self.analyzed.catalyst, self.analyzed.root)
+
+    @property
+    def by_time(self) -> TimeDependence | None:
+        return self.analyzed.root.operator.time_dependence()
+
+    @property
+    def as_of_s(self) -> float:
+        """As in Position."""
+        return self.end.instant_s if self.by_time else 0.0
 
     @property
     def columns(self) -> list[str]:
@@ -136,7 +159,7 @@ class ViewQuery:
 
     def _at_ends(self) -> SignedPlans:
         change = {name: TableChange(self._opener(uri, None), lambda: None) for name, uri in self.view.tables.items()}
-        return SignedPlans(self.analyzed.catalyst, change)
+        return SignedPlans(self.analyzed.catalyst, change, Instants(self.end.instant_s, self.end.instant_s))
 
     @contextmanager
     def changes(self, spans: Spans) -> Iterator[ChangedRows | None]:
@@ -176,22 +199,24 @@ class ViewQuery:
                 name: TableChange(self._opener(uri, spans.by_uri[uri]), self._changes(name, uri, spans, stack))
                 for name, uri in self.view.tables.items()
             }
+            instants = Instants(spans.as_of_s, self.end.instant_s)
             held_max = HELD_ROWS_MAX if spans.bytes <= SMALL_BYTES_MAX else 0
-            plans = SignedPlans(self.analyzed.catalyst, tables, held_max)
+            plans = SignedPlans(self.analyzed.catalyst, tables, instants, held_max)
             stack.callback(plans.close)
             yield plans
 
     def _rows(self, uri: str, version: int, at_s: float) -> DataFrame:
         """`at_s`: when it was committed."""
-        where = (uri, self.ends[uri].table_id, version, at_s)
+        where = (uri, self.end.tables[uri].table_id, version, at_s)
         load = partial(self.source.snapshot, self.session, uri, version)
-        return self.recent.open(self.session, where, load, 2 * len(self.ends))
+        return self.recent.open(self.session, where, load, 2 * len(self.end.tables))
 
     def _opener(self, uri: str, span: SourceRange | None) -> Callable[[At], DataFrame]:
         def rows(at: At) -> DataFrame:
             if span is not None and at is At.OLD:
                 return self._rows(uri, span.from_version, span.from_at_s)
-            return self._rows(uri, self.ends[uri].to.version, self.ends[uri].to.at_s)
+            to = self.end.tables[uri].to
+            return self._rows(uri, to.version, to.at_s)
 
         return rows
 

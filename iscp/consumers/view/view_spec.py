@@ -9,6 +9,7 @@ from typing import Any
 
 from iscp.consumers.validation import CONSUMER_PATH
 from iscp.consumers.view.plain_names import with_plain_names
+from iscp.consumers.view.qualify_rewrite import without_qualify
 from iscp.core.errors import InvalidRequest
 from iscp.core.refresh_choice import Policy
 from iscp.core.spec import ConsumerSpec
@@ -25,11 +26,12 @@ SQL_CHARACTERS_MAX = 200_000
 
 @dataclass(frozen=True, slots=True)
 class ViewSpec:
-    """`tables`: URIs, or names in a catalog, by the names in the query."""
+    """`tables`: URIs, or names in a catalog, by the names in the query. `note`: what lines and columns in it are of."""
 
     sql: str
     tables: Mapping[str, str]
     policy: Policy
+    note: str = ""
 
 
 def read_view_spec(spec: ConsumerSpec) -> ViewSpec:
@@ -45,7 +47,10 @@ def read_view_spec(spec: ConsumerSpec) -> ViewSpec:
         )
     tables, policy = _tables(spec.options.get("tables")), _policy(spec.options.get("refresh", "auto"))
     try:
-        return ViewSpec(*with_plain_names(_sql(spec.options.get("sql")), tables), policy)
+        given = _sql(spec.options.get("sql"))
+        sql = without_qualify(given)
+        note = "" if sql == given else f" (in the query as it is rewritten without QUALIFY: {shown(sql)})"
+        return ViewSpec(*with_plain_names(sql, tables), policy, note)
     except InvalidRequest as error:
         field = f"{_OPTIONS}.sql" if error.field == "sql" else error.field
         raise InvalidRequest(error.message, field=field, remedy=error.remedy) from error

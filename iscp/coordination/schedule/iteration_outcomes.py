@@ -35,13 +35,14 @@ def apply_triggers(
     for job in (job for job in table.jobs if job.runnable):
         if job.retry_at_s <= now_s:
             job.retry_at_s = 0.0
+        job.heed_time(now_s)
         try:
-            reports.append(job.apply_trigger(table.newest, now_s, at_s, evaluate))
+            reports.append(job.apply_trigger(table.newest, table.outstanding_since_s(job, at_s), now_s, at_s, evaluate))
         except IscpError as error:
             if job.pace is None:
                 raise
             reports.append(_record_trigger_failure(job, job.pace, error, backoff, now_s, at_s, draw()))
-        table.waiting |= job.waits_until_s > 0.0
+        table.waiting |= job.wakes_at_s > 0.0
     return [report for report in reports if report]
 
 
@@ -132,6 +133,7 @@ class Settlement:
         job.near = outcome.watermark.version >= (self._run.newest if target is None else target)
         job.failures, job.retry_at_s, job.doubted_at_s, job.file_lost = 0, 0.0, 0.0, False
         self._record_run(job, up_to_date=job.near)
+        job.await_time(outcome.due_at_s, self._now_s, self._at_s)
         moved |= self._take_marks(job, outcome)
         if moved or (job.reported_state, job.reported_reason) != (JobState.COMPLETED, Reason.NONE):
             report = job.report(JobEvent.SUCCEED, Reason.NONE, self._status(outcome, ErrorCode.OK, ""))
@@ -168,7 +170,7 @@ class Settlement:
         job.file_lost = code == ErrorCode.FILE_LOST
         self._record_run(job, up_to_date=False)
         job.failures += 1
-        if 0 <= self._run.newest <= outcome.watermark.version and not job.several:
+        if 0 <= self._run.newest <= outcome.watermark.version and not (job.several or job.due_at_s):
             # Nothing was outstanding: it ran to see whether its target is right, and that is not known now.
             job.doubted_at_s = job.doubted_at_s or self._at_s
         if code >= PERMANENT_FROM:

@@ -119,8 +119,8 @@ class TrackedTable:
         at_s = inf
         if self.waiting:
             for job in self.jobs:
-                if 0.0 < job.waits_until_s < at_s and not job.in_flight and job.runnable:
-                    at_s = job.waits_until_s
+                if 0.0 < job.wakes_at_s < at_s and not job.in_flight and job.runnable:
+                    at_s = job.wakes_at_s
             self.waiting = at_s < inf
         return at_s
 
@@ -148,6 +148,13 @@ class TrackedTable:
         applied_at_s = min(job.row.watermark.at_s for job in jobs)
         lag_s = min(TARGET_LAG_S if job.target_lag_s is None else job.target_lag_s for job in jobs)
         return max(self.behind_at_s or at_s, applied_at_s) + lag_s
+
+    def outstanding_since_s(self, job: TrackedJob, at_s: float) -> float:
+        """Unix time of the oldest commit that the job may not have applied; `at_s` where none is known."""
+        further = self.further.behind_at_s if self.further and job.several else {}
+        uris = job.several.further if job.several else ()
+        known = [self.behind_at_s, *(further.get(uri, 0.0) for uri in uris)]
+        return min((each for each in known if each > 0.0), default=at_s)
 
     def begin_probe(self, at_s: float) -> Probe:
         self.probing, self.again, self.moved = True, False, False

@@ -11,7 +11,7 @@ from enum import Enum
 
 from iscp.coordination.further_tables import SeveralTables
 from iscp.coordination.schedule.schedule_events import TargetAnswer
-from iscp.coordination.schedule.trigger_timing import EvaluateTrigger, Pace
+from iscp.coordination.schedule.trigger_timing import LEAST_WAIT_S, EvaluateTrigger, Pace
 from iscp.core.backoff import quarantined
 from iscp.core.config import BackoffConfig
 from iscp.core.errors import ErrorCode, IscpError
@@ -69,13 +69,16 @@ class TrackedJob:
     `retry_at_s` is 0 or the time before which it starts nothing; `failures` counts those in a row. `awaited_spec`: the
     spec that is to end, when it comes, what runs by another one (empty: none). `target`: as it was last seen;
     `doubted_at_s`: as in JobStatus. `file_lost`: it failed at a file that is gone or damaged. `several`: of a job that
-    reads further tables.
+    reads further tables. `due_at_s`: as in JobStatus, as it was last said; `due_s`: the same by the monotonic clock,
+    until that is heeded (0: it is, or there is none).
     """
 
     __slots__ = (
         "awaited_spec",
         "company",
         "doubted_at_s",
+        "due_at_s",
+        "due_s",
         "failed",
         "failures",
         "file_lost",
@@ -102,6 +105,7 @@ class TrackedJob:
         self.target: TargetSeen | None = None
         self.doubted_at_s = row.status.doubted_at_s if "doubted_at" in row.status_json else 0.0
         self.stale = self.doubted_at_s > 0
+        self.due_at_s, self.due_s = 0.0, 0.0
         self.company = SharingGroup.TABLE
         self.target_lag_s: float | None = None
         self.pace: Pace | None = None
@@ -145,6 +149,11 @@ class TrackedJob:
         """The time before which it starts nothing, in whatever a retry or its trigger wait for; 0: none."""
         return self.retry_at_s or (self.pace.held_until_s if self.pace else 0.0)
 
+    @property
+    def wakes_at_s(self) -> float:
+        """The time at which it may have to start something, though nothing happens until then; 0: none."""
+        return self.waits_until_s or self.due_s
+
     def go_by_spec(self, now_s: float, at_s: float) -> None:
         """The job is new here, or its spec has changed. One that cannot be read is reported by its next iteration."""
         try:
@@ -153,6 +162,8 @@ class TrackedJob:
             spec = None
         self.company = company_of(spec)
         self._note_further_tables()
+        recorded_at_s = self.row.status.due_at_s if '"due_at"' in self.row.status_json else 0.0
+        self.await_time(self.due_at_s or recorded_at_s, now_s, at_s)
         self.target_lag_s = spec.target_lag_s if spec else None
         timed = spec is not None and spec.trigger.job_type in (TriggerType.PERIODIC, TriggerType.CUSTOM)
         self.pace = Pace(spec.trigger, self.row, now_s, at_s) if spec and timed else None
@@ -169,10 +180,24 @@ class TrackedJob:
         if self.company is SharingGroup.TABLE:
             self.company = SharingGroup.NONE  # it shares no read, and runs when others have nothing to do
 
+    def await_time(self, due_at_s: float, now_s: float, at_s: float) -> None:
+        """Its rows are as they have to be until then (Unix seconds; 0: for as long as no table changes)."""
+        self.due_at_s = due_at_s
+        self.due_s = now_s + max(LEAST_WAIT_S, due_at_s - at_s) if due_at_s else 0.0
+        if due_at_s and self.company is SharingGroup.TABLE:
+            self.company = SharingGroup.NONE  # others have nothing to do then
+
+    def heed_time(self, now_s: float) -> None:
+        """It has to run where its rows may be others by now; an outcome of what is in flight says when that is next."""
+        if self.due_s and self.due_s <= now_s and not self.in_flight:
+            self.stale, self.due_s = True, 0.0
+
     def apply_trigger(
-        self, newest: int | None, now_s: float, at_s: float, evaluate: EvaluateTrigger
+        self, newest: int | None, since_s: float, now_s: float, at_s: float, evaluate: EvaluateTrigger
     ) -> JobReport | None:
         """Set until when its trigger holds back what is outstanding, if it does; the news if it had failed before.
+
+        `since_s`: Unix time since when something may be outstanding.
 
         Raises IscpError if the trigger fails.
         """
@@ -180,9 +205,11 @@ class TrackedJob:
             return None
         self.pace.held_until_s = 0.0
         candidate = self.candidate(now_s)
+        if candidate.built and newest is not None and not candidate.outstanding(newest):
+            self.pace.settle()
         if not (candidate.built and candidate.outstanding(newest)) or candidate.busy or candidate.failing:
             return None
-        self.pace.hold(self.row, newest, now_s, at_s, evaluate)
+        self.pace.hold(self.row, newest, since_s, now_s, at_s, evaluate)
         if not self.pace.faults:
             return None
         self.pace.faults = 0
@@ -243,6 +270,8 @@ class TrackedJob:
     def repeat_report(self, status: JobStatus | None = None) -> JobReport:
         """The state is as it was reported last."""
         row = self.row
+        if status is not None and self.due_at_s:
+            status = replace(status, due_at_s=self.due_at_s)
         return JobReport(row.key, row.job_id, row.watermark, row.seq, self.reported_state, self.reported_reason, status)
 
     def correction(self) -> JobReport | None:

@@ -2,7 +2,8 @@
 
 Periodic: when `interval_s` have gone by since the job last came up to date. Jobs that share go by the clock instead,
 at the multiples of their interval: so they come due together, whenever each was made, and once one iteration has
-brought each to the newest version they are at one watermark and go on in one. Custom: a class decides.
+brought each to the newest version they are at one watermark and go on in one. By cron: at the next of its times after
+what is outstanding came to be; however many of them were missed, once. Custom: a class decides.
 
 Nothing is outstanding while the source does not move: then no trigger is called, and no time is waited for.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import floor, inf
 
+from iscp.core.cron_schedule import parse_cron
 from iscp.core.custom_trigger import TriggerFacts, wait_of
 from iscp.core.errors import ErrorCode, TemporaryError
 from iscp.core.job_row import JobRow
@@ -33,16 +35,28 @@ class Pace:
     """What one job's trigger goes by. Times ending in `_now_s` are monotonic, those in `_at_s` are Unix time.
 
     `held_until_s` (monotonic): what is outstanding is not started before it (0: it may start). `faults` counts those of
-    a trigger of the user's own, in a row.
+    a trigger of the user's own, in a row. `_settled`: at some time while this node had the job nothing was outstanding.
+    `_since_at_s`: since when something is, as far as is known (0: nothing is).
     """
 
-    __slots__ = ("_applied_at_s", "_applied_now_s", "_ran_at_s", "faults", "held_until_s", "trigger")
+    __slots__ = (
+        "_applied_at_s",
+        "_applied_now_s",
+        "_ran_at_s",
+        "_settled",
+        "_since_at_s",
+        "faults",
+        "held_until_s",
+        "trigger",
+    )
 
     def __init__(self, trigger: TriggerSpec, row: JobRow, now_s: float, at_s: float) -> None:
         """As of `row`: a node that takes a job over goes on with the wait that was under way."""
         self.trigger = trigger
         self.held_until_s = 0.0
         self.faults = 0
+        self._settled = False
+        self._since_at_s = 0.0
         status = row.status
         self._ran_at_s = (status.start_at_s, status.end_at_s)
         self._applied_at_s = status.end_at_s
@@ -54,13 +68,34 @@ class Pace:
         self._ran_at_s = (start_at_s, at_s)
         if up_to_date:
             self._applied_now_s, self._applied_at_s = now_s, at_s
+            self.settle()
 
-    def hold(self, row: JobRow, newest: int | None, now_s: float, at_s: float, evaluate: EvaluateTrigger) -> None:
-        """Something is outstanding: set until when it has to wait. Raises IscpError if a trigger cannot say."""
+    def settle(self) -> None:
+        """Nothing is outstanding."""
+        self._settled, self._since_at_s = True, 0.0
+
+    def hold(
+        self,
+        row: JobRow,
+        newest: int | None,
+        since_s: float,
+        now_s: float,
+        at_s: float,
+        evaluate: EvaluateTrigger,
+    ) -> None:
+        """Something is outstanding, as far as is known since `since_s` (Unix time): set until when it has to wait.
+
+        Raises IscpError if a trigger cannot say.
+        """
         trigger, interval_s = self.trigger, self.trigger.interval_s
         if trigger.name:
             facts = self._facts(row, newest, at_s)
             wait_s = wait_of(evaluate(trigger.name, facts), facts)
+        elif trigger.cron:
+            # When its first commit was made is not known of what a node has taken over: times since may be missed.
+            if not self._since_at_s:
+                self._since_at_s = max(self._applied_at_s, since_s) if self._settled else self._applied_at_s
+            wait_s = parse_cron(trigger.cron, trigger.time_zone).next_after(self._since_at_s) - at_s
         elif interval_s is None:
             wait_s = 0.0
         elif trigger.share:

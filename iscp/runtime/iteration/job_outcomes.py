@@ -9,7 +9,15 @@ from iscp.core.errors import Conflict, ErrorCode, FileLost, IscpError, StorageEr
 from iscp.core.iteration import DataType, JobOutcome
 from iscp.core.job_row import JobRow
 from iscp.core.report_validation import exact_parts, exact_position
-from iscp.core.untrusted_values import error_code, error_text, exact_int, exact_name, named_error, printable
+from iscp.core.untrusted_values import (
+    error_code,
+    error_text,
+    exact_float,
+    exact_int,
+    exact_name,
+    named_error,
+    printable,
+)
 from iscp.core.watermark import Position, later
 from iscp.ports.consumer import Consumed
 from iscp.ports.refreshing import Refreshed
@@ -47,6 +55,7 @@ def refreshed(row: JobRow, done: Refreshed, data_type: DataType, from_version: i
         rows_in=exact_int(done.rows_in, "rows_in"),
         parts_s=exact_parts(done.parts_s, "parts_s"),
         committed=bool(done.committed),
+        due_at_s=exact_float(done.due_at_s, "due_at_s"),
     )
 
 

@@ -773,6 +773,7 @@ class JobStatus(_message.Message):
     FAILURES_FIELD_NUMBER: _builtins.int
     RETRY_AT_S_FIELD_NUMBER: _builtins.int
     SOURCES_FIELD_NUMBER: _builtins.int
+    DUE_AT_S_FIELD_NUMBER: _builtins.int
     from_version: _builtins.int
     to_version: _builtins.int
     start_at_s: _builtins.float
@@ -790,6 +791,8 @@ class JobStatus(_message.Message):
     failures: _builtins.int
     """How many have failed in a row, and when the next retry is due."""
     retry_at_s: _builtins.float
+    due_at_s: _builtins.float
+    """When it runs again though no table has changed, as its rows depend on the time; 0: they do not."""
     @_builtins.property
     def sources(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourceMark]: ...
     def __init__(
@@ -812,10 +815,11 @@ class JobStatus(_message.Message):
         failures: _builtins.int = ...,
         retry_at_s: _builtins.float = ...,
         sources: _abc.Iterable[Global___SourceMark] | None = ...,
+        due_at_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "dead_letters", b"dead_letters", "doubted_at_s", b"doubted_at_s", "end_at_s", b"end_at_s", "error_code", b"error_code", "error_msg", b"error_msg", "failures", b"failures", "from_version", b"from_version", "retry_at_s", b"retry_at_s", "rows", b"rows", "source_id", b"source_id", "sources", b"sources", "start_at_s", b"start_at_s", "step", b"step", "steps", b"steps", "to_version", b"to_version", "warning", b"warning"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "dead_letters", b"dead_letters", "doubted_at_s", b"doubted_at_s", "due_at_s", b"due_at_s", "end_at_s", b"end_at_s", "error_code", b"error_code", "error_msg", b"error_msg", "failures", b"failures", "from_version", b"from_version", "retry_at_s", b"retry_at_s", "rows", b"rows", "source_id", b"source_id", "sources", b"sources", "start_at_s", b"start_at_s", "step", b"step", "steps", b"steps", "to_version", b"to_version", "warning", b"warning"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

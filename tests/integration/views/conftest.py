@@ -30,6 +30,7 @@ from iscp.core.verification import Comparison
 from iscp.core.watermark import Position
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.refreshing import Refreshed, RefreshOrder
+from iscp.ports.system import Clock
 from iscp.runtime.iteration.iteration_ports import IterationPorts
 from iscp.runtime.iteration.runner import Runner
 from iscp.runtime.iteration.sink_pool import SinkPool
@@ -97,9 +98,16 @@ class ViewBench:
     """One view over a lake's tables, refreshed by hand."""
 
     def __init__(
-        self, lake: Lake, runtime: SparkRuntime, sql: str, tables: Collection[str] = (), **options: Any
+        self,
+        lake: Lake,
+        runtime: SparkRuntime,
+        sql: str,
+        tables: Collection[str] = (),
+        clock: Clock | None = None,
+        **options: Any,
     ) -> None:
         """`tables`: those that the query reads; by default those whose names stand in it."""
+        self.clock = clock or SystemClock()
         self.lake, self.runtime, self.sql = lake, runtime, sql
         self.engine = SparkEngine(runtime.root, runtime.new_session)
         self.failpoints = ScriptedFailpoints()
@@ -108,7 +116,7 @@ class ViewBench:
         named = {name: uri for name, uri in lake.uris.items() if (name in tables if tables else f" {name}" in shown)}
         self.target = str(lake.root / "view")
         self.spec = ConsumerSpec("view", self.target, options={"sql": sql, "tables": named, **options})
-        catalog = DeltaCatalog.of(runtime.root)
+        self.catalog = catalog = DeltaCatalog.of(runtime.root)
         own = catalog.describe(next(iter(named.values())))
         ViewKind().validate(self.spec, own, catalog)
         key = JobKey("default", own.table_id, "view")
@@ -131,7 +139,7 @@ class ViewBench:
     def run(self) -> JobOutcome:
         """One iteration of a node."""
         ports = IterationPorts(
-            self.engine, self.source, lambda name: self.kind, self.pool, SystemClock(), self.failpoints, lambda: 1
+            self.engine, self.source, lambda name: self.kind, self.pool, self.clock, self.failpoints, lambda: 1
         )
         iteration = Iteration(1, self.row.key.table_id, self.row.table_uri, (self.row,))
         (outcome,) = Runner(ports, Bounds()).run(iteration, OpenGuard())
@@ -143,7 +151,7 @@ class ViewBench:
         """What a node remembers is gone."""
         self.source = DeltaChangeSource(by_spark=table_opener(self.runtime.root))
         self.pool = SinkPool(
-            lambda uri: DeltaSink(uri, self.failpoints), lambda uri: uri, SystemClock(), self.failpoints, self.source
+            lambda uri: DeltaSink(uri, self.failpoints), lambda uri: uri, self.clock, self.failpoints, self.source
         )
 
     def position(self) -> Position:

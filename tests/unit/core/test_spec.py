@@ -125,6 +125,28 @@ def of_consumer(**consumer: Any) -> dict[str, Any]:
         (of_trigger(job_type="periodic", schedule={"every": 1}), "spec.trigger.schedule.every", "interval, share"),
         (of_trigger(schedule={"interval": 60}), "spec.trigger.schedule.interval", "choose the trigger periodic"),
         (of_trigger(job_type="greedy", schedule={"share": True}), "spec.trigger.schedule.share", "Leave it out"),
+        (of_trigger(schedule={"cron": "0 0 6 * * ?"}), "spec.trigger.schedule.cron", "choose the trigger periodic"),
+        (of_trigger(job_type="periodic", schedule={"cron": "0 6 * * *"}), "spec.trigger.schedule.cron", "Quartz"),
+        (
+            of_trigger(job_type="periodic", schedule={"cron": "0 0 6 * * ?", "time_zone": "CEST2"}),
+            "spec.trigger.schedule.time_zone",
+            "Europe/Berlin",
+        ),
+        (
+            of_trigger(job_type="periodic", schedule={"interval": 5, "time_zone": "UTC"}),
+            "spec.trigger.schedule.time_zone",
+            "cron",
+        ),
+        (
+            of_trigger(job_type="periodic", schedule={"cron": "0 0 6 * * ?", "interval": 5}),
+            "spec.trigger.schedule.interval",
+            "one of both",
+        ),
+        (
+            of_trigger(job_type="periodic", schedule={"cron": "0 0 6 * * ?", "share": True}),
+            "spec.trigger.schedule.share",
+            "one of both",
+        ),
         (
             of_trigger(job_type="periodic", schedule={"interval": 1, "share": 1}),
             "spec.trigger.schedule.share",

@@ -93,3 +93,13 @@ def test_a_result_that_does_not_hold_is_refused(changes: Any, field: str, remedy
         changed_spec(PERIODIC.to_json(), text)
     assert refused.value.field == field
     assert remedy in refused.value.remedy
+
+
+def test_times_by_cron_replace_an_interval_and_the_other_way_round() -> None:
+    by_cron = {"trigger": {"schedule": {"cron": "0 0 6 * * ?", "time_zone": "Europe/Berlin"}}}
+    assert after(PERIODIC, by_cron)["trigger"]["schedule"] == by_cron["trigger"]["schedule"]
+    again = after(
+        JobSpec(CONSUMER, TriggerSpec(TriggerType.PERIODIC, cron="0 0 6 * * ?")),
+        {"trigger": {"schedule": {"interval": 5}}},
+    )
+    assert again["trigger"]["schedule"] == {"interval": 5.0}

@@ -6,7 +6,7 @@ version, or its changes) therefore gets columns of the very same ids, and the ex
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -130,29 +130,86 @@ class Catalyst:
         rows = [self.seq([*self.items(row), carried]) for row in self.items(plan.projections())]
         return self._logical.Expand(self.seq(rows), self.seq([*self.output(plan), carried]), child)
 
-    def with_subqueries(self, plan: Plan, before: Sequence[Plan], after: Sequence[Plan]) -> Plan:
-        """A Project, Filter or Join whose expressions have other subqueries in the place of these."""
-        swap = _Swap(self, tuple(before), tuple(after))
+    # --- expressions within operators -----------------------------------------------------------------------------
+
+    def with_expressions(self, plan: Plan, change: Callable[[Expression], Expression]) -> Plan:
+        """With each expression of a Project, Filter, Join or Aggregate changed; others stay as they are."""
         if self.is_a(plan, "Project"):
-            return self.project([swap.within(each) for each in self.items(plan.projectList())], plan.child())
+            return self.project([change(each) for each in self.items(plan.projectList())], plan.child())
         if self.is_a(plan, "Filter"):
-            return self._logical.Filter(swap.within(plan.condition()), plan.child())
-        condition = self._jvm.scala.Option.apply(swap.within(plan.condition().get()))
-        return self._logical.Join(plan.left(), plan.right(), plan.joinType(), condition, plan.hint())
+            return self._logical.Filter(change(plan.condition()), plan.child())
+        if self.is_a(plan, "Join") and plan.condition().isDefined():
+            return self.with_condition(plan, change(plan.condition().get()))
+        if self.is_a(plan, "Aggregate"):
+            groups, columns = self.items(plan.groupingExpressions()), self.items(plan.aggregateExpressions())
+            changed = [self.seq(map(change, each)) for each in (groups, columns)]
+            return self._logical.Aggregate(*changed, plan.child(), plan.hint())
+        return plan
+
+    def with_condition(self, join: Plan, condition: Expression | None) -> Plan:
+        held = self._jvm.scala.Option.apply(condition)
+        return self._logical.Join(join.left(), join.right(), join.joinType(), held, join.hint())
+
+    def with_arguments(self, expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
+        children = self.children(expression)
+        return expression.withNewChildren(self.seq(map(change, children))) if children else expression
+
+    def with_values(self, plan: Plan, before: Sequence[Plan], after: Sequence[Plan | Expression]) -> Plan:
+        """With these subqueries replaced, by others or by values."""
+        return self.with_expressions(plan, _Swap(self, tuple(before), tuple(after)).within)
+
+    def is_subquery(self, node: Plan | Expression) -> bool:
+        return self._is_instance(node, self._expressions.SubqueryExpression)
+
+    def parts(self, node: Plan | Expression) -> list[Any]:
+        """What it is made of: inputs, arguments, expressions, and the plan of a subquery."""
+        parts = self.children(node)
+        if self._is_instance(node, self._logical.LogicalPlan):
+            parts += self.items(node.expressions())
+        elif self.is_subquery(node):
+            parts.append(node.plan())
+        return parts
+
+    def _is_instance(self, node: Any, kind: Any) -> bool:
+        return bool(self._jvm.java.lang.Class.forName(kind._fqn).isInstance(node))
+
+    def scalar_subquery(self, plan: Plan) -> Expression:
+        made = getattr(self._expressions, "ScalarSubquery$").__getattr__("MODULE$")
+        return made.apply(plan, *[getattr(made, f"apply$default${place}")() for place in range(2, 8)])
+
+    def literal(self, value: Any) -> Expression:
+        """Of a java.time value."""
+        return getattr(self._expressions, "Literal$").__getattr__("MODULE$").apply(value)
+
+    def instant(self, at_s: float, zone: str) -> Any:
+        """As java.time has it; `at_s` to the millisecond."""
+        time = self._jvm.java.time
+        return time.Instant.ofEpochMilli(round(at_s * 1000)).atZone(time.ZoneId.of(zone))
+
+    def split(self, condition: Expression) -> list[Expression]:
+        """What all has to hold, in order."""
+        if self.is_a(condition, "And"):
+            return [*self.split(condition.left()), *self.split(condition.right())]
+        return [condition]
+
+    def untrue(self, condition: Expression) -> Expression:
+        """It is false or null, said in such a way that files can be passed over by their statistics."""
+        return self._expressions.Or(self._expressions.Not(condition), self._expressions.IsNull(condition))
+
+    def filter(self, condition: Expression, child: Plan) -> Plan:
+        return self._logical.Filter(condition, child)
 
 
 @dataclass(frozen=True, slots=True)
 class _Swap:
     catalyst: Catalyst
     before: tuple[Plan, ...]
-    after: tuple[Plan, ...]
+    after: tuple[Plan | Expression, ...]
 
     def within(self, expression: Expression) -> Expression:
         if self.catalyst.is_a(expression, "ScalarSubquery"):
             plan = expression.plan()
             place = next(number for number, each in enumerate(self.before) if plan.fastEquals(each))
-            return expression.withNewPlan(self.after[place])
-        children = self.catalyst.children(expression)
-        if not children:
-            return expression
-        return expression.withNewChildren(self.catalyst.seq([self.within(each) for each in children]))
+            after = self.after[place]
+            return after if self.catalyst.is_a(after, "Literal") else expression.withNewPlan(after)
+        return self.catalyst.with_arguments(expression, self.within)

@@ -83,12 +83,13 @@ def _held_groups(plans: SignedPlans, root: PlanNode, keys: ResultKeys, signed: S
         return None
     mine, theirs = row_codes(found.keys, found.rows.select(found.keys.schema.names))
     gone = found.keys.filter(pa.array(~np.isin(mine, theirs)))
+    schema = pa.schema([each.with_nullable(True) for each in found.rows.schema])  # of a group that is gone all but keys
     columns = [
         gone[each.name].cast(each.type) if each.name in gone.schema.names else pa.nulls(len(gone), each.type)
-        for each in found.rows.schema
+        for each in schema
     ]
-    removed = pa.table(columns, schema=found.rows.schema)
-    held = pa.concat_tables([_with_op(found.rows, Op.UPDATE), _with_op(removed, Op.DELETE)])
+    removed = pa.table(columns, schema=schema)
+    held = pa.concat_tables([_with_op(found.rows.cast(schema), Op.UPDATE), _with_op(removed, Op.DELETE)])
     return ChangedRows(plans.catalyst.frame(root.plan), len(held), held)
 
 

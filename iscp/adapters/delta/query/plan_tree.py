@@ -6,13 +6,16 @@ unions, so that a dozen operators are left, with Spark's semantics of nulls and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
+from iscp.adapters.delta.query.time_marks import ClockValue
 from iscp.core.errors import InvalidRequest
 from iscp.core.query_explanation import OperatorUpkeep
 from iscp.core.query_plan import JoinSide, Operator, OperatorKind, passes_kept_input, upkeep_of, worth_keeping
+from iscp.core.time_dependence import finest
 
 _KINDS = {
     "Project": OperatorKind.PROJECT,
@@ -44,6 +47,7 @@ _LINEAR_IN = {
 }
 
 _WITH_SUBQUERIES = (OperatorKind.PROJECT, OperatorKind.FILTER, OperatorKind.JOIN)
+_VALUE = "scalar-subquery []"
 TITLE_CHARACTERS_MAX = 300
 """Of an operator as Spark describes it, as many are shown."""
 
@@ -52,7 +56,7 @@ TITLE_CHARACTERS_MAX = 300
 class PlanNode:
     """An operator, and the plan that it is the top of. `keys`: of each input, the expressions by which it is `keyed`.
 
-    `subqueries`: the plans of the values in its expressions.
+    `subqueries`: the plans of the values in its expressions; `clock`: those that stand for the time.
     """
 
     operator: Operator
@@ -60,11 +64,14 @@ class PlanNode:
     inputs: tuple[PlanNode, ...]
     keys: tuple[tuple[Expression, ...], ...] = ()
     subqueries: tuple[PlanNode, ...] = ()
+    clock: tuple[tuple[Plan, ClockValue], ...] = ()
 
 
-def read_tree(catalyst: Catalyst, plan: Plan, tables: Mapping[int, str]) -> PlanNode:
-    """`tables`: the names of tables by the id of the empty RDD that stands for each. Raises InvalidRequest."""
-    return _TreeReader(catalyst, tables).read(plan)
+def read_tree(
+    catalyst: Catalyst, plan: Plan, tables: Mapping[int, str], clock: Mapping[int, ClockValue] = MappingProxyType({})
+) -> PlanNode:
+    """`tables` and `clock`: what stands for each by the id of its empty RDD. Raises InvalidRequest."""
+    return _TreeReader(catalyst, tables, clock).read(plan)
 
 
 def kept_input(root: PlanNode) -> PlanNode | None:
@@ -92,7 +99,7 @@ class ResultKeys:
 def result_keys(catalyst: Catalyst, root: PlanNode) -> ResultKeys | None:
     """None where no columns of the result say of which group a row is."""
     above, node = [], root
-    while node.operator.kind in (OperatorKind.PROJECT, OperatorKind.FILTER) and not node.subqueries:
+    while node.operator.kind in (OperatorKind.PROJECT, OperatorKind.FILTER) and not (node.subqueries or node.clock):
         above.append(node)
         (node,) = node.inputs
     if node.operator.kind not in (OperatorKind.AGGREGATE, OperatorKind.WINDOW) or not node.keys:
@@ -138,11 +145,15 @@ def _id(attribute: Expression) -> int:
 class _TreeReader:
     catalyst: Catalyst
     tables: Mapping[int, str]
+    clock: Mapping[int, ClockValue]
 
     def read(self, plan: Plan) -> PlanNode:
+        plan = self._with_time_above(plan)
         name = str(plan.nodeName()).split()[0]
         inputs = tuple(self.read(each) for each in self.catalyst.inputs(plan))
-        subqueries = tuple(self.read(each) for each in self.catalyst.items(plan.subqueries()))
+        values = self.catalyst.items(plan.subqueries())
+        clock = tuple((each, value) for each in values if (value := self._clock_value(each)))
+        subqueries = tuple(self.read(each) for each in values if not self._clock_value(each))
         if name == "LogicalRDD":
             return self._table(plan)
         kind = _KINDS.get(name)
@@ -150,20 +161,43 @@ class _TreeReader:
             raise InvalidRequest(
                 f"has the operator {name}, which views cannot keep", remedy="Write the query without it"
             )
-        if subqueries and kind not in _WITH_SUBQUERIES:
+        if (subqueries or clock) and kind not in _WITH_SUBQUERIES:
             raise InvalidRequest(
                 f"has a subquery within {name}, which views cannot keep", remedy="Join with the subquery instead"
             )
         keys, linear_in = self._keys(kind, plan), self._linear_in(kind, plan)
         operator = Operator(
             kind,
-            _title(plan),
+            _title(plan, [value.function for _, value in clock]),
             tuple(each.operator for each in inputs),
             keyed=bool(keys),
             linear_in=linear_in,
             subqueries=tuple(each.operator for each in subqueries),
+            by_time=finest(value.dependence for _, value in clock),
         )
-        return PlanNode(operator, plan, inputs, keys, subqueries)
+        return PlanNode(operator, plan, inputs, keys, subqueries, clock)
+
+    def _clock_value(self, plan: Plan) -> ClockValue | None:
+        return self.clock.get(int(plan.rdd().id())) if str(plan.nodeName()).startswith("LogicalRDD") else None
+
+    def _with_time_above(self, plan: Plan) -> Plan:
+        """Of an inner join what depends on the time as a filter above it, which follows the time without all rows."""
+        if not (self.clock and self.catalyst.is_a(plan, "Join")) or plan.condition().isEmpty():
+            return plan
+        if str(plan.joinType().toString()) not in ("Inner", "Cross"):
+            return plan
+        parts = self.catalyst.split(plan.condition().get())
+        by_time = [each for each in parts if self._reads_clock(each)]
+        if not by_time:
+            return plan
+        others = [each for each in parts if not self._reads_clock(each)]
+        join = self.catalyst.with_condition(plan, self.catalyst.both(others) if others else None)
+        return self.catalyst.filter(self.catalyst.both(by_time), join)
+
+    def _reads_clock(self, expression: Expression) -> bool:
+        if self.catalyst.is_a(expression, "ScalarSubquery") and self._clock_value(expression.plan()):
+            return True
+        return any(map(self._reads_clock, self.catalyst.children(expression)))
 
     def _table(self, plan: Plan) -> PlanNode:
         name = self.tables.get(int(plan.rdd().id()))
@@ -209,10 +243,13 @@ class _TreeReader:
         return _LINEAR_IN.get(str(plan.joinType().toString()).split("(")[0], JoinSide.NEITHER)
 
 
-def _title(plan: Plan) -> str:
-    """As Spark describes it, without the ids of columns."""
+def _title(plan: Plan, functions: Sequence[str]) -> str:
+    """As Spark describes it, without the ids of columns. `functions`: of the time, in the order of their places."""
     text = str(plan.simpleString(25))
     shown = "".join(part if not place else part.lstrip("0123456789").removeprefix("L") for place, part in _parts(text))
+    if shown.count(_VALUE) == len(functions):
+        for each in functions:
+            shown = shown.replace(_VALUE, each, 1)
     return shown if len(shown) <= TITLE_CHARACTERS_MAX else f"{shown[:TITLE_CHARACTERS_MAX]}…"
 
 

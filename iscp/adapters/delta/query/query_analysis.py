@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from iscp.adapters.delta.query.catalyst import Catalyst
 from iscp.adapters.delta.query.group_plan import find_group_query
 from iscp.adapters.delta.query.plan_tree import PlanNode, kept_input, read_tree
+from iscp.adapters.delta.query.time_marks import VIEW_ZONE, TimeMarks, changing, refuse_special_literals
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.core.errors import InvalidRequest
 from iscp.core.query_plan import QueryShape
@@ -37,6 +38,8 @@ _SETTINGS = {
     "spark.sql.optimizer.runtime.bloomFilter.enabled": "false",
     "spark.sql.optimizer.runtimeFilter.semiJoinReduction.enabled": "false",
     "spark.sql.cbo.enabled": "false",
+    # What a query says of days is not to be another thing on a node of another zone: analyzed expressions keep it.
+    "spark.sql.session.timeZone": VIEW_ZONE,
 }
 
 
@@ -96,10 +99,15 @@ def _analyze(session: SparkSession, sql: str, names: Mapping[int, str]) -> Analy
     _refuse_command(jvm, parsed)
     execution = state.executePlan(parsed, getattr(state, "executePlan$default$2")())
     analyzed = execution.analyzed()
-    _refuse_changing(jvm, analyzed)
+    if not analyzed.deterministic():
+        raise changing()
+    refuse_special_literals(jvm, sql, analyzed)
     catalyst = Catalyst(session)
-    plan = execution.optimizedPlan()
-    root = read_tree(catalyst, plan, names)
+    marks = TimeMarks(session, catalyst)
+    marked = marks.marked(analyzed)
+    if marks.values:
+        execution = state.executePlan(marked, getattr(state, "executePlan$default$2")())
+    root = read_tree(catalyst, execution.optimizedPlan(), names, marks.values)
     columns = StructType.fromJson(json.loads(analyzed.schema().json()))
     return AnalyzedQuery(root, columns, catalyst)
 
@@ -109,16 +117,6 @@ def _refuse_command(jvm: Any, parsed: Any) -> None:
     for kind in (logical.Command, logical.ParsedStatement):
         if jvm.java.lang.Class.forName(kind._fqn).isInstance(parsed):
             raise InvalidRequest("is no SELECT", field="sql", remedy="Write a query, as SELECT … or WITH …")
-
-
-def _refuse_changing(jvm: Any, analyzed: Any) -> None:
-    patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
-    if not analyzed.deterministic() or analyzed.containsPattern(patterns.CURRENT_LIKE()):
-        raise InvalidRequest(
-            "gives other rows each time that it is evaluated",
-            field="sql",
-            remedy="Leave out what is random, or goes by the time or the user",
-        )
 
 
 def _nullable(schema: StructType) -> StructType:

@@ -17,12 +17,14 @@ from iscp.adapters.delta.query.signed_rows import (
     WEIGHT,
     At,
     ChangedRows,
+    Instants,
     Signed,
     TableChange,
     collected,
     netted,
     whole_number,
 )
+from iscp.adapters.delta.query.time_marks import clock_literal
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.core.query_explanation import OperatorUpkeep
 from iscp.core.query_plan import JoinSide, OperatorKind, upkeep_of
@@ -41,6 +43,7 @@ class SignedPlans:
 
     catalyst: Catalyst
     tables: Mapping[str, TableChange]
+    instants: Instants
     held_max: int = 0
     _kept: list[DataFrame] = field(default_factory=list)
     _known: dict[PlanNode, Signed | None] = field(default_factory=dict)
@@ -87,16 +90,17 @@ class SignedPlans:
         if node.operator.kind is OperatorKind.TABLE:
             plan = self.catalyst.plan_of(self.tables[node.operator.table].rows(at))
             return self.catalyst.renamed(plan, self.catalyst.output(node.plan))
-        if not node.operator.tables():
+        if not (node.operator.tables() or node.operator.time_dependence()):
             return node.plan
         return self._over(node, at, [self.rows(each, at) for each in node.inputs])
 
     def _over(self, node: PlanNode, at: At, inputs: Sequence[Plan]) -> Plan:
-        """The operator over these, with the values that its subqueries have."""
+        """The operator over these, with the values that its subqueries and the clock have."""
         plan = node.plan
-        if any(each.operator.tables() for each in node.subqueries):
-            values = [self.rows(each, at) for each in node.subqueries]
-            plan = self.catalyst.with_subqueries(plan, [each.plan for each in node.subqueries], values)
+        if node.subqueries or node.clock:
+            before = [*(each.plan for each in node.subqueries), *(each for each, _ in node.clock)]
+            times = [clock_literal(self.catalyst, value, self.instants.at(at)) for _, value in node.clock]
+            plan = self.catalyst.with_values(plan, before, [*(self.rows(each, at) for each in node.subqueries), *times])
         return self.catalyst.with_inputs(plan, inputs)
 
     # --- changes --------------------------------------------------------------------------------------------------
@@ -107,14 +111,17 @@ class SignedPlans:
         return self._known[node]
 
     def _delta(self, node: PlanNode) -> Signed | None:
-        if not any(self.tables[name].changes() is not None for name in node.operator.tables()):
+        by_time = self.instants.apart and node.operator.time_dependence() is not None
+        if not by_time and not any(self.tables[name].changes() is not None for name in node.operator.tables()):
             return None
-        if any(self.delta(each) is not None for each in node.subqueries):
+        if self._values_moved(node):
             return self._recomputed(node, {})
         deltas = {place: found for place, each in enumerate(node.inputs) if (found := self.delta(each)) is not None}
         match upkeep_of(node.operator):
             case _ if node.operator.kind is OperatorKind.TABLE:
                 return self._of_table(node)
+            case _ if node.clock and node.operator.kind is OperatorKind.FILTER:
+                return self._filtered_by_time(node, deltas)
             case OperatorUpkeep.LINEAR:
                 return self._linear(node, deltas)
             case OperatorUpkeep.JOINED:
@@ -146,9 +153,24 @@ class SignedPlans:
             case _:
                 return Signed(self.catalyst.with_inputs(plan, [signed.plan]), signed.weight)
 
+    def _filtered_by_time(self, node: PlanNode, deltas: Mapping[int, Signed]) -> Signed | None:
+        """The changed rows that are within now; and of the old ones those that came or went by the time alone."""
+        parts = []
+        if (linear := self._linear(node, deltas)) is not None:
+            parts.append((linear.plan, [*self.catalyst.output(node.plan), linear.weight]))
+        if self.instants.apart:
+            inputs = [each.plan for each in node.inputs]
+            now, before = (self._over(node, at, inputs).condition() for at in (At.NEW, At.OLD))
+            for holds, held, weight in ((now, before, 1), (before, now, -1)):
+                condition = self.catalyst.both([holds, self.catalyst.untrue(held)])
+                rows = self.catalyst.frame(self.catalyst.filter(condition, self.rows(node.inputs[0], At.OLD)))
+                plan = self.catalyst.plan_of(rows.withColumn(WEIGHT, whole_number(weight)))
+                parts.append((plan, self.catalyst.output(plan)))
+        return self._sum(node, parts)
+
     def _values_now(self, node: PlanNode) -> Plan:
-        """The operator with the values of its subqueries, which have not changed."""
-        if not node.subqueries:
+        """The operator with the values of the clock, and of its subqueries, which have not changed."""
+        if not (node.subqueries or node.clock):
             return node.plan
         return self._over(node, At.NEW, [each.plan for each in node.inputs])
 
@@ -205,7 +227,7 @@ class SignedPlans:
 
         Without keys, or where `changed` is empty because a value in it has changed, for all rows.
         """
-        moved = any(self.delta(each) is not None for each in node.subqueries)
+        moved = self._values_moved(node)
         if not changed and not moved:
             return None
         touched = self.touched(node, changed) if node.keys and not moved else None
@@ -221,6 +243,11 @@ class SignedPlans:
         if found is None:
             return None
         return replace(self._signed(node, self.catalyst.plan_of(found.frame)), rows=found)
+
+    def _values_moved(self, node: PlanNode) -> bool:
+        """Whether one in it has changed that is not of a row; of a filter the time is looked at in another way."""
+        by_time = bool(node.clock) and node.operator.kind is not OperatorKind.FILTER and self.instants.apart
+        return by_time or any(self.delta(each) is not None for each in node.subqueries)
 
     def _numbered(self, plan: Plan, columns: Sequence[Expression], *more: Expression) -> DataFrame:
         """The plan's rows, with these columns as `c0`, `c1`, …, and `more` as they are called."""

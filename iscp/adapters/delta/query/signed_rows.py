@@ -38,6 +38,21 @@ class TableChange:
 
 
 @dataclass(frozen=True, slots=True)
+class Instants:
+    """Of which a query's rows are before and after the changes, in Unix seconds; 0: they do not depend on the time."""
+
+    old_s: float = 0.0
+    new_s: float = 0.0
+
+    def at(self, at: At) -> float:
+        return self.new_s if at is At.NEW else self.old_s
+
+    @property
+    def apart(self) -> bool:
+        return self.old_s != self.new_s
+
+
+@dataclass(frozen=True, slots=True)
 class Signed:
     """Changed rows: the plan's columns have the operator's ids; `weight` is one of them. `rows`: the same, if known."""
 

@@ -258,4 +258,5 @@ class DeltaSink:
             dead=tag.dead,
             column_ids=tag.column_ids,
             sources=tag.sources,
+            as_of_s=tag.as_of_s,
         )

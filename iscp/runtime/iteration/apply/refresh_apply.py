@@ -66,10 +66,13 @@ def _report(run: ApplyRun, work: JobRun, span: SourceRange, done: Refreshed, ful
 
 def _unmoved(run: ApplyRun, work: JobRun, span: SourceRange, done: Refreshed) -> JobOutcome:
     """Nothing was written: what the tables have committed since has no rows, and only the marks move, in memory."""
-    marks = {**work.position.sources, **refreshed(work.row, done, DataType.TAIL, NOTHING_APPLIED, "").sources}
+    found = refreshed(work.row, done, DataType.TAIL, NOTHING_APPLIED, "")
+    marks = {**work.position.sources, **found.sources}
     own = SourceMark(span.table_id, later(work.position.watermark, span.to))
     position = replace(work.position, sources={**marks, run.uri: own})
-    return renew_position(run.ports, run.guard, replace(work, position=position), span)
+    return replace(
+        renew_position(run.ports, run.guard, replace(work, position=position), span), due_at_s=found.due_at_s
+    )
 
 
 def _find_version(run: ApplyRun) -> SourceRange:

@@ -34,7 +34,7 @@ def test_a_file_has_all_flat_fields_and_a_spec_all_nested_ones() -> None:
     nested = json.loads(explain("job.spec", "-o", "json").stdout)
     assert [each["field"] for each in nested] == ["job.spec." + ".".join(path) for path in PATHS.values()]
     trigger = explain("job.spec.trigger").stdout.splitlines()
-    assert len(trigger) == 6
+    assert len(trigger) == 8
     assert trigger[1].split()[:4] == ["job.spec.trigger.job_type", "default", "|", "greedy"]
 
 

@@ -62,6 +62,8 @@ def a_job(trigger: dict[str, Any] | None = None, **fields: Any) -> JobView:
         (a_job(source_version=8), "now, as the source is ahead, together with"),
         (a_job({"job_type": "greedy"}), "of its own (trigger greedy)"),
         (a_job({"job_type": "custom", "name": "nightly"}), "when the trigger 'nightly' says so"),
+        (a_job(status=JobStatus(due_at_s=NOW_S + 60)), "; and at 1970-01-12 13:47:40Z as time passes"),
+        (a_job(status=JobStatus(due_at_s=NOW_S - 60)), "; and as time passes, on which its rows depend"),
     ],
 )
 def test_each_state_and_trigger_has_its_sentence(job: JobView, words: str) -> None:
@@ -74,6 +76,8 @@ def test_each_state_and_trigger_has_its_sentence(job: JobView, words: str) -> No
         ({"interval": 600}, 8, "at 1970-01-12 13:55:00Z (trigger periodic, every 600.0 s)"),
         ({"interval": 600}, 7, "not before 1970-01-12 13:55:00Z"),
         ({"interval": 60}, 8, "now (trigger periodic"),
+        ({"cron": "0 0 18 * * ?", "time_zone": "Asia/Tokyo"}, 8, "at 1970-01-13 09:00:00Z (trigger periodic, by cron"),
+        ({"cron": "0 0 18 * * ?"}, 7, "at 1970-01-12 18:00:00Z, if the source is ahead by then"),
         ({"interval": 60}, 7, "at the source's next commit"),
         ({"interval": 600, "share": True}, 8, "at 1970-01-12 13:50:00Z (trigger periodic, every 600.0 s, together"),
     ],

@@ -30,6 +30,14 @@ def test_a_view_is_a_job_on_the_first_of_its_tables(run: Run, kept: Kept) -> Non
     assert view.run == {"trigger": "periodic", "every": 600.0, "target_lag": 30.0}
 
 
+def test_a_view_may_be_refreshed_at_times_by_cron(run: Run, kept: Kept) -> None:
+    run(*CREATE, "--cron", "0 30 6 * * ?", "--time-zone", "Europe/Berlin")
+    ((_, _, view),) = kept()
+    assert view.run == {"trigger": "periodic", "cron": "0 30 6 * * ?", "time_zone": "Europe/Berlin"}
+    for shown in (run("view", "show", "totals").stdout, run("view", "list", "-o", "wide").stdout):
+        assert "cron 0 30 6 * * ? in Europe/Berlin" in " ".join(shown.split())
+
+
 def test_a_spec_holds_no_defaults(run: Run, service: FakeAdmin) -> None:
     run(*CREATE, "--refresh", "auto")
     (job,) = json.loads(run("job", "list", "-o", "json").stdout)
