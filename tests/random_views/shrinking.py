@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import fields, is_dataclass, replace
+from enum import Enum
 from typing import Any, TypeVar
 
 T = TypeVar("T", bound=Hashable)
@@ -17,6 +18,8 @@ def smaller(value: Any) -> Iterator[Any]:
     if isinstance(value, bool):
         if value:
             yield False
+    elif isinstance(value, Enum):
+        yield from (first for first in list(type(value))[:1] if first is not value)
     elif isinstance(value, int):
         yield from (each for each in dict.fromkeys((0, value // 2, value - 1)) if 0 <= each < value)
     elif isinstance(value, tuple):

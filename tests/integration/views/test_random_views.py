@@ -10,14 +10,34 @@ from pathlib import Path
 import pytest
 
 from iscp.adapters.delta.spark.session import SparkRuntime
+from tests.random_views.cases import Case
+from tests.random_views.expressions import Literal
+from tests.random_views.histories import Action, Column, Commit, Step, Table
 from tests.random_views.lake_check import LakeCheck
 from tests.random_views.plan_check import PlanCheck
 from tests.random_views.playing import COMMAND, play_seeds
+from tests.random_views.query_tree import SETS, Groups, Relation, Selection, SetOperation
 
 pytestmark = pytest.mark.spark
 
 PLANS_SHORT, PLANS_LONG = range(8), range(8, 400)
 LAKES_SHORT, LAKES_LONG = range(1000, 1002), range(1002, 1060)
+
+
+ROWS = Table("t", (Column(0), Column(1)), ((1, 1), (2, 2), (1, 1), (0, 0)))
+MOVES = ((Commit(0, (Step(Action.INSERT, 0, (1, 3)), Step(Action.DELETE, 1), Step(Action.UPDATE, 0, (3, 0)))),),)
+
+FAILED_ONCE = {
+    "intersect_all_of_rows_that_never_are": SetOperation(
+        0, Selection(0, Relation(), Literal(1)), Groups(), SETS.index("INTERSECT ALL")
+    ),
+}
+"""Queries that found something: tried each time."""
+
+
+@pytest.mark.parametrize("query", [pytest.param(query, id=name) for name, query in FAILED_ONCE.items()])
+def test_queries_that_were_kept_wrongly_once(spark_runtime: SparkRuntime, query: Relation) -> None:
+    assert PlanCheck(spark_runtime.new_session()).check(Case((ROWS,), MOVES, query)) is None
 
 
 @pytest.fixture
