@@ -29,6 +29,9 @@ from tests.random_views.query_tree import (
     query_of,
 )
 
+COUNTED = 6
+"""The first of MEASURES, that are counts, sums and averages of exact numbers."""
+
 ROWS_MAX, COLUMNS_MAX, DEPTH_MAX, NUMBER_MAX = 12, 5, 4, 11
 
 
@@ -79,7 +82,7 @@ class _Draw:
     def case(self) -> Case:
         tables = tuple(self.table(name) for name in TABLE_NAMES[: self.random.choice((1, 2, 2, 2, 3))])
         refreshes = tuple(self.commits(tables) for _ in range(self.random.choice((1, 2))))
-        return Case(tables, refreshes, self.relation(self.random.randint(1, DEPTH_MAX)))
+        return Case(tables, refreshes, self.query())
 
     def number(self) -> int:
         return self.random.randrange(NUMBER_MAX)
@@ -138,6 +141,22 @@ class _Draw:
         return Measured(self.random.randrange(among), tuple(self.expression(1) for _ in range(2)))
 
     # --- relations ------------------------------------------------------------------------------------------------
+
+    def query(self) -> Relation:
+        """Often one of those that are kept by more than their rows."""
+        drawn = self.random.random()
+        if drawn < 0.1:
+            return self.counted()
+        if drawn < 0.2:
+            return self.random.choice((self.limited, self.windows))(self.random.randint(2, 3))
+        return self.relation(self.random.randint(1, DEPTH_MAX))
+
+    def counted(self) -> Relation:
+        """Groups by columns of a table, with counts, sums and averages of others."""
+        keys = tuple(Expression(self.number()) for _ in range(self.random.randint(1, 2)))
+        number = self.random.randrange
+        measures = [Measured(number(COUNTED), (Expression(self.number()),)) for _ in range(self.random.randint(1, 3))]
+        return Groups(0, Relation(self.number()), keys, tuple(measures))
 
     def relation(self, depth: int) -> Relation:
         if depth == 0:
