@@ -131,12 +131,16 @@ class Catalyst:
         return self._logical.Expand(self.seq(rows), self.seq([*self.output(plan), carried]), child)
 
     def with_subqueries(self, plan: Plan, before: Sequence[Plan], after: Sequence[Plan]) -> Plan:
-        """A Project, Filter or Join whose expressions have other subqueries in the place of these."""
+        """A Project, Filter, Aggregate or Join whose expressions have other subqueries in the place of these."""
         swap = _Swap(self, tuple(before), tuple(after))
         if self.is_a(plan, "Project"):
             return self.project([swap.within(each) for each in self.items(plan.projectList())], plan.child())
         if self.is_a(plan, "Filter"):
             return self._logical.Filter(swap.within(plan.condition()), plan.child())
+        if self.is_a(plan, "Aggregate"):
+            lists = (plan.groupingExpressions(), plan.aggregateExpressions())
+            keys, shown = (self.seq([swap.within(each) for each in self.items(some)]) for some in lists)
+            return self._logical.Aggregate(keys, shown, plan.child(), plan.hint())
         condition = self._jvm.scala.Option.apply(swap.within(plan.condition().get()))
         return self._logical.Join(plan.left(), plan.right(), plan.joinType(), condition, plan.hint())
 
