@@ -58,14 +58,13 @@ class PlanCheck:
 
     def check(self, case: Case) -> Wrong | None:
         """What is wrong at first. Raises UnfitCaseError."""
+        rows: dict[str, Rows] = {table.name: first_rows(table) for table in case.tables}
         try:
-            sql = case.sql
+            was, fresh = self._wanted(case, rows), 1000  # at first: what Spark fails at is no case
             schemas = {table.name: self._frame(table, ()).schema.json() for table in case.tables}
-            analyzed = analyze_query(self.session, sql, schemas)
+            analyzed = analyze_query(self.session, case.sql, schemas)
         except (NoQueryError, InvalidRequest) as error:
             raise UnfitCaseError(str(error)) from error
-        rows: dict[str, Rows] = {table.name: first_rows(table) for table in case.tables}
-        was, fresh = self._wanted(case, rows), 1000
         for commits in case.refreshes:
             before, changed = dict(rows), {table.name: list[RowChange]() for table in case.tables}
             for commit in commits:

@@ -11,12 +11,12 @@ import pytest
 
 from iscp.adapters.delta.spark.session import SparkRuntime
 from tests.random_views.cases import Case
-from tests.random_views.expressions import Literal
+from tests.random_views.expressions import Expression, Literal
 from tests.random_views.histories import Action, Column, Commit, Step, Table
 from tests.random_views.lake_check import LakeCheck
 from tests.random_views.plan_check import PlanCheck
 from tests.random_views.playing import COMMAND, play_seeds
-from tests.random_views.query_tree import SETS, Groups, Relation, Selection, SetOperation
+from tests.random_views.query_tree import SETS, Groups, Measured, Relation, Selection, SetOperation, ValueOf
 
 pytestmark = pytest.mark.spark
 
@@ -24,12 +24,14 @@ PLANS_SHORT, PLANS_LONG = range(8), range(8, 400)
 LAKES_SHORT, LAKES_LONG = range(1000, 1002), range(1002, 1060)
 
 
-ROWS = Table("t", (Column(0), Column(1)), ((1, 1), (2, 2), (1, 1), (0, 0)))
+ROWS = Table("t", (Column(1), Column(0)), ((1, 1), (2, 2), (1, 1), (0, 0)))
 MOVES = ((Commit(0, (Step(Action.INSERT, 0, (1, 3)), Step(Action.DELETE, 1), Step(Action.UPDATE, 0, (3, 0)))),),)
 
+NEVER = Selection(0, Relation(), Literal(1))
 FAILED_ONCE = {
-    "intersect_all_of_rows_that_never_are": SetOperation(
-        0, Selection(0, Relation(), Literal(1)), Groups(), SETS.index("INTERSECT ALL")
+    "intersect_all_of_rows_that_never_are": SetOperation(0, NEVER, Groups(), SETS.index("INTERSECT ALL")),
+    "the_value_of_a_subquery_beside_those_of_groups": ValueOf(
+        0, Groups(0, Relation(), (Expression(),), (Measured(2, (Expression(),)),))
     ),
 }
 """Queries that found something: tried each time."""
