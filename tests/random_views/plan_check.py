@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,11 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from iscp.adapters.delta.query.plan_tree import kept_input, result_keys
+from iscp.adapters.delta.query.group_changes import changed_groups, held_keys
+from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, result_keys
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery, analyze_query
 from iscp.adapters.delta.query.signed_plans import SignedPlans
-from iscp.adapters.delta.query.signed_rows import WEIGHT, At, TableChange
+from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, TableChange
 from iscp.core.errors import InvalidRequest
 from iscp.core.netting import Op
 from tests.random_views.cases import Case
@@ -26,6 +27,9 @@ from tests.random_views.row_bags import Bag, alike, bag_of, countable, differenc
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+
+HELD_MAX = 1_000
+"""As with views: few changed rows are held in this process."""
 
 LOCAL_RULES = ("ConvertToLocalRelation", "PropagateEmptyRelation")
 
@@ -75,7 +79,7 @@ class PlanCheck:
                 rows[table.name] = rows_after(rows[table.name], found)
             now = self._wanted(case, rows)
             moves = {table.name: self._change(table, before, rows, changed) for table in case.tables}
-            with closing(SignedPlans(analyzed.catalyst, moves)) as plans:
+            with closing(SignedPlans(analyzed.catalyst, moves, held_max=HELD_MAX)) as plans:
                 wrong = self._follow(analyzed, plans, was, now)
             if wrong is not None:
                 return wrong
@@ -106,10 +110,24 @@ class PlanCheck:
         if wrong := _compare("all rows", now, bag_of(plans.result(root, At.NEW).collect())):
             return wrong
         if keys is not None:
-            merged = _merged(was, plans.group_changes(root, keys), keys.places)
+            merged = self._merge(plans, root, keys, was)
             if wrong := _compare("changes of groups", now, merged):
                 return wrong
         return _compare("changes", now, _moved(was, plans.changes(root)))
+
+    def _merge(self, plans: SignedPlans, root: PlanNode, keys: ResultKeys, was: Bag) -> Bag:
+        """The rows with the changed keys as they are now, in the place of those there were."""
+        if keys.unique:
+            groups = changed_groups(plans, root, keys)
+            return _merged(was, groups.to_frame().collect() if groups is not None else [], keys.places)
+        found = held_keys(plans, root, keys)
+        if found is None:
+            return _moved(was, plans.changes(root))
+        names = found.rows.column_names
+        now = [[*row, Op.UPDATE] for row in self.session.createDataFrame(found.rows).collect()]
+        gone = [row.asDict() for row in self.session.createDataFrame(found.keys).collect()]
+        lost = [[*[row.get(name) for name in names], Op.DELETE] for row in gone]
+        return _merged(was, [*now, *lost], keys.places)
 
     def _change(
         self, table: Table, old: Mapping[str, Rows], new: Mapping[str, Rows], changed: Mapping[str, Sequence[RowChange]]
@@ -141,19 +159,17 @@ def arrow_of(table: Table, rows: Sequence[Numbers]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _moved(held: Bag, changes: DataFrame | None) -> Bag:
+def _moved(held: Bag, changes: ChangedRows | None) -> Bag:
     """With these changes; less than none of a row stays as it is."""
     found: Bag = Counter(held)
-    for row in changes.collect() if changes is not None else ():
+    for row in changes.to_frame().collect() if changes is not None else ():
         found[tuple(map(countable, row[:-1]))] += row[-1]
     return Counter({row: number for row, number in found.items() if number})
 
 
-def _merged(held: Bag, groups: DataFrame | None, places: Sequence[int]) -> Bag:
+def _merged(held: Bag, groups: Iterable[Sequence[Any]], places: Sequence[int]) -> Bag:
     """With these groups in the place of those of their keys."""
-    if groups is None:
-        return held
-    rows = [tuple(map(countable, row)) for row in groups.collect()]
+    rows = [tuple(map(countable, row)) for row in groups]
     changed = {tuple(row[place] for place in places) for row in rows}
     left = {row: n for row, n in held.items() if tuple(row[place] for place in places) not in changed}
     return Counter(left) + Counter(row[:-1] for row in rows if row[-1] != Op.DELETE)
