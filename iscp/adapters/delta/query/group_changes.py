@@ -87,8 +87,9 @@ def _held_groups(plans: SignedPlans, root: PlanNode, keys: ResultKeys, signed: S
         gone[each.name].cast(each.type) if each.name in gone.schema.names else pa.nulls(len(gone), each.type)
         for each in found.rows.schema
     ]
-    removed = pa.table(columns, schema=found.rows.schema)
-    held = pa.concat_tables([_with_op(found.rows, Op.UPDATE), _with_op(removed, Op.DELETE)])
+    schema = pa.schema([each.with_nullable(True) for each in found.rows.schema])  # only keys are known of what is gone
+    rows, removed = pa.table(found.rows.columns, schema=schema), pa.table(columns, schema=schema)
+    held = pa.concat_tables([_with_op(rows, Op.UPDATE), _with_op(removed, Op.DELETE)])
     return ChangedRows(plans.catalyst.frame(root.plan), len(held), held)
 
 
