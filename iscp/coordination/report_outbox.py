@@ -33,10 +33,12 @@ def _report_bytes(report: JobReport) -> int:
     return ITEM_BYTES + (len(report.status.error_msg) if report.status else 0)
 
 
-def _merged(older: JobReport | None, newer: JobReport) -> JobReport:
-    """One report that says what both say, in this order."""
-    if older is None or older.job_id != newer.job_id or newer.state is not None:
+def merge_reports(older: JobReport | None, newer: JobReport) -> JobReport:
+    """One report that says what both say, in this order. A state that is repeated has the status that it had."""
+    if older is None or older.job_id != newer.job_id or newer.state not in (None, older.state):
         return newer
+    if newer.state is not None:
+        return newer if newer.status else replace(newer, status=older.status)
     return replace(newer, state=older.state, reason=newer.reason or older.reason, status=newer.status or older.status)
 
 
@@ -93,7 +95,7 @@ class Outbox:
             return
         held = self._gathered.setdefault(shard, _Gathered())
         for report in reports:
-            held.reports[report.key] = _merged(held.reports.get(report.key), report)
+            held.reports[report.key] = merge_reports(held.reports.get(report.key), report)
         held.history.extend(history)
         self.history_waiting += len(history)
 

@@ -25,7 +25,7 @@ from iscp.core.untrusted_values import (
     exact_name,
     exact_version,
 )
-from iscp.core.watermark import SourceMarks, Watermark
+from iscp.core.watermark import SourceMarks, Watermark, later_marks
 
 
 class JobState(StrEnum):
@@ -251,7 +251,9 @@ def apply_report(row: JobRow, report: JobReport) -> JobRow | None:
     if status is not None and report.state is JobState.RUNNING:
         status = _while_it_runs(status, row.status, retried=report.reason in (Reason.RETRYING, Reason.QUARANTINED))
     if status is not None:
-        followed, sources = status.source_id or row.source_id, status.sources or row.sources
+        # Versions without rows move marks within a seq, so that of a seq too a report may be from before.
+        known = row.sources if report.seq == row.seq else {}
+        followed, sources = status.source_id or row.source_id, later_marks(known, status.sources) or row.sources
         status = replace(status, source_id="" if followed == row.key.table_id else followed, sources=sources)
     changed = row._replace(
         watermark=report.watermark,

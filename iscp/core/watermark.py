@@ -51,6 +51,16 @@ SourceMarks = Mapping[str, SourceMark]
 """By the URI of each table that a consumer of several reads, its job's own among them; of others it is empty."""
 
 
+def later_marks(first: SourceMarks, second: SourceMarks) -> SourceMarks:
+    """Of each table the mark of the higher version; of another table in its place the second one."""
+
+    def news(uri: str, mark: SourceMark) -> bool:
+        before = first.get(uri, mark)
+        return before.table_id != mark.table_id or before.watermark.version <= mark.watermark.version
+
+    return {**first, **{uri: mark for uri, mark in second.items() if news(uri, mark)}}
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
     """What a target leaves out: `rows` rows that share a key, kept in a table beside it at that table's `seq`.

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
+from iscp.coordination.further_tables import FurtherAnswer
 from iscp.coordination.protocol.effects import StartShard, StopAllShards
 from iscp.coordination.protocol.events import Reports, Seen, ShardStarted, ShardStopped, Tick
 from iscp.coordination.schedule.schedule_events import (
@@ -33,7 +35,7 @@ from iscp.core.ids import ShardId
 from iscp.core.iteration import DataType, Iteration, JobOutcome
 from iscp.core.job_row import JobRow
 from iscp.core.start_rule import ProbeState
-from iscp.core.watermark import Position
+from iscp.core.watermark import Position, SourceMark, Watermark
 from iscp.ports.consumer import Consumed
 from iscp.ports.source import SourceRange
 from iscp.runtime.iteration.job_outcomes import applied, record_failure, unchanged
@@ -126,7 +128,8 @@ class Engine:
         for effect in self.schedule.step(event, self._process.now_s, self._process.wall_s):
             match effect:
                 case Probe(shard, uri, seen):
-                    self._answer(ProbeAnswered(shard, uri, self._look(shard, seen)))
+                    state, further = self._look(shard.table_id, seen), self.further(effect)
+                    self._answer(ProbeAnswered(shard, uri, state, further=further))
                 case Submit(iteration):
                     self._runs[iteration.number] = run = self._world.run_of(self._process, iteration)
                     self._waiting.append(IterationStarted(iteration.number))
@@ -154,8 +157,15 @@ class Engine:
         else:
             self._waiting.append(answer)
 
-    def _look(self, shard: ShardId, seen: ProbeState | None) -> ProbeState:
-        version = self._world.sources[shard.table_id]
+    def further(self, probe: Probe) -> tuple[FurtherAnswer, ...]:
+        """Of those that have moved."""
+        found = [FurtherAnswer(each.uri, self._look(each.uri.removeprefix("/"), each.seen)) for each in probe.further]
+        return tuple(
+            answer for query, answer in zip(probe.further, found, strict=True) if answer.state is not query.seen
+        )
+
+    def _look(self, table: str, seen: ProbeState | None) -> ProbeState:
+        version = self._world.sources[table]
         if seen is not None and seen.version == version and seen.stamp:
             return seen
         return ProbeState(version, (version,), self._process.wall_s)
@@ -245,6 +255,9 @@ class Run:
         return self._world.sink(row.key).position()
 
     def _apply(self, row: JobRow, position: Position) -> None:
+        if self._world.further(row.key):
+            self._refresh(row, position)
+            return
         newest = self._world.sources[row.key.table_id]
         since, to = position.watermark.version, self.iteration.to_version
         to = newest if to is None else min(to, newest)
@@ -254,6 +267,27 @@ class Run:
         kind = Kind.SNAPSHOT if since < 0 else Kind.TAIL
         commit = Commit(position.seq + 1, row.job_id, since, to, kind, self._process.node_id)
         self._work(lambda: self.commit(row, commit))
+
+    def _refresh(self, row: JobRow, position: Position) -> None:
+        """As `refresh_apply.py`: to one version of each table; where no row has changed only the marks move."""
+        own, since = row.key.table_id, position.watermark.version
+        tables = (own, *self._world.further(row.key))
+        newest = {table: self._world.sources[table] for table in tables}
+        if self.iteration.to_version is not None:
+            newest[own] = max(since, min(newest[own], self.iteration.to_version))
+        marks = {f"/{table}": SourceMark(table, self._mark(table, version)) for table, version in newest.items()}
+        held = {table: mark.watermark.version for table in tables if (mark := position.sources.get(f"/{table}"))}
+        if since >= 0 and all(self._world.covers(table, held.get(table, -1), newest[table]) for table in tables):
+            there = replace(position, sources=marks)
+            self._settle(unchanged(row, there, SourceRange(since, self._mark(own, newest[own]), own)))
+            return
+        kind = Kind.SNAPSHOT if since < 0 else Kind.TAIL
+        writer = self._process.node_id
+        commit = Commit(position.seq + 1, row.job_id, since, newest[own], kind, writer, position.sources, marks)
+        self._work(lambda: self.commit(row, commit))
+
+    def _mark(self, table: str, version: int) -> Watermark:
+        return Watermark(version, self._world.committed_s(table, version))
 
     def _work(self, then: Callable[[], None]) -> None:
         """Spark computes, and sometimes never ends."""

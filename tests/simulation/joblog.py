@@ -86,8 +86,15 @@ class Log:
             expect(row.seq >= before.seq, "the log's row of {} goes back from {} to {}", row.key, before.seq, row.seq)
             expect(before.drop_at_s is None, "{} is written over its end", row.key)
         sink = self._world.sink_of(row)
+        if before is not None:
+            for uri, mark in before.sources.items():
+                now = row.sources.get(uri)
+                back = now is None or now.watermark.version < mark.watermark.version
+                expect(not back, "the log's row of {} goes back from {} to {} of {}", row.key, mark, now, uri)
         if sink.job_id == row.job_id:
             told = row.watermark.version
+            if self._world.further(row.key) and self._world.covers(row.key.table_id, sink.content, told):
+                return
             expect(told <= sink.content, "the log has {} at {}, ahead of its sink at {}", row.key, told, sink.content)
 
     def compact(self, term: int, rows: Sequence[JobRow]) -> bool:

@@ -76,6 +76,12 @@ REGISTRATIONS = replace(
 """Jobs registered again while commits of the former registration are under way."""
 
 
+SEVERAL_TABLES = replace(
+    CROWD, several=True, rowless=0.3, faults={Fault.KILL: 0.05, Fault.PAUSE: 0.05}, wishes={Wish.MOVE: 0.3}, zombie=0.3
+)
+"""Jobs that read the next table too, whose versions often change no row."""
+
+
 CLOCKS = replace(CROWD, faults={Fault.LOSE_ETCD: 0.3, Fault.PAUSE: 0.1}, drift=0.15, long_s=12.0)
 """Clocks as fast and as slow as the margin allows."""
 

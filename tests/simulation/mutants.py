@@ -53,6 +53,7 @@ from tests.simulation.dropped.owner_loop import (
     NeverRests,
     RevokesUnfenced,
 )
+from tests.simulation.dropped.several import BelievesRecordedMarks, KeepsMarksToItself, ProbesItsOwnTable
 from tests.simulation.dropped.sink import (
     BelievesConsumers,
     BelievesTheDispatch,
@@ -89,6 +90,7 @@ from tests.simulation.mutant_troubles import (
     REGISTRATIONS,
     RESTORES,
     REVOCATIONS,
+    SEVERAL_TABLES,
     SHARDS_MOVE,
     SLOW_ETCD,
     SPLITS,
@@ -207,6 +209,9 @@ MUTANTS: dict[str, Mutant] = {
     "run: lease before commits": Mutant(replace(REAL, run=Unguarded), seeds=(17, 48)),
     "run: cancel before commits": Mutant(replace(REAL, run=Uncancelled), seeds=(36, 38)),
     "run: what consumers answer": Mutant(replace(REAL, run=BelievesConsumers), FOREIGN_CODE, seeds=(0,)),
+    "several: probes of further tables": Mutant(replace(REAL, engine=ProbesItsOwnTable), SEVERAL_TABLES, seeds=(0, 1)),
+    "several: the sink's versions": Mutant(replace(REAL, run=BelievesRecordedMarks), SEVERAL_TABLES, seeds=(0, 1)),
+    "several: versions in the log": Mutant(replace(REAL, run=KeepsMarksToItself), SEVERAL_TABLES, seeds=(1, 2)),
     "run: the sink's position": Mutant(replace(REAL, run=BelievesTheDispatch), seeds=(13, 17)),
 }
 

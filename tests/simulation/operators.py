@@ -94,10 +94,15 @@ class Operators:
         """Under the next id by the owner's clock, which may step back."""
         if not owner.owner.leads:
             return
-        row = JobRow(key, self.job_id(owner, owner.owner.last_job_id), spec_json(key), key.table_id, f"/{key.table_id}")
+        row = JobRow(
+            key, self.job_id(owner, owner.owner.last_job_id), self._spec(key), key.table_id, f"/{key.table_id}"
+        )
         owner.owner.submit(
             Register((Registration(row._replace(create_at_s=owner.wall_s), sharded=self._world.sharded),))
         )
+
+    def _spec(self, key: JobKey) -> str:
+        return spec_json(key, further=self._world.further(key))
 
     def job_id(self, owner: Process, last: str) -> str:
         """As `iscp/runtime/admin/request_validation.py` draws it."""

@@ -17,7 +17,7 @@ from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.owner_loop import OwnerLoop
 from iscp.runtime.owner.revoker import Revoker
 from tests.simulation.election import Candidacy
-from tests.simulation.engine import Run
+from tests.simulation.engine import Engine, Run
 from tests.simulation.joblog import Log
 from tests.simulation.lease import Lease
 from tests.simulation.owner_ports import OwnerMembership
@@ -58,6 +58,7 @@ class Parts:
     lease: type[Lease] = Lease
     registration: type[Registration] = Registration
     candidacy: type[Candidacy] = Candidacy
+    engine: type[Engine] = Engine
     run: type[Run] = Run
     sink: type[Sink] = Sink
     ranged_sink: type[RangedSink] = RangedSink

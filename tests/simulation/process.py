@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from iscp.core.members import Moment, NodeRecord
-from tests.simulation.engine import Engine
 from tests.simulation.etcd import Client, Watch
 from tests.simulation.member_store import KeyWatch, follow_members, reads_of
 from tests.simulation.owner_side import OwnerSide
@@ -42,7 +41,7 @@ class Process:
         self.etcd = Client(self)
         self.ttl_s = world.ttls_s[node_id]
         self.worker = WorkerSide(self)
-        self.engine = Engine(self)
+        self.engine = world.parts.engine(self)
         self.threads = Threads(self)
         self.streams = Streams(self)
         self.reads = reads_of(self, world.parts.reads)

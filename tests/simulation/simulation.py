@@ -6,7 +6,7 @@ Safety is checked whenever something happens; see Checks, Sink, Log and `iscp/co
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from random import Random
@@ -14,6 +14,7 @@ from random import Random
 from iscp.coordination.protocol.events import RebalanceRequested
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import JobKey
+from iscp.core.job_row import JobRow
 from tests.simulation.election import leader_of
 from tests.simulation.parts import REAL, Parts
 from tests.simulation.process import Process
@@ -45,7 +46,9 @@ def simulate(
 ) -> World:
     """Raises Violation. `trouble`: this kind, instead of one drawn; `watched` looks now and then."""
     random, aside = Random(seed), Random(f"{seed} aside")
-    world = World(random, trouble or draw(random, aside, Random(f"{seed} latest")), parts, trace, aside)
+    world = World(
+        random, trouble or draw(random, aside, Random(f"{seed} latest"), Random(f"{seed} newest")), parts, trace, aside
+    )
     if watched is not None:
         _watch(world, watched)
     with errors_only(FOREIGN if world.trouble.poison else ()):
@@ -189,6 +192,19 @@ def _unfinished(world: World) -> str:
     return ""
 
 
+def _unread(world: World, row: JobRow, further: Sequence[str]) -> str:
+    """What a job that reads several tables has not read, or the log does not have of what it has read."""
+    sink, recorded = world.sink(row.key), row.sources
+    for table in (row.key.table_id, *further):
+        newest, mark = world.sources[table], sink.sources.get(f"/{table}")
+        if sink.job_id != row.job_id or mark is None or not world.covers(table, mark.watermark.version, newest):
+            return f"the sink of {row.key.table_id}.{row.key.job_name} has {mark}, of {newest} of {table}"
+        known = recorded.get(f"/{table}")
+        if known is None or known.watermark.version != newest:
+            return f"the log has {row.key.table_id}.{row.key.job_name} at {known} of {newest} of {table}"
+    return "" if row.seq == sink.seq else f"the log has {row.key} at seq {row.seq} of {sink.seq}"
+
+
 def _wrong(world: World, apart: bool) -> str:
     """What is not yet as it has to be in the end; empty: nothing. `apart`: nobody hears from another."""
     owner = _owner(world)
@@ -199,6 +215,10 @@ def _wrong(world: World, apart: bool) -> str:
     placed = world.placed()
     for key, row in wanted.items():
         sink, newest = world.sink_of(row), world.sources[key.table_id]
+        if several := world.further(key):
+            if wrong := _unread(world, row, several):
+                return wrong
+            continue
         if sink.job_id != row.job_id or sink.content < newest:
             return f"the sink of {key.table_id}.{key.job_name} is at {sink.content} of {newest}, of {sink.job_id}"
         if (row.watermark.version, row.seq) != (sink.content, sink.seq):

@@ -6,10 +6,10 @@ far its content reaches, which shows any loss or doubling at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from iscp.core.watermark import NOTHING_APPLIED, Position, Watermark
+from iscp.core.watermark import NOTHING_APPLIED, Position, SourceMarks, Watermark
 from tests.simulation.violation import expect
 
 
@@ -21,7 +21,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a writer brings to a sink, as it was made: on top of `seq - 1`, for (`since`, `to`]."""
+    """What a writer brings to a sink, as it was made: on top of `seq - 1`, for (`since`, `to`].
+
+    Of several tables it goes on from those `held`, to those of `sources`.
+    """
 
     seq: int
     job_id: str
@@ -29,6 +32,8 @@ class Commit:
     to: int
     kind: Kind
     writer: str
+    held: SourceMarks = field(default_factory=dict)
+    sources: SourceMarks = field(default_factory=dict)
 
 
 class Sink:
@@ -43,13 +48,14 @@ class Sink:
         self.job_id = ""
         self.content = NOTHING_APPLIED
         self.begun = ""
+        self.sources: SourceMarks = {}
         self.refused = 0
         self.commits: list[Commit] = []
         self.committed_s: list[float] = []
 
     def position(self) -> Position:
         at_s = self.committed_s[self.content] if 0 <= self.content < len(self.committed_s) else 0.0
-        return Position(self.seq, Watermark(self.content, at_s), self.job_id)
+        return Position(self.seq, Watermark(self.content, at_s), self.job_id, sources=self.sources)
 
     def takes(self, commit: Commit) -> bool:
         """The compare-and-set."""
@@ -67,10 +73,20 @@ class Sink:
             expect(
                 commit.since == self.content, "{} leaves a gap or doubles: {} is at {}", commit, self.name, self.content
             )
-            expect(commit.to > commit.since, "{} goes back", commit)
+            expect(commit.held == self.sources, "{} goes on from other versions than {} has", commit, self.name)
+            expect(_forward(commit), "{} goes back", commit)
         if commit.kind is Kind.SNAPSHOT:
             expect(commit.job_id == self.begun, "{} builds what it has not claimed", commit)
         self.seq, self.job_id = commit.seq, commit.job_id
+        self.sources = commit.sources
         self.content = NOTHING_APPLIED if commit.kind is Kind.CLAIM else commit.to
         self.commits.append(commit)
         return True
+
+
+def _forward(commit: Commit) -> bool:
+    """Of several tables one has to have moved, and none back."""
+    if not commit.sources:
+        return commit.to > commit.since
+    pairs = [(commit.held[uri].watermark.version, mark.watermark.version) for uri, mark in commit.sources.items()]
+    return all(held <= now for held, now in pairs) and any(held < now for held, now in pairs)

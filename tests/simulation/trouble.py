@@ -74,6 +74,9 @@ NARROW = 0.1
 SHARDED = 0.2
 """Runs in which tables are split and merged."""
 
+SEVERAL = 0.25
+"""Runs in which jobs read further tables."""
+
 FOREIGN = 0.2
 """Runs with code of others, which says what cannot be."""
 
@@ -89,6 +92,7 @@ class Trouble:
     late from sources. `ruin`: of faults that a person has to repair. `step_s`: what an event costs the owner, about.
     `inbox_max`: events that may wait for it (0: any number). `outgoing_max`: messages that may wait for one other node.
     `poison`: consumers and nodes of others answer, raise and say what cannot be.
+    `several`: jobs `j` read the next table too, and `rowless` versions of tables change no row.
     `loaded`: all tables have jobs in the log from the beginning. `together`: all nodes start at about one moment, and
     nothing is wrong: then every shard starts once.
     """
@@ -123,6 +127,8 @@ class Trouble:
     inbox_max: int = 0
     outgoing_max: int = 0
     poison: float = 0.0
+    several: bool = False
+    rowless: float = 0.0
     loaded: bool = False
     together: bool = False
 
@@ -145,8 +151,16 @@ def _sometimes(random: Random, least: float, most: float) -> float:
     return float(least * (most / least) ** random.random())
 
 
-def draw(random: Random, aside: Random, latest: Random) -> Trouble:
-    """`aside`: for what came to be drawn later, `latest`: after that."""
+def draw(random: Random, aside: Random, latest: Random, newest: Random) -> Trouble:
+    """`aside`: for what came to be drawn later, `latest`: after that, `newest`: after that."""
+    trouble = _draw_three(random, aside, latest)
+    split = Wish.SPLIT in trouble.wishes or Wish.MERGE in trouble.wishes
+    if trouble.quiet or split or trouble.shards == 1 or newest.random() >= SEVERAL:
+        return trouble
+    return replace(trouble, several=True, rowless=newest.choice((0.0, 0.3)))
+
+
+def _draw_three(random: Random, aside: Random, latest: Random) -> Trouble:
     trouble = _draw(random)
     if trouble.quiet:
         return trouble

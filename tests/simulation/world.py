@@ -67,6 +67,7 @@ class World:
             node_id: parts.times.lease_ttl_s * (1.0 + self.aside.random() * trouble.ttl_spread)
             for node_id in self.node_ids
         }
+        self.rowless: dict[str, set[int]] = {table: set() for table in self.tables}
         self._awake_until_s: dict[str, float] = {}
         self.calm = False
         self._sinks: dict[JobKey, Sink] = {}
@@ -121,7 +122,20 @@ class World:
         """Unix time up to which this registration has really applied all that was committed."""
         sink, committed_s = self.sink_of(row), self._committed_s[row.key.table_id]
         following = sink.content + 1 if sink.job_id == row.job_id else 0
+        while self.further(row.key) and following in self.rowless[row.key.table_id]:
+            following += 1
         return committed_s[following] if following < len(committed_s) else inf
+
+    def further(self, key: JobKey) -> tuple[str, ...]:
+        """The tables that a job reads besides its own."""
+        if not self.trouble_drawn.several or key.job_name != "j":
+            return ()
+        place = self.tables.index(key.table_id)
+        return (self.tables[(place + 1) % len(self.tables)],)
+
+    def covers(self, table: str, held: int, version: int) -> bool:
+        """Whether rows as they were at version `held` are those of this one too."""
+        return held >= 0 and all(each in self.rowless[table] for each in range(held + 1, version + 1))
 
     def log_lag_s(self) -> float:
         return 0.005 + self.random.random() * 0.1
@@ -164,6 +178,8 @@ class World:
 
     def new_version(self, table: str) -> None:
         self.sources[table] += 1
+        if self.happens(self.trouble.rowless):
+            self.rowless[table].add(self.sources[table])
         self._committed_s[table].append(self.agenda.now_s)
         for process in self.processes.values():
             process.act(partial(process.engine.notify, table))

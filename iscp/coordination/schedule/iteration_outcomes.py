@@ -169,6 +169,7 @@ class Settlement:
         job.near = False
         job.file_lost = code == ErrorCode.FILE_LOST
         self._record_run(job, up_to_date=False)
+        self._take_marks(job, outcome)
         job.failures += 1
         if 0 <= self._run.newest <= outcome.watermark.version and not (job.several or job.due_at_s):
             # Nothing was outstanding: it ran to see whether its target is right, and that is not known now.

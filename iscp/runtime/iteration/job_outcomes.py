@@ -18,7 +18,7 @@ from iscp.core.untrusted_values import (
     named_error,
     printable,
 )
-from iscp.core.watermark import Position, later
+from iscp.core.watermark import Position, SourceMarks, later
 from iscp.ports.consumer import Consumed
 from iscp.ports.refreshing import Refreshed
 from iscp.ports.source import ChangesUnavailableError, SourceRange
@@ -94,7 +94,10 @@ def record_failure(row: JobRow, position: Position | None, error: BaseException)
         seq = position.seq
     # Never back: the owner would take it for an old report, and nobody would hear of the fault.
     ours = position if position is not None and position.job_id == row.job_id else None
+    sources: SourceMarks = {}
     if ours is not None and ours.watermark.version >= watermark.version:
+        if ours.seq > seq:  # else its rows may be known to be those of later versions
+            sources = ours.sources
         seq, watermark = ours.seq, ours.watermark
     return JobOutcome(
         row=row,
@@ -104,4 +107,5 @@ def record_failure(row: JobRow, position: Position | None, error: BaseException)
         error_msg=message,
         dead_letters=position.dead.rows if position is not None else 0,
         source_id=ours.source_id if ours is not None else "",
+        sources=sources,
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from iscp.coordination.protocol.messages import CHECKPOINT_BYTES_MAX, SourceSeen
-from iscp.coordination.report_outbox import IN_FLIGHT_MAX, Outbox
+from iscp.coordination.report_outbox import IN_FLIGHT_MAX, Outbox, merge_reports
 from iscp.core.ids import ShardId
 from iscp.core.job_row import JobState
 from tests.fakes.loopback import entry, job, report
@@ -33,6 +35,13 @@ def test_a_watermark_alone_does_not_take_a_state_away() -> None:
     assert (told.state, told.watermark.version) == (JobState.ERROR, 2)
     assert told.status is not None
     assert told.status.error_msg == "disk full"
+
+
+def test_a_state_that_is_repeated_without_a_status_has_the_one_that_it_had() -> None:
+    fault = report(ROW, 1, JobState.ERROR, "no such column")
+    repeated, begun = replace(fault, status=None), replace(fault, state=JobState.RUNNING, status=None)
+    assert merge_reports(fault, repeated) == fault
+    assert merge_reports(fault, begun) == begun
 
 
 def test_a_report_of_a_new_registration_is_not_mixed_with_the_old_one() -> None:

@@ -133,3 +133,20 @@ def test_how_far_each_table_was_read_stays_until_a_report_says_otherwise() -> No
     row = apply_report(row, report(seq=6, status=JobStatus(sources={"/t": marks["/t"]})))
     assert row is not None
     assert row.sources == {"/t": marks["/t"]}
+
+
+def test_marks_move_within_a_seq_and_an_old_report_does_not_move_them_back() -> None:
+    """Versions without rows are applied without a commit; a report of before comes again to a new owner."""
+
+    def read(version: int, table_id: str = "u-1") -> JobReport:
+        return report(status=JobStatus(sources={"/u": SourceMark(table_id, Watermark(version, 1.0))}))
+
+    def version(row: JobRow | None) -> int:
+        assert row is not None
+        return row.sources["/u"].watermark.version
+
+    row = apply_report(ROW, read(4))
+    assert row is not None
+    assert apply_report(row, read(3)) is None
+    assert version(apply_report(row, read(5))) == 5
+    assert version(apply_report(row, read(1, "u-2"))) == 1

@@ -46,7 +46,7 @@ _LINEAR_IN = {
     "RightOuter": JoinSide.RIGHT,
 }
 
-_WITH_SUBQUERIES = (OperatorKind.PROJECT, OperatorKind.FILTER, OperatorKind.JOIN)
+_WITH_SUBQUERIES = (OperatorKind.PROJECT, OperatorKind.FILTER, OperatorKind.AGGREGATE, OperatorKind.JOIN)
 _VALUE = "scalar-subquery []"
 TITLE_CHARACTERS_MAX = 300
 """Of an operator as Spark describes it, as many are shown."""
@@ -102,7 +102,7 @@ def result_keys(catalyst: Catalyst, root: PlanNode) -> ResultKeys | None:
     while node.operator.kind in (OperatorKind.PROJECT, OperatorKind.FILTER) and not (node.subqueries or node.clock):
         above.append(node)
         (node,) = node.inputs
-    if node.operator.kind not in (OperatorKind.AGGREGATE, OperatorKind.WINDOW) or not node.keys:
+    if node.operator.kind not in (OperatorKind.AGGREGATE, OperatorKind.WINDOW) or not node.keys or node.subqueries:
         return None
     node = _lowest_of_same_partitions(node)
     if not all(catalyst.is_a(each, "AttributeReference") for each in node.keys[0]):

@@ -33,6 +33,7 @@ _SETTINGS = {
             "LimitPushDown",
             "LimitPushDownThroughWindow",
             "PushProjectionThroughLimitAndOffset",
+            "PropagateEmptyRelation",  # what it leaves of INTERSECT ALL, the optimizer fails on when it sees it again
         )
     ),
     "spark.sql.optimizer.runtime.bloomFilter.enabled": "false",

@@ -21,6 +21,7 @@ from iscp.adapters.delta.query.signed_rows import (
     Signed,
     TableChange,
     collected,
+    has_signs,
     netted,
     whole_number,
 )
@@ -75,9 +76,9 @@ class SignedPlans:
         signed = self.delta(root)
         if signed is None:
             return None
-        if signed.rows is not None:
+        if signed.rows is not None and not has_signs(signed.rows.frame):
             return signed.rows
-        frame = self.netted(root, signed)
+        frame = self.netted(root, signed, by_sign=False)
         held = collected(frame, self.held_max) if self.held_max else None
         if held is None:
             return self._count(frame)
@@ -218,9 +219,10 @@ class SignedPlans:
         """The operator's distinct changed rows, as `changes` has them."""
         return signed.rows or self._count(self.netted(node, signed))
 
-    def netted(self, node: PlanNode, signed: Signed) -> DataFrame:
+    def netted(self, node: PlanNode, signed: Signed, *, by_sign: bool = True) -> DataFrame:
         weight = self.catalyst.alias(signed.weight, WEIGHT)
-        return netted(self._numbered(signed.plan, self.catalyst.output(node.plan), weight))
+        frame = self._numbered(signed.plan, self.catalyst.output(node.plan), weight)
+        return netted(frame, by_sign=by_sign)
 
     def _recomputed(self, node: PlanNode, changed: Mapping[int, DataFrame]) -> Signed | None:
         """What the operator gives after the changes less what it gave before, for the keys that changed rows have.
@@ -239,7 +241,7 @@ class SignedPlans:
             plan = self._over(node, at, inputs)
             rows = self._numbered(plan, self.catalyst.output(plan))
             sides.append(rows.withColumn(WEIGHT, whole_number(weight)))
-        found = self._count(netted(sides[0].unionAll(sides[1])))
+        found = self._count(netted(sides[0].unionAll(sides[1]), by_sign=True))
         if found is None:
             return None
         return replace(self._signed(node, self.catalyst.plan_of(found.frame)), rows=found)

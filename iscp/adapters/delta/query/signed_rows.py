@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
+from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, MapType, StringType, StructType, VariantType
 
 from iscp.adapters.delta.query.catalyst import Expression, Plan
 from iscp.adapters.delta.rows.net_changes import fits_arrow
@@ -17,6 +17,8 @@ from iscp.core.sql_names import WEIGHT as WEIGHT
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
+
+_SIGN = "_iscp_sign_"
 
 
 class At(Enum):
@@ -90,14 +92,45 @@ def collected(frame: DataFrame, rows_max: int) -> pa.Table | None:
     return rows if len(rows) <= rows_max else None
 
 
-def netted(frame: DataFrame) -> DataFrame:
-    """Each distinct row once, with its weights summed up; rows that came and went are gone."""
+def netted(frame: DataFrame, *, by_sign: bool = False) -> DataFrame:
+    """Each distinct row once, with its weights summed up; rows that came and went are gone.
+
+    `by_sign`: rows with zeros of another sign are others, as what is above them may show the sign; else they are equal.
+    """
     columns = [name for name in frame.columns if name != WEIGHT]
     if any(not comparable(frame.schema[name].dataType) for name in columns):
         return frame
     total = F.sum(WEIGHT).alias(WEIGHT)
-    summed = frame.groupBy(*columns).agg(total) if columns else frame.agg(total)
-    return summed.where(F.col(WEIGHT) != 0)
+    doubles = [name for name in columns if isinstance(frame.schema[name].dataType, (DoubleType, FloatType))]
+    signs = {name: f"{_SIGN}{name}" for name in doubles} if by_sign else {}
+    collated = [F.collate(name, "UTF8_BINARY") for name in columns if _collated(frame.schema[name].dataType)]
+    keys = [*map(F.col, columns), *collated, *[_below_zero(name).alias(sign) for name, sign in signs.items()]]
+    summed = (frame.groupBy(*keys).agg(total) if columns else frame.agg(total)).where(F.col(WEIGHT) != 0)
+    if not signs and not collated:
+        return summed
+    shown = [_with_sign(name, frame.schema[name].dataType, signs) for name in columns]
+    return summed.select(*shown, WEIGHT)
+
+
+def has_signs(frame: DataFrame) -> bool:
+    """Whether rows of it may be equal but for the sign of a zero."""
+    return any(isinstance(each.dataType, (DoubleType, FloatType)) for each in frame.schema.fields)
+
+
+def _collated(kind: DataType) -> bool:
+    """Whether texts that differ may be equal; rows with them are others all the same."""
+    return isinstance(kind, StringType) and not kind.isUTF8BinaryCollation()
+
+
+def _below_zero(name: str) -> Column:
+    """Whether it is the zero below zero, which is equal to the other one."""
+    return (F.col(name) == 0) & (F.col(name).cast("string") == "-0.0")
+
+
+def _with_sign(name: str, kind: DataType, signs: Mapping[str, str]) -> Column:
+    if name not in signs:
+        return F.col(name)
+    return F.when(F.col(signs[name]), F.lit(-0.0).cast(kind)).otherwise(F.col(name)).alias(name)
 
 
 def comparable(kind: DataType) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, overload
 
 from iscp.coordination.jobs.job_book import JobBook
 from iscp.coordination.jobs.job_requests import Pause, Register, Request, Resume, Unregister, Update
+from iscp.coordination.report_outbox import merge_reports
 from iscp.core.api_views import RegisterResult
 from iscp.core.errors import IscpError, QueueFull, Unavailable
 from iscp.core.ids import JobKey
@@ -115,11 +116,10 @@ class LogIntake:
         return row
 
     def _keep_reports(self, reports: Iterable[JobReport]) -> None:
-        """Of a job the last one with a status and the last one without it are enough, in the order they came."""
+        """Of a job the last one with a state and the last one without it are enough, in the order they came."""
         for report in reports:
             key = (report.job_id, report.state is None and report.reason is None and report.status is None)
-            self._reports.pop(key, None)
-            self._reports[key] = report
+            self._reports[key] = merge_reports(self._reports.pop(key, None), report)
 
     def _refuse_if_ended(self) -> None:
         if self._stopped is not None:

@@ -75,6 +75,18 @@ def test_that_it_runs_for_a_further_table_puts_no_target_in_doubt(table: Timetab
     assert table.reports[-1].status.doubted_at_s == 0
 
 
+def test_what_was_read_by_a_commit_that_a_failure_followed_is_known(table: Timetable) -> None:
+    table.source.commit(OTHER)
+    table.wait(400)
+    (row,) = table.last.jobs
+    committed = replace(done(row, 7, committed=False, other=4), seq=row.seq + 1, error_code=ErrorCode.STORAGE)
+    table.end(table.last.number, committed)
+    assert table.told("v")[-1][0] == "error"
+    assert table.reports[-1].status is not None
+    assert table.reports[-1].status.sources == marks(own=7, other=4)
+    assert seen(table)[-1] == (7, 0.0)
+
+
 def test_what_a_further_table_commits_meanwhile_is_taken_next(table: Timetable) -> None:
     table.source.commit(OTHER)
     table.wait(400)

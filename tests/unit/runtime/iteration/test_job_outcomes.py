@@ -7,7 +7,7 @@ import pytest
 from iscp.core.errors import ErrorCode, FileLost, StorageError
 from iscp.core.ids import JobKey
 from iscp.core.job_row import JobRow
-from iscp.core.watermark import DeadLetters, Position, Watermark
+from iscp.core.watermark import DeadLetters, Position, SourceMark, Watermark
 from iscp.ports.source import ChangesUnavailableError
 from iscp.runtime.iteration.job_outcomes import record_failure
 
@@ -30,6 +30,15 @@ def test_it_never_goes_back_and_takes_nothing_from_a_former_job(
     outcome = record_failure(ROW, position, StorageError("away"))
     assert (outcome.watermark.version, outcome.seq, outcome.source_id) == expected
     assert (outcome.error_code, outcome.dead_letters) == (ErrorCode.STORAGE, 4)
+
+
+@pytest.mark.parametrize(("seq", "read"), [(4, True), (3, False)])
+def test_versions_of_several_tables_are_those_of_a_commit_that_nobody_knew_of(seq: int, read: bool) -> None:
+    """A commit may be followed by a failure. The one that is known may be known to cover later versions too."""
+    marks = {"/orders": SourceMark("t-1", Watermark(6, 6.0)), "/customers": SourceMark("t-3", Watermark(2, 2.0))}
+    position = Position(seq, Watermark(6, 6.0), "job-2", "t-1", sources=marks)
+    outcome = record_failure(ROW, position, StorageError("away"))
+    assert outcome.sources == (marks if read else {})
 
 
 def test_the_log_says_of_which_table_and_job_and_where_it_came_from(caplog: pytest.LogCaptureFixture) -> None:

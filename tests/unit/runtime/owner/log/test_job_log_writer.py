@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -26,7 +26,7 @@ from iscp.core.errors import (
 )
 from iscp.core.ids import JobKey, ShardId
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobReport, JobRow, JobState, Reason
+from iscp.core.job_row import JobReport, JobRow, JobState, JobStatus, Reason
 from iscp.core.spec import ConsumerSpec, JobSpec
 from iscp.core.watermark import Watermark
 from iscp.runtime.owner.log.job_log_writer import LogWriter
@@ -159,6 +159,18 @@ def test_statuses_are_coalesced_and_wait_for_their_delay_but_readers_see_them_at
     logged = owner.logged("a")
     assert logged is not None
     assert (logged.watermark.version, logged.state) == (4, JobState.COMPLETED)
+
+
+def test_a_fault_that_is_repeated_before_it_is_logged_keeps_what_it_was(owner: Owner) -> None:
+    owner.registered("a")
+    fault = JobReport(key("a"), "id-a", Watermark(1, 1.0), 1, JobState.ERROR, Reason.NONE, JobStatus(error_code=10_004))
+    owner.writer.report([fault])
+    owner.writer.report([replace(fault, status=None)])
+    owner.writer.turn()
+    owner.pass_s(owner.config.status_batch_s)
+    logged = owner.logged("a")
+    assert logged is not None
+    assert logged.failed_for_good
 
 
 def test_watermarks_alone_are_logged_by_the_hourly_flush_and_never_over_a_drop(owner: Owner) -> None:

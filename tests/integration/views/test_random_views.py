@@ -1,0 +1,100 @@
+"""Random queries over random tables under random changes: a view equals its query, as Spark computes it.
+
+`python -m tests.random_views --seeds 1000 --first 5000` plays others, and shows the smallest case of each that fails.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from iscp.adapters.delta.query.signed_rows import WEIGHT, netted
+from iscp.adapters.delta.spark.session import SparkRuntime
+from tests.random_views.cases import Case
+from tests.random_views.cells import Family
+from tests.random_views.expressions import FUNCTIONS, Call, Expression, Function, Literal
+from tests.random_views.histories import Action, Column, Commit, Step, Table
+from tests.random_views.lake_check import LakeCheck
+from tests.random_views.plan_check import PlanCheck
+from tests.random_views.playing import COMMAND, play_seeds
+from tests.random_views.query_tree import (
+    SETS,
+    Groups,
+    Measured,
+    Projection,
+    Relation,
+    Selection,
+    SetOperation,
+    ValueOf,
+    Windows,
+)
+
+pytestmark = pytest.mark.spark
+
+PLANS_SHORT, PLANS_LONG = range(8), range(8, 400)
+LAKES_SHORT, LAKES_LONG = range(1000, 1002), range(1002, 1060)
+
+
+ROWS = Table("t", (Column(1), Column(0)), ((1, 1), (2, 2), (1, 1), (0, 0)))
+MOVES = ((Commit(0, (Step(Action.INSERT, 0, (1, 3)), Step(Action.DELETE, 1), Step(Action.UPDATE, 0, (3, 0)))),),)
+ZEROS = Table("t", (Column(0), Column(4)), ((1, 2), (1, 1), (2, 3)))
+ANOTHER_SIGN = ((Commit(0, (Step(Action.UPDATE, 0, (1, 3)),)),),)
+
+NEVER = Selection(0, Relation(), Literal(1))
+AS_TEXT = Call(FUNCTIONS.index(Function("CAST({0} AS STRING)", (Family.DOUBLE,), Family.TEXT)))
+FAILED_ONCE = {
+    "intersect_all_of_rows_that_never_are": Case(
+        (ROWS,), MOVES, SetOperation(0, NEVER, Groups(), SETS.index("INTERSECT ALL"))
+    ),
+    "the_value_of_a_subquery_beside_those_of_groups": Case(
+        (ROWS,), MOVES, ValueOf(0, Groups(0, Relation(), (Expression(),), (Measured(2, (Expression(),)),)))
+    ),
+    "the_sign_of_a_zero_above_a_window": Case(
+        (ZEROS,), ANOTHER_SIGN, Projection(0, Windows(0, Relation(), (Measured(6),), (0,)), (Expression(), AS_TEXT))
+    ),
+}
+"""Cases that found something: tried each time."""
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in FAILED_ONCE.items()])
+def test_views_that_were_kept_wrongly_once(spark_runtime: SparkRuntime, case: Case) -> None:
+    assert PlanCheck(spark_runtime.new_session()).check(case) is None
+
+
+def test_rows_that_are_equal_and_differ_are_netted_each_for_itself(spark_runtime: SparkRuntime) -> None:
+    session, columns = spark_runtime.new_session(), "d double, f float, a string"
+    rows = session.createDataFrame(
+        [(-0.0, 1.0, "p", 1), (0.0, 1.0, "p", -1), (None, -0.0, "p", 1)], f"{columns}, w long"
+    )
+    zeros = netted(rows.withColumnRenamed("w", WEIGHT), by_sign=True)
+    held = sorted(str(tuple(row)) for row in zeros.collect())
+    assert held == ["(-0.0, 1.0, 'p', 1)", "(0.0, 1.0, 'p', -1)", "(None, -0.0, 'p', 1)"]
+    assert netted(rows.withColumnRenamed("w", WEIGHT)).count() == 1
+    texts = session.sql("SELECT c COLLATE UTF8_LCASE AS c, w FROM VALUES ('p', 1L), ('P', -1L), ('p', 1L) AS t(c, w)")
+    assert sorted(netted(texts.withColumnRenamed("w", WEIGHT)).collect()) == [("P", -1), ("p", 2)]
+
+
+@pytest.fixture
+def lakes(tmp_path: Path, spark_runtime: SparkRuntime) -> LakeCheck:
+    return LakeCheck(spark_runtime, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "seeds", [pytest.param(PLANS_SHORT, id="short"), pytest.param(PLANS_LONG, id="long", marks=pytest.mark.full)]
+)
+@pytest.mark.timeout(3000)
+def test_the_plans_of_changes_give_what_spark_computes_of_all_rows(spark_runtime: SparkRuntime, seeds: range) -> None:
+    played = play_seeds(seeds, PlanCheck(spark_runtime.new_session()).check, COMMAND)
+    assert played.failed == []
+    assert played.played > len(seeds) * 0.9
+
+
+@pytest.mark.parametrize(
+    "seeds", [pytest.param(LAKES_SHORT, id="short"), pytest.param(LAKES_LONG, id="long", marks=pytest.mark.full)]
+)
+@pytest.mark.timeout(3000)
+def test_a_view_of_delta_tables_follows_by_changes_alone(lakes: LakeCheck, seeds: range) -> None:
+    played = play_seeds(seeds, lakes.check, f"{COMMAND} --lakes")
+    assert played.failed == []
+    assert played.played > len(seeds) * 0.9

@@ -1,0 +1,42 @@
+"""Plays random views: python -m tests.random_views --seed 17, or --seeds 1000 from --first on, each of them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from iscp.adapters.delta.spark.session import SparkRuntime, SparkSettings
+from tests import quick_spark
+from tests.random_views.lake_check import LakeCheck
+from tests.random_views.plan_check import PlanCheck
+from tests.random_views.playing import COMMAND, play_seeds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.random_views", description=__doc__)
+    parser.add_argument("--seed", type=int, help="this one alone, until it is as small as it gets")
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="and then no further seed")
+    parser.add_argument("--lakes", action="store_true", help="whole refreshes of Delta tables; else plans, in memory")
+    options = parser.parse_args()
+    seeds = range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]
+    until_s = time.monotonic() + 60 * options.minutes
+    with tempfile.TemporaryDirectory() as work:
+        runtime = SparkRuntime.start(SparkSettings(work_dir=Path(work), conf=quick_spark.QUICKER_CONF))
+        try:
+            lakes = LakeCheck(runtime, Path(work, "lakes"))
+            trial = lakes.check if options.lakes else PlanCheck(runtime.new_session()).check
+            going_on = (seed for seed in seeds if time.monotonic() < until_s)
+            played = play_seeds(going_on, trial, f"{COMMAND} --lakes" if options.lakes else COMMAND)
+        finally:
+            runtime.stop()
+    sys.stdout.write(f"{played.summary()}\n{dict(lakes.strategies) if options.lakes else ''}\n")
+    return 1 if played.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""A case with Delta tables, a job and its runner: what the view's table holds after each refresh."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from iscp.adapters.delta.spark.session import SparkRuntime
+from iscp.core.errors import InvalidRequest
+from tests.integration.views.conftest import Lake, ViewBench
+from tests.random_views.cases import Case
+from tests.random_views.histories import Numbers, RowChange, Table, changes_of, first_rows, rows_after
+from tests.random_views.plan_check import UnfitCaseError, Wrong, arrow_of
+from tests.random_views.query_tree import NoQueryError
+from tests.random_views.row_bags import alike, bag_of, difference
+
+ROW, _OP = "rid", "op"
+"""The number of a row, by which it is found; no query names it."""
+
+
+class CaseLake(Lake):
+    """The tables that a case's query reads; `root` is empty at first."""
+
+    def __init__(self, root: Path, case: Case) -> None:
+        self.root, self.draw = root, Random(0)
+        self.tables = [each for each in case.tables if re.search(rf"(FROM|JOIN) {each.name}\b", case.sql)]
+        self.uris = {each.name: str(root / each.name) for each in self.tables}
+        self.rows = {each.name: first_rows(each) for each in self.tables}
+        self._fresh = 1000
+        for table in self.tables:
+            rows = _numbered(table, self.rows[table.name])
+            feed = {"delta.enableChangeDataFeed": "true"}
+            write_deltalake(self.uris[table.name], rows, configuration=feed)
+
+    def commit(self, case: Case, number: int) -> None:
+        """All that is committed before this refresh."""
+        for commit in case.refreshes[number]:
+            table = case.tables[commit.table % len(case.tables)]
+            if table in self.tables:
+                rows = self.rows[table.name]
+                changes = changes_of(commit, table, rows, self._fresh)
+                self._fresh += len(commit.steps)
+                self.rows[table.name] = rows_after(rows, changes)
+                if changes:
+                    self._write(table, changes)
+
+    def _write(self, table: Table, changes: list[RowChange]) -> None:
+        """As users may: rows appended, rows deleted, the whole table overwritten, or all kinds of changes merged."""
+        uri = self.uris[table.name]
+        if all(each.before is None for each in changes):
+            came = {each.row: each.after for each in changes if each.after is not None}
+            write_deltalake(uri, _numbered(table, came), mode="append")
+        elif all(each.after is None for each in changes):
+            gone = ", ".join(str(each.row) for each in changes)
+            DeltaTable(uri).delete(f"{ROW} IN ({gone})" if self.rows[table.name] else None)
+        elif len(changes) > 3:
+            write_deltalake(uri, _numbered(table, self.rows[table.name]), mode="overwrite")
+        else:
+            self._merge(uri, table, changes)
+
+    def _merge(self, uri: str, table: Table, changes: list[RowChange]) -> None:
+        rows = {each.row: each.after if each.after is not None else each.before or () for each in changes}
+        ops = ["d" if each.after is None else "u" for each in changes]
+        source = _numbered(table, rows).append_column(_OP, pa.array(ops, pa.string()))
+        values = {name: f"s.{name}" for name in source.column_names if name != _OP}
+        merge = DeltaTable(uri).merge(source, f"s.{ROW} = t.{ROW}", source_alias="s", target_alias="t")
+        merge = merge.when_matched_delete(f"s.{_OP} = 'd'").when_matched_update(values)
+        merge.when_not_matched_insert(values).execute()
+
+
+def _numbered(table: Table, rows: dict[int, Numbers]) -> pa.Table:
+    held = arrow_of(table, list(rows.values()))
+    return held.append_column(pa.field(ROW, pa.int64()), pa.array(list(rows), pa.int64()))
+
+
+@dataclass
+class LakeCheck:
+    """Of cases one after the other, each in a directory of its own below `root`."""
+
+    runtime: SparkRuntime
+    root: Path
+    strategies: Counter[str] = field(default_factory=Counter)
+    _numbers: count[int] = field(default_factory=count)
+
+    def check(self, case: Case) -> Wrong | None:
+        """What is wrong at first. Raises UnfitCaseError."""
+        try:
+            lake = CaseLake(self.root / str(next(self._numbers)), case)
+        except NoQueryError as error:
+            raise UnfitCaseError(str(error)) from error
+        try:
+            view = ViewBench(lake, self.runtime, case.sql, refresh="incremental")
+            return self._follow(case, lake, view)
+        except InvalidRequest as error:
+            raise UnfitCaseError(str(error)) from error
+        finally:
+            shutil.rmtree(lake.root, ignore_errors=True)
+
+    def _follow(self, case: Case, lake: CaseLake, view: ViewBench) -> Wrong | None:
+        if wrong := self._run(view, lake):
+            return wrong
+        for number in range(len(case.refreshes)):
+            lake.commit(case, number)
+            if wrong := self._run(view, lake):
+                return wrong
+        return None
+
+    def _run(self, view: ViewBench, lake: CaseLake) -> Wrong | None:
+        outcome = view.run()
+        if outcome.error_msg:
+            return Wrong("a refresh fails", outcome.error_msg)
+        if outcome.warning:
+            return Wrong("a refresh warns", outcome.warning)
+        self.strategies[outcome.strategy] += 1
+        session = view.runtime.new_session()
+        for name, uri in lake.uris.items():
+            session.read.format("delta").load(uri).createOrReplaceTempView(name)
+        wanted = session.sql(view.sql)
+        held = session.read.format("delta").load(view.target)
+        if held.columns != wanted.columns:
+            return Wrong("columns", f"{held.columns} for {wanted.columns}")
+        bags = bag_of(wanted.collect()), bag_of(held.collect())
+        return None if alike(*bags) else Wrong(f"a view kept {outcome.strategy}", difference(*bags))

@@ -1,0 +1,179 @@
+"""A case without tables on disk: what the plans of changes make of rows in memory, after each refresh."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from iscp.adapters.delta.query.group_changes import changed_groups, held_keys
+from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, result_keys
+from iscp.adapters.delta.query.query_analysis import AnalyzedQuery, analyze_query
+from iscp.adapters.delta.query.signed_plans import SignedPlans
+from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, Instants, TableChange
+from iscp.core.errors import InvalidRequest
+from iscp.core.netting import Op
+from tests.random_views.cases import Case
+from tests.random_views.histories import Numbers, RowChange, Rows, Table, changes_of, first_rows, rows_after
+from tests.random_views.query_tree import NoQueryError
+from tests.random_views.row_bags import Bag, alike, bag_of, countable, difference
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+HELD_MAX = 1_000
+"""As with views: few changed rows are held in this process."""
+
+LOCAL_RULES = ("ConvertToLocalRelation", "PropagateEmptyRelation")
+
+
+def _rule(name: str) -> str:
+    return f"org.apache.spark.sql.catalyst.optimizer.{name}"
+
+
+class UnfitCaseError(Exception):
+    """Its query is none, or one that is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """`where` says what gave other rows than Spark does; two that have it in common are alike."""
+
+    where: str
+    rows: str
+
+
+@dataclass
+class PlanCheck:
+    """Of cases in one session, one after the other."""
+
+    session: SparkSession
+
+    def __post_init__(self) -> None:
+        """Rows that a plan itself holds are computed with by Spark's optimizer; those of tables are not."""
+        self.session.conf.set("spark.sql.optimizer.excludedRules", ",".join(map(_rule, LOCAL_RULES)))
+
+    def check(self, case: Case) -> Wrong | None:
+        """What is wrong at first. Raises UnfitCaseError."""
+        rows: dict[str, Rows] = {table.name: first_rows(table) for table in case.tables}
+        try:
+            was, fresh = self._wanted(case, rows), 1000  # at first: what Spark fails at is no case
+            schemas = {table.name: self._frame(table, ()).schema.json() for table in case.tables}
+            analyzed = analyze_query(self.session, case.sql, schemas)
+        except (NoQueryError, InvalidRequest) as error:
+            raise UnfitCaseError(str(error)) from error
+        for commits in case.refreshes:
+            before, changed = dict(rows), {table.name: list[RowChange]() for table in case.tables}
+            for commit in commits:
+                table = case.tables[commit.table % len(case.tables)]
+                found = changes_of(commit, table, rows[table.name], fresh)
+                fresh += len(commit.steps)
+                changed[table.name] += found
+                rows[table.name] = rows_after(rows[table.name], found)
+            now = self._wanted(case, rows)
+            moves = {table.name: self._change(table, before, rows, changed) for table in case.tables}
+            with closing(SignedPlans(analyzed.catalyst, moves, Instants(), held_max=HELD_MAX)) as plans:
+                wrong = self._follow(analyzed, plans, was, now)
+            if wrong is not None:
+                return wrong
+            was = now
+        return None
+
+    def _wanted(self, case: Case, rows: Mapping[str, Rows]) -> Bag:
+        """The query's rows as Spark computes them."""
+        for table in case.tables:
+            self._frame(table, rows[table.name].values()).createOrReplaceTempView(table.name)
+        try:
+            return bag_of(self.session.sql(case.sql).collect())
+        except (PySparkException, Py4JJavaError) as error:
+            raise UnfitCaseError(f"Spark fails itself: {error}") from error
+        finally:
+            for table in case.tables:
+                self.session.catalog.dropTempView(table.name)
+
+    def _follow(self, analyzed: AnalyzedQuery, plans: SignedPlans, was: Bag, now: Bag) -> Wrong | None:
+        root = analyzed.root
+        kept, keys = kept_input(root), result_keys(analyzed.catalyst, root)
+        if kept is not None:
+            bags = [bag_of(plans.result(kept, at).collect()) for at in (At.OLD, At.NEW)]
+            if wrong := _compare("changes of what is kept", bags[1], _moved(bags[0], plans.changes(kept))):
+                return wrong
+            finished = plans.result_over(root, kept, plans.result(kept, At.NEW))
+            return _compare("the result of what is kept", now, bag_of(finished.collect()))
+        if wrong := _compare("all rows", now, bag_of(plans.result(root, At.NEW).collect())):
+            return wrong
+        if keys is not None:
+            merged = self._merge(plans, root, keys, was)
+            if wrong := _compare("changes of groups", now, merged):
+                return wrong
+        return _compare("changes", now, _moved(was, plans.changes(root)))
+
+    def _merge(self, plans: SignedPlans, root: PlanNode, keys: ResultKeys, was: Bag) -> Bag:
+        """The rows with the changed keys as they are now, in the place of those there were."""
+        if keys.unique:
+            groups = changed_groups(plans, root, keys)
+            return _merged(was, groups.to_frame().collect() if groups is not None else [], keys.places)
+        found = held_keys(plans, root, keys)
+        if found is None:
+            return _moved(was, plans.changes(root))
+        names = found.rows.column_names
+        now = [[*row, Op.UPDATE] for row in self.session.createDataFrame(found.rows).collect()]
+        gone = [row.asDict() for row in self.session.createDataFrame(found.keys).collect()]
+        lost = [[*[row.get(name) for name in names], Op.DELETE] for row in gone]
+        return _merged(was, [*now, *lost], keys.places)
+
+    def _change(
+        self, table: Table, old: Mapping[str, Rows], new: Mapping[str, Rows], changed: Mapping[str, Sequence[RowChange]]
+    ) -> TableChange:
+        frames = {at: self._frame(table, rows[table.name].values()) for at, rows in ((At.OLD, old), (At.NEW, new))}
+        signed = [
+            (row, weight)
+            for each in changed[table.name]
+            for row, weight in ((each.before, -1), (each.after, 1))
+            if row is not None
+        ]
+        found = self._frame(table, [row for row, _ in signed], [weight for _, weight in signed]) if signed else None
+        return TableChange(lambda at: frames[at], lambda: found)
+
+    def _frame(self, table: Table, rows: Sequence[Numbers] | Any, weights: Sequence[int] | None = None) -> DataFrame:
+        held = arrow_of(table, list(rows))
+        if weights is not None:
+            held = held.append_column(WEIGHT, pa.array(weights, pa.int64()))
+        return self.session.createDataFrame(held)
+
+
+def arrow_of(table: Table, rows: Sequence[Numbers]) -> pa.Table:
+    names = [f"c{place}" for place in range(len(table.columns))]
+    fields = [
+        pa.field(name, each.of.arrow, nullable=each.nullable) for name, each in zip(names, table.columns, strict=True)
+    ]
+    columns = list(zip(*map(table.values, rows), strict=True)) if rows else [()] * len(names)
+    arrays = [pa.array(column, each.of.arrow) for column, each in zip(columns, table.columns, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _moved(held: Bag, changes: ChangedRows | None) -> Bag:
+    """With these changes; less than none of a row stays as it is."""
+    found: Bag = Counter(held)
+    for row in changes.to_frame().collect() if changes is not None else ():
+        found[tuple(map(countable, row[:-1]))] += row[-1]
+    return Counter({row: number for row, number in found.items() if number})
+
+
+def _merged(held: Bag, groups: Iterable[Sequence[Any]], places: Sequence[int]) -> Bag:
+    """With these groups in the place of those of their keys."""
+    rows = [tuple(map(countable, row)) for row in groups]
+    changed = {tuple(row[place] for place in places) for row in rows}
+    left = {row: n for row, n in held.items() if tuple(row[place] for place in places) not in changed}
+    return Counter(left) + Counter(row[:-1] for row in rows if row[-1] != Op.DELETE)
+
+
+def _compare(where: str, wanted: Bag, held: Bag) -> Wrong | None:
+    return None if alike(wanted, held) else Wrong(where, difference(wanted, held))

@@ -1,0 +1,36 @@
+"""What keeps jobs right that read several tables, each dropped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from iscp.coordination.further_tables import FurtherAnswer
+from iscp.coordination.schedule.schedule_events import Probe
+from iscp.core.iteration import DataType, JobOutcome
+from iscp.core.job_row import JobRow
+from iscp.core.watermark import Position
+from iscp.ports.consumer import Consumed
+from tests.simulation.engine import Engine, Run
+
+
+class ProbesItsOwnTable(Engine):
+    """Further tables are not probed."""
+
+    def further(self, probe: Probe) -> tuple[FurtherAnswer, ...]:
+        return ()
+
+
+class BelievesRecordedMarks(Run):
+    """Goes on from the versions that it was dispatched with, as far as its own table is at that of the sink."""
+
+    def stand(self, row: JobRow) -> Position:
+        position = super().stand(row)
+        alike = position.job_id == row.job_id and position.watermark.version == row.watermark.version
+        return replace(position, sources=row.sources) if alike and row.sources else position
+
+
+class KeepsMarksToItself(Run):
+    """Does not report how far each table was read."""
+
+    def outcome(self, row: JobRow, consumed: Consumed, data_type: DataType, since: int) -> JobOutcome:
+        return replace(super().outcome(row, consumed, data_type, since), sources={})
