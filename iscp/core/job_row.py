@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -271,32 +271,3 @@ def _while_it_runs(status: JobStatus, last: JobStatus, *, retried: bool) -> JobS
     if not retried:
         return replace(status, error_code=ErrorCode.OK, error_msg="")
     return replace(status, error_code=last.error_code, error_msg=last.error_msg, failures=last.failures)
-
-
-def combined(rows: Sequence[JobRow]) -> JobRow:
-    """A job's rows, one for each range of its table, as the one job that its users see.
-
-    It has come as far as the range that lags most, and its state is the worst of theirs, whose status it
-    has, with the rows and bytes of all.
-    """
-    worst = max(rows, key=lambda row: (_BADNESS.index(row.state), _REASONS.index(row.reason)))
-    if len(rows) == 1 and worst.key.range_id == 1:
-        return worst._replace(job_id=worst.origin) if worst.origin else worst
-    lowest = min(rows, key=lambda row: (row.watermark.version, row.watermark.step))
-    return worst._replace(
-        key=worst.key.job,
-        job_id=worst.registration,
-        watermark=lowest.watermark,
-        seq=max(row.seq for row in rows),
-        status_json=_status_of_all(worst, rows),
-    )
-
-
-def _status_of_all(worst: JobRow, rows: Sequence[JobRow]) -> str:
-    statuses = [row.status for row in rows]
-    given = {name: sum(getattr(each, name) for each in statuses) for name in ("rows", "bytes", "dead_letters")}
-    return replace(worst.status, **given).to_json() if any(row.status_json for row in rows) else ""
-
-
-_BADNESS = (JobState.COMPLETED, JobState.PENDING, JobState.RUNNING, JobState.CANCELED, JobState.ERROR)
-_REASONS = (Reason.NONE, Reason.RETRYING, Reason.QUOTA, Reason.QUARANTINED, Reason.PAUSED)

@@ -28,7 +28,6 @@ class Tpc:
 
     def __init__(self, suite: str) -> None:
         import_extension(suite)
-        self._suite = suite
         self._database = duckdb.connect()
         self._database.execute(f"LOAD {suite}")
         self._database.execute(MAKE[suite])

@@ -19,7 +19,8 @@ from iscp.coordination.jobs.table_paths import Places
 from iscp.coordination.jobs.unlogged_rows import UnloggedRows
 from iscp.core.errors import InvariantBroken
 from iscp.core.ids import JobKey, ShardId
-from iscp.core.job_row import JobReport, JobRow, JobState, LogEntry, Reason, apply_report, combined
+from iscp.core.job_of_ranges import combined
+from iscp.core.job_row import JobReport, JobRow, JobState, LogEntry, Reason, apply_report
 from iscp.core.key_ranges import WHOLE
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from iscp.core import key_ranges
 from iscp.core.errors import InvalidRequest
 from iscp.core.ids import ranged_job_id
-from iscp.core.job_row import JobRow, combined
+from iscp.core.job_of_ranges import combined
+from iscp.core.job_row import JobRow
 
 RANGE_FIELD = "range"
 _SEE_LIST = "See `iscp-admin shard list` for those that there are"

@@ -15,7 +15,8 @@ from iscp.core.api_views import RegisterResult
 from iscp.core.errors import IscpError, QueueFull, Unavailable
 from iscp.core.ids import JobKey
 from iscp.core.iteration import HistoryEntry
-from iscp.core.job_row import JobReport, JobRow, apply_report, combined
+from iscp.core.job_of_ranges import combined
+from iscp.core.job_row import JobReport, JobRow, apply_report
 from iscp.ports.job_log import JobLog
 from iscp.ports.system import Threads
 from iscp.runtime.owner.log.history_writer import HistoryWriter
