@@ -93,17 +93,19 @@ class AsyncClient(AsyncJobReader):
         target: str,
         tables: Mapping[str, str],
         refresh: str = "",
+        deletion_vectors: bool = True,
         account: str = DEFAULT_ACCOUNT,
         **run: Unpack[RunFields],
     ) -> RegisterResult:
         """Create a job that keeps the result of `sql` at `target`; otherwise as `register`.
 
         `tables` says where each table in the query is; the job is registered on the first. `refresh`: auto (the
-        default), incremental, strict or full. `every` alone makes it periodic. Raises InvalidRequest for a query that
-        cannot be kept.
+        default), incremental, strict or full. `deletion_vectors`: the target may have them, so that a change rewrites
+        none of its files; not all who read Delta tables know them. `every` alone makes it periodic. Raises
+        InvalidRequest for a query that cannot be kept.
         """
         require(tables, Mapping, "tables", "places by the names of the query's tables")
-        view = ViewFields(sql, tables, target, refresh, run)
+        view = ViewFields(sql, tables, target, refresh, run, deletion_vectors)
         return (await self.register_many([RegisterRequest(JobName(view.table, name, account), view.spec_json())]))[0]
 
     async def register_many(self, requests: Iterable[RegisterRequest]) -> list[RegisterResult]:

@@ -22,7 +22,7 @@ OPTIONS_FIELD = "spec.iteration.consumer.options"
 class ViewFields:
     """`tables`: URIs by the names that the query gives them; the first is the one that the job is registered on.
 
-    `run`: the fields of iscp.core.spec_fields.RunFields.
+    `deletion_vectors`: the target may have them. `run`: the fields of iscp.core.spec_fields.RunFields.
     """
 
     sql: str
@@ -30,6 +30,7 @@ class ViewFields:
     target: str = ""
     refresh: str = ""
     run: Mapping[str, Any] = field(default_factory=dict)
+    deletion_vectors: bool = True
 
     @property
     def table(self) -> str:
@@ -43,7 +44,8 @@ class ViewFields:
     def spec_json(self) -> str:
         """Raises InvalidRequest where it is no JSON. `every` or `cron` alone makes a trigger periodic."""
         refresh = {} if self.refresh in ("", REFRESH_POLICIES[0]) else {"refresh": self.refresh}
-        options = {"sql": self.sql, "tables": dict(self.tables), **refresh}
+        vectors = {} if self.deletion_vectors else {"deletion_vectors": False}
+        options = {"sql": self.sql, "tables": dict(self.tables), **refresh, **vectors}
         run = {name: value for name, value in self.run.items() if value is not None}
         if not run.keys().isdisjoint(("every", "cron")):
             run.setdefault("trigger", "periodic")
@@ -66,6 +68,7 @@ def view_of(spec_json: str) -> ViewFields | None:
         target=str(fields.pop("target", "")),
         refresh=str(options.get("refresh", REFRESH_POLICIES[0])),
         run=fields,
+        deletion_vectors=options.get("deletion_vectors", True) is not False,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -27,6 +28,7 @@ from iscp.cli.view.view_options import (
     SQL_FILE_OPTION,
     SQL_OPTION,
     TABLE_OPTION,
+    VECTORS_OPTION,
     VERSIONS_OPTION,
     one_view,
     read_query,
@@ -66,6 +68,7 @@ for command in (explain_view, apply_views_of_files, import_views):
 @SQL_FILE_OPTION
 @TABLE_OPTION
 @REFRESH_OPTION
+@VECTORS_OPTION
 @run_options_of_views
 @ACCOUNT_OPTION
 @anywhere
@@ -79,6 +82,7 @@ def create(
     sql_file: str | None,
     tables: dict[str, str],
     refresh: str | None,
+    deletion_vectors: bool,
     account: str,
     **run: object,
 ) -> None:
@@ -87,6 +91,7 @@ def create(
     It is registered on the first table that is named. `iscp-admin view explain` says beforehand how it will be kept.
     """
     fields = view_fields(read_query(sql, sql_file), tables, target, refresh, **run)
+    fields = replace(fields, deletion_vectors=deletion_vectors)
     requests = [RegisterRequest(JobName(fields.table, name, account), fields.spec_json())]
     with invocation.client() as client, options_named(own=OWN_OPTIONS):
         results = client.register_many(requests)

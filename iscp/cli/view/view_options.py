@@ -24,6 +24,7 @@ OWN_OPTIONS: Mapping[str, str] = {
     f"{OPTIONS_FIELD}.sql": "--sql",
     f"{OPTIONS_FIELD}.tables": "--table",
     f"{OPTIONS_FIELD}.refresh": "--refresh",
+    f"{OPTIONS_FIELD}.deletion_vectors": "--no-deletion-vectors",
     "job.name": "NAME",
 }
 """What a view's options are called on the command line, by the paths that a node names."""
@@ -95,6 +96,13 @@ REFRESH_OPTION = click.option(
     "--refresh", type=click.Choice(REFRESH_POLICIES), help="How it may be refreshed.  [default: auto]"
 )
 ACCOUNT_OPTION = click.option("--account", type=ACCOUNT, default=DEFAULT_ACCOUNT, show_default=True, help="The tenant.")
+
+VECTORS_OPTION = click.option(
+    "--deletion-vectors/--no-deletion-vectors",
+    default=True,
+    show_default=True,
+    help="The target may have them, so that a change rewrites none of its files; not all readers know them.",
+)
 
 _RUN_OPTIONS = (
     click.option("--every", type=DURATION, metavar="D", help="Refresh at most once in D, as in 10m.  [on change]"),

@@ -26,12 +26,15 @@ SQL_CHARACTERS_MAX = 200_000
 
 @dataclass(frozen=True, slots=True)
 class ViewSpec:
-    """`tables`: URIs, or names in a catalog, by the names in the query. `note`: what lines and columns in it are of."""
+    """`tables`: URIs, or names in a catalog, by the names in the query. `note`: what lines and columns in it are of.
+    `deletion_vectors`: the target may have them.
+    """
 
     sql: str
     tables: Mapping[str, str]
     policy: Policy
     note: str = ""
+    deletion_vectors: bool = True
 
 
 def read_view_spec(spec: ConsumerSpec) -> ViewSpec:
@@ -41,19 +44,28 @@ def read_view_spec(spec: ConsumerSpec) -> ViewSpec:
             raise InvalidRequest(
                 "is given, and a view has it in its query", field=f"{CONSUMER_PATH}.{name}", remedy="Leave it out"
             )
-    if unknown := sorted(set(spec.options) - {"sql", "tables", "refresh"}):
+    if unknown := sorted(set(spec.options) - {"sql", "tables", "refresh", "deletion_vectors"}):
         raise InvalidRequest(
-            f"has unknown names: {', '.join(unknown)}", field=_OPTIONS, remedy="A view takes sql, tables and refresh"
+            f"has unknown names: {', '.join(unknown)}",
+            field=_OPTIONS,
+            remedy="A view takes sql, tables, refresh and deletion_vectors",
         )
     tables, policy = _tables(spec.options.get("tables")), _policy(spec.options.get("refresh", "auto"))
+    vectors = _yes_or_no(spec.options.get("deletion_vectors", True), f"{_OPTIONS}.deletion_vectors")
     try:
         given = _sql(spec.options.get("sql"))
         sql = without_qualify(given)
         note = "" if sql == given else f" (in the query as it is rewritten without QUALIFY: {shown(sql)})"
-        return ViewSpec(*with_plain_names(sql, tables), policy, note)
+        return ViewSpec(*with_plain_names(sql, tables), policy, note, vectors)
     except InvalidRequest as error:
         field = f"{_OPTIONS}.sql" if error.field == "sql" else error.field
         raise InvalidRequest(error.message, field=field, remedy=error.remedy) from error
+
+
+def _yes_or_no(value: Any, field: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"is {shown(value)}: must be true or false", field=field)
+    return value
 
 
 def _sql(value: Any) -> str:

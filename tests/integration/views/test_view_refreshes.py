@@ -76,6 +76,17 @@ def test_a_view_equals_its_query_after_each_refresh(new_view: Callable[..., View
         view.assert_equal()
 
 
+@pytest.mark.parametrize("number", numbers(QUERIES, (3, 18)))
+def test_a_target_without_deletion_vectors_follows_by_spark(new_view: Callable[..., ViewBench], number: int) -> None:
+    view = new_view(QUERIES[number], seed=300 + number, refresh="incremental", deletion_vectors=False)
+    view.refresh()
+    for _ in range(REFRESHES):
+        view.lake.change()
+        view.refresh()
+        view.assert_equal()
+    assert DeltaTable(view.target).protocol().reader_features is None
+
+
 KEPT = (
     "select b x, c from (select b, count(*) c from t group by b) order by c + 1 desc, b limit 2 offset 1",
     "select b, count(*) c from t group by b order by c desc, b limit 2",

@@ -30,6 +30,12 @@ def test_a_view_is_a_job_on_the_first_of_its_tables(run: Run, kept: Kept) -> Non
     assert view.run == {"trigger": "periodic", "every": 600.0, "target_lag": 30.0}
 
 
+def test_a_target_may_be_without_deletion_vectors(run: Run, kept: Kept) -> None:
+    run(*CREATE, "--no-deletion-vectors")
+    ((_, _, view),) = kept()
+    assert not view.deletion_vectors
+
+
 def test_a_view_may_be_refreshed_at_times_by_cron(run: Run, kept: Kept) -> None:
     run(*CREATE, "--cron", "0 30 6 * * ?", "--time-zone", "Europe/Berlin")
     ((_, _, view),) = kept()

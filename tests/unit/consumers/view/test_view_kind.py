@@ -65,6 +65,7 @@ def test_a_view_over_its_tables_is_taken_and_knows_them() -> None:
         ({"options": {"tables": {"t": "/lake/t", "u": "/lake/none"}}}, "options.tables.u"),
         ({"options": {"tables": {"u": "/lake/u"}}}, "options.tables"),
         ({"options": {"refresh": "often"}}, "options.refresh"),
+        ({"options": {"deletion_vectors": "no"}}, "options.deletion_vectors"),
         ({"options": {"schedule": "1h"}}, "options"),
     ],
 )
