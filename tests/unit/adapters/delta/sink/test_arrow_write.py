@@ -54,6 +54,15 @@ def test_a_merge_inserts_updates_and_deletes_by_key_whatever_the_columns_are_cal
     assert DeltaTable(uri).transaction_version("iscp") == 2
 
 
+def test_keys_that_are_structs_or_lists_are_left_to_spark(tmp_path: Path) -> None:
+    for number, (kind, value) in enumerate(((pa.struct([("p", pa.int64())]), {"p": 1}), (pa.list_(pa.int64()), [1]))):
+        uri = str(tmp_path / str(number))
+        write_deltalake(uri, pa.table({"k": pa.array([value], kind), "v": [1]}))
+        rows = pa.table({"k": pa.array([value], kind), "v": [2], "_iscp_op": ["u"]})
+        assert not writer(uri).merge(rows, ["k"], 0, properties(1))
+        assert DeltaTable(uri).version() == 0
+
+
 def test_a_merge_that_changes_nothing_is_a_commit_all_the_same(tmp_path: Path) -> None:
     uri = target(tmp_path / "t", [1])
     written = writer(uri)
