@@ -82,7 +82,9 @@ def kept_input(root: PlanNode) -> PlanNode | None:
         if ordering or upkeep_of(node.operator) is OperatorUpkeep.WHOLE:
             found = node.inputs[0]
         (node,) = node.inputs
-    return found if found is not None and worth_keeping(found.operator) else None
+    if found is None or found.plan.output().isEmpty():  # rows that are only counted are no rows of a table
+        return None
+    return found if worth_keeping(found.operator) else None
 
 
 @dataclass(frozen=True, slots=True)
