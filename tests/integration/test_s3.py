@@ -5,19 +5,24 @@ from __future__ import annotations
 import obstore
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from obstore.store import from_url
 
 from iscp.adapters.delta.joblog.delta_job_log import DeltaJobLog
 from iscp.adapters.delta.log.commits import commit_file, commit_stamp, log_of, newest_version, read_commit, table_exists
+from iscp.adapters.delta.sink.bag_write import VECTORS, BagWriter
+from iscp.adapters.delta.sink.target_creation import create_target
 from iscp.adapters.delta.source.commit_probe import DeltaProbe
 from iscp.adapters.delta.source.delta_catalog import DeltaCatalog
 from iscp.adapters.delta.storage import files
 from iscp.adapters.system.clock import SystemClock
 from iscp.adapters.system.failpoints import EnvironmentFailpoints
-from iscp.core.errors import NotOwner, StorageError, TableNotFound
+from iscp.core.errors import Conflict, NotOwner, StorageError, TableNotFound
 from iscp.core.job_row import LogEntry
+from iscp.core.sql_names import WEIGHT
+from iscp.core.watermark import Watermark
+from iscp.ports.sink import CommitTag
 from tests.fakes.log_program import job
 from tests.fakes.s3 import FakeS3, asking
 
@@ -119,3 +124,21 @@ def test_a_table_above_or_below_a_place_is_found(uri: str) -> None:
     assert catalog.table_around(f"{uri}/lake") == f"{uri}/lake/deep/inner"
     for free in ("outer", "lake/deep/inner", "lake/deep/beside", "out"):
         assert catalog.table_around(f"{uri}/{free}") == ""
+
+
+def test_rows_of_a_target_are_marked_as_gone(uri: str) -> None:
+    columns = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
+    create_target(uri, columns, {**VECTORS, "delta.enableChangeDataFeed": "true"}, tag(1, -1))
+    writer = BagWriter(uri)
+    weights = pa.array([3, 1, 1], pa.int64())
+    assert writer.change(rows(1, 2, 3).append_column(WEIGHT, weights), tag(2, 0)) == 5
+    assert writer.change(rows(1).append_column(WEIGHT, pa.array([-2], pa.int64())), tag(3, 1)) == 2
+    assert writer.replace_keys(rows(2, 2), rows(2, 3), tag(4, 2)) == 2
+    with pytest.raises(Conflict):
+        BagWriter(uri).change(rows(7).append_column(WEIGHT, pa.array([1], pa.int64())), tag(4, 2))
+    held = pa.table(QueryBuilder().register("t", DeltaTable(uri)).execute("SELECT id FROM t").read_all())
+    assert sorted(held["id"].to_pylist()) == [1, 2, 2]
+
+
+def tag(seq: int, base: int) -> CommitTag:
+    return CommitTag(seq, "j", "s", -1, Watermark(), 1, base, f"a{seq}", "tail")

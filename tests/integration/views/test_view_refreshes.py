@@ -118,15 +118,6 @@ def test_rows_that_are_only_counted_have_no_input_that_could_be_kept(new_view: C
         view.assert_equal()
 
 
-def test_rows_that_are_only_counted_have_no_input_that_could_be_kept(new_view: Callable[..., ViewBench]) -> None:
-    view = new_view("select count(*) c from (select a from t union select a from u)", seed=5, refresh="incremental")
-    view.refresh()
-    for _ in range(REFRESHES):
-        view.lake.change()
-        view.refresh()
-        view.assert_equal()
-
-
 GROUPS = (
     "select a, count(*) c, count(d) k from t group by a",
     "select count(*) c, b, sum(n) s, avg(n) m, a from t group by a, b",

@@ -21,6 +21,8 @@ from iscp.adapters.delta.rows.deletion_vectors import Places, pack_vectors, vect
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE
 from iscp.adapters.delta.sink.row_search import DataFile
 from iscp.adapters.delta.sink.sink_position import tag_json
+from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.locations import place
 from iscp.adapters.delta.storage.table_files import files_of
 from iscp.core.file_merging import FileRows, files_to_merge
 from iscp.ports.sink import CommitTag
@@ -111,8 +113,7 @@ class RowCommit:
         name = uuid.uuid4()
         content, descriptors = pack_vectors(name, vectors)
         self._paths.append(vectors_path(name))
-        with files_of(self.uri).open_output_stream(vectors_path(name)) as stream:
-            stream.write(content)
+        files.create(f"{place(self.uri)}/{vectors_path(name)}", content)
         for add, descriptor in zip(marked, descriptors, strict=True):
             stats = json.dumps(statistics_of(add) | {"tightBounds": False})
             self.actions.append({"add": {**add, "dataChange": True, "stats": stats, "deletionVector": descriptor}})
