@@ -46,9 +46,13 @@ class DataFile:
         self.gone = read_vector(self.uri, vector) if vector else np.empty(0, np.int64)
 
     def read(self, schema: pa.Schema, places: Places | None = None) -> pa.Table:
-        """These columns of all rows, or of those in `places`; one that is younger than the file is null in it.
+        """These columns of all rows, or of those in `places`, in their order. Raises as `groups`."""
+        return pa.concat_tables([schema.empty_table(), *self.groups(schema, places)])
 
-        Raises NotReadableHere where the file is not there.
+    def groups(self, schema: pa.Schema, places: Places | None = None) -> Iterator[pa.Table]:
+        """The same, one row group after another, as no more than that is decoded at a time.
+
+        A column that is younger than the file is null. Raises NotReadableHere where the file is not there.
         """
         try:
             source = files_of(self.uri).open_input_file(unquote(self.add["path"]))
@@ -56,15 +60,23 @@ class DataFile:
             raise NotReadableHere from error  # Spark says what it misses
         with source, pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as parquet:
             held = {name.lower(): name for name in parquet.schema_arrow.names}
-            rows = parquet.read([held[name.lower()] for name in schema.names if name.lower() in held])
-            count = parquet.metadata.num_rows
-        if places is not None:
-            rows, count = rows.take(pa.array(places)), len(places)
-        columns = [
-            rows[held[each.name.lower()]].cast(each.type) if each.name.lower() in held else pa.nulls(count, each.type)
-            for each in schema
-        ]
-        return pa.table(columns, schema=schema)
+            names = [held[name.lower()] for name in schema.names if name.lower() in held]
+            begin = 0
+            for number in range(parquet.num_row_groups):
+                end = begin + parquet.metadata.row_group(number).num_rows
+                wanted = None if places is None else places[slice(*np.searchsorted(places, [begin, end]))] - begin
+                if wanted is None or len(wanted):
+                    rows, count = parquet.read_row_group(number, names), end - begin
+                    if wanted is not None:
+                        rows, count = rows.take(pa.array(wanted)), len(wanted)
+                    columns = [
+                        rows[held[each.name.lower()]].cast(each.type)
+                        if each.name.lower() in held
+                        else pa.nulls(count, each.type)
+                        for each in schema
+                    ]
+                    yield pa.table(columns, schema=schema)
+                begin = end
 
 
 @dataclass
@@ -83,7 +95,8 @@ class _Candidates:
         """Leave the rows whose values, with those of the columns before, are one of these combinations."""
         if self.places is not None and not len(self.places):
             return
-        codes = codes_of(comparable_values(self.file.read(column, self.places).column(0)), distinct)
+        groups = self.file.groups(column, self.places)
+        codes = np.concatenate([_none(), *(codes_of(comparable_values(rows.column(0)), distinct) for rows in groups)])
         there = np.flatnonzero(codes >= 0)
         if self.places is None:
             there = there[np.isin(there, self.file.gone, invert=True)] if len(self.file.gone) else there

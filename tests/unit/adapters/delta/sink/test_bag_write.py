@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable, QueryBuilder, WriterProperties, write_deltalake
 from pyspark.sql import types as T
 
 from iscp.adapters.delta.sink.bag_write import VECTORS, BagWriter
@@ -163,6 +164,21 @@ def test_all_rows_of_keys_are_replaced(tmp_path: Path, seed: int, names: list[st
             rows[tuple(row)] += 1
         bag.replace(keys, names, rows)
         bag.assert_equal()
+
+
+def test_rows_of_a_file_of_several_row_groups_are_found_where_they_are(tmp_path: Path) -> None:
+    """As other writers cut their files; the least that is decoded at a time."""
+    bag = Bag(tmp_path)
+    rows = [(number, "p", 1.5, None, True) for number in range(100)]
+    cut = WriterProperties(max_row_group_size=7, write_batch_size=7)
+    write_deltalake(bag.uri, bag.table(rows), mode="append", writer_properties=cut)
+    (name,) = (tmp_path / "t").glob("part-*.parquet")
+    assert pq.ParquetFile(name).num_row_groups > 10
+    bag.version, bag.rows = 1, Counter(rows)
+    bag.change(Counter({rows[number]: -1 for number in (0, 6, 7, 50, 99)}))
+    bag.assert_equal()
+    assert bag.replace([(13,), (70,)], ["a"], Counter({rows[13]: 1, rows[70]: 2})) == 1
+    bag.assert_equal()
 
 
 def test_rows_that_stay_are_not_touched(tmp_path: Path) -> None:
