@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.query.signed_rows import WEIGHT, ChangedRows, comparable
+from iscp.adapters.delta.sink.row_search import LACKING
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.core.sql_names import OP, quoted
 from iscp.core.watermark import Position
@@ -52,7 +53,7 @@ def commit_changes(context: ConsumeContext, sink: Sink, changed: ChangedRows, ta
     try:
         counts = {row[0]: int(row[1]) for row in frame.groupBy(OP).count().collect()}
         if _LACKING in counts:
-            raise ChangesUnavailableError("the table lacks rows that it has to lose")
+            raise ChangesUnavailableError(LACKING)
         if _REMOVED in counts:
             position = sink.repair(context.session, frame, names, tag, context.guard)
         else:

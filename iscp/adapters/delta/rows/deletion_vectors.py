@@ -70,7 +70,7 @@ def _path(descriptor: Descriptor) -> str:
     if descriptor["storageType"] == "p":
         return text
     folder, coded = text[:-_OF_UUID], text[-_OF_UUID:]
-    name = f"deletion_vector_{uuid.UUID(bytes=base64.b85decode(coded.translate(_TO_PYTHON)))}.bin"
+    name = vectors_path(uuid.UUID(bytes=base64.b85decode(coded.translate(_TO_PYTHON))))
     return f"{folder}/{name}" if folder else name
 
 

@@ -37,11 +37,16 @@ def row_codes(rows: pa.Table, others: pa.Table) -> tuple[Codes, Codes]:
     return known[: len(rows)], known[len(rows) :]
 
 
+def ordinals(codes: Codes) -> Codes:
+    """Of each row how many equal ones lie before it."""
+    order = np.argsort(codes, kind="stable")
+    found = np.empty(len(codes), np.int64)
+    found[order] = np.arange(len(codes)) - np.searchsorted(codes[order], codes[order], side="left")
+    return found
+
+
 def beyond(codes: Codes, others: Codes) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Which rows are more than there are equal ones among the others."""
     size = int(max(codes.max(initial=-1), others.max(initial=-1))) + 1
-    order = np.argsort(codes, kind="stable")
-    place = np.arange(len(codes)) - np.searchsorted(codes[order], codes[order], side="left")
-    found = np.zeros(len(codes), np.bool_)
-    found[order] = place >= np.bincount(others, minlength=size)[codes[order]]
+    found: np.ndarray[Any, np.dtype[np.bool_]] = ordinals(codes) >= np.bincount(others, minlength=size)[codes]
     return found

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from iscp.adapters.delta.log.live_files import NotReadableHere
 from iscp.adapters.delta.rows.deletion_vectors import Places, read_vector
-from iscp.adapters.delta.rows.value_codes import Codes, codes_of, comparable_values
+from iscp.adapters.delta.rows.value_codes import Codes, codes_of, comparable_values, ordinals
 from iscp.adapters.delta.storage.table_files import files_of
 from iscp.ports.source import ChangesUnavailableError
 
@@ -166,11 +166,8 @@ def _first_of_each(found: Sequence[_Candidates], need: Codes) -> list[Places]:
     chosen = []
     left = need.copy()
     for each in found:
-        order = np.argsort(each.codes, kind="stable")
-        codes = each.codes[order]
-        taken = order[np.arange(len(codes)) - np.searchsorted(codes, codes, side="left") < left[codes]]
+        chosen.append(each.found[ordinals(each.codes) < left[each.codes]])
         left = left - np.minimum(np.bincount(each.codes, minlength=len(left)), left)
-        chosen.append(np.sort(each.found[taken]))
     return chosen
 
 
