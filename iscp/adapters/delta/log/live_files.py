@@ -6,7 +6,7 @@ it are read here (Delta protocol, "Action Reconciliation"), and followed commit 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,16 +60,18 @@ class StateReader:
             self._version, self._state = self._from_checkpoint(version)
         if version - self._version > FOLLOWED_MAX:
             raise NotReadableHere
-        state, self._version, first = self._state, -1, self._version + 1
-        for each in range(first, version + 1):
-            actions = read_actions(self.uri, each)
-            if actions is None:
-                raise NotReadableHere
-            state = _after(state, actions)
+        first, self._version = self._version + 1, -1
+        state = _after(self._state, (self._actions(each) for each in range(first, version + 1)))
         if not state.protocol or not state.metadata:
             raise NotReadableHere
         self._state, self._version, self._stamp = state, version, commit_stamp(self.uri, version)
         return state
+
+    def _actions(self, version: int) -> list[Action]:
+        actions = read_actions(self.uri, version)
+        if actions is None:
+            raise NotReadableHere
+        return actions
 
     def _from_checkpoint(self, version: int) -> tuple[int, TableState]:
         """The newest one's version and state; nothing, before all commits, where there is none."""
@@ -89,20 +91,20 @@ class StateReader:
                 for kind in _COLUMNS:
                     column = parquet.read([kind])[kind]
                     actions += [{kind: _plain(row)} for row in column.filter(column.is_valid()).to_pylist()]
-        return at, _after(TableState({}, {}, {}), actions)
+        return at, _after(TableState({}, {}, {}), [actions])
 
 
-def _after(state: TableState, actions: Iterable[Action]) -> TableState:
-    """The removed before the added: a file whose deletion vector changes is both in one commit."""
-    actions, adds = list(actions), dict(state.adds)
-    protocol, metadata = state.protocol, state.metadata
-    for action in actions:
-        if "remove" in action:
-            adds.pop(action["remove"]["path"], None)
-    for action in actions:
-        if "add" in action:
-            adds[action["add"]["path"]] = action["add"]
-        protocol, metadata = action.get("protocol", protocol), action.get("metaData", metadata)
+def _after(state: TableState, commits: Iterable[Sequence[Action]]) -> TableState:
+    """Of each commit the removed before the added: a file whose deletion vector changes is both in one."""
+    adds, protocol, metadata = dict(state.adds), state.protocol, state.metadata
+    for actions in commits:
+        for action in actions:
+            if "remove" in action:
+                adds.pop(action["remove"]["path"], None)
+        for action in actions:
+            if "add" in action:
+                adds[action["add"]["path"]] = action["add"]
+            protocol, metadata = action.get("protocol", protocol), action.get("metaData", metadata)
     return TableState(protocol, metadata, adds)
 
 
