@@ -28,7 +28,7 @@ HELD_ROWS_MAX = 50_000
 """Changed rows that are merged without Spark; more are left with it."""
 
 CHANGED_ROWS_MAX = 200_000
-"""Changed rows of a bag that are taken out and put in without Spark; more are left with it."""
+"""Changed rows of a result that are held here, and taken out and put in without Spark; more are left with it."""
 
 _HELD, _LEFT, _COPY = "_iscp_held", "_iscp_left", "_iscp_copy"
 _REMOVED, _ADDED, _LACKING = "d", "n", "l"

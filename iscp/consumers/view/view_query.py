@@ -16,6 +16,7 @@ from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
 from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, Instants, TableChange
+from iscp.consumers.view.bag_commit import CHANGED_ROWS_MAX
 from iscp.consumers.view.recent_views import RecentView
 from iscp.consumers.view.refresh_parts import Part, count_read, measured_as
 from iscp.consumers.view.view_spec import ViewSpec
@@ -33,11 +34,8 @@ if TYPE_CHECKING:
 _UNBOUNDED = Bounds(sys.maxsize, sys.maxsize, sys.maxsize)
 """A view is at one version of each table, never between two."""
 
-HELD_ROWS_MAX = 200_000
-"""Changed rows of a result that are held in this process."""
-
 SMALL_BYTES_MAX = 16 * 1024**2
-"""Bytes of the tables' changes up to which no more rows than that are expected of them."""
+"""Bytes of the tables' changes up to which no more than CHANGED_ROWS_MAX rows of the result are expected to change."""
 
 _CHANGE_TYPE = "_change_type"
 _STAMPS = ("_commit_version", "_commit_timestamp")
@@ -200,7 +198,7 @@ class ViewQuery:
                 for name, uri in self.view.tables.items()
             }
             instants = Instants(spans.as_of_s, self.end.instant_s)
-            held_max = HELD_ROWS_MAX if spans.bytes <= SMALL_BYTES_MAX else 0
+            held_max = CHANGED_ROWS_MAX if spans.bytes <= SMALL_BYTES_MAX else 0
             plans = SignedPlans(self.analyzed.catalyst, tables, instants, held_max)
             stack.callback(plans.close)
             yield plans
