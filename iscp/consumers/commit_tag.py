@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+from iscp.core.totals import NO_TOTALS
 from iscp.core.watermark import SourceMarks, Watermark
 from iscp.ports.consumer import ConsumeContext
 from iscp.ports.sink import CommitTag
@@ -17,7 +18,7 @@ def commit_tag(
     sources: SourceMarks | None = None,
     as_of_s: float = 0.0,
 ) -> CommitTag:
-    """For the commit that follows the position of `context`. `sources`: None: as they were, and of the same instant."""
+    """For the commit that follows the position of `context`. `sources`: None: as they were, with instant and totals."""
     return CommitTag(
         seq=context.position.seq + 1,
         job_id=context.row.job_id,
@@ -32,4 +33,5 @@ def commit_tag(
         column_ids=context.column_ids,
         sources=context.position.sources if sources is None else sources,
         as_of_s=context.position.as_of_s if sources is None else as_of_s,
+        totals=context.position.totals if sources is None else NO_TOTALS,
     )

@@ -45,7 +45,8 @@ class JoinSide(Enum):
 class Operator:
     """`title` is what users are shown. `table`: of TABLE, the name in the query. `keyed`: it works key by key: it has
     groups or partitions, or as a JOIN an equality between its sides. `subqueries`: those in its expressions, each of
-    which gives one value for the whole operator. `by_time`: whether its own condition depends on the time.
+    which gives one value for the whole operator. `by_time`: whether its own condition depends on the time. `adds_up`:
+    it is an AGGREGATE without groups, and its one row follows from totals (`iscp/core/totals.py`).
     """
 
     kind: OperatorKind
@@ -56,6 +57,7 @@ class Operator:
     linear_in: JoinSide = JoinSide.NEITHER
     subqueries: tuple[Operator, ...] = ()
     by_time: TimeDependence | None = None
+    adds_up: bool = False
 
     def walk(self) -> Iterator[tuple[int, Operator]]:
         """Each operator with its depth, parents first; subqueries before inputs."""
@@ -86,6 +88,8 @@ def upkeep_of(operator: Operator) -> OperatorUpkeep:
             if operator.linear_in is JoinSide.BOTH:
                 return OperatorUpkeep.JOINED
             return OperatorUpkeep.TOUCHED if operator.keyed else OperatorUpkeep.WHOLE
+        case OperatorKind.AGGREGATE if operator.adds_up:
+            return OperatorUpkeep.STATE
         case OperatorKind.AGGREGATE | OperatorKind.WINDOW:
             return OperatorUpkeep.TOUCHED if operator.keyed else OperatorUpkeep.WHOLE
         case OperatorKind.LIMIT:
@@ -105,18 +109,31 @@ def upkeep_of(operator: Operator) -> OperatorUpkeep:
             assert_never(operator.kind)
 
 
-def incremental(operator: Operator) -> bool:
-    """Whether a change may cost less than all rows: no operator has to be recomputed as a whole."""
-    return all(upkeep_of(each) is not OperatorUpkeep.WHOLE and not each.subqueries for _, each in operator.walk())
+def reads_all_again(operator: Operator) -> bool:
+    """Whether a change may make it read more than rows of one table, or than the rows that belong to the changed ones.
+
+    Of a filter whose value changes those of its input are looked through that are between the old value and the new.
+    """
+    if upkeep_of(operator) is OperatorUpkeep.WHOLE:
+        return True
+    return bool(operator.subqueries) and (
+        operator.kind is not OperatorKind.FILTER or any(map(worth_keeping, operator.inputs))
+    )
 
 
 def passes_kept_input(operator: Operator) -> bool:
-    """Whether what is kept of a query may lie below it: it has one input, and no values of its own."""
-    whole = operator.kind is OperatorKind.LIMIT or (
-        operator.kind in (OperatorKind.WINDOW, OperatorKind.AGGREGATE) and not operator.keyed
-    )
-    linear = operator.kind in (OperatorKind.PROJECT, OperatorKind.FILTER, OperatorKind.SORT)
-    return (whole or linear) and not operator.subqueries and not operator.by_time
+    """Whether what is kept of a query may lie below it: it has one input, and values of its own are had cheaply."""
+    if operator.by_time or operator.adds_up:
+        return False
+    match operator.kind:
+        case OperatorKind.FILTER | OperatorKind.SORT:
+            return not any(reads_all_again(each) for value in operator.subqueries for _, each in value.walk())
+        case OperatorKind.LIMIT | OperatorKind.PROJECT:
+            return not operator.subqueries
+        case OperatorKind.WINDOW | OperatorKind.AGGREGATE:
+            return not (operator.keyed or operator.subqueries)
+        case _:
+            return False
 
 
 def worth_keeping(operator: Operator) -> bool:
@@ -130,7 +147,10 @@ _WHOLE: dict[OperatorKind, tuple[str, str]] = {
         "its condition has no equality between both sides, so that any row may meet any other",
         "Add an equality to the condition, as ON a.id = b.id AND …; or write NOT IN as NOT EXISTS with one",
     ),
-    OperatorKind.AGGREGATE: ("it has no GROUP BY: each row changes the one result", "Add a GROUP BY"),
+    OperatorKind.AGGREGATE: (
+        "it has no GROUP BY, and not only counts, sums and averages of exact numbers, and extremes",
+        "Add a GROUP BY; or aggregate exact numbers, as CAST(x AS DECIMAL(18, 2))",
+    ),
     OperatorKind.WINDOW: ("it has no PARTITION BY: each row may change all others", "Add a PARTITION BY"),
     OperatorKind.LIMIT: ("which rows are within the limit depends on all of them", ""),
 }
@@ -146,8 +166,9 @@ def _explain(depth: int, operator: Operator) -> ExplainedOperator:
     reason, remedy = _WHOLE.get(operator.kind, ("", "")) if upkeep is OperatorUpkeep.WHOLE else ("", "")
     if operator.by_time:
         reason, remedy = _explain_time(operator.by_time, upkeep)
-    if operator.subqueries and not reason:
-        reason = "it is recomputed as a whole where the value of a subquery in it changes"
+    if operator.subqueries and not reason and reads_all_again(operator):
+        again = "its input is" if operator.kind is OperatorKind.FILTER else "it is"
+        reason = f"{again} recomputed as a whole where the value of a subquery in it changes"
         remedy = "Write the subquery as a join, if it often does"
     return ExplainedOperator(depth, operator.title, upkeep, reason=reason, remedy=remedy)
 

@@ -16,6 +16,7 @@ from iscp.core.ids import JobKey, ShardId
 from iscp.core.iteration import HistoryEntry
 from iscp.core.job_row import JobReport, JobRow, JobState, Reason, exact_status
 from iscp.core.key_ranges import RANGES_MAX, WHOLE
+from iscp.core.totals import exact_totals
 from iscp.core.untrusted_values import (
     AT_S_LEAST,
     AT_S_MOST,
@@ -95,6 +96,7 @@ def exact_position(found: object) -> Position:
         _exact_columns(found.column_ids),
         exact_sources(found.sources),
         exact_float(found.as_of_s, "as_of_s"),
+        exact_totals(found.totals),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from iscp.core.column_identity import ColumnIds
+from iscp.core.totals import NO_TOTALS, QueryTotals
 
 NOTHING_APPLIED = -1
 
@@ -85,6 +86,7 @@ class Position:
     `base_version` is the sink's own version up to which all this was checked. `dead` goes with the rows, and so do the
     `column_ids` of the source (None: the sink does not say). `sources`: of a sink that is made of several tables.
     `as_of_s`: of one whose rows depend on the time, the instant (Unix seconds) that they are of; 0: they do not.
+    `totals`: those that the rows were made of.
     """
 
     seq: int = 0
@@ -97,3 +99,4 @@ class Position:
     column_ids: ColumnIds | None = None
     sources: SourceMarks = field(default_factory=dict)
     as_of_s: float = 0.0
+    totals: QueryTotals = NO_TOTALS

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from iscp.core.column_identity import ColumnIds
 from iscp.core.job_row import JobRow
+from iscp.core.totals import NO_TOTALS, QueryTotals
 from iscp.core.verification import Comparison
 from iscp.core.watermark import NO_DEAD_LETTERS, DeadLetters, Position, SourceMarks, Watermark
 from iscp.ports.source import KeyBounds
@@ -25,8 +26,8 @@ class CommitTag:
 
     `attempt` is unique: it distinguishes our commit from another writer's with the same seq. `base_version` is the
     sink's version up to which every commit was seen to be ours or harmless when the work began. `dead`: the rows that
-    the target leaves out as of this commit. `column_ids`: of the source at the watermark. `sources`, `as_of_s`: as in
-    Position.
+    the target leaves out as of this commit. `column_ids`: of the source at the watermark. `sources`, `as_of_s` and
+    `totals`: as in Position.
     """
 
     seq: int
@@ -42,6 +43,7 @@ class CommitTag:
     column_ids: ColumnIds = field(default_factory=dict)
     sources: SourceMarks = field(default_factory=dict)
     as_of_s: float = 0.0
+    totals: QueryTotals = NO_TOTALS
 
 
 @dataclass(frozen=True, slots=True)

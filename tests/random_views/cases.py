@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from tests.random_views.cells import KINDS
@@ -31,6 +31,10 @@ from tests.random_views.query_tree import (
 
 COUNTED = 6
 """The first of MEASURES, that are counts, sums and averages of exact numbers."""
+
+_TOTALS = ("count", "sum", "avg", "min", "max", "bool_")
+ADDING_UP = [place for place, each in enumerate(MEASURES) if each.template.startswith(_TOTALS)]
+"""Those of MEASURES that may follow from totals of all rows, as far as types allow."""
 
 ROWS_MAX, COLUMNS_MAX, DEPTH_MAX, NUMBER_MAX = 12, 5, 4, 11
 
@@ -149,6 +153,8 @@ class _Draw:
             return self.counted()
         if drawn < 0.2:
             return self.random.choice((self.limited, self.windows))(self.random.randint(2, 3))
+        if drawn < 0.27:
+            return self.totaled()
         return self.relation(self.random.randint(1, DEPTH_MAX))
 
     def counted(self) -> Relation:
@@ -157,6 +163,16 @@ class _Draw:
         number = self.random.randrange
         measures = [Measured(number(COUNTED), (Expression(self.number()),)) for _ in range(self.random.randint(1, 3))]
         return Groups(0, Relation(self.number()), keys, tuple(measures))
+
+    def totaled(self) -> Relation:
+        """Totals of all rows of a relation; or its rows beside one, or that are compared with one."""
+        source, one = self.relation(self.random.randint(0, 2)), self.random.choice(ADDING_UP)
+        if self.random.random() < 0.4:
+            compared = self.random.random() < 0.7
+            return ValueOf(one, Relation(self.number()), source, (self.expression(1), self.condition()), (), compared)
+        measures = [Measured(one, (self.expression(1), self.condition()))]
+        measures += [replace(self.measured(1), number=self.random.choice(ADDING_UP)) for _ in self.some(3)]
+        return Groups(0, source, (), tuple(measures))
 
     def relation(self, depth: int) -> Relation:
         if depth == 0:

@@ -13,12 +13,15 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from iscp.adapters.delta.query.group_changes import changed_groups, held_keys
+from iscp.adapters.delta.query.known_totals import KnownTotals, totals_before
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, result_keys
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery, analyze_query
 from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, Instants, TableChange
+from iscp.adapters.delta.query.total_reading import learn_totals
 from iscp.core.errors import InvalidRequest
 from iscp.core.netting import Op
+from iscp.core.totals import QueryTotals
 from tests.random_views.cases import Case
 from tests.random_views.histories import Numbers, RowChange, Rows, Table, changes_of, first_rows, rows_after
 from tests.random_views.query_tree import NoQueryError
@@ -67,10 +70,11 @@ class PlanCheck:
             was, fresh = self._wanted(case, rows), 1000  # at first: what Spark fails at is no case
             schemas = {table.name: self._frame(table, ()).schema.json() for table in case.tables}
             analyzed = analyze_query(self.session, case.sql, schemas)
+            totals = self._totals(case, analyzed, rows)
         except (NoQueryError, InvalidRequest) as error:
             raise UnfitCaseError(str(error)) from error
         for commits in case.refreshes:
-            before, changed = dict(rows), {table.name: list[RowChange]() for table in case.tables}
+            old, changed = dict(rows), {table.name: list[RowChange]() for table in case.tables}
             for commit in commits:
                 table = case.tables[commit.table % len(case.tables)]
                 found = changes_of(commit, table, rows[table.name], fresh)
@@ -78,13 +82,25 @@ class PlanCheck:
                 changed[table.name] += found
                 rows[table.name] = rows_after(rows[table.name], found)
             now = self._wanted(case, rows)
-            moves = {table.name: self._change(table, before, rows, changed) for table in case.tables}
-            with closing(SignedPlans(analyzed.catalyst, moves, Instants(), held_max=HELD_MAX)) as plans:
+            moves = {table.name: self._change(table, old, rows, changed) for table in case.tables}
+            before = KnownTotals(totals_before(analyzed.root, totals) or {})
+            with closing(SignedPlans(analyzed.catalyst, moves, Instants(), HELD_MAX, before)) as plans:
+                learn_totals(plans, analyzed.root)
+                totals = plans.totals.of(analyzed.root)
                 wrong = self._follow(analyzed, plans, was, now)
+            if totals.totals:
+                fresh_totals = self._totals(case, analyzed, rows)
+                wrong = wrong or (None if fresh_totals == totals else Wrong("totals", f"{totals} for {fresh_totals}"))
             if wrong is not None:
                 return wrong
             was = now
         return None
+
+    def _totals(self, case: Case, analyzed: AnalyzedQuery, rows: Mapping[str, Rows]) -> QueryTotals:
+        moves = {table.name: self._change(table, rows, rows, {table.name: ()}) for table in case.tables}
+        with closing(SignedPlans(analyzed.catalyst, moves, Instants())) as plans:
+            learn_totals(plans, analyzed.root)
+            return plans.totals.of(analyzed.root)
 
     def _wanted(self, case: Case, rows: Mapping[str, Rows]) -> Bag:
         """The query's rows as Spark computes them."""

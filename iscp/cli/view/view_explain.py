@@ -40,7 +40,7 @@ from iscp.core.query_explanation import (
 UPKEEP_WORDS = {
     OperatorUpkeep.LINEAR: "from the changed rows alone",
     OperatorUpkeep.JOINED: "changed rows joined with the other side",
-    OperatorUpkeep.STATE: "groups kept, and changed by the changed rows",
+    OperatorUpkeep.STATE: "counts and sums kept, and changed by the changed rows",
     OperatorUpkeep.TOUCHED: "recomputed for the keys that changed",
     OperatorUpkeep.WHOLE: "recomputed as a whole",
 }

@@ -49,7 +49,10 @@ class ViewCheck:
         if compared.repair is None:
             # Others have written, and all is equal again: the commit says so.
             return Consumed(self._sink.claim("", tag), 0, 0)
-        manifest = self._sink.stage(self._query(context).all_rows(), tag)
+        query = self._query(context)
+        rows = query.all_rows()
+        tag = replace(tag, totals=query.totals)
+        manifest = self._sink.stage(rows, tag)
         return Consumed(self._sink.publish([manifest], tag, context.guard), manifest.rows, manifest.bytes)
 
     def adopt(self, context: ConsumeContext, watermark: Watermark) -> Position:

@@ -174,12 +174,14 @@ class ViewConsumer:
             return self._follow_result_groups(context, query, spans, tag)
         if query.keys is not None and self._sink.marks_rows(tag):
             with query.key_changes(spans) as held:
+                tag = replace(tag, totals=query.totals)
                 if held is not None and not len(held.keys) and not spans.moved:
                     return None
                 done = None if held is None else self._sink.replace_keys(held.rows, held.keys, tag, context.guard)
             if done is not None:
                 return done
         with query.changes(spans) as changed:
+            tag = replace(tag, totals=query.totals)
             if changed is None:
                 return (self._renew(context, tag), 0) if spans.moved else None
             return commit_changes(context, self._sink, changed, tag)
@@ -189,6 +191,7 @@ class ViewConsumer:
     ) -> tuple[Position, int] | None:
         """By the rows of the groups that changed, of which none had to be what it was."""
         with query.group_changes(spans) as changed:
+            tag = replace(tag, totals=query.totals)
             if changed is None:
                 return (self._renew(context, tag), 0) if spans.moved else None
             names = [query.columns[place] for place in query.keys.places] if query.keys else []
@@ -203,8 +206,9 @@ class ViewConsumer:
         with query.changes(spans) as changed:
             if changed is None and not spans.moved:
                 return None
+            tag = replace(tag, totals=query.totals)
             self._kept.follow(context, changed, tag)
-            if changed is None:
+            if changed is None and not query.has_values_above:
                 return self._renew(context, tag), 0
             consumed = self._write(context, query.finished(self._kept.rows(context)), tag)
             return consumed.position, consumed.rows
@@ -227,6 +231,7 @@ class ViewConsumer:
         else:
             self._kept.write(context, query.kept_rows(), tag)
             rows = query.finished(self._kept.rows(context))
+        tag = replace(tag, totals=query.totals)
         consumed = self._write(context, rows, tag)
         self._memory.remember(RefreshSample(Strategy.FULL, self._size(end), self._clock.monotonic_s() - began_s))
         warning = f"the view was recomputed: {reason}" if warn else ""

@@ -45,6 +45,8 @@ def _with_state(
 ) -> ExplainedOperator:
     if shape.by_group and operator is shape.root:
         each = replace(each, upkeep=OperatorUpkeep.STATE, state="each group's count and sums")
+    elif operator.adds_up:
+        each = replace(each, state="its counts, sums and extremes, in the view's commits")
     elif operator is shape.kept:
         each = replace(each, state="its rows")
     return replace(each, costs=estimator.costs(operator, each.upkeep))

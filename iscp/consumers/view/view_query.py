@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.query.group_changes import KeyRows, changed_groups, held_keys
+from iscp.adapters.delta.query.known_totals import KnownTotals, totals_before
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, result_keys
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
 from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import WEIGHT, At, ChangedRows, Instants, TableChange
+from iscp.adapters.delta.query.total_reading import learn_totals
 from iscp.consumers.view.bag_commit import CHANGED_ROWS_MAX
 from iscp.consumers.view.recent_views import RecentView
 from iscp.consumers.view.refresh_parts import Part, count_read, measured_as
@@ -24,6 +26,7 @@ from iscp.core.errors import ErrorCode, InvalidRequest, PermanentError
 from iscp.core.iteration import Bounds
 from iscp.core.sql_names import OP
 from iscp.core.time_dependence import TimeDependence
+from iscp.core.totals import NO_TOTALS, QueryTotals
 from iscp.core.watermark import Position, SourceMark, SourceMarks, committed_apart
 from iscp.ports.source import ChangeSource, ChangesUnavailableError, SourceRange
 
@@ -44,10 +47,12 @@ _WRITTEN = ("insert", "update_postimage")
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """What each table, by its URI, went through since the view's last refresh; `as_of_s`: as in Position, at that."""
+    """What each table, by its URI, went through since the view's last refresh; `as_of_s` and `totals`: as in Position,
+    at that."""
 
     by_uri: Mapping[str, SourceRange]
     as_of_s: float = 0.0
+    totals: QueryTotals = NO_TOTALS
 
     @property
     def moved(self) -> bool:
@@ -83,7 +88,7 @@ def resolve_spans(source: ChangeSource, position: Position, end: RefreshEnd) -> 
         span = source.resolve(uri, mark.watermark, newest.to.version, _UNBOUNDED)
         _refuse_unfit(uri, span, mark.watermark.at_s)
         found[uri] = span
-    return Spans(found, position.as_of_s)
+    return Spans(found, position.as_of_s, position.totals)
 
 
 def _refuse_unfit(uri: str, span: SourceRange, applied_at_s: float) -> None:
@@ -108,6 +113,7 @@ class ViewQuery:
     analyzed: AnalyzedQuery = field(init=False)
     kept: PlanNode | None = field(init=False)
     keys: ResultKeys | None = field(init=False)
+    _totals: KnownTotals | None = None
 
     @measured_as(Part.PLAN)
     def __post_init__(self) -> None:
@@ -140,6 +146,19 @@ class ViewQuery:
     def columns(self) -> list[str]:
         return self.analyzed.columns.names
 
+    @property
+    def totals(self) -> QueryTotals:
+        """At the ends, once rows or changes were made."""
+        return self._totals.of(self.analyzed.root) if self._totals else NO_TOTALS
+
+    @property
+    def has_values_above(self) -> bool:
+        """Whether what is made of the kept input depends on something else besides."""
+        node, found = self.analyzed.root, False
+        while node is not self.kept and node.inputs:
+            found, node = found or bool(node.subqueries), node.inputs[0]
+        return found
+
     def all_rows(self) -> DataFrame:
         """The result at the ends."""
         return self._at_ends().result(self.analyzed.root, At.NEW).toDF(*self.columns)
@@ -157,7 +176,12 @@ class ViewQuery:
 
     def _at_ends(self) -> SignedPlans:
         change = {name: TableChange(self._opener(uri, None), lambda: None) for name, uri in self.view.tables.items()}
-        return SignedPlans(self.analyzed.catalyst, change, Instants(self.end.instant_s, self.end.instant_s))
+        instants = Instants(self.end.instant_s, self.end.instant_s)
+        plans = SignedPlans(self.analyzed.catalyst, change, instants, totals=self._totals or KnownTotals())
+        if self._totals is None:
+            learn_totals(plans, self.analyzed.root)
+            self._totals = plans.totals
+        return plans
 
     @contextmanager
     def changes(self, spans: Spans) -> Iterator[ChangedRows | None]:
@@ -199,9 +223,17 @@ class ViewQuery:
             }
             instants = Instants(spans.as_of_s, self.end.instant_s)
             held_max = CHANGED_ROWS_MAX if spans.bytes <= SMALL_BYTES_MAX else 0
-            plans = SignedPlans(self.analyzed.catalyst, tables, instants, held_max)
+            plans = SignedPlans(self.analyzed.catalyst, tables, instants, held_max, self._totals_since(spans))
             stack.callback(plans.close)
+            learn_totals(plans, self.analyzed.root)
+            self._totals = plans.totals
             yield plans
+
+    def _totals_since(self, spans: Spans) -> KnownTotals:
+        before = totals_before(self.analyzed.root, spans.totals)
+        if before is None:
+            raise ChangesUnavailableError("its totals are not kept with the rows")
+        return KnownTotals(before)
 
     def _rows(self, uri: str, version: int, at_s: float) -> DataFrame:
         """`at_s`: when it was committed."""

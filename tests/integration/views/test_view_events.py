@@ -122,8 +122,8 @@ def test_a_table_without_its_feed_is_followed_while_rows_are_inserted(new_view: 
 @each()
 def test_rows_of_others_in_the_target(new_view: NewView, sql: str) -> None:
     view = built(new_view, sql)
-    held = DeltaTable(view.target).to_pyarrow_table()
-    write_deltalake(view.target, held.slice(0, 1), mode="append")
+    one = view.runtime.new_session().read.format("delta").load(view.target).limit(1).toArrow()
+    write_deltalake(view.target, one, mode="append")
     outcome = view.run()
     assert outcome.ok
     view.assert_equal()

@@ -10,8 +10,8 @@ from iscp.core.query_plan import (
     Operator,
     OperatorKind,
     explain_operators,
-    incremental,
     passes_kept_input,
+    reads_all_again,
     upkeep_of,
     worth_keeping,
 )
@@ -36,6 +36,7 @@ def join(linear_in: JoinSide, keyed: bool = True) -> Operator:
         (join(JoinSide.LEFT, keyed=False), OperatorUpkeep.WHOLE),
         (Operator(OperatorKind.AGGREGATE, "Aggregate", (T,), keyed=True), OperatorUpkeep.TOUCHED),
         (Operator(OperatorKind.AGGREGATE, "Aggregate", (T,)), OperatorUpkeep.WHOLE),
+        (Operator(OperatorKind.AGGREGATE, "Aggregate", (T,), adds_up=True), OperatorUpkeep.STATE),
         (Operator(OperatorKind.WINDOW, "Window", (T,), keyed=True), OperatorUpkeep.TOUCHED),
         (Operator(OperatorKind.LIMIT, "Limit", (T,)), OperatorUpkeep.WHOLE),
     ],
@@ -48,11 +49,15 @@ def test_every_kind_has_an_upkeep() -> None:
     assert all(upkeep_of(Operator(kind, kind.value, (T, U))) in OperatorUpkeep for kind in OperatorKind)
 
 
-def test_a_query_is_incremental_where_no_operator_is_recomputed_as_a_whole() -> None:
-    grouped = Operator(OperatorKind.AGGREGATE, "Aggregate", (join(JoinSide.BOTH),), keyed=True)
-    assert incremental(grouped)
-    assert not incremental(Operator(OperatorKind.LIMIT, "Limit", (grouped,)))
-    assert not incremental(Operator(OperatorKind.FILTER, "Filter", (T,), subqueries=(grouped,)))
+GROUPED = Operator(OperatorKind.AGGREGATE, "Aggregate", (join(JoinSide.BOTH),), keyed=True)
+
+
+def test_all_is_read_again_by_what_is_recomputed_and_by_conditions_on_values_over_more_than_one_table() -> None:
+    assert not reads_all_again(GROUPED)
+    assert reads_all_again(Operator(OperatorKind.LIMIT, "Limit", (GROUPED,)))
+    assert not reads_all_again(Operator(OperatorKind.FILTER, "Filter", (T,), subqueries=(GROUPED,)))
+    assert reads_all_again(Operator(OperatorKind.FILTER, "Filter", (GROUPED,), subqueries=(T,)))
+    assert reads_all_again(Operator(OperatorKind.PROJECT, "Project", (T,), subqueries=(GROUPED,)))
 
 
 def test_tables_of_subqueries_count() -> None:
@@ -67,11 +72,15 @@ def test_a_tree_is_explained_parents_first_with_reason_and_remedy() -> None:
     assert "equality" in explained[1].remedy
 
 
-def test_what_is_above_a_limit_can_be_computed_from_its_input_but_for_values_of_subqueries() -> None:
+def test_what_is_above_a_limit_can_be_computed_from_its_input_and_values_that_cost_little() -> None:
     assert passes_kept_input(Operator(OperatorKind.LIMIT, "Limit", (T,)))
     assert passes_kept_input(Operator(OperatorKind.AGGREGATE, "Aggregate", (T,)))
     assert not passes_kept_input(Operator(OperatorKind.AGGREGATE, "Aggregate", (T,), keyed=True))
-    assert not passes_kept_input(Operator(OperatorKind.FILTER, "Filter", (T,), subqueries=(U,)))
+    assert not passes_kept_input(Operator(OperatorKind.AGGREGATE, "Aggregate", (T,), adds_up=True))
+    assert passes_kept_input(Operator(OperatorKind.FILTER, "Filter", (T,), subqueries=(U,)))
+    ranked = Operator(OperatorKind.WINDOW, "Window", (U,))
+    assert not passes_kept_input(Operator(OperatorKind.FILTER, "Filter", (T,), subqueries=(ranked,)))
+    assert not passes_kept_input(Operator(OperatorKind.PROJECT, "Project", (T,), subqueries=(U,)))
 
 
 def test_rows_of_one_table_are_not_kept_twice() -> None:

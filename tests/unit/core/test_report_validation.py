@@ -7,10 +7,14 @@ from dataclasses import fields, replace
 import pytest
 
 from iscp.core.report_validation import exact_position
+from iscp.core.totals import QueryTotals, Total
 from iscp.core.watermark import DeadLetters, Position, SourceMark, Watermark
 
 SOURCES = {"/t": SourceMark("t-1", Watermark(5, 1.5))}
-FULL = Position(3, Watermark(5, 1.5, 1, 2), "job", "source", "why", 7, DeadLetters(2, 1), {"a": "x"}, SOURCES, 9.5)
+TOTALS = QueryTotals("shape", ((Total(3, 7),),))
+FULL = Position(
+    3, Watermark(5, 1.5, 1, 2), "job", "source", "why", 7, DeadLetters(2, 1), {"a": "x"}, SOURCES, 9.5, TOTALS
+)
 
 
 def test_a_position_that_is_right_keeps_all_that_it_says() -> None:

@@ -6,12 +6,14 @@ version, or its changes) therefore gets columns of the very same ids, and the ex
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql import types as T
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,6 +77,9 @@ class Catalyst:
         """Whether `node` is of the class of Catalyst's `expressions` or `plans.logical` with this name."""
         return bool(node.getClass().getSimpleName().rstrip("$") == name)
 
+    def type_of(self, expression: Expression) -> T.DataType:
+        return T._parse_datatype_json_value(json.loads(expression.dataType().json()))
+
     # --- expressions ----------------------------------------------------------------------------------------------
 
     def alias(self, value: Expression, name: str, attribute: Expression | None = None) -> Expression:
@@ -125,6 +130,15 @@ class Catalyst:
         hint = getattr(self._logical, "JoinHint$").__getattr__("MODULE$").NONE()
         return self._logical.Join(left, right, kind, self._jvm.scala.Option.apply(condition), hint)
 
+    def one_row(self, values: Sequence[str]) -> Plan:
+        """Of SQL expressions; the optimizer knows what it holds."""
+        return self.plan_of(self._session.sql(f"SELECT {', '.join(values)}"))
+
+    def distinct(self, value: Expression, child: Plan) -> Plan:
+        """The different values of it."""
+        columns = self.seq([self.alias(value, "value")])
+        return self._logical.Aggregate(self.seq([value]), columns, child, self._none)
+
     def expand(self, plan: Plan, carried: Expression, child: Plan) -> Plan:
         """An Expand whose rows carry one more column of its input."""
         rows = [self.seq([*self.items(row), carried]) for row in self.items(plan.projections())]
@@ -133,11 +147,14 @@ class Catalyst:
     # --- expressions within operators -----------------------------------------------------------------------------
 
     def with_expressions(self, plan: Plan, change: Callable[[Expression], Expression]) -> Plan:
-        """With each expression of a Project, Filter, Join or Aggregate changed; others stay as they are."""
+        """With each expression of a Project, Filter, Sort, Join or Aggregate changed; others stay as they are."""
         if self.is_a(plan, "Project"):
             return self.project([change(each) for each in self.items(plan.projectList())], plan.child())
         if self.is_a(plan, "Filter"):
             return self._logical.Filter(change(plan.condition()), plan.child())
+        if self.is_a(plan, "Sort"):
+            order = [change(each) for each in self.items(plan.order())]
+            return self._logical.Sort(self.seq(order), getattr(plan, "global")(), plan.child(), plan.hint())
         if self.is_a(plan, "Join") and plan.condition().isDefined():
             return self.with_condition(plan, change(plan.condition().get()))
         if self.is_a(plan, "Aggregate"):

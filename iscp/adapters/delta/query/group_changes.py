@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys
 from iscp.adapters.delta.query.signed_plans import SignedPlans
 from iscp.adapters.delta.query.signed_rows import At, ChangedRows, Signed, collected
+from iscp.adapters.delta.query.touched_keys import restricted, touched_keys
 from iscp.adapters.delta.rows.value_codes import row_codes
 from iscp.core.netting import Op
 from iscp.core.sql_names import OP
@@ -36,14 +37,14 @@ def changed_groups(plans: SignedPlans, root: PlanNode, keys: ResultKeys) -> Chan
     changed = plans.evaluated(keys.node, {0: signed})
     if not changed:
         return None
-    touched = plans.catalyst.frame(plans.touched(keys.node, changed))
+    touched = plans.catalyst.frame(touched_keys(plans.catalyst, keys.node, changed))
     now = plans.keep(_rows_now(plans, root, keys, touched))  # read twice below, and of all rows of the tables
     return _kept_groups(plans, keys, touched, now)
 
 
 def _rows_now(plans: SignedPlans, root: PlanNode, keys: ResultKeys, touched: DataFrame) -> DataFrame:
     (node,) = keys.node.inputs
-    rows = plans.restricted(plans.rows(node, At.NEW), keys.node.keys[0], plans.catalyst.plan_of(touched))
+    rows = restricted(plans.catalyst, plans.rows(node, At.NEW), keys.node.keys[0], plans.catalyst.plan_of(touched))
     names = [f"c{place}" for place in range(len(plans.catalyst.output(root.plan)))]
     return plans.catalyst.frame(plans.above(root, node, rows)).toDF(*names)
 
@@ -66,7 +67,7 @@ def held_keys(plans: SignedPlans, root: PlanNode, keys: ResultKeys) -> KeyRows |
 def _held_keys(plans: SignedPlans, root: PlanNode, keys: ResultKeys, signed: Signed) -> KeyRows | None:
     (node,) = keys.node.inputs
     changed = plans.netted(node, signed)
-    touched = collected(plans.catalyst.frame(plans.touched(keys.node, {0: changed})), plans.held_max)
+    touched = collected(plans.catalyst.frame(touched_keys(plans.catalyst, keys.node, {0: changed})), plans.held_max)
     if touched is None:
         return None
     frame = changed.sparkSession.createDataFrame(touched)

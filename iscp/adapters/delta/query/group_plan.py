@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any
 
 from pyspark.sql import types as T
 
@@ -57,7 +55,7 @@ class _Finder:
     def __init__(self, catalyst: Catalyst, columns: Mapping[int, Expression]) -> None:
         self._catalyst = catalyst
         self._columns = columns
-        self._types = {each.name(): _type(each) for each in columns.values()}
+        self._types = {each.name(): catalyst.type_of(each) for each in columns.values()}
 
     def column(self, expression: Expression) -> str | None:
         """The table's column that it is, if rows can be grouped by it here."""
@@ -96,7 +94,3 @@ class _Finder:
     def _adds_up(self, name: str) -> bool:
         kind = self._types[name]
         return isinstance(kind, _WHOLE) or (isinstance(kind, T.DecimalType) and kind.precision <= _DIGITS_MAX)
-
-
-def _type(attribute: Any) -> T.DataType:
-    return T._parse_datatype_json_value(json.loads(attribute.dataType().json()))

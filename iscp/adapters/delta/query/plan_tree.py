@@ -6,15 +6,15 @@ unions, so that a dozen operators are left, with Spark's semantics of nulls and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
 from iscp.adapters.delta.query.time_marks import ClockValue
+from iscp.adapters.delta.query.total_functions import TotalFunction, total_functions
 from iscp.core.errors import InvalidRequest
-from iscp.core.query_explanation import OperatorUpkeep
-from iscp.core.query_plan import JoinSide, Operator, OperatorKind, passes_kept_input, upkeep_of, worth_keeping
+from iscp.core.query_plan import JoinSide, Operator, OperatorKind, passes_kept_input, reads_all_again, worth_keeping
 from iscp.core.time_dependence import finest
 
 _KINDS = {
@@ -46,7 +46,13 @@ _LINEAR_IN = {
     "RightOuter": JoinSide.RIGHT,
 }
 
-_WITH_SUBQUERIES = (OperatorKind.PROJECT, OperatorKind.FILTER, OperatorKind.AGGREGATE, OperatorKind.JOIN)
+_WITH_SUBQUERIES = (
+    OperatorKind.PROJECT,
+    OperatorKind.FILTER,
+    OperatorKind.AGGREGATE,
+    OperatorKind.JOIN,
+    OperatorKind.SORT,
+)
 _VALUE = "scalar-subquery []"
 TITLE_CHARACTERS_MAX = 300
 """Of an operator as Spark describes it, as many are shown."""
@@ -56,7 +62,8 @@ TITLE_CHARACTERS_MAX = 300
 class PlanNode:
     """An operator, and the plan that it is the top of. `keys`: of each input, the expressions by which it is `keyed`.
 
-    `subqueries`: the plans of the values in its expressions; `clock`: those that stand for the time.
+    `subqueries`: the plans of the values in its expressions; `clock`: those that stand for the time. `functions`: of an
+    aggregate that `adds_up`.
     """
 
     operator: Operator
@@ -65,6 +72,13 @@ class PlanNode:
     keys: tuple[tuple[Expression, ...], ...] = ()
     subqueries: tuple[PlanNode, ...] = ()
     clock: tuple[tuple[Plan, ClockValue], ...] = ()
+    functions: tuple[TotalFunction, ...] = ()
+
+    def walk(self) -> Iterator[PlanNode]:
+        """Each node, those that it is made of first."""
+        for each in (*self.subqueries, *self.inputs):
+            yield from each.walk()
+        yield self
 
 
 def read_tree(
@@ -79,7 +93,7 @@ def kept_input(root: PlanNode) -> PlanNode | None:
     found, node = None, root
     while len(node.inputs) == 1 and passes_kept_input(node.operator):
         ordering = found is not None and node.operator.kind is OperatorKind.SORT  # of rows that a limit takes from
-        if ordering or upkeep_of(node.operator) is OperatorUpkeep.WHOLE:
+        if ordering or reads_all_again(node.operator):
             found = node.inputs[0]
         (node,) = node.inputs
     if found is None or found.plan.output().isEmpty():  # rows that are only counted are no rows of a table
@@ -168,6 +182,8 @@ class _TreeReader:
                 f"has a subquery within {name}, which views cannot keep", remedy="Join with the subquery instead"
             )
         keys, linear_in = self._keys(kind, plan), self._linear_in(kind, plan)
+        adds_up = kind is OperatorKind.AGGREGATE and not (keys or subqueries or clock)
+        functions = total_functions(self.catalyst, plan) if adds_up else ()
         operator = Operator(
             kind,
             _title(plan, [value.function for _, value in clock]),
@@ -176,8 +192,9 @@ class _TreeReader:
             linear_in=linear_in,
             subqueries=tuple(each.operator for each in subqueries),
             by_time=finest(value.dependence for _, value in clock),
+            adds_up=bool(functions),
         )
-        return PlanNode(operator, plan, inputs, keys, subqueries, clock)
+        return PlanNode(operator, plan, inputs, keys, subqueries, clock, functions)
 
     def _clock_value(self, plan: Plan) -> ClockValue | None:
         return self.clock.get(int(plan.rdd().id())) if str(plan.nodeName()).startswith("LogicalRDD") else None

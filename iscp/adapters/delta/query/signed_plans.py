@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
+from iscp.adapters.delta.query.known_totals import KnownTotals
 from iscp.adapters.delta.query.plan_tree import PlanNode
 from iscp.adapters.delta.query.signed_rows import (
     WEIGHT,
@@ -26,6 +27,7 @@ from iscp.adapters.delta.query.signed_rows import (
     whole_number,
 )
 from iscp.adapters.delta.query.time_marks import clock_literal
+from iscp.adapters.delta.query.touched_keys import restricted, touched_keys
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.core.query_explanation import OperatorUpkeep
 from iscp.core.query_plan import JoinSide, OperatorKind, upkeep_of
@@ -39,13 +41,15 @@ class SignedPlans:
     """Plans of one query's changes for one refresh. `close` frees what was kept of them.
 
     `held_max`: so many changed rows of the result, or of its groups, are had from Spark in one step and held in this
-    process; of more it computes them twice. 0: where many are to be expected.
+    process; of more it computes them twice. 0: where many are to be expected. `totals`: what is not among them is
+    computed of all rows.
     """
 
     catalyst: Catalyst
     tables: Mapping[str, TableChange]
     instants: Instants
     held_max: int = 0
+    totals: KnownTotals = field(default_factory=KnownTotals)
     _kept: list[DataFrame] = field(default_factory=list)
     _known: dict[PlanNode, Signed | None] = field(default_factory=dict)
 
@@ -66,7 +70,7 @@ class SignedPlans:
     def above(self, node: PlanNode, kept: PlanNode, plan: Plan) -> Plan:
         if node is kept:
             return plan
-        return self.catalyst.with_inputs(node.plan, [self.above(each, kept, plan) for each in node.inputs])
+        return self._over(node, At.NEW, [self.above(each, kept, plan) for each in node.inputs])
 
     def changes(self, root: PlanNode) -> ChangedRows | None:
         """How the result changes: each distinct row once, under the names `c0`, `c1`, …, with WEIGHT.
@@ -91,6 +95,8 @@ class SignedPlans:
         if node.operator.kind is OperatorKind.TABLE:
             plan = self.catalyst.plan_of(self.tables[node.operator.table].rows(at))
             return self.catalyst.renamed(plan, self.catalyst.output(node.plan))
+        if node in self.totals:
+            return self.totals.row(self.catalyst, node, at)
         if not (node.operator.tables() or node.operator.time_dependence()):
             return node.plan
         return self._over(node, at, [self.rows(each, at) for each in node.inputs])
@@ -115,14 +121,19 @@ class SignedPlans:
         by_time = self.instants.apart and node.operator.time_dependence() is not None
         if not by_time and not any(self.tables[name].changes() is not None for name in node.operator.tables()):
             return None
-        if self._values_moved(node):
+        if node in self.totals:
+            return self._totaled(node)
+        if node.operator.kind is OperatorKind.SORT:
+            return self.delta(node.inputs[0])
+        filtered = node.operator.kind is OperatorKind.FILTER and bool(node.clock or node.subqueries)
+        if self._values_moved(node) and not filtered:
             return self._recomputed(node, {})
         deltas = {place: found for place, each in enumerate(node.inputs) if (found := self.delta(each)) is not None}
         match upkeep_of(node.operator):
             case _ if node.operator.kind is OperatorKind.TABLE:
                 return self._of_table(node)
-            case _ if node.clock and node.operator.kind is OperatorKind.FILTER:
-                return self._filtered_by_time(node, deltas)
+            case _ if filtered:
+                return self._filtered_by_values(node, deltas)
             case OperatorUpkeep.LINEAR:
                 return self._linear(node, deltas)
             case OperatorUpkeep.JOINED:
@@ -144,8 +155,6 @@ class SignedPlans:
             return None
         signed, plan = deltas[0], self._values_now(node)
         match node.operator.kind:
-            case OperatorKind.SORT:
-                return signed
             case OperatorKind.PROJECT:
                 columns = [*self.catalyst.items(plan.projectList()), signed.weight]
                 return Signed(self.catalyst.project(columns, signed.plan), signed.weight)
@@ -154,20 +163,28 @@ class SignedPlans:
             case _:
                 return Signed(self.catalyst.with_inputs(plan, [signed.plan]), signed.weight)
 
-    def _filtered_by_time(self, node: PlanNode, deltas: Mapping[int, Signed]) -> Signed | None:
-        """The changed rows that are within now; and of the old ones those that came or went by the time alone."""
+    def _filtered_by_values(self, node: PlanNode, deltas: Mapping[int, Signed]) -> Signed | None:
+        """The changed rows that are within now; and of the old ones those that came or went by the values alone."""
         parts = []
         if (linear := self._linear(node, deltas)) is not None:
             parts.append((linear.plan, [*self.catalyst.output(node.plan), linear.weight]))
-        if self.instants.apart:
+        if self._values_moved(node):
             inputs = [each.plan for each in node.inputs]
             now, before = (self._over(node, at, inputs).condition() for at in (At.NEW, At.OLD))
             for holds, held, weight in ((now, before, 1), (before, now, -1)):
                 condition = self.catalyst.both([holds, self.catalyst.untrue(held)])
-                rows = self.catalyst.frame(self.catalyst.filter(condition, self.rows(node.inputs[0], At.OLD)))
-                plan = self.catalyst.plan_of(rows.withColumn(WEIGHT, whole_number(weight)))
-                parts.append((plan, self.catalyst.output(plan)))
+                parts.append(self._weighted(self.catalyst.filter(condition, self.rows(node.inputs[0], At.OLD)), weight))
         return self._sum(node, parts)
+
+    def _totaled(self, node: PlanNode) -> Signed | None:
+        if not self.totals.changed(node):
+            return None
+        rows = ((At.NEW, 1), (At.OLD, -1))
+        return self._sum(node, [self._weighted(self.rows(node, at), weight) for at, weight in rows])
+
+    def _weighted(self, rows: Plan, weight: int) -> tuple[Plan, list[Expression]]:
+        plan = self.catalyst.plan_of(self.catalyst.frame(rows).withColumn(WEIGHT, whole_number(weight)))
+        return plan, self.catalyst.output(plan)
 
     def _values_now(self, node: PlanNode) -> Plan:
         """The operator with the values of the clock, and of its subqueries, which have not changed."""
@@ -232,12 +249,13 @@ class SignedPlans:
         moved = self._values_moved(node)
         if not changed and not moved:
             return None
-        touched = self.touched(node, changed) if node.keys and not moved else None
+        touched = touched_keys(self.catalyst, node, changed) if node.keys and not moved else None
         sides = []
         for at, weight in ((At.NEW, 1), (At.OLD, -1)):
             inputs = [self.rows(each, at) for each in node.inputs]
             if touched is not None:
-                inputs = [self.restricted(plan, node.keys[place], touched) for place, plan in enumerate(inputs)]
+                pairs = zip(inputs, node.keys, strict=True)
+                inputs = [restricted(self.catalyst, plan, keys, touched) for plan, keys in pairs]
             plan = self._over(node, at, inputs)
             rows = self._numbered(plan, self.catalyst.output(plan))
             sides.append(rows.withColumn(WEIGHT, whole_number(weight)))
@@ -247,31 +265,14 @@ class SignedPlans:
         return replace(self._signed(node, self.catalyst.plan_of(found.frame)), rows=found)
 
     def _values_moved(self, node: PlanNode) -> bool:
-        """Whether one in it has changed that is not of a row; of a filter the time is looked at in another way."""
-        by_time = bool(node.clock) and node.operator.kind is not OperatorKind.FILTER and self.instants.apart
+        """Whether one in it has changed that is not of a row."""
+        by_time = bool(node.clock) and self.instants.apart
         return by_time or any(self.delta(each) is not None for each in node.subqueries)
 
     def _numbered(self, plan: Plan, columns: Sequence[Expression], *more: Expression) -> DataFrame:
         """The plan's rows, with these columns as `c0`, `c1`, …, and `more` as they are called."""
         named = [self.catalyst.alias(each, f"c{number}") for number, each in enumerate(columns)]
         return self.catalyst.frame(self.catalyst.project([*named, *more], plan))
-
-    def touched(self, node: PlanNode, changed: Mapping[int, DataFrame]) -> Plan:
-        """The distinct keys of changed rows, as `k0`, `k1`, …"""
-        found = []
-        for place, frame in changed.items():
-            plan = self.catalyst.renamed(
-                self.catalyst.plan_of(frame.drop(WEIGHT)), self.catalyst.output(node.inputs[place].plan)
-            )
-            keys = [self.catalyst.alias(each, f"k{number}") for number, each in enumerate(node.keys[place])]
-            found.append(self.catalyst.frame(self.catalyst.project(keys, plan)))
-        keys_of_all = found[0] if len(found) == 1 else found[0].unionAll(found[1])
-        return self.catalyst.plan_of(keys_of_all.distinct())
-
-    def restricted(self, rows: Plan, keys: Sequence[Expression], touched: Plan) -> Plan:
-        fresh = self.catalyst.afresh(touched, self.catalyst.output(touched))
-        pairs = zip(keys, self.catalyst.output(fresh), strict=True)
-        return self.catalyst.semi_join(rows, fresh, self.catalyst.both([self.catalyst.same(*pair) for pair in pairs]))
 
     def _signed(self, node: PlanNode, plan: Plan) -> Signed:
         """The plan's rows, under the operator's ids; its last column is their weight."""

@@ -259,4 +259,5 @@ class DeltaSink:
             column_ids=tag.column_ids,
             sources=tag.sources,
             as_of_s=tag.as_of_s,
+            totals=tag.totals,
         )

@@ -21,6 +21,7 @@ from iscp.adapters.delta.storage.table_place import require_place
 from iscp.core.errors import Conflict, StorageError, TableNotFound
 from iscp.core.exact_watermarks import parse_sources, sources_document
 from iscp.core.job_row import JobRow
+from iscp.core.totals import NO_TOTALS, parse_totals, totals_document
 from iscp.core.untrusted_values import exact_float
 from iscp.core.watermark import DeadLetters, Position, Watermark
 from iscp.ports.sink import CommitTag
@@ -49,6 +50,7 @@ def tag_json(tag: CommitTag) -> str:
             **({"dead": [tag.dead.seq, tag.dead.rows]} if tag.dead.seq else {}),
             **({"sources": sources_document(tag.sources)} if tag.sources else {}),
             **({"as_of": tag.as_of_s} if tag.as_of_s else {}),
+            **({"totals": totals_document(tag.totals)} if tag.totals.totals else {}),
         },
         separators=(",", ":"),
     )
@@ -79,6 +81,7 @@ def _ours(commit: Commit) -> _Ours | None:
             column_ids=tag.get("columns"),
             sources=parse_sources(tag.get("sources", {})),
             as_of_s=exact_float(tag.get("as_of", 0.0), "as_of"),
+            totals=parse_totals(tag["totals"]) if "totals" in tag else NO_TOTALS,
         )
         return _Ours(commit.version, position, tag["base"], tag["attempt"])
     except (ValueError, KeyError, TypeError):

@@ -1,0 +1,217 @@
+"""Finds out what the totals of a query's aggregates have come to: by its changed rows, or of all rows.
+
+What one job of Spark can find out is found out by one, as values of subqueries, of which Spark merges those that read
+the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from iscp.adapters.delta.query.catalyst import Expression, Plan
+from iscp.adapters.delta.query.known_totals import adding_up
+from iscp.adapters.delta.query.plan_tree import PlanNode
+from iscp.adapters.delta.query.signed_plans import SignedPlans
+from iscp.adapters.delta.query.signed_rows import WEIGHT, At, Signed
+from iscp.adapters.delta.query.total_functions import TotalFunction
+from iscp.core.query_plan import Operator, OperatorKind
+from iscp.core.totals import Total, TotalChange, TotalKind, moved
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_DIGITS = Context(prec=100)
+_EXTREMES = (TotalKind.MOST, TotalKind.LEAST)
+_FIELDS = 4
+
+
+def learn_totals(plans: SignedPlans, root: PlanNode) -> None:
+    """Fills `plans.totals.after`."""
+    for nodes in _by_depth(root):
+        lost = nodes
+        if plans.totals.before:
+            changes = _read(plans, {node: list(_changed_parts(plans, node)) for node in nodes})
+            lost = [node for node in nodes if not _follow(plans, node, changes[node])]
+        if lost:
+            for node, found in _read(plans, {node: list(_all_parts(plans, node)) for node in lost}).items():
+                plans.totals.after[node] = tuple(Total(each.count, each.sum, each.came) for each in found)
+
+
+def _by_depth(root: PlanNode) -> list[list[PlanNode]]:
+    """Those first that are made of no others."""
+    depths: dict[PlanNode, int] = {}
+    for node in adding_up(root):
+        within = [depths[each] for each in node.walk() if each in depths]
+        depths[node] = max(within, default=-1) + 1
+    return [[node for node, depth in depths.items() if depth == each] for each in sorted({*depths.values()})]
+
+
+def _follow(plans: SignedPlans, node: PlanNode, changes: Sequence[TotalChange]) -> bool:
+    before = plans.totals.before[node]
+    triples = zip(node.functions, before, changes, strict=True)
+    found = [moved(function.kind, total, change) for function, total, change in triples]
+    known = tuple(each for each in found if each is not None)
+    if len(known) < len(found):
+        return False
+    plans.totals.after[node] = known
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What the functions at `places` of an aggregate have of some rows: one row, FIELDS columns each."""
+
+    places: Sequence[int]
+    row: DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """What one function takes of rows."""
+
+    place: int
+    function: TotalFunction
+    arguments: Sequence[Expression]
+
+
+def _all_parts(plans: SignedPlans, node: PlanNode) -> Iterator[_Part]:
+    rows = plans.rows(node.inputs[0], At.NEW)
+    values = [_Value(place, each, each.arguments) for place, each in enumerate(node.functions)]
+    if plain := [each for each in values if not each.function.distinct]:
+        yield _part(plans, plain, rows, None)
+    for each in values:
+        if each.function.distinct:
+            apart = plans.catalyst.distinct(each.arguments[0], rows)
+            yield _part(plans, [_Value(each.place, each.function, plans.catalyst.output(apart))], apart, None)
+
+
+def _changed_parts(plans: SignedPlans, node: PlanNode) -> Iterator[_Part]:
+    (below,) = node.inputs
+    signed = plans.delta(below)
+    if signed is None:
+        return
+    values = [_Value(place, each, each.arguments) for place, each in enumerate(node.functions)]
+    plain = [each for each in values if not (each.function.distinct or each.function.kind in _EXTREMES)]
+    if plain:
+        yield _part(plans, plain, signed.plan, signed.weight)
+    for each in values:
+        if each.function.distinct:
+            yield from _changed_distinct(plans, below, each)
+        elif each.function.kind in _EXTREMES:
+            yield _changed_extreme(plans, each, signed)
+
+
+def _changed_distinct(plans: SignedPlans, below: PlanNode, value: _Value) -> Iterator[_Part]:
+    """By the values that are there since, or are no more."""
+    argument = value.arguments[0]
+    operator = Operator(OperatorKind.AGGREGATE, "Distinct", (below.operator,), keyed=True)
+    apart = PlanNode(operator, plans.catalyst.distinct(argument, below.plan), (below,), ((argument,),))
+    if (signed := plans.delta(apart)) is not None:
+        found = _Value(value.place, value.function, plans.catalyst.output(apart.plan))
+        yield _part(plans, [found], signed.plan, signed.weight)
+
+
+def _part(plans: SignedPlans, values: Sequence[_Value], rows: Plan, weight: Expression | None) -> _Part:
+    frame = _columns(plans, values, rows, weight)
+    row = [column for each in values for column in _measures(each, weighted=weight is not None)]
+    return _Part([each.place for each in values], frame.agg(*row))
+
+
+def _changed_extreme(plans: SignedPlans, value: _Value, signed: Signed) -> _Part:
+    """By how often each value is there now: one row may have come and gone in the same changes."""
+    frame = _columns(plans, [value], signed.plan, signed.weight).where(_counts(value))
+    by_value = frame.groupBy(_argument(value).alias("value")).agg(F.sum(WEIGHT).alias(WEIGHT))
+    beyond = F.max if value.function.kind is TotalKind.MOST else F.min
+    whole = _as_whole(F.col("value"), value.function.type)
+    came, went = (beyond(F.when(held, whole)) for held in (F.col(WEIGHT) > 0, F.col(WEIGHT) < 0))
+    return _Part([value.place], by_value.agg(*_texts(F.sum(WEIGHT), F.lit(0), came, went)))
+
+
+def _columns(plans: SignedPlans, values: Sequence[_Value], rows: Plan, weight: Expression | None) -> DataFrame:
+    catalyst = plans.catalyst
+    columns = [
+        catalyst.alias(each, f"a{value.place}_{number}")
+        for value in values
+        for number, each in enumerate(value.arguments)
+    ]
+    columns += [
+        catalyst.alias(value.function.condition, f"f{value.place}")
+        for value in values
+        if value.function.condition is not None
+    ]
+    if weight is not None:
+        columns.append(catalyst.alias(weight, WEIGHT))
+    return catalyst.frame(catalyst.project(columns, rows))
+
+
+def _argument(value: _Value) -> Column:
+    return F.col(f"a{value.place}_0")
+
+
+def _counts(value: _Value) -> Column:
+    """Whether a row does."""
+    there = [F.col(f"a{value.place}_{number}").isNotNull() for number in range(len(value.arguments))]
+    if value.function.condition is not None:
+        there.append(F.coalesce(F.col(f"f{value.place}"), F.lit(False)))
+    return reduce(lambda one, other: one & other, there)
+
+
+def _measures(value: _Value, *, weighted: bool) -> list[Column]:
+    counts, argument, kind = _counts(value), _argument(value), value.function.kind
+    count = F.sum(F.when(counts, F.col(WEIGHT) if weighted else F.lit(1).cast("long")))
+    total, extreme = F.lit(0), F.lit(None)
+    if kind in (TotalKind.SUM, TotalKind.AVERAGE):
+        exact = argument if isinstance(value.function.type, T.DecimalType) else argument.cast("decimal(19,0)")
+        total = F.sum(F.when(counts, exact * F.col(WEIGHT).cast("decimal(10,0)") if weighted else exact))
+    elif kind in _EXTREMES:
+        beyond = F.max if kind is TotalKind.MOST else F.min
+        extreme = _as_whole(beyond(F.when(counts, argument)), value.function.type)
+    return _texts(count, total, extreme, F.lit(None))
+
+
+def _texts(*columns: Column) -> list[Column]:
+    return [each.cast("string") for each in columns]
+
+
+def _as_whole(value: Column, kind: T.DataType) -> Column:
+    match kind:
+        case T.DateType():
+            return F.unix_date(value)
+        case T.BooleanType():
+            return value.cast("int")
+        case _:
+            return value
+
+
+def _read(plans: SignedPlans, parts: dict[PlanNode, list[_Part]]) -> dict[PlanNode, list[TotalChange]]:
+    found = {node: [TotalChange() for _ in node.functions] for node in parts}
+    flat = [(node, part) for node, each in parts.items() for part in each]
+    if not flat:
+        return found
+    catalyst = plans.catalyst
+    values = [catalyst.scalar_subquery(catalyst.plan_of(_listed(part.row))) for _, part in flat]
+    named = [catalyst.alias(value, f"v{number}") for number, value in enumerate(values)]
+    (row,) = catalyst.frame(catalyst.project(named, catalyst.one_row(["1"]))).collect()
+    for (node, part), texts in zip(flat, row, strict=True):
+        for number, place in enumerate(part.places):
+            scale = node.functions[place].scale
+            count, *rest = texts[_FIELDS * number : _FIELDS * (number + 1)]
+            total, came, went = (None if each is None else _unscaled(each, scale) for each in rest)
+            found[node][place] = TotalChange(int(count or 0), total or 0, came, went)
+    return found
+
+
+def _listed(row: DataFrame) -> DataFrame:
+    numbered = row.toDF(*[f"t{number}" for number in range(len(row.columns))])
+    return numbered.select(F.array(*numbered.columns))
+
+
+def _unscaled(text: str, scale: int) -> int:
+    return int(Decimal(text).scaleb(scale, _DIGITS))
