@@ -6,8 +6,11 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
 from iscp.adapters.delta.source.change_set import reading_changes
-from iscp.adapters.delta.spark.spark_errors import translating
+from iscp.adapters.delta.spark.spark_errors import concerns_values, translating
 from iscp.consumers.commit_tag import commit_tag
 from iscp.consumers.view.bag_commit import commit_changes, merge_groups, merge_held
 from iscp.consumers.view.group_state import UnfitGroupsError, key_columns
@@ -17,7 +20,7 @@ from iscp.consumers.view.refresh_parts import measuring
 from iscp.consumers.view.view_memory import ViewMemory
 from iscp.consumers.view.view_query import RefreshEnd, Spans, ViewQuery, resolve_spans
 from iscp.consumers.view.view_spec import ViewSpec
-from iscp.core.errors import InvariantBroken
+from iscp.core.errors import EngineError, InvariantBroken
 from iscp.core.job_row import JobRow
 from iscp.core.refresh_choice import Policy, RefreshSample, Strategy, choose_strategy
 from iscp.core.time_dependence import exact_instant_s, next_refresh_at_s
@@ -104,6 +107,12 @@ class ViewConsumer:
                     return self._follow(context, resolve_spans(self._source, context.position, end), end)
             except ChangesUnavailableError as gone:
                 reason = str(gone)
+            except EngineError as error:
+                if not concerns_values(error):
+                    raise
+                # What a change needs may be evaluated for rows that the query itself does without.
+                reason = f"changes give no result ({error.message})"
+            if reason:
                 log.warning("view.recomputed", extra={"job": context.row.key.job_name, "reason": reason})
         warn = not order.full and self._view.policy is not Policy.FULL
         return self._recompute(context, end, reason, warn=warn)
@@ -225,18 +234,27 @@ class ViewConsumer:
         began_s = self._clock.monotonic_s()
         self._memory.forget_query()
         query = self._query(context, end)
+        try:
+            consumed = self._write_all(context, query, end)
+        except (EngineError, PySparkException, Py4JJavaError) as error:
+            if not (query.keeps_totals and concerns_values(error)):
+                raise
+            # Totals are of all rows below, of which the query itself may do without some.
+            query.keep_no_totals()
+            consumed = self._write_all(context, query, end)
+        self._memory.remember(RefreshSample(Strategy.FULL, self._size(end), self._clock.monotonic_s() - began_s))
+        warning = f"the view was recomputed: {reason}" if warn else ""
+        return Refreshed(consumed, Strategy.FULL, reason, warning=warning)
+
+    def _write_all(self, context: ConsumeContext, query: ViewQuery, end: RefreshEnd) -> Consumed:
         tag = commit_tag(context, "snapshot", NOTHING_APPLIED, end.tables[self._own].to, end.marks, query.as_of_s)
         if query.kept is None:
             rows = query.all_rows()
         else:
             self._kept.write(context, query.kept_rows(), tag)
             rows = query.finished(self._kept.rows(context))
-        tag = replace(tag, totals=query.totals)
-        consumed = self._write(context, rows, tag)
-        self._memory.remember(RefreshSample(Strategy.FULL, self._size(end), self._clock.monotonic_s() - began_s))
-        warning = f"the view was recomputed: {reason}" if warn else ""
-        consumed = replace(consumed, position=replace(consumed.position, sources=tag.sources))
-        return Refreshed(consumed, Strategy.FULL, reason, warning=warning)
+        consumed = self._write(context, rows, replace(tag, totals=query.totals))
+        return replace(consumed, position=replace(consumed.position, sources=tag.sources))
 
     def _write(self, context: ConsumeContext, rows: DataFrame, tag: CommitTag) -> Consumed:
         """All rows at once."""

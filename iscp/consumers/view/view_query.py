@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.query.group_changes import KeyRows, changed_groups, held_keys
-from iscp.adapters.delta.query.known_totals import KnownTotals, totals_before
+from iscp.adapters.delta.query.known_totals import KnownTotals, adding_up, totals_before
 from iscp.adapters.delta.query.plan_tree import PlanNode, ResultKeys, kept_input, result_keys
 from iscp.adapters.delta.query.query_analysis import AnalyzedQuery
 from iscp.adapters.delta.query.signed_plans import SignedPlans
@@ -113,6 +113,7 @@ class ViewQuery:
     analyzed: AnalyzedQuery = field(init=False)
     kept: PlanNode | None = field(init=False)
     keys: ResultKeys | None = field(init=False)
+    keeps_totals: bool = field(init=False)
     _totals: KnownTotals | None = None
 
     @measured_as(Part.PLAN)
@@ -132,6 +133,7 @@ class ViewQuery:
             ) from error
         self.kept = kept_input(self.analyzed.root)
         self.keys = result_keys(self.analyzed.catalyst, self.analyzed.root)
+        self.keeps_totals = bool(adding_up(self.analyzed.root))
 
     @property
     def by_time(self) -> TimeDependence | None:
@@ -150,6 +152,9 @@ class ViewQuery:
     def totals(self) -> QueryTotals:
         """At the ends, once rows or changes were made."""
         return self._totals.of(self.analyzed.root) if self._totals else NO_TOTALS
+
+    def keep_no_totals(self) -> None:
+        self.keeps_totals, self._totals = False, None
 
     @property
     def has_values_above(self) -> bool:
@@ -179,8 +184,9 @@ class ViewQuery:
         instants = Instants(self.end.instant_s, self.end.instant_s)
         plans = SignedPlans(self.analyzed.catalyst, change, instants, totals=self._totals or KnownTotals())
         if self._totals is None:
-            learn_totals(plans, self.analyzed.root)
             self._totals = plans.totals
+            if self.keeps_totals:
+                learn_totals(plans, self.analyzed.root)
         return plans
 
     @contextmanager

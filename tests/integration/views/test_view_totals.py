@@ -78,6 +78,20 @@ def test_where_totals_are_not_those_of_the_query_it_is_computed_of_all_rows(new_
     view.assert_equal()
 
 
+def test_a_value_that_there_is_not_and_that_the_query_does_without_is_no_fault(
+    new_view: Callable[..., ViewBench],
+) -> None:
+    """Spark divides by nothing where no row is shown; of a change both sides are looked at."""
+    sql = "select s / (s - s) r, s from (select sum(n) s from t) where exists (select 1 from u where y > 100)"
+    view = new_view(sql, seed=5, refresh="incremental")
+    for number in range(2):
+        found = view.refresh()
+        assert found.strategy == "full", number
+        assert view.position().totals.totals == ()
+        view.assert_equal()
+        write_deltalake(view.lake.uris["t"], _row(1, "1.10"), mode="append")
+
+
 @pytest.mark.parametrize(
     ("sql", "kept"),
     [

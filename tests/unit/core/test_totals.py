@@ -70,7 +70,7 @@ def test_they_come_back_from_json_digit_by_digit(totals: QueryTotals) -> None:
     assert parse_totals(json.loads(json.dumps(totals_document(totals)))) == totals
 
 
-WRONG = (
+WRONG: tuple[object, ...] = (
     None,
     [],
     ["shape"],

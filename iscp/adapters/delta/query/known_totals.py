@@ -32,8 +32,11 @@ class KnownTotals:
         return total_row(catalyst, node.plan, node.functions, totals)
 
     def of(self, root: PlanNode) -> QueryTotals:
+        """None of them where one is not known."""
         nodes = adding_up(root)
-        return QueryTotals(_shape(nodes), tuple(self.after[each] for each in nodes)) if nodes else NO_TOTALS
+        if not nodes or not all(each in self.after for each in nodes):
+            return NO_TOTALS
+        return QueryTotals(_shape(nodes), tuple(self.after[each] for each in nodes))
 
 
 def adding_up(root: PlanNode) -> list[PlanNode]:

@@ -46,6 +46,7 @@ _DENIED = ("(Permission denied)", "AccessDeniedException", "AccessControlExcepti
 # A part of a checkpoint that holds no such action has no such column, which Delta allows and Spark does not.
 _ACTION = r"`(?:add|remove|metaData|protocol|txn|domainMetadata)`"
 _NO_ACTION = re.compile(rf"FIELD_NOT_FOUND\] No such struct field (?P<column>{_ACTION}) in (?:{_ACTION}(?:, )?)+\.")
+_NO_RESULT = re.compile(r"SQLSTATE: 22\w{3}")
 _STACK_LINE = re.compile(r"\s*(at |\.\.\. \d+ more)|\s*$|Driver stacktrace:|JVM stacktrace:")
 _CALL = re.compile(r"^Py4JJavaError: An error occurred.*?\.\s*: ", re.DOTALL)
 _CAUSE = re.compile(r"^\s*Caused by: ")
@@ -81,6 +82,15 @@ def translating(what: str) -> Iterator[None]:
         raise _translate(what, error) from error
     except (Py4JNetworkError, Py4JError) as error:
         raise _silent(what, error) from error
+
+
+def concerns_values(error: BaseException) -> bool:
+    """Whether an expression has no result for some value, as a quotient by zero: SQL's class of data exceptions.
+
+    `error`: Spark's, or what it was translated to.
+    """
+    cause = error.__cause__ if isinstance(error, EngineError) else error
+    return isinstance(cause, PySparkException | Py4JJavaError) and _NO_RESULT.search(str(cause)) is not None
 
 
 def _silent(what: str, error: Exception) -> Unavailable:
