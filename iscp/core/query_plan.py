@@ -46,7 +46,8 @@ class Operator:
     """`title` is what users are shown. `table`: of TABLE, the name in the query. `keyed`: it works key by key: it has
     groups or partitions, or as a JOIN an equality between its sides. `subqueries`: those in its expressions, each of
     which gives one value for the whole operator. `by_time`: whether its own condition depends on the time. `adds_up`:
-    it is an AGGREGATE without groups, and its one row follows from totals (`iscp/core/totals.py`).
+    it is an AGGREGATE without groups, and its one row follows from totals (`iscp/core/totals.py`). `conditional`: it is
+    a JOIN with a condition.
     """
 
     kind: OperatorKind
@@ -58,6 +59,7 @@ class Operator:
     subqueries: tuple[Operator, ...] = ()
     by_time: TimeDependence | None = None
     adds_up: bool = False
+    conditional: bool = False
 
     def walk(self) -> Iterator[tuple[int, Operator]]:
         """Each operator with its depth, parents first; subqueries before inputs."""
@@ -87,7 +89,8 @@ def upkeep_of(operator: Operator) -> OperatorUpkeep:
         case OperatorKind.JOIN:
             if operator.linear_in is JoinSide.BOTH:
                 return OperatorUpkeep.JOINED
-            return OperatorUpkeep.TOUCHED if operator.keyed else OperatorUpkeep.WHOLE
+            by_rows = operator.conditional and operator.linear_in is not JoinSide.NEITHER
+            return OperatorUpkeep.TOUCHED if operator.keyed or by_rows else OperatorUpkeep.WHOLE
         case OperatorKind.AGGREGATE if operator.adds_up:
             return OperatorUpkeep.STATE
         case OperatorKind.AGGREGATE | OperatorKind.WINDOW:
@@ -144,8 +147,8 @@ def worth_keeping(operator: Operator) -> bool:
 
 _WHOLE: dict[OperatorKind, tuple[str, str]] = {
     OperatorKind.JOIN: (
-        "its condition has no equality between both sides, so that any row may meet any other",
-        "Add an equality to the condition, as ON a.id = b.id AND …; or write NOT IN as NOT EXISTS with one",
+        "it is a full join without an equality between both sides, or an outer one without a condition",
+        "Add an equality to the condition, as ON a.id = b.id AND …",
     ),
     OperatorKind.AGGREGATE: (
         "it has no GROUP BY, and not only counts, sums and averages of exact numbers, and extremes",

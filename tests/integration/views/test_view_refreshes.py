@@ -52,13 +52,18 @@ QUERIES = (
     "select grouping(b) g, b, max(a) m from t group by grouping sets ((b), ())",
     "select a from t where d = (select max(d) from t)",
     "select t.b, v.m from t join (select x, max(y) m from u group by x) v on t.b <=> v.x",
+    "select t.a, t.b, u.x from t left join u on t.a < u.y",
+    "select t.b, u.a, u.x from t right join u on t.a <= u.y or t.b = u.x",
+    "select a, b from t where not exists (select 1 from u where u.y > t.a or u.x > t.b)",
+    "select a, b from t where exists (select 1 from u where u.y > t.a)",
+    "select t.a, u.x from t full join u on t.a < u.y",
 )
 
 REFRESHES = 3
 
-SOME = (3, 9, 14, 23, 26, 33)
+SOME = (3, 9, 14, 23, 26, 33, 40)
 """Queries that stand for the others: an outer join, NOT IN, INTERSECT ALL, ROLLUP, groups joined with groups, the value
-of a subquery."""
+of a subquery, an outer join without an equality."""
 
 
 def numbers(of: Sequence[str], some: Collection[int]) -> list[Any]:

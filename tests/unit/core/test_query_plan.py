@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from iscp.core.query_explanation import OperatorUpkeep
@@ -34,6 +36,8 @@ def join(linear_in: JoinSide, keyed: bool = True) -> Operator:
         (join(JoinSide.LEFT), OperatorUpkeep.TOUCHED),
         (join(JoinSide.NEITHER), OperatorUpkeep.TOUCHED),
         (join(JoinSide.LEFT, keyed=False), OperatorUpkeep.WHOLE),
+        (replace(join(JoinSide.LEFT, keyed=False), conditional=True), OperatorUpkeep.TOUCHED),
+        (replace(join(JoinSide.NEITHER, keyed=False), conditional=True), OperatorUpkeep.WHOLE),
         (Operator(OperatorKind.AGGREGATE, "Aggregate", (T,), keyed=True), OperatorUpkeep.TOUCHED),
         (Operator(OperatorKind.AGGREGATE, "Aggregate", (T,)), OperatorUpkeep.WHOLE),
         (Operator(OperatorKind.AGGREGATE, "Aggregate", (T,), adds_up=True), OperatorUpkeep.STATE),

@@ -193,6 +193,7 @@ class _TreeReader:
             subqueries=tuple(each.operator for each in subqueries),
             by_time=finest(value.dependence for _, value in clock),
             adds_up=bool(functions),
+            conditional=kind is OperatorKind.JOIN and bool(plan.condition().isDefined()),
         )
         return PlanNode(operator, plan, inputs, keys, subqueries, clock, functions)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.query.catalyst import Catalyst, Expression, Plan
+from iscp.adapters.delta.query.join_changes import changed_join
 from iscp.adapters.delta.query.known_totals import KnownTotals
 from iscp.adapters.delta.query.plan_tree import PlanNode
 from iscp.adapters.delta.query.signed_rows import (
@@ -30,7 +31,7 @@ from iscp.adapters.delta.query.time_marks import clock_literal
 from iscp.adapters.delta.query.touched_keys import restricted, touched_keys
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.core.query_explanation import OperatorUpkeep
-from iscp.core.query_plan import JoinSide, OperatorKind, upkeep_of
+from iscp.core.query_plan import OperatorKind, upkeep_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,7 +71,7 @@ class SignedPlans:
     def above(self, node: PlanNode, kept: PlanNode, plan: Plan) -> Plan:
         if node is kept:
             return plan
-        return self._over(node, At.NEW, [self.above(each, kept, plan) for each in node.inputs])
+        return self.over(node, At.NEW, [self.above(each, kept, plan) for each in node.inputs])
 
     def changes(self, root: PlanNode) -> ChangedRows | None:
         """How the result changes: each distinct row once, under the names `c0`, `c1`, …, with WEIGHT.
@@ -99,9 +100,9 @@ class SignedPlans:
             return self.totals.row(self.catalyst, node, at)
         if not (node.operator.tables() or node.operator.time_dependence()):
             return node.plan
-        return self._over(node, at, [self.rows(each, at) for each in node.inputs])
+        return self.over(node, at, [self.rows(each, at) for each in node.inputs])
 
-    def _over(self, node: PlanNode, at: At, inputs: Sequence[Plan]) -> Plan:
+    def over(self, node: PlanNode, at: At, inputs: Sequence[Plan]) -> Plan:
         """The operator over these, with the values that its subqueries and the clock have."""
         plan = node.plan
         if node.subqueries or node.clock:
@@ -127,7 +128,7 @@ class SignedPlans:
             return self.delta(node.inputs[0])
         filtered = node.operator.kind is OperatorKind.FILTER and bool(node.clock or node.subqueries)
         if self._values_moved(node) and not filtered:
-            return self._recomputed(node, {})
+            return self.recomputed(node, {})
         deltas = {place: found for place, each in enumerate(node.inputs) if (found := self.delta(each)) is not None}
         match upkeep_of(node.operator):
             case _ if node.operator.kind is OperatorKind.TABLE:
@@ -136,13 +137,10 @@ class SignedPlans:
                 return self._filtered_by_values(node, deltas)
             case OperatorUpkeep.LINEAR:
                 return self._linear(node, deltas)
-            case OperatorUpkeep.JOINED:
-                return self._joined(node, deltas)
-            case _ if self._linear_now(node, deltas):
-                (place,) = deltas
-                return self._join_with(node, place, deltas[place], At.NEW)
+            case _ if node.operator.kind is OperatorKind.JOIN:
+                return changed_join(self, node, deltas)
             case _:
-                return self._recomputed(node, self.evaluated(node, deltas))
+                return self.recomputed(node, self.evaluated(node, deltas))
 
     def _of_table(self, node: PlanNode) -> Signed | None:
         changes = self.tables[node.operator.table].changes()
@@ -153,7 +151,7 @@ class SignedPlans:
             return self._united(node, deltas)
         if not deltas:
             return None
-        signed, plan = deltas[0], self._values_now(node)
+        signed, plan = deltas[0], self.values_now(node)
         match node.operator.kind:
             case OperatorKind.PROJECT:
                 columns = [*self.catalyst.items(plan.projectList()), signed.weight]
@@ -170,59 +168,38 @@ class SignedPlans:
             parts.append((linear.plan, [*self.catalyst.output(node.plan), linear.weight]))
         if self._values_moved(node):
             inputs = [each.plan for each in node.inputs]
-            now, before = (self._over(node, at, inputs).condition() for at in (At.NEW, At.OLD))
+            now, before = (self.over(node, at, inputs).condition() for at in (At.NEW, At.OLD))
             for holds, held, weight in ((now, before, 1), (before, now, -1)):
                 condition = self.catalyst.both([holds, self.catalyst.untrue(held)])
-                parts.append(self._weighted(self.catalyst.filter(condition, self.rows(node.inputs[0], At.OLD)), weight))
-        return self._sum(node, parts)
+                parts.append(self.weighted(self.catalyst.filter(condition, self.rows(node.inputs[0], At.OLD)), weight))
+        return self.sum(node, parts)
 
     def _totaled(self, node: PlanNode) -> Signed | None:
         if not self.totals.changed(node):
             return None
         rows = ((At.NEW, 1), (At.OLD, -1))
-        return self._sum(node, [self._weighted(self.rows(node, at), weight) for at, weight in rows])
+        return self.sum(node, [self.weighted(self.rows(node, at), weight) for at, weight in rows])
 
-    def _weighted(self, rows: Plan, weight: int) -> tuple[Plan, list[Expression]]:
+    def weighted(self, rows: Plan, weight: int) -> tuple[Plan, list[Expression]]:
         plan = self.catalyst.plan_of(self.catalyst.frame(rows).withColumn(WEIGHT, whole_number(weight)))
         return plan, self.catalyst.output(plan)
 
-    def _values_now(self, node: PlanNode) -> Plan:
+    def values_now(self, node: PlanNode) -> Plan:
         """The operator with the values of the clock, and of its subqueries, which have not changed."""
         if not (node.subqueries or node.clock):
             return node.plan
-        return self._over(node, At.NEW, [each.plan for each in node.inputs])
+        return self.over(node, At.NEW, [each.plan for each in node.inputs])
 
     def _united(self, node: PlanNode, deltas: Mapping[int, Signed]) -> Signed | None:
         parts = [(deltas[place].plan, [*self.catalyst.output(each.plan), deltas[place].weight])
                  for place, each in enumerate(node.inputs) if place in deltas]  # fmt: skip
-        return self._sum(node, parts)
+        return self.sum(node, parts)
 
-    def _sum(self, node: PlanNode, parts: Sequence[tuple[Plan, Sequence[Expression]]]) -> Signed | None:
+    def sum(self, node: PlanNode, parts: Sequence[tuple[Plan, Sequence[Expression]]]) -> Signed | None:
         """The rows of all `parts`, each with its columns in the operator's order and the weight."""
         if not parts:
             return None
         return self._signed(node, self.catalyst.union([self.catalyst.afresh(*part) for part in parts]))
-
-    def _joined(self, node: PlanNode, deltas: Mapping[int, Signed]) -> Signed | None:
-        """new(left) ⋈ delta(right) + delta(left) ⋈ old(right)."""
-        parts = []
-        for place, signed in deltas.items():
-            part = self._join_with(node, place, signed, At.OLD if place == 0 else At.NEW)
-            parts.append((part.plan, [*self.catalyst.output(node.plan), part.weight]))
-        return self._sum(node, parts)
-
-    def _join_with(self, node: PlanNode, place: int, signed: Signed, at: At) -> Signed:
-        """The changes of one input, joined with the rows of the other."""
-        other = self.rows(node.inputs[1 - place], at)
-        plan = self._values_now(node)
-        inputs = [signed.plan, other] if place == 0 else [other, signed.plan]
-        joined = self.catalyst.with_inputs(plan, inputs)
-        columns = [*self.catalyst.output(node.plan), signed.weight]
-        return Signed(self.catalyst.project(columns, joined), signed.weight)
-
-    def _linear_now(self, node: PlanNode, deltas: Mapping[int, Signed]) -> bool:
-        changed = {0: JoinSide.LEFT, 1: JoinSide.RIGHT}
-        return len(deltas) == 1 and changed[next(iter(deltas))] is node.operator.linear_in
 
     def evaluated(self, node: PlanNode, deltas: Mapping[int, Signed]) -> dict[int, DataFrame]:
         """The changed rows of each input that has any, by the names `c0`, `c1`, … of its columns."""
@@ -241,7 +218,7 @@ class SignedPlans:
         frame = self._numbered(signed.plan, self.catalyst.output(node.plan), weight)
         return netted(frame, by_sign=by_sign)
 
-    def _recomputed(self, node: PlanNode, changed: Mapping[int, DataFrame]) -> Signed | None:
+    def recomputed(self, node: PlanNode, changed: Mapping[int, DataFrame]) -> Signed | None:
         """What the operator gives after the changes less what it gave before, for the keys that changed rows have.
 
         Without keys, or where `changed` is empty because a value in it has changed, for all rows.
@@ -256,7 +233,7 @@ class SignedPlans:
             if touched is not None:
                 pairs = zip(inputs, node.keys, strict=True)
                 inputs = [restricted(self.catalyst, plan, keys, touched) for plan, keys in pairs]
-            plan = self._over(node, at, inputs)
+            plan = self.over(node, at, inputs)
             rows = self._numbered(plan, self.catalyst.output(plan))
             sides.append(rows.withColumn(WEIGHT, whole_number(weight)))
         found = self._count(netted(sides[0].unionAll(sides[1]), by_sign=True))
