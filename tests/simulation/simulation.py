@@ -185,7 +185,9 @@ def _unfinished(world: World) -> str:
     """What trouble has left to be done, of which nobody can know how long it takes: it is no rest before that."""
     for process in world.processes.values():
         machine = process.worker.machine
-        if machine is not None and (machine.outbox.gathered or machine.outbox.chunks):
+        if machine is None:
+            return f"{process.node_id} has not registered: etcd has its last registration still"
+        if machine.outbox.gathered or machine.outbox.chunks:
             return f"not all that {process.node_id} has reported is recorded"
         if process.engine.has_orders:
             return f"the engine of {process.node_id} has not taken in what it was ordered"
