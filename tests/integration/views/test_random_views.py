@@ -21,6 +21,7 @@ from tests.random_views.playing import COMMAND, play_seeds
 from tests.random_views.query_tree import (
     SETS,
     Groups,
+    Limited,
     Measured,
     Projection,
     Relation,
@@ -52,6 +53,11 @@ FAILED_ONCE = {
     ),
     "the_sign_of_a_zero_above_a_window": Case(
         (ZEROS,), ANOTHER_SIGN, Projection(0, Windows(0, Relation(), (Measured(6),), (0,)), (Expression(), AS_TEXT))
+    ),
+    "a_join_without_an_equality_whose_sides_stay_as_they_are": Case(
+        (Table("t", (Column(0, False),), ((),)), Table("u", (Column(1, False),), ())),
+        ((Commit(0, (Step(Action.INSERT, 0, ()),)),),),
+        SetOperation(0, Relation(1), Limited(1), SETS.index("EXCEPT")),
     ),
 }
 """Cases that found something: tried each time."""

@@ -16,7 +16,9 @@ _PLACES = {JoinSide.LEFT: 0, JoinSide.RIGHT: 1}
 
 
 def changed_join(plans: SignedPlans, node: PlanNode, deltas: Mapping[int, Signed]) -> Signed | None:
-    """`deltas`: of its sides, by their places."""
+    """`deltas`: of its sides, by their places; a side that has none did not change."""
+    if not deltas:
+        return None
     if node.operator.linear_in is JoinSide.BOTH:
         return _linear_in_both(plans, node, deltas)
     linear = _PLACES.get(node.operator.linear_in)
