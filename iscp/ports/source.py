@@ -28,7 +28,8 @@ class SourceRange:
     it took a row away; `changes_data` is False where none has rows or metadata; `bytes` are of the files to read.
     `cdf_on`: its last version has the change data feed. `column_ids` are those of its last version, and `collated` its
     columns with texts that compare in a way of their own; `reshapes`: a commit in it may have changed the columns, and
-    `retyped` are those whose type it changed so that its changes do not give their values.
+    `retyped` are those whose type it changed so that its changes do not give their values. `updates`: of versions whose
+    change data may lack rows that are equal to others, how many rows they updated.
     """
 
     from_version: int
@@ -46,6 +47,7 @@ class SourceRange:
     reshapes: bool = False
     collated: tuple[str, ...] = ()
     retyped: tuple[str, ...] = ()
+    updates: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def last_version(self) -> int:
@@ -121,6 +123,11 @@ class ChangeSet(Protocol):
 
     def batches(self, frame: DataFrame, rows_max: int) -> Iterator[pa.Table]:
         """As Engine.batches, of a frame of these changes: raises ChangesUnavailableError, also after the first ones."""
+
+    def with_equal_rows(self) -> ChangeSet:
+        """For who counts rows that are equal, as `net` without a key does: the same, or, where the source's writer has
+        left some of them out, with all rows of the files that it rewrote. Raises ChangesUnavailableError.
+        """
 
     @property
     def held(self) -> pa.Table | None:

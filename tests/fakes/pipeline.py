@@ -124,6 +124,9 @@ class FakeFeed:
     def batches(self, frame: Any, rows_max: int) -> Iterator[Any]:
         return batches(frame, rows_max)
 
+    def with_equal_rows(self) -> FakeFeed:
+        return self
+
     @property
     def held(self) -> pa.Table | None:
         return None

@@ -38,7 +38,7 @@ class ViewGroups:
         read = source.read_cdf if span.cdf_on else source.read_appends
         changes = read(context.session, self.uri, span, self.query.columns, 1)
         try:
-            rows = changes.held
+            rows = changes.with_equal_rows().held
             deltas = {} if rows is None else sum_up(self.query, rows)
             if rows is None or len(deltas) > GROUPS_MAX:
                 return None

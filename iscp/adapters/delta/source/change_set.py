@@ -30,6 +30,9 @@ from iscp.adapters.delta.rows.net_changes import (
     net_by_spark,
     unhashable,
 )
+from iscp.adapters.delta.rows.parquet_files import TooLargeError
+from iscp.adapters.delta.source.arrow_read import NotDirectError
+from iscp.adapters.delta.source.update_counts import find_lost_rows
 from iscp.adapters.delta.source.written_rows import written_by_arrow, written_by_spark
 from iscp.adapters.delta.spark.kept_frame import kept, release
 from iscp.adapters.delta.spark.spark_engine import arrow_batches
@@ -82,12 +85,17 @@ class DeltaChangeSet:
         rows: pa.Table | None = None,
         frame: DataFrame | None = None,
         readers: int = 1,
+        rewritten: Callable[[int], pa.Table] | None = None,
     ) -> None:
-        """`after`: opens all rows as of the range's last version. `frame` is kept where it has several `readers`."""
+        """`after`: opens all rows as of the range's last version. `frame` is kept where it has several `readers`.
+
+        `rewritten`: of a version the rows of all files that it took away, and put in their place, as changes.
+        """
         self._session = session
         self._schema = schema
         self._span = span
         self._after = after
+        self._rewritten = rewritten
         self._rows = rows
         self._frame = kept(frame) if frame is not None and readers > 1 else frame
         self._kept = [self._frame] if self._frame is not None and readers > 1 else []
@@ -95,13 +103,19 @@ class DeltaChangeSet:
 
     @classmethod
     def read_by_spark(
-        cls, frame: DataFrame, span: SourceRange, after: Callable[[], DataFrame], small: bool, readers: int
+        cls,
+        frame: DataFrame,
+        span: SourceRange,
+        after: Callable[[], DataFrame],
+        small: bool,
+        readers: int,
+        rewritten: Callable[[int], pa.Table] | None = None,
     ) -> DeltaChangeSet:
         schema = frame.drop(CHANGE_TYPE, *STAMPS).schema
         if not (small and fits_arrow(schema, ())):
             return cls(frame.sparkSession, schema, span, after, frame=frame, readers=readers)
         with reading_changes("read the changes"):
-            return cls(frame.sparkSession, schema, span, after, rows=frame.toArrow())
+            return cls(frame.sparkSession, schema, span, after, rows=frame.toArrow(), rewritten=rewritten)
 
     def net(self, key: Sequence[str], where: str = "", stamped: bool = False, columns: Sequence[str] = ()) -> Changes:
         wanted = (tuple(key), where, stamped, tuple(columns))
@@ -121,6 +135,21 @@ class DeltaChangeSet:
         is_written = F.col(CHANGE_TYPE).isin(*WRITES)
         return raw.orderBy(COMMIT_VERSION, *[F.col(quoted(name)) for name in key], is_written)
 
+    def with_equal_rows(self) -> DeltaChangeSet:
+        with reading_changes("count the changes"):
+            lost = find_lost_rows(self._frame if self._rows is None else self._rows, self._span.updates)
+        if not lost:
+            return self
+        if self._rows is None or self._rewritten is None:
+            raise ChangesUnavailableError(lost[min(lost)])
+        faithful = pc.invert(pc.is_in(self._rows[COMMIT_VERSION], value_set=pa.array([*lost], pa.int64())))
+        try:
+            rows = pa.concat_tables([self._rows.filter(faithful), *map(self._rewritten, sorted(lost))])
+        except (NotDirectError, TooLargeError) as error:
+            raise ChangesUnavailableError(lost[min(lost)]) from error
+        span = replace(self._span, updates={})
+        return DeltaChangeSet(self._session, self._schema, span, self._after, rows=rows)
+
     @property
     def held(self) -> pa.Table | None:
         return None if self._span.steps else self._rows
@@ -139,6 +168,8 @@ class DeltaChangeSet:
 
     def _compute(self, key: tuple[str, ...], where: str, stamped: bool, columns: tuple[str, ...]) -> Changes:
         left_out = (CHANGE_TYPE,) if stamped else (CHANGE_TYPE, *STAMPS)
+        if not key and (exact := self.with_equal_rows()) is not self:
+            return exact._compute(key, where, stamped, columns)
         if self._rows is not None and fits_arrow(self._schema, key):
             rows = self._passing(self._rows, where)
             net = net_by_arrow(rows, key) if key else written_by_arrow(rows, self._named(columns))

@@ -35,6 +35,7 @@ from iscp.core.watermark import Watermark
 from iscp.ports.source import ChangesUnavailableError, SmallSnapshot, SourceRange
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -121,6 +122,7 @@ class DeltaChangeSource:
             collated=shape.collated,
             reshapes=bool(schemas),
             retyped=retyped_columns(schemas, shape.schema_json) if schemas else (),
+            updates={each.version: each.updated_rows for each in taken if each.updated_rows is not None},
         )
 
     def _schema_before(self, uri: str, version: int, committed_at_s: float, last: Commit) -> str:
@@ -156,7 +158,8 @@ class DeltaChangeSource:
             rows = load_changed_rows(session, uri, span) if by_cdf else load_added_rows(session, uri, span)
             marks = [F.col(name) for name in (CHANGE_TYPE, *STAMPS)] if by_cdf else _inserted_by(span)
             frame = rows.select(*[F.col(quoted(name)) for name in columns], *marks)
-            return DeltaChangeSet.read_by_spark(without_void(frame), span, after, small, readers)
+            rewritten = partial(self._read_rewritten, uri, span, columns)
+            return DeltaChangeSet.read_by_spark(without_void(frame), span, after, small, readers, rewritten)
 
     def _read_small(
         self, session: SparkSession, uri: str, span: SourceRange, columns: Sequence[str], by_cdf: bool
@@ -176,7 +179,13 @@ class DeltaChangeSource:
             fits = fits_arrow(shape.selected(columns), ())
             return fits and fit_in_memory(uri, commits, columns, Allowance(memory))
         after = partial(self.snapshot, session, uri, span.last_version)
-        return DeltaChangeSet(session, shape.selected(columns), span, after, rows=rows)
+        rewritten = partial(self._read_rewritten, uri, span, columns)
+        return DeltaChangeSet(session, shape.selected(columns), span, after, rows=rows, rewritten=rewritten)
+
+    def _read_rewritten(self, uri: str, span: SourceRange, columns: Sequence[str], version: int) -> pa.Table:
+        shape = self._shape(uri, span.last_version, span.to.at_s)
+        commits = list(_each(partial(read_changed_files, rewritten=True), uri, version - 1, version))
+        return read_changes(uri, commits, shape, columns, True, Allowance(self._small_bytes_max * DECODED_FACTOR))
 
     def enable_feed(self, session: SparkSession, uri: str) -> None:
         with spark_faults(f"switch on the change data feed of {uri}"):
