@@ -1,7 +1,8 @@
 """How long a change takes through five views on views: `python -m benchmarks.view_chain [--json]`.
 
 A node as `iscp up` starts it; nobody notifies it. Each round commits 1,000 rows to the table below all of them, one
-commit at a time. `chain_lag_s` is the time from that commit to the commit of the last view that covers it.
+commit at a time. `chain_lag_s` is the time from that commit to the commit of the last view that covers it; `links_s` is
+the part of it from the commit of the first view on, in which nothing waits for a probe.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +47,8 @@ def rows(first: int, count: int) -> pa.Table:
     )
 
 
-def create(root: Path, client: Client) -> tuple[str, str]:
-    """The URIs of the table and of the last view."""
+def create(root: Path, client: Client) -> tuple[str, str, str]:
+    """The URIs of the table, of the first view and of the last one."""
     below, uri = "base", str(root / "base")
     write_deltalake(uri, rows(0, TABLE_ROWS), configuration={"delta.enableChangeDataFeed": "true"})
     base = uri
@@ -54,7 +56,7 @@ def create(root: Path, client: Client) -> tuple[str, str]:
         client.create_view(name, sql, target=str(root / name), tables={below: uri})
         client.wait(uri, name, timeout_s=WAIT_S)
         below, uri = name, str(root / name)
-    return base, uri
+    return base, str(root / CHAIN[0][0]), uri
 
 
 def covered(last: str) -> int:
@@ -63,22 +65,33 @@ def covered(last: str) -> int:
     return int(pa.table(found)["r"][0].as_py())
 
 
-def measure(base: str, last: str, number: int) -> float:
-    """Seconds."""
+def committed_at_s(uri: str, version: int) -> float:
+    commit = read_commit(uri, version)
+    assert commit is not None
+    return commit.committed_at_s
+
+
+def measure(base: str, first: str, last: str, number: int) -> tuple[float, float]:
+    """Seconds from the table's commit, and from the first view's, to the last view's."""
     seen, total = newest_version(last), TABLE_ROWS + (number + 1) * CHANGED
     write_deltalake(base, rows(total - CHANGED, CHANGED), mode="append")
-    committed = read_commit(base, newest_version(base))
+    began_s = committed_at_s(base, newest_version(base))
     until_s = time.monotonic() + WAIT_S
     while time.monotonic() < until_s:
         newest = newest_version(last)
         if newest > seen and covered(last) == total:
-            done = read_commit(last, newest)
-            assert committed is not None
-            assert done is not None
-            return done.committed_at_s - committed.committed_at_s
+            done_s = committed_at_s(last, newest)
+            return done_s - began_s, done_s - committed_at_s(first, newest_version(first))
         seen = newest
         time.sleep(POLL_S)
     raise TimeoutError(f"{last} does not count {total} rows after {WAIT_S:g} s")
+
+
+def spread(times: Sequence[float]) -> dict[str, float]:
+    return {
+        "p50": round(statistics.median(times), 2),
+        "p95": round(statistics.quantiles(times, n=20, method="inclusive")[-1], 2),
+    }
 
 
 @click.command()
@@ -89,17 +102,15 @@ def main(rounds: int, as_json: bool) -> None:
         up = start_up(Path(folder) / "iscp", SystemClock(), os.environ, port=0)
         try:
             with Client(up.endpoint) as client:
-                base, last = create(Path(folder), client)
-                times = [measure(base, last, number) for number in range(rounds)]
+                uris = create(Path(folder), client)
+                times, links = zip(*[measure(*uris, number) for number in range(rounds)], strict=True)
         finally:
             up.stop()
     found: dict[str, Any] = {
         "views": len(CHAIN),
         "rounds": rounds,
-        "chain_lag_s": {
-            "p50": round(statistics.median(times), 2),
-            "p95": round(statistics.quantiles(times, n=20, method="inclusive")[-1], 2),
-        },
+        "chain_lag_s": spread(times),
+        "links_s": spread(links),
         "range_s": [round(min(times), 2), round(max(times), 2)],
     }
     click.echo(json.dumps(found) if as_json else "\n".join(f"{name}: {value}" for name, value in found.items()))

@@ -48,6 +48,7 @@ def compose(on: Foundation) -> Node:
         *(send, peers.keep, moved.notify, on.on_broken),
         on_tables=lambda tables: alerts.on_tables(tables),
         on_synced=lambda record: collector.collect(record),
+        on_woken=lambda shard: nodes.notify(shard, targets=False),
     )
     owner = compose_owner_loop(on, cluster, times, hooks)
     worker = WorkerLoop(

@@ -72,6 +72,7 @@ class OwnerWorld:
         self.broken: list[Exception] = []
         self.on_tables: Callable[[Iterable[str]], None] = lambda table_ids: None
         self.synced: list[NodeRecord] = []
+        self.woken: list[ShardId] = []
         self.owner = OwnerLoop(
             OwnerMachine("n-1", "v", TIMES),
             JobLogAccess(self._open_log, JobLogConfig(uri="", status_batch_s=0.0)),
@@ -87,6 +88,7 @@ class OwnerWorld:
                 *(self._hear, lambda members: None, self._moved, self.broken.append),
                 on_tables=lambda ids: self.on_tables(ids),
                 on_synced=self.synced.append,
+                on_woken=self.woken.append,
             ),
         )
         self._term, self._sent, self._epoch = 0, 0, 1

@@ -14,11 +14,12 @@ class BookChange:
     """What has moved: `rows` as they are now (`drop_at_s` set where a job has gone).
 
     `shards` are those whose set of jobs, or what is wanted of one of them, was decided again; where only progress was
-    reported they are empty.
+    reported they are empty. `woken`: those of jobs that read a table which one of `rows` has committed to.
     """
 
     rows: tuple[JobRow, ...] = ()
     shards: tuple[ShardId, ...] = ()
+    woken: tuple[ShardId, ...] = ()
 
     @property
     def moved(self) -> dict[ShardId, bool]:

@@ -6,13 +6,13 @@ the sink is the truth about them, and their rows follow at the log's pace. It kn
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from operator import attrgetter
 
 from iscp.coordination.jobs.answered_requests import AnsweredRequests
 from iscp.coordination.jobs.book_change import BookChange
-from iscp.coordination.jobs.book_index import BookIndex
+from iscp.coordination.jobs.book_index import BookIndex, target_of
 from iscp.coordination.jobs.job_counts import JobCounts
 from iscp.coordination.jobs.split_tables import SplitTables
 from iscp.coordination.jobs.table_paths import Places
@@ -153,6 +153,7 @@ class JobBook:
     def apply(self, reports: Iterable[JobReport]) -> BookChange:
         """Apply reports to the rows that they are about; late, doubled and foreign ones change nothing."""
         moved: dict[str, JobRow] = {}
+        woken: dict[ShardId, None] = {}
         for report in reports:
             row = self._jobs.get(report.key)
             changed = apply_report(row, report) if row is not None else None
@@ -160,9 +161,17 @@ class JobBook:
                 continue
             self._install(changed)
             moved[changed.job_id] = changed
+            if row is not None and changed.seq > row.seq:  # each commit of a sink has a seq of its own
+                woken |= dict.fromkeys(self._reading_target_of(changed))
             has_status = report.state is not None or report.reason is not None or report.status is not None
             self._unlogged.add(changed.job_id, due=has_status)
-        return BookChange(rows=tuple(moved.values()))
+        return BookChange(rows=tuple(moved.values()), woken=tuple(woken))
+
+    def _reading_target_of(self, row: JobRow) -> Iterator[ShardId]:
+        """The shards of jobs for which the target of this one is a source. Costs with their number alone."""
+        target = target_of(row.spec_json)
+        job_ids = (*self._index.sources().at(target), *self._index.readers(target)) if target else ()
+        return (self._keys[job_id].shard for job_id in job_ids)
 
     def due(self, limit: int) -> list[JobRow]:
         """Rows whose status the log does not have yet; they stay due until `mark_logged`."""

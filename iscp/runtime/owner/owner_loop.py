@@ -201,6 +201,8 @@ class OwnerLoop(OwnerIntake):
         def post_commit(change: BookChange) -> None:
             if moved.add(change.moved):
                 self._inbox.post(Committed(writer, moved))
+            for shard in change.woken:
+                self._hooks.on_woken(shard)
 
         writer: LogWriter = self._writer_of(
             joblog,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from iscp.coordination.protocol.messages import OwnerMessage
 from iscp.core.config import JobLogConfig
+from iscp.core.ids import ShardId
 from iscp.core.members import NodeRecord
 from iscp.ports.job_log import JobLog
 from iscp.runtime.owner.log.log_limits import LogLimits
@@ -23,12 +24,12 @@ class JobLogAccess:
 
 @dataclass(frozen=True, slots=True)
 class OwnerHooks:
-    """All but `on_broken` are called on the loop's thread, which they must not hold up.
+    """All but `on_broken` and `on_woken` are called on the loop's thread, which they must not hold up.
 
     `keep` is given those to whom the loop goes on to `send`: the members during a term, nobody between terms;
     `on_moved` is called when rows have moved, `on_broken` with what ended the loop, `on_tables` with the ids of tables
     whose jobs have moved, and with none when a term begins or ends, `on_synced` with each other node that has said what
-    it runs.
+    it runs; `on_woken` on the log's thread, with a shard whose jobs read a table that another job has committed to.
     """
 
     send: Callable[[NodeRecord, OwnerMessage], None]
@@ -37,3 +38,4 @@ class OwnerHooks:
     on_broken: Callable[[Exception], None]
     on_tables: Callable[[Iterable[str]], None] = lambda table_ids: None
     on_synced: Callable[[NodeRecord], None] = lambda record: None
+    on_woken: Callable[[ShardId], None] = lambda shard: None

@@ -49,6 +49,16 @@ def test_progress_is_kept_for_the_next_dispatch_and_sent_to_nobody(world: OwnerW
     assert len(world.heard(DispatchTable)) == 1
 
 
+def test_a_reported_commit_wakes_the_table_whose_jobs_read_the_target(world: OwnerWorld) -> None:
+    world.lead()
+    below, above = row("x"), row("y", "t-2")._replace(table_uri="/targets/t-1/x")
+    register(world, below, above)
+    world.report(above, 3)
+    world.report(below, 3)
+    until(lambda: world.woken)
+    assert world.woken == [above.key.shard]
+
+
 def test_what_the_node_saw_of_the_source_can_be_requested(world: OwnerWorld) -> None:
     world.lead()
     register(world, row("x"))
