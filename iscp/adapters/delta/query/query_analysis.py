@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.types import StructType
 
@@ -15,7 +16,7 @@ from iscp.adapters.delta.query.catalyst import Catalyst
 from iscp.adapters.delta.query.group_plan import find_group_query
 from iscp.adapters.delta.query.plan_tree import PlanNode, kept_input, read_tree
 from iscp.adapters.delta.query.time_marks import VIEW_ZONE, TimeMarks, changing, refuse_special_literals
-from iscp.adapters.delta.spark.spark_errors import spark_faults
+from iscp.adapters.delta.spark.spark_errors import said_by, spark_faults
 from iscp.core.errors import InvalidRequest
 from iscp.core.query_plan import QueryShape
 
@@ -59,7 +60,7 @@ class AnalyzedQuery:
 
 def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -> AnalyzedQuery:
     """`schemas`: of each table, as Delta and Spark write it (JSON). Raises InvalidRequest."""
-    with _settings(session), spark_faults("analyze the query"):
+    with spark_faults("analyze the query"):
         names: dict[int, str] = {}
         try:
             for name, schema_json in schemas.items():
@@ -67,12 +68,35 @@ def analyze_query(session: SparkSession, sql: str, schemas: Mapping[str, str]) -
                 frame = session.createDataFrame(session.sparkContext.emptyRDD(), schema)
                 names[int(frame._jdf.queryExecution().logical().rdd().id())] = name
                 frame.createOrReplaceTempView(_quoted(name))
-            return _analyze(session, sql, names)
+            with _settings(session):
+                return _analyze(session, sql, names)
         except AnalysisException as error:
             raise InvalidRequest(_first_line(error), field="sql", remedy="Correct the query") from error
+        except (PySparkException, Py4JJavaError) as error:
+            if _is_internal(error) and _fails_by_itself(session, sql):
+                raise InvalidRequest(
+                    f"is a query that Spark's own optimizer fails on, without iscp too: {said_by(error)}",
+                    field="sql",
+                    remedy="Write it in another way, until `EXPLAIN` of it by Spark alone does not fail",
+                ) from error
+            raise
         finally:
             for name in schemas:
                 session.catalog.dropTempView(name)
+
+
+def _is_internal(error: PySparkException | Py4JJavaError) -> bool:
+    """Whether Spark says that it broke a rule of its own, and not that something it needs is missing or full."""
+    return "SQLSTATE: XX" in str(error)
+
+
+def _fails_by_itself(session: SparkSession, sql: str) -> bool:
+    """Whether plain Spark has a fault of its own with the query: then it is the query's, and does not pass."""
+    try:
+        session.sql(sql)._jdf.queryExecution().optimizedPlan()
+    except (PySparkException, Py4JJavaError) as error:
+        return _is_internal(error)
+    return False
 
 
 def query_shaper(session: SparkSession) -> ShapeQuery:

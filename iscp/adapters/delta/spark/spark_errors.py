@@ -93,6 +93,11 @@ def concerns_values(error: BaseException) -> bool:
     return isinstance(cause, PySparkException | Py4JJavaError) and _NO_RESULT.search(str(cause)) is not None
 
 
+def said_by(error: PySparkException | Py4JJavaError) -> str:
+    """What Spark says of it, in a line, without the stack."""
+    return ": ".join(_sentences(f"{type(error).__name__}: {error}"))[:MESSAGE_LENGTH_MAX]
+
+
 def _silent(what: str, error: Exception) -> Unavailable:
     return Unavailable(f"{what}: Spark's JVM does not answer: {str(error)[:MESSAGE_LENGTH_MAX]}")
 
@@ -128,7 +133,7 @@ def _translate(what: str, error: PySparkException | Py4JJavaError) -> IscpError:
         )
     if _RAISED not in text and any(mark in text for mark in _UNREAD):
         return _unread(what, text)
-    return EngineError(f"{what}: {': '.join(_sentences(text))}"[:MESSAGE_LENGTH_MAX])
+    return EngineError(f"{what}: {said_by(error)}"[:MESSAGE_LENGTH_MAX])
 
 
 def _unread(what: str, text: str) -> StorageError:
