@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from iscp.core.errors import ErrorCode
+from iscp.core.errors import PERMANENT_FROM, ErrorCode
 from iscp.core.iteration import JobOutcome
 from iscp.core.spec import OnReplace
 from iscp.core.sql_names import VIEW_STATE_SUFFIX
@@ -90,6 +90,34 @@ def test_tables_that_were_vacuumed_between_two_refreshes(new_view: NewView, sql:
     change(view)
     for uri in view.lake.uris.values():
         vacuum(uri)
+    assert_recomputed(view, "recomputed: ")
+
+
+@each(short="bag")
+def test_tables_that_are_vacuumed_while_a_refresh_is_about_to_read_their_changes(new_view: NewView, sql: str) -> None:
+    view = built(new_view, sql)
+    change(view)
+    uris = list(view.lake.uris.values())
+    view.failpoints.once("read.before", lambda: list(map(vacuum, uris)))
+    assert_recomputed(view, "recomputed: ")
+
+
+@each(short="groups")
+def test_rows_that_are_vacuumed_away_under_a_refresh_are_read_at_a_later_version(new_view: NewView, sql: str) -> None:
+    """Its tables are changed and vacuumed after it chose their versions: of these neither changes nor rows are left."""
+    view = built(new_view, sql)
+    change(view)
+    version = DeltaTable(view.target).version()
+
+    def overtake() -> None:
+        DeltaTable(view.lake.uris["t"]).update(updates={"a": "3"})
+        vacuum(view.lake.uris["t"])
+
+    view.failpoints.once("read.before", overtake)
+    outcome = view.run()
+    assert not outcome.ok
+    assert outcome.error_code < PERMANENT_FROM
+    assert DeltaTable(view.target).version() == version
     assert_recomputed(view, "recomputed: ")
 
 
