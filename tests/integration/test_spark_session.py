@@ -168,6 +168,32 @@ say(alive=other.alive(), left=os.listdir(os.path.join(sys.argv[1], "spark")))
     assert third == {"alive": False, "left": []}
 
 
+def test_rows_that_a_dead_jvm_was_to_keep_are_a_fault_that_passes(tmp_path: Path) -> None:
+    running = child(
+        tmp_path,
+        """
+from iscp.adapters.delta.spark.kept_frame import kept, release
+runtime = start()
+rows = runtime.root.range(5)
+held = kept(rows)
+os.kill(runtime.pid, signal.SIGKILL)
+while runtime.alive():
+    time.sleep(0.05)
+faults = []
+for use in (kept, release):
+    try:
+        use(held if use is release else rows)
+    except Exception as fault:
+        faults.append([type(fault).__name__, str(fault)])
+say(faults=faults)
+""",
+    )
+    faults: Any = said(running)["faults"]
+    running.communicate(timeout=30)
+    assert [kind for kind, _ in faults] == ["Unavailable", "Unavailable"]
+    assert all("JVM does not answer" in text for _, text in faults)
+
+
 def test_the_user_wins_over_the_files_and_the_files_over_us(tmp_path: Path) -> None:
     conf_dir = tmp_path / "conf"
     conf_dir.mkdir()

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from iscp.adapters.delta.spark.spark_errors import spark_faults
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -19,9 +21,11 @@ if TYPE_CHECKING:
 def kept(frame: DataFrame) -> DataFrame:
     """`frame`, computed once and kept until `release` of what this returns, and of nothing that is made of it: that is
     another plan, under which Spark keeps nothing."""
-    mark = F.lit(uuid.uuid4().hex)
-    return frame.where(mark == mark).persist()
+    with spark_faults("have Spark keep rows"):
+        mark = F.lit(uuid.uuid4().hex)
+        return frame.where(mark == mark).persist()
 
 
 def release(frame: DataFrame) -> None:
-    frame.unpersist(blocking=False)
+    with spark_faults("have Spark keep rows no longer"):
+        frame.unpersist(blocking=False)
