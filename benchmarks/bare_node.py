@@ -75,6 +75,7 @@ from iscp.runtime.admin.job_wait import JobWaiter
 from iscp.runtime.admin.operator_service import OwnerOperator
 from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.admin.resharder import Resharder
+from iscp.runtime.admin.source_releases import SourceReleases
 from iscp.runtime.loop.gc_tuning import collect_rarely
 from iscp.runtime.loop.threads import THREADS
 from iscp.runtime.node.lease_keeper import LeaseKeeper
@@ -208,6 +209,9 @@ class AnyTable:
     def missing_parent(self, uri: str) -> str:
         return ""
 
+    def release(self, uri: str, holder: str) -> None:
+        """Nobody holds a table here."""
+
 
 def watch_terms(owner: OwnerLoop, counts: dict[str, int]) -> None:
     """Note when this node began a term, and when everything ran under it, by the monotonic clock's microseconds."""
@@ -290,7 +294,8 @@ def compose(config: NodeConfig, broken: Callable[[Exception], None], node_log: N
     intake = RequestValidator(AnyTable(), kinds.kind, lambda trigger: None, clock)
     jobs = JobViews(owner, nodes, kinds.kind, clock)
     waiter = JobWaiter(owner, nodes, AnyTable(), jobs, clock, moved, lambda rows: None)
-    admin = OwnerAdmin(owner, AnyTable(), intake, jobs, waiter, nodes, views.view)
+    sources = SourceReleases(AnyTable(), kinds.kind)
+    admin = OwnerAdmin(owner, AnyTable(), intake, jobs, waiter, nodes, views.view, sources)
     forwarding = Forwarding(lambda: owner.address_of(worker.owner_id, config.node_id))
     resharder = Resharder(owner, AnyTable(), kinds.kind, intake)
     operator = OperatorServer(OwnerOperator(owner, overrides, AnyTable(), resharder, nodes))

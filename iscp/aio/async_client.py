@@ -15,7 +15,7 @@ from iscp.aio.async_operator_client import AsyncOperatorClient
 from iscp.client.request_parts import new_request_id, require_all, with_ids
 from iscp.core.api_requests import ChangeOutcome, JobChange, JobName, RegisterRequest, ResyncRequest, UpdateRequest
 from iscp.core.api_views import CheckedJob, ClusterView, RegisterResult
-from iscp.core.argument_checks import column_names, require
+from iscp.core.argument_checks import column_names, require, require_seconds
 from iscp.core.errors import IscpError
 from iscp.core.ids import DEFAULT_ACCOUNT
 from iscp.core.spec_fields import RunFields, to_json, to_spec_json
@@ -94,6 +94,7 @@ class AsyncClient(AsyncJobReader):
         tables: Mapping[str, str],
         refresh: str = "",
         deletion_vectors: bool = True,
+        hold: float = 0.0,
         account: str = DEFAULT_ACCOUNT,
         **run: Unpack[RunFields],
     ) -> RegisterResult:
@@ -101,11 +102,12 @@ class AsyncClient(AsyncJobReader):
 
         `tables` says where each table in the query is; the job is registered on the first. `refresh`: auto (the
         default), incremental, strict or full. `deletion_vectors`: the target may have them, so that a change rewrites
-        none of its files; not all who read Delta tables know them. `every` alone makes it periodic. Raises
-        InvalidRequest for a query that cannot be kept.
+        none of its files; not all who read Delta tables know them. `hold`: seconds, at most 30 days, for which the
+        tables themselves are altered to keep removed files and old commits, until the view is dropped. `every` alone
+        makes it periodic. Raises InvalidRequest for a query that cannot be kept.
         """
         require(tables, Mapping, "tables", "places by the names of the query's tables")
-        view = ViewFields(sql, tables, target, refresh, run, deletion_vectors)
+        view = ViewFields(sql, tables, target, refresh, run, deletion_vectors, require_seconds(hold, "hold"))
         return (await self.register_many([RegisterRequest(JobName(view.table, name, account), view.spec_json())]))[0]
 
     async def register_many(self, requests: Iterable[RegisterRequest]) -> list[RegisterResult]:

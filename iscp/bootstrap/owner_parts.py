@@ -21,6 +21,7 @@ from iscp.runtime.admin.job_wait import JobWaiter
 from iscp.runtime.admin.operator_service import OwnerOperator
 from iscp.runtime.admin.request_validation import RequestValidator
 from iscp.runtime.admin.resharder import Resharder
+from iscp.runtime.admin.source_releases import SourceReleases
 from iscp.runtime.notify.alert_watch import AlertSettings, AlertWatch
 from iscp.runtime.notify.webhook_sender import WebhookSender
 from iscp.runtime.owner.job_progress import ProgressSignal
@@ -57,7 +58,8 @@ def compose_services(
     cluster_views = ClusterViews(owner, cluster.membership, nodes, on.clock)
     intake, views = RequestValidator(catalog, kind, check_trigger, on.clock), JobViews(owner, nodes, kind, on.clock)
     waiter = JobWaiter(owner, nodes, catalog, views, on.clock, moved, WaitedTargets(probes).fault)
-    admin = OwnerAdmin(owner, catalog, intake, views, waiter, nodes, cluster_views.view)
+    sources = SourceReleases(catalog, kind)
+    admin = OwnerAdmin(owner, catalog, intake, views, waiter, nodes, cluster_views.view, sources)
     resharder = Resharder(owner, catalog, kind, intake)
     return admin, OperatorServer(OwnerOperator(owner, cluster.ports.overrides, catalog, resharder, nodes))
 

@@ -22,7 +22,8 @@ OPTIONS_FIELD = "spec.iteration.consumer.options"
 class ViewFields:
     """`tables`: URIs by the names that the query gives them; the first is the one that the job is registered on.
 
-    `deletion_vectors`: the target may have them. `run`: the fields of iscp.core.spec_fields.RunFields.
+    `deletion_vectors`: the target may have them. `hold_s`: how long the tables are to keep what was removed; 0: they
+    are left as they are. `run`: the fields of iscp.core.spec_fields.RunFields.
     """
 
     sql: str
@@ -31,6 +32,7 @@ class ViewFields:
     refresh: str = ""
     run: Mapping[str, Any] = field(default_factory=dict)
     deletion_vectors: bool = True
+    hold_s: float = 0.0
 
     @property
     def table(self) -> str:
@@ -45,7 +47,8 @@ class ViewFields:
         """Raises InvalidRequest where it is no JSON. `every` or `cron` alone makes a trigger periodic."""
         refresh = {} if self.refresh in ("", REFRESH_POLICIES[0]) else {"refresh": self.refresh}
         vectors = {} if self.deletion_vectors else {"deletion_vectors": False}
-        options = {"sql": self.sql, "tables": dict(self.tables), **refresh, **vectors}
+        hold = {"hold_s": self.hold_s} if self.hold_s else {}
+        options = {"sql": self.sql, "tables": dict(self.tables), **refresh, **vectors, **hold}
         run = {name: value for name, value in self.run.items() if value is not None}
         if not run.keys().isdisjoint(("every", "cron")):
             run.setdefault("trigger", "periodic")
@@ -69,6 +72,7 @@ def view_of(spec_json: str) -> ViewFields | None:
         refresh=str(options.get("refresh", REFRESH_POLICIES[0])),
         run=fields,
         deletion_vectors=options.get("deletion_vectors", True) is not False,
+        hold_s=hold_s if isinstance(hold_s := options.get("hold_s", 0.0), (int, float)) else 0.0,
     )
 
 

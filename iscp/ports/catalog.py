@@ -70,6 +70,12 @@ class Catalog(Protocol):
         Raises InvalidRequest where the engine does not take it, or where it gives other rows each time.
         """
 
+    def release(self, uri: str, holder: str) -> None:
+        """What the table keeps for `holder` (see `ChangeSource.hold`) it need not keep any more.
+
+        Raises Conflict, EngineError too.
+        """
+
     def condition_fault(self, condition: str, table: TableDescription) -> str:
         """Why the engine would not take `condition` as a filter of the table's rows; empty: it would."""
 

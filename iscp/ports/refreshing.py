@@ -71,6 +71,14 @@ class ReadingSeveral(Protocol):
 
 
 @runtime_checkable
+class HoldingSources(Protocol):
+    """A kind of consumer whose jobs may have their sources keep removed files and old commits for them."""
+
+    def held(self, spec: ConsumerSpec) -> frozenset[str]:
+        """The URIs of the tables that a job holds, by its spec in the job log."""
+
+
+@runtime_checkable
 class Explaining(Protocol):
     """A kind of consumer that can say how it would keep something, before or after it is registered."""
 

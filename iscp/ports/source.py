@@ -27,9 +27,10 @@ class SourceRange:
     `from_at_s` is the commit time of `from_version` (Unix seconds; 0: not known any more). `inserts_only`: no commit in
     it took a row away; `changes_data` is False where none has rows or metadata; `bytes` are of the files to read.
     `cdf_on`: its last version has the change data feed. `column_ids` are those of its last version, and `collated` its
-    columns with texts that compare in a way of their own; `reshapes`: a commit in it may have changed the columns, and
-    `retyped` are those whose type it changed so that its changes do not give their values. `updates`: of versions whose
-    change data may lack rows that are equal to others, how many rows they updated.
+    columns with texts that compare in a way of their own; `reshapes`: a commit in it may have changed the columns,
+    `new_schema`: one has changed the schema as the log has it, and `retyped` are those whose type it changed so that
+    its changes do not give their values. `updates`: of versions whose change data may lack rows that are equal to
+    others, how many rows they updated.
     """
 
     from_version: int
@@ -45,6 +46,7 @@ class SourceRange:
     steps: int = 0
     column_ids: ColumnIds = field(default_factory=dict)
     reshapes: bool = False
+    new_schema: bool = False
     collated: tuple[str, ...] = ()
     retyped: tuple[str, ...] = ()
     updates: Mapping[int, int] = field(default_factory=dict)
@@ -166,6 +168,12 @@ class ChangeSource(Protocol):
 
     def enable_feed(self, session: SparkSession, uri: str) -> None:
         """Alter the table to have a change data feed from its next commit on."""
+
+    def hold(self, session: SparkSession, uri: str, holder: str, hold_s: float) -> bool:
+        """Have the table keep removed files and old commits for so long, on behalf of `holder`.
+
+        As iscp.core.source_holds has it. True: the table was altered for it.
+        """
 
     def snapshot(self, session: SparkSession, uri: str, version: int) -> DataFrame: ...
 

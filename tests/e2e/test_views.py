@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from tests.e2e.harness import SETTLE_WAIT_S, Cluster, append, delete, read, upsert, wait_for
 
@@ -101,6 +102,31 @@ def test_a_notification_of_a_table_that_only_views_read_has_them_follow_it(clust
     assert cluster.client.notify(views.customers) == 1
     rows = expected((views.orders, views.customers))
     wait_for("the view follows", lambda: names_of(views.view) == {name for name, _, _ in rows})
+
+
+@pytest.mark.spark
+def test_tables_that_a_view_holds_are_left_as_they_were_when_it_is_dropped(cluster: Cluster) -> None:
+    short = {"delta.deletedFileRetentionDuration": "interval 1 hour"}
+    source = cluster.table("orders", orders(range(3), 1, 5), **short)
+    cluster.start()
+    before, target = properties(source), f"{cluster.derived}/paid"
+    sql = "SELECT id, total FROM orders WHERE total > 0"
+    cluster.client.create_view(
+        "paid", sql, target=target, tables={"orders": source}, refresh="incremental", hold=2 * 86_400
+    )
+    cluster.client.wait(source, "paid", timeout_s=SETTLE_WAIT_S)
+    assert properties(source)["delta.deletedFileRetentionDuration"] == "interval 172800 seconds"
+    append(source, orders(range(5, 7), 1, 4))
+    cluster.client.wait(source, "paid", timeout_s=SETTLE_WAIT_S)
+    assert read(target).num_rows == 5
+    ran = [entry.data_type for entry in cluster.client.history(source, "paid")]
+    assert ran.count("full") == 1
+    assert cluster.client.unregister(source, "paid")
+    assert properties(source) == before
+
+
+def properties(table: str) -> dict[str, str]:
+    return dict(DeltaTable(table).metadata().configuration)
 
 
 def names_of(view: str) -> set[str]:

@@ -15,6 +15,7 @@ from iscp.runtime.admin.admin_service import OwnerAdmin
 from iscp.runtime.admin.job_views import JobViews
 from iscp.runtime.admin.job_wait import JobWaiter
 from iscp.runtime.admin.request_validation import RequestValidator
+from iscp.runtime.admin.source_releases import SourceReleases
 from iscp.runtime.owner.job_progress import ProgressSignal
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.node_clients import NodeClients
@@ -36,4 +37,4 @@ def owner_admin(
     intake = intake or RequestValidator(catalog, kinds, check_trigger, clock)
     views = JobViews(owner, nodes, kinds, clock)
     waiter = JobWaiter(owner, nodes, catalog, views, clock, moved or ProgressSignal(), target_fault)
-    return OwnerAdmin(owner, catalog, intake, views, waiter, nodes, cluster)
+    return OwnerAdmin(owner, catalog, intake, views, waiter, nodes, cluster, SourceReleases(catalog, kinds))

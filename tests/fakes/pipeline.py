@@ -236,6 +236,9 @@ class FakeSource:
         self.cdf_on = True
         self.commit({})
 
+    def hold(self, session: Any, uri: str, holder: str, hold_s: float) -> bool:
+        return False
+
     def snapshot(self, session: Any, uri: str, version: int) -> Any:
         self.snapshots.append(version)
         self.snapshot_sessions.append(session)
@@ -408,6 +411,7 @@ class FakeCatalog:
         self.shapes: dict[str, QueryShape] = {}
         self.missing: set[str] = set()
         self.sizes: dict[str, TableSize] = {}
+        self.released: list[tuple[str, str]] = []
 
     def describe(self, table: str) -> TableDescription:
         uri = self.normalize(table)
@@ -436,6 +440,9 @@ class FakeCatalog:
         if "://" in uri:
             raise InvalidRequest("is of another store", field="table", remedy="Use a path")
         return "/" + uri.strip("/")
+
+    def release(self, uri: str, holder: str) -> None:
+        self.released.append((uri, holder))
 
     def condition_fault(self, condition: str, table: TableDescription) -> str:
         return self.faults.get(condition, "")

@@ -23,6 +23,7 @@ from iscp.cli.view.view_import import import_views
 from iscp.cli.view.view_lookup import find_view
 from iscp.cli.view.view_options import (
     ACCOUNT_OPTION,
+    HOLD_OPTION,
     OWN_OPTIONS,
     REFRESH_OPTION,
     SQL_FILE_OPTION,
@@ -38,6 +39,7 @@ from iscp.cli.view.view_options import (
 from iscp.cli.view.view_schedule import shown_schedule
 from iscp.core.api_requests import JobFilter, JobName, RegisterRequest
 from iscp.core.api_views import JobView
+from iscp.core.sql_names import VIEW_STATE_SUFFIX
 from iscp.core.view_fields import ViewFields, shown_tables, view_of
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ for command in (explain_view, apply_views_of_files, import_views):
 @TABLE_OPTION
 @REFRESH_OPTION
 @VECTORS_OPTION
+@HOLD_OPTION
 @run_options_of_views
 @ACCOUNT_OPTION
 @anywhere
@@ -83,6 +86,7 @@ def create(
     tables: dict[str, str],
     refresh: str | None,
     deletion_vectors: bool,
+    hold_s: float,
     account: str,
     **run: object,
 ) -> None:
@@ -91,7 +95,7 @@ def create(
     It is registered on the first table that is named. `iscp-admin view explain` says beforehand how it will be kept.
     """
     fields = view_fields(read_query(sql, sql_file), tables, target, refresh, **run)
-    fields = replace(fields, deletion_vectors=deletion_vectors)
+    fields = replace(fields, deletion_vectors=deletion_vectors, hold_s=hold_s)
     requests = [RegisterRequest(JobName(fields.table, name, account), fields.spec_json())]
     with invocation.client() as client, options_named(own=OWN_OPTIONS):
         results = client.register_many(requests)
@@ -153,6 +157,8 @@ def show(invocation: Invocation, /, name: str, table: str | None, account: str) 
         return
     about = {"target": fields.target, "refresh": fields.refresh, "schedule": shown_schedule(fields)}
     about["next refresh"] = next_start(job, time.time())
+    if fields.hold_s:
+        about["tables keep"] = f"what was removed for {render.seconds(fields.hold_s)}, until the view is dropped"
     marks = job.status.sources
     at = {uri: f"  version {marks[uri].watermark.version}" for uri in fields.tables.values() if uri in marks}
     pairs({**about, **{f"table {each}": f"{uri}{at.get(uri, '')}" for each, uri in fields.tables.items()}})
@@ -168,12 +174,14 @@ def show(invocation: Invocation, /, name: str, table: str | None, account: str) 
 @anywhere
 @invocation
 def drop(invocation: Invocation, /, name: str, table: str | None, account: str) -> None:
-    """Delete a view; its target stays as it is."""
+    """Delete a view; its target stays as it is, and so does what is kept beside it, as TARGET_view_state."""
     with invocation.client() as client:
-        job, _ = find_view(client, name, table, account)
+        job, fields = find_view(client, name, table, account)
         deleted = client.unregister(job.table_id, job.name, account=job.account)
     if not render.show({"deleted": deleted}, invocation.output):
-        click.echo("deleted" if deleted else f"there is no view {name}")
+        beside = f"{fields.target}{VIEW_STATE_SUFFIX}"
+        stays = f"deleted; {fields.target} stays as it is, and so does {beside}, if more was kept of the view"
+        click.echo(stays if deleted else f"there is no view {name}")
 
 
 @view.command()

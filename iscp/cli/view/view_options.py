@@ -25,6 +25,7 @@ OWN_OPTIONS: Mapping[str, str] = {
     f"{OPTIONS_FIELD}.tables": "--table",
     f"{OPTIONS_FIELD}.refresh": "--refresh",
     f"{OPTIONS_FIELD}.deletion_vectors": "--no-deletion-vectors",
+    f"{OPTIONS_FIELD}.hold_s": "--hold",
     "job.name": "NAME",
 }
 """What a view's options are called on the command line, by the paths that a node names."""
@@ -102,6 +103,15 @@ VECTORS_OPTION = click.option(
     default=True,
     show_default=True,
     help="The target may have them, so that a change rewrites none of its files; not all readers know them.",
+)
+
+HOLD_OPTION = click.option(
+    "--hold",
+    "hold_s",
+    type=DURATION,
+    default=0.0,
+    metavar="D",
+    help="Alter the tables to keep removed files and old commits for D, as in 7d, until the view is dropped.",
 )
 
 _RUN_OPTIONS = (

@@ -23,6 +23,7 @@ from iscp.consumers.view.view_spec import ViewSpec
 from iscp.core.errors import EngineError, InvariantBroken
 from iscp.core.job_row import JobRow
 from iscp.core.refresh_choice import Policy, RefreshSample, Strategy, choose_strategy
+from iscp.core.source_holds import holder_of
 from iscp.core.time_dependence import exact_instant_s, next_refresh_at_s
 from iscp.core.watermark import NOTHING_APPLIED, Position, SourceMarks, Watermark
 from iscp.ports.consumer import ConsumeContext, Consumed, ConsumerEnvironment, Retriever
@@ -84,6 +85,7 @@ class ViewConsumer:
 
     def refresh(self, context: ConsumeContext, order: RefreshOrder) -> Refreshed:
         with translating("refresh the view"), measuring(self._clock) as parts:
+            self._hold(context)
             end = self._end(order.to)
             done = self._refresh(context, order, end)
         if done.strategy == Strategy.FULL:
@@ -93,6 +95,13 @@ class ViewConsumer:
         if by_time is not None:
             due_at_s = next_refresh_at_s(by_time, end.instant_s, self._clock.now_s(), self._interval_s)
         return replace(done, rows_in=max(parts.rows_in, 0), parts_s=parts.parts_s, due_at_s=due_at_s)
+
+    def _hold(self, context: ConsumeContext) -> None:
+        """Where the user allows it, before anything is read; what was altered there is a version without a row."""
+        for uri in sorted(set(self._view.tables.values())) if self._view.hold_s else ():
+            context.guard.check()  # this commits to the table itself, which no seq protects
+            if self._source.hold(context.session, uri, holder_of(context.row.key), self._view.hold_s):
+                log.info("source.held", extra={"table": uri, "job": context.row.key.job_name})
 
     def _count_rows(self, sources: SourceMarks) -> int:
         """Of all tables, as their logs say; below 0 where one does not."""

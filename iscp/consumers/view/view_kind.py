@@ -20,6 +20,7 @@ from iscp.core.job_row import JobRow
 from iscp.core.query_explanation import OperatorUpkeep, QueryExplanation
 from iscp.core.query_plan import QueryShape, explain_operators
 from iscp.core.refresh_choice import Policy
+from iscp.core.source_holds import unread_property
 from iscp.core.spec import ConsumerSpec
 from iscp.core.sql_names import VIEW_STATE_SUFFIX
 from iscp.ports.catalog import Catalog, TableDescription
@@ -31,7 +32,7 @@ _SIGNS = " ,;{}()\n\t="
 
 
 class ViewKind:
-    """The kind `view` (ports ConsumerKind, ReadingSeveral, Explaining, Checked)."""
+    """The kind `view` (ports ConsumerKind, ReadingSeveral, HoldingSources, Explaining, Checked)."""
 
     name = "view"
     shared_target = False
@@ -58,6 +59,8 @@ class ViewKind:
                 field=f"{CONSUMER_PATH}.target",
                 remedy="Choose another path",
             )
+        if view.hold_s:
+            _refuse_unread_retention(tables)
         shape = _shape(view, tables, catalog)
         _refuse_names(shape)
         _refuse_unread(view, shape)
@@ -74,6 +77,10 @@ class ViewKind:
 
     def tables(self, spec: ConsumerSpec, catalog: Catalog) -> Mapping[str, str]:
         return {name: catalog.normalize(uri) for name, uri in read_view_spec(spec).tables.items()}
+
+    def held(self, spec: ConsumerSpec) -> frozenset[str]:
+        view = read_view_spec(spec)
+        return frozenset(view.tables.values()) if view.hold_s else frozenset()
 
     def target_of(self, spec: ConsumerSpec, catalog: Catalog) -> str:
         return catalog.normalize(spec.target) if spec.target else ""
@@ -107,6 +114,16 @@ def _describe(view: ViewSpec, catalog: Catalog) -> dict[str, TableDescription]:
                 error.message, field=f"{_TABLES}.{name}", remedy=error.remedy, code=error.code
             ) from error
     return found
+
+
+def _refuse_unread_retention(tables: Mapping[str, TableDescription]) -> None:
+    for name, each in tables.items():
+        if unread := unread_property(each.configuration):
+            raise InvalidRequest(
+                f"of {name}: {unread} is no interval of a fixed length, so that nobody can say whether it is longer",
+                field=f"{CONSUMER_PATH}.options.hold_s",
+                remedy="Set it as in 'interval 7 days', or leave out the hold",
+            )
 
 
 def _shape(view: ViewSpec, tables: Mapping[str, TableDescription], catalog: Catalog) -> QueryShape:

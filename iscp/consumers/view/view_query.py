@@ -94,7 +94,7 @@ def resolve_spans(source: ChangeSource, position: Position, end: RefreshEnd) -> 
 def _refuse_unfit(uri: str, span: SourceRange, applied_at_s: float) -> None:
     if committed_apart(span.from_at_s, applied_at_s):
         raise ChangesUnavailableError(f"the log of {uri} was recreated")
-    if span.reshapes:
+    if span.new_schema:
         raise ChangesUnavailableError(f"the columns of {uri} have changed")
     if span.changes_data and not (span.cdf_on or span.inserts_only):
         raise ChangesUnavailableError(f"the change data feed of {uri} is off, and rows of it were changed")

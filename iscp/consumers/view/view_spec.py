@@ -12,8 +12,9 @@ from iscp.consumers.view.plain_names import with_plain_names
 from iscp.consumers.view.qualify_rewrite import without_qualify
 from iscp.core.errors import InvalidRequest
 from iscp.core.refresh_choice import Policy
+from iscp.core.source_holds import HOLD_MAX_S
 from iscp.core.spec import ConsumerSpec
-from iscp.core.untrusted_values import shown
+from iscp.core.untrusted_values import exact_float, shown
 
 _OPTIONS = f"{CONSUMER_PATH}.options"
 _NAME = re.compile(r"[A-Za-z_]\w{0,127}(\.[A-Za-z_]\w{0,127}){0,2}")
@@ -27,7 +28,8 @@ SQL_CHARACTERS_MAX = 200_000
 @dataclass(frozen=True, slots=True)
 class ViewSpec:
     """`tables`: URIs, or names in a catalog, by the names in the query. `note`: what lines and columns in it are of.
-    `deletion_vectors`: the target may have them.
+    `deletion_vectors`: the target may have them. `hold_s`: as iscp.core.source_holds has it; 0: the tables are left as
+    they are.
     """
 
     sql: str
@@ -35,6 +37,7 @@ class ViewSpec:
     policy: Policy
     note: str = ""
     deletion_vectors: bool = True
+    hold_s: float = 0.0
 
 
 def read_view_spec(spec: ConsumerSpec) -> ViewSpec:
@@ -44,19 +47,20 @@ def read_view_spec(spec: ConsumerSpec) -> ViewSpec:
             raise InvalidRequest(
                 "is given, and a view has it in its query", field=f"{CONSUMER_PATH}.{name}", remedy="Leave it out"
             )
-    if unknown := sorted(set(spec.options) - {"sql", "tables", "refresh", "deletion_vectors"}):
+    if unknown := sorted(set(spec.options) - {"sql", "tables", "refresh", "deletion_vectors", "hold_s"}):
         raise InvalidRequest(
             f"has unknown names: {', '.join(unknown)}",
             field=_OPTIONS,
-            remedy="A view takes sql, tables, refresh and deletion_vectors",
+            remedy="A view takes sql, tables, refresh, deletion_vectors and hold_s",
         )
     tables, policy = _tables(spec.options.get("tables")), _policy(spec.options.get("refresh", "auto"))
     vectors = _yes_or_no(spec.options.get("deletion_vectors", True), f"{_OPTIONS}.deletion_vectors")
+    hold_s = _hold_s(spec.options.get("hold_s", 0))
     try:
         given = _sql(spec.options.get("sql"))
         sql = without_qualify(given)
         note = "" if sql == given else f" (in the query as it is rewritten without QUALIFY: {shown(sql)})"
-        return ViewSpec(*with_plain_names(sql, tables), policy, note, vectors)
+        return ViewSpec(*with_plain_names(sql, tables), policy, note, vectors, hold_s)
     except InvalidRequest as error:
         field = f"{_OPTIONS}.sql" if error.field == "sql" else error.field
         raise InvalidRequest(error.message, field=field, remedy=error.remedy) from error
@@ -66,6 +70,17 @@ def _yes_or_no(value: Any, field: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidRequest(f"is {shown(value)}: must be true or false", field=field)
     return value
+
+
+def _hold_s(value: Any) -> float:
+    try:
+        return exact_float(value, "hold_s", 0.0, HOLD_MAX_S)
+    except ValueError as error:
+        raise InvalidRequest(
+            f"is {shown(value)}: must be seconds, at most {HOLD_MAX_S:.0f} (30 days)",
+            field=f"{_OPTIONS}.hold_s",
+            remedy="Give how long the tables are to keep what was removed, as in --hold 7d; or leave it out",
+        ) from error
 
 
 def _sql(value: Any) -> str:

@@ -39,6 +39,7 @@ from iscp.runtime.admin.job_views import JobViews
 from iscp.runtime.admin.job_wait import JobWaiter, shards_of
 from iscp.runtime.admin.pending_requests import answer_of, answers_of
 from iscp.runtime.admin.request_validation import RequestValidator
+from iscp.runtime.admin.source_releases import SourceReleases
 from iscp.runtime.loop.conflict_retries import retry_conflicts
 from iscp.runtime.owner.log.job_log_writer import LogWriter
 from iscp.runtime.owner.node_clients import NodeClients
@@ -71,6 +72,7 @@ class OwnerAdmin:
         waiter: JobWaiter,
         nodes: NodeClients,
         cluster: Callable[[LogWriter], ClusterView],
+        sources: SourceReleases,
     ) -> None:
         self._owner = owner
         self._finder = JobLookup(catalog)
@@ -79,6 +81,7 @@ class OwnerAdmin:
         self._waiter = waiter
         self._nodes = nodes
         self._cluster = cluster
+        self._sources = sources
 
     # --- changes -----------------------------------------------------------------------------------------------
 
@@ -110,14 +113,30 @@ class OwnerAdmin:
             return found
         (future,) = self._intake.submit(writer, [found])
         answer: RegisterResult = answer_of(future)
+        self._sources.release(found.seen, found.item.row)
         return answer
 
     def change(self, changes: Sequence[JobChange]) -> list[ChangeOutcome]:
         writer = self._owner.current_writer()
         found = [self._resolve(writer, change) for change in changes]
         requests = [each for each in found if not isinstance(each, (bool, PermanentError))]
-        answers = iter(answers_of(self._intake.submit(writer, requests)))
-        return [each if isinstance(each, (bool, PermanentError)) else next(answers) for each in found]
+        before = [self._ends(writer, each) for each in requests]
+        answers = answers_of(self._intake.submit(writer, requests))
+        for rows, outcome in zip(before, answers, strict=True):
+            if rows is not None and not isinstance(outcome, PermanentError):
+                self._sources.release(*rows)
+        in_turn = iter(answers)
+        return [each if isinstance(each, (bool, PermanentError)) else next(in_turn) for each in found]
+
+    def _ends(self, writer: LogWriter, request: Request) -> tuple[JobRow, JobRow | None] | None:
+        """The registration that a request ends, with the one that goes on instead."""
+        match request:
+            case Resync(seen, item):
+                return seen, item.row
+            case Unregister(key):
+                row = writer.read(lambda book: book.job(key))
+                return (row, None) if row is not None else None
+        return None
 
     def _resolve(self, writer: LogWriter, change: JobChange) -> ChangeOutcome | Request:
         """What the writer is to decide, or the outcome where it need not."""

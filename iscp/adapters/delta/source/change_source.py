@@ -25,11 +25,13 @@ from iscp.adapters.delta.source.open_table import BySpark, explained, open_versi
 from iscp.adapters.delta.source.range_cut import steps_of, within
 from iscp.adapters.delta.source.retyped_columns import retyped_columns
 from iscp.adapters.delta.source.spark_read import load_added_rows, load_changed_rows, load_version
+from iscp.adapters.delta.source.table_properties import set_properties
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.core.config import DIRECT_BYTES_MAX
 from iscp.core.errors import EngineError, InvalidRequest, StorageError, TableNotFound
 from iscp.core.iteration import Bounds
 from iscp.core.progress import TableSize
+from iscp.core.source_holds import held_properties
 from iscp.core.sql_names import quoted
 from iscp.core.watermark import Watermark
 from iscp.ports.source import ChangesUnavailableError, SmallSnapshot, SourceRange
@@ -121,6 +123,7 @@ class DeltaChangeSource:
             column_ids=shape.column_ids,
             collated=shape.collated,
             reshapes=bool(schemas),
+            new_schema=len(set(schemas)) > 1,
             retyped=retyped_columns(schemas, shape.schema_json) if schemas else (),
             updates={each.version: each.updated_rows for each in taken if each.updated_rows is not None},
         )
@@ -188,8 +191,14 @@ class DeltaChangeSource:
         return read_changes(uri, commits, shape, columns, True, Allowance(self._small_bytes_max * DECODED_FACTOR))
 
     def enable_feed(self, session: SparkSession, uri: str) -> None:
-        with spark_faults(f"switch on the change data feed of {uri}"):
-            session.sql(f"ALTER TABLE delta.{quoted(uri)} SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
+        set_properties(session, uri, {"delta.enableChangeDataFeed": "true"})
+
+    def hold(self, session: SparkSession, uri: str, holder: str, hold_s: float) -> bool:
+        version = self._newest_version(uri)
+        shape = self._shape(uri, version, self._read_committed_at_s(uri, version))
+        if changes := held_properties(shape.configuration, holder, hold_s):
+            set_properties(session, uri, changes)
+        return bool(changes)
 
     def snapshot(self, session: SparkSession, uri: str, version: int) -> DataFrame:
         try:

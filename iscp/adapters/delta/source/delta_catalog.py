@@ -17,6 +17,7 @@ from iscp.adapters.delta.log.table_features import target_fault
 from iscp.adapters.delta.query.query_analysis import ShapeQuery, query_shaper
 from iscp.adapters.delta.source.open_table import BrokenLogError, BySpark, open_version, size_at
 from iscp.adapters.delta.source.spark_read import table_opener
+from iscp.adapters.delta.source.table_properties import SetProperties, property_setter
 from iscp.adapters.delta.spark.spark_errors import spark_faults
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import local_path, refuse_no_path, s3_place
@@ -26,6 +27,7 @@ from iscp.core.column_identity import void_fields
 from iscp.core.errors import EngineError, ErrorCode, InvalidRequest, TableNotFound
 from iscp.core.progress import TableSize
 from iscp.core.query_plan import QueryShape
+from iscp.core.source_holds import held_properties
 from iscp.ports.catalog import TableDescription
 
 if TYPE_CHECKING:
@@ -74,12 +76,17 @@ def condition_analyzer(session: SparkSession) -> Callable[[str, str], str]:
     return analyze
 
 
+def _set_nothing(uri: str, values: Mapping[str, str | None]) -> None:
+    """Without Spark no table is altered."""
+
+
 class DeltaCatalog:
     """Describes tables through deltalake (no JVM for paths); names are resolved by `resolve_name`.
 
     `resolve_name` maps `db.table` to a location; None: no catalog is configured. `analyze` is a `condition_analyzer`;
     None: every condition passes. `s3`: Spark and the log store were set up for S3. `by_spark` opens tables that
     deltalake does not; None: nobody does. `shape_query` is a `query_shaper`; None: there are no queries.
+    `set_properties` is a `property_setter`.
     """
 
     def __init__(
@@ -90,12 +97,14 @@ class DeltaCatalog:
         s3: bool = False,
         by_spark: BySpark | None = None,
         shape_query: ShapeQuery | None = None,
+        set_properties: SetProperties = _set_nothing,
     ) -> None:
         self._shape_query = shape_query
         self._resolve_name = resolve_name
         self._analyze = analyze
         self._s3 = s3
         self._by_spark = by_spark
+        self._set_properties = set_properties
 
     @classmethod
     def of(cls, session: SparkSession, *, s3: bool = False) -> DeltaCatalog:
@@ -106,6 +115,7 @@ class DeltaCatalog:
             s3=s3,
             by_spark=table_opener(session),
             shape_query=query_shaper(session),
+            set_properties=property_setter(session),
         )
 
     def normalize(self, uri: str) -> str:
@@ -126,6 +136,10 @@ class DeltaCatalog:
             return s3_place(uri)
         refuse_no_path(path)
         return str(path.resolve())
+
+    def release(self, uri: str, holder: str) -> None:
+        if changes := held_properties(self.describe(uri).configuration, holder, 0.0):
+            self._set_properties(uri, changes)
 
     def condition_fault(self, condition: str, table: TableDescription) -> str:
         return self._analyze(table.schema_json, condition) if self._analyze else ""

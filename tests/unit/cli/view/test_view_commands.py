@@ -36,6 +36,13 @@ def test_a_target_may_be_without_deletion_vectors(run: Run, kept: Kept) -> None:
     assert not view.deletion_vectors
 
 
+def test_a_view_may_hold_its_tables_which_is_shown(run: Run, kept: Kept) -> None:
+    run(*CREATE, "--hold", "7d")
+    ((_, _, view),) = kept()
+    assert view.hold_s == 7 * 86_400
+    assert "tables keep what was removed for" in " ".join(run("view", "show", "totals").stdout.split())
+
+
 def test_a_view_may_be_refreshed_at_times_by_cron(run: Run, kept: Kept) -> None:
     run(*CREATE, "--cron", "0 30 6 * * ?", "--time-zone", "Europe/Berlin")
     ((_, _, view),) = kept()
@@ -145,9 +152,10 @@ def test_of_several_of_one_name_the_table_is_to_be_named(run: Run, kept: Kept) -
     assert refused.exit_code == 1
     assert "each of /lake/a, /lake/b" in refused.stderr
     assert "field: --table" in refused.stderr
-    assert run("view", "drop", "v", "--table", "/lake/a").stdout == "deleted\n"
+    dropped = run("view", "drop", "v", "--table", "/lake/a").stdout
+    assert dropped.startswith("deleted; /x/lake/a stays as it is, and so does /x/lake/a_view_state")
     assert [table for table, _, _ in kept()] == ["/lake/b"]
-    assert run("view", "drop", "v").stdout == "deleted\n"
+    assert run("view", "drop", "v").stdout.startswith("deleted; /x/lake/b stays as it is")
 
 
 @pytest.mark.parametrize("verb", ["show", "drop", "wait", "refresh"])

@@ -13,6 +13,7 @@ from iscp.core.errors import InvalidRequest, IscpError
 from iscp.core.progress import TableSize
 from iscp.core.query_explanation import ChangeCost, KeptTable, OperatorUpkeep
 from iscp.core.query_plan import Operator, OperatorKind, QueryShape
+from iscp.core.source_holds import HOLD_MAX_S
 from iscp.core.spec import ConsumerSpec
 from iscp.ports.catalog import TableDescription
 from tests.fakes.pipeline import FakeCatalog
@@ -66,6 +67,10 @@ def test_a_view_over_its_tables_is_taken_and_knows_them() -> None:
         ({"options": {"tables": {"u": "/lake/u"}}}, "options.tables"),
         ({"options": {"refresh": "often"}}, "options.refresh"),
         ({"options": {"deletion_vectors": "no"}}, "options.deletion_vectors"),
+        ({"options": {"hold_s": "7d"}}, "options.hold_s"),
+        ({"options": {"hold_s": -1}}, "options.hold_s"),
+        ({"options": {"hold_s": True}}, "options.hold_s"),
+        ({"options": {"hold_s": HOLD_MAX_S + 1}}, "options.hold_s"),
         ({"options": {"schedule": "1h"}}, "options"),
     ],
 )
@@ -73,6 +78,22 @@ def test_what_is_wrong_is_refused_by_its_field(given: dict[str, Any], field: str
     with pytest.raises(IscpError) as refused:
         KIND.validate(view(**given), T, catalog())
     assert refused.value.field == f"spec.iteration.consumer.{field}"
+
+
+def test_a_view_holds_all_of_its_tables_or_none() -> None:
+    held = view(options={"hold_s": HOLD_MAX_S})
+    KIND.validate(held, T, catalog())
+    assert KIND.held(held) == {"/lake/t", "/lake/u"}
+    assert KIND.held(view()) == frozenset()
+
+
+def test_a_hold_is_refused_where_nobody_can_say_whether_it_is_longer() -> None:
+    found = catalog()
+    found.tables["/lake/u"] = replace(U, configuration={"delta.logRetentionDuration": "interval 1 month"})
+    KIND.validate(view(), T, found)
+    with pytest.raises(InvalidRequest, match=r"of u: delta.logRetentionDuration = interval 1 month") as refused:
+        KIND.validate(view(options={"hold_s": 60.0}), T, found)
+    assert refused.value.field == "spec.iteration.consumer.options.hold_s"
 
 
 def test_a_query_that_the_engine_refuses_is_refused_in_its_words() -> None:

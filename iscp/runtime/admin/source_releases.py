@@ -1,0 +1,44 @@
+"""Lets go of what sources hold for a job, once it is dropped, or registered again without that."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from iscp.core.errors import IscpError
+from iscp.core.job_row import JobRow
+from iscp.core.source_holds import holder_of
+from iscp.ports.catalog import Catalog
+from iscp.ports.consumer import ConsumerKind
+from iscp.ports.refreshing import HoldingSources
+
+log = logging.getLogger(__name__)
+
+
+class SourceReleases:
+    def __init__(self, catalog: Catalog, kinds: Callable[[str], ConsumerKind]) -> None:
+        self._catalog = catalog
+        self._kinds = kinds
+
+    def release(self, before: JobRow, after: JobRow | None = None) -> None:
+        """`after`: what the job is now; None: it was dropped. What cannot be reached is logged: it keeps its hold.
+
+        To be called once that is in the job log, so that no refresh begins any more which would hold it again.
+        """
+        holder = holder_of(before.key)
+        still = self._held(after) if after is not None and holder_of(after.key) == holder else frozenset()
+        for uri in sorted(self._held(before) - still):
+            about = {"table": uri, "job": before.key.job_name}
+            try:
+                self._catalog.release(uri, holder)
+                log.info("source.released", extra=about)
+            except IscpError as error:
+                log.warning("source.still_held", extra={**about, "error": str(error)})
+
+    def _held(self, row: JobRow) -> frozenset[str]:
+        try:
+            consumer = row.spec.consumer
+            kind = self._kinds(consumer.kind)
+            return kind.held(consumer) if isinstance(kind, HoldingSources) else frozenset()
+        except IscpError:  # a spec that was damaged in the log, or of a consumer that is not installed any more
+            return frozenset()

@@ -1,0 +1,64 @@
+"""Tables that a job holds are released when it is dropped, or registered again without that, and then alone."""
+
+from __future__ import annotations
+
+from iscp.core.api_requests import RegisterRequest, ResyncRequest
+from iscp.core.errors import StorageError
+from iscp.core.source_holds import holder_of
+from iscp.core.spec import ConsumerSpec
+from tests.fakes.desk import OTHER, TABLE, Desk, X, asked, spec
+from tests.fakes.pipeline import FakeCatalog, FakeKind
+from tests.fakes.waiting import until
+
+BOTH = [TABLE.uri, OTHER.uri]
+
+
+class HoldingKind(FakeKind):
+    """Port HoldingSources: what its option says."""
+
+    def held(self, spec: ConsumerSpec) -> frozenset[str]:
+        return frozenset(spec.options.get("held", ()))
+
+
+class AwayCatalog(FakeCatalog):
+    """One of the tables cannot be reached."""
+
+    def release(self, uri: str, holder: str) -> None:
+        if uri == OTHER.uri:
+            raise StorageError("is not there")
+        super().release(uri, holder)
+
+
+def holding(desk: Desk, held: list[str]) -> str:
+    """A job that does; how its sources name it."""
+    desk.kind = HoldingKind()
+    desk.admin.register([RegisterRequest(X, spec(options={"held": held}))])
+    until(desk.world.runs)
+    return holder_of(desk.row().key)
+
+
+def test_a_job_that_is_dropped_holds_nothing_any_more(desk: Desk) -> None:
+    holder = holding(desk, BOTH)
+    for kept in ("pause", "resume"):
+        asked(desk, kept, X)
+    assert desk.catalog.released == []
+    assert asked(desk, "unregister", X)
+    assert desk.catalog.released == [(uri, holder) for uri in sorted(BOTH)]
+    asked(desk, "unregister", X)
+    assert len(desk.catalog.released) == len(BOTH)
+
+
+def test_a_resync_lets_go_of_what_the_job_holds_no_longer(desk: Desk) -> None:
+    holder = holding(desk, BOTH)
+    desk.admin.resync(ResyncRequest(X))
+    assert desk.catalog.released == []
+    desk.admin.resync(ResyncRequest(X, spec_json=spec(options={"held": [OTHER.uri]})))
+    assert desk.catalog.released == [(TABLE.uri, holder)]
+
+
+def test_a_table_that_cannot_be_reached_keeps_no_job_from_being_dropped(desk: Desk) -> None:
+    desk.catalog = AwayCatalog(TABLE, OTHER)
+    desk.admin = desk.new_admin()
+    holder = holding(desk, BOTH)
+    assert asked(desk, "unregister", X)
+    assert desk.catalog.released == [(TABLE.uri, holder)]
