@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal
 from enum import StrEnum
+from operator import add
 from typing import Any, assert_never
 
 WHOLE_MOST = 2**63 - 1
@@ -28,6 +29,10 @@ class Measure(StrEnum):
     COUNT = "count"
     SUM = "sum"
     AVERAGE = "average"
+
+
+MEASURED = (Measure.COUNT, Measure.SUM, Measure.AVERAGE)
+"""Those that count or add up a column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +65,7 @@ class GroupQuery:
     @property
     def measured(self) -> tuple[str, ...]:
         """Those that are counted or added up."""
-        measures = (Measure.COUNT, Measure.SUM, Measure.AVERAGE)
-        return tuple(dict.fromkeys(each.column for each in self.outputs if each.measure in measures))
+        return tuple(dict.fromkeys(each.column for each in self.outputs if each.measure in MEASURED))
 
     def key_names(self) -> tuple[str, ...]:
         """What the keys are called in the result."""
@@ -71,34 +75,45 @@ class GroupQuery:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Of one group, or of a change of it. `counts` and `sums` are those of GroupQuery.measured, in that order."""
+    """Of some groups, or of a change of them, each of which has the same place in every list.
 
-    rows: int
-    counts: tuple[int, ...]
-    sums: tuple[int, ...]
+    `counts` and `sums` have a list for each of GroupQuery.measured, in that order.
+    """
+
+    rows: list[int]
+    counts: list[list[int]]
+    sums: list[list[int]]
 
     def plus(self, other: Totals) -> Totals:
         return Totals(
-            self.rows + other.rows,
-            tuple(map(sum, zip(self.counts, other.counts, strict=True))),
-            tuple(map(sum, zip(self.sums, other.sums, strict=True))),
+            _added(self.rows, other.rows),
+            list(map(_added, self.counts, other.counts)),
+            list(map(_added, self.sums, other.sums)),
         )
 
     @property
     def sound(self) -> bool:
-        """Whether rows can come to it, and it can be kept."""
-        counted = all(0 <= count <= self.rows for count in self.counts)
-        return counted and all(abs(each) <= WHOLE_MOST for each in self.sums)
+        """Whether rows can come to all of it, and it can be kept."""
+        counted = all(
+            0 <= count <= rows for counts in self.counts for count, rows in zip(counts, self.rows, strict=True)
+        )
+        added = all(
+            abs(total) <= WHOLE_MOST and (rows or not total)
+            for sums in self.sums
+            for total, rows in zip(sums, self.rows, strict=True)
+        )
+        return min(self.rows, default=0) >= 0 and counted and added
 
 
-def result_row(query: GroupQuery, key: Sequence[Any], totals: Totals) -> tuple[Any, ...]:
-    """The group's row in the result."""
-    places = {column: place for place, column in enumerate(query.measured)}
-    keys = dict(zip(query.keys, key, strict=True))
-    return tuple(_value(each, query, keys, totals, places.get(each.column, -1)) for each in query.outputs)
+def _added(one: Sequence[int], other: Sequence[int]) -> list[int]:
+    return list(map(add, one, other))
 
 
-def _value(output: Output, query: GroupQuery, keys: Mapping[str, Any], totals: Totals, place: int) -> Any:
+def result_column(
+    output: Output, query: GroupQuery, keys: Mapping[str, Sequence[Any]], totals: Totals
+) -> Sequence[Any]:
+    """A column of the groups' rows in the result. `keys`: by the table's columns, the groups' values of them."""
+    place = query.measured.index(output.column) if output.measure in MEASURED else -1
     match output.measure:
         case Measure.KEY:
             return keys[output.column]
@@ -107,27 +122,30 @@ def _value(output: Output, query: GroupQuery, keys: Mapping[str, Any], totals: T
         case Measure.COUNT:
             return totals.counts[place]
         case Measure.SUM:
-            return _sum(output, query, totals, place)
+            return _sums(output, query, totals.counts[place], totals.sums[place])
         case Measure.AVERAGE:
-            return _average(output, query, totals, place)
+            return _averages(output, query, totals.counts[place], totals.sums[place])
         case _:
             assert_never(output.measure)
 
 
-def _sum(output: Output, query: GroupQuery, totals: Totals, place: int) -> Any:
-    if not totals.counts[place]:
-        return None
+def _sums(output: Output, query: GroupQuery, counts: Sequence[int], sums: Sequence[int]) -> list[Any]:
+    pairs = zip(counts, sums, strict=True)
     if output.scale is None:
-        return totals.sums[place]
-    return Decimal(totals.sums[place]).scaleb(-query.scales[output.column], _DECIMALS)
+        return [total if count else None for count, total in pairs]
+    scale = query.scales[output.column]
+    return [Decimal(total).scaleb(-scale, _DECIMALS) if count else None for count, total in pairs]
 
 
-def _average(output: Output, query: GroupQuery, totals: Totals, place: int) -> Any:
-    """Of whole numbers a double, of decimals rounded half up, as Spark has it."""
-    count, total = totals.counts[place], totals.sums[place]
-    if not count:
-        return None
+def _averages(output: Output, query: GroupQuery, counts: Sequence[int], sums: Sequence[int]) -> list[Any]:
+    """Of whole numbers doubles, of decimals rounded half up, as Spark has it."""
+    pairs = zip(counts, sums, strict=True)
     if output.scale is None:
-        return total / count
-    exact = _DECIMALS.divide(Decimal(total).scaleb(-query.scales[output.column], _DECIMALS), Decimal(count))
-    return exact.quantize(Decimal(1).scaleb(-output.scale), context=_DECIMALS)
+        return [total / count if count else None for count, total in pairs]
+    scale, last = query.scales[output.column], Decimal(1).scaleb(-output.scale)
+    return [
+        _DECIMALS.divide(Decimal(total).scaleb(-scale, _DECIMALS), Decimal(count)).quantize(last, context=_DECIMALS)
+        if count
+        else None
+        for count, total in pairs
+    ]

@@ -164,6 +164,12 @@ class Sink(Protocol):
         None: this is for Spark to do, and nothing was done. Raises ChangesUnavailable where rows that go are not there.
         """
 
+    def rows_with(self, keys: pa.Table, version: int) -> pa.Table | None:
+        """All rows, at the table's own `version`, that have one of these `keys`, some of the columns.
+
+        None: this is for Spark to find.
+        """
+
     def replace_keys(self, rows: pa.Table, keys: pa.Table, tag: CommitTag, guard: Guard) -> tuple[Position, int] | None:
         """As `change_rows`: of all rows with one of these `keys`, some of the columns, `rows` are to be there.
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.query.signed_rows import WEIGHT, ChangedRows, comparable
 from iscp.adapters.delta.sink.row_search import LACKING
 from iscp.adapters.delta.spark.kept_frame import kept, release
+from iscp.core.netting import Op
 from iscp.core.sql_names import OP, quoted
 from iscp.core.watermark import Position
 from iscp.ports.consumer import ConsumeContext
@@ -65,6 +67,11 @@ def commit_changes(context: ConsumeContext, sink: Sink, changed: ChangedRows, ta
 
 def merge_held(context: ConsumeContext, sink: Sink, rows: pa.Table, key: Sequence[str], tag: CommitTag) -> Position:
     """`rows`: few, with OP, and each of another key: without Spark, where that can be."""
+    if sink.marks_rows(tag):
+        wanted = rows.filter(pc.not_equal(rows[OP], Op.DELETE.value)).drop_columns([OP])
+        replaced = sink.replace_keys(wanted, rows.select([*key]), tag, context.guard)
+        if replaced is not None:
+            return replaced[0]
     position = sink.merge_rows(rows, key, tag, context.guard)
     if position is not None:
         return position

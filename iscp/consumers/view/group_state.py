@@ -5,17 +5,18 @@ Only where few rows changed, and types are such that it comes out as Spark has i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from iscp.adapters.delta.log.delta_errors import delta_faults
-from iscp.core.group_query import GroupQuery, Totals, result_row
+from iscp.adapters.delta.rows.value_codes import row_codes
+from iscp.core.group_query import GroupQuery, Totals, result_column
 from iscp.core.netting import Op
 from iscp.core.sql_names import OP, quoted
 
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 GROUPS_MAX = 20_000
 """Groups that one refresh changes without Spark; more are for Spark."""
-
-Group = tuple[Any, ...]
-"""The values of the keys, in order."""
 
 _CHANGE_TYPE = "_change_type"
 _WRITTEN = ("insert", "update_postimage")
@@ -39,6 +37,14 @@ class GroupChanges:
 
     kept: pa.Table
     view: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDeltas:
+    """What changed rows come to: `keys` as they are kept, each group once, and `totals` in their order."""
+
+    keys: pa.Table
+    totals: Totals
 
 
 def key_columns(query: GroupQuery) -> list[str]:
@@ -69,51 +75,61 @@ class UnfitGroupsError(Exception):
     """What is kept cannot be what the changes started from, or they come to more than can be kept: Spark has to."""
 
 
-def change_groups(
-    query: GroupQuery, deltas: Mapping[Group, Totals], uri: str, version: int, keys: pa.Schema, view: pa.Schema
-) -> GroupChanges:
-    """`uri` and `version`: of what is kept. `keys`: the table's columns that are grouped by, `view`: the result's.
+def change_groups(query: GroupQuery, deltas: GroupDeltas, held: pa.Table, view: pa.Schema) -> GroupChanges:
+    """`held`: what is kept of these groups, and perhaps of others. `view`: the result's columns.
 
     Raises UnfitGroupsError.
     """
-    before = _read(query, uri, version, list(deltas))
-    kept_rows, view_rows = [], []
-    for key, delta in deltas.items():
-        was = before.get(key)
-        now = delta if was is None else was.plus(delta)
-        if now.rows < 0 or not now.sound or (now.rows == 0 and any((*now.counts, *now.sums))):
-            raise UnfitGroupsError
-        if now.rows or was is not None:
-            op = Op.DELETE if not now.rows else Op.INSERT if was is None else Op.UPDATE
-            kept_rows.append((*key, now.rows, *_interleaved(now), op.value))
-            view_rows.append((*result_row(query, key, now), op.value))
-    names = [*key_columns(query), _ROWS, *_interleaved_names(query), OP]
-    kinds = [keys.field(key).type for key in query.keys]
-    numbers = [pa.int64()] * (len(names) - len(kinds) - 1)
-    return GroupChanges(
-        _table(kept_rows, pa.schema(zip(names, [*kinds, *numbers, pa.string()], strict=True))),
-        _table(view_rows, view.append(pa.field(OP, pa.string()))),
-    )
+    places = _places(deltas.keys, held)
+    now = _totals(query, held.take(pa.array(places, mask=places < 0))).plus(deltas.totals)
+    if not now.sound:
+        raise UnfitGroupsError
+    was, there = places >= 0, np.array(now.rows, np.int64) > 0
+    ops = np.where(~there, Op.DELETE.value, np.where(was, Op.UPDATE.value, Op.INSERT.value))
+    changed, op = pa.array(was | there), pa.array(ops, pa.string())
+    kept: dict[str, Any] = {name: deltas.keys[name] for name in key_columns(query)}
+    numbers = dict(zip(_number_columns(query), _numbers(now), strict=True))
+    kept |= {name: pa.array(column, pa.int64()) for name, column in numbers.items()} | {OP: op}
+    keys = dict(zip(query.keys, deltas.keys.columns, strict=True))
+    columns = [result_column(each, query, keys, now) for each in query.outputs]
+    rows = {field.name: _column(each, field.type) for each, field in zip(columns, view, strict=True)}
+    return GroupChanges(pa.table(kept).filter(changed), pa.table(rows | {OP: op}).filter(changed))
 
 
-def sum_up(query: GroupQuery, changes: pa.Table) -> dict[Group, Totals]:
+def _places(keys: pa.Table, held: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Of each group the place of its row among those that are held; -1: it has none."""
+    mine, theirs = row_codes(keys, held.select(keys.schema.names))
+    places = np.full(max(mine.max(initial=-1), theirs.max(initial=-1)) + 1, -1, np.int64)
+    places[theirs] = np.arange(len(held))
+    found: np.ndarray[Any, np.dtype[np.int64]] = places[mine]
+    return found
+
+
+def _totals(query: GroupQuery, rows: pa.Table) -> Totals:
+    """Of rows as they are kept; null is nothing."""
+    count, *pairs = (pc.fill_null(rows[name], 0).to_pylist() for name in _number_columns(query))
+    return Totals(count, pairs[::2], pairs[1::2])
+
+
+def _column(values: Any, kind: pa.DataType) -> Any:
+    return values.cast(kind) if isinstance(values, pa.ChunkedArray) else pa.array(values, kind)
+
+
+def sum_up(query: GroupQuery, changes: pa.Table) -> GroupDeltas:
     """What changed rows, each with `_change_type`, come to by group."""
     came = pc.is_in(changes[_CHANGE_TYPE], value_set=pa.array(_WRITTEN))
     weight = pc.if_else(came, pa.scalar(1, pa.int64()), pa.scalar(-1, pa.int64()))
-    columns: dict[str, Any] = {f"k{place}": changes[key] for place, key in enumerate(query.keys)} | {_ROWS: weight}
+    keys = key_columns(query)
+    columns: dict[str, Any] = {name: changes[key] for name, key in zip(keys, query.keys, strict=True)} | {_ROWS: weight}
     for place, column in enumerate(query.measured):
         values = changes[column]
         columns[f"c{place}"] = pc.if_else(pc.is_valid(values), weight, 0)
         columns[f"s{place}"] = _signed(query, column, values, came)
-    sums = [(name, "sum") for name in columns if not name.startswith("k")]
-    found = pa.table(columns).group_by(key_columns(query), use_threads=False).aggregate(sums)
-    width, deltas = len(query.measured), {}
-    for row in found.select([*key_columns(query), *[f"{name}_sum" for name, _ in sums]]).to_pylist():
-        values = list(row.values())
-        key, rest = tuple(values[: len(query.keys)]), values[len(query.keys) :]
-        numbers = [int(each or 0) for each in rest[1:]]
-        deltas[key] = Totals(int(rest[0]), tuple(numbers[0 : 2 * width : 2]), tuple(numbers[1 : 2 * width : 2]))
-    return deltas
+    numbers = _number_columns(query)
+    found = pa.table(columns).group_by(keys, use_threads=False).aggregate([(name, "sum") for name in numbers])
+    summed = found.rename_columns([name.removesuffix("_sum") for name in found.schema.names])
+    totals = _totals(query, summed)
+    return GroupDeltas(summed.select(keys), replace(totals, sums=[list(map(int, each)) for each in totals.sums]))
 
 
 def _signed(query: GroupQuery, column: str, values: pa.ChunkedArray, came: pa.ChunkedArray) -> Any:
@@ -136,42 +152,30 @@ def _unscaled(values: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(pa.decimal128(38, 0), len(values), values.buffers(), offset=values.offset)
 
 
-def _read(query: GroupQuery, uri: str, version: int, keys: Sequence[Group]) -> dict[Group, Totals]:
-    """What is kept of the groups with these keys."""
+def read_groups(uri: str, version: int, keys: pa.Table) -> pa.Table:
+    """What is kept of the groups with these keys, and of others."""
     with delta_faults(f"read {uri}"):
         # By delta-rs itself: Arrow takes neither rows that are marked as deleted, nor a filter of texts that it wrote.
         batches = pa.RecordBatchReader.from_stream(DeltaTable(uri, version=version).scan())
-        found = [row for batch in batches for row in _with_first(batch, [key[0] for key in keys])]
-    width, names, among = len(query.measured), key_columns(query), {*keys}
-    return {
-        key: Totals(
-            row[_ROWS],
-            tuple(row[f"c{place}"] for place in range(width)),
-            tuple(row[f"s{place}"] for place in range(width)),
-        )
-        for row in found
-        if (key := tuple(row[name] for name in names)) in among
-    }
+        found = [_with_first(batch, pc.unique(keys["k0"])) for batch in batches]
+        return pa.concat_tables([_plain(batches.schema).empty_table(), *found])
 
 
-def _with_first(batch: pa.RecordBatch, firsts: Sequence[Any]) -> list[dict[str, Any]]:
+def _with_first(batch: pa.RecordBatch, firsts: pa.Array) -> pa.Table:
     """The rows whose first key is one of these."""
-    plain = [each.with_type(pa.string()) if each.type == pa.string_view() else each for each in batch.schema]
-    rows = pa.Table.from_batches([batch]).cast(pa.schema(plain))
-    wanted = pa.array(set(firsts), rows.schema.field("k0").type)
-    return list(rows.filter(pc.is_in(rows["k0"], value_set=wanted)).to_pylist())
+    rows = pa.Table.from_batches([batch]).cast(_plain(batch.schema))
+    return rows.filter(pc.is_in(rows["k0"], value_set=firsts.cast(rows.schema.field("k0").type)))
 
 
-def _interleaved(totals: Totals) -> list[int]:
-    return [number for pair in zip(totals.counts, totals.sums, strict=True) for number in pair]
+def _plain(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([each.with_type(pa.string()) if each.type == pa.string_view() else each for each in schema])
 
 
-def _interleaved_names(query: GroupQuery) -> list[str]:
-    return [name for place in range(len(query.measured)) for name in (f"c{place}", f"s{place}")]
+def _numbers(totals: Totals) -> list[list[int]]:
+    pairs = zip(totals.counts, totals.sums, strict=True)
+    return [totals.rows, *(column for pair in pairs for column in pair)]
 
 
-def _table(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-    return pa.Table.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
-    )
+def _number_columns(query: GroupQuery) -> list[str]:
+    """Of what is kept."""
+    return [_ROWS, *(name for place in range(len(query.measured)) for name in (f"c{place}", f"s{place}"))]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from iscp.adapters.delta.query.signed_rows import ChangedRows
 from iscp.consumers.view.bag_commit import commit_changes, merge_held
+from iscp.consumers.view.group_state import read_groups
 from iscp.consumers.view.refresh_parts import Part, measured_as
 from iscp.core.errors import ErrorCode, PermanentError
 from iscp.core.sql_names import VIEW_STATE_SUFFIX
@@ -43,12 +44,8 @@ class KeptInput:
         return self._sink.rows(context.session)
 
     @measured_as(Part.STATE)
-    def write(
-        self, context: ConsumeContext, rows: DataFrame, view: CommitTag | Position, *, by_key: bool = False
-    ) -> None:
-        """All of it, as of what the view's rows are of, or will be. `by_key`: it will be changed by `merge`, not by
-        `follow`.
-        """
+    def write(self, context: ConsumeContext, rows: DataFrame, view: CommitTag | Position) -> None:
+        """All of it, as of what the view's rows are of, or will be."""
         there, schema = self._position(context), rows.schema.json()
         if there.base_version < 0 or there.job_id != context.row.job_id:
             if there.base_version >= 0 and not there.seq:
@@ -58,7 +55,7 @@ class KeptInput:
                     code=ErrorCode.TARGET_UNUSABLE,
                 )
             context.guard.check()
-            there = self._sink.claim(schema, self._tag(context, there, None), marks_rows=not by_key)
+            there = self._sink.claim(schema, self._tag(context, there, None), marks_rows=True)
         tag = self._tag(context, there, view)
         if self._sink.schema_matches(schema):
             self._sink.publish([self._sink.stage(rows, tag)], tag, context.guard)
@@ -74,9 +71,11 @@ class KeptInput:
         elif self._sink.renew(tag) is None:
             self.write(context, self.rows(context), view)
 
-    def version(self, context: ConsumeContext) -> tuple[str, int]:
-        """Where it lies, and its own version."""
-        return self._uri, self._position(context).base_version
+    def groups(self, context: ConsumeContext, keys: pa.Table) -> pa.Table:
+        """The rows with one of these keys, and perhaps others."""
+        version = self._position(context).base_version
+        found = self._sink.rows_with(keys, version)
+        return read_groups(self._uri, version, keys) if found is None else found
 
     @measured_as(Part.STATE)
     def merge(self, context: ConsumeContext, rows: pa.Table, key: Sequence[str], view: CommitTag) -> None:

@@ -63,9 +63,8 @@ class ViewConsumer:
         tag = commit_tag(context, "claim", NOTHING_APPLIED, Watermark(), {})
         schema = query.analyzed.columns.json()
         # Others read views as tables, and views on views follow their changes.
-        by_key = query.keys is not None and query.keys.unique
-        # Else rows are merged by key, or all of them are written each time.
-        marks_rows = self._view.deletion_vectors and not by_key and query.kept is None
+        # Else all of them are written each time.
+        marks_rows = self._view.deletion_vectors and query.kept is None
         first = context.row.watermark.version < 0
         return self._sink.claim(schema, tag, first=first, with_feed=True, marks_rows=marks_rows)
 

@@ -39,13 +39,15 @@ class ViewGroups:
         changes = read(context.session, self.uri, span, self.query.columns, 1)
         try:
             rows = changes.with_equal_rows().held
-            deltas = {} if rows is None else sum_up(self.query, rows)
-            if rows is None or len(deltas) > GROUPS_MAX:
+            if rows is None:
+                return None
+            deltas = sum_up(self.query, rows)
+            if len(deltas.keys) > GROUPS_MAX:
                 return None
             if not kept.is_at(context):
                 table = source.snapshot(context.session, self.uri, span.from_version)
-                kept.write(context, kept_frame(self.query, table), context.position, by_key=True)
-            found = change_groups(self.query, deltas, *kept.version(context), rows.schema, self.columns)
+                kept.write(context, kept_frame(self.query, table), context.position)
+            found = change_groups(self.query, deltas, kept.groups(context, deltas.keys), self.columns)
             count_read(len(rows))
             return found
         finally:

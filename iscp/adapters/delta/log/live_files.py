@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from iscp.adapters.delta.log.actions import Action
+from iscp.adapters.delta.log.actions import Action, is_count, statistics_of
 from iscp.adapters.delta.log.commits import commit_stamp, list_log, read_actions, version_of
 from iscp.adapters.delta.storage.table_files import files_of
 
@@ -40,6 +40,20 @@ class TableState:
         return frozenset(name for names in named for name in names)
 
     @property
+    def rows(self) -> int | None:
+        """Without those that are marked as gone; None: not all files say how many they have."""
+        total = 0
+        for add in self.adds.values():
+            written, gone = (
+                statistics_of(add).get("numRecords"),
+                (add.get("deletionVector") or {}).get("cardinality", 0),
+            )
+            if not is_count(written) or not is_count(gone):
+                return None
+            total += written - gone
+        return total
+
+    @property
     def configuration(self) -> Mapping[str, str]:
         return dict(self.metadata.get("configuration") or ())
 
@@ -54,10 +68,12 @@ class StateReader:
     _state: TableState = field(default_factory=lambda: TableState({}, {}, {}))
 
     def read(self, version: int) -> TableState:
-        """Raises NotReadableHere, StorageError, TableNotFound."""
+        """The same object while nobody commits. Raises NotReadableHere, StorageError, TableNotFound."""
         known = 0 <= self._version <= version and commit_stamp(self.uri, self._version) == self._stamp
         if not known:
             self._version, self._state = self._from_checkpoint(version)
+        elif version == self._version:
+            return self._state
         if version - self._version > FOLLOWED_MAX:
             raise NotReadableHere
         first, self._version = self._version + 1, -1

@@ -9,6 +9,7 @@ import base64
 import struct
 import uuid
 import zlib
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -79,7 +80,7 @@ def pack_vectors(name: uuid.UUID, vectors: Sequence[Places]) -> tuple[bytes, lis
     content, descriptors = bytearray(_FILE_VERSION), []
     coded = base64.b85encode(name.bytes).decode().translate(_FROM_PYTHON)
     for each in vectors:
-        bitmap = BitMap64(each.tolist())
+        bitmap = BitMap64(array("Q", each.astype(np.uint64).tobytes()))
         body = struct.pack("<i", _MAGIC) + bitmap.serialize()
         descriptors.append(
             {

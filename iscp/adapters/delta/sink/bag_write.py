@@ -19,11 +19,13 @@ from iscp.adapters.delta.log.actions import is_count, statistics_of
 from iscp.adapters.delta.log.commits import commit_file
 from iscp.adapters.delta.log.delta_errors import delta_faults, direct_work
 from iscp.adapters.delta.log.live_files import NotReadableHere, StateReader, TableState
+from iscp.adapters.delta.rows.data_file import DataFile
 from iscp.adapters.delta.rows.deletion_vectors import Places
+from iscp.adapters.delta.rows.held_files import HELD_FILES, HeldFiles
 from iscp.adapters.delta.rows.net_changes import arrow_schema, fits_arrow
 from iscp.adapters.delta.rows.value_codes import Codes, beyond, row_codes
 from iscp.adapters.delta.sink.row_commit import RowChange, RowCommit
-from iscp.adapters.delta.sink.row_search import DataFile, find_keys, find_rows
+from iscp.adapters.delta.sink.row_search import find_keys, find_rows
 from iscp.adapters.delta.storage import files
 from iscp.core.errors import Conflict
 from iscp.core.sql_names import WEIGHT
@@ -35,41 +37,74 @@ SEARCHED_BYTES_MAX = 8 * 1024**3
 VECTORS = {"delta.enableDeletionVectors": "true"}
 """Of a table whose rows are taken out so."""
 
+_FEED = "delta.enableChangeDataFeed"
 _FEATURES = frozenset({"appendOnly", "invariants", "changeDataFeed", "deletionVectors", "timestampNtz"})
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
-    """The target as it is: its columns as Arrow has them, and its files."""
+class _Found:
+    """Where the rows with one of these keys are, and these rows."""
 
+    keys: pa.Table
+    places: Sequence[Places]
+    rows: pa.Table
+
+
+@dataclass(slots=True)
+class _Table:
+    """The target as its log has it: its columns as Arrow has them, and its files; and what was searched in it last."""
+
+    state: TableState
     schema: pa.Schema
     files: Sequence[DataFile]
+    _found: _Found | None = None
 
     def rows(self, places: Sequence[Places]) -> pa.Table:
         """Those in these places of the files, in their order."""
         found = [file.read(self.schema, at) for file, at in zip(self.files, places, strict=True) if len(at)]
         return pa.concat_tables([self.schema.empty_table(), *found])
 
+    def search(self, keys: pa.Table) -> _Found:
+        """`keys`: of some of the columns. Raises NotReadableHere."""
+        keys = self._fitted(keys, keys.schema.names)
+        if self._found is None or not self._found.keys.equals(keys):
+            self._found = _Found(keys, *find_keys(self.files, keys, self.schema))
+        return self._found
+
     def fitted(self, rows: pa.Table) -> pa.Table:
         """With the table's columns and types; raises NotReadableHere where they are others."""
+        return self._fitted(rows, self.schema.names)
+
+    def _fitted(self, rows: pa.Table, names: Sequence[str]) -> pa.Table:
         try:
-            return rows.select(self.schema.names).cast(self.schema)
+            return rows.select(names).cast(pa.schema([self.schema.field(name) for name in names]))
         except (pa.ArrowException, KeyError) as error:
             raise NotReadableHere from error
 
 
 class BagWriter:
-    """One target. Keeps what its log says from commit to commit."""
+    """One target. Keeps what its log says from commit to commit; and what was read of it, until the next commit."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, held: HeldFiles = HELD_FILES) -> None:
         self._uri = uri
+        self._held = held
         self._reader = StateReader(uri)
+        self._opened: _Table | None = None
 
     def marks_rows(self, version: int) -> bool:
         """Whether the table, at its version, is one whose rows deletion vectors take out. Raises StorageError."""
         with delta_faults(f"open {self._uri}"), suppress(NotReadableHere):
             return VECTORS.items() <= self._reader.read(version).configuration.items()
         return False
+
+    def rows_with(self, keys: pa.Table, version: int) -> pa.Table | None:
+        """The table's rows, at its version, that have one of these `keys` (some of its columns); None: as in `change`.
+
+        Raises StorageError.
+        """
+        with suppress(NotReadableHere), direct_work(), delta_faults(f"search rows of {self._uri}"):
+            return self._open(version).search(keys).rows
+        return None
 
     def change(self, rows: pa.Table, tag: CommitTag) -> int | None:
         """Commit as the version after `tag.base_version`; `rows`: the table's columns, each row once, and WEIGHT.
@@ -81,15 +116,23 @@ class BagWriter:
 
     def replace_keys(self, rows: pa.Table, keys: pa.Table, tag: CommitTag) -> int | None:
         """As `change`: of all rows with one of these `keys` (some of the columns), `rows` are to be there."""
-        return self._commit(tag, lambda table: _replacement(table, rows, keys))
+        return self._commit(tag, lambda table: _replacement(table, rows, table.search(keys)))
+
+    def _open(self, version: int) -> _Table:
+        """Raises NotReadableHere where it is not a table to be changed here."""
+        state = self._reader.read(version)
+        if self._opened is None or self._opened.state is not state:
+            self._opened = _open(self._uri, state, self._held)
+        return self._opened
 
     def _commit(self, tag: CommitTag, decide: Callable[[_Table], RowChange]) -> int | None:
         commit = None
         try:
             with direct_work(), delta_faults(f"change rows of {self._uri}"):
-                table = _open(self._uri, self._reader.read(tag.base_version))
+                table = self._open(tag.base_version)
                 change = decide(table)
-                commit = RowCommit(self._uri, table.files)
+                with_feed = table.state.configuration.get(_FEED, "false").lower() == "true"
+                commit = RowCommit(self._uri, table.files, with_feed)
                 content = commit.write(change, tag)
         except NotReadableHere:
             return None
@@ -97,6 +140,8 @@ class BagWriter:
             if commit is not None:
                 commit.discard()
             raise
+        finally:
+            self._opened = None
         with direct_work(), delta_faults(f"change rows of {self._uri}"):
             # Whatever it raises, the commit may be there: then the files belong to it.
             created = files.create(commit_file(self._uri, tag.base_version + 1), content)
@@ -106,7 +151,7 @@ class BagWriter:
         return change.rows
 
 
-def _open(uri: str, state: TableState) -> _Table:
+def _open(uri: str, state: TableState, held: HeldFiles) -> _Table:
     """Raises NotReadableHere where it is not a table to be changed here."""
     schema = T.StructType.fromJson(json.loads(state.metadata["schemaString"]))
     configuration = state.configuration
@@ -122,7 +167,7 @@ def _open(uri: str, state: TableState) -> _Table:
     )
     if not fit:
         raise NotReadableHere
-    return _Table(arrow_schema(schema), [DataFile(uri, add) for add in state.adds.values()])
+    return _Table(state, arrow_schema(schema), [DataFile(uri, add, held) for add in state.adds.values()])
 
 
 def _change(table: _Table, rows: pa.Table) -> RowChange:
@@ -135,15 +180,13 @@ def _change(table: _Table, rows: pa.Table) -> RowChange:
     return RowChange(places, _repeated(going, times) if exact else table.rows(places), _repeated(held, weights))
 
 
-def _replacement(table: _Table, rows: pa.Table, keys: pa.Table) -> RowChange:
+def _replacement(table: _Table, rows: pa.Table, found: _Found) -> RowChange:
     """Rows that are to be there, and are, stay where they are."""
-    wanted = table.fitted(rows)
-    places = find_keys(table.files, keys.cast(pa.schema([table.schema.field(name) for name in keys.schema.names])))
-    held = table.rows(places)
+    wanted, held = table.fitted(rows), found.rows
     mine, theirs = row_codes(held, wanted)
     going = beyond(mine, theirs)
-    parts = np.split(going, np.cumsum([len(at) for at in places])[:-1]) if places else []
-    left = [at[part] for at, part in zip(places, parts, strict=True)]
+    parts = np.split(going, np.cumsum([len(at) for at in found.places])[:-1]) if found.places else []
+    left = [at[part] for at, part in zip(found.places, parts, strict=True)]
     return RowChange(left, held.filter(pa.array(going)), wanted.filter(pa.array(beyond(theirs, mine))))
 
 

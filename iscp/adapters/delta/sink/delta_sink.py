@@ -174,6 +174,9 @@ class DeltaSink:
         self._ready_to_commit(guard)
         return None if self._bag.change(rows, tag) is None else self._confirm_commit(tag)
 
+    def rows_with(self, keys: pa.Table, version: int) -> pa.Table | None:
+        return self._bag.rows_with(keys, version)
+
     def replace_keys(self, rows: pa.Table, keys: pa.Table, tag: CommitTag, guard: Guard) -> tuple[Position, int] | None:
         self._ready_to_commit(guard)
         changed = self._bag.replace_keys(rows, keys, tag)

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 
 from iscp.adapters.delta.log.actions import statistics_of
 from iscp.adapters.delta.log.commits import APP_ID
+from iscp.adapters.delta.rows.data_file import DataFile
 from iscp.adapters.delta.rows.deletion_vectors import Places, pack_vectors, vectors_path
 from iscp.adapters.delta.rows.net_changes import CHANGE_TYPE
-from iscp.adapters.delta.sink.row_search import DataFile
 from iscp.adapters.delta.sink.sink_position import tag_json
 from iscp.adapters.delta.storage import files
 from iscp.adapters.delta.storage.locations import place
@@ -47,10 +47,13 @@ class RowChange:
 
 @dataclass
 class RowCommit:
-    """`files`: all of the table's. `discard` frees what was written, where it is not committed."""
+    """`files`: all of the table's. `with_feed`: it has a change data feed. `discard` frees what was written, where that
+    is not committed.
+    """
 
     uri: str
     files: Sequence[DataFile]
+    with_feed: bool
     now_ms: int = field(default_factory=lambda: int(time.time() * 1000))
     actions: list[dict[str, Any]] = field(default_factory=list)
     _paths: list[str] = field(default_factory=list)
@@ -58,7 +61,8 @@ class RowCommit:
     def write(self, change: RowChange, tag: CommitTag) -> bytes:
         """The commit's content. Raises OSError, and pyarrow's errors."""
         self.actions += heads("UPDATE", tag, self.now_ms)
-        self._write_feed(change)
+        if self.with_feed:
+            self._write_feed(change)
         merged = self._write_rows(change)
         self._mark_gone(change.places, merged)
         return content_of(self.actions)
@@ -88,9 +92,9 @@ class RowCommit:
         parts = [change.coming]
         for file, at in zip(self.files, change.places, strict=True):
             if file.add["path"] in merged:
-                gone = np.concatenate([file.gone, at])
-                left = np.setdiff1d(np.arange(rows_of(file)), gone, assume_unique=True)
-                parts.append(file.read(change.coming.schema, left))
+                left = np.ones(rows_of(file), np.bool_)
+                left[file.gone] = left[at] = False
+                parts.append(file.read(change.coming.schema, np.flatnonzero(left)))
         rows = pa.concat_tables(parts)
         if len(rows):
             path = f"part-{uuid.uuid4()}.snappy.parquet"
@@ -102,7 +106,7 @@ class RowCommit:
     def _mark_gone(self, places: Sequence[Places], merged: frozenset[str]) -> None:
         marked, vectors = [], []
         for file, at in zip(self.files, places, strict=True):
-            gone = np.union1d(file.gone, at)
+            gone = np.sort(np.concatenate([file.gone, at]), kind="stable")  # no row is in both
             if len(at) or file.add["path"] in merged:
                 self.actions.append({"remove": _removed(file.add, self.now_ms)})
             if len(at) and file.add["path"] not in merged and len(gone) < rows_of(file):

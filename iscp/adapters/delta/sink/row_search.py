@@ -7,21 +7,18 @@ not be read. So one column of whole numbers is mostly all that is decoded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from iscp.adapters.delta.log.live_files import NotReadableHere
-from iscp.adapters.delta.rows.deletion_vectors import Places, read_vector
+from iscp.adapters.delta.rows.data_file import DataFile
+from iscp.adapters.delta.rows.deletion_vectors import Places
 from iscp.adapters.delta.rows.value_codes import Codes, codes_of, comparable_values, ordinals
-from iscp.adapters.delta.storage.table_files import files_of
 from iscp.ports.source import ChangesUnavailableError
 
 CANDIDATES_MAX = 10_000_000
@@ -31,52 +28,6 @@ SEARCH_THREADS = 2
 """Files that are read at a time; more queue."""
 
 LACKING = "the table lacks rows that it has to lose"
-
-
-@dataclass
-class DataFile:
-    """One file of the table at `uri`, by its `add` action; `gone`: its rows that a deletion vector takes out."""
-
-    uri: str
-    add: Mapping[str, Any]
-    gone: Places = field(init=False)
-
-    def __post_init__(self) -> None:
-        vector = self.add.get("deletionVector")
-        self.gone = read_vector(self.uri, vector) if vector else np.empty(0, np.int64)
-
-    def read(self, schema: pa.Schema, places: Places | None = None) -> pa.Table:
-        """These columns of all rows, or of those in `places`, in their order. Raises as `groups`."""
-        return pa.concat_tables([schema.empty_table(), *self.groups(schema, places)])
-
-    def groups(self, schema: pa.Schema, places: Places | None = None) -> Iterator[pa.Table]:
-        """The same, one row group after another, as no more than that is decoded at a time.
-
-        A column that is younger than the file is null. Raises NotReadableHere where the file is not there.
-        """
-        try:
-            source = files_of(self.uri).open_input_file(unquote(self.add["path"]))
-        except FileNotFoundError as error:
-            raise NotReadableHere from error  # Spark says what it misses
-        with source, pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as parquet:
-            held = {name.lower(): name for name in parquet.schema_arrow.names}
-            names = [held[name.lower()] for name in schema.names if name.lower() in held]
-            begin = 0
-            for number in range(parquet.num_row_groups):
-                end = begin + parquet.metadata.row_group(number).num_rows
-                wanted = None if places is None else places[slice(*np.searchsorted(places, [begin, end]))] - begin
-                if wanted is None or len(wanted):
-                    rows, count = parquet.read_row_group(number, names), end - begin
-                    if wanted is not None:
-                        rows, count = rows.take(pa.array(wanted)), len(wanted)
-                    columns = [
-                        rows[held[each.name.lower()]].cast(each.type)
-                        if each.name.lower() in held
-                        else pa.nulls(count, each.type)
-                        for each in schema
-                    ]
-                    yield pa.table(columns, schema=schema)
-                begin = end
 
 
 @dataclass
@@ -91,21 +42,20 @@ class _Candidates:
     def found(self) -> Places:
         return np.empty(0, np.int64) if self.places is None else self.places
 
-    def narrow(self, column: pa.Schema, distinct: pa.Array, combinations: Codes) -> None:
-        """Leave the rows whose values, with those of the columns before, are one of these combinations."""
+    def narrow(self, column: pa.Schema, step: _Step) -> None:
+        """Leave the rows whose values, with those of the columns before, are one of the step's combinations."""
         if self.places is not None and not len(self.places):
             return
-        groups = self.file.groups(column, self.places)
-        codes = np.concatenate([_none(), *(codes_of(comparable_values(rows.column(0)), distinct) for rows in groups)])
+        begin, parts = 0, [_none()]
+        for rows in self.file.groups(column, self.places):
+            known = np.zeros(len(rows), np.int64) if self.places is None else self.codes[begin : begin + len(rows)]
+            parts.append(step.combine(known, rows.column(0)))
+            begin += len(rows)
+        codes = np.concatenate(parts)
         there = np.flatnonzero(codes >= 0)
         if self.places is None:
             there = there[np.isin(there, self.file.gone, invert=True)] if len(self.file.gone) else there
-            places, combined = there, codes[there]
-        else:
-            places, combined = self.places[there], self.codes[there] * len(distinct) + codes[there]
-        at = np.minimum(np.searchsorted(combinations, combined), len(combinations) - 1)
-        same = combinations[at] == combined
-        self.places, self.codes = places[same], at[same]
+        self.places, self.codes = there if self.places is None else self.places[there], codes[there]
 
 
 def find_rows(files: Sequence[DataFile], wanted: pa.Table, times: Codes) -> list[Places]:
@@ -126,29 +76,75 @@ def find_rows(files: Sequence[DataFile], wanted: pa.Table, times: Codes) -> list
     return _first_of_each(found, need)
 
 
-def find_keys(files: Sequence[DataFile], keys: pa.Table) -> list[Places]:
-    """Of each file the places of all rows that have one of these keys. Raises NotReadableHere."""
-    found = [_Candidates(file) for file in files]
-    if len(keys):
-        for _ in _compare(found, keys):
-            pass
-    return [each.found for each in found]
+def find_keys(files: Sequence[DataFile], keys: pa.Table, schema: pa.Schema) -> tuple[list[Places], pa.Table]:
+    """Of each file the places of all rows that have one of these keys, and these rows, in the order of their places.
+
+    Of large files columns besides the keys are read only where there is such a row. Raises NotReadableHere.
+    """
+    steps = list(_steps(keys))
+    with ThreadPoolExecutor(SEARCH_THREADS, "iscp-row-search") as pool:
+        # To hand over what is held already takes longer than to search it.
+        each = map if all(file.is_small for file in files) else pool.map
+        found = list(each(lambda file: _with_keys(file, steps, schema), files if len(keys) else ()))
+    rows = pa.concat_tables([schema.empty_table(), *(part for _, parts in found for part in parts)])
+    return [places for places, _ in found] or [_none() for _ in files], rows
 
 
-def _compare(found: Sequence[_Candidates], wanted: pa.Table) -> Iterator[tuple[Codes, int]]:
-    """Narrow what is found by one column after another: each time which combination a wanted row has, of how many."""
+def _with_keys(file: DataFile, steps: Sequence[_Step], schema: pa.Schema) -> tuple[Places, list[pa.Table]]:
+    places, rows = [_none()], []
+    with file.hold_rows(schema) as groups:
+        for group in groups:
+            known = np.zeros(group.end - group.begin, np.int64)
+            for step in steps:
+                column = group.read(pa.schema([schema.field(step.name)])).column(0)
+                known = step.combine(known, column)
+            gone = file.gone[slice(*np.searchsorted(file.gone, [group.begin, group.end]))] - group.begin
+            known[gone] = -1
+            at = np.flatnonzero(known >= 0)
+            if len(at):
+                places.append(at + group.begin)
+                rows.append(group.read(schema, at))
+    return np.concatenate(places), rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A column of wanted rows: its values in them, and the `combinations` of these with what was known before; `known`:
+    of each wanted row which combination it has."""
+
+    name: str
+    distinct: pa.Array
+    combinations: Codes
+    known: Codes
+
+    def combine(self, known: Codes, values: pa.ChunkedArray) -> Codes:
+        """Of rows that have these values beside a `known` combination, which combination that is now; -1: none."""
+        codes = codes_of(comparable_values(values), self.distinct)
+        combined = known * len(self.distinct) + codes
+        at = np.minimum(np.searchsorted(self.combinations, combined), len(self.combinations) - 1)
+        found: Codes = np.where((codes >= 0) & (known >= 0) & (self.combinations[at] == combined), at, -1)
+        return found
+
+
+def _steps(wanted: pa.Table) -> Iterator[_Step]:
     known = np.zeros(len(wanted), np.int64)
     for name in _columns(wanted):
         values = comparable_values(wanted[name])
         distinct = pc.unique(values)
         combinations, known = np.unique(known * len(distinct) + codes_of(values, distinct), return_inverse=True)
-        column = pa.schema([wanted.schema.field(name)])
+        yield _Step(name, distinct, combinations, known)
+
+
+def _compare(found: Sequence[_Candidates], wanted: pa.Table) -> Iterator[tuple[Codes, int]]:
+    """Narrow what is found by one column after another: each time which combination a wanted row has, of how many."""
+    for step in _steps(wanted):
+        column = pa.schema([wanted.schema.field(step.name)])
         with ThreadPoolExecutor(SEARCH_THREADS, "iscp-row-search") as pool:
-            for narrowed in [pool.submit(each.narrow, column, distinct, combinations) for each in found]:
+            for narrowed in [pool.submit(each.narrow, column, step) for each in found]:
                 narrowed.result()
         if sum(len(each.found) for each in found) > CANDIDATES_MAX:
             raise NotReadableHere
-        yield known, len(combinations)
+        yield step.known, len(step.combinations)
 
 
 def _columns(wanted: pa.Table) -> list[str]:

@@ -275,9 +275,11 @@ class DeltaChangeSource:
         return open_version(uri, version, self._by_spark)[0]
 
     def _same_shape(self, uri: str, known: _Known, version: int, read: Mapping[int, Commit]) -> bool:
-        if known.version > version or commit_stamp(uri, known.version) != known.stamp:
+        """`version` may be before the one that is known, or after it."""
+        if commit_stamp(uri, known.version) != known.stamp:
             return False
-        commits = (read.get(later) or read_commit(uri, later) for later in range(known.version + 1, version + 1))
+        first, last = sorted((known.version, version))
+        commits = (read.get(each) or read_commit(uri, each) for each in range(first + 1, last + 1))
         return not any(commit is None or commit.reshapes for commit in commits)
 
 

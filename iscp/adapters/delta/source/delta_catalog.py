@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from iscp.adapters.delta.log.commits import APP_ID, log_of, newest_version, read_commit
 from iscp.adapters.delta.log.delta_errors import delta_faults, storage_faults
+from iscp.adapters.delta.log.live_files import NotReadableHere, StateReader
 from iscp.adapters.delta.log.table_features import target_fault
 from iscp.adapters.delta.query.query_analysis import ShapeQuery, query_shaper
 from iscp.adapters.delta.source.open_table import BrokenLogError, BySpark, open_version, size_at
@@ -165,7 +167,13 @@ class DeltaCatalog:
         return newest_version(uri)
 
     def size(self, uri: str) -> TableSize:
-        return size_at(uri, newest_version(uri))
+        """With rows that are marked as deleted left out, which takes reading what the log says of each file."""
+        version = newest_version(uri)
+        found = size_at(uri, version)
+        with suppress(NotReadableHere):
+            if found.rows < 0 and (rows := StateReader(uri).read(version).rows) is not None:
+                return replace(found, rows=rows)
+        return found
 
     def describe(self, table: str) -> TableDescription:
         """Raises TableNotFound, InvalidRequest (another store, or no engine reads it), StorageError."""

@@ -19,6 +19,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, WriterProperties, write_deltalake
 from pyspark.sql import types as T
 
+from iscp.adapters.delta.rows.held_files import HELD_FILES, HeldFiles
 from iscp.adapters.delta.sink.bag_write import VECTORS, BagWriter
 from iscp.adapters.delta.sink.target_creation import create_target
 from iscp.core.errors import Conflict
@@ -68,13 +69,15 @@ def tag(seq: int, base: int) -> CommitTag:
 class Bag:
     """The table, and what it has to hold."""
 
-    def __init__(self, root: Path, columns: T.StructType = COLUMNS, arrow: pa.Schema = ARROW) -> None:
+    def __init__(
+        self, root: Path, columns: T.StructType = COLUMNS, arrow: pa.Schema = ARROW, held: HeldFiles = HELD_FILES
+    ) -> None:
         self.uri, self.arrow, self.version = str(root / "t"), arrow, 0
         self.rows: Counter[Row] = Counter()
         create_target(
             self.uri, json.loads(columns.json()), {"delta.enableChangeDataFeed": "true", **VECTORS}, tag(1, -1)
         )
-        self.writer = BagWriter(self.uri)
+        self.writer = BagWriter(self.uri, held)
 
     def table(self, rows: list[Row]) -> pa.Table:
         columns = [[row[place] for row in rows] for place in range(len(self.arrow))]
@@ -91,18 +94,29 @@ class Bag:
             self.rows[row] += number
         self.rows = +self.rows
 
-    def replace(self, keys: list[Row], names: list[str], rows: Counter[Row]) -> int:
-        places = [self.arrow.names.index(name) for name in names]
+    def keys(self, keys: list[Row], names: list[str]) -> pa.Table:
         kinds = [self.arrow.field(name).type for name in names]
-        columns = [[key[place] for key in keys] for place in range(len(names))]
-        table = pa.table({n: pa.array(c, k) for n, c, k in zip(names, columns, kinds, strict=True)})
+        columns = [[_value(key[place]) for key in keys] for place in range(len(names))]
+        return pa.table({n: pa.array(c, k) for n, c, k in zip(names, columns, kinds, strict=True)})
+
+    def with_keys(self, keys: list[Row], names: list[str]) -> Counter[Row]:
+        places = [self.arrow.names.index(name) for name in names]
+        return Counter({r: n for r, n in self.rows.items() if tuple(r[place] for place in places) in keys})
+
+    def assert_found(self, keys: list[Row], names: list[str]) -> None:
+        found = self.writer.rows_with(self.keys(keys, names), self.version)
+        assert found is not None
+        rows = Counter(tuple(map(_comparable, row.values())) for row in found.to_pylist())
+        assert rows == self.with_keys(keys, names)
+
+    def replace(self, keys: list[Row], names: list[str], rows: Counter[Row]) -> int:
+        table = self.keys(keys, names)
         changed = self.writer.replace_keys(
             self.table(list(rows.elements())), table, tag(self.version + 2, self.version)
         )
         assert changed is not None
         self.version += 1
-        self.rows = Counter({r: n for r, n in self.rows.items() if tuple(r[place] for place in places) not in keys})
-        self.rows += rows
+        self.rows = self.rows - self.with_keys(keys, names) + rows
         return changed
 
     def held(self) -> Counter[Row]:
@@ -149,26 +163,41 @@ def test_after_random_changes_the_table_is_the_bag(tmp_path: Path, seed: int) ->
     assert len(DeltaTable(bag.uri).file_uris()) < 40
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("names", [["a"], ["b.c", "ok"]])
-def test_all_rows_of_keys_are_replaced(tmp_path: Path, seed: int, names: list[str]) -> None:
-    draw, bag = random.Random(seed), Bag(tmp_path)
+HOLDERS = pytest.mark.parametrize(
+    "held", [HELD_FILES, HeldFiles(file_bytes_max=0), HeldFiles(bytes_max=500)], ids=["held", "large", "dropped"]
+)
+"""Files whose rows are held, files that are too large for that, and files whose rows are dropped soon."""
+
+
+@HOLDERS
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("names", [["a"], ["b.c", "ok"], ["d"], ["n", "a"]])
+def test_all_rows_of_keys_are_replaced(tmp_path: Path, seed: int, names: list[str], held: HeldFiles) -> None:
+    """With checkpoints by deltalake in between, and rows that are searched before they are replaced."""
+    draw, bag = random.Random(seed), Bag(tmp_path, held=held)
     places = [ARROW.names.index(name) for name in names]
     for _ in range(20):
-        keys = list({tuple(draw.choice(VALUES[place]) for place in places) for _ in range(draw.randint(0, 2))})
+        keys = list(
+            {tuple(_comparable(draw.choice(VALUES[place])) for place in places) for _ in range(draw.randint(0, 2))}
+        )
         rows: Counter[Row] = Counter()
         for _ in range(draw.randint(0, 10) if keys else 0):
             row = list(draw_row(draw))
             for place, value in zip(places, draw.choice(keys), strict=True):
                 row[place] = value
-            rows[tuple(row)] += 1
+            rows[tuple(_comparable(value) for value in row)] += 1
+        if draw.random() < 0.7:
+            bag.assert_found(keys, names)
         bag.replace(keys, names, rows)
         bag.assert_equal()
+        if draw.random() < 0.2:
+            DeltaTable(bag.uri).create_checkpoint()
 
 
-def test_rows_of_a_file_of_several_row_groups_are_found_where_they_are(tmp_path: Path) -> None:
+@HOLDERS
+def test_rows_of_a_file_of_several_row_groups_are_found_where_they_are(tmp_path: Path, held: HeldFiles) -> None:
     """As other writers cut their files; the least that is decoded at a time."""
-    bag = Bag(tmp_path)
+    bag = Bag(tmp_path, held=held)
     rows = [(number, "p", 1.5, None, True) for number in range(100)]
     cut = WriterProperties(max_row_group_size=7, write_batch_size=7)
     write_deltalake(bag.uri, bag.table(rows), mode="append", writer_properties=cut)
@@ -177,8 +206,11 @@ def test_rows_of_a_file_of_several_row_groups_are_found_where_they_are(tmp_path:
     bag.version, bag.rows = 1, Counter(rows)
     bag.change(Counter({rows[number]: -1 for number in (0, 6, 7, 50, 99)}))
     bag.assert_equal()
+    for _ in range(2):
+        bag.assert_found([(13,), (50,), (70,)], ["a"])
     assert bag.replace([(13,), (70,)], ["a"], Counter({rows[13]: 1, rows[70]: 2})) == 1
     bag.assert_equal()
+    bag.assert_found([(13,), (50,), (70,), (98,)], ["a"])
 
 
 def test_rows_that_stay_are_not_touched(tmp_path: Path) -> None:
@@ -253,3 +285,24 @@ def test_a_table_with_columns_that_arrow_does_not_hold_has_no_vectors(tmp_path: 
     uri = str(tmp_path / "t")
     create_target(uri, json.loads(columns.json()), dict(VECTORS), tag(1, -1))
     assert not VECTORS.keys() & DeltaTable(uri).metadata().configuration.keys()
+
+
+def test_a_file_that_is_gone_is_missed_though_its_rows_are_held(tmp_path: Path) -> None:
+    """So that a table that has lost one is built again before anybody merges it with others."""
+    bag, row = Bag(tmp_path), (1, "p", 1.5, None, True)
+    bag.change(Counter({row: 1}))
+    bag.assert_found([(1,)], ["a"])
+    (name,) = (tmp_path / "t").glob("part-*.parquet")
+    name.unlink()
+    keys = bag.keys([(1,)], ["a"])
+    assert BagWriter(bag.uri).rows_with(keys, bag.version) is None
+    assert BagWriter(bag.uri).replace_keys(bag.table([row]), keys, tag(3, 1)) is None
+
+
+def test_a_table_without_a_change_data_feed_is_written_none(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    create_target(uri, json.loads(COLUMNS.json()), dict(VECTORS), tag(1, -1))
+    rows = Bag(tmp_path / "other").table([(1, "p", 1.5, None, True)])
+    assert BagWriter(uri).replace_keys(rows, rows.select(["a"]), tag(2, 0)) == 1
+    assert not (tmp_path / "t" / "_change_data").exists()
+    assert len(pa.table(DeltaTable(uri).scan())) == 1

@@ -1,0 +1,120 @@
+"""A data file of a table: which rows of it are gone, and the others, of some columns or at some places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from iscp.adapters.delta.log.live_files import NotReadableHere
+from iscp.adapters.delta.rows.deletion_vectors import Places, read_vector
+from iscp.adapters.delta.rows.held_files import HELD_FILES, HeldFiles
+from iscp.adapters.delta.storage import files
+from iscp.adapters.delta.storage.locations import place
+from iscp.adapters.delta.storage.table_files import files_of
+
+
+@dataclass
+class DataFile:
+    """One file of the table at `uri`, by its `add` action; `gone`: its rows that a deletion vector takes out.
+
+    `kept`: where rows of small files are held.
+    """
+
+    uri: str
+    add: Mapping[str, Any]
+    kept: HeldFiles = HELD_FILES
+    gone: Places = field(init=False)
+
+    def __post_init__(self) -> None:
+        vector = self.add.get("deletionVector")
+        self.gone = read_vector(self.uri, vector) if vector else np.empty(0, np.int64)
+
+    @property
+    def is_small(self) -> bool:
+        return (self.add.get("size") or 0) <= self.kept.file_bytes_max
+
+    def read(self, schema: pa.Schema, places: Places | None = None) -> pa.Table:
+        """These columns of all rows, or of those in `places`, in their order. Raises as `groups`."""
+        return pa.concat_tables([schema.empty_table(), *self.groups(schema, places)])
+
+    def groups(self, schema: pa.Schema, places: Places | None = None) -> Iterator[pa.Table]:
+        """The same, one row group after another, as no more than that is decoded at a time. Raises as `open_groups`."""
+        with self.open_groups() as groups:
+            for group in groups:
+                at = None if places is None else places[slice(*np.searchsorted(places, [group.begin, group.end]))]
+                if at is None or len(at):
+                    yield group.read(schema, None if at is None else at - group.begin)
+
+    @contextmanager
+    def open_groups(self) -> Iterator[Sequence[RowGroup]]:
+        """Raises NotReadableHere where the file is not there."""
+        try:
+            source = files_of(self.uri).open_input_file(unquote(self.add["path"]))
+        except FileNotFoundError as error:
+            raise NotReadableHere from error  # Spark says what it misses
+        with source, pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as parquet:
+            held = {name.lower(): name for name in parquet.schema_arrow.names}
+            counts = [parquet.metadata.row_group(number).num_rows for number in range(parquet.num_row_groups)]
+            ends = np.cumsum(counts).tolist()
+            yield [RowGroup(parquet, held, number, end - counts[number], end) for number, end in enumerate(ends)]
+
+    @contextmanager
+    def hold_rows(self, schema: pa.Schema) -> Iterator[Sequence[RowGroup | HeldRows]]:
+        """As `open_groups`; a small file with all of the table's columns, to be there the next time too."""
+        if not self.is_small:
+            with self.open_groups() as groups:
+                yield groups
+            return
+        path = f"{place(self.uri)}/{unquote(self.add['path'])}"
+        stamp = files.stamp(path)
+        if not stamp:
+            raise NotReadableHere
+        yield [HeldRows(self.kept.rows((path, stamp, schema), lambda: self.read(schema)))]
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """One of an open file, with the rows from `begin` to `end`; `held`: its columns by their names in small letters."""
+
+    parquet: pq.ParquetFile
+    held: Mapping[str, str]
+    number: int
+    begin: int
+    end: int
+
+    def read(self, schema: pa.Schema, places: Places | None = None) -> pa.Table:
+        """These columns, of all rows or of some; one that is younger than the file is null."""
+        names = [self.held[name.lower()] for name in schema.names if name.lower() in self.held]
+        rows, count = self.parquet.read_row_group(self.number, names), self.end - self.begin
+        if places is not None:
+            rows, count = rows.take(pa.array(places)), len(places)
+        columns = [
+            rows[self.held[each.name.lower()]].cast(each.type)
+            if each.name.lower() in self.held
+            else pa.nulls(count, each.type)
+            for each in schema
+        ]
+        return pa.table(columns, schema=schema)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRows:
+    """All rows of a file, as if they were one row group of it."""
+
+    rows: pa.Table
+    begin: int = 0
+
+    @property
+    def end(self) -> int:
+        return len(self.rows)
+
+    def read(self, schema: pa.Schema, places: Places | None = None) -> pa.Table:
+        rows = self.rows.select(schema.names)
+        return rows if places is None else rows.take(pa.array(places))

@@ -1,0 +1,134 @@
+"""Targets of groups, and what is kept of these, are changed by deletion vectors, and by merges where they have none."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from iscp.adapters.delta.sink.bag_write import VECTORS
+from iscp.adapters.delta.sink.delta_sink import DeltaSink
+from iscp.core.sql_names import VIEW_STATE_SUFFIX
+from iscp.core.watermark import NOTHING_APPLIED, Watermark
+from iscp.ports.sink import CommitTag
+
+from .conftest import SCHEMAS, ViewBench, comparable
+
+pytestmark = pytest.mark.spark
+
+NewView = Callable[..., ViewBench]
+
+SUMS = "select b, count(*) c, sum(n) s, avg(a) m from t group by b"
+SEVERAL = "select a, b, count(n) k from t group by b, a"
+TOUCHED = "select d, min(a) lo, count(distinct b) k, max(n) hi from t group by d"
+NESTED = "select struct(a, b) k, max(n) m from t group by struct(a, b)"
+COLLATED = "select b collate utf8_lcase k, max(n) m from t group by b collate utf8_lcase"
+
+
+def has_vectors(uri: str) -> bool:
+    return VECTORS.items() <= DeltaTable(uri).metadata().configuration.items()
+
+
+class Follower:
+    """Somebody who keeps a copy of a table by its change data feed."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri, self.version = uri, -1
+        self.rows: Counter[tuple[Any, ...]] = Counter()
+
+    def assert_follows(self) -> None:
+        table = DeltaTable(self.uri)
+        if table.version() > self.version:
+            feed = table.load_cdf(starting_version=self.version + 1, ending_version=table.version())
+            for row in pa.table(feed.read_all()).to_pylist():
+                kind, *_ = (row.pop(name) for name in ("_change_type", "_commit_version", "_commit_timestamp"))
+                if kind in ("insert", "update_postimage"):
+                    self.rows[tuple(map(comparable, row.values()))] += 1
+                else:
+                    self.rows[tuple(map(comparable, row.values()))] -= 1
+            self.version = table.version()
+        held = pa.table(table.scan()).to_pylist()
+        assert {row: count for row, count in self.rows.items() if count} == Counter(
+            tuple(map(comparable, row.values())) for row in held
+        )
+
+
+@pytest.mark.parametrize("sql", [SUMS, SEVERAL, TOUCHED])
+def test_groups_follow_a_long_history_by_deletion_vectors(new_view: NewView, sql: str) -> None:
+    """Of keys that are null, -0.0 or NaN, and groups that go and come back; others make checkpoints, and a node that
+    knows nothing takes over, in between."""
+    view = new_view(sql, seed=41, refresh="incremental")
+    view.refresh()
+    follower, strategies = Follower(view.target), set()
+    follower.assert_follows()
+    for number in range(8):
+        view.lake.change()
+        if number == 5:
+            DeltaTable(view.lake.uris["t"]).delete("true")
+        strategies.add(view.refresh().strategy)
+        view.assert_equal()
+        follower.assert_follows()
+        if number == 2:
+            view.restart()
+        if number % 3 == 1:
+            DeltaTable(view.target).create_checkpoint()
+    assert ("groups" in strategies) == (sql is not TOUCHED)
+    assert has_vectors(view.target)
+    history = DeltaTable(view.target).history()
+    assert not any(each["operation"] == "MERGE" for each in history)
+    if sql is not TOUCHED:
+        state = DeltaTable(view.target + VIEW_STATE_SUFFIX)
+        assert not any(each["operation"] == "MERGE" for each in state.history())
+
+
+@pytest.mark.parametrize("sql", [NESTED, COLLATED])
+def test_keys_that_arrow_compares_otherwise_are_merged_by_spark(new_view: NewView, sql: str) -> None:
+    view = new_view(sql, seed=43, tables=("t",), refresh="incremental")
+    view.refresh()
+    for text in ("P", "p", "new"):
+        row = [{"a": 1, "b": text, "d": 0.5, "n": None}]
+        write_deltalake(view.lake.uris["t"], pa.Table.from_pylist(row, SCHEMAS["t"]), mode="append")
+        assert view.refresh().strategy == "incremental"
+        view.assert_equal()
+    view.lake.change()
+    view.refresh()
+    view.assert_equal()
+    assert not has_vectors(view.target)
+
+
+@pytest.mark.parametrize("sql", [SUMS, TOUCHED])
+def test_a_target_that_is_to_have_no_deletion_vectors_has_none(new_view: NewView, sql: str) -> None:
+    view = new_view(sql, seed=47, refresh="incremental", deletion_vectors=False)
+    view.refresh()
+    for _ in range(3):
+        view.lake.change()
+        view.refresh()
+        view.assert_equal()
+    assert DeltaTable(view.target).protocol().reader_features is None
+    assert sql is not SUMS or has_vectors(view.target + VIEW_STATE_SUFFIX)
+
+
+def test_tables_that_were_made_without_deletion_vectors_are_merged(new_view: NewView) -> None:
+    """Neither the target nor what is kept has them."""
+    view = new_view(SUMS, seed=53, refresh="incremental", deletion_vectors=False)
+    state = view.target + VIEW_STATE_SUFFIX
+    names = ("n", "c0", "s0", "c1", "s1")
+    kinds = [("k0", "string"), *((name, "long") for name in names)]
+    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in kinds]
+    tag = CommitTag(1, view.row.job_id, "s", NOTHING_APPLIED, Watermark(), 1, -1, "first", "view_state")
+    DeltaSink(state, view.failpoints).claim(json.dumps({"type": "struct", "fields": fields}), tag)
+    view.refresh()
+    strategies = set()
+    for _ in range(5):
+        view.lake.change()
+        strategies.add(view.refresh().strategy)
+        view.assert_equal()
+    assert "groups" in strategies
+    assert not has_vectors(view.target)
+    assert not has_vectors(state)
+    assert any(each["operation"] == "MERGE" for each in DeltaTable(state).history())
