@@ -19,6 +19,7 @@ from iscp.adapters.delta.rows.value_codes import row_codes
 from iscp.core.group_query import GroupQuery, Totals, result_column
 from iscp.core.netting import Op
 from iscp.core.sql_names import OP, quoted
+from iscp.ports.source import ChangesUnavailableError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -153,11 +154,14 @@ def _unscaled(values: pa.Array) -> pa.Array:
 
 
 def read_groups(uri: str, version: int, keys: pa.Table) -> pa.Table:
-    """What is kept of the groups with these keys, and of others."""
+    """What is kept of the groups with these keys, and of others. Raises ChangesUnavailableError if a file is gone."""
     with delta_faults(f"read {uri}"):
         # By delta-rs itself: Arrow takes neither rows that are marked as deleted, nor a filter of texts that it wrote.
         batches = pa.RecordBatchReader.from_stream(DeltaTable(uri, version=version).scan())
-        found = [_with_first(batch, pc.unique(keys["k0"])) for batch in batches]
+        try:
+            found = [_with_first(batch, pc.unique(keys["k0"])) for batch in batches]
+        except pa.ArrowInvalid as error:  # whatever delta-rs has met on its way through the files
+            raise ChangesUnavailableError(f"what is kept of the groups cannot be read: {error}") from error
         return pa.concat_tables([_plain(batches.schema).empty_table(), *found])
 
 

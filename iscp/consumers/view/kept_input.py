@@ -82,6 +82,10 @@ class KeptInput:
         """`rows` with OP."""
         merge_held(context, self._sink, rows, key, self._tag(context, self._position(context), view))
 
+    def tidy(self) -> None:
+        """As TidyingConsumer has it."""
+        self._sink.tidy()
+
     def _position(self, context: ConsumeContext) -> Position:
         return self._sink.position(context.row._replace(seq=0, watermark=Watermark()))
 

@@ -81,6 +81,7 @@ class ViewConsumer:
 
     def tidy(self) -> None:
         self._sink.tidy()
+        self._kept.tidy()
 
     def refresh(self, context: ConsumeContext, order: RefreshOrder) -> Refreshed:
         with translating("refresh the view"), measuring(self._clock) as parts:
